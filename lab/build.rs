@@ -3,7 +3,7 @@
 //!
 //! | page | becomes |
 //! |---|---|
-//! | docs/guide.md | `guide.rs`, `guide.c`, and what the latter prints, `guide.text`: each all blocks of a language |
+//! | docs/guide.md | `guide.rs`, `guide.c`, `guide.text` (output of the latter): each has all blocks of a language |
 //! | docs/first-steps.md | `first-steps.rs`, a program |
 //! | [`SNIPPETS`] | `snippets.rs`: a test for each block of Rust, with its page and line in its name |
 
@@ -47,7 +47,7 @@ fn blocks(page: &str, language: &str) -> String {
     text
 }
 
-/// Returns a test for each block of Rust.
+/// Returns one test for each block of Rust in a page.
 fn snippets(name: &str) -> String {
     let page = page(name);
     let mut inside = None;

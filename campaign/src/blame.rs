@@ -1,12 +1,12 @@
-//! Warnings in which the driver reports a misbehaving device.
+//! Collects the driver's warnings that a device misbehaves.
 //!
 //! The driver ignores a completion entry that matches nothing it posted, and logs a warning that the device lies. The
 //! simulator's devices never lie, so such a warning means that the driver itself has lost count. This module collects
-//! the warnings of a world's thread.
+//! the warnings of the thread that runs a simulation.
 //!
-//! `tracing` caches for the whole process whether a warning is wanted, and takes the answer from the first thread
-//! that logs it. So the process has one subscriber, installed before any world has a driver, and the subscriber sorts
-//! warnings by thread.
+//! `tracing` caches for the whole process whether a warning is wanted, and takes the answer from the first thread that
+//! logs it. So the process has one subscriber, installed before any simulation has a driver, and the subscriber sorts
+//! the warnings by thread.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -20,11 +20,11 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// End of the text of such a warning.
 const IGNORED: &str = "; ignored";
 
-/// Guards the one installation of the process's subscriber.
+/// Ensures that the process's subscriber is installed once.
 static INSTALLED: Once = Once::new();
 
 thread_local! {
-    /// Collector of the world that this thread runs.
+    /// Collector for the simulation that this thread runs.
     static HEARS: RefCell<Option<Blame>> = const { RefCell::new(None) };
 }
 
@@ -32,7 +32,7 @@ thread_local! {
 #[derive(Clone)]
 pub struct Blame(Arc<Mutex<Vec<String>>>);
 
-/// Collects the warnings of this thread until dropped.
+/// Guard for collecting the warnings of this thread. Collecting ends when it is dropped.
 pub struct Listening;
 
 impl Drop for Listening {
@@ -42,15 +42,15 @@ impl Drop for Listening {
 }
 
 impl Blame {
-    /// Returns an empty collector. Each world starts with this call: the subscriber must exist before any thread logs
-    /// a warning.
+    /// Returns an empty collector. Each simulation starts with this call, because the subscriber must exist before any
+    /// thread logs a warning.
     ///
     /// # Panics
-    /// If the process has another subscriber: the warnings of worlds would not be collected.
+    /// If the process has another subscriber, because warnings would not be collected then.
     pub fn new() -> Self {
         INSTALLED.call_once(|| {
             let installed = tracing::subscriber::set_global_default(ByThread);
-            // PANIC: without the subscriber a world would pass whatever its drivers warn of.
+            // PANIC: without the subscriber, a simulation would pass whatever its drivers warn of.
             installed.expect("the campaign's subscriber is the process's only one");
         });
         Self(Arc::default())
@@ -72,7 +72,7 @@ impl Blame {
     }
 }
 
-/// Reads the message of an event.
+/// Visitor that reads the message of an event.
 struct Message(Option<String>);
 
 impl Visit for Message {
@@ -83,7 +83,7 @@ impl Visit for Message {
     }
 }
 
-/// Passes a warning to the world of the thread that logs it.
+/// Subscriber that passes a warning to the collector of the thread that logs it.
 struct ByThread;
 
 impl Subscriber for ByThread {

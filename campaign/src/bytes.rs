@@ -1,15 +1,15 @@
-//! Bytes that identify their writer.
+//! Bytes that identify the message that wrote them.
 //!
-//! A slot of memory is filled with words of eight bytes: the number of the message, and the index of the word in it.
-//! So every word identifies where it belongs, and a check needs no copy of the data sent.
+//! A slot of memory is filled with words of eight bytes: the number of the message, and the index of the word in the
+//! slot. So every word shows where it belongs, and a check needs no copy of the data sent.
 
 use udapl::DmaMemory;
 
-/// Bytes of a slot, which are those of the longest message.
+/// Length of a slot in bytes, which is that of the longest message.
 pub const SLOT: usize = 4096;
-/// Bytes behind a slot that no peer may access.
+/// Length in bytes of the gap after a slot, which no peer may access.
 pub const GAP: usize = 64;
-/// Bytes from the start of one slot to the start of the next.
+/// Distance between the starts of two slots in bytes.
 pub const STRIDE: usize = SLOT + GAP;
 /// Fill byte of gaps and of freed memory.
 const CANARY: u8 = 0xa5;
@@ -20,7 +20,7 @@ fn words(tag: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Initializes memory of `slots` slots with gaps behind them.
+/// Initializes memory for `slots` slots, each followed by a gap.
 pub fn prepare(memory: &DmaMemory, slots: usize) {
     let mut bytes = vec![0; STRIDE];
     bytes[SLOT..].fill(CANARY);
@@ -29,20 +29,20 @@ pub fn prepare(memory: &DmaMemory, slots: usize) {
     }
 }
 
-/// Puts a message into a slot.
+/// Fills a slot with the words of the message `tag`.
 pub fn put(memory: &DmaMemory, slot: usize, tag: u64) {
     memory
         .write_from(slot * STRIDE, &words(tag))
         .expect("inside");
 }
 
-/// Returns whether the first `bytes` bytes of a slot are those of a message.
+/// Returns whether the first `bytes` bytes of a slot are those of the message `tag`.
 #[must_use]
 pub fn is(memory: &DmaMemory, slot: usize, tag: u64, bytes: usize) -> bool {
     memory.read(slot * STRIDE, bytes).expect("inside") == words(tag)[..bytes]
 }
 
-/// Returns the message number at the start of a slot.
+/// Returns the first word of a slot, which contains the number of its message.
 #[must_use]
 pub fn number(memory: &DmaMemory, slot: usize) -> u64 {
     let bytes = memory.bytes(slot * STRIDE..).expect("inside");
@@ -55,38 +55,38 @@ pub fn gaps_are_whole(memory: &DmaMemory, slots: usize) -> bool {
     (0..slots).all(|slot| memory.read(slot * STRIDE + SLOT, GAP).expect("inside") == [CANARY; GAP])
 }
 
-/// Fills memory that no peer may access.
+/// Fills memory that no peer may access with the canary byte.
 pub fn cover(memory: &DmaMemory) {
     memory
         .write_from(0, &vec![CANARY; memory.len()])
         .expect("inside");
 }
 
-/// Returns the offset of the first change in memory that no peer may access.
+/// Returns the offset of the first byte that is no canary, in memory that no peer may access.
 #[must_use]
 pub fn changed(memory: &DmaMemory) -> Option<usize> {
     let bytes = memory.read(0, memory.len()).expect("inside");
     bytes.iter().position(|byte| *byte != CANARY)
 }
 
-/// Memory returned to its owner, watched for changes from now on.
+/// Memory that is returned to its owner and watched for changes from now on.
 pub struct Freed {
     memory: DmaMemory,
-    /// Side that owned the memory.
+    /// Index of the side that owned the memory.
     pub side: usize,
-    /// Former use of the memory.
+    /// Former use of the memory, for messages.
     pub what: &'static str,
 }
 
 impl Freed {
-    /// Fills the memory and starts to watch it.
+    /// Fills the memory with the canary byte, and starts to watch it.
     #[must_use]
     pub fn watch(memory: DmaMemory, side: usize, what: &'static str) -> Self {
         cover(&memory);
         Self { memory, side, what }
     }
 
-    /// Returns the offset of the first change.
+    /// Returns the offset of the first byte that changed since then.
     #[must_use]
     pub fn changed(&self) -> Option<usize> {
         changed(&self.memory)

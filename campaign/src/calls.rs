@@ -1,17 +1,17 @@
-//! The 74 calls of DAT 1.2, and for each the object whose state it is counted by.
+//! The 74 calls of DAT 1.2. For each call, this lists the object by whose state the call is counted.
 
 /// Object whose state a call is counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// An endpoint: the nine states of DAT.
+    /// The endpoint of the call, with the nine states of DAT.
     Endpoint,
-    /// The adapter: the states of [`ADAPTER`].
+    /// The adapter of the call, with the states in [`ADAPTER`].
     Adapter,
     /// No object: calls that need no adapter.
     Nothing,
 }
 
-/// States of an endpoint, as `EpState` names them.
+/// Names of an endpoint's states, as in `EpState`.
 pub const ENDPOINT: [&str; 9] = [
     "Unconnected",
     "Reserved",
@@ -24,10 +24,10 @@ pub const ENDPOINT: [&str; 9] = [
     "Disconnected",
 ];
 
-/// States of an adapter: no fault since it was opened, at least one fault injected, dead.
+/// Names of an adapter's states: no fault since it was opened; at least one fault was injected; dead.
 pub const ADAPTER: [&str; 3] = ["healthy", "tampered", "dead"];
 
-/// State under which calls without an object are counted.
+/// Name of the state under which calls without an object are counted.
 pub const STATELESS: &str = "any";
 
 impl Of {
@@ -42,7 +42,7 @@ impl Of {
     }
 }
 
-/// All calls.
+/// All calls of DAT, each with the object by whose state it is counted.
 pub const CALLS: [(&str, Of); 74] = [
     ("dat_ep_post_send", Of::Endpoint),
     ("dat_ep_post_recv", Of::Endpoint),
@@ -120,7 +120,7 @@ pub const CALLS: [(&str, Of); 74] = [
     ("dat_srq_free", Of::Adapter),
 ];
 
-/// The library's own work between calls, in a world's turn. This is no call of DAT.
+/// Name under which the library's own work between calls is counted. This is not a call of DAT.
 pub const PROGRESS: &str = "progress";
-/// An adapter dropped without being closed.
+/// Name under which dropping an adapter without closing it is counted.
 pub const DROP: &str = "drop";

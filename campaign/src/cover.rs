@@ -1,8 +1,8 @@
-//! Counts of events: a zero means that no world has tried it.
+//! Counts of events. A zero means that no simulation has tried the event.
 //!
-//! Three things are counted: the results of actions and faults, by name; each call in each state it was made in; and
-//! each command that a call gave to the device, by the fault the command met. The last two have a list of all
-//! possible cases, so [`Coverage::zeros`] can name each case that never happened.
+//! Three things are counted: the results of actions and faults, by name; each call, by the state in which it was made;
+//! and each command that a call gave to the device, by the fault that the command met. All possible cases of the last
+//! two are known, so [`Coverage::zeros`] can name each case that never happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ struct Ended {
     refused: u64,
 }
 
-/// Actions and faults, with a count of each result.
+/// Counts of the results of actions and faults, of calls, and of commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     events: BTreeMap<(&'static str, &'static str), u64>,
@@ -27,7 +27,7 @@ pub struct Coverage {
     commands: BTreeMap<(&'static str, u16, Meeting), u64>,
 }
 
-/// Faults of a command, with their names here.
+/// Faults that a command can meet, with their names in the tables.
 const FAULTS: [(Meeting, &str); 5] = [
     (Meeting::Refused, "refused"),
     (Meeting::NotDelivered, "not delivered"),
@@ -52,14 +52,14 @@ impl Coverage {
         }
     }
 
-    /// Counts the faults that the commands of a call met.
+    /// Counts the commands of a call by the faults that they met.
     pub fn commands(&mut self, call: &'static str, meetings: &Meetings) {
         for (&(opcode, meeting), times) in meetings {
             *self.commands.entry((call, opcode, meeting)).or_default() += times;
         }
     }
 
-    /// Adds the counts of another world.
+    /// Adds the counts of another simulation.
     pub fn add(&mut self, other: &Self) {
         for (what, times) in &other.events {
             *self.events.entry(*what).or_default() += times;
@@ -74,21 +74,21 @@ impl Coverage {
         }
     }
 
-    /// Returns how often something happened.
+    /// Returns how often an action or a fault happened, whatever its results were.
     #[must_use]
     pub fn times(&self, what: &str) -> u64 {
         let these = self.events.iter().filter(|((deed, _), _)| *deed == what);
         these.map(|(_, times)| times).sum()
     }
 
-    /// Returns all results of an action or fault.
+    /// Returns all results that an action or a fault has had.
     #[must_use]
     pub fn came_to(&self, what: &str) -> BTreeSet<&'static str> {
         let these = self.events.keys().filter(|(deed, _)| *deed == what);
         these.map(|(_, came_to)| *came_to).collect()
     }
 
-    /// Returns the faults of commands that no command has met.
+    /// Returns the names of the faults that no command has met.
     #[must_use]
     pub fn faults_never_met(&self) -> Vec<&'static str> {
         let met = |fault| {
@@ -100,7 +100,7 @@ impl Coverage {
         never.map(|(_, name)| *name).collect()
     }
 
-    /// Returns the first call and its command, in the order of the keys, that met a fault, if any did.
+    /// Returns the first call and command, in the order of the keys, that met a fault. Returns `None` if none did.
     #[must_use]
     pub fn harmed(&self) -> Option<(&'static str, u16)> {
         let mut met = self.commands.keys();
@@ -108,7 +108,7 @@ impl Coverage {
             .map(|&(call, opcode, _)| (call, opcode))
     }
 
-    /// Returns the calls that no world has made with success.
+    /// Returns the calls that have not succeeded in any simulation.
     #[must_use]
     pub fn calls_never_done(&self) -> Vec<&'static str> {
         let done = |call: &str| {
@@ -119,8 +119,8 @@ impl Coverage {
         names.filter(|call| done(call) == 0).collect()
     }
 
-    /// Returns a line for each call that was never made in some states, and for each fault a line with the calls and
-    /// commands that never met it.
+    /// Returns the cases that never happened: a line for each call that was never made in some of its states, and for
+    /// each fault and call a line with the commands that never met the fault.
     #[must_use]
     pub fn zeros(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -164,7 +164,7 @@ impl Coverage {
         lines
     }
 
-    /// Table of actions and faults, and their results.
+    /// Returns the table of actions and faults with their results.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new();
@@ -175,7 +175,7 @@ impl Coverage {
         table
     }
 
-    /// Table of calls, done and refused, in each state.
+    /// Returns the table of calls: how often each succeeded and was refused in each state.
     #[must_use]
     pub fn calls_table(&self) -> Table {
         let mut table = Table::new();
@@ -191,7 +191,7 @@ impl Coverage {
         table
     }
 
-    /// Table of the faults that commands met, by call.
+    /// Returns the table of the faults that commands met, by call.
     #[must_use]
     pub fn commands_table(&self) -> Table {
         let mut table = Table::new();

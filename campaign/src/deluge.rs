@@ -1,7 +1,7 @@
 //! A foreign node requests more connections than a program decides about.
 //!
-//! Undecided requests cost their listener memory, so their number is bounded for each address. Requests beyond the
-//! bound are rejected without asking the program, and requests from other addresses are served as before.
+//! Undecided requests cost the listener memory, so their number is limited for each address. Requests beyond the limit
+//! are rejected without an event for the program. Requests from other addresses are served as before.
 
 use dat_core::cm::wire::Message;
 use udapl::connection::CrHandle;
@@ -11,15 +11,15 @@ use crate::calls;
 use crate::stranger::{Address, STRANGER, a_request, datagram};
 use crate::world::World;
 
-/// Qualifier of these requests.
+/// Connection qualifier of these requests.
 const DELUGE_QUAL: u64 = 0x1_0000_007b;
-/// Requests beyond the bound.
+/// Number of requests beyond the limit.
 const MORE: u32 = 64;
-/// Requests that arrive before the program dequeues.
+/// Number of requests that arrive before the listener handles them.
 const AT_A_TIME: u32 = 64;
 
 impl World {
-    /// Delivers a request of a foreign node, unlike any before.
+    /// Delivers a connection request of a foreign node that differs from all earlier ones.
     pub fn stranger_asks(&mut self, side: usize, to: Address, qual: u64) {
         let number = u32::try_from(self.next_number()).unwrap_or(u32::MAX);
         let mut req = a_request(to, qual);
@@ -30,7 +30,7 @@ impl World {
             .deliver(&card, &datagram(STRANGER, to, number, &mad));
     }
 
-    /// Lets a program serve its connections without dequeuing its events.
+    /// Makes the library of a program serve its connections; the program dequeues no events.
     pub fn look_after(&mut self, side: usize) {
         self.timed(side, calls::PROGRESS, |world| {
             if let Some(open) = &mut world.sides[side].open {
@@ -39,7 +39,8 @@ impl World {
         });
     }
 
-    /// Floods a service point of its own, whose program decides about no request.
+    /// Sends more requests than the limit to a service point that exists only for this. Its program decides about none
+    /// until all were sent.
     pub fn deluge(&mut self, side: usize) {
         let most = dat_core::cm::Config::default().max_pending_per_peer;
         let requests = u32::try_from(most).expect("some thousands") + MORE;

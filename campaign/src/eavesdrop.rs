@@ -1,17 +1,17 @@
-//! An attacker that has seen the others' packets, and uses everything in them but the secrets.
+//! An attacker that has seen the packets of others, and uses everything in them but the secrets.
 //!
-//! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and the
-//! form and order of messages. It does not know the numbers that `dat_mlx::provider` draws at random: packet sequence
-//! numbers, the communication and transaction IDs in datagrams between two others, and the variants of keys. There
-//! are two such attackers:
+//! The attacker knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys,
+//! and the form and order of messages. It does not know the numbers that `dat_mlx::provider` draws at random: packet
+//! sequence numbers, the communication and transaction IDs in datagrams between two others, and the variants of keys.
+//! There are two such attackers:
 //!
-//! - One sends from its own address. It may even know communication IDs: each ID belongs to the address that it comes
-//!   from (`dat_core::cm`).
-//! - One spoofs another's address from beside the path, so it does not see the answers. It must guess, and a guess
-//!   succeeds once in 2^24 or 2^32. Here it never guesses right: numbers that a connection has used or will use soon
-//!   are left out, because RC has no other proof of the sender. A spoofed REQ does not name a queue pair that the
-//!   spoofed node has: IBTA volume 1, 12.9.8.3.1 takes it for a peer that has lost its state, and ends the old
-//!   connection (docs/decisions/strangers.md).
+//! - One sends from its own address. It may even know communication IDs, because each ID belongs to the address that it
+//!   comes from (`dat_core::cm`).
+//! - One is not on the path and spoofs another node's address, so it does not see the answers. It must guess, and a
+//!   guess succeeds once in 2^24 or 2^32. Here its guesses are always wrong: numbers that a connection has used or will
+//!   use soon are excluded, because RC has no other proof of the sender. A spoofed REQ does not name a queue pair that
+//!   the spoofed node has: IBTA volume 1, 12.9.8.3.1 takes such a REQ for a peer that has lost its state, and ends the
+//!   old connection (docs/decisions/strangers.md).
 
 use dat_core::cm::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
@@ -26,16 +26,16 @@ use rand::Rng;
 use crate::stranger::STRANGER;
 use crate::world::{HEARD, World};
 
-/// Distance to the numbers in use that the attacker does not guess: more than a connection of a world uses.
+/// Minimum distance of guessed PSNs to the PSNs in use, which is more than a connection of a simulation uses.
 const NEAR: u32 = 8192;
-/// Private data of a request with a spoofed address. No program is asked about it.
+/// Private data of a request with a spoofed address. No program may receive such a request.
 pub const LIE: &[u8] = b"from elsewhere";
 const PSN_MASK: u32 = 0xff_ffff;
-/// Queue pair numbers that no adapter of a world uses.
+/// Queue pair numbers that no adapter of a simulation uses.
 const NOBODYS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
 
 impl World {
-    /// Sends a packet made from one that the attacker has seen.
+    /// Sends a packet that is derived from one that the attacker has seen.
     pub fn echo(&mut self) {
         let at = self.random.random_range(0..HEARD);
         let own = self.random.random_bool(0.5);
@@ -105,7 +105,8 @@ impl World {
         }
     }
 
-    /// Returns a PSN outside the queue pair's window, at a boundary or random.
+    /// Returns a PSN outside of the queue pair's window: a boundary value, or a random one. Returns `None` if the PSN
+    /// that was drawn is too near to one in use.
     fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<u32> {
         let edges = [
             NEAR,
@@ -196,8 +197,8 @@ impl World {
         .emit()
     }
 
-    /// Returns what a node sends in its own name with all IDs it has seen in another's message: the message itself,
-    /// or one that would follow.
+    /// Returns a message that a node sends under its own address with all IDs that it has seen in another node's
+    /// message: that message itself, or one that would follow.
     fn said_by_another(&mut self, transaction: u64, message: Message) -> Mad {
         let (local, remote, qpn) = match &message {
             Message::Req(req) => (req.local_comm_id, 0, req.local_qpn),
@@ -257,7 +258,8 @@ impl World {
         follows.to_mad(transaction)
     }
 
-    /// Returns what a node beside the path sends in another's name: the same message, with guessed IDs.
+    /// Returns the message that a node which is not on the path sends under another node's address: the same message
+    /// with guessed IDs.
     fn said_in_anothers_name(&mut self, mut message: Message) -> Mad {
         let (local, remote): (u32, u32) = (self.random.random(), self.random.random());
         let qpn = self.random.random_range(NOBODYS);
@@ -282,7 +284,8 @@ impl World {
     }
 }
 
-/// Clears private data behind the first four bytes, which hold its length, so that no program of this world knows it.
+/// Clears private data after the first four bytes, which hold its length. No program of this simulation recognizes the
+/// result.
 fn anonymous(data: &mut [u8]) {
     data[4..].fill(0);
 }

@@ -1,91 +1,92 @@
-//! An endpoint, and its known state.
+//! Endpoints and connections, with their known state.
 
 use std::collections::VecDeque;
 
 use udapl::EpHandle;
 
-/// An endpoint that must get an event when its peer's adapter is gone.
+/// An endpoint that must get an event because its peer's adapter was closed or dropped.
 pub struct Farewell {
-    /// Side, its opening, and the endpoint's index.
+    /// Endpoint that must get the event: its side, the number of that side's opening, and the endpoint's index.
     pub to: (usize, u64, usize),
     pub link: usize,
-    /// Deadline, in the world's time.
+    /// Deadline for the event, in virtual time (nanoseconds).
     pub by: u64,
     pub turns: u32,
 }
 
-/// Most DTOs of an endpoint that are not known to be done, in each direction.
+/// Maximum number of DTOs of an endpoint, in each direction, that are not known to have completed.
 pub const WINDOW: usize = 4;
 
 /// Kind of a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A Send of the message of this number.
+    /// A Send; the request's cookie is the number of the message.
     Send,
-    /// A Send that also invalidates this context of the peer.
+    /// A Send that also invalidates this RMR context of the peer.
     Invalidate(u32),
-    /// A Write to the peer's slot.
+    /// A Write to a slot of the peer.
     Write,
-    /// A Read from the peer's slot.
+    /// A Read from a slot of the peer.
     Read,
     /// An atomic Fetch and Add of one, at the peer's counter.
     Count,
     /// A Write of no bytes.
     Empty,
-    /// A Write to memory of the peer that may be gone, with a key that may be void.
+    /// A Write with a key that may be void, to memory of the peer that may be freed.
     Attack,
     /// A bind of the adapter's memory window with this index.
     Bind(usize),
 }
 
-/// A request that has not completed.
+/// A posted request that has not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     pub cookie: u64,
     pub kind: Kind,
     pub slot: usize,
     pub bytes: usize,
-    /// The key it names, if that key was void when the request was posted, or if the request tries to invalidate a
-    /// key that peers may not invalidate.
+    /// Address and context of the key that the request names, if the key was void when the request was posted, or if
+    /// the request tries to invalidate a key that peers may not invalidate.
     pub void: Option<(u64, u32)>,
 }
 
-/// State of a connection.
+/// State of an endpoint's connection, as the program knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Not connected, and no connection requested.
     Idle,
     /// Reserved for a service point.
     Reserved,
-    /// Requested: an event will report the result.
+    /// A connection is requested or accepted; an event will report the result.
     Pending,
-    /// Connected, with the connection's number.
+    /// Connected.
     Up,
-    /// The end was requested or reported; posted requests are flushed.
+    /// The end of the connection was requested or reported, and posted requests are flushed.
     Over,
 }
 
-/// An endpoint.
+/// An endpoint of an open adapter.
 pub struct End {
-    /// `None`: it was freed, and no other could be made yet.
+    /// Handle of the endpoint; `None` if it was freed and no other could be made yet.
     pub ep: Option<EpHandle>,
     pub phase: Phase,
-    /// The connection, by its index in the world's list, and which end of it this endpoint is.
+    /// Index of the connection in the simulation's list, and which end of the connection this endpoint is (0 or 1).
     pub link: Option<(usize, usize)>,
     pub requests: VecDeque<Work>,
-    /// Cookies of receives; the low byte of a cookie is its slot.
+    /// Cookies of the posted receives. The low byte of a cookie is the slot.
     pub receives: VecDeque<u64>,
-    /// Number of the next request, from which its slot follows.
+    /// Number of the next request, which determines the slot of the request.
     pub next_request: usize,
     pub next_receive: usize,
-    /// The endpoint takes receive buffers from the adapter's shared receive queue.
+    /// True if the endpoint takes receive buffers from the adapter's shared receive queue.
     pub shares: bool,
-    /// A graceful disconnect was requested: the endpoint's requests up to this number must complete first.
+    /// Number at which a graceful disconnect was requested. The endpoint's requests with lower cookies must complete
+    /// first.
     pub drains: Option<u64>,
 }
 
 impl End {
-    /// Returns the number of requests that hold a slot.
+    /// Returns the number of posted requests that occupy a slot.
     pub fn holding(&self) -> usize {
         let holds = |work: &&Work| work.kind != Kind::Empty;
         self.requests.iter().filter(holds).count()
@@ -93,7 +94,7 @@ impl End {
 }
 
 impl End {
-    /// Returns a newly made endpoint.
+    /// Returns the record of a newly made endpoint.
     pub const fn new(ep: Option<EpHandle>, shares: bool) -> Self {
         Self {
             ep,
@@ -109,7 +110,7 @@ impl End {
     }
 }
 
-/// The identity of a connection, as sent in the private data of the request: the requester, and the number of its
+/// The identity of a connection, which the private data of its request contains: the requester, and the number of the
 /// attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
@@ -119,7 +120,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// Returns the private data.
+    /// Returns the identity as private data.
     pub fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         let place = (self.side as u64) << 32 | self.end as u64;
@@ -128,7 +129,7 @@ impl Name {
         bytes
     }
 
-    /// Parses private data that begins with a name.
+    /// Parses private data that begins with an identity.
     pub fn read(data: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_be_bytes(data.get(at..at + 8)?.try_into().ok()?));
         let (place, number) = (word(0)?, word(8)?);
@@ -144,7 +145,8 @@ impl Name {
 pub const GRACEFUL: &str = "a graceful disconnect";
 
 impl Link {
-    /// Records an event that may end the connection. The first one counts, unless it lets posted requests complete.
+    /// Records an event that may end the connection. The first event is kept, but a graceful disconnect, which lets
+    /// posted requests complete, is replaced by a later event.
     pub fn spoil(&mut self, why: &'static str) {
         if self.spoiled.is_none_or(|before| before == GRACEFUL) {
             self.spoiled = Some(why);
@@ -153,7 +155,7 @@ impl Link {
 }
 
 impl Link {
-    /// Returns whether the connection is, or may become, one of this side.
+    /// Returns whether the side is an end of the connection, or may become one.
     pub fn concerns(&self, side: usize, place: usize) -> bool {
         self.anybody == Some(place) || self.ends.iter().any(|&(other, ..)| other == side)
     }
@@ -166,24 +168,24 @@ impl Kind {
     }
 }
 
-/// A message under way.
+/// A message that was sent and not yet received.
 pub struct Sent {
     pub number: u64,
     pub bytes: usize,
-    /// The context that it invalidates.
+    /// RMR context that the message invalidates, if any.
     pub takes: Option<u32>,
 }
 
-/// A connection.
+/// A connection, or an attempt to connect.
 pub struct Link {
-    /// Side, its opening, and the endpoint's index: of the requester, and of the acceptor.
+    /// The requester and the acceptor: side, number of the side's opening, and index of the endpoint.
     pub ends: [(usize, u64, usize); 2],
-    /// Messages under way from each end.
+    /// Messages that each end has sent and the other has not yet received.
     pub sent: [VecDeque<Sent>; 2],
-    /// The function of which any instance may accept, until one accepts.
+    /// Index of a function of which any instance may accept the request, until one accepts.
     pub anybody: Option<usize>,
-    /// Ends that have got the event that the connection is established.
+    /// True for each end that has got the event that the connection is established.
     pub up: [bool; 2],
-    /// The first event that may end the connection, if any.
+    /// First recorded event that may end the connection, if any.
     pub spoiled: Option<&'static str>,
 }

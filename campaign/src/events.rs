@@ -1,4 +1,4 @@
-//! Events of adapters, and the checks at each event.
+//! Handling of an adapter's events, and the checks at each event.
 
 use rand::Rng;
 use udapl::event::{AsyncEvent, DtoCompletion, DtoDetail, RmrBindCompletion};
@@ -11,7 +11,7 @@ use crate::side::offered_tag;
 use crate::world::World;
 
 impl World {
-    /// Dequeues all events of a side.
+    /// Dequeues and handles all events of a side.
     pub fn events(&mut self, side: usize) {
         self.crowd(side);
         if let Some(open) = &mut self.sides[side].open {
@@ -33,7 +33,7 @@ impl World {
             self.event(side, event);
         }
         if let Some(open) = &mut self.sides[side].open {
-            // All events are dequeued.
+            // All events are dequeued, so nothing is outstanding in the EVD.
             open.crowded = open.spent;
         }
         let one = &self.sides[side];
@@ -47,7 +47,7 @@ impl World {
         self.let_go(side);
     }
 
-    /// Handles an event.
+    /// Handles one event of a side.
     pub fn event(&mut self, side: usize, event: Event) {
         self.tell(side, format_args!("{event:?}"));
         match event {
@@ -87,12 +87,12 @@ impl World {
         }
     }
 
-    /// Resets endpoints whose connection is over, once all posted requests have completed.
+    /// Resets the endpoints whose connection is over and whose posted requests have all completed.
     fn rewind(&mut self, side: usize) {
         let Some(open) = &self.sides[side].open else {
             return;
         };
-        // Endpoints of a dead adapter stay DISCONNECTED until it is opened again.
+        // The endpoints of a dead adapter stay DISCONNECTED until the adapter is opened again.
         if open.dead {
             return;
         }
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Returns the connection of a name.
+    /// Returns the index of the connection with this identity. Creates the record if there is none.
     pub fn link(&mut self, name: Name) -> usize {
         if let Some(link) = self.by_name.get(&name) {
             return *link;
@@ -125,7 +125,7 @@ impl World {
         link
     }
 
-    /// Records that a connection with an adapter under a fault may end at any time.
+    /// Records that a connection may end at any time if this adapter is under a fault.
     pub fn spoil_if_tampered(&mut self, link: usize, side: usize) {
         let one = self.sides.get(side);
         if one.is_some_and(|one| one.tampered) {
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Records an event at an endpoint's connection that may end it.
+    /// Records an event that may end the connection of an endpoint.
     pub fn spoil_end(&mut self, why: &'static str, side: usize, at: usize) {
         let link = self.sides[side]
             .open
@@ -189,7 +189,7 @@ impl World {
         self.needs_a_reason(side, at, came_to);
     }
 
-    /// Checks that a connection ends, and a request on it fails, only for a recorded reason.
+    /// Checks that there is a recorded reason for the end of an endpoint's connection, or for a failed request on it.
     pub fn needs_a_reason(&self, side: usize, at: usize, what: &str) {
         let open = self.sides[side].open.as_ref().expect("it has an event");
         if let Some((link, _)) = open.ends[at].link {
@@ -218,7 +218,7 @@ impl World {
             return;
         }
         let Some(at) = there else {
-            // Completions from before the free may come after it (uDAPL 1.2, dat_ep_free), and once.
+            // Completions from before the free may be dequeued after it (uDAPL 1.2, dat_ep_free), but only once.
             let known = if done.request {
                 open.orphans.remove(&name)
             } else {
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// Removes the oldest request of an endpoint, which is done.
+    /// Removes the oldest request of an endpoint, and checks that this is the request that has completed.
     fn oldest(&mut self, side: usize, at: usize, cookie: u64, status: DtoStatus) -> Work {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
@@ -262,7 +262,7 @@ impl World {
         work
     }
 
-    /// Handles a failed request of an endpoint: its connection ends.
+    /// Handles a failed request of an endpoint, which ends the endpoint's connection.
     fn failed(&mut self, side: usize, at: usize, status: DtoStatus) {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
@@ -292,7 +292,7 @@ impl World {
         let target = &mut open.veils[veil];
         target.binds -= 1;
         if target.binds == 0 {
-            // A window is bound on one endpoint at a time, so this was its last bind.
+            // A window is bound on one endpoint at a time. So this was its last outstanding bind.
             let bound = done.status == DtoStatus::Success && target.key.is_some();
             open.bind_done(veil, bound, number);
         }
@@ -312,7 +312,8 @@ impl World {
         let (link, own) = end.link.expect("it was posted on a connection");
         let other = self.links[link].ends[1 - own];
         let (peer, opening, there) = other;
-        // The endpoint's next peer writes to the same slots, and may have done so before this event.
+        // If the peer's endpoint has had another connection since, that connection's peer writes to the same slots and
+        // may already have done so.
         let later = &self.links[link + 1..];
         let overwritten = later.iter().any(|link| link.ends.contains(&other));
         let slot = there * WINDOW + work.slot;
@@ -364,7 +365,7 @@ impl World {
         }
     }
 
-    /// Returns the slot of a completed receive.
+    /// Removes a completed receive from the records, and returns its slot.
     fn buffer(&mut self, side: usize, at: usize, done: &DtoCompletion) -> usize {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];

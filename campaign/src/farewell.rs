@@ -1,7 +1,7 @@
-//! Notification of close: the peers of an adapter that is closed or dropped must soon learn that their connections
+//! Notification of a close: the peers of an adapter that is closed or dropped must soon learn that their connections
 //! are over.
 //!
-//! A peer without notification would learn of the close only from a request that is not acknowledged, or never. So
+//! Without a notification, a peer would learn of the close only from a request that is not acknowledged, or never. So
 //! every peer of a healthy adapter, over a healthy wire, must get the event within [`SOON`].
 
 use std::time::Duration;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use crate::end::{Farewell, Phase};
 use crate::world::World;
 
-/// Time in which the message must arrive.
+/// Time within which the notification must arrive.
 const SOON: Duration = Duration::from_millis(20);
-/// Turns of the peer's program after that: the event must have come before the last of them has ended.
+/// Number of loop iterations of the peer's program after `SOON` before the end of which the event must arrive.
 const TURNS: u32 = 2;
 
 impl World {
-    /// Returns the endpoints connected with a side that is about to close, whose programs must get an event.
+    /// Returns the endpoints that are connected to a side which is about to close. Their programs must get an event.
     pub fn bereaved(&self, side: usize) -> Vec<Farewell> {
         let one = &self.sides[side];
         let well = one.open.as_ref().is_some_and(|open| !open.dead) && !one.tampered;
@@ -39,14 +39,14 @@ impl World {
         self.links.iter().enumerate().filter_map(of_link).collect()
     }
 
-    /// Records that the side has closed.
+    /// Records that the side has closed, and sets the deadline for the events.
     pub fn gone(&mut self, bereaved: Vec<Farewell>) {
         let by = self.now() + u64::try_from(SOON.as_nanos()).expect("a moment");
         let timed = bereaved.into_iter().map(|one| Farewell { by, ..one });
         self.farewells.extend(timed);
     }
 
-    /// Records that a connection of a side has ended: its peer's close is known.
+    /// Records that an endpoint's program has got the event for the end of its connection.
     pub fn farewell_heard(&mut self, side: usize, at: usize) {
         let to = (side, self.sides[side].openings, at);
         let heard = self.farewells.iter().position(|one| one.to == to);
@@ -61,7 +61,7 @@ impl World {
         self.cover.count("notice of a close", when);
     }
 
-    /// Checks that no program waits for an event that it should have.
+    /// Checks that no program has waited too long for the event about its peer's close.
     pub fn check_farewells(&mut self) {
         let now = self.now();
         let mut left = std::mem::take(&mut self.farewells);

@@ -1,5 +1,5 @@
 //! A flood: far more connection requests than programs make, all well-formed, at one service point. An honest client
-//! uses the same service point, and the listening program has a connection that carries messages.
+//! uses the same service point, and the listening program also has a connection that carries messages.
 //!
 //! ```text
 //! a client --+-- messages, a window at a time -->  a program that listens, takes
@@ -7,9 +7,9 @@
 //! strangers ---- so many requests each turn -->
 //! ```
 //!
-//! A turn is [`TURN`] of virtual time: the attackers send, both programs handle everything once, and messages travel.
-//! First comes a phase without attack, then the flood, in which the same is counted, and then the flood ends and its
-//! remains expire. One request in four comes from an attacker's own address; each of the others is spoofed from a
+//! A turn is [`TURN`] of virtual time, in which the attackers send, both programs handle everything once, and messages
+//! travel. The first phase has no attack. In the second phase, the flood, the same is counted. Then the flood ends and
+//! its remains expire. One request in four comes from an attacker's own address. Each of the others is spoofed from a
 //! different address that no node has.
 
 use std::fs;
@@ -31,23 +31,23 @@ use crate::keys::Region;
 use crate::side::{CONN_QUAL, Manner, Open, Side};
 use crate::stranger::{Address, STRANGER, a_request, datagram};
 
-/// Virtual time of a turn: enough for a program to take some hundred requests.
+/// Virtual time of a turn, in which a program can handle some hundred requests.
 pub const TURN: Duration = Duration::from_micros(200);
-/// Most messages under way.
+/// Maximum number of outstanding messages.
 const WINDOW: usize = 8;
-/// Bytes of a message.
+/// Length of a message in bytes.
 const BYTES: u64 = 1024;
-/// Turns between an honest client's connects, and between its attempts.
+/// Number of turns between the end of a connection or attempt of the honest client and its next attempt.
 const PAUSE: u64 = 5;
-/// Turns counted before the flood.
+/// Number of turns of the phase before the flood.
 const PEACE: u64 = 512;
-/// Time for which an honest client waits for an answer before it tries again.
+/// Timeout of a connect of the honest client.
 const PATIENCE: Timeout = Timeout::from_micros(20_000_000);
-/// Turns in which the last connection attempt of the flood has to end.
+/// Maximum number of turns of a phase, within which the last connection attempt has to end.
 const LAST: u64 = 200_000;
-/// Time after which the remains of a request are gone (docs/decisions/strangers.md).
+/// Time after which the listener must have freed the state of all requests (docs/decisions/strangers.md).
 const GONE: Duration = Duration::from_secs(200);
-/// Private data of the honest client and of the traffic's connection.
+/// Private data of the honest client's requests and of the request for the traffic's connection.
 const HONEST: &[u8] = b"honest";
 
 const LISTENER: [u8; 6] = [2, 0xca, 0, 0, 1, 0];
@@ -56,49 +56,50 @@ const CLIENT: [u8; 6] = [2, 0xca, 0, 0, 1, 1];
 /// The size of a flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: u32,
-    /// Requests per turn.
+    /// Number of requests per turn.
     pub per_turn: u32,
 }
 
-/// Counts of one phase, without the flood or in it.
+/// Counts of one phase, with or without the flood.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
-    /// Turns of the phase.
+    /// Number of turns of the phase.
     pub turns: u64,
-    /// Messages of the established connection that arrived.
+    /// Number of messages that arrived on the established connection.
     pub messages: u64,
-    /// Duration of each connect of the honest client, with the number of datagrams that the listener handled
+    /// Duration of each successful connect of the honest client, and the number of datagrams that the listener handled
     /// meanwhile.
     pub connects: Vec<(Duration, u64)>,
-    /// Attempts of the honest client that were refused or timed out.
+    /// Number of attempts of the honest client that were refused or timed out.
     pub refused: u64,
-    /// Datagrams that the listener's connection manager handled.
+    /// Number of datagrams that the listener's connection manager handled.
     pub handled: u64,
-    /// Requests the program was asked about and rejected.
+    /// Number of requests of attackers that reached the program, which rejected them.
     pub asked: u64,
-    /// Real time in calls of the listening program.
+    /// Real time spent in calls of the listening program.
     pub real: Duration,
 }
 
 /// Results of a flood.
 #[derive(Clone, Debug, Default)]
 pub struct Ebb {
-    /// Counts without the flood.
+    /// Counts of the phase without the flood.
     pub peace: Counted,
-    /// Counts in the flood.
+    /// Counts of the flood.
     pub flood: Counted,
-    /// Connections in any state in the listener's connection manager: before, at most, and after.
+    /// Number of connections in any state in the listener's connection manager: before the flood, at most, and at the
+    /// end.
     pub connections: [usize; 3],
-    /// Time after the flood until it held as many as before.
+    /// Time after the flood until there were as many connections as before.
     pub gone_after: Duration,
-    /// Resident bytes of the process, the simulator's included: before the flood, and at most.
+    /// Resident memory of the process in bytes, including the simulator: before the flood, and at most.
     pub resident: [u64; 2],
 }
 
 impl Ebb {
-    /// Returns the listener's real time for one request, the simulator's work for the answer included.
+    /// Returns the listener's real time for one request, including the simulator's work for the answer.
     #[must_use]
     pub fn each(&self) -> Duration {
         let turns = u32::try_from(self.flood.turns).unwrap_or(u32::MAX);
@@ -109,13 +110,13 @@ impl Ebb {
 }
 
 impl Counted {
-    /// Returns the messages of each turn.
+    /// Returns the mean number of messages per turn.
     #[must_use]
     pub fn per_turn(&self) -> f64 {
         self.messages as f64 / self.turns.max(1) as f64
     }
 
-    /// Returns the longest connect.
+    /// Returns the duration of the longest connect, with its number of datagrams.
     #[must_use]
     pub fn longest(&self) -> (Duration, u64) {
         self.connects.iter().copied().max().unwrap_or_default()
@@ -129,23 +130,24 @@ impl Counted {
 }
 
 struct Ends {
-    /// Endpoints of the traffic and of the honest client's requests, at the client or at the listener.
+    /// Endpoint of the traffic; `honest` is that of the honest client's connections. Each side has both.
     traffic: EpHandle,
     honest: EpHandle,
 }
 
 struct Shore {
     sim: Sim,
-    /// The listener, and the client.
+    /// The listener (0) and the client (1).
     sides: [Side; 2],
     ends: [Ends; 2],
-    /// Messages under way.
+    /// Number of outstanding messages.
     sent: usize,
-    /// Time of the client's first attempt, and the number of datagrams the listener had handled then.
+    /// Time of the client's first attempt since its last connect, and the number of datagrams that the listener had
+    /// handled then.
     asked_at: Option<(u64, u64)>,
-    /// The client has a request under way.
+    /// True while the client has an outstanding request or a connection.
     asks: bool,
-    /// Turns until the next request of the client.
+    /// Number of turns until the client's next request.
     pause: u64,
     counted: Counted,
 }
@@ -190,7 +192,7 @@ fn piece(region: &Region, slot: usize) -> LmrTriplet {
     }
 }
 
-/// Returns the resident bytes of the process.
+/// Returns the resident memory of the process in bytes.
 fn resident() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1);
@@ -286,7 +288,7 @@ impl Shore {
         asked.expect("it may ask");
     }
 
-    /// Runs one turn: every program acts once, and attackers send on both sides of the client.
+    /// Runs one turn: each program acts once, and the attackers send before and after the client acts.
     fn turn(&mut self, mut wave: impl FnMut(&mut Self)) {
         self.counted.turns += 1;
         let started = Instant::now();
@@ -300,7 +302,7 @@ impl Shore {
         self.pause = self.pause.saturating_sub(1);
         if !self.asks && self.pause == 0 {
             let ep = self.ends[1].honest;
-            // It may still be on its way to DISCONNECTED.
+            // The reset is refused as long as the endpoint is not DISCONNECTED.
             if self.open(1).ia.ep_reset(ep).is_ok() {
                 let now = (self.now(), self.handled());
                 self.asked_at.get_or_insert(now);
@@ -407,7 +409,8 @@ impl Shore {
         }
     }
 
-    /// Runs this many turns, with the requests of each, and then until the client's connect has ended.
+    /// Runs a phase of `turns` turns with attackers, and continues without them until the client has connected once.
+    /// Returns the counts, and the greatest number of connections.
     fn count(&mut self, turns: u64, mut wave: impl FnMut(&mut Self)) -> (Counted, usize) {
         self.counted = Counted::default();
         let before = self.open(0).ia.cm_counters();
@@ -430,16 +433,16 @@ impl Shore {
     }
 }
 
-/// Returns the address of this number, which no node has.
+/// Returns an address that no node has, derived from a number.
 fn nobodys(number: u32) -> Address {
     let [a, b, c, d] = number.to_be_bytes();
     Address::of_mac([2, 0xee, a, b, c, d])
 }
 
-/// Runs a flood, and counts the service left for others.
+/// Runs a flood, and counts the service that others get meanwhile.
 ///
 /// # Panics
-/// If the established connection ends, or fails a message.
+/// If the established connection ends, or a message on it fails.
 #[must_use]
 pub fn flood(plan: Flood) -> Ebb {
     let mut shore = Shore::new();
@@ -489,7 +492,7 @@ pub fn flood(plan: Flood) -> Ebb {
     }
 }
 
-/// Table of floods of this many requests at several rates.
+/// Returns a table of floods of `requests` requests at several rates.
 #[must_use]
 pub fn flood_table(requests: u32, rates: &[u32]) -> Table {
     let mut table = Table::new();

@@ -1,4 +1,4 @@
-//! Memory of an adapter for its peers: regions, windows, and keys that become void.
+//! Memory that an adapter grants to its peers: regions, windows, and keys that become void.
 
 use udapl::memory::PzHandle;
 use udapl::{DmaMemory, Ia, MemPrivFlags};
@@ -35,18 +35,18 @@ impl Open {
         Ok(Region { memory, lmr })
     }
 
-    /// Registers memory of one slot that peers may write to.
+    /// Allocates and registers memory of one slot to which peers may write.
     pub fn lend(&mut self) -> Result<(), udapl::DatError> {
         let memory = self.slot();
         self.lend_this(memory)
     }
 
-    /// Allocates memory of one slot that no peer may access.
+    /// Allocates memory of one slot that is not registered yet.
     pub fn slot(&self) -> DmaMemory {
         udapl::alloc(&self.ia, bytes::STRIDE).expect("the host has memory")
     }
 
-    /// Lets peers write to a slot.
+    /// Registers memory of one slot so that peers may write to it.
     pub fn lend_this(&mut self, memory: DmaMemory) -> Result<(), udapl::DatError> {
         let lmr = self
             .ia
@@ -63,7 +63,7 @@ impl Open {
         Ok(())
     }
 
-    /// Returns keys to memory that peers may write to now.
+    /// Returns the keys of all memory to which peers may write now.
     pub fn granted(&self) -> impl Iterator<Item = Key> {
         let loose = self.loose.iter().map(|loose| loose.key);
         let windows = self.veils.iter().filter_map(|veil| veil.key);
@@ -76,7 +76,7 @@ impl Open {
         loose.chain(windows).chain([written])
     }
 
-    /// Returns the key of memory that peers may only read. It was never valid for writing.
+    /// Returns the key of memory that peers may only read. This key was never valid for writing.
     pub fn to_be_read(&self) -> Key {
         Key {
             address: self.offered.lmr.registered_address,
@@ -86,7 +86,8 @@ impl Open {
         }
     }
 
-    /// Returns keys that peers know of memory that comes and goes: peers write to freed memory as often.
+    /// Returns the keys that peers know of regions and windows that are freed at times. Void keys are included, so that
+    /// peers also write to freed memory.
     pub fn told(&self) -> impl Iterator<Item = Key> {
         let there = self.loose.iter().map(|loose| loose.key);
         let of = |veil: &Veil| {
@@ -100,12 +101,12 @@ impl Open {
         self.gone.iter().copied().chain(there).chain(windows)
     }
 
-    /// Returns the index in [`Open::told`] of the key voided last.
+    /// Returns the index, in [`Open::told`], of the key that became void last.
     pub fn youngest_void(&self) -> Option<usize> {
         self.gone.len().checked_sub(1)
     }
 
-    /// Records that a key known to peers is void from now on.
+    /// Records that a key known to peers is void from now on. The last three such keys are kept.
     pub fn remember(&mut self, key: Key, number: u64) {
         self.gone.push(Key {
             void: Some(number),
@@ -116,8 +117,8 @@ impl Open {
         }
     }
 
-    /// Handles the end of the last bind of a window. If the window is bound, the earlier keys are void; if not, no
-    /// peer may access the memory behind it any more.
+    /// Handles the completion of the last outstanding bind of a window. If the window is bound, its earlier keys are
+    /// void. If not, no peer may access the memory of the window any more.
     pub fn bind_done(&mut self, at: usize, bound: bool, number: u64) {
         let veil = &mut self.veils[at];
         let mut void = std::mem::take(&mut veil.before);
@@ -131,29 +132,29 @@ impl Open {
         }
     }
 
-    /// Returns the contexts that peers may invalidate now.
+    /// Returns the RMR contexts that peers may invalidate now.
     pub fn yielded(&self) -> impl Iterator<Item = u32> {
         let there = self.veils.iter().filter(|veil| veil.binds == 0);
         let keys = there.filter_map(|veil| veil.key);
         keys.filter(|key| key.yields).map(|key| key.context)
     }
 
-    /// Returns whether peers may invalidate a context, if it exists. The program does not know this of a bind whose
-    /// completion it has not seen.
+    /// Returns whether peers may invalidate an RMR context. This includes contexts of binds whose completion the
+    /// program has not seen, so the context may not exist.
     pub fn yields(&self, context: u32) -> bool {
         let mut told = self.told();
         told.any(|key| key.context == context && key.yields && key.void.is_none())
     }
 
-    /// Records that a peer was told to invalidate a context. Returns whether this is the first such request, for a
-    /// context that exists.
+    /// Records that a peer is about to invalidate an RMR context. Returns whether the context exists and this is the
+    /// first such request.
     pub fn claim(&mut self, context: u32) -> bool {
         let of = |veil: &&mut Veil| veil.key.is_some_and(|key| key.context == context);
         let veil = self.veils.iter_mut().find(of);
         veil.is_some_and(|veil| !std::mem::replace(&mut veil.claimed, true))
     }
 
-    /// Records that a peer has invalidated a context: no peer may access the memory behind it from now on.
+    /// Records that a peer has invalidated an RMR context. From now on no peer may access the memory of that window.
     pub fn taken(&mut self, context: u32, number: u64) {
         for at in 0..self.veils.len() {
             let veil = &mut self.veils[at];
@@ -166,7 +167,7 @@ impl Open {
         }
     }
 
-    /// Records that this program has learnt of an invalidation.
+    /// Records that this program has learned of the invalidation of an RMR context.
     pub fn heard_of(&mut self, context: u32, number: u64) {
         self.taken(context, number);
         for veil in &mut self.veils {
@@ -176,7 +177,7 @@ impl Open {
         }
     }
 
-    /// Handles windows whose bind completions were lost.
+    /// Handles windows whose bind completions were lost, by querying the windows.
     pub fn binds_lost(&mut self, number: u64) {
         for at in 0..self.veils.len() {
             let veil = &self.veils[at];
@@ -189,7 +190,7 @@ impl Open {
         }
     }
 
-    /// Returns whether a key opens memory now.
+    /// Returns whether a key is valid now.
     pub fn is_live(&self, address: u64, context: u32) -> bool {
         let mut told = self.told();
         told.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))

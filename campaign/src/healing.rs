@@ -1,4 +1,4 @@
-//! The end of a world: faults stop, and all activity has to end.
+//! The end of a simulation: faults stop, and then all activity has to end.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::end::Phase;
 use crate::side::ENDS;
 use crate::world::World;
 
-/// Most refused openings of a function after all faults are gone.
+/// Maximum number of attempts to open a function after all faults were removed.
 const ATTEMPTS: usize = 4;
-/// Turns, of a millisecond each, that healing may take, including timeouts of the connection manager and of the
-/// transport.
+/// Maximum number of loop iterations of a millisecond each until all activity has ended, including timeouts of the
+/// connection manager and of the transport.
 const HEALING: u32 = 400_000;
-/// Turns, of a millisecond each, in which a sound connection completes its posted requests.
+/// Maximum number of loop iterations of a millisecond each until a sound connection has completed its posted requests.
 const CARRIED: u32 = 1_000;
 
 impl World {
-    /// Ends all faults, and waits until all activity has ended.
+    /// Removes all faults, waits until all activity has ended, and checks that each function can be opened again.
     pub fn heal(&mut self) {
         self.healing = true;
         self.mend_wire();
@@ -26,7 +26,8 @@ impl World {
             self.release_reserved(side);
             self.make_missing(side);
         }
-        // A fault injected into a function that has not struck yet may still do so: it ends with the opening.
+        // A fault that was injected may not have taken effect yet and may still do so. It ends when the function is
+        // opened again.
         for side in 0..self.sides.len() {
             if self.sides[side].tampered {
                 self.close(side);
@@ -57,7 +58,7 @@ impl World {
                 );
                 continue;
             }
-            // Faults that wait for commands are removed; a dead device may need another attempt.
+            // Opening removes faults that wait for commands. A dead device may need another attempt.
             for _ in 0..ATTEMPTS {
                 if self.sides[side].open.is_none() {
                     self.reopen(side);
@@ -72,7 +73,7 @@ impl World {
         self.look();
     }
 
-    /// Waits until posted requests on sound connections are done, before any connection is ended.
+    /// Waits until all posted requests on sound connections have completed, before any connection is ended.
     fn settle_work(&mut self) {
         let left = |world: &Self| {
             let mut left = Vec::new();
@@ -100,7 +101,7 @@ impl World {
         );
     }
 
-    /// Runs until all endpoints have reached this phase.
+    /// Runs until all endpoints are in a phase for which `done` returns true.
     fn settle(&mut self, what: &str, done: impl Fn(Phase) -> bool) {
         let open = |world: &Self| {
             let mut left = Vec::new();

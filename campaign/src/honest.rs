@@ -1,13 +1,14 @@
-//! Two programs that only connect and send, beside all others. No operation of theirs may take longer than [`MOST`]
-//! turns.
+//! Two programs that only connect and send, besides all others. No operation of these honest programs may take longer
+//! than [`MOST`] loop iterations.
 //!
 //! ```text
 //! connect --> message, message, ... --> disconnect --> connect, on other endpoints
 //! ```
 //!
 //! Each has a function of its own, one on each card, into which no fault is injected. Attackers send to them, too.
-//! Both must get an event of each operation, whose duration is counted in their turns. A fault of the wire, or a call
-//! of another program that blocks all others, is no fault of a neighbour: an operation that meets it is not judged.
+//! Both must get an event for each operation; its duration is counted in their loop iterations. A fault of the wire, or
+//! a call of another program that blocks all others, is no fault of a neighbour, so an operation during which this
+//! happens is not judged.
 
 use hw_sim::SimCard;
 use udapl::connection::CrHandle;
@@ -25,19 +26,19 @@ use crate::side::{CONN_QUAL, Manner, Open, Side};
 use crate::stranger::Address;
 use crate::world::World;
 
-/// Most turns of an operation.
+/// Limit on the loop iterations of an operation.
 const MOST: u64 = 8;
-/// Turns after which an operation that is not judged is given up.
+/// Number of loop iterations after which an operation that is not judged is abandoned.
 const PATIENCE: u64 = 400;
-/// Turns from one operation to the next.
+/// Number of loop iterations from one operation to the next.
 const PAUSE: u64 = 4;
-/// Messages of a connection.
+/// Number of messages per connection.
 const MESSAGES: u64 = 6;
 const BYTES: u32 = 64;
-/// Private data of the client.
+/// Private data of the client's requests.
 const WORD: &[u8] = b"a neighbour";
 
-/// The operation under way.
+/// The current operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
@@ -46,21 +47,21 @@ enum Doing {
     Disconnect,
 }
 
-/// The two programs: the listener, and the client.
+/// The two honest programs: the listener (0) and the client (1).
 pub struct Honest {
     sides: [Side; 2],
     ends: [Option<EpHandle>; 2],
     doing: Doing,
     /// True for a program that has got the event that the operation is done.
     are_done: [bool; 2],
-    /// Turns since the operation began, or since the last one ended.
+    /// Number of loop iterations since the operation began, or since the last one ended.
     turns: u64,
-    /// An event may have kept the operation from completing.
+    /// True if an event that no neighbour caused may have delayed the operation or made it fail.
     is_spoiled: bool,
     messages: u64,
-    /// Consecutive connects that were refused at once.
+    /// Number of consecutive connects that the call itself refused.
     refused: u64,
-    /// The longest operation, in turns.
+    /// Duration of the longest operation, in loop iterations.
     pub longest: u64,
 }
 
@@ -73,7 +74,7 @@ fn piece(region: &Region) -> LmrTriplet {
 }
 
 impl Honest {
-    /// Opens both, on the last function of each card.
+    /// Opens both programs' adapters, on the virtual function `index` of each card.
     pub fn new(cards: &[SimCard; 2], seed: u64, index: usize) -> Self {
         let mut card = 0;
         let sides = cards.each_ref().map(|of| {
@@ -97,7 +98,7 @@ impl Honest {
         }
     }
 
-    /// Returns the address of one of them, and its card.
+    /// Returns the address of one of the programs, and the index of its card.
     pub fn address(&self, at: usize) -> Option<(Address, usize)> {
         let side = &self.sides[at];
         let open = side.open.as_ref()?;
@@ -112,7 +113,7 @@ impl Honest {
         self.sides[at].open.as_mut().expect("it is open")
     }
 
-    /// Replaces an endpoint.
+    /// Frees a program's endpoint and makes another.
     fn renew(&mut self, at: usize) -> EpHandle {
         let old = self.ends[at].take();
         let open = self.open(at);
@@ -124,7 +125,7 @@ impl Honest {
         ep
     }
 
-    /// `is_disturbed`: the wire does not carry as it should.
+    /// Runs one loop iteration of both programs. `is_disturbed` is true if the wire may lose or delay frames.
     fn turn(&mut self, cover: &mut Coverage, is_disturbed: bool) {
         self.turns += 1;
         self.is_spoiled |= is_disturbed;
@@ -173,7 +174,7 @@ impl Honest {
         (self.doing, self.turns, self.messages) = (Doing::Nothing, 0, u64::MAX);
     }
 
-    /// Starts the next operation. Endpoints of an abandoned connection are not used again.
+    /// Starts the next operation. An endpoint of an abandoned connection is replaced before it is used again.
     fn begin(&mut self) {
         (self.turns, self.are_done, self.is_spoiled) = (0, [false; 2], false);
         match (self.messages, self.ends) {
@@ -203,7 +204,7 @@ impl Honest {
                 let none = ConnectFlags::empty();
                 let ia = &mut self.open(1).ia;
                 let asked = ia.ep_connect(ep, there, qual, patience, WORD, qos, none);
-                // The driver may not know yet that the port is up again.
+                // The call may be refused because the driver does not know yet that the port is up again.
                 if let Err(error) = asked {
                     self.refused += 1;
                     assert!(self.refused < MOST, "the client may not ask: {error}");
@@ -244,14 +245,15 @@ impl Honest {
                 }
                 self.heard(at, is_it, &done);
             }
-            // Events of abandoned endpoints, and of the port.
+            // These are events of abandoned endpoints, or of the port.
             Event::Connection(_) | Event::Dto(_) | Event::Async(AsyncEvent::Network(_)) => {}
             Event::Async(event) => self.heard(at, false, &event),
             Event::RmrBind(_) | Event::Software(_) => panic!("honest program {at}: {event:?}"),
         }
     }
 
-    /// Handles an event of one program: the operation is done, or has failed.
+    /// Handles an event of one program. If `is_it`, the program's part of the operation is done; otherwise the
+    /// operation has failed, which needs a reason.
     fn heard(&mut self, at: usize, is_it: bool, what: &dyn std::fmt::Debug) {
         if is_it {
             self.are_done[at] = true;
@@ -279,14 +281,14 @@ impl Honest {
 }
 
 impl World {
-    /// Records an event that no neighbour caused.
+    /// Records an event that no neighbour caused, so that the current operation is not judged.
     pub fn spoil_honest(&mut self) {
         if let Some(honest) = &mut self.honest {
             honest.is_spoiled = true;
         }
     }
 
-    /// Runs a turn of the honest programs, if there are any.
+    /// Runs one loop iteration of the honest programs, if there are any.
     pub fn honest_turn(&mut self) {
         let is_disturbed = self.until.is_some() || self.now() < self.trained;
         let Some(honest) = self.honest.as_mut().filter(|_| !self.healing) else {

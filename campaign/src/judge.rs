@@ -1,10 +1,10 @@
-//! The calls that DAT allows in each state, and the states that a refused call may leave.
+//! The calls that DAT allows in each endpoint state, and the changes of state that a refused call may cause.
 
 use udapl::DatError;
 use udapl::endpoint::EpState;
 use udapl::error::ReturnType;
 
-/// Returns the state's name, as [`crate::calls::ENDPOINT`] lists it.
+/// Returns the name of a state, as in [`crate::calls::ENDPOINT`].
 pub const fn name(state: EpState) -> &'static str {
     match state {
         EpState::Unconnected => "Unconnected",
@@ -19,7 +19,7 @@ pub const fn name(state: EpState) -> &'static str {
     }
 }
 
-/// Returns whether the network may have moved an endpoint from one state to another while a call handled input.
+/// Returns whether network input that a call handled may have moved an endpoint from one state to another.
 fn may_have_become(before: EpState, after: EpState) -> bool {
     use EpState as S;
     match before {
@@ -69,7 +69,8 @@ fn allowed(call: &str, state: EpState) -> bool {
     }
 }
 
-/// Returns the error in the states before and after a call, if any. `after` is `None` when the endpoint is gone.
+/// Checks a call's result against the states of its endpoint before and after the call. `after` is `None` if the
+/// endpoint does not exist any more. Returns the violation, if any.
 pub fn judge(
     call: &str,
     before: EpState,
@@ -88,7 +89,7 @@ pub fn judge(
             ))
         };
     };
-    // The device refused half-way: the endpoint is at worst DISCONNECTED.
+    // If the device refused a step of the call, the endpoint may also be DISCONNECTED.
     let device = matches!(
         error.return_type(),
         ReturnType::InternalError | ReturnType::InsufficientResources | ReturnType::Abort

@@ -3,7 +3,7 @@
 use udapl::DmaMemory;
 use udapl::memory::{LmrCreated, RmrHandle};
 
-/// Memory with an LMR.
+/// Memory that is registered with an LMR.
 pub struct Region {
     pub memory: DmaMemory,
     pub lmr: LmrCreated,
@@ -14,33 +14,33 @@ pub struct Region {
 pub struct Key {
     pub address: u64,
     pub context: u32,
-    /// The number at which it became void: a request posted later must fail.
+    /// Number of the event at which the key became void. A request that is posted later must fail.
     pub void: Option<u64>,
-    /// Peers may invalidate the key.
+    /// True if peers may invalidate the key.
     pub yields: bool,
 }
 
-/// Memory that may be freed while peers know its key.
+/// Registered memory that may be freed while peers know its key.
 pub struct Loose {
     pub region: Region,
     pub key: Key,
 }
 
-/// Memory that peers access through a window only.
+/// Memory that peers can access only through a window.
 pub struct Veil {
     pub region: Region,
     pub rmr: Option<RmrHandle>,
-    /// Binds under way.
+    /// Number of outstanding binds.
     pub binds: u32,
-    /// The key that the last posted bind gives, or none for an unbind.
+    /// Key that results from the last posted bind; `None` after an unbind.
     pub key: Option<Key>,
-    /// The context that the last bind gave.
+    /// RMR context that the last bind returned.
     pub context: Option<u32>,
-    /// Keys that are void once the last bind is done.
+    /// Keys that become void when the last bind has completed.
     pub before: Vec<Key>,
-    /// No peer may access the memory, which is filled and watched.
+    /// True if no peer may access the memory. The memory is then filled and watched.
     pub closed: bool,
-    /// A peer was told to invalidate the key, and this program does not know the result: the adapter may know more
-    /// than the program.
+    /// True if a peer was made to invalidate the key and this program does not know the result. The adapter may then
+    /// know of an invalidation before the program does.
     pub claimed: bool,
 }

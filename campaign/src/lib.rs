@@ -1,5 +1,6 @@
-//! Worlds made of one seed: adapters that connect, move bytes, free memory and are closed and opened again, while
-//! frames are lost, commands are refused and devices die. Then everything heals, and it has to become quiet.
+//! Random simulations, each determined by one seed: adapters connect, move bytes, free memory, and are closed and
+//! opened again, while frames are lost, commands are refused and devices die. Then all faults stop, and all activity
+//! has to end. A simulation is a `World`.
 //!
 //! ```text
 //! seed --> features of this world (a random half of them)
@@ -7,25 +8,26 @@
 //!      --> healing: what was connecting ends, what is connected ends, all is closed, opened and closed again
 //! ```
 //!
-//! Each step is checked against what must always hold, not against the failures that were expected: a call may fail
-//! whenever a device is faulty, but a call that succeeded has had its effect.
+//! Each step is checked against invariants, not against expected failures: a call may fail whenever a device is faulty,
+//! but a call that succeeded has had its effect.
 //!
-//! - A DTO completes once, in the order posted; a success moved the right bytes ([`bytes`]).
-//! - What arrives was sent, in order and whole.
+//! - A DTO completes once, in the order posted; a successful one moved the right bytes ([`bytes`]).
+//! - Each message that arrives was sent, in order and completely.
 //! - No byte outside of granted memory changes: gaps between slots, freed memory, memory of adapters that are closed
-//!   or dropped. Peers know the keys of freed memory and go on writing.
-//! - Every call returns within [`CALL_LIMIT`] of the world's time.
+//!   or dropped. Peers know the keys of freed memory and continue to write.
+//! - Every call returns within [`CALL_LIMIT`] of virtual time.
 //! - A driver breaks no rule of its device and reports no misbehaviour of it, and the device accesses no address that
 //!   is not mapped.
 //! - A connection ends only for a recorded reason: packets of attackers, and faults of others, do not end it.
-//! - An event is lost only if its EVD was shorter than the number of events that could arrive. Then the program is
-//!   told, and nothing else is lost.
+//! - An event is lost only if its EVD was shorter than the number of events that could arrive. Then the program gets
+//!   an asynchronous event, and nothing else is lost.
 //! - A call succeeds only in the states in which DAT allows it, and a refused call leaves the state unchanged.
-//! - A program that only connects and sends completes each operation within a few turns, whatever its neighbours do.
-//! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left
-//!   behind, and opens again.
+//! - A program that only connects and sends completes each operation within a few loop iterations, whatever its
+//!   neighbours do.
+//! - After the faults have stopped, every attempt to connect ends, every connection ends, and every adapter closes,
+//!   leaves no objects or pages behind, and can be opened again.
 //!
-//! The same seed gives the same world. A failure prints one line that repeats it ([`Failure`]).
+//! The same seed gives the same simulation. A failure prints one line with the command that repeats it ([`Failure`]).
 #![forbid(unsafe_code)]
 
 mod blame;
@@ -71,10 +73,10 @@ use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
 pub use trouble::FAULTS;
 use world::World;
 
-/// The longest time that any call may take, in the world's time.
+/// Longest virtual time that any call may take.
 pub const CALL_LIMIT: Duration = Duration::from_secs(200);
 
-/// Faults and actions that may happen in a world besides plain traffic.
+/// Faults and actions that may happen in a simulation besides plain traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Feature {
@@ -82,7 +84,7 @@ pub enum Feature {
     Wire,
     /// No frame passes in one direction or both, for a while.
     Partition,
-    /// Cables are pulled and put back.
+    /// Cables are unplugged and plugged in again.
     Flap,
     /// Commands are refused.
     Refused,
@@ -90,78 +92,79 @@ pub enum Feature {
     Silent,
     /// Commands are answered late.
     Late,
-    /// The firmware asks for pages, sometimes before it answers a command, and returns them a few at a time.
+    /// The firmware requests pages, sometimes before it answers a command, and returns pages a few at a time.
     Pages,
     /// Devices die.
     Death,
-    /// Health counters stand still for a moment.
+    /// Health counters stop for some seconds.
     Stall,
     /// Adapters are closed and opened again.
     Reopen,
     /// Adapters are dropped without being closed.
     Drop,
-    /// Memory is freed, and peers that know its keys go on writing.
+    /// Memory is freed, and peers that know its keys continue to write.
     Frees,
     /// Endpoints are freed in any state.
     EpFrees,
-    /// Programs end without a close, and others begin on the same functions.
+    /// Programs end without a close, and others start on the same functions.
     Restart,
-    /// Memory windows are bound, unbound and freed, and peers go on with their keys.
+    /// Memory windows are bound, unbound and freed, and peers continue to use their keys.
     Windows,
     /// Endpoints take their buffers from shared receive queues.
     Srq,
-    /// Event dispatchers are resized under traffic, freed while in use, and waited for.
+    /// Event dispatchers are resized under traffic, waited on, and the program tries to free them while in use.
     Evds,
     /// Service points are made and freed; requests are handed off, held, and arrive with endpoints.
     Listeners,
     /// Endpoints are modified.
     Modify,
-    /// Every call, in any state, sensible or not.
+    /// Programs make every call in any state, also in states that forbid it.
     Calls,
     /// Interrupts are lost, or spurious.
     Interrupts,
     /// Functions get another MAC address.
     Mac,
-    /// Functions are pulled out, or their slot loses its link, and never come back.
+    /// Functions are removed, or their slot loses its link so that all registers read as ones. They never return.
     Removal,
-    /// An attacker sends requests, messages about others' connections, and packets to others' queue pairs.
+    /// An attacker sends requests, messages about the connections of others, and packets to the queue pairs of others.
     Strangers,
-    /// Event dispatchers hold fewer events than requests are posted, programs sleep meanwhile, and devices' event
-    /// queues overrun.
+    /// Event dispatchers are shorter than the number of posted requests, programs dequeue nothing for some time, and
+    /// the event queues of devices overrun.
     Overrun,
-    /// Functions carry several instances, of which each is a side of its own.
+    /// Functions have several instances, each of which is a side of its own.
     Instances,
     /// Windows are bound so that peers may invalidate their keys. Peers do so, and also try keys that they may not
     /// invalidate.
     Invalidation,
-    /// Two programs that only connect and send have functions of their own, and a bounded wait (not with
-    /// [`Overrun`](Self::Overrun), which affects them, too).
+    /// Two programs that only connect and send have functions of their own, and their operations must complete in
+    /// bounded time. Not combined with [`Overrun`](Self::Overrun), which affects these programs, too.
     Neighbours,
 }
 
-/// Features of one world in four. They are drawn last, in this order: a further one changes no world without it.
+/// Features that one simulation in four has. They are drawn last and in this order, so that a feature added at the end
+/// changes no simulation that does not have it.
 pub const RARE: [Feature; 3] = [
     Feature::Instances,
     Feature::Invalidation,
     Feature::Neighbours,
 ];
 
-/// A world.
+/// The plan of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Seed of all random choices in it.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Number of steps.
+    /// Number of steps before the faults stop.
     pub steps: u32,
-    /// Number of functions, on two cards: even.
+    /// Number of functions on the two cards together, which must be even.
     pub functions: u16,
     /// Faults and actions that may happen.
     pub features: BTreeSet<Feature>,
 }
 
 impl Plan {
-    /// The world of a seed: each feature with an even chance ([`RARE`] ones with one of four), and mostly few
-    /// functions.
+    /// Returns the plan for a seed. Each feature has a chance of one in two, those in [`RARE`] one in four. Most plans
+    /// have few functions.
     #[must_use]
     pub fn of(seed: u64, steps: u32) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
@@ -206,12 +209,12 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A world in which a check failed.
+/// A simulation in which a check failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The world.
+    /// Plan of the simulation.
     pub plan: Plan,
-    /// The check that failed.
+    /// Message of the check that failed.
     pub what: String,
     /// The simulator's log up to the failure, if requested.
     pub log: Vec<u8>,
@@ -225,28 +228,28 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Results of a world.
+/// Results of a simulation.
 pub struct Run {
-    /// Counts of actions, faults and calls.
+    /// Counts of actions, faults, calls and commands.
     pub coverage: Coverage,
     /// The simulator's log, the same for the same plan; empty if not requested.
     pub log: Vec<u8>,
-    /// The longest wait of the honest programs for an operation, in turns, if there were any.
+    /// Longest operation of the honest programs, in loop iterations, if there were any.
     pub longest: Option<u64>,
 }
 
-/// Records kept of a world besides its results.
+/// Records that are kept of a simulation besides its results.
 #[derive(Debug)]
 pub enum Record {
-    /// Nothing, for speed.
+    /// No records, which is fastest.
     Nothing,
     /// The simulator's log.
     Log,
-    /// The log, and the packets as pcapng.
+    /// The simulator's log, and the packets as pcapng.
     Packets(File),
 }
 
-/// Runs a world.
+/// Runs a simulation.
 ///
 /// # Errors
 /// If a check failed, or a panic occurred.
@@ -294,7 +297,7 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-/// Returns the smallest world that fails in the same way, found by leaving out features and steps.
+/// Returns the smallest plan that still fails, found by removing features and steps.
 #[must_use]
 pub fn shrink(failure: Failure) -> Failure {
     let fails = |plan: &Plan| run(plan, Record::Nothing).err();
@@ -306,7 +309,7 @@ pub fn shrink(failure: Failure) -> Failure {
             least = smaller;
         }
     }
-    // Fewer steps are the same world up to there.
+    // A simulation with fewer steps is the same up to its last step, so the number of steps can be bisected.
     let (mut passes, mut steps) = (0, least.plan.steps);
     while steps - passes > 1 {
         let mut plan = least.plan.clone();

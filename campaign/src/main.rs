@@ -1,4 +1,4 @@
-//! `cargo xtask campaign`: many worlds, and what they came to.
+//! `cargo xtask campaign`: runs many simulations and reports their results.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -14,70 +14,70 @@ use campaign::{
 use clap::Parser;
 use mlx_prm::Opcode;
 
-/// Requests of a flood in each turn of the programs: as many as they can take, and more.
+/// Numbers of requests per turn for which a flood is run. They range from what the programs can handle to more.
 const FLOODS: [u32; 3] = [64, 256, 1024];
 
-/// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
+/// Run simulations of adapters, traffic and faults, one for each seed, and report those in which a check fails.
 #[derive(Parser)]
 #[command(name = "cargo xtask campaign")]
 struct Arguments {
-    /// Worlds to run, from seed `--first` on.
+    /// Number of simulations, from seed `--first` on.
     #[arg(long, default_value_t = 200)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// One world only.
+    /// Run one simulation only, with this seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// End after so many hours, whatever is left.
+    /// End after this many hours, even if seeds are left.
     #[arg(long)]
     hours: Option<f64>,
-    /// Threads; as many as there are processors, if not given. What comes out is the same.
+    /// Number of threads; by default, the number of processors. The results do not depend on it.
     #[arg(long)]
     jobs: Option<usize>,
-    /// Steps of a world.
+    /// Number of steps of a simulation.
     #[arg(long, default_value_t = 400)]
     steps: u32,
-    /// Functions, instead of 2 to 8 of them: an even number.
+    /// Number of functions, an even number; by default, 2 to 8, depending on the seed.
     #[arg(long)]
     functions: Option<u16>,
-    /// What may happen, instead of a random half: names with commas between them, or none.
+    /// Features, instead of a random half: names separated by commas, or none.
     #[arg(long)]
     features: Option<String>,
-    /// What may happen in any case besides the random half.
+    /// Features that are added to the random half in any case.
     #[arg(long)]
     with: Option<String>,
-    /// Instead: 65,536 requests to connect at one service point, and what is left for others.
+    /// Instead: flood one service point with 65,536 connection requests, and report the service that others get.
     #[arg(long)]
     flood: bool,
-    /// Of `--flood` so many requests.
+    /// Number of requests of `--flood`.
     #[arg(long, default_value_t = 65_536)]
     requests: u32,
-    /// Instead: every single fault at every command of a small world.
+    /// Instead: run every single fault at every command of a small simulation.
     #[arg(long)]
     exhaustive: bool,
-    /// Of `--exhaustive` one case: side, command and harm, as `1:57:silent`.
+    /// Run one case of `--exhaustive` only: side, command and harm, as `1:57:silent`.
     #[arg(long)]
     only: Option<String>,
-    /// Tell each call in each state and each command of each call, and not only what never happened.
+    /// Print all calls by state and all commands by call, and not only those that never happened.
     #[arg(long)]
     all: bool,
-    /// Where the event log of `--seed` goes.
+    /// File for the event log of `--seed`.
     #[arg(long)]
     log: Option<PathBuf>,
-    /// Where goes what was done and heard in `--seed`, when something does not hold.
+    /// File for the actions and events of `--seed`, if a check fails.
     #[arg(long)]
     story: Option<PathBuf>,
-    /// Where the packets of `--seed` go, as pcapng.
+    /// File for the packets of `--seed`, as pcapng.
     #[arg(long)]
     pcap: Option<PathBuf>,
-    /// Where the logs and packets of worlds go in which something does not hold.
+    /// Folder for the logs and packets of simulations in which a check fails.
     #[arg(long, default_value = "target/campaign")]
     out: PathBuf,
 }
 
-/// Features by their names.
+/// Parses names of features, separated by commas.
 fn features(names: &str) -> anyhow::Result<BTreeSet<Feature>> {
     let parse = |name: &str| {
         name.parse()
@@ -88,7 +88,7 @@ fn features(names: &str) -> anyhow::Result<BTreeSet<Feature>> {
 }
 
 impl Arguments {
-    /// Runs one world, and keeps the requested records.
+    /// Runs one simulation, and writes the requested records.
     fn one(&self, plan: &Plan) -> anyhow::Result<ExitCode> {
         let record = match &self.pcap {
             Some(path) => Record::Packets(
@@ -130,7 +130,7 @@ fn parse_case(text: &str) -> Option<Case> {
     parts.next().is_none().then_some(case)
 }
 
-/// Runs every single fault at every command.
+/// Runs every single fault at every command of a small simulation, or only the case `only`.
 fn small(only: Option<&str>) -> anyhow::Result<ExitCode> {
     if let Some(text) = only {
         let one = parse_case(text).with_context(|| format!("--only {text}: no such case"))?;
@@ -180,7 +180,7 @@ fn small(only: Option<&str>) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Repeats a failed world, and writes its event log and its packets.
+/// Repeats a failed simulation, and writes its event log, its trace and its packets.
 fn keep(out: &Path, failure: &Failure) -> anyhow::Result<()> {
     fs::create_dir_all(out)?;
     let path = |what: &str| out.join(format!("{}.{what}", failure.plan.seed));
@@ -224,7 +224,7 @@ fn summary(sum: &Many, all: bool, took: Duration) {
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    // A world ends by panic when a check fails; the summary reports these panics.
+    // A failed check ends a simulation by a panic. The summary reports these panics, so they are not printed here.
     std::panic::set_hook(Box::new(|_| {}));
     if arguments.flood {
         println!("{}", flood_table(arguments.requests, &FLOODS));

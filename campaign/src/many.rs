@@ -1,4 +1,4 @@
-//! Many worlds, on several threads: the results do not depend on the number of threads.
+//! Runs many simulations on several threads. The results do not depend on the number of threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -10,16 +10,16 @@ use crate::{Coverage, Failure, Plan, Record, Run, run, shrink};
 /// Time between two lines of progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// Results of many worlds.
+/// Results of many simulations.
 #[derive(Default)]
 pub struct Many {
-    /// Worlds that were run.
+    /// Number of simulations that were run.
     pub ran: u64,
-    /// Coverage of the worlds without failure.
+    /// Sum of the coverage of all simulations that did not fail.
     pub coverage: Coverage,
-    /// The longest operation of honest neighbours, in their turns, and the seed of its world.
+    /// Longest operation of honest neighbours, in their loop iterations, and the seed of its simulation.
     pub longest: Option<(u64, u64)>,
-    /// Failed worlds, by seed.
+    /// Failed simulations, with their seeds, in the order of the seeds.
     pub failures: Vec<(u64, Failure)>,
 }
 
@@ -36,7 +36,7 @@ impl Many {
     }
 }
 
-/// Runs the worlds of these seeds until the deadline, and prints progress every few seconds. Failures are shrunk.
+/// Runs the simulations of these seeds until the deadline, and calls `tell` every few seconds. Failures are shrunk.
 pub fn many(
     seeds: &[u64],
     jobs: usize,

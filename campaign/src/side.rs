@@ -1,4 +1,4 @@
-//! One adapter of a world: a function, and the objects open on it.
+//! One adapter of a simulation: a function, and the objects that are open on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,41 +20,42 @@ use crate::bytes;
 use crate::end::{End, Kind, WINDOW};
 use crate::keys::{Key, Loose, Region, Veil};
 
-/// Qualifier at which every adapter listens.
+/// Connection qualifier at which every adapter listens.
 pub const CONN_QUAL: u64 = 0x1_0000_0077;
-/// Endpoints of an adapter.
+/// Number of endpoints of an adapter.
 pub const ENDS: usize = 3;
-/// Slots of a region: a window for each endpoint.
+/// Number of slots of a region: `WINDOW` for each endpoint.
 const SLOTS: usize = ENDS * WINDOW;
 
-/// Qualifier that requests are handed off to.
+/// Connection qualifier to which requests are handed off.
 pub const OTHER_QUAL: u64 = 0x1_0000_0078;
-/// Qualifier whose requests arrive with an endpoint.
+/// Connection qualifier whose requests arrive with an endpoint that the provider made.
 pub const LENDING_QUAL: u64 = 0x1_0000_0079;
-/// Qualifier of reserved service points.
+/// Connection qualifier of reserved service points.
 pub const RESERVED_QUAL: u64 = 0x1_0000_007a;
-/// Common qualifier of all instances of a function that has several.
+/// Common connection qualifier of all instances of a function that has several.
 pub const COMMON_QUAL: u64 = 0x1_0000_007c;
-/// Offset of the qualifiers of each further instance of a function.
+/// Offset between the connection qualifiers of successive instances of a function.
 pub const APART: u64 = 0x100;
-/// Buffers of a shared receive queue.
+/// Number of buffers of a shared receive queue.
 pub const SHARED: usize = SHARED_DTOS as usize;
-/// [`SHARED`], as a DTO count of DAT.
+/// [`SHARED`] in the type of a DTO count of DAT.
 pub const SHARED_DTOS: u32 = 8;
-/// Memory windows of an adapter.
+/// Number of memory windows of an adapter.
 pub const VEILS: usize = 2;
 /// Length of an event dispatcher that requests and connection events share: requests get at most half of it, and each
 /// endpoint has an entry.
 pub const MIXED: u32 = 6;
 const _: () = assert!(MIXED as usize == 2 * ENDS);
-/// Requests of an endpoint beyond its slots, where there are bursts.
+/// Number of requests that an endpoint takes beyond its slots, if there are bursts.
 pub const BURST: u32 = 32;
-/// log2 of the longest event queue of a device with short queues, which bounds the events that may wait in it.
+/// Log2 of the maximum length of an event queue of a device with short queues. It limits the number of waiting events.
 pub const LOG_SHORT_EQ: u32 = 10;
-/// Events of the port that fit: the driver reserves 128 entries (Linux `eq.h` `MLX5_NUM_SPARE_EQE`).
+/// Number of port events that fit into an event queue: the driver reserves 128 entries (Linux `eq.h`
+/// `MLX5_NUM_SPARE_EQE`).
 pub const EVENTS_OF_THE_PORT: u32 = (1 << LOG_SHORT_EQ) - 128;
 
-/// Objects beside the ones that carry traffic.
+/// Objects besides those that carry traffic.
 #[derive(Default)]
 pub struct Spare {
     pub evd: Option<EvdHandle>,
@@ -64,13 +65,13 @@ pub struct Spare {
     pub other: Option<PspHandle>,
     /// Service point at [`LENDING_QUAL`].
     pub lending: Option<PspHandle>,
-    /// Service point at [`RESERVED_QUAL`], and the endpoint's index.
+    /// Service point at [`RESERVED_QUAL`], and the index of its endpoint.
     pub reserved: Option<(RspHandle, usize)>,
-    /// Service point at any free qualifier.
+    /// Service point at a free qualifier that the provider chose.
     pub any: Option<PspHandle>,
     /// Service point at [`COMMON_QUAL`].
     pub common: Option<PspHandle>,
-    /// Requests that are not decided yet.
+    /// Connection requests that the program has not decided yet.
     pub held: Vec<CrHandle>,
 }
 
@@ -84,30 +85,30 @@ pub struct Open {
     /// Service point at [`CONN_QUAL`].
     pub psp: Option<PspHandle>,
     pub ends: Vec<End>,
-    /// Source of messages.
+    /// Memory from which messages are sent.
     pub source: Region,
-    /// Destination of messages.
+    /// Memory into which messages are received.
     pub inbox: Region,
-    /// Memory that peers write to.
+    /// Memory to which peers write.
     pub written: Region,
-    /// Memory that peers read; it never changes.
+    /// Memory that peers read and that never changes.
     pub offered: Region,
     /// A counter that peers increment.
     pub counter: Region,
-    /// Earlier values of the counter as reported to peers, one for each increment.
+    /// Earlier values of the counter that were reported to peers. Each increment reports a different value.
     pub counted: BTreeSet<u64>,
     pub asked: u64,
-    /// Destination of Reads.
+    /// Memory into which Reads put their data.
     pub sink: Region,
-    /// Destination of messages that take shared buffers.
+    /// Memory of the buffers of the shared receive queue.
     pub shared: Region,
     pub srq: Option<SrqHandle>,
-    /// Buffers posted to it: cookie and slot.
+    /// Buffers posted to the shared receive queue: the slot of each cookie.
     pub buffers: BTreeMap<u64, usize>,
-    /// Buffers may have been lost with an endpoint that had taken them.
+    /// True if buffers may have been lost with a freed endpoint that had taken them.
     pub buffers_lost: bool,
-    /// Requests posted to freed endpoints whose completions were not seen: whether it was a request, and its cookie.
-    /// Receives have cookies of their own.
+    /// DTOs of freed endpoints whose completions were not seen: true for a request and false for a receive, and the
+    /// cookie. Receives and requests have separate cookies.
     pub orphans: BTreeSet<(bool, u64)>,
     /// Regions of one slot each that may be freed.
     pub loose: Vec<Loose>,
@@ -115,74 +116,74 @@ pub struct Open {
     /// Void keys that peers still know.
     pub gone: Vec<Key>,
     pub spare: Spare,
-    /// Its device is dead, or may be.
+    /// True if the device is dead or may be dead.
     pub dead: bool,
-    /// Requested length of its EVD for completions.
+    /// Requested length of the EVD for completions.
     events: u32,
-    /// That length is less than the number of requests that can be outstanding, and connection events have room for
-    /// one.
+    /// True if `events` is less than the number of requests that can be outstanding, and the EVD for connection events
+    /// has a requested length of one.
     pub narrow: bool,
-    /// More requests were outstanding than the EVD holds.
+    /// True if more requests were outstanding than the EVD holds.
     pub crowded: bool,
-    /// The EVD for completions has lost some.
+    /// True if the EVD for completions has lost completions.
     pub spent: bool,
     /// Overflowed EVDs that endpoints still use.
     pub old: Vec<EvdHandle>,
-    /// Connection events dequeued since the queue was last empty.
+    /// Number of connection events dequeued since the queue was last empty.
     pub heard: usize,
 }
 
-/// An adapter, open or not; one instance of it, where its function carries several.
+/// An adapter, open or not. If its function has several instances, one of these.
 pub struct Side {
     pub function: Arc<SimFunction>,
-    /// The function's index among all.
+    /// Index of the function among all functions.
     pub place: usize,
-    /// Index of its card.
+    /// Index of the function's card.
     pub card: usize,
     pub seed: u64,
-    /// Number of openings.
+    /// Number of times that the adapter was opened.
     pub openings: u64,
     pub open: Option<Open>,
-    /// A fault was injected into the function and may still be in effect.
+    /// True if a fault was injected into the function and may still be in effect.
     pub tampered: bool,
-    /// The function was removed.
+    /// True if the function was removed.
     pub removed: bool,
-    /// Configuration of its endpoints and queues.
+    /// Configuration of the adapter's endpoints and queues.
     pub manner: Manner,
-    /// A command that ends access was not answered since the opening: the adapter must be dead.
+    /// True if a command that ends access was not answered since the opening. Then the adapter must be dead.
     pub unanswered: bool,
-    /// Turns for which its program sleeps.
+    /// Number of loop iterations for which the program will still dequeue nothing.
     pub asleep: u32,
-    /// Its connections are not served meanwhile either.
+    /// True if the adapter's connections are not served meanwhile either.
     pub deep: bool,
 }
 
 /// Configuration of an adapter's objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Manner {
-    /// Event dispatchers are as short as allowed.
+    /// True if event dispatchers are as short as allowed.
     pub tight: bool,
-    /// All endpoints but the first take shared buffers.
+    /// True if all endpoints but the first take buffers from the shared receive queue.
     pub shares: bool,
-    /// There are windows.
+    /// True if the adapter has memory windows.
     pub windows: bool,
-    /// Event dispatchers are shorter than the number of possible events, and endpoints take bursts.
+    /// True if event dispatchers are shorter than the number of possible events, and endpoints take bursts.
     pub narrow: bool,
-    /// Connection requests and connection events share a short event dispatcher.
+    /// True if connection requests and connection events share a short event dispatcher.
     pub mixed: bool,
-    /// Its function carries several instances.
+    /// True if the function has several instances.
     pub several: bool,
-    /// Offset of its qualifiers from those of the first instance.
+    /// Offset of the connection qualifiers from those of the first instance.
     pub apart: u64,
 }
 
-/// Returns the number in the memory that an adapter offers, different for each.
+/// Returns the message number in the memory that an adapter offers to readers. It differs between adapters.
 pub const fn offered_tag(side: usize) -> u64 {
     0xff_0000 + side as u64
 }
 
 impl Side {
-    /// Returns an adapter that is not open.
+    /// Returns the record of an adapter that is not open.
     pub fn new(
         function: Arc<SimFunction>,
         (place, card): (usize, usize),
@@ -205,10 +206,10 @@ impl Side {
         }
     }
 
-    /// Opens it, with all its objects.
+    /// Opens the adapter with all its objects.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason as a text.
     pub fn open(&mut self, index: usize) -> Result<(), String> {
         let function = Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>)
             .map_err(|error| error.to_string())?;
@@ -221,10 +222,10 @@ impl Side {
         self.furnish(ia, index)
     }
 
-    /// Opens it as one more instance of an adapter that is open.
+    /// Opens the adapter as one more instance of an adapter that is open.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason as a text.
     pub fn join(&mut self, index: usize, adapter: &Adapter) -> Result<(), String> {
         self.openings += 1;
         self.unanswered = false;
@@ -239,7 +240,7 @@ impl Side {
     }
 }
 
-/// Returns the attributes of every endpoint.
+/// Returns the attributes that every endpoint gets.
 pub fn attributes(ia: &Ia, narrow: bool) -> EpAttr {
     let depth = u32::try_from(WINDOW).unwrap_or(u32::MAX);
     EpAttr {
@@ -253,7 +254,7 @@ pub fn attributes(ia: &Ia, narrow: bool) -> EpAttr {
     }
 }
 
-/// Most events of its endpoints that an adapter can have waiting.
+/// Maximum number of events of its endpoints that an adapter can have outstanding.
 pub const EVENTS: u32 = 32;
 const _: () = assert!(EVENTS as usize == 2 * ENDS * WINDOW + SHARED);
 
@@ -368,7 +369,7 @@ impl Open {
         self.ia.evd_create(self.events, flags)
     }
 
-    /// Makes an endpoint.
+    /// Creates an endpoint. If `shares`, it takes its buffers from the shared receive queue.
     pub fn make_ep(&mut self, shares: bool) -> Result<EpHandle, udapl::DatError> {
         let attr = attributes(&self.ia, self.narrow);
         let (pz, dto, connect) = (Some(self.pz), Some(self.dto), Some(self.connect));
@@ -395,7 +396,7 @@ impl Open {
         }
     }
 
-    /// Records that work on a freed endpoint has completed; its completion may be lost.
+    /// Records that the posted DTOs of a freed endpoint have ended, and that their completions may be lost.
     pub fn forget_posted(&mut self, end: &End) {
         let receives = end.receives.iter().map(|cookie| (false, *cookie));
         self.orphans.extend(receives);
@@ -407,7 +408,7 @@ impl Open {
         }
     }
 
-    /// Returns all memory that peers or the device could access.
+    /// Returns all memory that peers or the device could access, and the adapter.
     pub fn memories(self) -> (Ia, Vec<DmaMemory>) {
         let regions = [
             self.source,
@@ -424,7 +425,7 @@ impl Open {
         (self.ia, all.map(|region| region.memory).collect())
     }
 
-    /// Returns the index of its endpoint with this handle.
+    /// Returns the index of the endpoint with this handle.
     pub fn end_of(&mut self, ep: EpHandle) -> Option<usize> {
         self.ends.iter().position(|end| end.ep == Some(ep))
     }

@@ -1,12 +1,12 @@
-//! Every single fault at every command of a small world: two adapters, an endpoint each, one script.
+//! Every single fault at every command of a small simulation: two adapters with one endpoint each, and one script.
 //!
 //! ```text
 //! bring-up, connect, a message, an RDMA Write, an RDMA Read, a window bound and unbound, disconnect, close
 //! ```
 //!
-//! The script is run once without a fault, to count the commands of each adapter. Then each command of each adapter
-//! and each [`Harm`] gets a world of its own. It runs the script with that command harmed, as far as possible, then
-//! heals, and runs the script once more, which has to succeed. All checks of other worlds apply to these.
+//! The script is run once without a fault, to count the commands of each adapter. Then there is one simulation for each
+//! command of each adapter and each [`Harm`]. It runs the script, as far as possible, with that fault at that command.
+//! Then it removes all faults and runs the script again, which has to succeed. All checks of other simulations apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,17 +24,17 @@ use crate::side::CONN_QUAL;
 use crate::world::World;
 use crate::{Feature, Plan, words_of};
 
-/// Fault of a command.
+/// Fault that a command meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Harm {
-    /// It is refused.
+    /// The command is refused.
     RefusedOnce,
-    /// It and all that follow are refused.
+    /// The command and all later ones are refused.
     RefusedForEver,
-    /// It is not answered.
+    /// The command is not answered.
     Silent,
-    /// It is answered late, but in time.
+    /// The command is answered late, but before its timeout.
     Late,
 }
 
@@ -62,18 +62,18 @@ impl Harm {
     }
 }
 
-/// A command of the script, and its fault.
+/// A command of the script, and the fault that it meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Side that gives the command.
+    /// Index of the side that gives the command.
     pub side: usize,
-    /// Number of the command, from 0.
+    /// Number of the command among those of its side, from 0.
     pub command: u32,
-    /// Fault of the command.
+    /// Fault that the command meets.
     pub harm: Harm,
 }
 
-/// Number of runs in which the script succeeded with a command harmed, and of runs in which it did not.
+/// Number of runs with a fault in which the script succeeded (`whole`), and in which it did not (`short`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Ended {
     whole: u64,
@@ -83,15 +83,15 @@ struct Ended {
 /// Results of all cases.
 #[derive(Default)]
 pub struct Exhaustive {
-    /// Worlds that were run.
+    /// Number of simulations that were run.
     pub worlds: u64,
-    /// Failed cases, with their errors.
+    /// Failed cases, with the messages of the failed checks.
     pub failures: Vec<(Case, String)>,
     rows: BTreeMap<(&'static str, u16), BTreeMap<Harm, Ended>>,
 }
 
 impl Exhaustive {
-    /// Table by call and command: the number of runs in which the script succeeded, of all runs.
+    /// Returns a table by call and command: in how many of all runs the script succeeded.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new();
@@ -110,7 +110,7 @@ impl Exhaustive {
     }
 }
 
-/// Returns a world without random actions.
+/// Returns a simulation without random actions.
 fn world() -> World {
     let plan = Plan {
         seed: 1,
@@ -127,7 +127,8 @@ fn world() -> World {
     world
 }
 
-/// Result of a case: the call and the command that was harmed, and whether the script succeeded all the same.
+/// Result of a case: the call and the opcode of the command that met the fault, and whether the script succeeded all
+/// the same.
 type Came = ((&'static str, u16), bool);
 
 /// Runs one case.
@@ -160,7 +161,7 @@ pub fn case(case: Case) -> Result<Came, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| words_of(&*panic))
 }
 
-/// Runs all cases, and calls `tell` with the number of cases done and of all cases.
+/// Runs all cases. Before each case, calls `tell` with the number of the case and the number of all cases.
 ///
 /// # Panics
 /// If the script fails without a fault.
@@ -172,7 +173,8 @@ pub fn exhaustive(mut tell: impl FnMut(u64, u64)) -> Exhaustive {
     let mut sum = Exhaustive::default();
     for (side, commands) in commands.into_iter().enumerate() {
         for command in 0..u32::try_from(commands).unwrap_or(u32::MAX) {
-            // The first fault meets the very command; a lasting fault meets later commands, too.
+            // The first kind of fault meets exactly this command, so its result names the row. A lasting fault meets
+            // later commands, too.
             let mut key = None;
             for harm in Harm::iter() {
                 let one = Case {
@@ -210,7 +212,7 @@ impl World {
         self.sim.inject(&self.sides[case.side].function, &fault);
     }
 
-    /// Runs the world until `done` returns true, at most ten seconds.
+    /// Runs the simulation until `done` returns true, for at most ten seconds of virtual time.
     fn until(&mut self, done: impl Fn(&Self) -> bool) -> bool {
         for _ in 0..1_000 {
             if done(self) {

@@ -3,12 +3,12 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines of a trace, which outlive the world.
+/// Lines of a trace. They are kept when the simulation is dropped.
 #[derive(Clone, Default)]
 pub struct Story(Arc<Mutex<String>>);
 
 impl Story {
-    /// Adds a line: time in nanoseconds, side, text.
+    /// Adds a line with the time in nanoseconds, the side and a text.
     pub fn line(&self, now: u64, side: usize, text: fmt::Arguments<'_>) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Writing to a String does not fail.

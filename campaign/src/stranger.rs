@@ -1,11 +1,11 @@
 //! An attacker on the network: a node with an address of its own, which knows everything but secrets.
 //!
-//! It knows addresses, GUIDs and service IDs, which others send in clear, and queue pair numbers, which can be
-//! enumerated. It does not know packet sequence numbers, communication IDs and keys, and guesses them. Its management
-//! datagrams come from its own address: a node that can spoof them is on the path, and RoCE has no defence against
-//! it. Its RC packets may be spoofed. Answers to it are dropped.
+//! The attacker knows addresses, GUIDs and service IDs, which others send in clear, and queue pair numbers, which can
+//! be enumerated. It does not know packet sequence numbers, communication IDs and keys, so it guesses them. Its
+//! management datagrams come from its own address: a node that can spoof them is on the path, and RoCE has no defence
+//! against such a node. Its RC packets may be spoofed. Answers to it are dropped.
 //!
-//! No extra check is needed: a connection ends only for a recorded reason, and an attacker's packet is none.
+//! No extra check is needed: a connection may end only for a recorded reason, and an attacker's packet is no reason.
 
 use std::net::IpAddr;
 
@@ -23,18 +23,18 @@ use rand::Rng;
 use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
-/// Its address, and its card's MAC.
+/// Address and MAC of the attacker.
 pub const STRANGER: Address = Address {
     mac: [2, 0xca, 0xff, 0, 0, 66],
     gid: [
         0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xca, 0xff, 0xff, 0xfe, 0, 0, 66,
     ],
 };
-/// Its own GUID.
+/// GUID of the attacker.
 const GUID: u64 = 0x00ca_ffff_fe00_0042;
 /// Q_Key of the general services interface (IBTA volume 1, section 3.5.3).
 const GSI_Q_KEY: u32 = 0x8001_0000;
-/// Range of queue pair numbers of an adapter.
+/// Range in which the queue pair numbers of an adapter are.
 pub const QPNS: std::ops::Range<u32> = 0x50..0x90;
 
 /// Source or destination of a packet.
@@ -45,7 +45,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Returns the link-local address of a card (RFC 4291, appendix A).
+    /// Returns the link-local address of the card with this MAC (RFC 4291, appendix A).
     pub const fn of_mac(mac: [u8; 6]) -> Self {
         let [a, b, c, d, e, f] = mac;
         let gid = [
@@ -69,7 +69,7 @@ impl Address {
         Self { mac, gid }
     }
 
-    /// Returns the address of a link-local IP address, which contains its card's MAC (RFC 4291, appendix A).
+    /// Returns the address for a link-local IP address, from which the card's MAC follows (RFC 4291, appendix A).
     pub fn of(ip: IpAddr) -> Option<Self> {
         let IpAddr::V6(ip) = ip else { return None };
         let gid = ip.octets();
@@ -117,7 +117,7 @@ const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
     }
 }
 
-/// Returns a datagram to the general services interface.
+/// Returns a frame with a datagram to the general services interface.
 pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
@@ -129,7 +129,7 @@ pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
     packet(from, to, bth(Opcode::ud(false), 1, psn), headers, mad)
 }
 
-/// Returns the parameters of a usual request.
+/// Returns the parameters of an ordinary connection request of the attacker.
 fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
     ConnectParams {
         service_id,
@@ -157,23 +157,23 @@ fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
     }
 }
 
-/// Returns the datagram of an attacker's request.
+/// Returns the datagram of a connection request (REQ) with this GUID.
 fn request(guid: u64, params: ConnectParams<'_>) -> Mad {
     let mut cm = Cm::new(Config {
         local_ca_guid: guid,
         ..Config::default()
     });
-    // PANIC: the numbers fit their fields.
+    // PANIC: all numbers in `params` fit their fields.
     cm.connect(0, params).expect("sound parameters");
     let (_, mad) = cm.poll_transmit().expect("a REQ");
     mad
 }
 
-/// Returns the fields of such a request.
+/// Returns the fields of an ordinary connection request (REQ) of the attacker.
 pub fn a_request(to: Address, service_id: u64) -> ReqRepr {
     match Message::parse(&request(GUID, parameters(to, service_id))) {
         Ok((_, Message::Req(req))) => *req,
-        // PANIC: it is one.
+        // PANIC: `request` returns a REQ.
         other => panic!("{other:?} is no REQ"),
     }
 }
@@ -224,7 +224,7 @@ impl World {
         Address::of(open.ia.query().ia.ia_address)
     }
 
-    /// Returns a usual request, perhaps with another node's GUID and queue pair.
+    /// Returns an ordinary connection request, perhaps with another node's GUID and queue pair number.
     fn request_of_a_stranger(&mut self, to: Address, known: Address) -> Vec<u8> {
         let random: u64 = self.random.random();
         let quals = [
@@ -250,7 +250,7 @@ impl World {
         datagram(STRANGER, to, self.random.random(), &mad)
     }
 
-    /// Returns a communication ID: one that a node might have chosen first, or any.
+    /// Returns a communication ID: a small one, which a node might choose first, or a random one.
     fn comm_id(&mut self) -> u32 {
         if self.random.random_ratio(1, 4) {
             self.random.random_range(0..4)
@@ -317,7 +317,7 @@ impl World {
         datagram(STRANGER, to, starting_psn, &mad)
     }
 
-    /// Returns a packet to a queue pair, with a guessed PSN and a guessed key.
+    /// Returns an RC packet to a random queue pair, with a guessed PSN and a guessed key.
     fn forged_packet(&mut self, from: Address, to: Address) -> Vec<u8> {
         let qpn = self.random.random_range(QPNS);
         let psn = self.random.random();
@@ -368,7 +368,7 @@ impl World {
     }
 }
 
-/// Returns the GUID of a function: that of its MAC address, the local bit not flipped.
+/// Returns the GUID of a function, which follows from its MAC address. The local bit is not inverted.
 fn guid_of(known: Address) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = known.gid;
     u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h])

@@ -9,7 +9,7 @@ use rand::Rng;
 use crate::Feature;
 use crate::world::{ENDINGS, World};
 
-/// Commands that a fault may wait for: they start an adapter, make its objects, and end them.
+/// Commands that a fault may wait for. They start an adapter, create its objects, destroy them, and stop the adapter.
 const COMMANDS: [Opcode; 40] = [
     Opcode::ENABLE_HCA,
     Opcode::QUERY_HCA_CAP,
@@ -53,7 +53,7 @@ const COMMANDS: [Opcode; 40] = [
     Opcode::DISABLE_HCA,
 ];
 
-/// Names of these faults in the coverage.
+/// Names of these faults in the coverage, by kind.
 pub const FAULTS: [(&str, &[&str]); 4] = [
     ("wire", &["faulty", "repeats"]),
     ("partition", &["both ways", "one way"]),
@@ -84,7 +84,7 @@ pub const FAULTS: [(&str, &[&str]); 4] = [
 ];
 
 impl World {
-    /// Injects one random fault of the wire or a function.
+    /// Injects one random fault into the wire or a function, in one call of eight.
     pub fn trouble(&mut self) {
         if !self.random.random_ratio(1, 8) {
             return;
@@ -194,7 +194,7 @@ impl World {
         self.spoil_wire();
     }
 
-    /// Lets the wire duplicate many frames for a while, without other faults: no connection may suffer.
+    /// Makes the wire duplicate many frames for a while, without other faults. No connection may end because of that.
     fn repeat_frames(&mut self, for_a_while: u64) {
         if self.until.is_some() {
             return;
@@ -280,8 +280,8 @@ impl World {
         self.sim.inject(&self.sides[side].function, fault);
     }
 
-    /// Changes the MAC address of a virtual function, as an administrator does. Its driver sees the change after a
-    /// reset.
+    /// Changes the MAC address of a virtual function through its physical function. The virtual function's driver sees
+    /// the change after a reset.
     fn change_mac(&mut self, side: usize) {
         self.cover.count("fault", "another MAC");
         for other in self.kin(side) {

@@ -1,5 +1,5 @@
-//! The world: two cards, their virtual functions, the wire between them, and the run from the first step to the end
-//! of all activity.
+//! The simulated run: two cards, their virtual functions, the wire between them, and the steps from the start until
+//! all activity has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -24,18 +24,18 @@ use crate::side::{APART, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
-/// Further instances of a function, by its index, where there may be several.
+/// Number of further instances of a function in a run with `Feature::Instances`, by its index modulo 4.
 const MORE: [usize; 4] = [2, 0, 1, 0];
-/// Most freed regions that are watched.
+/// Number of freed regions whose bytes are still checked.
 const WATCHED: usize = 64;
-/// Steps between two checks of all bytes.
+/// Number of steps between two checks of all bytes.
 const LOOK_EVERY: u32 = 16;
-/// Duration from which a call blocks others too long: a pending connect may time out.
+/// Duration of a call above which pending connects of other sides may time out.
 const LONG_CALL: Duration = Duration::from_millis(50);
 
-/// Packets that the attacker remembers.
+/// Number of packets that the attacker remembers.
 pub const HEARD: usize = 64;
-/// Commands after which no peer may access memory any more. Faults wait for them more often.
+/// Commands that end a peer's access to memory. The simulator injects faults into these more often.
 pub const ENDINGS: [Opcode; 4] = [
     Opcode::DESTROY_MKEY,
     Opcode::TO_ERR_QP,
@@ -57,26 +57,27 @@ pub struct World {
     pub blame: Blame,
     pub registry: Registry,
     story: Option<Story>,
-    /// Counter from which messages, requests and attempts are numbered.
+    /// Last number given to a message, a request or an attempt.
     pub number: u64,
-    /// Number of MAC addresses given to functions after their first ones.
+    /// Number of MAC addresses that functions got in place of their first ones.
     pub macs: u16,
-    /// Time at which a partition or a pulled cable ends.
+    /// Virtual time in nanoseconds at which the partition or the pulled cable ends.
     pub until: Option<u64>,
-    /// Time at which a wire stops duplicating frames.
+    /// Virtual time in nanoseconds at which the wire stops duplicating frames.
     pub repeats: Option<u64>,
-    /// Keys of an adapter that has just closed.
+    /// Memory keys of an adapter that has just closed.
     pub ghosts: Vec<Key>,
     /// Endpoints that must get an event because their peer has closed.
     pub farewells: Vec<Farewell>,
-    /// Time at which links that were down are trained: requests before it may be lost.
+    /// Virtual time in nanoseconds at which link training ends after a link was down. Connection requests before that
+    /// time may be lost.
     pub trained: u64,
     pub healing: bool,
-    /// Nothing is random: every request is accepted, and no fault is removed.
+    /// True in a scripted run: every request is accepted, and no fault is removed.
     pub scripted: bool,
     /// Number of commands of each side.
     pub commands: Vec<u64>,
-    /// The honest programs.
+    /// The honest programs with functions of their own, in a run with `Feature::Neighbours`.
     pub honest: Option<Honest>,
 }
 
@@ -101,7 +102,7 @@ impl World {
             let own = u16::from(plan.features.contains(&Feature::Neighbours));
             let mut config = CardConfig::new(profile, of_card + own);
             if short {
-                // Without training, each carrier change is a link change, and an event.
+                // Link training is off, so each carrier change is a link change and causes an event.
                 config.rules.link_training = Duration::ZERO;
             }
             sim.add_card(&config)
@@ -173,7 +174,7 @@ impl World {
     }
 
     pub fn run(&mut self) {
-        // Where event queues are short, port events of a card overrun those of all its functions.
+        // With short event queues the card's port events would overrun the honest programs' event queues, too.
         if self.has(Feature::Neighbours) && !self.has(Feature::Overrun) {
             self.honest = Some(Honest::new(&self.cards, self.plan.seed, self.of_card()));
         }
@@ -181,7 +182,7 @@ impl World {
             self.reopen(side);
         }
         for step in 0..self.plan.steps {
-            // Each step has a random generator of its own: leaving out an action in one step changes no later step.
+            // Each step seeds its own random generator, so that an action left out in one step changes no later step.
             self.random = ChaCha8Rng::seed_from_u64(self.plan.seed ^ u64::from(step + 1) << 40);
             let side = self.random.random_range(0..self.sides.len());
             self.deed(side);
@@ -216,7 +217,8 @@ impl World {
         self.sim.clock().now().0
     }
 
-    /// Runs an action of a side, checks its time limit, and attributes the side's commands meanwhile to this call.
+    /// Runs an action of a side, checks its time limit, and attributes the commands of this side during the action to
+    /// the named call.
     pub fn timed<R>(
         &mut self,
         side: usize,
@@ -253,7 +255,7 @@ impl World {
         answer
     }
 
-    /// Returns the state of an adapter, as coverage names it.
+    /// Returns the state of an adapter under the name that the coverage uses.
     pub fn state_of(&self, side: usize) -> &'static str {
         let one = &self.sides[side];
         match &one.open {
@@ -263,7 +265,7 @@ impl World {
         }
     }
 
-    /// Makes a call on an open adapter, counted by the adapter's state.
+    /// Makes a call on an open adapter and counts it under the adapter's state.
     pub fn call<R>(
         &mut self,
         side: usize,
@@ -283,7 +285,7 @@ impl World {
         Some(answer)
     }
 
-    /// Makes a call about an endpoint, counted and judged by the endpoint's state.
+    /// Makes a call on an endpoint, counts it under the endpoint's state, and checks the resulting state.
     pub fn ep_call<R>(
         &mut self,
         side: usize,
@@ -312,14 +314,14 @@ impl World {
         Some(answer)
     }
 
-    /// Adds a line to the trace, if there is one.
+    /// Adds a line to the trace, if this run writes one.
     pub fn tell(&self, side: usize, text: std::fmt::Arguments<'_>) {
         if let Some(story) = &self.story {
             story.line(self.now(), side, text);
         }
     }
 
-    /// Records an event that may end these connections and attempts.
+    /// Records that an event may end the connections and attempts that `which` selects.
     pub fn spoil(&mut self, why: &'static str, which: impl Fn(&Link) -> bool) {
         for link in &mut self.links {
             if which(link) {
@@ -328,7 +330,7 @@ impl World {
         }
     }
 
-    /// Records a fault of the wire: any frame may be lost.
+    /// Records a fault of the wire: it may lose any frame.
     pub fn spoil_wire(&mut self) {
         self.spoil("the wire", |_| true);
         self.spoil_honest();
@@ -341,7 +343,7 @@ impl World {
         self.spoil(why, |link| link.concerns(side, place));
     }
 
-    /// Returns the time until the next step.
+    /// Draws the time until the next step.
     fn moment(&mut self) -> Duration {
         let micros = match self.random.random_range(0..10) {
             0..=5 => self.random.random_range(1..20),
@@ -351,7 +353,7 @@ impl World {
         Duration::from_micros(micros)
     }
 
-    /// Runs the software of every side, and lets time pass.
+    /// Runs the software of every side once, then advances virtual time.
     pub fn turn(&mut self, moment: Duration) {
         for side in 0..self.sides.len() {
             self.crowd(side);
@@ -379,7 +381,7 @@ impl World {
         self.mend_repeats();
     }
 
-    /// Ends the faults of the wire.
+    /// Ends the partition or the pulled cable: heals the wire and brings both links up.
     pub fn mend_wire(&mut self) {
         self.until = None;
         let training = CardRules::default().link_training.as_nanos();
@@ -390,7 +392,7 @@ impl World {
         }
     }
 
-    /// Checks that no byte outside of granted memory has changed.
+    /// Checks that no byte outside of granted memory has changed, and that no device or driver reports an error.
     pub fn look(&self) {
         assert_eq!(self.blame.first(), None, "a driver blames its device");
         for freed in &self.freed {
@@ -457,7 +459,7 @@ impl World {
         }
     }
 
-    /// Watches memory that no peer may access any more.
+    /// Adds memory that no peer may access any more to the regions whose bytes are checked.
     pub fn watch(&mut self, freed: Freed) {
         self.freed.push_back(freed);
         if self.freed.len() > WATCHED {

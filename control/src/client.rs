@@ -1,4 +1,4 @@
-//! The client: the side that looks.
+//! The client of a control socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,50 +13,50 @@ use thiserror::Error;
 use crate::rpc::{Answer, Notification, Refusal, Request, VERSION};
 use crate::schema::{SCHEMA, Version};
 
-/// Time limit for an answer.
+/// Time limit for an answer, and for writing a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Limit in bytes on an answer.
+/// Maximum length of an answer in bytes.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
-/// Reason why there is no answer.
+/// Reason why a request has no result.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// There is no process at the socket, or it does not answer.
+    /// The system reported an error: no process serves the socket, or the process does not answer in time.
     #[error("{}: {error}", path.display())]
     System {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// Error of the system.
         error: io::Error,
     },
-    /// The other side closed the connection.
+    /// The served process closed the connection. Contains the path of the socket.
     #[error("{}: the process has ended, or has disconnected this client", .0.display())]
     Over(PathBuf),
-    /// The answer could not be parsed.
+    /// The answer, or the request, could not be converted from or to JSON.
     #[error("{}: not understood: {error}", path.display())]
     Strange {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The problem with it.
+        /// Error of the conversion.
         error: serde_json::Error,
     },
-    /// The other side uses another version of the schema.
+    /// The served process uses another version of the schema.
     #[error(
         "{}: process {} speaks schema {}, and this program {SCHEMA}: use that of library {}",
         path.display(), theirs.process, theirs.schema, theirs.library
     )]
     Schema {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The other side's description of itself.
+        /// The served process's description of itself.
         theirs: Box<Version>,
     },
     /// The socket belongs to another kind of process.
     #[error("{}: this is the control socket of {}: `{}`", path.display(), is.name(), is.command(path))]
     OfAnother {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The kind of process.
+        /// Kind of the process that serves the socket.
         is: Side,
     },
     /// The request was refused.
@@ -64,21 +64,21 @@ pub enum ClientError {
     Refused(#[from] Refusal),
 }
 
-/// Kind of process with a control socket.
+/// Kind of a process that serves a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A process that has an adapter open.
     Adapter,
-    /// nvmeofd.
+    /// The NVMe-oF target, nvmeofd.
     Target,
-    /// Simulated functions that are served.
+    /// A process that serves simulated functions.
     World,
 }
 
 impl Side {
     const ALL: [Self; 3] = [Self::Adapter, Self::Target, Self::World];
 
-    /// Returns a method that only this kind has.
+    /// Returns the name of a method that only this kind of process has.
     const fn method(self) -> &'static str {
         match self {
             Self::Adapter => "resource",
@@ -95,7 +95,7 @@ impl Side {
         }
     }
 
-    /// Returns the command that looks at it.
+    /// Returns the command that inspects a process of this kind.
     fn command(self, path: &Path) -> String {
         let path = path.display();
         match self {
@@ -105,7 +105,7 @@ impl Side {
         }
     }
 
-    /// Returns the explanation for a missing socket.
+    /// Returns the explanation for a socket that does not exist.
     const fn absent(self) -> &'static str {
         match self {
             Self::Adapter => "no process has an adapter open with control= and this path",
@@ -135,7 +135,7 @@ fn explained(side: Side, error: io::Error) -> io::Error {
     }
 }
 
-/// A connection to a process.
+/// A client's connection to a control socket.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -144,7 +144,7 @@ pub struct Client {
     notices: Vec<Value>,
 }
 
-/// For waiting for messages together with other descriptors.
+/// Lets the caller wait for messages together with other descriptors.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
@@ -152,7 +152,7 @@ impl AsFd for Client {
 }
 
 impl Client {
-    /// Connects to an adapter's process.
+    /// Connects to a process that has an adapter open. Does not check the schema.
     ///
     /// # Errors
     /// [`ClientError::System`].
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// Returns the next notice, after a subscription. `None`: there was none within `patience`.
+    /// Returns the next notice, after a subscription. Returns `None` if no notice arrives within `patience`.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -1,4 +1,4 @@
-//! One client of a served socket: the bytes received from it, and those it has not read yet.
+//! One client of a served socket, with the bytes received from the client and the bytes that it has not read yet.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -7,14 +7,14 @@ use std::os::unix::net::UnixStream;
 
 use serde::Serialize;
 
-/// Limit in bytes on a request.
+/// Maximum length of a request in bytes.
 pub(crate) const LONGEST_REQUEST: usize = 64 * 1024;
-/// Limit in bytes on unread answers and notices. A client that leaves more unread is disconnected.
+/// Limit on the bytes of answers and notices that a client has not read. A client that exceeds it is disconnected.
 const MOST_UNREAD: usize = 16 << 20;
-/// Bytes read at a time, so that a client that writes without end does not delay the others.
+/// Number of bytes read at a time. It is limited so that a client that never stops writing does not delay the others.
 const AT_ONCE: usize = 16 * 1024;
 
-/// A client.
+/// A connected client.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
@@ -26,13 +26,13 @@ pub(crate) struct Connection {
     pub(crate) subscribed: bool,
     /// True if the client has asked for time measurements.
     pub(crate) measures: bool,
-    /// Number of notices dropped for lack of room since the last that was sent.
+    /// Number of notices that were dropped since the last notice sent, because too many bytes were unread.
     pub(crate) lost: u64,
     /// User id of the client.
     pub(crate) user: u32,
-    /// Two keys for eviction. The first is true once the client has sent a complete request. The second is the time
-    /// of its last request, or of its admission, counted in requests of all clients. A client that never sent a
-    /// request is evicted first.
+    /// Two keys for eviction; the client with the lowest is evicted first. The first key is true once the client has
+    /// sent a complete request. The second is the time of its last request, or of its admission, counted in requests
+    /// of all clients. So a client that never sent a request is evicted first.
     pub(crate) asked: (bool, u64),
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
 pub(crate) struct Over;
 
 impl Connection {
-    /// Makes a connection for an accepted client. An error is the system's.
+    /// Creates a connection for an accepted client. Fails with the system's error.
     pub(crate) fn new(stream: UnixStream, user: u32, let_in: u64) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -65,7 +65,8 @@ impl Connection {
         !self.unread.is_empty()
     }
 
-    /// Returns whether to read from the client: not while it has requests waiting, so that these do not accumulate.
+    /// Returns whether to read from the client. A client with a waiting request is not read, so that requests do not
+    /// accumulate.
     pub(crate) fn wants_read(&self) -> bool {
         !self.ended && !self.has_line()
     }
@@ -75,17 +76,17 @@ impl Connection {
         self.received.contains(&b'\n')
     }
 
-    /// Returns whether the client has sent everything, and has been sent every answer.
+    /// Returns whether the client has closed its sending side, and all its requests were answered and the answers sent.
     pub(crate) fn is_over(&self) -> bool {
         self.ended && !self.has_line() && !self.has_unread()
     }
 
-    /// Returns whether a notice may be queued: half of the room is reserved for answers.
+    /// Returns whether a notice may be queued. Half of the capacity is reserved for answers.
     pub(crate) fn takes_notices(&self) -> bool {
         self.unread.len() < MOST_UNREAD / 2
     }
 
-    /// Reads from the client.
+    /// Reads up to `AT_ONCE` bytes from the client. Fails if the incomplete last request exceeds the limit.
     pub(crate) fn read(&mut self) -> Result<(), Over> {
         let mut buffer = [0; AT_ONCE];
         match self.stream.read(&mut buffer) {
@@ -111,7 +112,8 @@ impl Connection {
         }
     }
 
-    /// Takes the next complete line, without its end. One that exceeds the limit on a request is returned empty.
+    /// Removes and returns the next complete line, without its end. A line that exceeds the limit on a request is
+    /// returned empty.
     pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
         let end = self.received.iter().position(|byte| *byte == b'\n')?;
         let mut line: Vec<u8> = self.received.drain(..=end).collect();
@@ -122,7 +124,7 @@ impl Connection {
         Some(line)
     }
 
-    /// Queues an object for the client.
+    /// Queues an object as a line for the client. Fails if the client would have too many unread bytes.
     pub(crate) fn queue(&mut self, object: &impl Serialize) -> Result<(), Over> {
         let mut line = serde_json::to_vec(object).map_err(|_| Over)?;
         line.push(b'\n');

@@ -1,8 +1,8 @@
 //! Counters as OpenMetrics text (OpenMetrics 1.0.0), and an HTTP server for scrapers.
 //!
-//! The server answers `GET /metrics` and nothing else. It has `CLIENTS` clients at a time, by poll(2); one more
-//! evicts another (`makes_room`). Each has `PATIENCE` from its connection to the end of its answer, even if it sends
-//! and reads slowly, and `LONGEST_HEAD` bytes for its request.
+//! The server answers `GET /metrics` and nothing else. It serves up to `CLIENTS` clients at a time with poll(2); a
+//! further client evicts another (`makes_room`). A client has `PATIENCE` from its connection to the end of its answer,
+//! however slowly it sends and reads, and `LONGEST_HEAD` bytes for its request.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use crate::places::{is_logged, makes_room};
 
 /// Media type (OpenMetrics, "Overall Structure").
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Limit in bytes on a request's head.
+/// Maximum length of a request's head in bytes.
 const LONGEST_HEAD: usize = 8 * 1024;
-/// Limit on clients at a time.
+/// Maximum number of clients at a time.
 pub(crate) const CLIENTS: usize = 16;
-/// Time a client has from its connection to the end of its answer.
+/// Time limit for a client, from its connection to the end of its answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Time without accepting clients, after the system had no resources for one.
+/// Time in which no client is accepted after the system lacked the resources to accept one.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Kind of a metric.
@@ -35,7 +35,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// One metric: its kind, its help text, and its samples with labels and number.
+/// One metric: its kind, its help text, and its samples. A sample has labels and a value.
 #[derive(Debug)]
 struct Metric {
     kind: Kind,
@@ -43,17 +43,17 @@ struct Metric {
     samples: Vec<(String, u64)>,
 }
 
-/// A text under construction.
+/// An OpenMetrics text under construction.
 #[derive(Debug, Default)]
 pub struct Text {
     metrics: BTreeMap<String, Metric>,
-    /// By name, the help text and the lines.
+    /// Help text and sample lines of each histogram, by name.
     histograms: BTreeMap<String, (String, String)>,
 }
 
 impl Text {
-    /// Adds one sample; `help` describes the metric for people. `labels` are written as given, their values escaped
-    /// by [`label`].
+    /// Adds one sample. `help` is a description of the metric for people. `labels` are written as given, so the caller
+    /// must escape their values with [`label`].
     pub fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &str, number: u64) {
         let metric = self.metrics.entry(name.to_owned());
         let metric = metric.or_insert_with(|| Metric {
@@ -64,7 +64,8 @@ impl Text {
         metric.samples.push((labels.to_owned(), number));
     }
 
-    /// Adds a histogram of seconds: the number below each boundary, and the total number and time.
+    /// Adds a histogram of times in seconds. `buckets` has the number of times below each boundary; the last argument
+    /// has the number of all times and their sum.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -110,7 +111,7 @@ impl Text {
     }
 }
 
-/// Escapes a label's value, or a help text ("Escaping").
+/// Escapes the value of a label, or a help text (OpenMetrics, "Escaping").
 #[must_use]
 pub fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
@@ -118,11 +119,11 @@ pub fn label(text: &str) -> String {
         .replace('\n', "\\n")
 }
 
-/// Checks a text against OpenMetrics 1.0.0: each sample needs HELP and TYPE of its metric before it, the samples of a
-/// metric must be contiguous, and the end must be marked.
+/// Checks a text against OpenMetrics 1.0.0. Each sample needs the HELP and TYPE of its metric before it, the samples of
+/// a metric must be contiguous, and the text must end with `# EOF`.
 ///
 /// # Errors
-/// The first wrong line, and the problem.
+/// The first wrong line and the reason.
 pub fn check(text: &str) -> Result<(), String> {
     let mut described: BTreeMap<&str, [bool; 2]> = BTreeMap::new();
     let (mut current, mut ended) = ("", false);
@@ -170,7 +171,7 @@ pub fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// Answers scrapers until `text` fails.
+/// Serves scrapers until `text` returns an error.
 ///
 /// # Errors
 /// The error of `text`.
@@ -190,18 +191,18 @@ pub(crate) struct Scrapers<'a, T, C> {
     clients: Vec<Scraper>,
     /// No client is accepted before this time.
     paused_until: Duration,
-    /// Number of clients that got no complete answer.
+    /// Number of clients that were removed before they had a complete answer.
     lost: u64,
 }
 
-/// A client.
+/// A client of the HTTP server.
 struct Scraper {
     stream: TcpStream,
     source: IpAddr,
-    /// Deadline for its answer.
+    /// Deadline for the end of its answer, on the clock `now`.
     until: Duration,
     head: Vec<u8>,
-    /// Its answer, of which `sent` bytes were sent; empty until the request is complete.
+    /// Answer for the client, of which `sent` bytes were sent. Empty until the request is complete.
     answer: Vec<u8>,
     sent: usize,
 }
@@ -221,7 +222,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         }
     }
 
-    /// Sleeps until a client is ready or its time is over, and handles it.
+    /// Waits until a client is ready or exceeds its deadline, then handles the clients.
     pub(crate) fn turn(&mut self) -> Result<(), E> {
         let (has_waiting, ready) = self.sleep();
         let now = (self.now)();
@@ -261,7 +262,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         let is_paused = now < self.paused_until;
         let dues = self.clients.iter().map(|client| client.until);
         let due = dues.chain(is_paused.then_some(self.paused_until)).min();
-        // Rounded up, because otherwise the last millisecond would be a busy loop.
+        // The timeout is rounded up to milliseconds. Otherwise the last millisecond would be a busy loop.
         let left = due.map(|due| due.saturating_sub(now) + Duration::from_micros(999));
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -280,7 +281,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             };
             PollFd::new(client.stream.as_fd(), wants)
         }));
-        // An error is retried: a signal, or a lack of memory in the kernel.
+        // An error is ignored, and the caller polls again: it is a signal, or a lack of memory in the kernel.
         let _ = poll(&mut fds, timeout);
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         (
@@ -320,7 +321,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         });
     }
 
-    /// Removes a client that got no complete answer.
+    /// Removes a client that has no complete answer, and counts and logs that.
     fn remove(&mut self, at: usize, error: &io::Error) {
         let client = self.clients.swap_remove(at);
         self.lost += 1;
@@ -332,7 +333,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
 }
 
 impl Scraper {
-    /// Reads from the client. Returns whether the request is complete as far as it is read.
+    /// Reads what the client has sent of its request. Returns whether the request is complete.
     fn read(&mut self) -> io::Result<bool> {
         let mut some = [0; 1024];
         while self.answer.is_empty() && !self.has_asked() {
@@ -351,7 +352,7 @@ impl Scraper {
         self.head.len() > LONGEST_HEAD || self.head.windows(4).any(|end| end == b"\r\n\r\n")
     }
 
-    /// Writes as much of the answer as the client accepts. Returns whether it has all.
+    /// Writes as much of the answer as the client accepts. Returns whether the answer is sent completely.
     fn write(&mut self) -> io::Result<bool> {
         while self.sent < self.answer.len() {
             match self.stream.write(&self.answer[self.sent..]) {

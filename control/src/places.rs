@@ -1,12 +1,13 @@
-//! Eviction of a client when all places are taken.
+//! Eviction of a client when the number of clients has reached its limit.
 //!
-//! A listener that refuses new clients can be blocked by idle ones. Here an existing client is evicted: one of the
-//! owner who has the most, counting the new client, so that no owner loses places to one who has more. Of that
-//! owner's clients it is the one whose last use is the longest ago.
+//! If a listener refused new clients then, idle clients could block it. Therefore an existing client is evicted. It
+//! belongs to the owner with the most clients, counting the new client, so that no owner loses a client to an owner
+//! who has more. Of that owner's clients, the one that was used least recently is evicted.
 
 use std::cmp::Reverse;
 
-/// Returns the client to evict, given each client's owner and last use; `None` if there are none.
+/// Returns the index of the client to evict, or `None` if there are no clients. `clients` has the owner and the time of
+/// the last use of each client.
 pub(crate) fn makes_room<O: PartialEq, T: Ord>(
     clients: &[(O, T)],
     newcomers_owner: &O,
@@ -20,8 +21,8 @@ pub(crate) fn makes_room<O: PartialEq, T: Ord>(
     ranked.map(|(at, _)| at)
 }
 
-/// Returns whether to log something that has happened so often: the first time, the second, the fourth, and so on. So
-/// a repeated cause does not fill the disk, and each line has the count.
+/// Returns whether to log an event that has happened `times` times: true for powers of two. So a repeated event does
+/// not fill the disk, and each logged line has the count.
 pub(crate) const fn is_logged(times: u64) -> bool {
     times.is_power_of_two()
 }
@@ -39,10 +40,10 @@ mod tests {
             (&[][..], 'a', None),
             (&alone, 'a', Some(1)),
             (&alone, 'b', Some(1)),
-            // Never a client of the owner who has fewer, even if it was idle for longer.
+            // The owner with fewer clients loses none, even if its client was idle for longer.
             (&mixed, 'b', Some(2)),
             (&mixed, 'c', Some(2)),
-            // At a tie, one of the new client's owner.
+            // If the owners have equally many clients, the new client's owner loses one.
             (&even, 'b', Some(1)),
             (&even, 'a', Some(0)),
         ] {

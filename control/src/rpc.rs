@@ -1,37 +1,37 @@
-//! The part of JSON-RPC 2.0 (jsonrpc.org/specification) in use: requests with parameters by name, answers,
-//! notifications. A batch is an error: each line is one object.
+//! The subset of JSON-RPC 2.0 (jsonrpc.org/specification) that is in use: requests with parameters by name, answers,
+//! and notifications. Batches are refused, because each line is one object.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version in each object.
+/// Protocol version, which each object carries.
 pub const VERSION: &str = "2.0";
 
-/// A line is no JSON.
+/// Error code: a line is not JSON.
 pub const PARSE_ERROR: i64 = -32_700;
-/// A line is no request.
+/// Error code: a line is not a request.
 pub const INVALID_REQUEST: i64 = -32_600;
-/// There is no such method.
+/// Error code: the method does not exist.
 pub const METHOD_NOT_FOUND: i64 = -32_601;
-/// The parameters do not match the method.
+/// Error code: the parameters do not match the method.
 pub const INVALID_PARAMS: i64 = -32_602;
-/// The request could not be carried out.
+/// Error code: the request failed.
 pub const FAILED: i64 = -32_000;
-/// The request changes something, and this socket is read-only.
+/// Error code: the request would change something, but this socket is read-only.
 pub const READ_ONLY: i64 = -32_001;
 
 /// A request.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// [`VERSION`].
+    /// Protocol version, which is [`VERSION`].
     pub jsonrpc: String,
-    /// Returned with the answer: a number, a text or null.
+    /// Identifier chosen by the client and returned in the answer: a number, a string or null.
     #[serde(default)]
     pub id: Value,
     /// Name of the method.
     pub method: String,
-    /// Parameters: an object.
+    /// Parameters of the method: an object, or null.
     #[serde(default)]
     pub params: Value,
 }
@@ -42,7 +42,7 @@ pub struct Request {
 pub struct Refusal {
     /// One of the constants of this module.
     pub code: i64,
-    /// For a person.
+    /// Explanation for people.
     pub message: String,
 }
 
@@ -55,7 +55,7 @@ impl Refusal {
         }
     }
 
-    /// Makes the refusal of an unknown method; `known` are the existing ones.
+    /// Makes the refusal of an unknown method. The message names the existing methods, `known`.
     #[must_use]
     pub fn unknown(method: &str, known: &[&str]) -> Self {
         let message = format!("no method {method:?}; there are {}", known.join(", "));
@@ -63,18 +63,18 @@ impl Refusal {
     }
 }
 
-/// An answer.
+/// An answer to a request.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Answer {
-    /// [`VERSION`].
+    /// Protocol version, which is [`VERSION`].
     pub jsonrpc: String,
-    /// Id of the request.
+    /// Identifier of the request.
     #[serde(default)]
     pub id: Value,
-    /// Result of the method.
+    /// Result of the method, if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Reason of the refusal, in place of a result.
+    /// Reason of the refusal, if the request was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Refusal>,
 }
@@ -96,21 +96,21 @@ impl Answer {
     }
 }
 
-/// A notification: sent without a request, and not answered.
+/// A notification, which the server sends without a request and the client does not answer.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Notification {
-    /// [`VERSION`].
+    /// Protocol version, which is [`VERSION`].
     pub jsonrpc: String,
     /// Kind of the notification.
     pub method: String,
-    /// Contents.
+    /// Contents of the notification.
     pub params: Value,
 }
 
 /// Parses a request.
 ///
 /// # Errors
-/// The id to answer with, and the reason.
+/// The identifier for the answer, and the refusal.
 pub(crate) fn read(line: &[u8]) -> Result<Request, (Value, Refusal)> {
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| (Value::Null, Refusal::new(PARSE_ERROR, error.to_string())))?;

@@ -1,7 +1,7 @@
-//! The messages on the socket. Fields may be added. Existing fields keep name and meaning as long as [`SCHEMA`] is
-//! the same.
+//! The messages on the control socket. Later versions may add fields. Existing fields keep their names and meanings as
+//! long as [`SCHEMA`] is unchanged.
 //!
-//! Counters are maps of names to numbers that only grow, listed in docs/observability.md.
+//! Counters are maps from names to numbers that never decrease. docs/observability.md lists them.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use serde::{Deserialize, Serialize};
 /// Version of this schema.
 pub const SCHEMA: u32 = 1;
 
-/// Numbers by name.
+/// Counters by name.
 pub type Counters = BTreeMap<String, u64>;
 
 /// Answer of `version`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Version {
-    /// [`SCHEMA`].
+    /// Schema version of the process, which is [`SCHEMA`] in this version.
     pub schema: u32,
     /// Version of the library.
     pub library: String,
-    /// The adapter's name.
+    /// Name of the adapter.
     pub adapter: String,
     /// Process id.
     pub process: u32,
-    /// Names of its methods.
+    /// Names of the methods that the process answers.
     pub methods: Vec<String>,
 }
 
-/// Answer of `resource`: the existing objects.
+/// Answer of `resource`: the objects that exist.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Resource {
     /// The adapter's name.
     pub adapter: String,
-    /// Its addresses.
+    /// Network addresses of the adapter.
     pub addresses: Vec<String>,
-    /// Its instances.
+    /// Instances of the adapter that have answered.
     pub instances: Vec<Instance>,
     /// Instances that did not answer in time: their thread is busy outside of the library.
     pub silent: Vec<u32>,
@@ -48,14 +48,14 @@ pub struct Histogram {
     pub count: u64,
     /// Sum of all measurements, in nanoseconds.
     pub sum: u64,
-    /// Upper bound in nanoseconds, and number of measurements below it and not below the previous pair's bound. Empty
-    /// intervals have no pair.
+    /// Pairs of an upper bound in nanoseconds and the number of measurements below it that are not below the bound of
+    /// the previous pair. Empty intervals have no pair.
     pub buckets: Vec<(u64, u64)>,
 }
 
 impl Histogram {
-    /// Returns a time, in nanoseconds, that `of_a_thousand` of 1,000 measurements are below. `None`: nothing was
-    /// measured.
+    /// Returns the quantile: the upper bound, in nanoseconds, of the interval that contains it. At least
+    /// `of_a_thousand` of 1,000 measurements are below this bound. Returns `None` if nothing was measured.
     #[must_use]
     pub fn quantile(&self, of_a_thousand: u64) -> Option<u64> {
         let all: u64 = self.buckets.iter().map(|(_, count)| count).sum();
@@ -68,7 +68,7 @@ impl Histogram {
         found.map(|(end, _)| *end)
     }
 
-    /// Returns the measurements since an earlier answer.
+    /// Returns the measurements made since the earlier answer `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let then: BTreeMap<u64, u64> = before.buckets.iter().copied().collect();
@@ -85,13 +85,13 @@ impl Histogram {
     }
 }
 
-/// Latencies of requests and wakeups. `None`: not measured.
+/// Latencies of requests and wakeups. A latency that is not measured is `None`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// From the doorbell of a request until the library took its completion.
+    /// Time from the doorbell of a request until the library polls its completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: Option<Histogram>,
-    /// From the device's write of a completion until the waiting thread ran again.
+    /// Time from the device's write of a completion until the waiting thread runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeup: Option<Histogram>,
 }
@@ -104,17 +104,17 @@ impl Latency {
     }
 }
 
-/// An instance.
+/// An open instance of an adapter.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Instance {
     /// Number of the instance in its process.
     pub instance: u32,
-    /// Counters of the whole instance: current objects, traffic so far.
+    /// Counters of the whole instance: numbers of current objects, and traffic since it was opened.
     pub counters: Counters,
     /// Latencies, if measured (method `measure`).
     #[serde(default, skip_serializing_if = "Latency::is_empty")]
     pub latency: Latency,
-    /// Endpoints, up to the number asked for.
+    /// Endpoints, up to the requested number.
     pub endpoints: Vec<Endpoint>,
     /// Event dispatchers.
     pub evds: Vec<Evd>,
@@ -122,28 +122,28 @@ pub struct Instance {
     pub srqs: Vec<Srq>,
     /// Memory regions.
     pub regions: Vec<Region>,
-    /// Qualifiers of its listeners.
+    /// Connection qualifiers of the listeners.
     pub listeners: Vec<u64>,
 }
 
 /// An endpoint.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
-    /// Number in its instance.
+    /// Number of the endpoint in its instance.
     pub endpoint: u32,
-    /// The queue pair's number; `None` without a PZ.
+    /// Number of the queue pair; `None` for an endpoint without a protection zone.
     pub queue_pair: Option<u32>,
-    /// Its state, by DAT's name.
+    /// State of the endpoint, by its name in DAT.
     pub state: String,
-    /// The peer's address.
+    /// Address of the peer.
     pub peer: Option<String>,
-    /// The peer's port qualifier.
+    /// Port qualifier of the peer.
     pub port: u64,
-    /// Cause of the end of the last connection.
+    /// Cause for which the last connection ended.
     pub cause: Option<String>,
-    /// Properties its connections ask of the network.
+    /// Properties that the endpoint's connections request from the network.
     pub transport: String,
-    /// Its counters.
+    /// Counters of the endpoint.
     pub counters: Counters,
     /// Latencies, if measured (method `measure`).
     #[serde(default, skip_serializing_if = "Latency::is_empty")]
@@ -153,29 +153,29 @@ pub struct Endpoint {
 /// An event dispatcher.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Evd {
-    /// Number in its instance.
+    /// Number of the event dispatcher in its instance.
     pub evd: u32,
-    /// Streams of events it may carry.
+    /// Event streams that the event dispatcher may carry.
     pub streams: String,
-    /// Number of events it can hold.
+    /// Number of events that the event dispatcher can hold.
     pub length: u32,
-    /// Its counters.
+    /// Counters of the event dispatcher.
     pub counters: Counters,
 }
 
 /// A shared receive queue.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Srq {
-    /// Number in its instance.
+    /// Number of the shared receive queue in its instance.
     pub srq: u32,
-    /// Its counters.
+    /// Counters of the shared receive queue.
     pub counters: Counters,
 }
 
 /// A memory region.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Region {
-    /// Its local key.
+    /// Local key of the region.
     pub lmr_context: u32,
     /// Address of the first byte.
     pub address: u64,
@@ -188,32 +188,32 @@ pub struct Region {
 /// Answer of `stat`: counters of the adapter by group, and of each instance.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Stat {
-    /// The adapter's name.
+    /// Name of the adapter.
     pub adapter: String,
-    /// Time in nanoseconds of a monotonic clock.
+    /// Time of the answer in nanoseconds, on a monotonic clock.
     pub at: u64,
-    /// Counters of the adapter and its device, by group. `None`: the device does not have or report the group.
+    /// Counters of the adapter and its device, by group. A group is `None` if the device does not have or report it.
     pub groups: BTreeMap<String, Option<Counters>>,
-    /// Its instances, without their objects.
+    /// Instances of the adapter, without their objects.
     pub instances: Vec<Instance>,
-    /// Instances that did not answer.
+    /// Instances that did not answer in time.
     pub silent: Vec<u32>,
 }
 
-/// Answer of `recorder`: the latest events of instances, as text.
+/// Answer of `recorder`: the latest recorded events of instances and of the function, as text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Recorder {
-    /// The adapter's name.
+    /// Name of the adapter.
     pub adapter: String,
-    /// Instances that have answered.
+    /// Events of the instances that have answered.
     pub instances: Vec<Recorded>,
-    /// Events of no instance: commands, datagrams, frames, events of device and link. `None`: recording has not
-    /// begun.
+    /// Events that belong to no instance: commands, datagrams, frames, and events of the device and the link. `None` if
+    /// recording has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<RecordedFunction>,
-    /// Instances that did not answer.
+    /// Instances that did not answer in time.
     pub silent: Vec<u32>,
-    /// All events as a pcapng file, in hexadecimal digits, if asked for.
+    /// All events as a pcapng file, in hexadecimal digits, if the client requested the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcapng: Option<String>,
 }
@@ -221,9 +221,9 @@ pub struct Recorder {
 /// Latest events of a function.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct RecordedFunction {
-    /// Number of earlier events.
+    /// Number of earlier events, which are no longer recorded.
     pub before: u64,
-    /// One line per event, oldest first: milliseconds before the answer, event.
+    /// Events, oldest first, one line each: milliseconds before the answer, and the event.
     pub events: Vec<String>,
 }
 
@@ -241,34 +241,34 @@ pub struct Entry {
     /// Number of the instance in its process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<u32>,
-    /// The endpoint's number.
+    /// Number of the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<u32>,
-    /// Number of its queue pair.
+    /// Number of the endpoint's queue pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_pair: Option<u32>,
-    /// The peer's address.
+    /// Address of the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Kind of the posted request; status of a completion; state after a step.
+    /// Kind of a posted request, status of a completion, or new state after a change of state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
-    /// The state before a step.
+    /// Old state before a change of state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// True for the post or the completion of a receive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<bool>,
-    /// Bytes posted, or transferred.
+    /// Number of bytes that were posted or transferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u32>,
-    /// The consumer's cookie.
+    /// Cookie of the request, chosen by the consumer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie: Option<u64>,
     /// Syndrome and vendor syndrome of a failed completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syndromes: Option<(u8, u8)>,
-    /// The adapter's name.
+    /// Name of the adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
     /// Process id.
@@ -281,25 +281,25 @@ pub struct Entry {
 pub struct Recorded {
     /// Number of the instance in its process.
     pub instance: u32,
-    /// True if it records.
+    /// True if the instance records events.
     pub records: bool,
-    /// Number of earlier events.
+    /// Number of earlier events, which are no longer recorded.
     pub before: u64,
-    /// One line per event, oldest first: milliseconds before the answer, endpoint, event.
+    /// Events, oldest first, one line each: milliseconds before the answer, the endpoint, and the event.
     pub events: Vec<String>,
 }
 
 /// Answer of `sim.time`, `sim.link` and `sim.function`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct SimTime {
-    /// Nanoseconds of the simulated world's clock.
+    /// Virtual time of the simulation in nanoseconds.
     pub at: u64,
 }
 
 /// Answer of `sim.counters`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct SimCounters {
-    /// Nanoseconds of the simulated world's clock.
+    /// Virtual time of the simulation in nanoseconds.
     pub at: u64,
     /// Counters of each function, by the path of its socket.
     pub functions: BTreeMap<String, Counters>,
@@ -308,27 +308,27 @@ pub struct SimCounters {
 /// A notice of an event (notification `event`, after `subscribe`).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// Time in nanoseconds of the same clock.
+    /// Time of the event in nanoseconds, on the same clock as `Stat::at`.
     pub at: u64,
-    /// The instance that has noticed the event.
+    /// Number of the instance that noticed the event.
     pub instance: u32,
-    /// `connection`, `network` or `error`.
+    /// Kind of the event: `connection`, `network` or `error`.
     pub kind: String,
-    /// Description.
+    /// Description of the event for people.
     pub what: String,
-    /// The endpoint, for connections.
+    /// Number of the endpoint, if the event concerns a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<u32>,
-    /// Number of its queue pair.
+    /// Number of the endpoint's queue pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_pair: Option<u32>,
-    /// The peer's address.
+    /// Address of the peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Cause of the end of a connection.
+    /// Cause for which a connection ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Number of notices before this one that were dropped for lack of room.
+    /// Number of notices that were dropped immediately before this one, because the client had too much unread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! The server: the side of the inspected process.
+//! The server of a control socket, in the inspected process.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -18,35 +18,36 @@ use crate::connection::{Connection, Over};
 use crate::places::{is_logged, makes_room};
 use crate::rpc::{self, Answer, Notification, Refusal};
 
-/// Limit on clients at a time. One more evicts another ([`makes_room`]). Clients have no deadline: one that waits for
-/// notices sends no requests.
+/// Maximum number of clients at a time; a further client evicts another ([`makes_room`]). Clients have no deadline,
+/// because a client that waits for notices sends no requests.
 pub(crate) const CLIENTS: usize = 16;
-/// Requests of one client that are answered before the next client's turn.
+/// Number of requests of one client that are answered before the next client is served.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// The inspected object.
+/// An object that answers the requests of a control socket.
 pub trait Subject: Send {
-    /// Answers a request. It may take time, but must return: all clients wait for it.
+    /// Answers a request. The call may take time, but it must return, because all clients wait for it.
     ///
     /// # Errors
     /// The reason of the refusal.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal>;
 
-    /// Returns the notices since the last call, for the subscribed clients (method `subscribe`).
+    /// Returns the notices that arose since the last call. The server sends them to the subscribed clients (method
+    /// `subscribe`).
     fn notices(&mut self) -> Vec<Value>;
 
-    /// Starts measuring latencies when the first client asks for it, and stops after the last (method `measure`).
-    /// Returns false if that is not supported.
+    /// Starts (`on`) or stops measuring latencies. The server starts when the first client requests it (method
+    /// `measure`) and stops when no client wants it any more. Returns false if the subject cannot measure.
     fn measure(&mut self, on: bool) -> bool {
         let _ = on;
         false
     }
 }
 
-/// The users who may connect, besides root.
+/// The users, besides root, who may connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Owner of the socket, who may connect. `None`: the user of the process.
+    /// Owner of the socket, who may connect. `None` stands for the user of the process.
     pub user: Option<u32>,
     /// A group whose users may connect, too.
     pub group: Option<u32>,
@@ -55,7 +56,7 @@ pub struct Access {
 /// Reason why a socket is not served.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// The path cannot be taken.
+    /// The path of the socket could not be used.
     #[error("control socket: {0}")]
     Path(#[from] SocketPathError),
     /// A system call failed.
@@ -70,19 +71,19 @@ pub enum ServeError {
     },
 }
 
-/// Wakes the server for notices, from any thread, without waiting.
+/// A handle that wakes the server to send notices. Any thread can use it without blocking.
 #[derive(Clone, Debug)]
 pub struct Tell(Arc<UnixStream>);
 
 impl Tell {
-    /// Reports that there are notices.
+    /// Reports to the server that there are notices.
     pub fn tell(&self) {
-        // If there is no room, a wake-up is pending already.
+        // If the socket is full, a wake-up is pending already.
         let _ = (&*self.0).write(&[1]);
     }
 }
 
-/// A served socket. Serving ends when this is dropped, or when the last [`Tell`] is.
+/// A served control socket. Serving ends when this object or the last [`Tell`] is dropped.
 #[derive(Debug)]
 pub struct Service {
     path: PathBuf,
@@ -97,7 +98,7 @@ impl Service {
         &self.path
     }
 
-    /// Keeps serving until the subject ends.
+    /// Consumes the service without ending it. Serving then ends only when the subject ends.
     pub fn leave(mut self) {
         self.thread = None;
     }
@@ -114,8 +115,8 @@ impl Drop for Service {
     }
 }
 
-/// Serves a socket in a thread of its own. `subject` gets the [`Tell`] that reports notices; when the last [`Tell`]
-/// is dropped, the subject has ended, and so does serving.
+/// Serves a socket in a new thread. `subject` receives the [`Tell`] with which it reports notices. When the last
+/// [`Tell`] is dropped, the subject has ended, and serving ends.
 ///
 /// # Errors
 /// [`ServeError`]; the socket is not served.
@@ -138,7 +139,8 @@ pub fn serve<S: Subject + 'static>(
     serve_on(listener, path, Some(taken), access, subject)
 }
 
-/// Serves a socket that was handed in by the parent process: its path and mode do not change. Errors call it `name`.
+/// Serves a socket that the parent process handed in. Its path and mode do not change. `name` stands for the path in
+/// errors.
 ///
 /// # Errors
 /// [`ServeError::System`]; the socket is not served.
@@ -202,18 +204,19 @@ struct Server<S> {
     subject: S,
     access: Access,
     listener: UnixListener,
-    /// One byte for each report of notices; end of stream when no more can come.
+    /// Socket with one byte for each report of notices. It is at its end when the last `Tell` was dropped.
     woken: UnixStream,
-    /// A byte ends serving. End of stream means that serving can only end with the subject.
+    /// Socket on which a byte ends serving. It is at its end after `Service::leave`; then this becomes `None`, and
+    /// only the subject can end serving.
     ended: Option<UnixStream>,
     clients: Vec<Connection>,
-    /// Number of requests of all clients, plus clients that were admitted.
+    /// Number of requests of all clients plus number of admitted clients. It serves as the clock for eviction.
     requests: u64,
-    /// Number of refused clients.
+    /// Number of clients that were refused because of their user.
     refused: u64,
-    /// Number of clients evicted for others.
+    /// Number of clients that were evicted for other clients.
     displaced: u64,
-    /// True if a client has asked for latencies.
+    /// True while the subject measures latencies because a client has requested it.
     measures: bool,
     _taken: Option<TakenPath>,
 }
@@ -247,12 +250,12 @@ impl<S: Subject> Server<S> {
             if ready.has_waiting {
                 self.admit();
             }
-            // Clients that measured may have disconnected.
+            // The clients that requested measuring may have disconnected.
             let _knows = self.update_measuring();
         }
     }
 
-    /// Makes the subject measure while one of the clients wants it. Returns false if it cannot.
+    /// Makes the subject measure as long as a client requests it. Returns false if the subject cannot measure.
     fn update_measuring(&mut self) -> bool {
         let measures = self.clients.iter().any(|client| client.measures);
         if measures != self.measures {
@@ -264,7 +267,7 @@ impl<S: Subject> Server<S> {
         self.measures == measures
     }
 
-    /// Returns whether the owner of the service has ended it. After `leave` it cannot.
+    /// Returns whether the owner of the service has ended it. After `leave` there is no owner, so this returns false.
     fn is_ended(&mut self) -> bool {
         let Some(ended) = &mut self.ended else {
             return false;
@@ -280,7 +283,7 @@ impl<S: Subject> Server<S> {
     }
 
     fn sleep(&self) -> nix::Result<Ready> {
-        // Without an owner that could end it, the other descriptor is polled twice instead.
+        // After `leave` there is no `ended` socket; `woken` is polled twice in its place.
         let ended = self.ended.as_ref().unwrap_or(&self.woken);
         let mut fds = vec![
             PollFd::new(ended.as_fd(), PollFlags::POLLIN),
@@ -293,7 +296,7 @@ impl<S: Subject> Server<S> {
             events.set(PollFlags::POLLOUT, client.has_unread());
             PollFd::new(client.fd(), events)
         }));
-        // Does not sleep while a request waits for its turn.
+        // The server does not sleep while a request is waiting.
         let waits = self.clients.iter().any(Connection::has_line);
         let timeout = if waits {
             PollTimeout::ZERO
@@ -345,7 +348,8 @@ impl<S: Subject> Server<S> {
                     method: "event".to_owned(),
                     params,
                 };
-                // A client without room is detected by the flush below.
+                // If the client's queue is full, the notice is lost. If its connection has failed, the flush
+                // below detects that.
                 let _ = client.queue(&notification);
             }
         }
@@ -412,7 +416,7 @@ impl<S: Subject> Server<S> {
         (!request.id.is_null()).then(|| Answer::new(request.id, result))
     }
 
-    /// Accepts a waiting client, if its user is permitted; evicts another if needed.
+    /// Accepts a waiting client if its user is permitted. Evicts another client if the limit is reached.
     fn admit(&mut self) {
         let Ok((stream, _)) = self.listener.accept() else {
             return;
@@ -454,7 +458,7 @@ impl<S: Subject> Server<S> {
         }
     }
 
-    /// Evicts a client, for a new one of a user.
+    /// Evicts a client in favour of a new client of `user`.
     fn make_room(&mut self, user: u32) {
         let clients = self.clients.iter();
         let clients: Vec<_> = clients.map(|one| (one.user, one.asked)).collect();

@@ -1,13 +1,13 @@
-//! State shared by the instances of an adapter: the connection manager, and the queue of each instance's arrivals.
+//! State shared by the instances of an adapter: the connection manager, and one arrival queue per instance.
 //!
 //! An [`Ia`](crate::Ia) is an instance: it belongs to one thread at a time, and has objects and queues of its own. An
 //! adapter may have several instances. Its port has one connection manager, which they share behind a lock. No thread
-//! holds the lock while it waits for a device or a peer, and no post and no dequeue takes it.
+//! holds the lock while it waits for a device or a peer. Posts and dequeues do not take the lock.
 //!
-//! Any instance runs the connection manager for all of them: it takes in datagrams, handles timers, and sends.
-//! Resulting events go into the queue of the instance they are for, and that instance is woken. A connection belongs
-//! to the instance of its endpoint. A connection request goes to the instance that listens at its qualifier; if
-//! several do, to the one with the fewest connections.
+//! Any instance can run the connection manager for all of them: that instance receives datagrams, handles timers, and
+//! sends. It queues each resulting event for the instance concerned, and wakes that instance. A connection belongs to
+//! the instance of its endpoint. A connection request goes to the instance that listens at its qualifier; if several
+//! instances listen there, to the one with the fewest connections.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,9 +27,9 @@ pub(crate) struct Seat(u32);
 pub(crate) enum Arrival {
     /// An event of the connection manager.
     Event(CmEvent),
-    /// A request that another instance hands off to a service point here.
+    /// A connection request that another instance hands off to a service point of this instance.
     HandedOff(ListenId, Box<Cr>),
-    /// A question of an observer.
+    /// A question of an observer, which this instance answers.
     Question(Question),
     /// An observer's request to start or stop measuring.
     Measure(bool),
@@ -46,12 +46,12 @@ impl Arrival {
     }
 }
 
-/// State shared by instances, behind a lock.
+/// State shared by the instances of an adapter, behind a lock.
 pub(crate) struct Adapter {
     state: Mutex<State>,
 }
 
-/// State shared by instances.
+/// State shared by the instances of an adapter.
 pub(crate) struct State {
     pub(crate) cm: Cm,
     queues: Vec<Option<InstanceQueue>>,
@@ -60,21 +60,21 @@ pub(crate) struct State {
     port_ups: u64,
     /// Observers that are called with each event.
     watchers: Vec<Watcher>,
-    /// Number of requests to measure that are in force.
+    /// Number of observers that currently ask for measurements.
     measuring: u32,
 }
 
 /// Queue of an instance's arrivals.
 struct InstanceQueue {
-    /// Number of the instance in the process.
+    /// Number of the instance, unique in the process.
     number: u32,
     arrivals: VecDeque<Arrival>,
     waker: Waker,
-    /// Number of its connections and undecided requests.
+    /// Number of connections and undecided requests of the instance.
     connections: usize,
 }
 
-/// The instances that listen at a qualifier.
+/// The instances that listen at one connection qualifier.
 struct Point {
     seats: Vec<Seat>,
     shared: bool,
@@ -94,16 +94,16 @@ impl Adapter {
         }
     }
 
-    /// Locks the state, for a short time.
+    /// Locks the state. The caller must release the lock soon.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked with the lock was half-way through a datagram or a call. The connection manager
-        // tolerates that, as it tolerates peers that lie.
+        // A thread that panicked while it held the lock left a datagram or a call half handled. The connection manager
+        // tolerates that, as it tolerates peers that send false data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Adds an instance. Returns its seat, and the number of times the port had come up before.
+    /// Adds an instance. Returns its index, and the number of times the port has come up before.
     pub(crate) fn join(&mut self, number: u32, waker: Waker) -> (Seat, u64) {
         let free = self.queues.iter().position(Option::is_none);
         let at = free.unwrap_or(self.queues.len());
@@ -122,8 +122,8 @@ impl State {
         (seat, self.port_ups)
     }
 
-    /// Removes an instance. Connections of which it has not been told end, but its unseen requests go to other
-    /// listeners.
+    /// Removes an instance. Connections whose events the instance has not seen yet end. Requests that it has not seen
+    /// yet go to other listeners, if there are any.
     pub(crate) fn leave(&mut self, seat: Seat, now: Nanos) {
         self.sort(seat);
         let listening: Vec<ListenId> = self
@@ -137,7 +137,7 @@ impl State {
         }
         let queue = self.queues.get_mut(seat.0 as usize).and_then(Option::take);
         for arrival in queue.into_iter().flat_map(|queue| queue.arrivals) {
-            // The question of an observer is not answered.
+            // Questions of observers get no answer from an instance that is removed.
             let Some(conn) = arrival.conn() else { continue };
             let others = match &arrival {
                 Arrival::Event(CmEvent::Request { listen, .. }) => self.least_loaded(*listen, None),
@@ -164,8 +164,8 @@ impl State {
         self.queues.iter().flatten().count()
     }
 
-    /// Directs requests for `service_id` to this instance, or to one of several instances that all share the
-    /// listener.
+    /// Directs requests for `service_id` to this instance. If other instances listen there already and all of them
+    /// share the listener, each request goes to one of them.
     pub(crate) fn listen(
         &mut self,
         seat: Seat,
@@ -192,7 +192,7 @@ impl State {
         Ok(listen)
     }
 
-    /// Ends the listening of an instance. The last one ends the listener.
+    /// Stops listening for an instance. When the last instance stops, the listener is removed.
     pub(crate) fn unlisten(&mut self, seat: Seat, listen: ListenId) {
         let Some(point) = self.points.get_mut(listen) else {
             return;
@@ -222,7 +222,7 @@ impl State {
         self.cm.release(now, conn);
     }
 
-    /// Drops an instance's arrivals about a connection.
+    /// Drops an instance's queued arrivals about a connection, and no longer counts the connection for that instance.
     fn let_go(&mut self, conn: ConnId, seat: Seat) {
         let counted = self.cm.owner(conn) == Some(seat.0);
         if let Some(queue) = self.queue(seat) {
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// Declines a request for which its instance has no room.
+    /// Declines a request because its instance has no capacity for it.
     pub(crate) fn decline(
         &mut self,
         now: Nanos,
@@ -245,7 +245,7 @@ impl State {
         self.cm.decline(now, conn, reason);
     }
 
-    /// Returns whether another instance listens there.
+    /// Returns whether an instance other than `but` listens at `service_id`.
     pub(crate) fn is_listened_to(&self, service_id: u64, but: Seat) -> bool {
         let at = self.cm.listener(service_id);
         at.is_some_and(|listen| self.least_loaded(listen, Some(but)).is_some())
@@ -303,7 +303,7 @@ impl State {
                 if let Some(to) = to {
                     self.own(conn, to);
                 }
-                // With no listener left, the current instance declines the request.
+                // If no instance listens any more, the current instance gets the request and declines it.
                 to.unwrap_or(here)
             } else {
                 self.cm.owner(conn).map_or(here, Seat)
@@ -318,7 +318,7 @@ impl State {
         }
     }
 
-    /// Asks every instance, and wakes those that sleep. Returns their numbers.
+    /// Queues a question for every instance, and wakes them. Returns the numbers of the instances.
     pub(crate) fn ask(&mut self, question: &Question) -> Vec<u32> {
         let queues = self.queues.iter_mut().flatten();
         queues
@@ -332,7 +332,8 @@ impl State {
             .collect()
     }
 
-    /// Counts requests to measure. The instances are told of the first and of the end of the last.
+    /// Counts the observers that ask for measurements. The instances are notified when the first one asks, and when the
+    /// last one stops.
     pub(crate) fn measure(&mut self, on: bool) {
         let was = self.is_measured();
         self.measuring = if on {
@@ -359,8 +360,8 @@ impl State {
         self.watchers.iter().for_each(|watcher| watcher(notice));
     }
 
-    /// Handles an instance's report that the port came up for the `times`-th time. The first report has unanswered
-    /// messages sent again.
+    /// Handles an instance's report that the port came up for the `times`-th time. The first report of each number
+    /// makes the connection manager repeat its unanswered messages.
     pub(crate) fn port_came_up(&mut self, now: Nanos, times: u64) {
         if times > self.port_ups {
             self.port_ups = times;
@@ -389,7 +390,7 @@ mod tests {
         priority: 0,
     };
 
-    /// Returns the datagram of a peer's request.
+    /// Returns the datagram of a connection request, as a peer would send it.
     fn request() -> Mad {
         let mut cm = Cm::new(Config::default());
         let params = ConnectParams {
@@ -413,7 +414,8 @@ mod tests {
         cm.poll_transmit().expect("a REQ").1
     }
 
-    /// Closing an instance receives datagrams until its own last ones are sent.
+    /// An instance that is removed may have received datagrams for other instances. The other instances still get the
+    /// events, and are woken.
     #[test]
     fn what_an_instance_has_taken_in_for_another_is_told_when_it_leaves() {
         let woken = Arc::new(AtomicUsize::new(0));

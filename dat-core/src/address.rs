@@ -5,15 +5,15 @@ use std::time::Duration;
 
 pub use rdma_types::{Address, Vlan, same_network};
 
-/// The answer to an echo request ([`Ia::echo`](crate::Ia::echo)).
+/// An answer to an echo request ([`Ia::echo`](crate::Ia::echo)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
     /// Address of the node that answered.
     pub address: IpAddr,
-    /// The number of the request.
+    /// Sequence number of the request.
     pub sequence: u16,
-    /// Bytes of data that came back.
+    /// Number of data bytes that came back.
     pub bytes: usize,
-    /// Time since the request, by the adapter's clock.
+    /// Time between request and answer, by the adapter's clock.
     pub took: Duration,
 }

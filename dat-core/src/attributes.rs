@@ -4,9 +4,9 @@ use crate::provider::{Limits, MAX_SEGMENT_BYTES};
 use crate::types::{CompletionFlags, Qos};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Number of entries of a completion queue beyond its EVD's queue length. A provider asks for completions of its own
-/// when successes are suppressed (a few per endpoint), and a graceful disconnect for one more. The consumer neither
-/// sees them nor counts them when it chooses the length of an EVD.
+/// Number of entries of a completion queue beyond its EVD's queue length. They hold completions that the provider
+/// itself requests: a few per endpoint when successes are suppressed, and one for a graceful disconnect. The consumer
+/// does not see these completions, and need not count them when it chooses the length of an EVD.
 pub(crate) const HIDDEN: u32 = 16;
 
 /// Attributes of the adapter (`DAT_IA_ATTR`), the same for every program that opens it.
@@ -23,58 +23,59 @@ pub struct IaAttr {
     pub firmware_version: (u32, u32),
     /// The adapter's own address.
     pub ia_address: IpAddr,
-    /// Endpoints.
+    /// Maximum number of endpoints.
     pub max_eps: u32,
-    /// DTOs outstanding per endpoint and direction.
+    /// Maximum number of outstanding DTOs per endpoint and direction.
     pub max_dto_per_ep: u32,
-    /// RDMA Reads outstanding per endpoint, as target.
+    /// Maximum number of outstanding RDMA Reads per endpoint, as target.
     pub max_rdma_read_per_ep_in: u32,
-    /// RDMA Reads outstanding per endpoint, as originator.
+    /// Maximum number of outstanding RDMA Reads per endpoint, as originator.
     pub max_rdma_read_per_ep_out: u32,
-    /// EVDs.
+    /// Maximum number of EVDs.
     pub max_evds: u32,
-    /// Events an EVD can hold.
+    /// Maximum number of events an EVD can hold.
     pub max_evd_qlen: u32,
-    /// Segments per Send and per Receive.
+    /// Maximum number of segments per Send and per Receive.
     pub max_iov_segments_per_dto: u32,
-    /// LMRs: limited by the device's keys, and by the mappings for memory of a program's own, wherever it lies. LMRs
-    /// of memory that is mapped already need no further mapping: more than this number can exist, up to the keys.
+    /// Maximum number of LMRs. The limits are the device's keys, and the mappings for LMRs of a program's own memory.
+    /// LMRs of memory that is mapped already need no further mapping, so more LMRs than this number can exist, up to
+    /// the number of keys.
     pub max_lmrs: u32,
-    /// Bytes of one LMR.
+    /// Maximum length of one LMR, in bytes.
     pub max_lmr_block_size: u64,
-    /// Highest address an LMR may reach.
+    /// Highest address that an LMR may contain.
     pub max_lmr_virtual_address: u64,
-    /// Protection zones.
+    /// Maximum number of protection zones.
     pub max_pzs: u32,
-    /// Bytes of one Send.
+    /// Maximum length of one Send, in bytes.
     pub max_message_size: u64,
-    /// Bytes of one RDMA operation.
+    /// Maximum length of one RDMA operation, in bytes.
     pub max_rdma_size: u64,
-    /// RMRs.
+    /// Maximum number of RMRs.
     pub max_rmrs: u32,
-    /// Highest address an RMR may reach.
+    /// Highest address that an RMR may contain; 0 if there are no RMRs.
     pub max_rmr_target_address: u64,
-    /// SRQs.
+    /// Maximum number of SRQs.
     pub max_srqs: u32,
-    /// Endpoints per SRQ.
+    /// Maximum number of endpoints per SRQ.
     pub max_ep_per_srq: u32,
-    /// Receives per SRQ.
+    /// Maximum number of receives per SRQ.
     pub max_recv_per_srq: u32,
-    /// Segments per RDMA Read.
+    /// Maximum number of segments per RDMA Read.
     pub max_iov_segments_per_rdma_read: u32,
-    /// Segments per RDMA Write.
+    /// Maximum number of segments per RDMA Write.
     pub max_iov_segments_per_rdma_write: u32,
-    /// RDMA Reads outstanding in the whole IA, as target.
+    /// Maximum number of outstanding RDMA Reads in the whole IA, as target.
     pub max_rdma_read_in: u32,
-    /// RDMA Reads outstanding in the whole IA, as originator.
+    /// Maximum number of outstanding RDMA Reads in the whole IA, as originator.
     pub max_rdma_read_out: u32,
     /// True if `max_rdma_read_per_ep_in` is always available.
     pub max_rdma_read_per_ep_in_guaranteed: bool,
     /// True if `max_rdma_read_per_ep_out` is always available.
     pub max_rdma_read_per_ep_out_guaranteed: bool,
-    /// Further attributes of the transport.
+    /// Further attributes of the transport, which have no DAT field.
     pub transport_attr: Vec<NamedAttr>,
-    /// Further attributes of the vendor's device.
+    /// Further attributes of the vendor's device, which have no DAT field.
     pub vendor_attr: Vec<NamedAttr>,
 }
 
@@ -99,7 +100,7 @@ impl NamedAttr {
 
 impl IaAttr {
     pub(crate) fn from_limits(limits: &Limits) -> Self {
-        // A segment holds 31 bits of length, so a message of one segment can be no longer.
+        // The length field of a segment has 31 bits, which also limits a message of one segment.
         let max_bytes = limits.max_message_bytes.min(MAX_SEGMENT_BYTES);
         let segments = limits.max_request_segments.min(limits.max_recv_segments);
         Self {
@@ -155,60 +156,61 @@ impl IaAttr {
     }
 }
 
-/// Attributes of this opening of the adapter (`DAT_PROVIDER_ATTR`).
+/// Attributes of the provider (`DAT_PROVIDER_ATTR`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProviderAttr {
     /// Name of the provider.
     pub provider_name: String,
-    /// Its version.
+    /// Version of the provider, major and minor.
     pub provider_version: (u32, u32),
-    /// Version of DAT.
+    /// Version of DAT, major and minor.
     pub dapl_version: (u32, u32),
-    /// Kinds of memory `lmr_create` takes besides DAT_MEM_TYPE_VIRTUAL, which is 0: DAT_MEM_TYPE_LMR (1) and
+    /// Kinds of memory that `lmr_create` takes besides DAT_MEM_TYPE_VIRTUAL (0): DAT_MEM_TYPE_LMR (1) and
     /// DAT_MEM_TYPE_SHARED_VIRTUAL (2).
     pub lmr_mem_types_supported: u32,
     /// DAT_IOV_CONSUMER (0): the I/O vector belongs to the consumer again when a post returns.
     pub iov_ownership_on_return: u32,
-    /// Qualities of service.
+    /// Supported qualities of service.
     pub dat_qos_supported: Qos,
-    /// Completion flags a post may carry.
+    /// Completion flags that a post may carry.
     pub completion_flags_supported: CompletionFlags,
-    /// True if calls may be made from several threads at once. (In Rust, the borrow checker decides.)
+    /// True if several threads may make calls at once. (In Rust, the borrow checker enforces this.)
     pub is_thread_safe: bool,
-    /// Bytes of private data in either direction; at most 56 towards an RDMA-CM port.
+    /// Maximum length of private data in either direction, in bytes. Towards an RDMA CM port the maximum is 56.
     pub max_private_data_size: usize,
     /// True if a connection may have several paths.
     pub supports_multipath: bool,
-    /// DAT_PSP_CREATES_EP_NEVER (0), IFASKED (1) or ALWAYS (2).
+    /// Creator of a PSP's endpoints: DAT_PSP_CREATES_EP_NEVER (0), IFASKED (1) or ALWAYS (2).
     pub ep_creator: u32,
-    /// DAT_PZ_UNIQUE (0).
+    /// Support of protection zones: DAT_PZ_UNIQUE (0).
     pub pz_support: u32,
     /// Alignment of buffers for best speed, in bytes.
     pub optimal_buffer_alignment: u32,
-    /// Which streams may share an EVD: software, CR, DTO, connection, RMR bind, async.
+    /// Matrix of the event streams that may share an EVD. Order: software, CR, DTO, connection, RMR bind, async.
     pub evd_stream_merging_supported: [[bool; 6]; 6],
-    /// True if SRQs exist.
+    /// True if the provider supports SRQs.
     pub srq_supported: bool,
-    /// Watermarks, a hex digit each: 0x1 SRQ low, 0x10 EP soft high, 0x100 EP hard high.
+    /// Supported watermarks, one hex digit each: 0x1 SRQ low, 0x10 EP soft high, 0x100 EP hard high.
     pub srq_watermarks_supported: u32,
     /// True if an endpoint and its SRQ may be in different PZs.
     pub srq_ep_pz_difference_supported: bool,
-    /// Counters of an SRQ, a hex digit each: 0x1 available, 0x10 outstanding.
+    /// Supported counters of an SRQ, one hex digit each: 0x1 available, 0x10 outstanding.
     pub srq_info_supported: u32,
-    /// Counters of an endpoint's receives, a hex digit each.
+    /// Supported counters of an endpoint's receives, one hex digit each.
     pub ep_recv_info_supported: u32,
-    /// True if the `lmr_sync` calls are needed.
+    /// True if the consumer must make the `lmr_sync` calls.
     pub lmr_sync_req: bool,
-    /// True if DTO errors are always reported by an event, never by the post's return.
+    /// True if an event always reports a DTO error, and the return value of the post never does.
     pub dto_async_return_guaranteed: bool,
-    /// True if the sink of an RDMA Read needs the right of remote write.
+    /// True if the sink of an RDMA Read needs the remote write privilege.
     pub rdma_write_for_rdma_read_req: bool,
 }
 
-/// Private data a consumer may give, in bytes; DAT asks for at least 64.
+/// Maximum length of a consumer's private data, in bytes. DAT requires at least 64.
 pub(crate) const MAX_PRIVATE_DATA: usize = 64;
-/// Private data for an RDMA-CM port, whose header takes 36 bytes of the REQ's 92 (IBTA volume 1, annex A11).
+/// Maximum length of private data towards an RDMA CM port, in bytes: the IP header takes 36 of the REQ's 92 bytes
+/// (IBTA volume 1, annex A11).
 pub(crate) const MAX_PRIVATE_DATA_TO_PORT: usize = 56;
 
 impl ProviderAttr {
@@ -243,12 +245,12 @@ impl ProviderAttr {
     }
 }
 
-/// Returns the address that a GID stands for: `::ffff:a.b.c.d` is IPv4.
+/// Returns the IP address that a GID encodes; `::ffff:a.b.c.d` is IPv4.
 pub(crate) fn address_of(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }
 
-/// Returns the GID of an address.
+/// Returns the GID that encodes an IP address.
 pub(crate) fn gid_of(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

@@ -1,14 +1,14 @@
-//! Errors of refused calls: `DAT_RETURN`, its type, its subtype, and a reason in words.
+//! Errors of refused calls: `DAT_RETURN` with its type and subtype, and a sentence with the reason.
 //!
 //! A `DAT_RETURN` is one 32-bit number: class in bits 31:30, type in 29:16, subtype in 15:0
 //! (`dat_error.h`, DAT 1.2). Success is exactly 0 and is no error, so it is not a value here; every
-//! [`DatError`] has the error class. The type is what the man pages promise. The subtype is advice:
+//! [`DatError`] has the error class. The man pages specify the type. The subtype only gives a hint:
 //! it names the argument at fault (`DAT_INVALID_ARGn`, counted in the C prototype from 1) or the
 //! state the object was in.
 //!
-//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, one sentence for a person, and
-//! two numbers if a limit was exceeded. Comparisons ignore them. An error without a sentence prints the meaning of
-//! its subtype. The *device's* error text is longer and is kept by the IA ([`crate::Ia::last_device_error`]).
+//! In addition, a [`DatError`] may contain the name of the Rust argument at fault, one sentence for the user, and two
+//! numbers if a limit was exceeded. Comparisons ignore these. An error without a sentence prints the meaning of its
+//! subtype. The *device's* error text is longer; the IA keeps it ([`crate::Ia::last_device_error`]).
 
 pub(crate) mod lasting;
 mod left;
@@ -32,7 +32,7 @@ macro_rules! numbered {
         }
 
         impl $name {
-            /// Every value.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Returns the name in `dat_error.h`.
@@ -57,7 +57,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// The type part of a `DAT_RETURN` (`DAT_RETURN_TYPE`), in place: bits 29:16.
+    /// The type part of a `DAT_RETURN` (`DAT_RETURN_TYPE`), unshifted: bits 29:16.
     ReturnType: u32 {
         Abort = 0x0001_0000 "DAT_ABORT",
         ConnQualInUse = 0x0002_0000 "DAT_CONN_QUAL_IN_USE",
@@ -84,7 +84,7 @@ numbered! {
 }
 
 numbered! {
-    /// The subtype part of a `DAT_RETURN` (`DAT_RETURN_SUBTYPE`), 1.2 numbering.
+    /// The subtype part of a `DAT_RETURN` (`DAT_RETURN_SUBTYPE`), with the numbers of DAT 1.2.
     Subtype: u16 {
         None = 0 "DAT_NO_SUBTYPE",
         Interrupted = 1 "DAT_SUB_INTERRUPTED",
@@ -201,15 +201,15 @@ pub struct DatError {
     excess: Option<Excess>,
 }
 
-/// An amount over its limit; or the objects left ([`Left`]), which set [`LEFT`] in `allowed`. The first number is
-/// never 0, so that `Option<Excess>` takes no more room.
+/// An amount requested and its limit. Or the counts of the objects left ([`Left`]); then bit [`LEFT`] is set in
+/// `allowed`. `asked` is never 0, so that `Option<Excess>` needs no additional memory.
 #[derive(Clone, Copy)]
 struct Excess {
     asked: NonZeroU64,
     allowed: u64,
 }
 
-/// Bit that no limit has.
+/// Bit that is set in no limit. It marks an `Excess` that holds the counts of objects left.
 const LEFT: u64 = 1 << 63;
 
 impl DatError {
@@ -217,7 +217,7 @@ impl DatError {
     const CLASS_MASK: u32 = 0xc000_0000;
     const TYPE_MASK: u32 = 0x3fff_0000;
 
-    /// Makes an error without a sentence.
+    /// Creates an error without a sentence.
     #[must_use]
     pub const fn new(kind: ReturnType, subtype: Subtype) -> Self {
         Self {
@@ -229,7 +229,7 @@ impl DatError {
         }
     }
 
-    /// Renames the argument in the error of a call.
+    /// Replaces the name of the argument at fault, if the error has one.
     #[must_use]
     pub(crate) const fn naming(mut self, argument: &'static str) -> Self {
         if !self.argument.is_empty() {
@@ -238,14 +238,14 @@ impl DatError {
         self
     }
 
-    /// Adds a sentence that a person can act on.
+    /// Adds a sentence for the user, who can act on it.
     #[must_use]
     pub const fn because(mut self, detail: &'static str) -> Self {
         self.detail = detail;
         self
     }
 
-    /// Adds the amount requested, and the limit.
+    /// Adds the amount requested and its limit.
     #[must_use]
     pub(crate) const fn over(mut self, asked: u64, allowed: u64) -> Self {
         self.excess = match NonZeroU64::new(asked) {
@@ -258,7 +258,7 @@ impl DatError {
         self
     }
 
-    /// Adds the objects that are left in the object to be ended.
+    /// Adds the counts of the objects that are left in the object to be closed.
     #[must_use]
     pub(crate) fn with_left(mut self, left: Left) -> Self {
         let (first, second) = left.packed();
@@ -269,7 +269,7 @@ impl DatError {
         self
     }
 
-    /// Returns the objects that are left, if they are the reason for the refusal.
+    /// Returns the counts of the objects left, if these are the reason for the refusal.
     fn left(self) -> Option<Left> {
         match self.excess {
             Some(Excess { asked, allowed }) if allowed & LEFT != 0 => {
@@ -291,8 +291,8 @@ impl DatError {
         self.subtype
     }
 
-    /// Returns the name of the argument of the Rust call that is at fault; `None` if none is. (The subtype counts the
-    /// arguments of the C prototype.)
+    /// Returns the name of the Rust argument that is at fault; `None` if none is. (The subtype counts the arguments of
+    /// the C prototype.)
     #[must_use]
     pub const fn argument(self) -> Option<&'static str> {
         if self.argument.is_empty() {
@@ -308,7 +308,7 @@ impl DatError {
         self.detail
     }
 
-    /// Returns the amount requested and the limit, if that was the reason for the refusal.
+    /// Returns the amount requested and its limit, if the amount was the reason for the refusal.
     #[must_use]
     pub const fn excess(self) -> Option<(u64, u64)> {
         match self.excess {
@@ -317,7 +317,8 @@ impl DatError {
         }
     }
 
-    /// Returns the text of an error without a sentence: the meaning of its subtype, or else of its type.
+    /// Returns the text for an error without a sentence: the meaning of its subtype, or of its type if it has no
+    /// subtype.
     const fn meaning(self) -> &'static str {
         if matches!(self.subtype, Subtype::None) {
             self.kind.meaning()
@@ -326,15 +327,15 @@ impl DatError {
         }
     }
 
-    /// Returns the error without its sentence: names, number, and the argument at fault.
+    /// Returns the error without its sentence, to be printed: names, number, and the argument at fault.
     pub fn names(self) -> impl fmt::Display {
         Names(self)
     }
 
-    /// Returns the `DAT_RETURN`.
+    /// Returns the `DAT_RETURN` number.
     #[must_use]
     pub const fn code(self) -> u32 {
-        // CAST: widening; both parts keep to their bits.
+        // CAST: widening; type and subtype have separate bits.
         Self::CLASS_ERROR | self.kind.value() | self.subtype.value() as u32
     }
 
@@ -379,7 +380,7 @@ impl fmt::Display for Names {
     }
 }
 
-/// Two errors are equal when their numbers are.
+/// Two errors are equal if their `DAT_RETURN` numbers are equal. All other members are ignored.
 impl PartialEq for DatError {
     fn eq(&self, other: &Self) -> bool {
         self.code() == other.code()
@@ -499,7 +500,7 @@ mod tests {
         for (number, subtype) in Subtype::ALL.iter().enumerate() {
             assert_eq!(usize::from(subtype.value()), number);
         }
-        // The corners, against dat_error.h.
+        // Boundary values, taken from dat_error.h.
         assert_eq!(Subtype::HandleSrq.value(), 25);
         assert_eq!(Subtype::Arg1.value(), 36);
         assert_eq!(Subtype::StateEpUnconnected.value(), 46);

@@ -18,19 +18,19 @@ pub enum Event {
     RmrBind(RmrBindCompletion),
     /// A peer wants to connect.
     ConnectionRequest(ConnectionRequest),
-    /// A connection, or the attempt at one, has changed.
+    /// The state of a connection, or of a connection attempt, has changed.
     Connection(ConnectionEvent),
-    /// An asynchronous error.
+    /// An asynchronous error, or a change on the network.
     Async(AsyncEvent),
     /// An event that the consumer posted with `evd_post_se`.
     Software(SoftwareEvent),
 }
 
 impl Event {
-    /// Content of an unused queue entry.
+    /// Placeholder for an unused queue entry.
     pub const NONE: Self = Self::Software(SoftwareEvent(0));
 
-    /// The `DAT_EVENT_NUMBER`.
+    /// Returns the `DAT_EVENT_NUMBER`.
     #[must_use]
     pub const fn number(&self) -> u32 {
         match self {
@@ -48,14 +48,14 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DtoCompletion {
-    /// The endpoint it ran on; for a buffer of an SRQ the endpoint that took it. Stale if the
-    /// endpoint was freed before its completions were dequeued.
+    /// The endpoint of the operation. For a buffer of an SRQ: the endpoint that took the buffer. The handle is stale if
+    /// the endpoint was freed before its completions were dequeued.
     pub ep: EpHandle,
-    /// The cookie as posted.
+    /// The cookie given to the post.
     pub cookie: DtoCookie,
-    /// Bytes moved; meaningless unless `status` is success.
+    /// Number of bytes transferred; meaningless unless `status` is success.
     pub transferred_length: u64,
-    /// How it ended.
+    /// Result of the operation.
     pub status: DtoStatus,
     /// True for Send, RDMA Read and RDMA Write, false for Receive. (Not in `DAT_EVENT`.)
     pub request: bool,
@@ -71,18 +71,18 @@ impl DtoCompletion {
     }
 }
 
-// Each dequeue copies one, so its size counts.
+// Each dequeue copies an event, so its size affects the speed.
 static_assertions::const_assert_eq!(size_of::<Event>(), 40);
 
 /// A finished bind (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RmrBindCompletion {
-    /// The RMR. Stale if it was freed before the completion was dequeued.
+    /// The RMR. The handle is stale if the RMR was freed before the completion was dequeued.
     pub rmr: RmrHandle,
-    /// The cookie as posted.
+    /// The cookie given to the bind.
     pub cookie: RmrCookie,
-    /// Success, flushed, or failed.
+    /// Result of the bind: success, flushed, or failed.
     pub status: DtoStatus,
     /// The device's syndrome and vendor syndrome; zero on success. (Not in `DAT_EVENT`.)
     pub syndrome: (u8, u8),
@@ -92,7 +92,7 @@ pub struct RmrBindCompletion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionRequest {
-    /// The PSP at which it arrived; `None` for an RSP, which is spent.
+    /// The PSP at which the request arrived; `None` for an RSP, because an RSP accepts one request only.
     pub psp: Option<PspHandle>,
     /// The connection qualifier of the request.
     pub conn_qual: ConnQual,
@@ -100,8 +100,8 @@ pub struct ConnectionRequest {
     pub cr: CrHandle,
 }
 
-/// A change of a connection's state (`DAT_CONNECTION_EVENT_DATA`). [`crate::Ia::ep_private_data`] returns its private
-/// data.
+/// A change of a connection's state (`DAT_CONNECTION_EVENT_DATA`). [`crate::Ia::ep_private_data`] returns the private
+/// data that came with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionEvent {
@@ -109,8 +109,8 @@ pub struct ConnectionEvent {
     pub kind: ConnectionEventKind,
     /// The endpoint of the connection.
     pub ep: EpHandle,
-    /// Bytes of private data: on the active side's ESTABLISHED those of the accept; on PEER_REJECTED those of the
-    /// rejection, if it had any ([`crate::Ia::cr_reject_with`]); else 0.
+    /// Number of bytes of private data. With ESTABLISHED on the active side: those of the accept. With PEER_REJECTED:
+    /// those of the rejection, if it had any ([`crate::Ia::cr_reject_with`]). Otherwise 0.
     pub private_data_size: usize,
 }
 
@@ -122,7 +122,7 @@ pub enum ConnectionEventKind {
     Established = 0x04001,
     /// The peer's program rejected the request.
     PeerRejected = 0x04002,
-    /// No program listens there, or a connection manager on the way rejected the request.
+    /// Either no program listens at the qualifier, or a connection manager on the way rejected the request.
     NonPeerRejected = 0x04003,
     /// The connection of an accepted request was not established.
     AcceptCompletionError = 0x04004,
@@ -137,7 +137,7 @@ pub enum ConnectionEventKind {
 }
 
 impl ConnectionEventKind {
-    /// Returns whether private data of the peer can come with it.
+    /// Returns whether private data of the peer can come with an event of this kind.
     #[must_use]
     pub const fn has_private_data(self) -> bool {
         match self {
@@ -158,32 +158,33 @@ impl ConnectionEventKind {
     }
 }
 
-/// An asynchronous error and its object (`DAT_ASYNCH_ERROR_EVENT_DATA`).
+/// An asynchronous event and its object (`DAT_ASYNCH_ERROR_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// An event was lost because this EVD was full, or its completion queue is unusable.
     EvdOverflow(EvdHandle),
-    /// The IA is unusable: its device is dead, or the system wants it back. The program should close it.
+    /// The IA is unusable: its device is dead, or the system has requested the device back. The program should close
+    /// the IA.
     IaCatastrophic,
-    /// This endpoint, not only its connection, is broken.
+    /// This endpoint itself is broken, not only its connection.
     EpBroken(EpHandle),
     /// This SRQ had an error inside the provider.
     SrqError(SrqHandle),
-    /// This SRQ has fewer buffers than its low watermark. No error. DAT 1.2 has a reason for it but no number, so the
-    /// number is ours.
+    /// This SRQ has fewer buffers than its low watermark. This is no error. DAT 1.2 defines a reason for it but no
+    /// event number, so the number is ours.
     SrqLowWatermark(SrqHandle),
-    /// This endpoint has more receive buffers than its soft high watermark. No error, and a number of ours, as for
-    /// the low watermark.
+    /// This endpoint has more receive buffers than its soft high watermark. This is no error, and the number is ours,
+    /// as for the low watermark.
     EpSoftHighWatermark(EpHandle),
     /// An error inside the provider.
     ProviderInternalError,
-    /// A change on the network. No error; the numbers are ours ([`NetworkEvent::number`]).
+    /// A change on the network. This is no error; the event numbers are ours ([`NetworkEvent::number`]).
     Network(NetworkEvent),
 }
 
 /// A change of the port, of an address of the adapter, or of a neighbour. The program need not react: connections
-/// that end because of it have events of their own. If the asynchronous EVD is half full these events are dropped, so
-/// that errors still find room.
+/// that end because of the change have events of their own. If the asynchronous EVD is half full, these events are
+/// dropped, so that errors still fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkEvent {
@@ -191,9 +192,9 @@ pub enum NetworkEvent {
     PortDown,
     /// The port is up.
     PortUp {
-        /// Its speed in Mb/s, if the device says.
+        /// Speed of the port in Mb/s, if the device reports it.
         megabits: Option<u32>,
-        /// Its MTU in bytes, as IP counts it, if the device says.
+        /// MTU of the port in bytes, as IP counts it, if the device reports it.
         mtu: Option<u32>,
     },
     /// An address was added to the adapter.
@@ -208,21 +209,21 @@ pub enum NetworkEvent {
         /// MAC of the other station.
         mac: [u8; 6],
         /// True if the address was newly added and now belongs to the other station: it is not used until it is added
-        /// again, or the link has been down. False if we defend the address (RFC 5227, 2.4).
+        /// again, or until the link has gone down and up. False if we defend the address (RFC 5227, 2.4).
         lost: bool,
     },
     /// The MAC of a neighbour has changed. Existing connections keep sending to the old MAC; new ones use the new
     /// one.
     NeighbourMoved {
-        /// The neighbour.
+        /// Address of the neighbour.
         address: IpAddr,
-        /// Its new MAC.
+        /// New MAC of the neighbour.
         mac: [u8; 6],
     },
-    /// No station answers for a neighbour's address.
+    /// No station answers for the address of a neighbour.
     NeighbourLost(IpAddr),
-    /// The adapter was opened without taking part in the network, although it was configured to do so if possible.
-    /// Peers are looked up among the configured neighbours only.
+    /// The adapter does not take part in the network, although it was configured to do so if possible. Peers are
+    /// searched among the configured neighbours only.
     NotJoined,
 }
 
@@ -284,7 +285,7 @@ impl core::fmt::Display for NetworkEvent {
 }
 
 impl AsyncEvent {
-    /// Returns the object of the error; `None` if it is the adapter.
+    /// Returns the object of the event; `None` if it is the adapter.
     #[must_use]
     pub fn object(&self) -> Option<AnyHandle> {
         match *self {
@@ -309,7 +310,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The `reason` member: DAT_EVD_OVERFLOW_ERROR, DAT_IA_CATASTROPHIC_ERROR,
+    /// Returns the `reason` member: DAT_EVD_OVERFLOW_ERROR, DAT_IA_CATASTROPHIC_ERROR,
     /// DAT_EP_TRANSFER_TO_ERROR, DAT_SRQ_TRANSFER_TO_ERROR, DAT_IA_OTHER_ERROR,
     /// DAT_SRQ_LOW_WATERMARK_EVENT, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT.
     #[must_use]
@@ -326,6 +327,6 @@ impl AsyncEvent {
     }
 }
 
-/// An event posted by the consumer: the posted word (`DAT_SOFTWARE_EVENT_DATA`).
+/// An event posted by the consumer (`DAT_SOFTWARE_EVENT_DATA`). It holds the 64-bit word that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftwareEvent(pub u64);

@@ -1,9 +1,9 @@
-//! Handles: the consumer's names for objects of an IA.
+//! Handles: the consumer's identifiers for objects of an IA.
 //!
-//! Every object lives in a table of its [`Ia`](crate::Ia). A handle holds its place there, the generation of that
-//! place, and the number of the IA. So a freed handle, or one of another IA, is recognised and refused with
-//! DAT_INVALID_HANDLE, and no handle can name a wrong object. Handles are small and `Copy`. There is no null handle;
-//! use `Option`.
+//! Every object is an entry in a table of its [`Ia`](crate::Ia). A handle holds the index of the entry, the entry's
+//! generation, and the number of the IA. So a freed handle, or one of another IA, is recognised and refused with
+//! DAT_INVALID_HANDLE, and no handle can refer to a wrong object. Handles are small and `Copy`. There is no null
+//! handle; use `Option`.
 
 use slotmap::Key;
 
@@ -21,16 +21,16 @@ macro_rules! handles {
             }
 
             impl $handle {
-                /// Returns the handle as two numbers, for tables that keep handles of all kinds: place and
-                /// generation, and the IA.
+                /// Returns the handle as two numbers, for tables that keep handles of all kinds: the index with its
+                /// generation, and the number of the IA.
                 #[inline]
                 #[must_use]
                 pub fn to_raw(self) -> (u64, u32) {
                     (self.key.data().as_ffi(), self.ia)
                 }
 
-                /// Makes a handle from these numbers. Numbers that came from no handle make a handle of nothing, or
-                /// of another object of this kind; no IA has the number 0.
+                /// Makes a handle from these two numbers. Numbers that came from no handle make a handle that refers to
+                /// no object, or to another object of this kind. No IA has the number 0.
                 #[inline]
                 #[must_use]
                 pub fn from_raw(key: u64, ia: u32) -> Self {
@@ -50,35 +50,35 @@ macro_rules! handles {
 }
 
 handles! {
-    /// Names a Protection Zone.
+    /// Handle of a Protection Zone.
     PzHandle over PzKey;
-    /// Names a Local Memory Region.
+    /// Handle of a Local Memory Region.
     LmrHandle over LmrKey;
-    /// Names a Remote Memory Region.
+    /// Handle of a Remote Memory Region.
     RmrHandle over RmrKey;
-    /// Names an Event Dispatcher.
+    /// Handle of an Event Dispatcher.
     EvdHandle over EvdKey;
-    /// Names an Endpoint.
+    /// Handle of an Endpoint.
     EpHandle over EpKey;
-    /// Names a Shared Receive Queue.
+    /// Handle of a Shared Receive Queue.
     SrqHandle over SrqKey;
-    /// Names a Public Service Point.
+    /// Handle of a Public Service Point.
     PspHandle over PspKey;
-    /// Names a Connection Request.
+    /// Handle of a Connection Request.
     CrHandle over CrKey;
-    /// Names a Consumer Notification Object.
+    /// Handle of a Consumer Notification Object.
     CnoHandle over CnoKey;
-    /// Names a Reserved Service Point.
+    /// Handle of a Reserved Service Point.
     RspHandle over RspKey;
 }
 
-/// Returns the table index of a key: the `owner` for a provider, and the label of a PZ.
+/// Returns the table index of a key. Providers get it as the `owner`, and a PZ as its label.
 pub(crate) fn index_of(key: impl Key) -> u32 {
     // CAST: slotmap keeps the index in the low half of the 64 bits.
     (key.data().as_ffi() & 0xffff_ffff) as u32
 }
 
-/// Kind of the object that a handle names (`DAT_HANDLE_TYPE`).
+/// Kind of the object that a handle refers to (`DAT_HANDLE_TYPE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum HandleType {
@@ -123,7 +123,7 @@ macro_rules! any_handle {
         })*
 
         impl AnyHandle {
-            /// Returns the kind.
+            /// Returns the kind of the object.
             #[must_use]
             pub const fn handle_type(self) -> HandleType {
                 match self {

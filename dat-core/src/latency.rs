@@ -1,20 +1,20 @@
-//! Histogram of times, in plain words of memory.
+//! Histogram of times, in a fixed array of counters.
 //!
-//! The scale is logarithmic, with 8 places to each power of two. So a time is known to one part in eight, from the
-//! first nanosecond to [`LONGEST`], in a fixed number of words. Places only grow, as counters do: for the times
-//! between two readings, take the difference.
+//! The scale is logarithmic, with 8 buckets for each power of two. So a time is known with a precision of one eighth,
+//! from 1 ns to [`LONGEST`]. Counts of buckets only grow: for the times between two readings, subtract the readings.
 
 use crate::provider::Nanos;
 
-/// Number of places for each power of two.
+/// Number of buckets for each power of two.
 const PARTS: usize = 8;
-/// Number of bits of a place's number within its power of two.
+/// Number of bits of a bucket's index within its power of two.
 const PART_BITS: u32 = PARTS.ilog2();
-/// Number of powers of two that are told apart: times longer than [`LONGEST`] all count in the last place.
+/// Number of powers of two that the histogram distinguishes. All times longer than [`LONGEST`] count in the last
+/// bucket.
 const POWERS: usize = 36;
-/// End of the last place, in nanoseconds: 69 s.
+/// Upper bound of the last bucket, in nanoseconds: 69 s.
 pub const LONGEST: Nanos = 1 << POWERS;
-/// Number of places: the times of the first power have one each.
+/// Number of buckets. Times below `PARTS` ns have one bucket each.
 const PLACES: usize = (POWERS - PART_BITS as usize + 1) * PARTS;
 
 /// Histogram of times.
@@ -34,13 +34,13 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Adds one time.
+    /// Adds one time, in nanoseconds.
     pub fn add(&mut self, took: Nanos) {
         self.places[place(took)] += 1;
         self.sum = self.sum.saturating_add(took);
     }
 
-    /// Returns the number of times.
+    /// Returns the number of times added.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.places.iter().sum()
@@ -52,8 +52,8 @@ impl Histogram {
         self.sum
     }
 
-    /// Returns the places that are not empty: the time that ends the place, in nanoseconds, and its count. A place
-    /// begins at the end of the one before.
+    /// Returns the buckets that are not empty: the upper bound of the bucket, in nanoseconds, and its count. A bucket
+    /// begins at the upper bound of the previous bucket.
     pub fn places(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let places = self.places.iter().enumerate();
         places
@@ -68,7 +68,7 @@ impl core::fmt::Debug for Histogram {
     }
 }
 
-/// Returns the place of a time.
+/// Returns the index of the bucket of a time.
 fn place(took: Nanos) -> usize {
     // CAST: below `LONGEST`, which has 36 bits.
     let took = took.min(LONGEST - 1) as usize;
@@ -79,7 +79,7 @@ fn place(took: Nanos) -> usize {
     (shift as usize) * PARTS + (took >> shift)
 }
 
-/// Returns the first time beyond a place.
+/// Returns the upper bound of a bucket: the shortest time that is beyond the bucket.
 const fn end(place: usize) -> Nanos {
     let next = place + 1;
     if next <= PARTS {

@@ -1,27 +1,29 @@
-//! DAT 1.2 as a model: the objects of uDAPL, their checks, states, events and return codes, and the
-//! InfiniBand connection manager, over any device that implements [`provider::Provider`].
+//! Model of DAT 1.2: the objects of uDAPL, their checks, states, events and return codes, and the InfiniBand connection
+//! manager, over any device that implements [`provider::Provider`].
 //!
-//! An [`Ia`] is an opened adapter and owns everything else. Calls are methods with DAT's names; handles are small
-//! copies. A call's error is a [`DatError`], with the number DAT gives it.
+//! An [`Ia`] is an opened adapter and owns all other objects. Calls are methods with DAT's names; handles are small
+//! copyable values. The error of a call is a [`DatError`], with the number that DAT gives it.
 //!
-//! Three floors, each of which knows those below it only:
+//! The crate has three layers, each of which knows only the layers below it:
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | `ia::call` | the part of a DAT call that concerns several objects, by group of manual pages; completions, housekeeping, closing |
-//! | `ia`, `adapter` | the tables that own the objects: of one instance, and those shared by the instances of an adapter |
-//! | `object` | the objects, one each: state, and the rules that concern it alone |
+//! | `ia::call` | the parts of DAT calls that concern several objects; completions, housekeeping, closing |
+//! | `ia`, `adapter` | the tables that own the objects: of one instance, or shared by the instances of an adapter |
+//! | `object` | the objects, one module each: state, and the rules that concern the object alone |
 //!
-//! They stand on modules without state:
+//! `ia::call` has one module for each group of manual pages.
 //!
-//! | module | is |
+//! The layers use modules without state of their own:
+//!
+//! | module | contents |
 //! |---|---|
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //! | [`provider`] | the interface to the device |
-//! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | arguments and answers |
-//! | `handle`, `slots` | names of objects, and their look-up |
+//! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | arguments and results |
+//! | `handle`, `slots` | handles of objects, and their look-up |
 //!
-//! This crate knows no device, no clock, no socket, no thread.
+//! This crate uses no particular device, no clock, no socket and no thread.
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
@@ -95,7 +97,7 @@ pub use types::{
     MemPrivFlags, PspFlags, Qos, RmrCookie, Timeout,
 };
 
-/// Endpoints: attributes, states, and answers of calls.
+/// Endpoints: attributes, states, and results of calls.
 pub mod ep {
     pub use crate::ia::call::ep::holding::EpRecvParam;
     pub use crate::ia::call::ep::modify::EpChange;
@@ -103,13 +105,13 @@ pub mod ep {
     pub use crate::object::ep::{DRAIN_TIMEOUT, attr, cause, evds, state, transport};
 }
 
-/// Event dispatchers: their mode, and answers of calls.
+/// Event dispatchers: their mode, and results of calls.
 pub mod evd {
     pub use crate::ia::call::evd::EvdParam;
     pub use crate::object::evd::mode;
 }
 
-/// Shared receive queues: their states, and arguments and answers of calls.
+/// Shared receive queues: their states, and arguments and results of calls.
 pub mod srq {
     pub use crate::ia::call::srq::{SrqAttr, SrqParam};
     pub use crate::object::srq::state;
@@ -122,7 +124,7 @@ pub mod recorder {
     };
 }
 
-/// The posts, on the fast path and on the ordered path.
+/// Post operations. A post takes the fast path if it can, otherwise the ordered path.
 pub mod post {
     pub use crate::ia::call::ep::post::Post;
     pub use crate::object::ep::extension::{

@@ -1,8 +1,8 @@
 //! Limits on the log lines that a peer, or an unknown host on the network, can cause.
 //!
-//! Without a limit, a host that sends often enough could fill a disk with log lines. Each kind of such line has a
-//! budget: the first [`LINES`] within [`PERIOD`] are written, the others are counted. The first line of the kind that
-//! is written after that tells the number of those that were not.
+//! Without a limit, a host that sends often enough could fill a disk with log lines. Each kind of line has a budget:
+//! the first [`LINES`] lines within [`PERIOD`] are written, the others are only counted. The next line of the kind that
+//! is written reports the number of lines that were not written.
 
 use core::time::Duration;
 
@@ -10,23 +10,23 @@ use crate::provider::Nanos;
 
 /// Number of lines of a kind that are written within a period.
 pub const LINES: u32 = 8;
-/// Duration of a period, from its first line on.
+/// Duration of a period, measured from its first line.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
 /// The budget of one kind of line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogBudget {
-    /// End of the period; 0 before the first one.
+    /// End of the current period; 0 before the first period.
     over_at: Nanos,
     /// Number of lines written in the period.
     written: u32,
-    /// Number of lines not written since the last one that was.
+    /// Number of suppressed lines since the last written line.
     unlogged: u64,
 }
 
 impl LogBudget {
-    /// Returns the number of lines of its kind that were not written since the last one that was; `None` if this line
-    /// is not to be written either.
+    /// Returns the number of lines of this kind that were suppressed since the last written line. Returns `None` if
+    /// this line must be suppressed, too.
     pub fn take(&mut self, now: Nanos) -> Option<u64> {
         if now >= self.over_at {
             let period = u64::try_from(PERIOD.as_nanos()).unwrap_or(u64::MAX);

@@ -1,24 +1,23 @@
 //! The traits that a provider implements.
 //!
-//! DAT decides *whether* a call is legal and *what* an event means; a provider owns queues, keys and a wire. Nothing
-//! is translated twice at the boundary between them: the provider gets a data transfer operation as the DAT request
-//! it is, and encodes its work queue entry from that. The traits are used with static dispatch only; `udapl`
-//! instantiates them once.
+//! This crate decides *whether* a call is legal and *what* an event means; a provider owns queues, keys and the
+//! connection to the wire. No data is translated twice at the boundary between them: the provider gets a data transfer
+//! operation in the form of the DAT request, and encodes its work queue entry from that. The traits are used with
+//! static dispatch only; `udapl` instantiates them once.
 //!
-//! Ownership: `dat-core` owns the provider's queue objects ([`Provider::Qp`] inside the endpoint,
-//! [`Provider::Cq`] inside the event dispatcher, [`Provider::Srq`] inside the shared receive queue),
-//! so that posting and polling touch the object at hand and nothing else. Commands that change the
-//! device go through the provider itself.
+//! Ownership: `dat-core` owns the provider's queue objects ([`Provider::Qp`] inside the endpoint, [`Provider::Cq`]
+//! inside the event dispatcher, [`Provider::Srq`] inside the shared receive queue). So posting and polling touch only
+//! the object concerned. Commands that change the device go through the provider itself.
 //!
-//! Endings: a call that ends an object succeeds only if the device no longer uses anything of the object. If the
-//! device *refuses*, the object stays as it was, and the call may be repeated. If the device does not *answer*, the
-//! provider stops it, so that it reaches no memory at all. From then on every such call is carried out on the host
-//! alone and succeeds (except if the device could not be stopped). Where a call cannot report a failure, `dat-core`
-//! has the device stopped ([`Provider::stop`]). Dropping a provider stops its device.
+//! Destruction: a call that destroys an object succeeds only if the device no longer uses any part of the object. If
+//! the device *refuses*, the object is unchanged, and the call may be repeated. If the device does not *answer*, the
+//! provider stops the device, so that the device reaches no memory at all. From then on every such call works on the
+//! host alone and succeeds (except if the device could not be stopped). Where a call cannot report a failure,
+//! `dat-core` stops the device ([`Provider::stop`]). Dropping a provider stops its device.
 //!
 //! Hot path: [`QueuePair::post_request`], [`QueuePair::post_recv`], [`SharedReceiveQueue::post_recv`],
-//! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
-//! call no kernel and wait for nothing.
+//! [`CompletionQueue::poll`] and the two `complete` functions. They do not allocate, take locks, call the kernel or
+//! wait.
 
 pub use rdma_types::{
     DataSegment, InlineError, MadAddress, Path, Plain, PostedRecv, QueueFull, QueuePairCounts,
@@ -34,22 +33,22 @@ use std::sync::Arc;
 /// Nanoseconds since an arbitrary origin, from the provider's clock.
 pub type Nanos = u64;
 
-/// Wakes an instance that may be asleep, from any thread.
+/// A function that wakes an instance, which may be asleep. Any thread may call it.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
-/// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
+/// Longest segment that a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
 pub(crate) const MAX_SEGMENT: u32 = 0x7fff_ffff;
-/// [`MAX_SEGMENT`] in the type of DAT's lengths.
+/// Value of [`MAX_SEGMENT`] in the integer type of DAT's lengths.
 pub(crate) const MAX_SEGMENT_BYTES: u64 = MAX_SEGMENT as u64;
 
-/// A finished data transfer operation.
+/// A completed data transfer operation or bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The cookie given at the post, unchanged.
+    /// Cookie given at the post, unchanged.
     pub cookie: u64,
     /// Status of the operation.
     pub status: DtoStatus,
-    /// Bytes transferred; meaningless unless `status` is success.
+    /// Number of bytes transferred; meaningless unless `status` is success.
     pub transferred: u64,
     /// True for Send, RDMA Read, RDMA Write and binds; false for receives.
     pub request: bool,
@@ -57,16 +56,16 @@ pub struct Completion {
     pub bind: bool,
     /// True for a request that the library posted for itself ([`QueuePair::post_own`]).
     pub own: bool,
-    /// The UNSIGNALLED choice made at the post.
+    /// True if the post chose UNSIGNALLED.
     pub unsignalled: bool,
-    /// Receives: the peer's Send carried the solicited bit.
+    /// True for a receive if the peer's Send had the solicited bit set.
     pub solicited: bool,
-    /// The device's error codes, or the data that came with a message.
+    /// Error codes of the device, or the data that arrived with a message.
     pub detail: DtoDetail,
 }
 
 impl Completion {
-    /// Returns the completion of a DTO that was cut off by the end of its connection or of its device.
+    /// Returns the completion of a DTO that was flushed because its connection ended or its device died.
     #[must_use]
     pub const fn flushed(cookie: u64, request: bool, unsignalled: bool) -> Self {
         Self {
@@ -83,16 +82,16 @@ impl Completion {
     }
 }
 
-/// A completion queue entry as read from the device: private copy, nothing in it is trusted yet.
+/// A private copy of a completion queue entry that was read from the device. No field of it is trusted yet.
 pub trait CompletionEntry {
-    /// The owner number given when the queue pair was created.
+    /// Returns the owner number that was given when the queue pair was created.
     fn owner(&self) -> u32;
-    /// True for the request queue, false for the receive side.
+    /// Returns true for an entry of the request queue, false for an entry of the receive queue.
     fn is_request(&self) -> bool;
 }
 
-/// Reasons why a dequeue must not go straight to the completion queue: their number, and a flag for the turn of
-/// others.
+/// Obstacles of an EVD: reasons why a dequeue must not poll the completion queue directly. Holds the number of reasons,
+/// and a flag that the rest of the IA must be polled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Obstacles(usize);
 
@@ -106,17 +105,17 @@ impl Obstacles {
         self.0 == 0
     }
 
-    /// Sets the number of reasons besides [`Obstacles::others_turn`].
+    /// Sets the number of reasons, except the flag of [`Obstacles::others_turn`].
     pub(crate) const fn count(&mut self, reasons: usize) {
         self.0 = self.0 & Self::OTHERS_TURN | reasons;
     }
 
-    /// Has the next dequeue poll the rest of the IA first.
+    /// Requires the next dequeue to poll the rest of the IA first.
     pub const fn others_turn(&mut self) {
         self.0 |= Self::OTHERS_TURN;
     }
 
-    /// Returns whether it was the turn of the rest of the IA, and clears the flag.
+    /// Returns whether the next dequeue must poll the rest of the IA, and clears the flag.
     pub(crate) const fn is_others_turn(&mut self) -> bool {
         let turn = self.0 & Self::OTHERS_TURN != 0;
         self.0 &= !Self::OTHERS_TURN;
@@ -124,20 +123,21 @@ impl Obstacles {
     }
 }
 
-/// The completion queue entry of a provider.
+/// Type of a provider's completion queue entries.
 pub(crate) type Entry<P> = <<P as Provider>::Cq as CompletionQueue>::Entry;
 
 /// A completion queue.
 pub trait CompletionQueue {
-    /// Type of its entries.
+    /// Type of the queue's entries.
     type Entry: CompletionEntry;
     /// Returns a copy of the next entry, if the device has written one. The entry stays in the queue; an untrusted
-    /// device may have changed it by the next call.
+    /// device may change it before the next call.
     fn peek(&self) -> Option<Self::Entry>;
-    /// Consumes the entry that [`CompletionQueue::peek`] has just returned. Once in many entries this sets an
-    /// obstacle: a caller that only takes available entries should then poll all other sources.
+    /// Consumes the entry that [`CompletionQueue::peek`] has just returned. Once in many entries this call sets an
+    /// obstacle: a caller that takes only available entries must then poll all other sources.
     fn advance(&mut self, obstacles: &mut Obstacles);
-    /// Takes entries while there is one and `take` returns true. Returns true if no entry is left.
+    /// Consumes entries until the queue is empty or `take` returns false. Returns true if the queue is empty. An entry
+    /// for which `take` returns false stays in the queue.
     #[inline(always)]
     fn take_while(
         &mut self,
@@ -155,36 +155,35 @@ pub trait CompletionQueue {
     /// Takes the next entry, if the device has written one.
     fn poll(&mut self) -> Option<Self::Entry> {
         let entry = self.peek()?;
-        // A caller that drains a queue reaches its end anyway, so the turn of others needs no obstacle.
+        // A caller that drains the queue polls all other sources afterwards anyway, so the obstacle is discarded.
         self.advance(&mut Obstacles::default());
         Some(entry)
     }
-    /// Asks for one notification at the next entry (or the next solicited one). Entries already
-    /// there notify too, so the order is: arm, poll once more, sleep.
+    /// Requests one notification for the next entry (or the next solicited entry). Entries that are already in the
+    /// queue also cause a notification. So a caller arms, polls once more, and then sleeps.
     fn arm(&mut self, solicited_only: bool);
-    /// Returns whether the last requested notification is still outstanding, as far as the events processed so far
-    /// show.
+    /// Returns whether the last requested notification is still outstanding, according to the events processed so far.
     fn is_armed(&self) -> bool;
-    /// Returns when the device wrote the next entry, by the device's clock ([`Provider::since`]). `None`: there is no
-    /// entry, or the device reports no time.
+    /// Returns the time at which the device wrote the next entry, by the device's clock ([`Provider::since`]). Returns
+    /// `None` if there is no entry, or if the device reports no time.
     fn written(&self) -> Option<u64> {
         None
     }
     /// Returns the number of entries the queue can hold.
     fn capacity(&self) -> u32;
-    /// Returns the number of entries taken since creation, discarded ones included.
+    /// Returns the number of entries taken since creation, including discarded entries.
     fn taken(&self) -> u64;
 }
 
 /// A reliable connected queue pair.
 pub trait QueuePair {
-    /// Type of the entries of its completion queues.
+    /// Type of the entries of the queue pair's completion queues.
     type Entry: CompletionEntry;
-    /// Type of the memory windows it can bind.
+    /// Type of the memory windows that the queue pair can bind.
     type Window;
 
-    /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and must yield the same
-    /// items each time. Checks only for room: the caller has checked everything else.
+    /// Posts a request and rings the doorbell. `segments` is iterated once per WQE word written, and must yield the
+    /// same items each time. Checks only for free space in the queue: the caller has checked everything else.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
@@ -198,9 +197,9 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// Posts a request of one segment, the most frequent case ([`QueuePair::post_request`]). A queue that looks full
-    /// is refused at once, even if it only looks so after a bind; `post_request` may succeed then. Without `RING` the
-    /// doorbell is left to the next request, or to [`QueuePair::ring_last`].
+    /// Posts a request of one segment, the most frequent case ([`QueuePair::post_request`]). Refuses a queue that
+    /// appears full without a closer check. After a bind, a queue may appear full although it is not; `post_request`
+    /// may then succeed. Without `RING` the next request, or [`QueuePair::ring_last`], rings the doorbell.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -215,8 +214,8 @@ pub trait QueuePair {
         self.post_request(op, core::iter::once(segment), cookie, flags)
     }
 
-    /// Posts a request of the library's own: an RDMA Write of no bytes, which shows that the requests before it are
-    /// done and that the peer answers. Its completion is always reported, as [`Completion::own`].
+    /// Posts a request for the library itself: an RDMA Write of zero bytes. Its completion shows that the requests
+    /// before it are done and that the peer answers. The completion is always reported, as [`Completion::own`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -225,10 +224,10 @@ pub trait QueuePair {
     /// Rings the doorbell for requests that were posted without it.
     fn ring_last(&mut self) {}
 
-    /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
-    /// bound. Returns the window's new remote key; the old one is void once the bind is done. The success of a bind
-    /// is always reported, `suppress` or not. Checks only for room, as [`QueuePair::post_request`]. The queue pair
-    /// must have been created with [`QueueSizes::binds`].
+    /// Posts the bind of a window and rings the doorbell. Requests that are posted later do not start before the window
+    /// is bound. Returns the window's new remote key; the old key is void once the bind is done. The success of a bind
+    /// is always reported, even with `suppress`. As [`QueuePair::post_request`], checks only for free space in the
+    /// queue. The queue pair must have been created with [`QueueSizes::binds`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written, and the window keeps its key.
@@ -241,7 +240,7 @@ pub trait QueuePair {
     ) -> Result<u32, QueueFull>;
 
     /// Posts a Send of the kind `op` whose data is copied into the queue. The data needs no memory region, and the
-    /// caller may reuse it on return.
+    /// caller may reuse its memory when the call returns.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
@@ -256,7 +255,8 @@ pub trait QueuePair {
     /// Returns the maximum number of bytes that [`QueuePair::post_send_inline`] takes.
     fn send_inline_limit(&self) -> usize;
 
-    /// Posts a receive buffer (no doorbell register: the device reads the doorbell record).
+    /// Posts a receive buffer and updates the doorbell record. Receives have no doorbell register: the device reads the
+    /// record.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
@@ -269,8 +269,8 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// Posts a receive of one segment ([`QueuePair::post_recv`]). Without `TELL` the doorbell record is left to the
-    /// next receive, or to [`QueuePair::tell_of_recvs`].
+    /// Posts a receive of one segment ([`QueuePair::post_recv`]). Without `TELL` the next receive, or
+    /// [`QueuePair::tell_of_recvs`], updates the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -288,43 +288,44 @@ pub trait QueuePair {
     fn tell_of_recvs(&mut self) {}
 
     /// Completes the oldest DTO if `entry` is its [`Plain`] completion. Otherwise returns `None` and changes nothing:
-    /// for any other entry, for one of another queue pair, or if the provider does not implement this. The caller
-    /// then calls `complete`.
+    /// for any other entry, for an entry of another queue pair, or if the provider does not implement this function.
+    /// The caller then calls `complete`.
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }
 
-    /// Completes a request if `entry` is its [`Plain`] completion and the requests before it are suppressed; those
-    /// are completed too.
+    /// Completes a request if `entry` is its [`Plain`] completion and all older outstanding requests are suppressed.
+    /// Completes those requests, too.
     fn complete_behind_suppressed(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }
 
-    /// Turns an entry of this queue pair into a completion and frees its slot and those before it.
-    /// `None`: nothing to report (a suppressed success, or an entry that matches no post, which is
-    /// logged and counted because the device is not trusted).
+    /// Converts an entry of this queue pair to a completion, and frees its slot and the slots before it. Returns `None`
+    /// if there is nothing to report: for a suppressed success, or for an entry that matches no post. Such an entry is
+    /// logged and counted, because the device is not trusted.
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
 
-    /// Removes the oldest outstanding DTO, requests before receives, and returns it as flushed. For a dead device,
-    /// which completes nothing any more; the caller takes the entries it had written first.
+    /// Removes the oldest outstanding request, or the oldest receive if there is no request, and returns it as flushed.
+    /// Used when the device is dead and completes nothing any more. The caller must first poll the entries that the
+    /// device has already written.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
-    /// Removes the oldest outstanding DTO of a queue pair that a refused command has left in RESET, where the device
-    /// has forgotten its work. `None` for any other queue pair.
+    /// Removes and returns the oldest outstanding DTO of a queue pair that a refused command has left in RESET. In
+    /// RESET the device has forgotten its work. Returns `None` for any other queue pair.
     fn take_lost(&mut self) -> Option<Completion>;
 
-    /// Returns true if the last outstanding request produces no completion when it succeeds.
+    /// Returns true if the last outstanding request will produce no completion when it succeeds.
     fn ends_silently(&self) -> bool;
-    /// Returns the receives posted to this queue pair and not yet complete, oldest first, so that another queue pair
-    /// can take them over. `None`: they can no longer be read.
+    /// Returns the receives that are posted to this queue pair and not complete, oldest first, so that they can be
+    /// posted to another queue pair. Returns `None` if they can no longer be read.
     fn posted_recvs(&self) -> Option<Vec<PostedRecv>>;
-    /// Returns the number of requests posted and not yet known complete.
+    /// Returns the number of requests that are posted and not known to be complete.
     fn requests_outstanding(&self) -> u32;
-    /// Returns the number of receives posted to this queue pair (not to an SRQ) and not yet complete.
+    /// Returns the number of receives that are posted to this queue pair (not to an SRQ) and not complete.
     fn recvs_outstanding(&self) -> u32;
-    /// Returns its counters.
+    /// Returns the counters of the queue pair.
     fn counts(&self) -> QueuePairCounts;
     /// Returns the 24-bit queue pair number, which the peer needs.
     fn number(&self) -> u32;
@@ -332,16 +333,16 @@ pub trait QueuePair {
 
 /// A shared receive queue.
 pub trait SharedReceiveQueue {
-    /// Type of the entries of the completion queues that report its buffers.
+    /// Type of the entries of the completion queues that report the buffers of this queue.
     type Entry: CompletionEntry;
     /// Posts a buffer and updates the doorbell record.
     ///
     /// # Errors
-    /// [`QueueFull`] when `max_recvs` entries are in use.
+    /// [`QueueFull`] when `max_recvs` buffers are outstanding.
     fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
-    /// Posts a buffer. The doorbell record is updated with a later `post_recv`, or by [`SharedReceiveQueue::tell`].
+    /// Posts a buffer. A later `post_recv`, or [`SharedReceiveQueue::tell`], updates the doorbell record.
     ///
     /// # Errors
     /// As `post_recv`.
@@ -352,7 +353,7 @@ pub trait SharedReceiveQueue {
     {
         self.post_recv(segments, cookie)
     }
-    /// Updates the doorbell record for all buffers posted.
+    /// Updates the doorbell record for all buffers posted so far.
     fn tell(&mut self) {}
     /// Completes a buffer if `entry` is its [`Plain`] completion ([`QueuePair::complete_plain`]).
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
@@ -360,52 +361,52 @@ pub trait SharedReceiveQueue {
         None
     }
 
-    /// Turns an entry whose buffer came from this queue into a completion ([`QueuePair::complete`]).
+    /// Converts an entry whose buffer came from this queue to a completion ([`QueuePair::complete`]).
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
-    /// Returns the number of buffers posted and not yet completed (whether or not an endpoint has taken them).
+    /// Returns the number of buffers that are posted and not completed (whether or not an endpoint has taken them).
     fn outstanding(&self) -> u32;
     /// Returns the number of buffers posted since creation.
     fn posted(&self) -> u64;
-    /// Changes how many buffers may be posted; those already posted stay.
+    /// Changes the number of buffers that may be outstanding. Buffers that are already posted stay.
     ///
     /// # Errors
-    /// [`ProviderError::Resources`]: more than there is room for; nothing has changed.
+    /// [`ProviderError::Resources`]: the queue cannot hold so many buffers; nothing has changed.
     fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), ProviderError>;
 }
 
-/// Result of a registration.
+/// Result of a memory registration.
 #[derive(Debug)]
 pub struct Registration<M> {
-    /// The provider's record of the region.
+    /// Region object of the provider.
     pub region: M,
     /// Local key, used in local triplets.
     pub lmr_context: u32,
-    /// Remote key; 0 when no remote access was asked.
+    /// Remote key; 0 if no remote access was requested.
     pub rmr_context: u32,
-    /// First byte registered (virtual address).
+    /// Virtual address of the first byte registered.
     pub address: u64,
-    /// Bytes registered.
+    /// Number of bytes registered.
     pub bytes: u64,
 }
 
-/// Something that happened outside of a queue.
+/// An event of the device that is not a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderEvent {
-    /// The first packet reached a queue pair in RTR. `owner` as given at creation.
+    /// The first packet has arrived at a queue pair in RTR.
     CommunicationEstablished {
-        /// Owner of the queue pair.
+        /// Owner number given at creation of the queue pair.
         owner: u32,
     },
-    /// The queue pair went to the error state by itself.
+    /// The device moved the queue pair to the error state by itself.
     QpError {
-        /// Owner of the queue pair.
+        /// Owner number given at creation of the queue pair.
         owner: u32,
-        /// The device's event type, for the log.
+        /// Event type of the device, for the log.
         event: u8,
     },
-    /// The last buffer an SRQ-fed queue pair held has been completed.
+    /// The last SRQ buffer that a queue pair held has been completed.
     SrqLastBuffer {
-        /// Owner of the queue pair.
+        /// Owner number given at creation of the queue pair.
         owner: u32,
     },
     /// A [watched](Provider::watch_cq) completion queue that was armed has received an entry and is no longer armed.
@@ -413,7 +414,7 @@ pub enum ProviderEvent {
         /// Owner number given at creation of the completion queue.
         owner: u32,
     },
-    /// A completion queue lost an entry or could not be written; it is unusable.
+    /// A completion queue lost an entry, or the device could not write to it. The queue is unusable.
     CqError {
         /// Owner number given at creation of the completion queue.
         owner: u32,
@@ -423,76 +424,76 @@ pub enum ProviderEvent {
         /// Owner number given at creation of the SRQ.
         owner: u32,
     },
-    /// The device can take no more buffers from the SRQ.
+    /// The device can take no more buffers from the SRQ, because of an error.
     SrqError {
         /// Owner number given at creation of the SRQ.
         owner: u32,
     },
     /// An event of the port, of a neighbour, or of our addresses (except the removal of an address).
     Network(NetworkEvent),
-    /// One of our addresses is about to be removed. It still works for a short time, so that peers can be told.
+    /// One of our addresses is about to be removed. It still works for a short time, so that peers can be notified.
     AddressRemoved {
-        /// Its index, as [`Path::source_gid_index`].
+        /// Index of the address, as in [`Path::source_gid_index`].
         source_gid_index: u8,
-        /// The address.
+        /// Address that is being removed.
         address: IpAddr,
     },
-    /// No station answers for this address: datagrams to it were not sent.
+    /// No station answers for this address, so datagrams to it were not sent.
     Unreachable {
-        /// The address, as [`Path::gid`].
+        /// Address of the station, as in [`Path::gid`].
         gid: [u8; 16],
     },
     /// The device is gone or unusable; every later command fails.
     DeviceDead,
-    /// The system wants the device back and waits until it is closed. Until then the device works.
+    /// The system asks for the device, and waits until the device is closed. Until then the device works.
     DeviceRequested,
 }
 
 /// Text of the error for a port that is down.
 pub const PORT_DOWN: &str = "the port is down: nobody is at the other end of its wire, or there is no cable, or the interface of its physical function is down";
 
-/// Why a provider could not do something. The text names it, with numbers.
+/// A reason why a provider could not do something. The text gives the reason, with numbers.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The device or the host has run out of a resource.
     #[error("out of resources: {0}")]
     Resources(String),
-    /// A number exceeds what the device supports.
+    /// A requested number exceeds what the device supports.
     #[error("not supported by the device: {what}: {asked} asked for, {limit} at most")]
     Limit {
-        /// The resource or parameter.
+        /// Name of the resource or parameter.
         what: &'static str,
-        /// The number asked for.
+        /// Number that was requested.
         asked: u64,
-        /// The largest possible number.
+        /// Largest number that the device supports.
         limit: u64,
     },
-    /// The device cannot do this.
+    /// The device does not support the operation.
     #[error("not supported by the device: {0}")]
     Unsupported(String),
-    /// The memory belongs to another device. The sentence names the device and says what to do.
+    /// The memory belongs to another device. The text names that device and says what to do.
     #[error("{0}")]
     Foreign(String),
     /// The destination cannot be reached or resolved.
     #[error("{why}: {what}")]
     Unreachable {
-        /// Short reason, for a person.
+        /// Short reason, without names and numbers.
         why: &'static str,
-        /// Reason for this case, with names and numbers.
+        /// Detailed reason, with names and numbers.
         what: String,
     },
-    /// The device refused or failed a command.
+    /// The device refused a command, or failed to carry it out.
     #[error("device: {0}")]
     Device(String),
-    /// The device is gone.
+    /// The device is dead.
     #[error("the device is dead: {0}")]
     Dead(String),
 }
 
-/// The device's limits and identity, from which the IA attributes are filled.
+/// Identity and limits of the device. The IA attributes are filled from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Name of the adapter, as opened.
+    /// Name with which the adapter was opened.
     pub adapter_name: String,
     /// Vendor name.
     pub vendor_name: String,
@@ -500,44 +501,44 @@ pub struct Limits {
     pub hardware_version: (u32, u32),
     /// Firmware version (major, minor, sub-minor).
     pub firmware_version: (u32, u32, u32),
-    /// Our GID at index 0.
+    /// GID of this adapter at index 0.
     pub gid: [u8; 16],
-    /// Number of queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qps: u32,
-    /// Requests or receives per queue pair.
+    /// Maximum number of outstanding requests, and of receives, per queue pair.
     pub max_dtos: u32,
-    /// Outstanding RDMA Reads per queue pair as target.
+    /// Maximum number of outstanding RDMA Reads per queue pair as responder.
     pub max_reads_in: u32,
-    /// Outstanding RDMA Reads per queue pair as originator.
+    /// Maximum number of outstanding RDMA Reads per queue pair as requester.
     pub max_reads_out: u32,
-    /// Number of completion queues.
+    /// Maximum number of completion queues.
     pub max_cqs: u32,
-    /// Entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub max_cq_entries: u32,
-    /// Data segments of a Send or RDMA Write.
+    /// Maximum number of data segments of a Send or RDMA Write.
     pub max_request_segments: u32,
-    /// Data segments of an RDMA Read.
+    /// Maximum number of data segments of an RDMA Read.
     pub max_read_segments: u32,
-    /// Data segments of a receive.
+    /// Maximum number of data segments of a receive.
     pub max_recv_segments: u32,
-    /// Number of memory keys.
+    /// Maximum number of memory keys.
     pub max_regions: u32,
-    /// Bytes of one registration.
+    /// Maximum length of one registration, in bytes.
     pub max_region_bytes: u64,
-    /// Number of memory windows; 0 when the device has none.
+    /// Maximum number of memory windows; 0 if the device has none.
     pub max_windows: u32,
-    /// Bytes of one memory window.
+    /// Maximum length of one memory window, in bytes.
     pub max_window_bytes: u64,
-    /// Number of protection domains.
+    /// Maximum number of protection domains.
     pub max_pds: u32,
-    /// Bytes of one message.
+    /// Maximum length of one message, in bytes.
     pub max_message_bytes: u64,
-    /// True if it supports atomic operations of 8 bytes, as originator and as target, with results in the host's byte
-    /// order.
+    /// True if the device supports atomic operations of 8 bytes, as requester and as responder, with results in the
+    /// host's byte order.
     pub atomics: bool,
-    /// Number of shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srqs: u32,
-    /// Buffers of one shared receive queue.
+    /// Maximum number of buffers of one shared receive queue.
     pub max_srq_recvs: u32,
     /// Path MTU code of the port, 1..=5.
     pub mtu: u8,
@@ -546,9 +547,9 @@ pub struct Limits {
     pub ack_delay: u8,
 }
 
-/// A provider: one opened function.
+/// A provider: one opened PCI function.
 pub trait Provider: Sized {
-    /// Type of completion queues, and through it of their entries.
+    /// Type of completion queues. It also determines the type of their entries.
     type Cq: CompletionQueue;
     /// Type of queue pairs.
     type Qp: QueuePair<Entry = <Self::Cq as CompletionQueue>::Entry, Window = Self::Window>;
@@ -563,18 +564,19 @@ pub trait Provider: Sized {
     /// Type of a memory window.
     type Window;
 
-    /// Returns the identity and the limits.
+    /// Returns the identity and the limits of the device.
     fn limits(&self) -> &Limits;
     /// Returns the time of the provider's clock.
     fn now(&self) -> Nanos;
-    /// Returns the time since `written`, a time of the device's clock. The call reads that clock: once for each
-    /// wakeup that is measured, never for a post. `None`: the clock gives no plausible time.
+    /// Returns the time that has passed since `written`, a time of the device's clock. The call reads the device's
+    /// clock. It is made once for each measured wakeup, never for a post. Returns `None` if the clock gives no
+    /// plausible time.
     fn since(&self, written: u64) -> Option<Nanos> {
         let _ = written;
         None
     }
-    /// Handles all reports of the device (interrupts, event queues, health); if there were none, sleeps until there
-    /// are or `deadline` passes. Returns true if something was handled.
+    /// Handles all reports of the device (interrupts, event queues, health). If there are none, sleeps until there are
+    /// some or `deadline` passes. Returns true if something was handled.
     ///
     /// # Errors
     /// The device is dead.
@@ -584,83 +586,88 @@ pub trait Provider: Sized {
     /// Returns the next event that is not a completion.
     fn next_event(&mut self) -> Option<ProviderEvent>;
 
-    /// Ends the device's use of all memory for good, even if the device does not answer. The device is dead
-    /// afterwards. `why` is for people.
+    /// Permanently ends the device's access to all memory, even if the device does not answer. The device is dead
+    /// afterwards. `why` is a text for the log.
     fn stop(&mut self, why: &'static str);
-    /// While on, all commands together have the time limit of one command. When it expires, the device is stopped.
+    /// Switches a common time limit on or off. While it is on, all commands together have the time limit of one
+    /// command. When the limit expires, the device is stopped.
     fn one_limit(&mut self, on: bool);
 
+    /// Allocates a protection domain.
+    ///
     /// # Errors
-    /// Device refusal.
+    /// The device refused.
     fn alloc_pd(&mut self) -> Result<Self::Pd, ProviderError>;
+    /// Frees a protection domain.
+    ///
     /// # Errors
-    /// Device refusal (objects still use it); nothing has changed.
+    /// The device refused (objects still use the domain); nothing has changed.
     fn free_pd(&mut self, pd: Self::Pd) -> Result<(), ProviderError>;
     /// Registers memory.
     ///
     /// # Errors
-    /// Device refusal; [`ProviderError::Unsupported`]: a size outside the limits. [`ProviderError::Foreign`]: memory of
-    /// another device.
+    /// The device refused. [`ProviderError::Unsupported`]: the size is outside the limits. [`ProviderError::Foreign`]:
+    /// the memory belongs to another device.
     fn register(
         &mut self,
         pd: Self::Pd,
         memory: &Self::Memory,
         access: MemPrivFlags,
     ) -> Result<Registration<Self::Region>, ProviderError>;
-    /// Ends a region; it is void afterwards.
+    /// Deregisters a region. The object must not be used afterwards.
     ///
     /// # Errors
-    /// Device refusal; the region is as it was.
+    /// The device refused; the region is unchanged.
     fn deregister(&mut self, region: &mut Self::Region) -> Result<(), ProviderError>;
     /// Marks a region's memory as returned to the consumer although the region is not deregistered yet. Nothing
-    /// accesses the memory any more, but posted binds still name it. The consumer may register other memory at the
-    /// same addresses.
+    /// accesses the memory any more, but posted binds still name the region. The consumer may register other memory at
+    /// the same addresses.
     fn withdraw(&self, _memory: &Self::Memory) {}
     /// Returns whether other processes may have mapped the same memory.
     fn is_shared(&self, memory: &Self::Memory) -> bool;
-    /// Creates a memory window, bound to nothing.
+    /// Creates an unbound memory window.
     ///
     /// # Errors
-    /// Device refusal, or a device without windows.
+    /// The device refused, or it has no memory windows.
     fn create_window(&mut self, pd: Self::Pd) -> Result<Self::Window, ProviderError>;
-    /// Unbinds a window without a queue pair; its old remote keys stay void.
+    /// Unbinds a window by a command, not through a queue pair. The window's old remote keys stay invalid.
     ///
     /// # Errors
-    /// Device refusal; the window is as it was.
+    /// The device refused; the window is unchanged.
     fn unbind_window(
         &mut self,
         pd: Self::Pd,
         window: &mut Self::Window,
     ) -> Result<(), ProviderError>;
-    /// Ends a window, bound or not; it is void afterwards.
+    /// Destroys a window, bound or not. The object must not be used afterwards.
     ///
     /// # Errors
-    /// Device refusal; the window is as it was.
+    /// The device refused; the window is unchanged.
     fn destroy_window(&mut self, window: &mut Self::Window) -> Result<(), ProviderError>;
-    /// Creates a completion queue of at least `entries`. `owner` comes back in [`ProviderEvent::CqError`].
+    /// Creates a completion queue of at least `entries` entries. [`ProviderEvent::CqError`] reports `owner`.
     ///
     /// # Errors
-    /// Device refusal; [`ProviderError::Resources`]: there are already [`Limits::max_cqs`] queues, counting all
+    /// The device refused. [`ProviderError::Resources`]: there are already [`Limits::max_cqs`] queues, counting all
     /// users.
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Self::Cq, ProviderError>;
-    /// Has [`ProviderEvent::CqEntries`] reported from now on when an armed queue receives an entry, so that it need
-    /// not be polled.
+    /// Watches a completion queue: from now on, [`ProviderEvent::CqEntries`] is reported when the armed queue receives
+    /// an entry. So the caller need not poll the queue.
     fn watch_cq(&mut self, cq: &Self::Cq);
-    /// Changes the length of a completion queue to at least `entries`. Its entries stay, entries that the device is
-    /// about to write are not lost, and the queue pairs that report to it are not affected.
+    /// Changes the length of a completion queue to at least `entries`. Entries in the queue stay, entries that the
+    /// device is about to write are not lost, and the queue pairs that report to the queue are not affected.
     ///
     /// # Errors
-    /// Device refusal, or the queue holds more entries than would fit; nothing has changed.
+    /// The device refused, or the queue holds more entries than would fit; nothing has changed.
     fn resize_cq(&mut self, cq: &mut Self::Cq, entries: u32) -> Result<(), ProviderError>;
-    /// Ends a completion queue; it is void afterwards.
+    /// Destroys a completion queue. The object must not be used afterwards.
     ///
     /// # Errors
-    /// Device refusal (queue pairs still use it); the queue is as it was.
+    /// The device refused (queue pairs still use the queue); the queue is unchanged.
     fn destroy_cq(&mut self, cq: &mut Self::Cq) -> Result<(), ProviderError>;
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// Device refusal.
+    /// The device refused.
     fn create_srq(
         &mut self,
         pd: Self::Pd,
@@ -668,21 +675,21 @@ pub trait Provider: Sized {
         max_segments: u32,
         owner: u32,
     ) -> Result<Self::Srq, ProviderError>;
-    /// Arms the limit event, which comes when fewer than `limit` buffers are available.
+    /// Arms the limit event, which the device reports when fewer than `limit` buffers are available.
     ///
     /// # Errors
-    /// Device refusal.
+    /// The device refused.
     fn arm_srq_limit(&mut self, srq: &Self::Srq, limit: u32) -> Result<(), ProviderError>;
-    /// Ends a shared receive queue; it is void afterwards.
+    /// Destroys a shared receive queue. The object must not be used afterwards.
     ///
     /// # Errors
-    /// Device refusal (queue pairs still use it); the queue is as it was.
+    /// The device refused (queue pairs still use the queue); the queue is unchanged.
     fn destroy_srq(&mut self, srq: &mut Self::Srq) -> Result<(), ProviderError>;
-    /// Creates a queue pair in the INIT state: receives may be posted at once. [`CompletionEntry::owner`] and the
-    /// events return `owner` (24 bits).
+    /// Creates a queue pair in the INIT state, so receives may be posted at once. [`CompletionEntry::owner`] and the
+    /// events report `owner` (24 bits).
     ///
     /// # Errors
-    /// Device refusal, or sizes outside the limits.
+    /// The device refused, or the sizes are outside the limits.
     fn create_qp(
         &mut self,
         pd: Self::Pd,
@@ -695,7 +702,7 @@ pub trait Provider: Sized {
     /// Moves a queue pair from INIT to RTR.
     ///
     /// # Errors
-    /// Device refusal.
+    /// The device refused.
     fn ready_to_receive(
         &mut self,
         qp: &mut Self::Qp,
@@ -704,45 +711,46 @@ pub trait Provider: Sized {
     /// Moves a queue pair from RTR to RTS.
     ///
     /// # Errors
-    /// Device refusal.
+    /// The device refused.
     fn ready_to_send(
         &mut self,
         qp: &mut Self::Qp,
         attributes: &ReadyToSend,
     ) -> Result<(), ProviderError>;
-    /// Moves a queue pair from any state to ERR: everything outstanding, and everything posted from now on, completes
-    /// as flushed through the completion queues. Peers no longer reach memory through it.
+    /// Moves a queue pair from any state to ERR. All outstanding and all later work completes as flushed, through the
+    /// completion queues. Peers can no longer reach memory through the queue pair.
     ///
     /// # Errors
-    /// Device refusal; the queue pair keeps its state.
+    /// The device refused; the queue pair keeps its state.
     fn to_error(&mut self, qp: &mut Self::Qp) -> Result<(), ProviderError>;
-    /// Moves a queue pair from any state to RESET and on to INIT. Outstanding work is forgotten; its entries are
-    /// removed from the completion queues given (the ones it was created with).
+    /// Moves a queue pair from any state to RESET and on to INIT. Outstanding work is forgotten, and its entries are
+    /// removed from the given completion queues (those with which the queue pair was created).
     ///
     /// # Errors
-    /// Device refusal; the queue pair keeps its state or is in RESET.
+    /// The device refused; the queue pair keeps its state or is in RESET.
     fn reset_qp(
         &mut self,
         qp: &mut Self::Qp,
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
-    /// Moves a queue pair that was on its way to RTS back to INIT. The receives posted to it stay posted. Returns
-    /// `false` if the device has consumed one of them; the queue pair then stays in RESET ([`QueuePair::take_lost`]).
+    /// Moves a queue pair that was being connected, but has not reached RTS, back to INIT. The posted receives stay
+    /// posted. Returns `false` if the device has consumed one of them; the queue pair then stays in RESET
+    /// ([`QueuePair::take_lost`]).
     ///
     /// # Errors
-    /// Device refusal; the queue pair keeps its state or is in RESET, and the call may be repeated.
+    /// The device refused; the queue pair keeps its state or is in RESET, and the call may be repeated.
     fn rewind_qp(
         &mut self,
         qp: &mut Self::Qp,
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<bool, ProviderError>;
-    /// Ends a queue pair in any state; it is void afterwards. Outstanding work is forgotten, as by
+    /// Destroys a queue pair in any state. The object must not be used afterwards. Outstanding work is forgotten, as by
     /// [`Provider::reset_qp`].
     ///
     /// # Errors
-    /// Device refusal; the queue pair is as it was, or in RESET ([`QueuePair::take_lost`]).
+    /// The device refused; the queue pair is unchanged, or in RESET ([`QueuePair::take_lost`]).
     fn destroy_qp(
         &mut self,
         qp: &mut Self::Qp,
@@ -750,75 +758,81 @@ pub trait Provider: Sized {
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
 
-    /// Returns our GID at an index, which is the source index of a [`Path`].
+    /// Returns the adapter's GID at an index; [`Path`] uses the same index for its source.
     fn gid(&self, index: u8) -> Option<[u8; 16]>;
     /// Orders this CPU's stores to registered memory before the device's later reads.
     fn sync_for_device(&self);
     /// Orders the device's writes to registered memory before this CPU's later loads.
     fn sync_for_cpu(&self);
-    /// Returns our addresses.
+    /// Returns the adapter's addresses.
     fn addresses(&self) -> Vec<Address>;
-    /// Adds an address, which has passed [`Address::check`]. All instances get [`NetworkEvent::AddressAdded`].
+    /// Adds an address to the adapter. The caller has checked it with [`Address::check`]. All instances get
+    /// [`NetworkEvent::AddressAdded`].
     ///
     /// # Errors
-    /// [`ProviderError::Limit`]: there is no room for another one. [`ProviderError::Unsupported`]: it is already
-    /// there. Device refusal. Nothing has changed.
+    /// [`ProviderError::Limit`]: the adapter can have no more addresses. [`ProviderError::Unsupported`]: the adapter
+    /// already has the address. The device refused. In all cases nothing has changed.
     fn add_address(&mut self, address: &Address) -> Result<(), ProviderError>;
-    /// Removes an address. No new path uses it; existing paths have a short time to end
+    /// Removes an address. No new path uses it; connections on existing paths have a short time to end
     /// ([`ProviderEvent::AddressRemoved`], in all instances).
     ///
     /// # Errors
-    /// [`ProviderError::Unsupported`]: it is not one of ours, or one that cannot be removed; nothing has changed.
+    /// [`ProviderError::Unsupported`]: the adapter does not have the address, or the address cannot be removed; nothing
+    /// has changed.
     fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError>;
-    /// Sends an ICMP echo request to a node, from our address that has a route there. An earlier request is no longer
-    /// waited for. Returns `false` if the node's MAC is being resolved; nothing was sent then.
+    /// Sends an ICMP echo request to a node, from the adapter's address that has a route to it. Replaces an earlier
+    /// request, whose answer is then ignored. Returns `false` if the node's MAC is still being resolved; nothing was
+    /// sent then.
     ///
     /// # Errors
     /// [`ProviderError::Unreachable`], [`ProviderError::Unsupported`].
     fn echo(&mut self, _destination: IpAddr, _sequence: u16) -> Result<bool, ProviderError> {
         Err(ProviderError::Unsupported("echoes".to_owned()))
     }
-    /// Returns the answer to the last echo, once.
+    /// Returns the answer to the last echo request. Each answer is returned only once.
     fn take_echo(&mut self) -> Option<Echo> {
         None
     }
-    /// Returns the path to a GID from one of our addresses: from `source` if given, else from the one with a route
-    /// there. An unreachable node shows only when a datagram is sent.
+    /// Returns the path to a GID from `source`, or, if `source` is `None`, from the adapter's address that has a route
+    /// to the GID. The call does not check whether the node answers; this shows only when a datagram is sent.
     ///
     /// # Errors
-    /// [`ProviderError::Unreachable`], also for a source that is not one of our addresses, or of another family.
+    /// [`ProviderError::Unreachable`], also if `source` is not one of the adapter's addresses, or is of another family.
     fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError>;
-    /// Returns whether the port is up, as far as is known.
+    /// Returns whether the port is up, according to the last known state.
     fn port_is_up(&self) -> bool {
         true
     }
-    /// Returns the latest time at which [`Provider::progress`] has work to do even without an event.
+    /// Returns the time by which [`Provider::progress`] must be called even if there is no event; `None` if it need
+    /// not.
     fn next_timeout(&self) -> Option<Nanos> {
         None
     }
     /// Sends one 256-byte management datagram through QP1. A datagram to a station whose MAC is unknown is sent when
-    /// the MAC is resolved; if that fails, [`ProviderEvent::Unreachable`] reports it.
+    /// the MAC has been resolved. If the resolution fails, [`ProviderEvent::Unreachable`] reports it.
     ///
     /// # Errors
-    /// [`ProviderError::Resources`]: there is no room until an earlier datagram has left, which ends a wait. Device
-    /// refusal.
+    /// [`ProviderError::Resources`]: the send queue is full until an earlier datagram has been sent, which ends a wait.
+    /// The device refused.
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
-    /// Waits until all sent datagrams have left, at most until `deadline`.
+    /// Waits until all queued datagrams have been sent, at most until `deadline`.
     fn await_mads(&mut self, deadline: Nanos);
-    /// Returns a received management datagram and its sender, whose MAC is known.
+    /// Returns a received management datagram and the address of its sender. The sender's MAC is known.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
-    /// Returns whether this is the only instance of the device; if so, no other can be created afterwards.
+    /// Returns whether this is the only instance of the device. If it is, no other instance can be created afterwards.
     fn retire(&mut self) -> bool {
         true
     }
-    /// Returns the function with which another instance of the adapter wakes this one: it ends the current or the
-    /// next [`Provider::wait`].
+    /// Returns the function with which other instances of the adapter wake this one. The function ends the current or
+    /// the next [`Provider::wait`].
     fn waker(&self) -> Waker {
         Arc::new(|| {})
     }
-    /// Starts the recorder of the device's driver because an instance records: commands, management datagrams and
-    /// events of the device, for all instances. Does nothing if the driver has none.
+    /// Starts the recorder of the device's driver, because an instance has started to record. The driver records
+    /// commands, management datagrams and events of the device, for all instances. Does nothing if the driver has no
+    /// recorder.
     fn record(&mut self) {}
-    /// Returns 64 random bits (for identifiers and first packet sequence numbers); seeded in deterministic runs.
+    /// Returns 64 random bits, for identifiers and first packet sequence numbers. In deterministic runs the bits come
+    /// from a seeded generator.
     fn random(&mut self) -> u64;
 }

@@ -1,70 +1,70 @@
 //! Reasons for refusing a post, in one byte.
 //!
-//! The checks of a post return a `Refusal`, so that success costs no more than a register. It becomes a [`DatError`]
-//! where the call returns, off the fast path.
+//! The checks of a post return a `Refusal`, which fits into a register, so that the checks are cheap on the fast path.
+//! The call converts it to a [`DatError`] before it returns, off the fast path.
 
 use crate::error::{DatError, ReturnType, Subtype};
 
-/// Fault of a post, in the order of the checks.
+/// Reason why a post is refused, in the order of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
-    /// No such endpoint.
+    /// The IA has no such endpoint.
     NoEp,
-    /// No such SRQ.
+    /// The IA has no such SRQ.
     NoSrq,
-    /// Neither connected nor disconnected.
+    /// The endpoint is neither connected nor disconnected.
     State,
-    /// A receive for the endpoint itself, which has an SRQ.
+    /// A receive was posted to an endpoint that uses an SRQ.
     UsesSrq,
-    /// No PZ, so no queue pair.
+    /// The endpoint has no PZ, and therefore no queue pair.
     NotReady,
-    /// Too many segments for the endpoint.
+    /// The post has more segments than the endpoint allows.
     Segments,
-    /// Too many segments for the SRQ.
+    /// The post has more segments than the SRQ allows.
     SrqSegments,
-    /// The flags of `ep_post_send` or `ep_post_recv`.
+    /// The flags of `ep_post_send` or `ep_post_recv` are not allowed (argument 5).
     Flags,
-    /// The flags of an RDMA post, which has one argument more.
+    /// The flags of an RDMA post are not allowed (argument 6, because these calls have one argument more).
     RdmaFlags,
-    /// The flags of `ep_post_send_inline`.
+    /// The flags of `ep_post_send_inline` are not allowed (argument 4).
     InlineFlags,
-    /// More data than an entry of the queue holds.
+    /// The inline data is longer than a queue entry can hold.
     LongInline,
     /// No LMR has this context.
     Unknown,
-    /// Outside of the LMR.
+    /// A segment reaches outside its LMR.
     Range,
-    /// Another protection zone.
+    /// The LMR is in another protection zone.
     Pz,
-    /// No local read.
+    /// The LMR lacks the right of local read.
     NoRead,
-    /// No local write.
+    /// The LMR lacks the right of local write.
     NoWrite,
-    /// A segment too long for a work queue entry.
+    /// A segment is too long for a work queue entry.
     LongSegment,
-    /// Beyond max_message_size.
+    /// The message is longer than `max_message_size`.
     LongMessage,
-    /// Beyond max_rdma_size.
+    /// The transfer is longer than `max_rdma_size`.
     LongTransfer,
     /// The destination is shorter than the source.
     Length,
-    /// max_rdma_read_out is 0.
+    /// The endpoint's `max_rdma_read_out` is 0.
     NoReads,
     /// The device has no atomic operations.
     NoAtomics,
-    /// The result of an atomic operation has 8 bytes.
+    /// The local or the remote buffer of an atomic operation has the wrong length: the result has 8 bytes.
     AtomicResult,
-    /// The operand of an atomic operation lies at a multiple of 8.
+    /// The remote address of an atomic operation is not a multiple of 8.
     AtomicAddress,
-    /// No room in the endpoint's queue.
+    /// The endpoint's queue is full.
     Full,
-    /// No room in the SRQ.
+    /// The SRQ is full.
     SrqFull,
 }
 
 impl Refusal {
-    /// Returns the error. [`Refusal::State`] lacks the state here; the caller, which knows it, adds it.
+    /// Returns the DAT error of the refusal. For [`Refusal::State`] the error lacks the state; the caller adds it.
     #[cold]
     #[inline(never)]
     pub(crate) const fn error(self) -> DatError {

@@ -1,10 +1,10 @@
-//! Sets that are served round-robin, some members per call, so that the time of a call does not grow with their
-//! number.
+//! Sets whose members are served round-robin, a few per call, so that the duration of a call does not grow with the
+//! number of members.
 
 use core::hash::Hash;
 use std::collections::{BTreeMap, HashMap};
 
-/// A set of keys. Each call except `iter` takes the same time, whatever the number of keys.
+/// A set of keys. Each call except `iter` takes constant time, independent of the number of keys.
 #[derive(Default)]
 pub(crate) struct RoundRobin<K> {
     keys: Vec<K>,
@@ -36,7 +36,7 @@ impl<K: Copy + Default + Eq + Hash> RoundRobin<K> {
         self.keys.iter().copied()
     }
 
-    /// Inserts a key, if it is not there.
+    /// Inserts a key, unless it is already in the set.
     pub(crate) fn insert(&mut self, key: K) {
         self.places.entry(key).or_insert_with(|| {
             self.keys.push(key);
@@ -44,12 +44,12 @@ impl<K: Copy + Default + Eq + Hash> RoundRobin<K> {
         });
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key, if it is in the set.
     pub(crate) fn remove(&mut self, key: K) {
         if let Some(place) = self.places.remove(&key) {
             self.keys.swap_remove(place);
             if place == self.last {
-                // The key that takes its place is the next one.
+                // The key that moves to this index is returned next.
                 self.last = place.wrapping_sub(1);
             }
             if let Some(moved) = self.keys.get(place) {
@@ -66,7 +66,7 @@ impl<K: Copy + Default + Eq + Hash> RoundRobin<K> {
     }
 }
 
-/// Multiset of keys: a key stays until it was removed as often as it was added.
+/// A multiset of keys: a key stays until it has been removed as often as it was added.
 pub(crate) struct Counted<K>(BTreeMap<K, u32>);
 
 impl<K: Copy + Ord> Counted<K> {
@@ -74,14 +74,14 @@ impl<K: Copy + Ord> Counted<K> {
         Self(BTreeMap::new())
     }
 
-    /// Adds a key. Returns true if it was not there.
+    /// Adds a key. Returns true if the key was not in the set before.
     pub(crate) fn add(&mut self, key: K) -> bool {
         let count = self.0.entry(key).or_insert(0);
         *count += 1;
         *count == 1
     }
 
-    /// Removes a key. Returns true if it is not there any more.
+    /// Removes a key once. Returns true if this was the last time, and the key is now absent.
     pub(crate) fn remove(&mut self, key: K) -> bool {
         let Some(count) = self.0.get_mut(&key) else {
             return false;

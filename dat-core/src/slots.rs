@@ -1,27 +1,28 @@
-//! Tables of endpoints and of EVDs: slot maps that know their IA, and are also read by index alone.
+//! Tables of endpoints and of EVDs: slot maps that know the number of their IA, and that can also be read by index
+//! alone.
 //!
-//! A completion names its endpoint by 24 bits, which hold the index of a slot and no generation. That is enough: a
-//! queue pair's entries are gone from the completion queues before its endpoint leaves its slot. An ordinary slot map
-//! would need a second table from indices to keys, and two look-ups for each completion.
+//! A completion names its endpoint by 24 bits, which hold the index of a slot and no generation. The index is
+//! sufficient: all entries of a queue pair are removed from the completion queues before its endpoint is removed from
+//! its slot. An ordinary slot map would need a second table from indices to keys, and two look-ups for each completion.
 //!
 //! A slot always holds a value. An empty slot holds a vacant value, on which all operations do nothing, under a key
-//! that no object has. So a look-up by key is one comparison, made in the cache line of the value's first fields. A
-//! look-up by handle is one comparison, too: a slot has the generation and the number of the IA in one word
-//! ([`tag`]).
+//! that no object has. So a look-up by key needs one comparison, in the cache line of the value's first fields. A
+//! look-up by handle also needs only one comparison, because a slot has the generation and the number of the IA in one
+//! word ([`tag`]).
 //!
-//! A free slot is reused as late as possible: the one that has been free for longest comes first.
+//! A free slot is reused as late as possible: the slot that has been free for longest is reused first.
 
 use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};
 use slotmap::{Key, KeyData};
 use std::collections::VecDeque;
 
-/// A value that can be in a table. It holds its own name, among its first fields, so that only the table can put
-/// another value into its place.
+/// A value that can be stored in a table. The value holds its own name, among its first fields. Only the table can make
+/// such names, so no other code can replace a value in the table.
 pub(crate) trait Resident<K> {
     /// Makes the value of an empty slot.
     fn vacant() -> Self;
-    /// Returns the name, for changing it.
+    /// Returns the name by mutable reference.
     fn name(&mut self) -> &mut Name<K>;
     /// Returns the name.
     fn named(&self) -> &Name<K>;
@@ -30,9 +31,9 @@ pub(crate) trait Resident<K> {
 /// Name of a value in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name<K> {
-    /// 0 in an empty slot.
+    /// Generation and number of the IA (see `tag`); 0 in an empty slot.
     tag: u64,
-    /// The null key in an empty slot.
+    /// Key of the value; the null key in an empty slot.
     key: K,
 }
 
@@ -44,21 +45,21 @@ impl<K: Key> Name<K> {
     }
 }
 
-/// First generation. Generations are odd, as slotmap's are, and the null key has generation 1.
+/// First generation. Generations are odd, as in slotmap, and the null key has generation 1.
 const FIRST: u32 = 3;
 
-/// Returns the part of a handle besides the index: the number of the IA, and the generation, which is never 0.
+/// Returns the part of a handle except the index: the number of the IA, and the generation. The generation is never 0.
 #[inline(always)]
 fn tag(generation: u32, ia: u32) -> u64 {
     u64::from(ia) << 32 | u64::from(generation)
 }
 
-/// Values by key, or by the index in the key.
+/// A table of values, which are found by key, or by the index in the key.
 pub(crate) struct Slots<K, T> {
     slots: Vec<T>,
     /// Number of the IA.
     ia: u32,
-    /// Indices of empty slots, and the generation of the next value in each.
+    /// Indices of empty slots, each with the generation of the next value in the slot.
     free: VecDeque<(u32, u32)>,
     keys: PhantomData<K>,
 }
@@ -107,8 +108,8 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (parts(slot.named().key).1 == generation).then_some(slot)
     }
 
-    /// Returns the value with this key, like [`Slots::get`], but never the vacant value, whose key may be made from
-    /// foreign numbers ([`crate::EpHandle::from_raw`]).
+    /// Returns the value with this key, like [`Slots::get`], but never the vacant value. A key that was made from
+    /// arbitrary numbers ([`crate::EpHandle::from_raw`]) could match the vacant value.
     pub(crate) fn somebody(&self, key: K) -> Option<&T> {
         self.get(key).filter(|_| parts(key).1 >= FIRST)
     }
@@ -120,7 +121,7 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (parts(slot.named().key).1 == generation).then_some(slot)
     }
 
-    /// Returns the value that a handle names: a key, and the number of an IA.
+    /// Returns the value that a handle names. A handle consists of a key and the number of an IA.
     #[inline(always)]
     pub(crate) fn named_mut(&mut self, key: K, ia: u32) -> Option<&mut T> {
         let (index, generation) = parts(key);
@@ -128,7 +129,7 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (slot.named().tag == tag(generation, ia)).then_some(slot)
     }
 
-    /// Returns two values at once; `None` if one of the keys finds nothing, or both are the same.
+    /// Returns two values at once, or `None` if one of the keys is not in the table, or if both are the same.
     pub(crate) fn two_mut(&mut self, one: K, other: K) -> Option<[&mut T; 2]> {
         let ((at, first), (other_at, second)) = (parts(one), parts(other));
         let slots = self
@@ -139,14 +140,15 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (generation(one) == first && generation(other) == second).then_some([one, other])
     }
 
-    /// Returns the value in the slot with this index, which may be the vacant value; its key is the null key.
+    /// Returns the value in the slot with this index, and its key. The value may be the vacant value, with the null
+    /// key.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(K, &mut T)> {
         let slot = self.slots.get_mut(index as usize)?;
         Some((slot.named().key, slot))
     }
 
-    /// Returns the key of the value in the slot with this index.
+    /// Returns the key of the value in the slot with this index, or `None` if the slot is empty.
     pub(crate) fn key_at(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;
         let key = slot.named().key;
@@ -173,14 +175,14 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
 #[inline]
 fn parts(key: impl Key) -> (u32, u32) {
     let bits = key.data().as_ffi();
-    // CAST: the two halves.
+    // CAST: keeps the lower and the upper 32 bits.
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
     (bits as u32, (bits >> 32) as u32)
 }
 
 impl<K: Key, T: Resident<K>> Index<K> for Slots<K, T> {
     type Output = T;
-    // PANIC: the key comes from this table and its value was not removed; otherwise it is our own bug.
+    // PANIC: the key comes from this table and its value was not removed; otherwise the library has a bug.
     fn index(&self, key: K) -> &T {
         self.get(key).expect("a key of this table")
     }
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
     use crate::handle::EpKey;
 
-    /// A number.
+    /// A test value: a number, with its name in the table.
     #[derive(Debug)]
     struct One(u32, Name<EpKey>);
 

@@ -1,7 +1,7 @@
-//! Counters of an instance: plain words that only grow and are never reset.
+//! Counters of an instance: plain integers that only grow and are never reset.
 //!
-//! The queues themselves count posts and dequeues ([`QueuePairCounts`]): one addition each. Everything else is
-//! counted in places that run rarely.
+//! The queues themselves count posts and dequeues ([`QueuePairCounts`]), with one addition each. All other events are
+//! rare, and other code counts them.
 
 use crate::provider::{Completion, Provider, QueuePair, QueuePairCounts};
 use crate::types::DtoStatus;
@@ -22,7 +22,7 @@ const STATUSES: [DtoStatus; 12] = [
     DtoStatus::RmrOperationFailed,
 ];
 
-/// Makes the names of the counters of failures, in the same order.
+/// Makes the names of the counters of failures, in the order of `STATUSES`.
 macro_rules! of_each_status {
     ($side:literal) => {
         [
@@ -44,26 +44,26 @@ macro_rules! of_each_status {
 const OF_REQUESTS: [&str; STATUSES.len()] = of_each_status!("requests");
 const OF_RECVS: [&str; STATUSES.len()] = of_each_status!("recvs");
 
-/// Counters with their names, which docs/observability.md explains.
+/// Counters with their names; docs/observability.md explains the names.
 pub type Named = Vec<(&'static str, u64)>;
 
-/// DTOs and binds that did not succeed, by status.
+/// Number of DTOs and binds that did not succeed, by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures([u64; STATUSES.len()]);
 
 impl Failures {
-    /// Returns each status but success, with its number.
+    /// Returns each status except success, with the number of DTOs and binds that ended with it.
     pub fn each(&self) -> impl Iterator<Item = (DtoStatus, u64)> {
         STATUSES.into_iter().zip(self.0).skip(1)
     }
 
-    /// Returns the number that ended with this status; 0 for success.
+    /// Returns the number of DTOs and binds that ended with this status; 0 for success.
     #[must_use]
     pub fn of(&self, status: DtoStatus) -> u64 {
         self.0[status as usize]
     }
 
-    /// Returns the total.
+    /// Returns the number of all DTOs and binds that did not succeed.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -86,21 +86,21 @@ impl Failures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EpStats {
-    /// Requests posted: DTOs and binds.
+    /// Number of requests posted: DTOs and binds.
     pub requests: u64,
-    /// Bytes of the DTOs among them, including those that RDMA Reads requested.
+    /// Number of bytes of the posted requests, including the bytes that RDMA Reads requested.
     pub request_bytes: u64,
-    /// Doorbells rung for them; a batch rings one.
+    /// Number of doorbells rung for the requests; a batch rings one.
     pub doorbells: u64,
-    /// Requests that failed or were flushed, by status.
+    /// Number of requests that failed or were flushed, by status.
     pub requests_failed: Failures,
-    /// Receives posted to the endpoint itself, not to an SRQ.
+    /// Number of receives posted to the endpoint itself, not to an SRQ.
     pub recvs: u64,
-    /// Bytes of messages that arrived, in receives of the endpoint or of an SRQ.
+    /// Number of bytes of messages that arrived, in receives of the endpoint or of an SRQ.
     pub received_bytes: u64,
-    /// Receives that failed or were flushed, by status.
+    /// Number of receives that failed or were flushed, by status.
     pub recvs_failed: Failures,
-    /// Posts that were refused because the queue was full.
+    /// Number of posts that were refused because the queue was full.
     pub full: u64,
     /// Current number of requests that are not known to be done.
     pub requests_outstanding: u64,
@@ -149,18 +149,19 @@ impl EpStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EvdStats {
-    /// Entries taken from the device's completion queue, including those that make no event.
+    /// Number of entries taken from the device's completion queue, including entries that make no event.
     pub completions: u64,
-    /// Events that went through its queue in software: all those that are no completions, and completions that were
-    /// taken in early.
+    /// Number of events that went through the EVD's software queue: all events that are not completions, and
+    /// completions that were polled early.
     pub queued: u64,
-    /// Notification events among these.
+    /// Number of notification events.
     pub notifications: u64,
-    /// Events that found no room.
+    /// Number of events that did not fit into the EVD.
     pub overflows: u64,
-    /// Times that a wait which slept ran again: a wait on it, or one on several EVDs that found an event here.
+    /// Number of times that a sleeping wait woke up: a wait on this EVD, or a wait on several EVDs that found an event
+    /// here.
     pub wakeups: u64,
-    /// Current number of events in software.
+    /// Current number of events in the software queue.
     pub waiting: u32,
 }
 
@@ -183,11 +184,11 @@ impl EvdStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SrqStats {
-    /// Buffers posted.
+    /// Number of buffers posted.
     pub posted: u64,
     /// Current number of buffers that are posted, or whose completion was not dequeued.
     pub outstanding: u32,
-    /// Posts that were refused because the queue was full.
+    /// Number of posts that were refused because the queue was full.
     pub full: u64,
 }
 
@@ -203,32 +204,32 @@ impl SrqStats {
     }
 }
 
-/// Counters of an instance since it was opened, and its numbers of objects.
+/// Counters of an instance since it was opened, and its current numbers of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IaStats {
     /// Current number of endpoints.
     pub eps: usize,
-    /// EVDs, including asynchronous ones.
+    /// Current number of EVDs, including asynchronous EVDs.
     pub evds: usize,
-    /// Shared receive queues.
+    /// Current number of shared receive queues.
     pub srqs: usize,
-    /// Protection zones.
+    /// Current number of protection zones.
     pub pzs: usize,
-    /// Local memory regions.
+    /// Current number of local memory regions.
     pub lmrs: usize,
-    /// Remote memory regions.
+    /// Current number of remote memory regions.
     pub rmrs: usize,
-    /// Sums over all endpoints, freed ones included.
+    /// Sums of the counters of all endpoints, freed endpoints included.
     pub traffic: EpStats,
-    /// Completions that the EVDs took from the device.
+    /// Number of completions that the EVDs took from the device.
     pub completions: u64,
-    /// Times that a wait which slept ran again.
+    /// Number of times that a sleeping wait woke up.
     pub wakeups: u64,
 }
 
 impl IaStats {
-    /// Returns all counters by name: the sums over all endpoints, then its own.
+    /// Returns all counters by name: first the sums over all endpoints, then the instance's own counters.
     #[must_use]
     pub fn named(&self) -> Named {
         let mut named = self.traffic.named();
@@ -248,23 +249,24 @@ impl IaStats {
     }
 }
 
-/// Counters of an endpoint beside those of its queue pair.
+/// Counters of an endpoint in addition to those of its queue pair.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// Counters of its former queue pairs.
+    /// Sums of the counters of the endpoint's former queue pairs.
     before: QueuePairCounts,
     requests_failed: Failures,
     recvs_failed: Failures,
-    /// Bytes that arrived in buffers of an SRQ.
+    /// Number of bytes that arrived in buffers of an SRQ.
     shared_bytes: u64,
-    /// Requests that rang no doorbell of their own, and requests of the library.
+    /// Number of requests that rang no doorbell of their own. `own` is the number of requests that the library posted
+    /// for itself.
     unrung: u64,
     own: u64,
     full: u64,
 }
 
 impl Counts {
-    /// Counts a completion that did not succeed, or took a buffer of an SRQ.
+    /// Counts a completion, if it did not succeed or if it used a buffer of an SRQ.
     pub(crate) const fn done(&mut self, done: &Completion, shared: bool) {
         let failed = if done.request {
             &mut self.requests_failed
@@ -277,7 +279,7 @@ impl Counts {
         }
     }
 
-    /// Counts a message that took a buffer of an SRQ.
+    /// Counts the bytes of a message that used a buffer of an SRQ.
     #[inline(always)]
     pub(crate) const fn arrived(&mut self, bytes: u32) {
         self.shared_bytes += bytes as u64; // CAST: widening.
@@ -288,17 +290,17 @@ impl Counts {
         self.unrung += requests;
     }
 
-    /// Counts a request of the library.
+    /// Counts a request that the library posted for itself.
     pub(crate) const fn own(&mut self) {
         self.own += 1;
     }
 
-    /// Counts a post that found no room.
+    /// Counts a post that found the queue full.
     pub(crate) const fn full(&mut self) {
         self.full += 1;
     }
 
-    /// Keeps the counters of a queue pair that is about to end or to be replaced.
+    /// Adds the counters of a queue pair that is about to be destroyed or replaced to `before`.
     pub(crate) fn keep(&mut self, ending: &QueuePairCounts) {
         self.before = self.with(ending);
     }
@@ -313,7 +315,7 @@ impl Counts {
         }
     }
 
-    /// Returns all counters.
+    /// Returns all counters of the endpoint, including those of its current queue pair.
     pub(crate) fn stats<P: Provider>(&self, qp: Option<&P::Qp>) -> EpStats {
         let posted = self.with(&qp.map(QueuePair::counts).unwrap_or_default());
         EpStats {
@@ -331,7 +333,7 @@ impl Counts {
     }
 }
 
-/// Sums over freed endpoints.
+/// Sums of the counters of freed endpoints.
 #[derive(Default)]
 pub(crate) struct Ended(EpStats);
 
@@ -345,7 +347,7 @@ impl Ended {
         self.0.add(&ended);
     }
 
-    /// Returns the sums over freed and living endpoints.
+    /// Returns the sums of the counters of freed and existing endpoints.
     pub(crate) fn and(&self, living: impl Iterator<Item = EpStats>) -> EpStats {
         let mut all = self.0;
         living.for_each(|one| all.add(&one));

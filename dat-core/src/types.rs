@@ -1,7 +1,7 @@
 //! Scalar types and flags of DAT 1.2 (`dat.h`).
 //!
-//! Flags a caller hands in keep unknown bits (`from_bits_retain`), so that a bad bit reaches the
-//! check that refuses it instead of vanishing on the way.
+//! Flags from a caller keep unknown bits (`from_bits_retain`). So an illegal bit reaches the check that refuses it, and
+//! is not silently dropped.
 
 use crate::error::{DatError, DatResult, Subtype};
 use core::time::Duration;
@@ -18,9 +18,9 @@ pub(crate) const OF_BINDS: MemPrivFlags =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DtoStatus {
-    /// Done.
+    /// The DTO succeeded.
     Success = 0,
-    /// Not attempted, or cut off, because the connection ended.
+    /// The DTO was not attempted, or was interrupted, because the connection ended.
     ErrFlushed = 1,
     /// The incoming message is longer than the receive buffer.
     ErrLocalLength = 2,
@@ -34,18 +34,18 @@ pub enum DtoStatus {
     ErrRemoteAccess = 6,
     /// The peer could not carry the request out.
     ErrRemoteResponder = 7,
-    /// The peer did not answer.
+    /// The peer did not acknowledge or answer the request.
     ErrTransport = 8,
     /// The peer had no receive buffer.
     ErrReceiverNotReady = 9,
-    /// A truncated packet.
+    /// A packet was truncated.
     ErrPartialPacket = 10,
     /// A memory window bind failed after it was posted.
     RmrOperationFailed = 11,
 }
 
 impl DtoStatus {
-    /// The name in `dat.h`.
+    /// Returns the name in `dat.h`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,41 +65,42 @@ impl DtoStatus {
     }
 }
 
-/// A number that the program gives with a DTO and gets back with its completion (`DAT_DTO_COOKIE`). The library does
-/// not look at it.
+/// A number that the consumer gives with a DTO and gets back with its completion (`DAT_DTO_COOKIE`). The library does
+/// not interpret it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct DtoCookie(pub u64);
 
-/// A number that the consumer gives with a bind and gets back with its completion (`DAT_RMR_COOKIE`). The library
-/// does not look at it.
+/// A number that the consumer gives with a bind and gets back with its completion (`DAT_RMR_COOKIE`). The library does
+/// not interpret it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct RmrCookie(pub u64);
 
-/// A connection qualifier (`DAT_CONN_QUAL`): where a server listens. Up to 0xffff it is a TCP port of the RDMA-CM (NVMe
-/// over RDMA listens at port 4420). Above that it is an IB service ID. 0 is not allowed.
+/// A connection qualifier (`DAT_CONN_QUAL`), at which a server listens. Up to 0xffff it is a TCP port of the RDMA-CM
+/// (NVMe over RDMA listens at port 4420). Above that it is an IB service ID. 0 is not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ConnQual(pub u64);
 
 impl ConnQual {
-    /// A TCP port of the RDMA-CM (IBTA annex A11). A request to it carries at most 56 bytes of private data.
+    /// Returns the qualifier of a TCP port of the RDMA-CM (IBTA annex A11). A request to it carries at most 56 bytes of
+    /// private data.
     #[must_use]
     pub const fn port(port: u16) -> Self {
         // CAST: widening.
         Self(port as u64)
     }
 
-    /// An IB service ID (IBTA 12.7.3) above 0xffff; lower numbers are ports. A request to it carries at most 64 bytes
-    /// of private data.
+    /// Returns the qualifier of an IB service ID (IBTA 12.7.3) above 0xffff; lower numbers are ports. A request to it
+    /// carries at most 64 bytes of private data.
     #[must_use]
     pub const fn service_id(id: u64) -> Self {
         Self(id)
     }
 }
 
-/// `port 4420`, or `service 0x100000001`.
+/// Formats the qualifier as `port 4420` or `service 0x100000001`.
 impl core::fmt::Display for ConnQual {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.0 {
@@ -116,26 +117,27 @@ impl core::fmt::Debug for ConnQual {
 }
 
 bitflags::bitflags! {
-    /// How a DTO completes (`DAT_COMPLETION_FLAGS`).
+    /// Flags that determine how a DTO completes (`DAT_COMPLETION_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct CompletionFlags: u32 {
-        /// No event if it succeeds.
+        /// A successful DTO makes no event.
         const SUPPRESS = 0x01;
-        /// Send: the matching receive is a notification event at the peer. Receive side of an
-        /// endpoint: the peer's flag decides.
+        /// On a Send: the matching receive is a notification event at the peer. As a receive attribute of an endpoint:
+        /// the peer's flag decides which receives are notification events.
         const SOLICITED_WAIT = 0x02;
-        /// The completion is not a notification event. Endpoint: posts may say so.
+        /// On a DTO: its completion is not a notification event. As an attribute of an endpoint: posts may use this
+        /// flag.
         const UNSIGNALLED = 0x04;
-        /// Not started until the RDMA Reads posted earlier are complete.
+        /// The DTO does not start before the RDMA Reads posted earlier are complete.
         const BARRIER_FENCE = 0x08;
-        /// Endpoint attribute only: waiters are released by the count of events.
+        /// Only as an attribute of an endpoint: a count of events releases waiters.
         const EVD_THRESHOLD = 0x10;
     }
 
     /// The event streams an EVD may carry (`DAT_EVD_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct EvdFlags: u32 {
-        /// Events the consumer posts.
+        /// Events that the consumer posts.
         const SOFTWARE = 0x001;
         /// Connection requests.
         const CR = 0x010;
@@ -154,37 +156,37 @@ bitflags::bitflags! {
     /// State of an EVD as `evd_query` returns it (`DAT_EVD_STATE`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct EvdState: u32 {
-        /// Events trigger the CNO.
+        /// Notification events trigger the CNO.
         const ENABLED = 0x01;
-        /// Events do not trigger the CNO.
+        /// Notification events do not trigger the CNO.
         const DISABLED = 0x02;
         /// `evd_wait` may be called.
         const WAITABLE = 0x04;
         /// `evd_wait` is refused.
         const UNWAITABLE = 0x08;
-        /// Some stream chooses by the UNSIGNALLED flag.
+        /// At least one stream notifies by the UNSIGNALLED flag of each post.
         const CONFIG_NOTIFY = 0x10;
-        /// Some receive stream chooses by the peer's SOLICITED_WAIT flag.
+        /// At least one receive stream notifies by the peer's SOLICITED_WAIT flag.
         const CONFIG_SOLICITED = 0x20;
-        /// Every event notifies; waiters count. (The value is both bits.)
+        /// Every event notifies, and waiters count events. (The value has both bits set.)
         const CONFIG_THRESHOLD = 0x30;
     }
 
-    /// Origin of the endpoint for a connection request (`DAT_PSP_FLAGS`).
+    /// Flags that determine who creates the endpoint for a connection request (`DAT_PSP_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PspFlags: u32 {
-        /// The provider creates the endpoint; without this flag the consumer does.
+        /// The provider creates the endpoint. Without this flag the consumer creates it.
         const PROVIDER = 0x01;
     }
 
-    /// `DAT_CONNECT_FLAGS`.
+    /// Flags of a connect (`DAT_CONNECT_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct ConnectFlags: u32 {
-        /// Several paths wanted.
+        /// The consumer asks for several paths.
         const MULTIPATH = 0x01;
     }
 
-    /// Quality of service (`DAT_QOS`); no bit is best effort.
+    /// Quality of service (`DAT_QOS`); no bit set means best effort.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Qos: u32 {
         /// High throughput.
@@ -204,10 +206,10 @@ impl PspFlags {
 }
 
 impl Qos {
-    /// The quality that every provider supports.
+    /// Quality of service that every provider supports.
     pub const BEST_EFFORT: Self = Self::empty();
 
-    /// Refuses unknown bits.
+    /// Checks that no unknown bit is set.
     pub(crate) fn check(self) -> DatResult<()> {
         if Self::all().contains(self) {
             return Ok(());
@@ -216,18 +218,18 @@ impl Qos {
     }
 }
 
-/// How to end a connection or close an IA (`DAT_CLOSE_FLAGS`).
+/// Ways to end a connection or to close an IA (`DAT_CLOSE_FLAGS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum CloseFlags {
-    /// At once.
+    /// Ends the connection, or closes the IA, at once.
     Abrupt = 0,
-    /// A connection: after the posted requests are done. An IA: only if nothing is left in it.
+    /// Ends a connection after the posted requests are done. Closes an IA only if it has no objects left.
     Graceful = 1,
 }
 
 impl CloseFlags {
-    /// The flag with this number.
+    /// Returns the flag with this number.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: neither 0 nor 1.
@@ -246,24 +248,24 @@ impl CloseFlags {
 pub struct Timeout(u32);
 
 impl Timeout {
-    /// No limit (`DAT_TIMEOUT_INFINITE`).
+    /// A wait without time limit (`DAT_TIMEOUT_INFINITE`).
     pub const INFINITE: Self = Self(u32::MAX);
-    /// Do not wait.
+    /// A time limit of zero: the call does not wait.
     pub const ZERO: Self = Self(0);
 
-    /// From a `DAT_TIMEOUT`: microseconds, all ones being infinite.
+    /// Converts a `DAT_TIMEOUT` in microseconds; all ones means infinite.
     #[must_use]
     pub const fn from_micros(micros: u32) -> Self {
         Self(micros)
     }
 
-    /// The `DAT_TIMEOUT`.
+    /// Returns the limit as a `DAT_TIMEOUT` in microseconds.
     #[must_use]
     pub const fn as_micros(self) -> u32 {
         self.0
     }
 
-    /// In nanoseconds; `None` is infinite.
+    /// Returns the limit in nanoseconds; `None` means infinite.
     pub(crate) const fn nanos(self) -> Option<u64> {
         // CAST: widening.
         if self.0 == u32::MAX {
@@ -274,8 +276,8 @@ impl Timeout {
     }
 }
 
-/// In whole microseconds, rounded up. [`Duration::MAX`] is no limit; any other value that a `DAT_TIMEOUT` cannot hold
-/// becomes the longest that it can, an hour and 11 minutes.
+/// Converts to whole microseconds, rounded up. [`Duration::MAX`] means no limit. Any other value that is too long for a
+/// `DAT_TIMEOUT` becomes the longest limit, 1 hour and 11 minutes.
 impl From<Duration> for Timeout {
     fn from(limit: Duration) -> Self {
         const LONGEST: u32 = u32::MAX - 1;

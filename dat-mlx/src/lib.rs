@@ -1,15 +1,16 @@
 //! DAT's provider on a ConnectX function: implements the traits of [`dat_core`] on [`hw_mlx`].
 //!
-//! The card's driver knows no DAT, and DAT's model knows no card. Only this crate connects them:
+//! The driver in `hw_mlx` does not depend on DAT, and `dat_core` does not depend on the device. Only this crate
+//! connects them:
 //!
-//! | module | concern |
+//! | module | contents |
 //! |---|---|
-//! | [`provider`] | [`MlxProvider`]: an instance of an opened function, with the tables that lead from the device's numbers to DAT's |
+//! | [`provider`] | [`MlxProvider`]: an instance of an opened function, with tables from device numbers to DAT |
 //! | [`queues`] | completion queues, queue pairs and shared receive queues under the traits of `dat-core` |
-//! | [`status`] | how the card's word for the end of a request is told in DAT |
-//! | `network` | who is where on the links, and what waits until that is known |
-//! | `config` | what whoever opens a function may choose |
-//! | `recorded` | the function's flight recorder, in words |
+//! | [`status`] | translation of the device's completion status to DAT |
+//! | `network` | resolution of the peers' MACs, and the datagrams that wait for it |
+//! | `config` | settings for opening a function |
+//! | `recorded` | text form of the function's flight recorder |
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 

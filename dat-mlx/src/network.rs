@@ -1,8 +1,8 @@
-//! The adapter's place in a network: addresses and MACs of stations on its links, and datagrams that wait for a MAC.
+//! The adapter in its network: addresses and MACs of stations on its links, and datagrams that wait for a MAC.
 //!
-//! The crate `neighbour` implements the protocols and does no I/O; the [`Ethernet`] port carries frames and knows no
-//! protocol. This module connects them. All instances share both. Any instance that has a turn moves frames and runs
-//! due timers, as with QP1.
+//! The crate `neighbour` implements the protocols and does no I/O. The [`Ethernet`] port sends and receives frames and
+//! has no protocols. This module connects them. All instances share both. Any instance that processes events also moves
+//! frames and runs due timers, as with QP1.
 //!
 //! ```text
 //!   a datagram to leave --+-- MAC known --------------------------------> QP1
@@ -13,11 +13,11 @@
 //!                                                  '- nobody answers ---> dropped: it could not be answered
 //! ```
 //!
-//! So the connection manager never deals with MACs: the sender of each datagram it gets can be answered, and a queue
-//! pair on its way up finds the MAC of its peer known.
+//! So the connection manager never deals with MACs. It can answer the sender of each datagram that it gets, and the MAC
+//! of the peer is known when a queue pair is connected.
 //!
-//! The queues of waiting datagrams are bounded, since unknown hosts can fill them: a datagram for which there is no
-//! room is dropped, and so is a copy of one that waits. The protocol above repeats lost datagrams.
+//! The queues of waiting datagrams are bounded, since unknown hosts can fill them. If a queue is full, a datagram is
+//! dropped; a copy of a datagram that already waits is dropped too. The protocol above repeats lost datagrams.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -42,24 +42,25 @@ use neighbour::{Event, Interface, Neighbours, Reason, Resolution};
 
 /// Maximum number of datagrams of each kind that wait for a MAC.
 const WAITING: usize = 256;
-/// Period within which the peers of all queue pairs are marked as in use: half of the time for which a neighbour
-/// counts as reachable without being probed (REACHABLE_TIME, RFC 4861, 10).
+/// Period after which the peers of all queue pairs are marked as in use again. It is half of the time for which a
+/// neighbour counts as reachable without being probed (REACHABLE_TIME, RFC 4861, 10).
 const REFRESH: Duration = Duration::from_secs(15);
-/// Maximum number of peers marked at a time.
+/// Maximum number of peers that are marked in one step.
 const REFRESHED_AT_ONCE: usize = 64;
 
-/// Time that a link may train after the function was brought up, before a port that is down counts as staying down.
-/// Real links take a tenth of a second to ten; until then a connection request is worth repeating.
+/// Time that a link may take to train after the function was brought up. A port that is down later counts as staying
+/// down. Real links take a tenth of a second to ten seconds; during this time it is useful to repeat a connection
+/// request.
 pub(crate) const LINK_TRAINING: Duration = Duration::from_secs(10);
 
 /// Result of resolving a destination.
 #[derive(Debug)]
 pub(crate) enum Way {
-    /// Through the station with this MAC.
+    /// Packets go through the station with this MAC.
     Known([u8; 6]),
     /// The MAC is being resolved.
     Pending,
-    /// There is no way, for this reason.
+    /// The destination cannot be reached, for this reason.
     Unreachable(String),
 }
 
@@ -70,44 +71,44 @@ struct PendingMad {
     mad: Box<[u8; MAD_BYTES]>,
 }
 
-/// Result of a turn: the fate of waiting datagrams, and events.
+/// Result of one round of processing: what becomes of waiting datagrams, and events.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// Datagrams that can be sent now, with the MAC to send to.
+    /// Datagrams that can be sent now, each with the MAC of the next station.
     pub(crate) leave: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
     /// Addresses for which no station answers.
     pub(crate) nobody: Vec<[u8; 16]>,
-    /// Events on the network.
+    /// Events on the network that instances must report.
     pub(crate) heard: Vec<NetworkEvent>,
 }
 
-/// Pairs of source and destination of queue pairs, for as long as these exist.
+/// Source and destination address of each queue pair. An entry is valid as long as a queue pair holds its `Arc`.
 type Peers = BTreeMap<(IpAddr, IpAddr), Weak<()>>;
 
-/// The network of a function.
+/// The part of a function in the network: its Ethernet port, its addresses and its neighbours.
 pub(crate) struct Network {
     ethernet: Ethernet,
     neighbours: Neighbours,
     outgoing: VecDeque<PendingMad>,
-    /// Datagrams that are passed on when the MACs of their senders are resolved.
+    /// Received datagrams whose senders' MACs are being resolved.
     incoming: VecDeque<ReceivedMad>,
-    /// Received datagrams whose sender was resolved.
+    /// Received datagrams whose sender was resolved, ready to be passed on.
     found: VecDeque<ReceivedMad>,
-    /// Next time at which the neighbours have work to do, as of the last change.
+    /// Time at which the neighbours' timers or the refresh of the peers are due next, as of the last change.
     due: Option<Duration>,
-    /// Our address and the peer's, for each queue pair. Packets of queue pairs do not pass through this module, and a
-    /// neighbour is probed again only if it is in use.
+    /// Our address and the peer's, for each queue pair. The neighbours' module does not see the packets of queue pairs,
+    /// and probes a neighbour again only if it is in use. So these peers are marked as in use periodically.
     peers: Peers,
     /// The last peer that was marked as in use, and the time of the next marking.
     refreshed: Option<(IpAddr, IpAddr)>,
     refresh_at: Duration,
-    /// The link was down when the function came up, and may train until then. Unresolved destinations may still be
-    /// found.
+    /// Time until which the link may still train, if it was down when the function came up. Until then, destinations
+    /// that the link does not reach count as pending.
     trains_until: Option<Duration>,
-    /// Time of the last echo request, and its answer until it is fetched.
+    /// Time of the last echo request, and its answer until the caller fetches the answer.
     echo_at: Duration,
     echo: Option<Echo>,
-    /// Buffer of a frame to send.
+    /// Buffer for the frame that is sent next.
     frame: Box<[u8; SEND_BYTES]>,
     recorder: Arc<Recorder>,
     log: Log,
@@ -121,7 +122,7 @@ struct Log {
     duplicate: LogBudget,
 }
 
-/// Converts a time of the function's clock to that of the neighbours' module.
+/// Converts a time of the function's clock to a time of the neighbours' module.
 const fn since_start(now: Instant) -> Duration {
     Duration::from_nanos(now.0)
 }
@@ -130,8 +131,8 @@ impl Network {
     /// Joins the network with the addresses of the function.
     ///
     /// # Errors
-    /// The function has no Ethernet port, or the device refused to create it or does not answer. Nothing is left
-    /// behind.
+    /// The function has no Ethernet port, or the device refused to create the port or does not answer. No object is
+    /// left behind on the device.
     pub(crate) fn join(
         hca: &mut Hca,
         doorbells: &Doorbells,
@@ -236,7 +237,7 @@ impl Network {
         self.neighbours.add(interface, now)
     }
 
-    /// Marks a peer as in use by a queue pair until the result is dropped.
+    /// Marks a peer as in use by a queue pair until the returned value is dropped.
     pub(crate) fn peer(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Arc<()> {
         if self.peers.is_empty() {
             self.refresh_at = since_start(now) + REFRESH;
@@ -251,7 +252,8 @@ impl Network {
         new
     }
 
-    /// Marks the next peers as in use, so that those silent for long are probed again and a changed MAC is noticed.
+    /// Marks the next peers as in use, so that the neighbours' module probes those that were silent for long, and
+    /// notices a changed MAC.
     fn refresh(&mut self, now: Duration) {
         self.peers.retain(|_, peer| peer.strong_count() > 0);
         let behind = self.refreshed.map_or(Bound::Unbounded, Bound::Excluded);
@@ -265,7 +267,8 @@ impl Network {
             next.extend(self.peers.keys().take(REFRESHED_AT_ONCE).copied());
         }
         for (source, destination) in &next {
-            // The result is not needed: the queue pair has its own MAC. A change comes as an event.
+            // The result is not needed, because the queue pair has its own copy of the MAC. A change is reported as an
+            // event.
             let _known = self.neighbours.resolve(*source, *destination, now);
         }
         self.refreshed = next.last().copied();
@@ -276,24 +279,24 @@ impl Network {
         self.refresh_at = now + REFRESH / rounds;
     }
 
-    /// Has the device admit the multicast groups that the addresses need.
+    /// Makes the device admit the multicast groups that the addresses need.
     fn hear(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         let mut groups = vec![BROADCAST];
         groups.extend(self.neighbours.groups());
         self.ethernet.hear(hca, &groups)
     }
 
-    /// Returns the counters of the protocols' frames.
+    /// Returns the counters of the frames of the network protocols.
     pub(crate) fn counters(&self) -> neighbour::Counters {
         self.neighbours.counters()
     }
 
-    /// Returns the number of the completion queue whose events announce frames.
+    /// Returns the number of the completion queue whose events report received frames.
     pub(crate) fn cqn(&self) -> u32 {
         self.ethernet.cqn()
     }
 
-    /// Notes that this queue has entries.
+    /// Records that the Ethernet port's completion queue has entries.
     pub(crate) fn notified(&mut self) {
         self.ethernet.notified();
     }
@@ -308,14 +311,14 @@ impl Network {
         self.due = [self.neighbours.due(), refresh].into_iter().flatten().min();
     }
 
-    /// Notes that the link is up or down.
+    /// Records that the link is up or down.
     pub(crate) fn link(&mut self, up: bool, now: Instant) {
         self.trains_until = None;
         self.neighbours.link(up, since_start(now));
         self.changed();
     }
 
-    /// Resolves a destination from one of our addresses. An unknown one is asked for.
+    /// Resolves a destination from one of our addresses. Requests the MAC of an unknown destination.
     pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Way {
         let time = since_start(now);
         let trains = self.trains_until.is_some_and(|until| time < until);
@@ -324,7 +327,7 @@ impl Network {
         match resolution {
             Resolution::Known(mac) => Way::Known(mac),
             Resolution::Pending => Way::Pending,
-            // When the link comes up our addresses are announced, and then all waiting datagrams are tried again.
+            // When the link comes up, our addresses are announced and all waiting datagrams are tried again.
             Resolution::Unreachable(Reason::LinkDown) if trains => Way::Pending,
             Resolution::Unreachable(reason) => {
                 Way::Unreachable(format!("{destination} from {source}: {reason}"))
@@ -332,7 +335,7 @@ impl Network {
         }
     }
 
-    /// Sends an echo request if its destination is resolved. An earlier request is no longer waited for.
+    /// Sends an echo request if its destination is resolved. The answer to an earlier request is then discarded.
     pub(crate) fn echo(
         &mut self,
         source: IpAddr,
@@ -341,7 +344,7 @@ impl Network {
         now: Instant,
     ) -> Way {
         let way = self.way(source, destination, now);
-        // A MAC may be known from the address itself while the link is still down.
+        // The MAC may follow from the address itself even while the link is still down.
         if self.trains_until.is_some() {
             return match way {
                 Way::Known(_) => Way::Pending,
@@ -358,7 +361,7 @@ impl Network {
         way
     }
 
-    /// Returns the answer to the last echo, once.
+    /// Takes the answer to the last echo request.
     pub(crate) fn take_echo(&mut self) -> Option<Echo> {
         self.echo.take()
     }
@@ -380,12 +383,12 @@ impl Network {
         }
     }
 
-    /// Returns a datagram that waited for its sender, which was resolved.
+    /// Takes a received datagram whose sender was resolved.
     pub(crate) fn found(&mut self) -> Option<ReceivedMad> {
         self.found.pop_front()
     }
 
-    /// Moves frames both ways and runs due timers.
+    /// Receives and sends frames, and runs due timers.
     pub(crate) fn turn(&mut self, now: Instant) -> Outcome {
         let time = since_start(now);
         let mut heard = false;
@@ -409,7 +412,7 @@ impl Network {
             if self.ethernet.send(&self.frame[..bytes]).is_ok() {
                 self.recorder.frame(now, true, &self.frame[..bytes]);
             } else {
-                // The protocol repeats the request or answer.
+                // The frame is lost. The protocol repeats the request or answer.
                 tracing::debug!(bytes, "no room for a frame");
             }
         }
@@ -477,7 +480,7 @@ impl Network {
 }
 
 impl Log {
-    /// Handles an event: returns whether a datagram may wait for it, and the event for consumers.
+    /// Logs an event. Returns whether datagrams may wait for this event, and the event for consumers.
     fn note(&mut self, event: &Event, now: Instant) -> (bool, Option<NetworkEvent>) {
         match *event {
             Event::Resolved { address, vlan, mac } => {

@@ -1,18 +1,19 @@
 //! The provider: the traits of `dat-core`, implemented on a ConnectX function.
 //!
 //! [`MlxProvider`] is an instance of an opened function ([`Hca`]). It shares QP1 with the other instances, and
-//! creates the queue objects that `dat-core` then owns. Of each object it keeps only what events need: a table from
-//! device numbers to owner numbers. The objects carry everything else, so that posting and polling never come here.
+//! creates the queue objects that `dat-core` then owns. The provider keeps only what events need of each object: a
+//! table from device numbers to owner numbers. The objects hold everything else, so that posting and polling do not
+//! call the provider.
 //!
 //! Path of events: [`Hca`] drains the function's event queues. Completion events are counted for the queue they name
-//! (its next arm request carries the count, see [`hw_mlx::cq`]). The others become [`ProviderEvent`]s if their object
-//! still exists. An event of a destroyed object is dropped: its owner has finished with the object.
+//! (the queue's next arm request carries the count, see [`hw_mlx::cq`]). The others become [`ProviderEvent`]s if their
+//! object still exists. An event of a destroyed object is dropped, because its owner no longer needs it.
 //!
 //! Registered memory is `driver`'s [`DmaMemory`]: arena memory or memory lent by the caller. The region keeps a
-//! clone, so that the device's mapping outlives the key.
+//! clone, so that the device's mapping exists longer than the key.
 //!
-//! Random numbers (identifiers, first PSNs, variants of keys) come from a cipher. Deterministic worlds give its seed
-//! in [`HcaConfig`](hw_mlx::HcaConfig); others are seeded by the system.
+//! Random numbers (identifiers, first PSNs, variants of keys) come from a cipher. Its seed is in
+//! [`HcaConfig`](hw_mlx::HcaConfig) for deterministic runs; otherwise the system supplies the seed.
 
 mod counts;
 mod errors;
@@ -60,29 +61,29 @@ use crate::config::ProviderConfig;
 use crate::network::{Network, Way};
 use crate::queues::{Cq, Qp, Srq};
 
-/// Owner numbers are 24 bits, and all ones means "none" to the device.
+/// Maximum owner number. Owner numbers have 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;
-/// Maximum number of datagrams that cannot be answered, of those received in one call.
+/// Maximum number of datagrams that one call receives without returning one, because they cannot be answered (yet).
 const DATAGRAMS_TO_NOBODY: usize = 64;
 
-/// A completion queue that an event may name.
+/// A completion queue of this instance, for the events that name it.
 #[derive(Debug)]
 struct KnownCq {
     sequence: ArmSequence,
     owner: u32,
-    /// Its events are reported (`ProviderEvent::CqEntries`).
+    /// Whether events of the queue are reported (`ProviderEvent::CqEntries`).
     watched: bool,
 }
 
 /// State above [`Hca`] that the instances of a function share.
 struct SharedProvider {
-    /// A holder of this lock waits for the device only to create QP1 anew after it broke.
+    /// QP1. While a thread holds this lock it waits for the device only to create QP1 anew after QP1 broke.
     gsi: Mutex<Gsi>,
     /// The protection domain of QP1.
     gsi_pd: u32,
-    /// Locked before QP1. `None`: the function takes no part in the network.
+    /// Network state; `None` if the function takes no part in the network. Locked before `gsi`.
     network: Option<Mutex<Network>>,
-    /// Reason why it takes no part, if [`Participation::IfPossible`](crate::Participation::IfPossible) was
+    /// Reason why the function takes no part, if [`Participation::IfPossible`](crate::Participation::IfPossible) was
     /// configured.
     without_network: Option<String>,
     /// The seed of random numbers ([`HcaConfig::seed`](hw_mlx::HcaConfig::seed)).
@@ -90,8 +91,8 @@ struct SharedProvider {
     /// Number of instances created so far.
     made: AtomicU32,
     registered: Registered,
-    /// Held while this is borrowed for counters, and while an instance that closes drops it, so that the last drop
-    /// happens in a close.
+    /// Lock held while counters are read through a borrow of this object, and while a closing instance drops its
+    /// reference. So the last reference is always dropped in a close.
     asked: Arc<Mutex<()>>,
 }
 
@@ -108,7 +109,7 @@ impl SharedProvider {
     }
 }
 
-/// A handle of a function, which is open as long as there is an instance of it.
+/// A handle of a function. The function is open as long as an instance of it exists.
 #[derive(Clone)]
 pub struct OpenedProvider {
     function: Opened,
@@ -125,9 +126,9 @@ impl OpenedProvider {
         let Some(hca) = self.function.instance()? else {
             return Ok(None);
         };
-        // The last instance to close drops this before the function.
+        // The last instance to close drops `common` before it closes the function.
         let Some(common) = self.common.upgrade() else {
-            // The function is then ours to close.
+            // All other instances are closed, so this instance must close the function.
             if let Err(error) = hca.close() {
                 tracing::warn!(%error, "closing");
             }
@@ -149,15 +150,15 @@ pub struct MlxProvider {
     /// Owner numbers by RMP number.
     srqs: BTreeMap<u32, u32>,
     events: VecDeque<ProviderEvent>,
-    /// State of the port, if it is down.
+    /// State of the port while it is down; `None` if it is up.
     down: Option<Down>,
     random: Random,
-    /// Source of the keys' low bytes.
+    /// Source of the variants (low bytes) of keys.
     variants: Variants,
 }
 
 impl MlxProvider {
-    /// Opens a function: bring-up, QP1, limits.
+    /// Opens a function: brings the device up, creates QP1, joins the network and computes the limits.
     ///
     /// # Errors
     /// Any failure of bring-up; the function is then stopped.
@@ -171,7 +172,7 @@ impl MlxProvider {
         let doorbells = Doorbells::new(hca.uar().clone());
         let gsi_pd = alloc_pd(&mut hca)?;
         let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
-        // Armed from the start: a connection request may be the first event.
+        // QP1's queue is armed from the start, because a connection request may be the first event.
         let _none_yet = gsi.receive();
         let (network, without_network) = joining::join(&mut hca, &doorbells, joins, seed)?;
         let common = SharedProvider {
@@ -199,7 +200,7 @@ impl MlxProvider {
 
     fn of(hca: Hca, common: Arc<SharedProvider>) -> Result<Self, MlxError> {
         let number = common.made.fetch_add(1, Ordering::Relaxed);
-        // Peers see variants, so these are not drawn from the same stream as the other numbers.
+        // Peers see variants, so variants are not drawn from the same stream as the other random numbers.
         let (random, variants) = if number == 0 {
             (
                 Random::new(common.seed)?,
@@ -271,36 +272,36 @@ impl MlxProvider {
         hca.close()
     }
 
-    /// Returns the DMA memory of this function, the best memory for regions.
+    /// Returns the arena of this function. Memory allocated here is best for regions.
     #[must_use]
     pub fn arena(&self) -> &DmaArena {
         self.hca.arena()
     }
 
-    /// Returns the function.
+    /// Returns the opened function.
     #[must_use]
     pub fn hca(&self) -> &Hca {
         &self.hca
     }
 
-    /// Returns the number of QP1's queue pair, which the device's error events name.
+    /// Returns the queue pair number of QP1, which the device's error events name.
     #[must_use]
     pub fn gsi_number(&self) -> u32 {
         self.common.gsi().number()
     }
 
-    /// Returns the function for queries; objects created through it are the caller's to destroy.
+    /// Returns the function for queries. The caller must destroy objects created through it.
     pub fn hca_mut(&mut self) -> &mut Hca {
         &mut self.hca
     }
 
-    /// Processes events of an object that was just destroyed, while its number names nothing: numbers are reused, and
-    /// a later owner must not get these events.
+    /// Processes the events of an object that was just destroyed, while no object has its number. The device reuses
+    /// numbers, and a later owner must not get these events.
     fn forget_events(&mut self) {
         self.collect();
     }
 
-    /// Turns the events that [`Hca`] collected into counts and provider events. Returns true if there was any.
+    /// Converts the events that [`Hca`] collected into counts and provider events. Returns true if there was any.
     fn collect(&mut self) -> bool {
         let mut handled = false;
         while let Some(cqn) = self.hca.next_completion() {
@@ -328,7 +329,7 @@ impl MlxProvider {
         handled
     }
 
-    /// Converts an event to the provider's, if its object is still known.
+    /// Converts an event to a provider event, if its object still exists.
     fn translate(&mut self, event: &AsyncEvent) -> Option<ProviderEvent> {
         let owner_of = |table: &BTreeMap<u32, u32>, number: u32| table.get(&number).copied();
         match *event {
@@ -360,7 +361,7 @@ impl MlxProvider {
                 owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqLimit { owner })
             }
             AsyncEvent::SrqError { rmpn } => {
-                // The queue pairs that it feeds report errors of their own.
+                // The queue pairs that use this shared receive queue report their own errors.
                 tracing::error!(%rmpn, "a shared receive queue is lost");
                 owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqError { owner })
             }
@@ -376,7 +377,7 @@ impl MlxProvider {
         }
     }
 
-    /// Returns the index of our GID with this address, or of the default source.
+    /// Returns the index of our GID with this address, or index 0 (the default source) if we have no such GID.
     fn source_index(&self, own: [u8; 16]) -> u8 {
         self.hca.known(own).map_or(0, |entry| entry.index)
     }
@@ -398,7 +399,7 @@ impl MlxProvider {
     }
 }
 
-/// Converts an event on the network to DAT's.
+/// Converts a network event of the driver to DAT's.
 fn heard(event: hw_mlx::NetworkEvent) -> NetworkEvent {
     use hw_mlx::NetworkEvent as Heard;
     match event {
@@ -455,20 +456,20 @@ impl Provider for MlxProvider {
     }
 
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
-        // Events collected already must not be slept over.
+        // The wait must not block while events that were collected before are undelivered.
         let called = self.hca.process_events();
         if self.collect() || called || !self.events.is_empty() {
             return Ok(true);
         }
         let handled = self.hca.wait(Instant(deadline));
-        // The device's death is an event too: it must be reported even if the wait failed.
+        // The device's death is an event too, so it must be reported even if the wait failed.
         let collected = self.collect();
         Ok(handled.for_dat()? || collected)
     }
 
     fn progress(&mut self) {
         self.hca.process_events();
-        // A consumer that only polls never calls `wait`, which is where health is checked otherwise.
+        // Otherwise only `wait` checks the device's health, and a consumer that only polls never calls `wait`.
         self.hca.check_health();
         self.collect();
         self.network_turn();
@@ -507,7 +508,7 @@ impl Provider for MlxProvider {
         }
         let ours = self.hca.function();
         if !memory.is_reached_by(ours) {
-            // Its I/O addresses belong to another address space: in ours they would name other bytes.
+            // The memory's I/O addresses belong to another address space. In ours they would refer to other bytes.
             let (ours, theirs) = (ours.name(), memory.made_for());
             return Err(ProviderError::Foreign(if theirs == ours {
                 format!("the memory is of an earlier opening of {ours}: allocate it anew")
@@ -532,7 +533,8 @@ impl Provider for MlxProvider {
             Ok(key) => key,
             Err(MlxError::Cmd(error)) => {
                 if error.outcome_unknown() {
-                    // It may stay mapped, but the caller owns it again, since the call fails.
+                    // The device may keep the memory mapped, but the call fails and so the caller owns the memory
+                    // again.
                     memory.withdraw();
                 }
                 return Err(lent.after(error)).for_dat();
@@ -608,8 +610,8 @@ impl Provider for MlxProvider {
             entries,
             self.limits.max_cq_entries,
         )?;
-        // Each queue may be armed and have one event waiting: more queues could overrun the event queue, which is
-        // fatal to the function.
+        // Each queue may be armed and have one event in the event queue. More queues could overrun the event queue,
+        // which is fatal to the function.
         if self.cqs.len() >= self.limits.max_cqs as usize {
             return Err(ProviderError::Resources(format!(
                 "{} completion queues of this instance, one event each",
@@ -617,7 +619,7 @@ impl Provider for MlxProvider {
             )));
         }
         let cq = hw_mlx::cq::Cq::create(&mut self.hca, &self.doorbells, entries).for_dat()?;
-        // Numbers are reused: an event of a destroyed queue must not count for this one.
+        // The device reuses numbers. An event of a destroyed queue must not count for this one.
         self.hca.forget_completion(Cqn::new(cq.cqn()));
         self.collect();
         self.cqs.insert(
@@ -735,7 +737,7 @@ impl Provider for MlxProvider {
         qp: &mut Qp,
         attributes: &ReadyToReceive,
     ) -> Result<(), ProviderError> {
-        // Some of these numbers are the peer's; the layouts panic on a number that does not fit.
+        // Some of these numbers come from the peer. The layouts panic on a number that does not fit, so check first.
         Self::check(
             "remote queue pair number",
             attributes.remote_qpn,
@@ -875,12 +877,12 @@ impl Provider for MlxProvider {
     }
 
     fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError> {
-        // Packets to ourselves do not leave the function.
+        // Packets to our own address do not leave the function, so the port's state does not matter.
         if self.hca.own(gid).is_none() {
             self.check_port()?;
         }
         if self.common.network.is_none() {
-            // Without the network no MAC can be resolved.
+            // Without the network protocols only configured peers and MAC-derived addresses can be resolved.
             self.hca.resolve(gid).for_dat()?;
         }
         let source = self.source(gid, source)?;
@@ -930,7 +932,7 @@ impl Provider for MlxProvider {
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
-        // A peer that sends datagrams that cannot be answered must not delay the caller.
+        // The loop is bounded, so that a peer that sends unanswerable datagrams does not delay the caller.
         for _ in 0..DATAGRAMS_TO_NOBODY {
             let waited = self
                 .common

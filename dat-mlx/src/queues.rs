@@ -1,8 +1,8 @@
-//! The card's queues under the traits of `dat-core`: the same objects, wrapped.
+//! The card's queues, wrapped in types that implement the traits of `dat-core`.
 //!
-//! Each wraps a card's queue and nothing else (`repr(transparent)`), and each call goes straight to it. Two things
-//! differ: a completion's status is one of DAT's ([`crate::status`]), and the end of a lap of a completion queue is
-//! an obstacle ([`Obstacles::others_turn`]).
+//! Each type wraps a card's queue and nothing else (`repr(transparent)`), and each call is forwarded to the queue. Two
+//! things differ: a completion's status is one of DAT's ([`crate::status`]), and the wrap of a completion queue is
+//! reported as an obstacle ([`Obstacles::others_turn`]).
 
 use dat_core::provider::{
     Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, Plain,

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use hw_mlx::recorder::Recorded;
 
-/// Text of a recorder entry. A management datagram is named by its message of the connection manager.
+/// Formats a recorder entry as text. A management datagram is shown with the name of its connection manager message.
 #[derive(Clone, Copy, Debug)]
 pub struct InWords<'a>(pub &'a Recorded);
 

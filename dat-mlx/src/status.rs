@@ -1,12 +1,12 @@
-//! The card's completion statuses in DAT's terms.
+//! Conversion of the card's completion statuses to DAT's.
 //!
-//! DAT has twelve statuses. The mapping is that of the InfiniBand reference implementation. An error without a name
-//! ends the connection like the named ones, so it is reported as a transport failure.
+//! DAT has twelve statuses. The mapping is that of the InfiniBand reference implementation. An error that has no DAT
+//! status ends the connection like the others, so it is reported as a transport failure.
 
 use dat_core::types::DtoStatus;
 use hw_mlx::completion::Status;
 
-/// Returns DAT's status for the card's.
+/// Returns DAT's status for a status of the card.
 #[inline]
 #[must_use]
 pub const fn dto_status(status: Status) -> DtoStatus {
@@ -31,7 +31,7 @@ pub const fn dto_status(status: Status) -> DtoStatus {
 mod tests {
     use super::*;
 
-    /// Checks every byte against the reference map, by the names of the verbs documentation.
+    /// Each of the 256 syndromes has the status of the reference map, which uses the names of the verbs documentation.
     #[test]
     fn every_syndrome_has_the_status_of_the_reference_map() {
         let named = [

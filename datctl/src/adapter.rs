@@ -1,5 +1,5 @@
-//! An opened adapter with what both ends of a connection need: a protection zone, one EVD for everything, registered
-//! memory.
+//! An opened adapter with all that either end of a connection needs: a protection zone, one EVD for all events,
+//! registered memory.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -21,16 +21,17 @@ use crate::value::address;
 
 /// Longest wait for one step of a command: a message, an answer, the end of a connection.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Keep-alive interval. A dead peer is noticed after twice this and the retries of a packet, before `PATIENCE` ends.
+/// Keep-alive interval. A dead peer is noticed after two intervals and the retries of a packet, which is less than
+/// `PATIENCE`.
 const KEEP_ALIVE: Duration = Duration::from_millis(500);
-/// Events that an EVD holds; this limits the DTOs outstanding on all connections.
+/// Number of events that an EVD holds; this limits the DTOs outstanding on all connections together.
 pub(crate) const EVENTS: u32 = 16_384;
 /// Limit on the DTOs outstanding on one connection, in either direction.
 const MOST: u32 = 1024;
-/// RDMA Reads outstanding, if the device supports that many.
+/// Number of outstanding RDMA Reads of an endpoint in each direction, if the device supports that many.
 pub(crate) const READS: u32 = 16;
 
-/// Addresses of an adapter and its neighbours.
+/// Options for the addresses of an adapter and its neighbours.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct AdapterOptions {
     /// An address of the adapter besides its link-local one.
@@ -41,7 +42,7 @@ pub(crate) struct AdapterOptions {
     neighbour: Vec<Neighbour>,
 }
 
-/// `--neighbour`
+/// Value of `--neighbour`.
 #[derive(Clone, Debug)]
 struct Neighbour {
     address: IpAddr,
@@ -67,8 +68,8 @@ impl FromStr for Neighbour {
 }
 
 impl AdapterOptions {
-    /// Returns the options to open the adapter with. RNR is retried without limit: depth is measured with peers that
-    /// lack a receive.
+    /// Returns the options to open the adapter with. RNR is retried without limit, because depth is measured with peers
+    /// that may lack a receive.
     pub(crate) fn open_options(&self) -> OpenOptions {
         let mut options = OpenOptions::default();
         options.ia.transport.rnr_retry = 7;
@@ -145,8 +146,8 @@ impl Adapter {
         Ok(Self { ia, events, zone })
     }
 
-    /// Returns true if the function is simulated. A guest's function that a simulator provides looks like a card's,
-    /// and cannot be told from one here.
+    /// Returns true if the function is simulated. In a guest, a function that a simulator provides looks like a card's
+    /// function, so this returns false.
     pub(crate) fn is_simulated(&self) -> bool {
         is_simulated(&self.ia.query().ia.adapter_name)
     }
@@ -155,7 +156,7 @@ impl Adapter {
         self.ia.query().ia.ia_address
     }
 
-    /// Returns the number of DTOs that an endpoint may have in either direction, so that their events fit the EVD.
+    /// Returns the limit on the DTOs of an endpoint in either direction, at which their events fit the EVD.
     pub(crate) fn most_dtos(&self) -> u32 {
         self.ia.query().ia.max_dto_per_ep.min(MOST)
     }
@@ -183,7 +184,7 @@ impl Adapter {
             .ep_create(Some(self.zone), EpEvds::all(self.events), Some(&attr))?)
     }
 
-    /// Sets the transport of an unconnected endpoint, with keep-alive unless the settings name one.
+    /// Sets the transport of an unconnected endpoint. Keep-alive is on, at `KEEP_ALIVE` unless the settings specify it.
     pub(crate) fn set_transport(
         &mut self,
         ep: EpHandle,
@@ -200,7 +201,7 @@ impl Adapter {
         Ok(self.ia.ep_modify(ep, &change)?)
     }
 
-    /// Registers memory of `slots` slots, each with room for `slot_bytes` bytes.
+    /// Registers memory of `slots` slots, each of `slot_bytes` bytes.
     pub(crate) fn region(
         &mut self,
         slots: usize,
@@ -249,7 +250,7 @@ impl Adapter {
         event.map_err(|error| self.failed(&error))
     }
 
-    /// Returns the next event; sleeps for `longest` at most.
+    /// Returns the next event, sleeping for `longest` at most; `None` if there is none in that time.
     pub(crate) fn sleep(&mut self, longest: Duration) -> Result<Option<Event>, Box<dyn Error>> {
         let micros = u32::try_from(longest.as_micros()).unwrap_or(u32::MAX);
         match self
@@ -262,7 +263,7 @@ impl Adapter {
         }
     }
 
-    /// Returns the error with the device's report of it.
+    /// Returns the error, together with the device's last error report if there is one.
     pub(crate) fn failed(&self, error: &udapl::DatError) -> Box<dyn Error> {
         let name = &self.ia.query().ia.adapter_name;
         match self.ia.last_device_error() {
@@ -271,7 +272,7 @@ impl Adapter {
         }
     }
 
-    /// Returns why no connection to a peer could be begun.
+    /// Returns the error for a connection attempt to a peer that could not begin.
     pub(crate) fn no_way(&self, peer: IpAddr, error: &udapl::DatError) -> Box<dyn Error> {
         if error.return_type() != ReturnType::InvalidAddress {
             return self.failed(error);
@@ -289,7 +290,7 @@ impl Adapter {
         .into()
     }
 
-    /// Returns that the endpoint's peer is gone, with the evidence, if the connection has ended for that reason.
+    /// Returns a text with the evidence that the endpoint's peer is gone, if that is why the connection ended.
     fn gone(&self, ep: EpHandle) -> Option<String> {
         let cause = self.ia.ep_end_cause(ep).ok().flatten()?;
         let is_silent = matches!(
@@ -303,14 +304,14 @@ impl Adapter {
         is_silent.then(|| format!("the peer is gone: {cause}"))
     }
 
-    /// Returns the error of a DTO; that the peer is gone, if that ended it.
+    /// Returns the error of a DTO. If the DTO failed because the peer is gone, the error says so.
     pub(crate) fn dto_failed(&self, done: &DtoCompletion) -> Box<dyn Error> {
         let gone = self.gone(done.ep);
         gone.map_or_else(|| dto_failed(done), Into::into)
     }
 
-    /// Returns the error for an unexpected event, with the reason for which the endpoint's connection ended, if it
-    /// did.
+    /// Returns the error for an unexpected event on an endpoint. If its connection has ended, the error contains the
+    /// reason.
     pub(crate) fn instead_of(&self, ep: EpHandle, what: &str, event: &Event) -> Box<dyn Error> {
         if let Some(gone) = self.gone(ep) {
             return gone.into();
@@ -336,12 +337,12 @@ pub(crate) fn is_simulated(name: &str) -> bool {
     name.starts_with("sim:") || name.starts_with("vfio-user:")
 }
 
-/// Returns the error of a failed DTO, in words.
+/// Returns the error of a failed DTO, as text.
 pub(crate) fn dto_failed(done: &DtoCompletion) -> Box<dyn Error> {
     udapl::explain(done).into()
 }
 
-/// Returns the error for an unexpected event, in words and with its number.
+/// Returns the error for an unexpected event, as text with the event's number.
 pub(crate) fn unexpected(event: &Event, instead_of: &str) -> Box<dyn Error> {
     let what = if let Event::Connection(event) = event {
         format!("the connection came to {}", event.kind.name())

@@ -1,4 +1,4 @@
-//! `datctl bind` and `datctl unbind`: give a function to vfio-pci, and back to the kernel.
+//! `datctl bind` and `datctl unbind`: bind a function to vfio-pci, and return it to the kernel's driver.
 
 use driver::PciAddress;
 use driver::pci::{BindError, Bound, Kernel, Machine};
@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::report::Report;
 
-/// The result, and the commands that undo it.
+/// The result of a bind or unbind, and the commands that undo it.
 #[derive(Serialize)]
 pub(crate) struct Rebound {
     address: String,
     before: Option<String>,
     now: Option<String>,
-    /// Shell commands.
+    /// Shell commands that undo it.
     undo: Vec<String>,
-    /// The reason why the function can still not be opened after a bind.
+    /// Reason why the function still cannot be opened after a bind; `None` if it can.
     why_not: Option<String>,
 }
 

@@ -1,10 +1,11 @@
 //! `datctl cmtime`: the rate at which connections are made and ended, step by step, as cmtime of rdma-core reports
 //! it.
 //!
-//! Connections are made in groups of `--at-once`: all of a group go through a step before any goes through the next.
-//! The time of a connection in a step is from the call to the event that ends it, the others of its group being under
-//! way meanwhile; the rate of a step is how many went through it in the time that the groups took. At the passive end
-//! an endpoint is made for each request before it is accepted, which is part of `connect`.
+//! Connections are made in groups of `--at-once`: all connections of a group complete a step before any of them begins
+//! the next. The time of a connection in a step is from the call to the event that ends the step; the others of its
+//! group are in progress meanwhile. The rate of a step is the number of connections, divided by the total time of the
+//! groups in that step. The passive end creates an endpoint for each request before it accepts the request; this is
+//! part of `connect`.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -29,10 +30,10 @@ use simnic::signals::Stop;
 pub(crate) struct Cmtime {
     #[command(flatten)]
     ends: Ends,
-    /// Connections.
+    /// Number of connections.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = within(1..=u16::MAX))]
     count: u16,
-    /// Connections that are made at a time; not more than there are.
+    /// Number of connections that are made at a time; at most as many as --count.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(1..=1024_u16))]
     at_once: u16,
 }
@@ -65,7 +66,7 @@ struct Row {
     max_us: f64,
 }
 
-/// A step of all connections.
+/// Times of one step: the total, and a histogram over the connections.
 struct Step {
     total: Duration,
     each: Histogram<u64>,
@@ -79,7 +80,7 @@ impl Step {
         }
     }
 
-    /// Times a call that completes when it returns.
+    /// Times a call that completes the step when it returns.
     fn call<T>(
         &mut self,
         work: impl FnOnce() -> Result<T, Box<dyn Error>>,
@@ -92,7 +93,7 @@ impl Step {
         Ok(made)
     }
 
-    /// Begins a step on each endpoint, and waits for its event on all of them.
+    /// Begins a step on each endpoint, and waits until each of them has its event of this kind.
     fn event(
         &mut self,
         dialer: &mut Dialer,
@@ -109,7 +110,7 @@ impl Step {
         let mut left = eps.len();
         while left > 0 {
             let event = dialer.next()?;
-            // The receives of an endpoint that disconnects are flushed.
+            // Completions are those of the flushed receives of endpoints that disconnect.
             if matches!(event, Event::Dto(_)) {
                 continue;
             }
@@ -228,7 +229,7 @@ impl Cmtime {
             for ep in eps {
                 free.call(|| Ok(dialer.adapter.ia.ep_free(ep)?))?;
             }
-            // The passive end, if it is in this process, handles the disconnect before the next group.
+            // If the passive end is in this process, it handles the disconnect before the next group.
             dialer.hang_up()?;
         }
         let made = usize::from(self.count - left);

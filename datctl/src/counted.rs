@@ -8,20 +8,20 @@ use crate::report::table;
 /// The counters of an adapter.
 #[derive(Serialize)]
 pub(crate) struct Counted {
-    /// Of queue pairs, by the names of `rdma statistic`; `None` where the device has none or does not report them.
-    /// The same holds for the next three.
+    /// Counters of queue pairs, with the names of `rdma statistic`; `None` if the device has none or does not report
+    /// them. The same holds for the next three fields.
     queue: Option<Counters>,
-    /// Of the vport, by the names of `ethtool -S`.
+    /// Counters of the vport, with the names of `ethtool -S`.
     vport: Option<Counters>,
-    /// Of the card's port, by the names of `ethtool -S`.
+    /// Counters of the card's port, with the names of `ethtool -S`.
     port: Option<Counters>,
-    /// Of the port's priorities, by the names of `ethtool -S`.
+    /// Counters of the port's priorities, with the names of `ethtool -S`.
     priorities: Option<Counters>,
     connections: Counters,
     refused_by_us: Counters,
     refused_by_peers: Counters,
     memory: Counters,
-    /// Of the network's protocols; `None` where the adapter is in no network.
+    /// Counters of the network protocols; `None` if the adapter is in no network.
     network: Option<Counters>,
     commands: Vec<Command>,
 }
@@ -32,7 +32,8 @@ struct Command {
     answered: u64,
     refused: u64,
     unanswered: u64,
-    /// Microseconds on the function's clock; the next field too.
+    /// Total time of these commands, in microseconds of the function's clock. The next field is that of the longest
+    /// one.
     microseconds: f64,
     longest_microseconds: f64,
 }
@@ -68,7 +69,7 @@ impl Counted {
         }
     }
 
-    /// Returns the table for a person: counters that are not 0, and groups that the device does not report.
+    /// Returns the table for a person: the counters that are not 0, and the groups that the device does not report.
     pub(crate) fn human(&self) -> String {
         let all = [
             ("queue pairs", self.queue.as_ref()),

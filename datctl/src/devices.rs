@@ -1,4 +1,4 @@
-//! `datctl devices`: the functions of this machine, their drivers, and whether one could be opened now.
+//! `datctl devices`: the functions of this machine, their drivers, and whether each of them could be opened now.
 
 use driver::pci::{Link, Machine, PciFunction, Role};
 use hw_mlx::ids;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::report::{Report, table};
 
-/// All functions of known ids.
+/// All functions with a known device ID.
 #[derive(Serialize)]
 pub(crate) struct Devices {
     devices: Vec<Device>,
@@ -22,9 +22,9 @@ struct Device {
     driver_override: Option<String>,
     iommu_group: Option<u32>,
     role: &'static str,
-    /// Of a virtual function: its physical function.
+    /// Physical function of a virtual function.
     physical_function: Option<String>,
-    /// Of a physical function: the number of its virtual functions, and the largest number it could have.
+    /// Number of virtual functions that a physical function has, and the largest number that it could have.
     virtual_functions: Option<[u16; 2]>,
     link: Option<PcieLink>,
     numa_node: Option<u32>,
@@ -42,7 +42,7 @@ struct PcieLink {
     max_width: u32,
 }
 
-/// Returns the functions of known ids, each with its product name.
+/// Returns the functions with a known device ID, each with its product name.
 pub(crate) fn known(machine: &Machine) -> Vec<(PciFunction, &'static str)> {
     machine
         .functions()
@@ -127,7 +127,7 @@ impl From<Link> for PcieLink {
     }
 }
 
-/// Returns `8.0 GT/s x8 of 16.0 GT/s x16`, or the first half where the link is at its maximum.
+/// Returns text like `8.0 GT/s x8 of 16.0 GT/s x16`, or only the first half if the link is at its maximum.
 pub(crate) fn link_text(link: &Link) -> String {
     let short = |speed: &str| speed.trim_end_matches(" PCIe").to_owned();
     let now = format!("{} x{}", short(&link.speed), link.width);

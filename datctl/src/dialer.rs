@@ -1,7 +1,7 @@
 //! The active end of `ping`, `perf` and `cmtime`: connects, and waits for its events.
 //!
 //! Waiting polls for a while, because on hardware the event arrives sooner than any sleep ends, and then sleeps. If
-//! the passive end is in this process too ([`Dialer::beside`]), its events are handled meanwhile.
+//! the passive end is in this process too ([`Dialer::beside`]), it handles its events between the polls.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -19,9 +19,9 @@ use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};
 use crate::hello::{Hello, Reverse, Role, Told};
 use crate::listener::Listener;
 
-/// Polls before the first sleep.
+/// Number of polls before the first sleep.
 const POLLS: u32 = 2_000;
-/// The longest sleep. The passive end, if it is in this process, runs in between.
+/// The longest sleep. The passive end, if it is in this process, makes progress between two sleeps.
 const SLEEP: Duration = Duration::from_millis(1);
 /// Interval of keep-alive messages to a peer that only lends its memory.
 const BEAT: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ struct Session {
     ep: EpHandle,
     region: Region,
     told: Told,
-    /// Slot for messages that the peer sends by itself.
+    /// Slot of the receives for messages that the peer sends by itself; `None` if it sends none.
     inbox: Option<usize>,
     /// Time of the next keep-alive message; `None` if the peer needs none.
     next_beat: Option<Instant>,
@@ -69,8 +69,8 @@ impl Dialer {
         }
     }
 
-    /// Connects, with `slots` slots of memory for the longest message on our side. The last slot is for the peer's
-    /// own operations, if there are any. Connections that exist at the same time are lanes, counted from 0.
+    /// Makes a connection, which is the next lane (lanes are the existing connections, counted from 0). Our side gets
+    /// `slots` slots of memory, each for the longest message. The last slot is for the peer's own operations, if any.
     pub(crate) fn connect(
         &mut self,
         peer: IpAddr,
@@ -90,13 +90,13 @@ impl Dialer {
         let ep = self.adapter.endpoint(requests, receives)?;
         self.adapter.set_transport(ep, &EpTransport::default())?;
         let region = {
-            // At least 8 bytes, the size of the peer's count.
+            // A slot has at least 8 bytes, the size of the peer's count.
             let slot_bytes = usize::try_from(hello.bytes)?.next_multiple_of(8);
             self.adapter.region(slots, slot_bytes)?
         };
         let inbox = hello.reverse.map(|_| slots.saturating_sub(1));
         let inbox = inbox.filter(|_| hello.role == Role::Sink);
-        // Before the peer can send: a message without a receive waits for the RNR timer.
+        // The receives are posted before the peer can send: a message without a receive waits for the RNR timer.
         for _ in 0..inbox.map_or(0, |_| receives) {
             self.receive(ep, &region, inbox)?;
         }
@@ -120,7 +120,7 @@ impl Dialer {
         begun.map_err(|error| self.adapter.no_way(peer, &error))?;
         let event = loop {
             let event = self.next()?;
-            // On earlier lanes the peer may send already.
+            // The peer may already send on earlier lanes.
             let aside = match &event {
                 Event::Dto(done) if done.status == DtoStatus::Success => self.is_aside(done)?,
                 // Flushes of an earlier connection may be reported after its end.
@@ -153,13 +153,14 @@ impl Dialer {
             region,
             told,
             inbox,
-            // An echo would send the empty message back, and we would take it for an echo that is being measured.
+            // Only a memory peer gets keep-alive messages. An echo peer would send the empty message back, and we would
+            // mistake it for an echo that is being measured.
             next_beat: (hello.role == Role::Memory).then(|| Instant::now() + BEAT),
         });
         Ok(())
     }
 
-    /// Adds a connection that was made elsewhere as the next lane, with our memory and the peer's.
+    /// Adds a connection that was made elsewhere as the next lane, with our region and a place in the peer's memory.
     pub(crate) fn adopt(&mut self, ep: EpHandle, region: Region, memory: RmrTriplet) {
         let told = Told {
             memory,
@@ -175,15 +176,15 @@ impl Dialer {
         });
     }
 
-    /// Sets the place of a lane's peer memory, if the peer sends it later.
-    // PANIC: only a bug in datctl names a lane that is not there.
+    /// Sets the RMR context and address of a lane's peer memory, if the peer sent them after the connection was made.
+    // PANIC: only a bug in datctl names a lane that does not exist.
     pub(crate) fn redirect(&mut self, lane: usize, rmr_context: u32, target_address: u64) {
         let session = self.sessions.get_mut(lane).expect("a connection");
         session.told.memory.rmr_context = rmr_context;
         session.told.memory.target_address = target_address;
     }
 
-    /// Gives up all lanes; the caller ends them.
+    /// Removes all lanes and returns them. The caller must end their connections.
     pub(crate) fn leave(&mut self) -> Vec<(EpHandle, Region)> {
         let sessions = std::mem::take(&mut self.sessions);
         let pairs = sessions.into_iter().map(|it| (it.ep, it.region));
@@ -193,7 +194,7 @@ impl Dialer {
     /// Returns the number of requests that an endpoint needs for this depth, or an error if the adapter allows fewer.
     pub(crate) fn requests(&self, depth: u32) -> Result<u32, String> {
         let most = self.adapter.most_dtos();
-        // Two more: one for the keep-alive message, one to read the peer's count.
+        // Two more requests: one for the keep-alive message, one to read the peer's count.
         let requests = depth.saturating_add(2);
         if requests > most {
             return Err(format!(
@@ -204,7 +205,7 @@ impl Dialer {
         Ok(requests)
     }
 
-    /// Checks that the events of `lanes` endpoints fit the EVD.
+    /// Checks that the EVD holds the events of `lanes` endpoints with `of_each` events each.
     pub(crate) fn check_events(lanes: u32, depth: u32, of_each: u32) -> Result<(), String> {
         if lanes.saturating_mul(of_each) > EVENTS {
             return Err(format!(
@@ -214,14 +215,14 @@ impl Dialer {
         Ok(())
     }
 
-    /// Returns the only connection's endpoint, our memory and the peer's.
+    /// Returns the endpoint of the only connection, our region, and the peer's memory.
     pub(crate) fn session(&self) -> (EpHandle, &Region, RmrTriplet) {
         let (ep, region, told) = self.lane(0);
         (ep, region, told.memory)
     }
 
-    /// Returns a connection's endpoint, our memory, and the peer's private data.
-    // PANIC: only a bug in datctl names a lane that is not there.
+    /// Returns a lane's endpoint, our region, and the peer's private data.
+    // PANIC: only a bug in datctl names a lane that does not exist.
     pub(crate) fn lane(&self, lane: usize) -> (EpHandle, &Region, Told) {
         let session = self.sessions.get(lane).expect("a connection");
         (session.ep, &session.region, session.told)
@@ -242,7 +243,8 @@ impl Dialer {
         Ok(self.adapter.ia.ep_post_recv(ep, &[place], cookie, flags)?)
     }
 
-    /// Returns the next event.
+    /// Returns the next event; an error if there is none within `PATIENCE`. The passive end, if it is in this process,
+    /// handles its events meanwhile.
     pub(crate) fn next(&mut self) -> Result<Event, Box<dyn Error>> {
         let (mut polls, mut give_up) = (0, None);
         loop {
@@ -267,7 +269,7 @@ impl Dialer {
         }
     }
 
-    /// Lets the passive end, if it is in this process, handle its events: it reposts receives before they are needed.
+    /// Lets the passive end, if it is in this process, handle its events, so that it reposts receives in time.
     pub(crate) fn give_turn(&mut self) -> Result<(), Box<dyn Error>> {
         if let Some(listener) = &mut self.listener {
             listener.serve()?;
@@ -275,7 +277,7 @@ impl Dialer {
         Ok(())
     }
 
-    /// Returns the next completion of our own DTOs; an error if it failed.
+    /// Returns the next completion of our own DTOs, or an error if the DTO failed.
     pub(crate) fn completed(&mut self) -> Result<DtoCompletion, Box<dyn Error>> {
         loop {
             let event = self.next()?;
@@ -295,8 +297,8 @@ impl Dialer {
         }
     }
 
-    /// Returns true if the DTO needs no further handling: a keep-alive message, or a message that the peer sent by
-    /// itself.
+    /// Returns true if the completion is not one of the caller's DTOs: it is that of a keep-alive message, or of a
+    /// message that the peer sent by itself, whose receive is posted again.
     fn is_aside(&mut self, done: &DtoCompletion) -> Result<bool, Box<dyn Error>> {
         if done.cookie == DtoCookie(REVERSE_COOKIE) {
             let Some(session) = self.sessions.iter().find(|it| it.ep == done.ep) else {
@@ -317,7 +319,7 @@ impl Dialer {
         Ok(done.cookie == DtoCookie(BEAT_COOKIE))
     }
 
-    /// Sends the keep-alive message, when due, to a peer that only lends its memory.
+    /// Sends a keep-alive message on each connection to a memory peer on which one is due.
     pub(crate) fn beat(&mut self) -> Result<(), Box<dyn Error>> {
         let now = Instant::now();
         let quiet = |session: &&mut Session| session.next_beat.is_some_and(|due| now >= due);
@@ -332,7 +334,7 @@ impl Dialer {
         Ok(())
     }
 
-    /// Ends the connections, and waits until the peer knows.
+    /// Ends all connections, waits until each of them is disconnected, and frees their objects.
     pub(crate) fn hang_up(&mut self) -> Result<(), Box<dyn Error>> {
         let sessions = std::mem::take(&mut self.sessions);
         for session in &sessions {
@@ -349,7 +351,7 @@ impl Dialer {
                 left -= 1;
                 continue;
             }
-            // Other events here are receives that are flushed.
+            // All other events here must be completions of flushed receives.
             if !matches!(event, Event::Dto(_)) {
                 return Err(unexpected(&event, "a disconnect"));
             }
@@ -357,7 +359,7 @@ impl Dialer {
         for session in sessions {
             self.adapter.release(session.ep, &session.region)?;
         }
-        // The passive end handles the disconnect before anything else happens.
+        // The passive end, if it is in this process, handles the disconnect before this function returns.
         let give_up = deadline();
         while let Some(listener) = &mut self.listener
             && listener.has_session()
@@ -385,7 +387,7 @@ mod tests {
     const NONE: CompletionFlags = CompletionFlags::empty();
     const BYTES: usize = 64;
 
-    /// However long a measurement takes, an echo sends back only the messages it was sent.
+    /// An echo peer gets no keep-alive message, so it sends back only the messages that are measured.
     #[test]
     fn an_echo_gets_no_message_that_nobody_waits_for() -> Result<(), Box<dyn Error>> {
         let options = OpenOptions::default();
@@ -402,7 +404,7 @@ mod tests {
             };
             dialer.connect(peer, SERVICE, &hello, 2)?;
             for _ in 0..6 {
-                // As if the interval had passed.
+                // The keep-alive interval is over.
                 let session = &mut dialer.sessions[0];
                 session.next_beat = session.next_beat.map(|_| Instant::now());
                 dialer.beat()?;

@@ -1,8 +1,8 @@
-//! `datctl doctor`: the conditions that a machine lacks before a function can be driven from user space.
+//! `datctl doctor`: checks the conditions under which a function can be driven from user space.
 //!
-//! One line for each condition, ok or not ok, with the finding and the command that mends it. `docs/hardware.md` has
-//! the same list with the reasons. Lines that only concern speed or report a limit do not count for the exit status.
-//! A condition that cannot be seen from here is unknown, never ok.
+//! There is one line for each condition, ok or not ok, with the finding and the command that fixes it.
+//! `docs/hardware.md` has the same list with the reasons. Lines that only concern speed or report a limit do not count
+//! for the exit status. A condition that cannot be checked from here is unknown, never ok.
 
 mod card;
 mod fix;
@@ -21,7 +21,7 @@ pub(crate) use self::physical::link_state;
 use crate::devices::known;
 use crate::report::{Ink, Report};
 
-/// All lines.
+/// The lines of all checks.
 #[derive(Serialize)]
 pub(crate) struct Diagnosis {
     /// True if no line that counts is "not ok"; unknown lines do not count.
@@ -34,15 +34,15 @@ pub(crate) struct Diagnosis {
 struct Line {
     /// Name of the check, as in the checklist.
     check: &'static str,
-    /// The function; `None` for the machine.
+    /// Address of the function; `None` if the check is about the machine.
     device: Option<String>,
-    /// The result; `None` if it cannot be seen from here.
+    /// The result; `None` if it is unknown.
     ok: Option<bool>,
-    /// True if nothing works without it.
+    /// True if functions cannot be used without this condition.
     required: bool,
     /// The finding.
     found: String,
-    /// Remedy, as commands where there are any.
+    /// Remedy, as shell commands if possible.
     mend: Option<String>,
     /// Remedy that `--fix` applies.
     #[serde(serialize_with = "fix::as_command")]
@@ -70,7 +70,7 @@ impl Line {
         }
     }
 
-    /// A check without a result; `mend` is the way to find out.
+    /// Returns a line without a result. `mend` says how to find out.
     fn unknown(check: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
             ok: None,
@@ -78,7 +78,7 @@ impl Line {
         }
     }
 
-    /// Returns true if nothing works because of this line.
+    /// Returns true if the line is a required condition that is not met.
     fn is_in_the_way(&self) -> bool {
         self.ok == Some(false) && self.required
     }
@@ -107,8 +107,8 @@ impl Line {
     }
 }
 
-/// Checks the machine and functions: the named ones, else those that are bound to VFIO, else all of known ids.
-/// `memory_mib` is the memory to be registered.
+/// Checks the machine and its functions: those in `addresses`, or if it is empty those that are bound to VFIO, or if
+/// there are none all with a known device ID. `memory_mib` is the memory to be registered.
 pub(crate) fn run(
     machine: &Machine,
     addresses: &[PciAddress],
@@ -165,7 +165,7 @@ fn functions(machine: &Machine, addresses: &[PciAddress]) -> Result<Vec<PciFunct
 }
 
 impl Diagnosis {
-    /// Returns a summary in one sentence; as an error if a line that counts is not ok.
+    /// Returns a summary in one sentence. It is an error if a line that counts is not ok.
     pub(crate) fn summary(&self) -> Result<String, String> {
         let bad: Vec<String> = self
             .lines
@@ -207,7 +207,7 @@ impl Diagnosis {
                 Some(false) => ("not ok", Ink::Yellow),
                 None => ("unknown", Ink::Yellow),
             };
-            // As wide as the longest verdict, without counting escape sequences.
+            // The verdict is padded to the longest one before escape sequences are added, which have no width.
             let verdict = paint(ink, &format!("{verdict:<7}"));
             let needed = if line.ok == Some(false) && !line.required {
                 " (works without)"

@@ -1,7 +1,7 @@
 //! The roles of the two ends: the options that `ping`, `perf` and `cmtime` share.
 //!
 //! With two adapters both ends are in this process. With one, this process is the passive end (`--listen`) or the
-//! active one (`--connect ADDRESS`). A listener of either command serves both.
+//! active end (`--connect ADDRESS`). A passive end that any of the three commands started serves all three.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use crate::listener::Listener;
 use crate::report::{Output, Report, Usage, counted};
 use crate::value::address;
 
-/// Default qualifier of a passive end: an IB service ID that no other service has.
+/// Default qualifier of a passive end: an IB service ID that no other service uses.
 const QUALIFIER: u64 = 0x1_0000_0001;
 
-/// The two ends.
+/// Options for the two ends.
 #[derive(clap::Args)]
 #[group(skip)]
 #[command(group(clap::ArgGroup::new("other_end").required(true).args(["peer", "listen", "connect"])))]
 pub(crate) struct Ends {
     /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
     pub(crate) name: String,
-    /// Another adapter, which is then the other end in this process.
+    /// A second adapter, which is then the other end, in this process.
     #[arg(conflicts_with_all = ["address", "neighbour"])]
     peer: Option<String>,
     /// Be the passive end for one peer, then end.
@@ -47,7 +47,7 @@ impl Ends {
         !self.listen
     }
 
-    /// Returns the qualifier of the passive end, if the command line has one.
+    /// Returns the qualifier of the passive end, if the command line specifies one.
     pub(crate) const fn qualifier(&self) -> Option<u64> {
         self.qualifier
     }
@@ -59,7 +59,7 @@ pub(crate) struct Target {
     pub(crate) qualifier: u64,
 }
 
-/// Parses a decimal number, or one in hex after 0x; not 0.
+/// Parses a decimal number, or one in hex after 0x. Refuses 0.
 fn number(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
@@ -94,8 +94,8 @@ impl Report for Answered {
     }
 }
 
-/// Returns the active end and its target. If this process is the passive end, serves until that is over and returns
-/// nothing.
+/// Returns the active end and its target. If this process is the passive end, serves until the peer has ended, and
+/// returns `None`.
 pub(crate) fn connect_by(
     ends: &Ends,
     output: Output,

@@ -1,8 +1,8 @@
 //! The private data by which the two ends of `ping`, `perf` and `cmtime` set up a connection.
 //!
-//! The active end names the role of the passive one, so that a listener needs no options; the passive end gives the
-//! place of its memory. Both fit the 56 bytes that an RDMA-CM port leaves. Numbers are big-endian. Data from the peer
-//! are checked here and by each user.
+//! The active end specifies the role of the passive one, so that a listener needs no options; the passive end replies
+//! with the address of its memory. Both fit the 56 bytes that an RDMA-CM port leaves. Numbers are big-endian. Data from
+//! the peer are checked here and by each user.
 //!
 //! ```text
 //! request:  magic 8 | role 1 | flags 1 | connections to follow 2 | depth 4 | bytes of a message 8 |
@@ -10,33 +10,34 @@
 //! accept:   magic 8 | flags 4 | RMR context 4 | address 8 | bytes 8 | address of the count 8
 //! ```
 //!
-//! Flags of a request: 1, the passive end does the same operations towards us, all the time; 2, these are RDMA Reads
-//! and not Writes. Its Writes and Reads use the memory that the request names, and it counts them in 8 bytes of its
-//! own memory. Flags of the accept: 1, the passive end's function is simulated.
+//! Flags of a request: 1, the passive end continuously does the same operations towards the active end; 2, these are
+//! RDMA Reads and not Writes. The passive end's Writes and Reads use the memory that the request specifies, and the
+//! passive end counts them in 8 bytes of its own memory. Flags of the accept: 1, the passive end's function is
+//! simulated.
 
 use udapl::memory::RmrTriplet;
 
 const MAGIC: [u8; 8] = *b"datctl 2";
-/// Bytes of the longest message.
+/// Size of the longest message, in bytes.
 pub(crate) const MAX_BYTES: u64 = 1 << 30;
 
-/// The passive end's part on a connection.
+/// Role of the passive end on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Sends every message back.
     Echo = 0,
-    /// Takes messages and discards them.
+    /// Receives messages and discards them.
     Sink = 1,
-    /// Lends memory to write to and read from.
+    /// Provides memory that the active end writes to and reads from.
     Memory = 2,
-    /// Does nothing: only the connection is wanted.
+    /// Does nothing, because the active end wants only the connection.
     Nothing = 3,
 }
 
-/// Operations of the passive end on the memory of the active one, all the time, besides its role.
+/// Operations that the passive end continuously does towards the active end, besides its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reverse {
-    /// True: it reads instead of writing; a sink sends in either case.
+    /// True if the passive end reads, false if it writes. A sink sends in either case.
     pub(crate) reads: bool,
     pub(crate) memory: RmrTriplet,
 }
@@ -45,11 +46,11 @@ pub(crate) struct Reverse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) role: Role,
-    /// Number of connections that follow this one.
+    /// Number of connections that the active end will request after this one.
     pub(crate) more: u16,
-    /// Messages outstanding at a time.
+    /// Number of messages outstanding at a time.
     pub(crate) depth: u32,
-    /// Bytes of the longest message.
+    /// Size of the longest message, in bytes.
     pub(crate) bytes: u64,
     pub(crate) reverse: Option<Reverse>,
 }
@@ -74,7 +75,7 @@ impl Hello {
         data
     }
 
-    /// Decodes a request; `None` if no datctl of this version can have sent it.
+    /// Decodes a request; returns `None` if no datctl of this version can have sent it.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (&[role, flags], rest) = rest.split_first_chunk()?;
@@ -118,9 +119,9 @@ impl Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) memory: RmrTriplet,
-    /// Address of the count of its own operations.
+    /// Address of the count of the passive end's own operations.
     pub(crate) count: u64,
-    /// True if its function is simulated.
+    /// True if the passive end's function is simulated.
     pub(crate) simulated: bool,
 }
 
@@ -135,7 +136,7 @@ impl Told {
         data
     }
 
-    /// Decodes an accept; `None` if no datctl of this version can have sent it.
+    /// Decodes an accept; returns `None` if no datctl of this version can have sent it.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (&[0, 0, 0, flags @ (0 | 1)], rest) = rest.split_first_chunk()? else {
@@ -156,7 +157,7 @@ impl Told {
         })
     }
 
-    /// Returns the place of the count's 8 bytes.
+    /// Returns a triplet of the 8 bytes that hold the count.
     pub(crate) fn count(&self) -> RmrTriplet {
         RmrTriplet {
             target_address: self.count,

@@ -19,10 +19,10 @@ use crate::selftest;
 pub(crate) struct Info {
     /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
     name: String,
-    /// Also its capabilities, its limits, and what it has counted.
+    /// Also print its capabilities, its limits and its counters.
     #[arg(long)]
     all: bool,
-    /// First have a queue pair of the function send to itself: which layer fails, if one does. Nobody may have the
+    /// First test a queue pair that sends to itself, which reports the layer that fails. No program may have the
     /// function open.
     #[arg(long)]
     selftest: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Info {
     options: AdapterOptions,
 }
 
-/// An adapter, as it is shown.
+/// The description of an adapter that the command prints.
 #[derive(Serialize)]
 pub(crate) struct Adapter {
     adapter: String,
@@ -45,7 +45,7 @@ pub(crate) struct Adapter {
     gids: Vec<Gid>,
     capabilities: Capabilities,
     limits: Limits,
-    /// State in the network; the reason if the adapter was to join it and cannot.
+    /// State in the network, or the reason why the adapter cannot join it.
     network: String,
     /// Features that the function lacks because its firmware refused a command.
     without: Vec<String>,
@@ -57,7 +57,7 @@ pub(crate) struct Adapter {
     /// Counters so far; only if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Counted>,
-    /// True if a person is shown all of it.
+    /// True if the table for a person shows everything.
     #[serde(skip)]
     all: bool,
 }
@@ -65,22 +65,22 @@ pub(crate) struct Adapter {
 #[derive(Serialize)]
 pub(crate) struct Port {
     pub(crate) mac: String,
-    /// True if frames can pass now.
+    /// True if frames can be sent and received now.
     pub(crate) link_up: bool,
-    /// Link state that the vport's owner sets: `up`, `down`, or `follows` the port.
+    /// Link state that the vport's owner has set: `up`, `down`, or `follows` for that of the port.
     pub(crate) vport_admin: String,
-    /// MTU as IP counts it; `None` if neither port nor vport reports one.
+    /// MTU without the Ethernet header, as IP counts it; `None` if neither port nor vport reports one.
     ip_mtu_bytes: Option<u32>,
     /// MTU as the hardware counts it, with Ethernet header, VLAN tag and check sequence.
     mtu_bytes: u32,
     /// MTU of the vport, as the hardware counts it.
     vport_mtu_bytes: Option<u32>,
-    /// MTU of the port, as the hardware counts it, and its maximum; `None` for functions that may not see the port.
+    /// MTU of the port, as the hardware counts it, and its maximum; `None` if the function may not read it.
     port_mtu_bytes: Option<[u32; 2]>,
-    /// Payload bytes of the largest packet.
+    /// Size of the largest packet's payload, in bytes.
     path_mtu_bytes: u32,
     node_guid: String,
-    /// Lists that the e-switch was given: addresses and VLANs of this function.
+    /// Lists that the driver gave to the e-switch: unicast and multicast addresses, and VLANs.
     pub(crate) unicast: Vec<String>,
     multicast: Vec<String>,
     vlans: Vec<u16>,
@@ -90,7 +90,7 @@ pub(crate) struct Port {
 struct Gid {
     index: u8,
     address: String,
-    /// Length of the prefix that all addresses on the link share, in bits.
+    /// Length of the network prefix of the address, in bits.
     prefix: u8,
     gateway: Option<String>,
     vlan: Option<u16>,
@@ -130,7 +130,7 @@ struct Limits {
 
 #[derive(Serialize)]
 struct BringUp {
-    /// Milliseconds on the function's clock, which is virtual in a simulation.
+    /// Time of bring-up in milliseconds on the function's clock, which is virtual in a simulation.
     milliseconds: f64,
     commands: u64,
     firmware_pages: u64,
@@ -262,7 +262,7 @@ impl Port {
             mtu_bytes: port.mtu,
             vport_mtu_bytes: state.vport_mtu,
             port_mtu_bytes: state.port_mtu.map(|(now, most)| [now, most]),
-            // 1..=5 for 256..=4096.
+            // The code is 1..=5 for a payload of 256..=4096 bytes.
             path_mtu_bytes: 128 << port.path_mtu.min(5),
             node_guid: format!("{:#018x}", port.node_guid),
             unicast: state.unicast.iter().map(mac).collect(),
@@ -271,7 +271,7 @@ impl Port {
         }
     }
 
-    /// Returns link, MTUs and lists, one pair for each row.
+    /// Returns link, MTUs and lists, as one pair of name and value for each row.
     fn rows(&self) -> [(&'static str, String); 5] {
         let known =
             |mtu: Option<u32>| mtu.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
@@ -315,7 +315,7 @@ impl Port {
 
 impl Capabilities {
     fn of(hca: &Hca) -> Self {
-        /// Bit of RoCE v2 in `roce_version`.
+        /// Bit of RoCE v2 in the capability `roce_version`.
         const ROCE_V2: u32 = 1 << 2;
         let caps = hca.caps();
         Self {
@@ -334,7 +334,7 @@ impl Capabilities {
 }
 
 impl Adapter {
-    /// Returns the device and its port in a sentence.
+    /// Returns a summary of the device and its port in one sentence.
     pub(crate) fn summary(&self) -> String {
         let (_, mtu) = self.port.rows()[2].clone();
         format!(

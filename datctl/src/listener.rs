@@ -1,12 +1,12 @@
-//! The passive end of `ping`, `perf` and `cmtime`: acts on each connection as the active end asks.
+//! The passive end of `ping`, `perf` and `cmtime`: handles each connection as the active end asks.
 //!
 //! The listener never waits by itself: [`Listener::serve`] does the pending work, so that one thread can be both
-//! ends. One peer is served at a time, with as many connections as it makes. A peer that is no datctl of this version
-//! is rejected, and the listener goes on. A peer that is silent for longer than [`PATIENCE`] is taken for dead, which
-//! is an error; an active end that needs no answers sends an empty message now and then.
+//! ends. It serves one peer at a time, with as many connections as the peer makes. It rejects a peer that is no datctl
+//! of this version, and continues. A peer that is silent for longer than [`PATIENCE`] is regarded as dead, which is an
+//! error; an active end that needs no answers sends an empty message now and then.
 //!
-//! If the active end asks for it, operations of the listener are outstanding all the time, until the connection ends.
-//! Their number is counted in memory that the active end reads.
+//! If the active end asks for it, operations of the listener are continuously outstanding until the connection ends.
+//! The listener counts them in memory that the active end reads.
 //!
 //! ```text
 //! slots of a connection's memory:
@@ -29,28 +29,29 @@ use udapl::{
 use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};
 use crate::hello::{Hello, Reverse, Role, Told};
 
-/// Bytes of receives that are posted at a time, at most; but two messages in any case.
+/// Limit on the bytes of the posted receives of a sink. There are at least two receives in any case.
 const POOL_BYTES: u64 = 64 << 20;
-/// Cookies: the slot, and a flag for messages that we send: an echo, or one of our own.
+/// Flags of a cookie, beside the number of the slot: an echo that we send, and an operation of our own.
 const SENT: u64 = 1 << 32;
 const OWN: u64 = 1 << 33;
-/// Receives of a memory connection, for the peer's empty messages.
+/// Number of receives of a memory connection, for the peer's empty messages.
 const EMPTY: u32 = 2;
-/// Events that are handled before the active end runs. On a simulated function our own operations may end as fast as
-/// they are posted, and an active end in the same thread should have about as many.
+/// Limit on the events that `Listener::serve` handles before it returns, so that an active end in the same thread
+/// runs. On a simulated function our own operations may end as fast as they are posted, and such an active end should
+/// get about as many events.
 const TURN: usize = 4;
 
 /// The passive end.
 pub(crate) struct Listener {
     adapter: Adapter,
     simulated: bool,
-    /// The peer that is served.
+    /// Address of the peer that is served; `None` before there is one.
     peer: Option<IpAddr>,
     sessions: Vec<Session>,
-    /// Connections that were announced and have not been requested yet.
+    /// Number of connections that the peer announced and has not requested yet; `None` before the first request.
     expected: Option<u16>,
     answered: u64,
-    /// Time at which the peer, if there is one, has been silent for too long.
+    /// Time after which the peer, if there is one and it stays silent, is regarded as dead.
     deadline: Instant,
 }
 
@@ -60,15 +61,15 @@ struct Session {
     role: Role,
     bytes: usize,
     depth: u32,
-    /// Number of EVD entries for its events.
+    /// Number of EVD entries for the events of the connection.
     events: u32,
     reverse: Option<Reverse>,
-    /// Number of our own operations that have ended.
+    /// Number of our own operations that have completed.
     done: u64,
 }
 
 impl Session {
-    /// Returns the slot of the count and of empty messages.
+    /// Returns the slot that holds the count and receives the empty messages.
     fn last(region: &Region) -> usize {
         region.slots() - 1
     }
@@ -104,12 +105,12 @@ impl Listener {
         self.adapter.address()
     }
 
-    /// Returns the number of messages that were sent back.
+    /// Returns the number of messages that were echoed.
     pub(crate) const fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// Returns true if the last announced connection has ended.
+    /// Returns true if the last announced connection was made and all connections have ended.
     pub(crate) fn is_done(&self) -> bool {
         self.expected == Some(0) && self.sessions.is_empty()
     }
@@ -132,7 +133,7 @@ impl Listener {
         Ok(busy)
     }
 
-    /// Serves until the peer has ended all connections it announced. Waits for a first peer without limit.
+    /// Serves until the peer has ended all connections that it announced. Waits for the first peer without limit.
     pub(crate) fn run(&mut self) -> Result<(), Box<dyn Error>> {
         while !self.is_done() {
             if self.serve()? {
@@ -212,7 +213,7 @@ impl Listener {
         let region = match hello.role {
             Role::Nothing => None,
             Role::Echo | Role::Sink | Role::Memory => {
-                // A multiple of 8, because the peer reads the count as one number.
+                // The slots are multiples of 8 bytes, because the peer reads the count as one number.
                 let slot_bytes = bytes.next_multiple_of(8);
                 let last = hello.role == Role::Memory || hello.reverse.is_some();
                 Some(
@@ -256,19 +257,20 @@ impl Listener {
             }
         }
         self.peer = Some(peer);
-        // Requests that are made at once may arrive in any order.
+        // Requests that are sent at once may arrive in any order, so the smallest announced number counts.
         let before = self.expected.filter(|_| self.sessions.len() > 1);
         self.expected = Some(before.map_or(hello.more, |before| before.min(hello.more)));
         Ok(self.adapter.ia.cr_accept(cr, Some(ep), &told.encode())?)
     }
 
-    /// Returns the request with the number of DTOs in each direction, if the listener accepts it.
+    /// Checks whether the listener can serve the request. Returns the request, and the number of requests and receives
+    /// that the endpoint needs.
     fn takes(&self, peer: IpAddr, hello: Hello) -> Option<(Hello, u32, u32)> {
         let most = self.adapter.most_dtos();
         if hello.depth > most {
             return None;
         }
-        // Another connection of the same peer, or a first one of any peer.
+        // While a peer is connected, only that peer may make another connection.
         if self.has_session() && self.peer != Some(peer) {
             return None;
         }
@@ -287,7 +289,7 @@ impl Listener {
             (_, None) => 1,
         };
         let promised: u32 = self.sessions.iter().map(|session| session.events).sum();
-        // Some entries are left for connection events.
+        // An eighth of the entries is left for connection events.
         let room = promised + requests + receives <= EVENTS / 8 * 7;
         room.then_some((hello, requests, receives))
     }
@@ -310,7 +312,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Begins the listener's own operations.
+    /// Begins the listener's own operations on a connection, if the peer asked for them.
     fn begin(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
         if self.sessions[at].reverse.is_none() {
             return Ok(());
@@ -321,7 +323,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Posts one of our own operations.
+    /// Posts one of the listener's own operations.
     fn act(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
         let session = &self.sessions[at];
         let (Some(reverse), Some(region)) = (session.reverse, &session.region) else {
@@ -376,7 +378,7 @@ impl Listener {
             .ep_post_send(done.ep, &[back], cookie, CompletionFlags::empty())?)
     }
 
-    /// Counts one of our own operations that has ended, and posts the next.
+    /// Counts one of our own operations that has completed, and posts the next one.
     fn counted(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
         let session = &mut self.sessions[at];
         session.done += 1;
@@ -396,12 +398,12 @@ impl Listener {
 /// Seed of the initial contents of the passive end's memory.
 pub(crate) const MEMORY_SEED: u32 = 0x5eed;
 
-/// Returns bytes that differ from place to place and from seed to seed.
+/// Returns bytes that differ by position and by seed.
 pub(crate) fn pattern(seed: u32, bytes: usize) -> Vec<u8> {
     let mut state = seed | 1;
     (0..bytes)
         .map(|_| {
-            // A linear congruential generator; its high byte is its best.
+            // This is a linear congruential generator. Its high byte is the most random one.
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             state.to_be_bytes()[0]
         })

@@ -10,13 +10,13 @@
 //! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
 //! ```
 //!
-//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf`, `rping` and
-//! `accept` open an adapter by any name that `udapl::ia_open` knows, `record` the function of such a name. `sim serve`
-//! plays functions for other processes.
+//! `devices`, `bind`, `unbind` and `doctor` inspect the machine and open no function. `info`, `ping`, `perf`, `rping`
+//! and `accept` open an adapter by any name that `udapl::ia_open` accepts; `record` opens the function of such a name.
+//! `sim serve` simulates functions for other processes.
 //!
 //! The output for a person and the output for a program come from one structure each ([`report::Report`]). Errors go
-//! to the error stream as one line, and with `--json` also to the output as an object, so that a program always finds
-//! one there.
+//! to the error stream as one line. With `--json` they also go to the output as an object, so that a program always
+//! finds one object there.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -81,7 +81,7 @@ struct Arguments {
     /// Print JSON instead of tables.
     #[arg(long, global = true, display_order = 900)]
     json: bool,
-    /// The directory that holds sys, proc and dev.
+    /// The directory that contains sys, proc and dev.
     #[arg(long, global = true, hide = true, default_value = "/")]
     machine_root: PathBuf,
     #[command(subcommand)]
@@ -90,11 +90,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Lists the ConnectX functions of this machine: who has them, and whether they could be opened now.
+    /// Lists the ConnectX functions of this machine, their drivers, and whether they could be opened now.
     #[command(after_help = "Examples:
   datctl devices")]
     Devices,
-    /// Gives a function to vfio-pci, so that a program can have it, and prints what undoes that.
+    /// Binds a function to vfio-pci, so that a program can open it, and prints the commands that undo this.
     ///
     /// Refused: a function whose interfaces carry the default route or a TCP connection (yours, perhaps), a physical
     /// function that has virtual ones, a machine without an IOMMU.
@@ -105,7 +105,7 @@ enum Command {
         #[arg(required = true)]
         device: Vec<PciAddress>,
     },
-    /// Gives a function back to the kernel.
+    /// Returns a function to the kernel's driver.
     #[command(after_help = "Examples:
   datctl unbind 3b:00.2")]
     Unbind {
@@ -113,21 +113,21 @@ enum Command {
         #[arg(required = true)]
         device: Vec<PciAddress>,
     },
-    /// Says what is missing before a function can be driven from user space, and the command that mends it.
+    /// Reports what is missing before a function can be driven from user space, and the commands that fix it.
     ///
-    /// Without a device: the functions that are bound to vfio-pci, or else all. Lines that only make things faster
-    /// do not count for the exit status.
+    /// Without a device, checks the functions that are bound to vfio-pci, or all if there are none. Lines that concern
+    /// only speed do not count for the exit status.
     #[command(after_help = "Examples:
   datctl doctor
   datctl doctor 3b:00.2 --fix --dry-run")]
     Doctor {
         /// PCI addresses, such as 3b:00.2.
         device: Vec<PciAddress>,
-        /// How much memory is going to be registered, in MiB.
+        /// Memory that will be registered, in MiB.
         #[arg(long, value_name = "N", default_value_t = 1024, value_parser = value::within(1..=1_u64 << 30))]
         memory_mib: u64,
-        /// Do what can be done safely, until the next boot: load modules, give functions that are named to vfio-pci,
-        /// raise limits of the kernel, reserve huge pages. Each command is printed before it is run.
+        /// Fix what can be fixed safely, until the next boot: load modules, bind the named functions to vfio-pci, raise
+        /// limits of the kernel, reserve huge pages. Each command is printed before it is run.
         #[arg(long)]
         fix: bool,
         /// With --fix: print the commands and run none.
@@ -142,14 +142,15 @@ enum Command {
         #[command(subcommand)]
         command: SimCommand,
     },
-    /// Opens an adapter and says what it is, can do, and how it is.
+    /// Opens an adapter and prints its identity, capabilities and state.
     #[command(after_help = "Examples:
   datctl info 3b:00.2
   datctl info sim:a --all")]
     Info(Info),
-    /// Sends messages back and forth between two adapters and compares what comes back.
+    /// Sends messages back and forth between two adapters and compares the bytes.
     ///
-    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect).
+    /// With two adapters, both ends are in this process. With one, this is the passive end (--listen) or the active one
+    /// (--connect).
     #[command(after_help = "Examples:
   datctl ping sim:a sim:b
   datctl ping 3b:00.2 --listen
@@ -158,41 +159,43 @@ enum Command {
     Ping(Ping),
     /// Measures latency and bandwidth of Send, RDMA Write and RDMA Read between two adapters.
     ///
-    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect). The
-    /// active end chooses everything.
+    /// With two adapters, both ends are in this process. With one, this is the passive end (--listen) or the active one
+    /// (--connect). The active end decides what is measured.
     #[command(after_help = "Examples:
   datctl perf sim:a sim:b
   datctl perf 3b:00.2 --listen
   datctl perf 3b:00.2 --connect fe80::5eff:fe10:1 --bytes 64,4k,1M --svg latencies.svg")]
     #[command(override_usage = "datctl perf [OPTIONS] <NAME> <PEER|--listen|--connect <IP>>")]
     Perf(Perf),
-    /// Measures how fast connections are made and ended, and what takes how long, as cmtime of rdma-core does.
+    /// Measures how fast connections are made and ended, and how long each step takes, as cmtime of rdma-core does.
     ///
-    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect).
+    /// With two adapters, both ends are in this process. With one, this is the passive end (--listen) or the active one
+    /// (--connect).
     #[command(after_help = "Examples:
   datctl cmtime sim:a sim:b --count 1000 --at-once 16")]
     #[command(override_usage = "datctl cmtime [OPTIONS] <NAME> <PEER|--listen|--connect <IP>>")]
     Cmtime(Cmtime),
-    /// Does what rping of librdmacm does, with any RDMA stack at the other end: Send, RDMA Read and RDMA Write.
+    /// Does what rping of librdmacm does: Send, RDMA Read and RDMA Write. The other end may be any RDMA stack.
     ///
-    /// A peer whose address does not contain its MAC, as IPv4 ones do not, is named with --neighbour.
+    /// A peer whose address does not contain its MAC, such as any IPv4 address, needs --neighbour.
     #[command(after_help = "Examples:
   datctl rping 3b:00.2,address=192.0.2.1/24 --listen
   datctl rping 3b:00.2,address=192.0.2.2/24 --connect 192.0.2.1")]
     #[command(override_usage = "datctl rping [OPTIONS] <NAME> <--listen|--connect <IP>>")]
     Rping(Rping),
-    /// Asks a function everything it says of itself, and writes it into one file.
+    /// Reads all that a function reports about itself, and writes it into one file.
     ///
-    /// Capabilities, registers, port and vport, firmware, and the commands with their answers; what names the card is
-    /// replaced. The function is reset before and after, and nothing in it is set. The file is a profile of the
-    /// simulator: sim:NAME,profile=FILE.
+    /// This covers capabilities, registers, port and vport, firmware, and the commands with their answers. Identifiers
+    /// of the card are replaced. The function is reset before and after, and no setting of it is changed. The file is a
+    /// profile of the simulator: sim:NAME,profile=FILE.
     #[command(after_help = "Examples:
   datctl record 3b:00.2 mine.toml")]
     Record(Record),
-    /// Accepts a card: does everything to a function, or two, that a program will, and compares every byte.
+    /// Accepts a card: does everything that a program will do to one or two functions, and compares every byte.
     ///
-    /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done
-    /// here are skipped with the reason. It works on simulated functions too, and says so.
+    /// The result is one table, and one directory with all details for later analysis. Lines that cannot be run here
+    /// are skipped with the reason. Simulated functions can be accepted, too; the table then says that they are
+    /// simulated.
     #[command(after_help = "Examples:
   datctl accept 3b:00.2 3b:00.3 --hours 12")]
     Accept(Accept),
@@ -200,38 +203,38 @@ enum Command {
     #[command(after_help = "Examples:
   datctl resource /run/target/4711.sock")]
     Resource(live::resource::Options),
-    /// Shows what a live process has counted, with its adapter and device.
+    /// Shows the counters of a live process, its adapter and its device.
     #[command(after_help = "Examples:
   datctl stat /run/target/4711.sock
   datctl stat /run/target/4711.sock --all")]
     Stat(live::stat::Options),
-    /// Shows what the endpoints of a live process do now, again and again.
+    /// Shows the current operations of the endpoints of a live process, and updates them.
     #[command(after_help = "Examples:
   datctl top /run/target/4711.sock
   datctl top /run/target/4711.sock --interval 0.2 --count 10")]
     Top(live::top::Options),
-    /// Tells what happens in a live process: link, addresses, connections and why they end.
+    /// Reports events of a live process: link, addresses, connections and why they end.
     #[command(after_help = "Examples:
   datctl monitor /run/target/4711.sock")]
     Monitor(live::monitor::Options),
-    /// Shows what the instances of a live process did last, if they record: posts, completions, states.
+    /// Shows the last events of the instances of a live process, if they record: posts, completions, states.
     #[command(after_help = "Examples:
   datctl recorder /run/target/4711.sock --pcapng last.pcapng")]
     Recorder(live::recorder::Options),
     /// Prints the sequence of a connection from a file of a flight recorder, and draws it as a ladder of both sides.
     ///
-    /// A file is written by `datctl recorder --pcapng`, and by a process with NAME,recorder=FOLDER when a connection
-    /// breaks. Wireshark opens it, too.
+    /// Such a file is written by `datctl recorder --pcapng`, and by a process with NAME,recorder=FOLDER when a
+    /// connection breaks. Wireshark opens it, too.
     #[command(after_help = "Examples:
   datctl decode last.pcapng
   datctl decode last.pcapng --connection 1 --svg ladder.svg")]
     Decode(decode::Options),
-    /// Gives the counters of a live process as OpenMetrics text.
+    /// Prints or serves the counters of a live process as OpenMetrics text.
     #[command(after_help = "Examples:
   datctl metrics /run/target/4711.sock
   datctl metrics /run/target/4711.sock --listen 127.0.0.1:9401 --latencies")]
     Metrics(live::metrics::Options),
-    /// Says what a number or a name from a log means.
+    /// Explains a number or a name from a log.
     #[command(after_help = "Examples:
   datctl explain 0x15
   datctl explain DAT_DTO_ERR_REMOTE_ACCESS")]
@@ -241,7 +244,7 @@ enum Command {
   datctl man /usr/share/man/man1
   datctl man | man -l -")]
     Man(manual::Man),
-    /// Prints the completions of a shell.
+    /// Prints the completion script for a shell.
     #[command(after_help = "Examples:
   datctl completions bash > /usr/share/bash-completion/completions/datctl")]
     Completions(manual::Completions),
@@ -249,16 +252,16 @@ enum Command {
 
 #[derive(Subcommand)]
 enum SimCommand {
-    /// Serves simulated functions on sockets; two are linked with each other. Runs until it is killed.
+    /// Serves simulated functions on sockets. Two functions are linked with each other. Runs until it is killed.
     #[command(after_help = "Examples:
   datctl sim serve --socket /tmp/a.sock --socket /tmp/b.sock
   datctl sim serve --socket /tmp/a --socket /tmp/b --socket /tmp/c --switch rate=100G")]
     Serve(Box<serve::Options>),
-    /// Lists what a simulated function can be: sim:NAME,profile=PROFILE, and --profile of `sim serve`.
+    /// Lists the profiles of a simulated function: sim:NAME,profile=PROFILE, and --profile of `sim serve`.
     #[command(after_help = "Examples:
   datctl sim profiles")]
     Profiles,
-    /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
+    /// Controls functions that are served with --steer: faults of the link, events of functions, time, counters.
     #[command(after_help = "Examples:
   datctl sim ctl /tmp/steer.sock link loss=5%")]
     Ctl(steer::Options),
@@ -274,7 +277,7 @@ fn main() -> ExitCode {
     match run(arguments.command, &machine, output) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // The reader of the output has closed it, which is no error.
+        // The reader of the output has closed the pipe, which is no error.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             output.fail(&*error);
@@ -286,13 +289,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sets up logging: to the error stream as `RUST_LOG` asks, and with `accept` in full detail into its bundle.
+/// Sets up logging: to the error stream as `RUST_LOG` specifies, and for `accept` also in full detail into its bundle.
 fn log(command: &Command) {
-    // An acceptance run raises alarms on purpose, and its table reports their results: warnings are in its bundle.
+    // An acceptance run provokes warnings on purpose. Its table has the results, and its bundle has the warnings.
     let usual = if matches!(command, Command::Accept(_)) {
         "off"
     } else {
-        // A failed connect is reported as the command's error, with a remedy.
+        // The command itself reports a failed connect as its error, with a remedy.
         "warn,dat_core::ia::call::ep::connect=error"
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
@@ -315,7 +318,7 @@ fn log(command: &Command) {
         .init();
 }
 
-/// Runs a command. Returns false if it ran and its result is not ok.
+/// Runs a command. Returns false if the command ran and its result is not ok.
 fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<dyn Error>> {
     match command {
         Command::Devices => output.show(&devices::run(machine))?,

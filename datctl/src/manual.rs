@@ -1,4 +1,4 @@
-//! `datctl man`: writes the manual pages and reports their place, as every command does.
+//! `datctl man`: writes the manual pages and reports their paths, or prints one page.
 
 use std::error::Error;
 use std::io::{Write, stdout};
@@ -26,7 +26,7 @@ impl Report for Written {
     }
 }
 
-/// Writes or prints the pages.
+/// Writes the pages to a folder, or prints them if there is none.
 pub(crate) fn man(command: Command, man: &Man, output: Output) -> Result<(), Box<dyn Error>> {
     let Some(folder) = man.folder.clone() else {
         stdout().lock().write_all(&manual::page(command)?)?;

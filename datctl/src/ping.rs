@@ -1,7 +1,7 @@
-//! `datctl ping`: messages back and forth over a connection, or echoes of any node of the network (`--icmp`).
+//! `datctl ping`: messages back and forth over a connection, or ICMP echoes of any node of the network (`--icmp`).
 //!
 //! The passive end echoes what it receives. The active end sends one message at a time, checks that the same bytes come
-//! back, and says how long that took.
+//! back, and reports how long that took.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -21,9 +21,9 @@ use crate::value::within;
 
 /// Longest wait for the answer to an echo request.
 const ECHO_WITHIN: Duration = Duration::from_secs(2);
-/// Interval between two looks for the answer.
+/// Interval between two polls for the answer.
 const LOOK: Duration = Duration::from_millis(10);
-/// Cookies.
+/// Cookies of the Send and of the receive.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
 
@@ -32,10 +32,10 @@ const RECEIVE: u64 = 2;
 pub(crate) struct Ping {
     #[command(flatten)]
     ends: Ends,
-    /// Whom --connect names is any node of the network, RDMA or not: it is asked for echoes (ICMP).
+    /// Send ICMP echo requests to the address of --connect, which may be any node of the network, without RDMA.
     #[arg(long, requires = "connect", conflicts_with = "bytes")]
     icmp: bool,
-    /// Round trips.
+    /// Number of round trips.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = within(1..=u32::MAX))]
     count: u32,
     /// Bytes of a message, such as 64, 4k or 1M.
@@ -79,7 +79,7 @@ fn echoes(ping: &Ping, node: IpAddr, output: Output) -> Result<(), Box<dyn Error
     let mut adapter = Adapter::open(name, &ping.ends.options.open_options())?;
     let (mut trips, mut bytes) = (Vec::new(), 0);
     for number in 0..ping.count {
-        // CAST: sequence numbers of echoes wrap.
+        // CAST: sequence numbers of echoes wrap at 16 bits.
         #[expect(clippy::cast_possible_truncation, reason = "they wrap")]
         let sequence = number as u16;
         let give_up = deadline();

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::report::{Report, table};
 
-/// The generations that come with the simulator.
+/// The profiles of all generations that the simulator has.
 #[derive(Serialize)]
 pub(crate) struct Profiles {
     profiles: Vec<Known>,
@@ -20,11 +20,11 @@ struct Known {
     product: &'static str,
     firmware: String,
     psid: String,
-    /// `ethernet` or `infiniband`.
+    /// Link type: `ethernet` or `infiniband`.
     link: &'static str,
     /// True if the profile describes virtual functions.
     virtual_functions: bool,
-    /// True if RMRs can be bound.
+    /// True if RMRs can be bound (memory windows).
     memory_windows: bool,
 }
 

@@ -1,18 +1,18 @@
-//! Priorities and congestion control of a port, as far as the function may read them, in words.
+//! Priorities and congestion control of a port as text, as far as the function may read them.
 
 use hw_mlx::{PortQos, TrustState};
 use serde::Serialize;
 
-/// Text for a setting that only the physical function's side can read and set.
+/// Text for a setting that can be read and set only on the physical function's side.
 const NOT_TOLD: &str = "not told to this function; the physical function's side";
 
-/// Settings of the port. `None`: the function may not read them.
+/// Settings of the port. A field is `None` if the function may not read it.
 #[derive(Serialize)]
 pub(crate) struct Qos {
     flow_control: Option<FlowControl>,
-    /// `pcp`, `dscp`, or a number.
+    /// Source of a frame's priority: `pcp`, `dscp`, or an unknown number.
     trust: Option<String>,
-    /// Code points with another priority than 0: the code point, and the priority.
+    /// Code points (DSCP) with a priority other than 0, each with its priority.
     dscp_priorities: Option<Vec<(usize, u8)>>,
     congestion_control: Option<Congestion>,
 }
@@ -21,21 +21,21 @@ pub(crate) struct Qos {
 struct FlowControl {
     pause_sent: bool,
     pause_obeyed: bool,
-    /// Priorities.
+    /// Priorities for which the port sends pause frames. The next field has those for which it obeys them.
     priorities_sent: Vec<u8>,
     priorities_obeyed: Vec<u8>,
 }
 
 #[derive(Serialize)]
 struct Congestion {
-    /// Priorities.
+    /// Priorities on which the device reacts to congestion. The next field has those on which it notifies senders.
     reacts: Vec<u8>,
     notifies: Vec<u8>,
     cnp_dscp: Option<u8>,
     cnp_priority: Option<u8>,
 }
 
-/// Returns the numbers of the bits that are set.
+/// Returns the numbers of the bits that are set, which are priorities.
 fn numbers(bits: u8) -> Vec<u8> {
     (0..8).filter(|bit| bits >> bit & 1 != 0).collect()
 }
@@ -75,7 +75,7 @@ impl Qos {
         }
     }
 
-    /// Returns one pair for each row.
+    /// Returns one pair of name and value for each row.
     pub(crate) fn rows(&self) -> [(&'static str, String); 3] {
         let on = |is_on: bool| if is_on { "on" } else { "off" };
         let flow = self.flow_control.as_ref().map_or_else(

@@ -1,12 +1,12 @@
-//! `datctl record`: a function's description of itself, as one file.
+//! `datctl record`: all that a function reports about itself, as one file.
 //!
-//! The function is reset, queried for everything, and taken down again (`hw_mlx::bringup::Record`); no other program
+//! The function is reset, queried for everything, and taken down again (`hw_mlx::bringup::Record`). No other program
 //! may have it open meanwhile. The file is a profile of the simulator: `sim:a,profile=FILE` answers as the function
 //! did. Identifiers of the card are replaced.
 //!
-//! An existing file is never overwritten. The new one is written under another name in the same directory, so that a
-//! record is complete or absent. That file is created before the function is touched, so that an unwritable directory
-//! causes no reset.
+//! An existing file is never overwritten. The new file is written under another name in the same directory, so that a
+//! record is complete or absent. It is created before the function is reset, so that an unwritable directory causes no
+//! reset.
 
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};
@@ -22,13 +22,13 @@ use crate::report::{Report, pairs};
 /// `record`
 #[derive(clap::Args)]
 pub(crate) struct Record {
-    /// The function: a PCI address, vfio-user:SOCKET or sim:NAME. Nobody may have it open.
+    /// The function: a PCI address, vfio-user:SOCKET or sim:NAME. No program may have it open.
     function: String,
-    /// The file, which must not be there.
+    /// The file, which must not exist.
     file: PathBuf,
 }
 
-/// A record that was made.
+/// Summary of a record that was made.
 #[derive(Serialize)]
 pub(crate) struct Recorded {
     function: String,
@@ -40,9 +40,9 @@ pub(crate) struct Recorded {
     capability_pages: usize,
     registers: usize,
     commands: usize,
-    /// Commands among these that the device refused.
+    /// Recorded commands that the device refused.
     refused: Vec<String>,
-    /// Name of a simulated function that answers as the recorded one.
+    /// Name of a simulated function that answers as the recorded function did.
     simulated: String,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn run(record: &Record) -> Result<Recorded, Box<dyn Error>> {
     })
 }
 
-/// Records the function that `open` returns into a file.
+/// Records the function that `open` returns, and writes the record to a file.
 pub(crate) fn keep(
     name: &str,
     file: &Path,
@@ -115,7 +115,7 @@ impl Report for Recorded {
     }
 }
 
-/// Returns the profile's own name: the file's name, reduced to letters that a profile's name may have.
+/// Returns the name of the profile: the file's name, with `_` for each character that a profile's name may not have.
 fn profile_name(file: &Path) -> String {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     stem.chars()
@@ -127,7 +127,7 @@ fn profile_name(file: &Path) -> String {
         .collect()
 }
 
-/// Returns the file's name in a form that is read as a path, and not as the name of a generation.
+/// Returns the file's name in a form that is parsed as a path, and not as the name of a generation.
 fn as_path(file: &Path) -> String {
     let text = file.display().to_string();
     if text.contains('/') || text.ends_with(".toml") {
@@ -137,7 +137,7 @@ fn as_path(file: &Path) -> String {
     }
 }
 
-/// A file that is not in its place yet; it is removed unless it gets there.
+/// A file under a temporary name beside its final path. Dropping it removes the temporary name.
 struct Draft {
     file: File,
     path: PathBuf,
@@ -167,13 +167,13 @@ impl Draft {
         })
     }
 
-    /// Writes the file and links it into its place, if that is still free.
+    /// Writes the file and links it to its final path, if no file has that path.
     fn keep(mut self, text: &str) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", self.place.display());
         self.file.write_all(text.as_bytes()).map_err(failed)?;
         self.file.sync_all().map_err(failed)?;
-        // A hard link, because renaming would replace a file that was put there meanwhile. The first name goes with
-        // `self`.
+        // A hard link is used, because renaming would replace a file that was created there meanwhile. Dropping `self`
+        // removes the temporary name.
         fs::hard_link(&self.path, &self.place).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists {
                 there(&self.place)
@@ -186,7 +186,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // The file is ours and unknown to others; if it remains, it does no harm.
+        // Only we know this file, so it does no harm if it cannot be removed.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -1,10 +1,10 @@
 //! The output of a command: one structure, printed as a table or as JSON.
 //!
-//! JSON is one object a line and ends with a newline, also for errors, so that a program reads lines. Field names are
-//! the contract; the tables are for people and may change.
+//! Each JSON object is one line and ends with a newline, also for errors, so that a program can read lines. The names
+//! of the fields are stable; the tables are for people and may change.
 //!
-//! On a terminal tables keep to its width, and verdicts have colours unless `NO_COLOR` is set (no-color.org). Output
-//! to a pipe or a file is plain, and as wide as needed.
+//! On a terminal tables fit its width, and verdicts have colours unless `NO_COLOR` is set (no-color.org). Output to a
+//! pipe or a file is plain, and as wide as needed.
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
@@ -13,18 +13,18 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
-/// A result that can be shown.
+/// The result of a command, which can be printed.
 pub(crate) trait Report: Serialize {
     /// Returns the text for a person, without a newline at the end.
     fn human(&self) -> String;
 
-    /// Returns the text for a terminal that shows colours.
+    /// Returns the text for a person, with colours.
     fn coloured(&self) -> String {
         self.human()
     }
 }
 
-/// An error in the command line that the parser cannot see, because it concerns several options. The exit status is
+/// An error in the command line that the parser cannot detect, because it concerns several options. The exit status is
 /// 2, as for the parser's own errors.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
@@ -37,7 +37,7 @@ impl std::fmt::Display for Usage {
 
 impl Error for Usage {}
 
-/// Colours of a word.
+/// Colours of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Green,
@@ -57,7 +57,7 @@ impl Ink {
     }
 }
 
-/// Returns true if the output should have colours; `NO_COLOR` counts if it is not empty.
+/// Returns true if the output should have colours. `NO_COLOR` is ignored if it is empty.
 fn wants_colours(is_terminal: bool, no_color: Option<&str>, term: Option<&str>) -> bool {
     is_terminal && no_color.is_none_or(str::is_empty) && term.is_some_and(|term| term != "dumb")
 }
@@ -78,14 +78,14 @@ impl Report for simnic::steer::Answer {
     }
 }
 
-/// Form of the reports.
+/// Format of the output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
 impl Output {
-    /// Prints a report at once, so that the reader of a pipe has it.
+    /// Prints a report and flushes it, so that the reader of a pipe gets it at once.
     pub(crate) fn show(self, report: &impl Report) -> io::Result<()> {
         let text = if self.json {
             serde_json::to_string(report)?
@@ -99,9 +99,9 @@ impl Output {
         out.flush()
     }
 
-    /// Prints why the command failed: one line for a person, and for a program one object.
+    /// Prints the error of a failed command: one line for a person, and with `--json` also one object for a program.
     pub(crate) fn fail(self, error: &dyn Error) {
-        // If the streams are closed, the error cannot be reported.
+        // If the streams are closed, the error cannot be reported, so write errors are ignored.
         let who = if has_colours(&stderr()) {
             Ink::Red.on("datctl:")
         } else {
@@ -115,7 +115,7 @@ impl Output {
     }
 }
 
-/// Returns an empty table, as wide as the terminal or as its contents.
+/// Returns an empty table that fits the width of the terminal; without a terminal its width is not limited.
 fn plain() -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING);
@@ -127,7 +127,7 @@ fn plain() -> Table {
     table
 }
 
-/// A table without lines.
+/// Returns a table without rules between its cells.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -140,7 +140,7 @@ pub(crate) fn table<const N: usize>(
     table.trim_fmt()
 }
 
-/// Formats a number with its noun: `1 endpoint`, `2 endpoints`.
+/// Formats a number with its noun, in the plural if needed: `1 endpoint`, `2 endpoints`.
 pub(crate) fn counted(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")

@@ -3,16 +3,16 @@
 //!
 //! | Active end | Passive end |
 //! |---|---|
-//! | says where its text is | reads it (RDMA Read), says so |
-//! | says where it wants it | writes it there (RDMA Write), says so |
-//! | compares, and begins again or hangs up | |
+//! | sends the address of its text | reads the text (RDMA Read), sends a message |
+//! | sends the address of its destination | writes the text there (RDMA Write), sends a message |
+//! | compares, and begins again or disconnects | |
 //!
 //! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). The
 //! passive end's messages carry no information. The text is a C string that fills its buffer, because a passive
-//! `rping` writes back as many bytes as `strlen` finds.
+//! `rping` writes back as many bytes as `strlen` returns.
 //!
-//! The active end is in this module and waits for one event after the other; the passive one ([`server`]) has several
-//! peers.
+//! The active end is in this module and waits for one event after the other. The passive one ([`server`]) serves
+//! several peers.
 
 mod server;
 
@@ -35,11 +35,11 @@ use crate::value::{address, within};
 
 use self::server::Server;
 
-/// Bytes of a message.
+/// Size of a message, in bytes.
 const MESSAGE_BYTES: usize = 16;
-/// Bytes of the longest text with its zero; `rping` has no longer buffers.
+/// Size of the longest text in bytes, with its terminating zero: `rping` has no longer buffers.
 const MAX_TEXT_BYTES: u32 = 65_535;
-/// Bytes of the shortest text: as in `rping`, with room for any number.
+/// Size of the shortest text in bytes, as in `rping`: any number fits.
 const MIN_TEXT_BYTES: u32 = 27;
 const SLOT_BYTES: usize = 1 << 16;
 
@@ -50,7 +50,7 @@ const SOURCE: usize = 2;
 const SINK: usize = 3;
 const SLOTS: usize = 4;
 
-/// Cookies, one for each kind of DTO; one of each kind is outstanding at most.
+/// Cookies, one for each kind of DTO. At most one DTO of each kind is outstanding.
 const RECEIVE: usize = 0;
 const SEND: usize = 1;
 const RDMA: usize = 2;
@@ -62,27 +62,27 @@ const KINDS: usize = 3;
 pub(crate) struct Rping {
     /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
     name: String,
-    /// Be the passive end, for as many peers as --peers says, then end.
+    /// Be the passive end, for --peers peers, then end.
     #[arg(long)]
     listen: bool,
-    /// Peers that the passive end serves, several at a time. 0: any number, until it is ended.
+    /// Number of peers that the passive end serves, several at a time. 0: no limit, until the command is ended.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "connect", value_parser = within(0..=u32::MAX))]
     peers: u32,
-    /// Each line of standard input adds an address to the passive end's adapter or removes one, and is answered by a
-    /// line: add 192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3 or remove 192.0.2.1.
+    /// Read lines from standard input: each adds an address to the passive end's adapter or removes one, and is
+    /// answered by a line: add 192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3 or remove 192.0.2.1.
     #[arg(long, conflicts_with = "connect")]
     control: bool,
     /// Connect to this address.
     #[arg(long, value_name = "IP", value_parser = address)]
     connect: Option<IpAddr>,
     /// Settings of the endpoint (docs/network.md), a list like dscp=26,priority=3,keep_alive_ms=1000. Keep-alive is 500
-    /// ms unless it says otherwise.
+    /// ms unless the list specifies it.
     #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true, value_parser = transport)]
     transport: EpTransport,
     /// The RDMA-CM port.
     #[arg(long, value_name = "N", default_value_t = 7174, value_parser = within(1..=u16::MAX))]
     port: u16,
-    /// Round trips.
+    /// Number of round trips.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = within(1..=u32::MAX))]
     count: u32,
     /// Bytes of the text.
@@ -141,7 +141,7 @@ fn endpoint(adapter: &mut Adapter, transport: &EpTransport) -> Result<EpHandle, 
     Ok(ep)
 }
 
-/// Makes round trips with a passive `rping`, and returns their times.
+/// Connects to a passive `rping`, makes `count` round trips, and returns their times.
 pub(crate) fn trips(
     adapter: Adapter,
     (peer, port): (IpAddr, u64),
@@ -168,7 +168,7 @@ struct End {
 }
 
 impl End {
-    /// Creates an unconnected end with a receive posted.
+    /// Creates an unconnected end, with one receive posted.
     fn new(mut adapter: Adapter, transport: &EpTransport) -> Result<Self, Box<dyn Error>> {
         let ep = endpoint(&mut adapter, transport)?;
         let region = adapter.region(SLOTS, SLOT_BYTES)?;
@@ -205,7 +205,7 @@ impl End {
     }
 
     fn established(&mut self) -> Result<(), Box<dyn Error>> {
-        // The receive of a failed attempt is flushed, possibly before the reason is reported.
+        // If the attempt fails, its receive is flushed, possibly before the reason is reported.
         let event = loop {
             let event = self.event()?;
             if !matches!(&event, Event::Dto(done) if done.status == DtoStatus::ErrFlushed) {
@@ -249,7 +249,7 @@ impl End {
         Ok(ia.ep_post_recv(self.ep, &[place], DtoCookie(RECEIVE as u64), flags)?)
     }
 
-    /// Sends a message.
+    /// Sends a message and waits for its completion.
     fn say(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), Box<dyn Error>> {
         let at = self.region.offset(OUTBOX);
         self.region.memory.write_from(at, message)?;
@@ -260,8 +260,8 @@ impl End {
         self.finish(SEND)
     }
 
-    /// Returns the next message; nothing if the peer disconnects. The receive for the message after it is posted
-    /// again.
+    /// Waits for the next message and returns the place in it, or `None` if the peer disconnects. Posts the receive for
+    /// the message after it.
     fn hear(&mut self) -> Result<Option<RmrTriplet>, Box<dyn Error>> {
         let Some(length) = self.end_of(RECEIVE)? else {
             return Ok(None);
@@ -282,7 +282,7 @@ impl End {
         }
     }
 
-    /// Waits for the DTO of this kind and returns its bytes; nothing if the peer disconnects before that.
+    /// Waits for the DTO of this kind and returns its length in bytes, or `None` if the peer disconnects before.
     fn end_of(&mut self, kind: usize) -> Result<Option<u64>, Box<dyn Error>> {
         loop {
             if let Some(length) = self.ended[kind].take() {
@@ -334,7 +334,7 @@ impl End {
     }
 }
 
-/// Returns the bytes of a place that the peer names, if our memory can hold them.
+/// Returns the length of a place in the peer's memory; an error if our slots cannot hold that many bytes.
 fn place_bytes(place: &RmrTriplet) -> Result<usize, Box<dyn Error>> {
     usize::try_from(place.segment_length)
         .ok()
@@ -342,7 +342,7 @@ fn place_bytes(place: &RmrTriplet) -> Result<usize, Box<dyn Error>> {
         .ok_or_else(|| format!("a text of {} bytes is too long", place.segment_length).into())
 }
 
-/// Returns a C string that fills its buffer, a different one for each number.
+/// Returns a C string that fills its buffer. It differs for each number.
 fn text(number: u32, bytes: u32) -> Vec<u8> {
     let letters = (b'A'..=b'z').cycle().skip(number as usize % 58);
     let mut text: Vec<u8> = format!("rdma-ping-{number}: ")

@@ -1,4 +1,4 @@
-//! The self test of a function ([`hw_mlx::selftest`]), in a sentence: for `datctl info --selftest` and `datctl accept`.
+//! The self test of a function ([`hw_mlx::selftest`]) as a sentence, for `datctl info --selftest` and `datctl accept`.
 
 use std::error::Error;
 
@@ -6,10 +6,10 @@ use driver::Function;
 use hw_mlx::HcaConfig;
 use hw_mlx::selftest::{self, Passed};
 
-/// Makes an unused function send to itself, and describes the result.
+/// Makes an unused function send to itself, and describes the result in a sentence.
 ///
 /// # Errors
-/// The layer that failed, the failure, and the things to check.
+/// The error names the layer that failed, the failure, and the things to check.
 pub(crate) fn sentence(function: Function) -> Result<String, Box<dyn Error>> {
     let passed = selftest::run(function, HcaConfig::new()).map_err(|failed| {
         format!(

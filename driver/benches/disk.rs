@@ -1,8 +1,8 @@
-//! Cost of a read of 4 KiB in the reactor, for callgrind: `disk NAME` runs `region_NAME` once, 1,024 reads of a file
-//! that is in the page cache.
+//! Benchmark for callgrind: cost of a read of 4 KiB in the reactor. `disk NAME` runs `region_NAME` once, which makes
+//! 1,024 reads of a file that is in the page cache.
 //!
 //! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*region_NAME' disk NAME` counts the instructions
-//! in user space, without the kernel's.
+//! in user space, without those of the kernel.
 
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ const BLOCK: usize = 4096;
 const READS: usize = 1024;
 const DEPTH: usize = 32;
 
-/// A function with memory and nothing else.
+/// A device model that has memory but does nothing.
 struct Idle;
 
 impl Device for Idle {
@@ -71,7 +71,7 @@ impl Disk {
             .expect("queued");
     }
 
-    /// Takes the completions. Returns their number.
+    /// Takes all available completions and checks them. Returns their number.
     fn take(&mut self) -> usize {
         let mut taken = 0;
         while let Some(ended) = self.reactor.take_completion() {
@@ -97,19 +97,19 @@ impl Disk {
     }
 }
 
-/// One read at a time.
+/// Keeps one read outstanding at a time.
 #[inline(never)]
 fn region_one(disk: &mut Disk) {
     disk.many(&[], 1);
 }
 
-/// 32 reads at a time.
+/// Keeps up to 32 reads outstanding.
 #[inline(never)]
 fn region_many(disk: &mut Disk) {
     disk.many(&[], DEPTH);
 }
 
-/// 32 reads at a time, with the descriptor of a device in each wait.
+/// Keeps up to 32 reads outstanding, and passes a device's interrupt descriptor to each wait.
 #[inline(never)]
 fn region_beside(disk: &mut Disk) {
     let interrupt = Interrupt::new().expect("an eventfd");
@@ -131,7 +131,7 @@ fn main() {
     };
     let buffer = disk.buffer.clone();
     let pinned = disk.reactor.register(&[buffer]).expect("the ring");
-    // Warm up, so that all tables have their size.
+    // Warm up, so that all tables have reached their final size.
     disk.many(&[], DEPTH);
     match std::env::args().nth(1).as_deref() {
         Some("one") => region_one(&mut disk),

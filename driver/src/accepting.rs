@@ -1,4 +1,4 @@
-//! Accepting connections, and what to do when accept(2) fails.
+//! Accepting connections, and handling the failures of accept(2).
 //!
 //! accept(2) fails for three kinds of reasons. Only one of them ends the listener.
 
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use crate::clock::Clock;
 use crate::real_clock::RealClock;
 
-/// Pause between two attempts while the system lacks a resource.
+/// Pause between two attempts while the system lacks a resource, 100 ms.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Kind of a failure of `accept`.
@@ -42,7 +42,8 @@ pub(crate) fn classify(error: &io::Error) -> AcceptFailure {
     }
 }
 
-/// Returns the next client that `accept` yields. Temporary failures are retried; an error is final.
+/// Returns the next client that `accept` returns. Tries again after a failure of one client, or, after a pause, after a
+/// temporary failure. Returns only permanent errors.
 pub(crate) fn next<T>(
     listener: impl Display,
     mut accept: impl FnMut() -> io::Result<T>,
@@ -63,7 +64,7 @@ pub(crate) fn next<T>(
     }
 }
 
-/// Pauses before another attempt at something that failed for lack of a resource.
+/// Pauses before another attempt at an operation that failed for lack of a resource.
 pub(crate) fn pause() {
     let clock = RealClock::new();
     clock.wait(&[], clock.now() + PAUSE);

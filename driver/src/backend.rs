@@ -1,4 +1,4 @@
-//! Backends of a function: the three ways to reach one, and access to its configuration space and its memory through
+//! Backends of a function: three ways to reach a function, and access to its configuration space and its memory through
 //! each of them.
 
 use std::ops::RangeInclusive;
@@ -11,35 +11,35 @@ use crate::memory::SharedMemory;
 use crate::vfio::Vfio;
 use crate::vfio_user::{Client, VfioUserError};
 
-/// Command register (PCI base specification, "Type 0 configuration space header").
+/// Offset of the command register (PCI base specification, "Type 0 configuration space header").
 pub(crate) const CONFIG_COMMAND: u16 = 0x04;
-/// The function answers memory accesses to its BARs.
+/// Bit of the command register: the function answers memory accesses to its BARs.
 const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
-/// The function may start DMA and send interrupts.
+/// Bit of the command register: the function may start DMA and send interrupts.
 const COMMAND_BUS_MASTER: u16 = 1 << 2;
 
-/// I/O addresses used with a function in another process: 39 bits, as the smallest IOMMUs have, without the window of
-/// the interrupt controller. vfio-user has no message that asks for the ranges.
+/// I/O addresses that may be mapped for a function in another process: 39 bits, as with the smallest IOMMUs, except the
+/// window of the interrupt controller. vfio-user has no message that returns the ranges.
 const REMOTE_IOVA: [RangeInclusive<u64>; 2] = [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
 
-/// Limit on mappings in a space of functions in this process. It is the default of the kernel's VFIO
-/// (`dma_entry_limit` of `vfio_iommu_type1`; `DMA_ENTRY_LIMIT` there is `U16_MAX`), so that a program that works here
-/// works there.
+/// Maximum number of mappings in an I/O address space of functions in this process. The value is the default of the
+/// kernel's VFIO (`dma_entry_limit` of `vfio_iommu_type1`; `DMA_ENTRY_LIMIT` in its source is `U16_MAX`). So a program
+/// that works with an in-process function also works with VFIO.
 pub(crate) const MOST_MAPPINGS: u32 = 65_535;
 
-/// Backend of a function. Clones reach the same one.
+/// Backend of a function. Clones refer to the same open function.
 #[derive(Clone)]
 pub(crate) enum Backend {
-    /// A model in this process.
+    /// A device model in this process.
     InProcess(Arc<dyn Device>),
-    /// A process behind a socket.
+    /// A vfio-user server: a process behind a socket.
     VfioUser(Arc<Client>),
-    /// The kernel's VFIO.
+    /// A device of the kernel's VFIO.
     Vfio(Arc<Vfio>),
 }
 
 impl Backend {
-    /// Returns the function's name, for messages.
+    /// Returns the function's name, for messages and logs.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::InProcess(device) => device.name(),
@@ -48,7 +48,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether both are the same opening of a function.
+    /// Returns whether both backends refer to the same open function.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::InProcess(one), Self::InProcess(other)) => {
@@ -60,7 +60,7 @@ impl Backend {
         }
     }
 
-    /// Returns a conversion of vfio-user errors that adds the function's name.
+    /// Returns a closure that converts vfio-user errors and adds the function's name.
     pub(crate) fn remote(&self) -> impl Fn(VfioUserError) -> FunctionError {
         |source| FunctionError::VfioUser {
             name: self.name().to_owned(),
@@ -68,7 +68,7 @@ impl Backend {
         }
     }
 
-    /// Returns the I/O addresses that can be mapped.
+    /// Returns the ranges of I/O addresses that can be mapped.
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         match self {
             Self::InProcess(device) => device.iova_ranges(),
@@ -103,7 +103,8 @@ impl Backend {
         Ok(())
     }
 
-    /// Enables BAR decoding and bus mastering; or disables bus mastering only, which leaves the registers reachable.
+    /// Enables BAR decoding and bus mastering (`on`), or disables bus mastering only. In both cases the registers stay
+    /// reachable.
     #[expect(
         clippy::little_endian_bytes,
         reason = "configuration space is little-endian"
@@ -130,7 +131,8 @@ impl Backend {
         Ok(())
     }
 
-    /// Ends the function's use of memory: disables bus mastering, then resets. Either of the two is enough.
+    /// Ends the function's access to memory: disables bus mastering, then resets the function. Succeeds if either step
+    /// succeeds.
     pub(crate) fn stop(&self) -> Result<(), FunctionError> {
         let silenced = self.set_bus_master(false);
         match self.reset() {
@@ -142,8 +144,8 @@ impl Backend {
         }
     }
 
-    /// Returns whether the process that plays the function is gone or does not answer. No more messages are sent to
-    /// it.
+    /// Returns whether the process that implements the function has ended or does not answer. No more messages are sent
+    /// to a lost process.
     pub(crate) fn is_lost(&self) -> bool {
         match self {
             Self::VfioUser(client) => client.lost().is_some(),
@@ -151,7 +153,7 @@ impl Backend {
         }
     }
 
-    /// Checks the limit on mappings where this process enforces it; `made` mappings exist.
+    /// Checks the limit on mappings where this process enforces it; `made` is the number of existing mappings.
     pub(crate) fn may_map(
         &self,
         iova: Iova,
@@ -165,7 +167,7 @@ impl Backend {
                 );
                 Err(self.dma_refused("dma_map", iova, bytes, reason))
             }
-            // The kernel counts its mappings itself, and so does a vfio-user server.
+            // The kernel and a vfio-user server enforce their own limits on mappings.
             Self::InProcess(_) | Self::VfioUser(_) | Self::Vfio(_) => Ok(()),
         }
     }

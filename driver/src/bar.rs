@@ -1,7 +1,7 @@
 //! BARs and the register blocks in them.
 //!
 //! A register block is a `#[repr(C)]` struct of cells and reserved gaps, laid out as the manual prints it.
-//! [`Bar::block`] checks once that the block fits the BAR and is aligned. Afterwards a read or a write names a field,
+//! [`Bar::block`] checks once that the block fits the BAR and is aligned. Afterwards each read or write names a field,
 //! and is exactly one bus transaction of that field's width.
 //!
 //! ```
@@ -37,16 +37,16 @@
 //! }
 //! ```
 //!
-//! `#[derive(FromBytes)]` is all a block needs, so it is declared without unsafe code. This is sound because no
-//! reference to a whole block in device memory ever exists. The closure that names the field runs on a zeroed object
-//! of the same type in ordinary memory (the *shape*). The distance of the returned cell from the start of the shape
-//! is the register's offset, and the access goes to the BAR at that offset. After inlining the distance is a constant
-//! and the shape is not touched. Reserved gaps may therefore be plain words, and a BAR that is reached by messages
-//! instead of a mapping gets its offsets the same way.
+//! A block needs only `#[derive(FromBytes)]`, so its declaration needs no unsafe code. This is sound because no
+//! reference to a whole block in device memory ever exists. The closure that names the field runs on a zeroed object of
+//! the same type in ordinary memory (the *shape*). The distance of the returned cell from the start of the shape is the
+//! register's offset, and the access goes to the BAR at that offset. After inlining, the distance is a constant and the
+//! shape is not accessed. Reserved gaps may therefore be plain words. A BAR that is reached by messages instead of a
+//! mapping gets its offsets in the same way.
 //!
-//! A write to an in-process device is the same volatile store into the device's BAR memory, followed by a call that
-//! passes the written bytes to the device: once per write, in program order. For a device in another process that
-//! call sends a message, and a read is a message too.
+//! A write to an in-process device is the same volatile store into the device's BAR memory. It is followed by a call
+//! that passes the written bytes to the device: once per write, in program order. For a device in another process that
+//! call sends a message, and a read is also a message.
 
 // UNSAFETY: register cells live at raw addresses in a mapped BAR; volatile-register marks writes unsafe.
 #![expect(unsafe_code, reason = "register access in a mapped BAR")]
@@ -63,18 +63,18 @@ use crate::register::{Readable, RegisterValue, Writable};
 use crate::vfio::Window;
 use crate::vfio_user::Client;
 
-/// A struct of cells and reserved gaps; every type that derives `FromBytes` is one.
+/// A struct of cells and reserved gaps. Every type that derives `FromBytes` implements this trait.
 pub trait RegisterBlock: FromBytes + Send + Sync {}
 impl<T: FromBytes + Send + Sync> RegisterBlock for T {}
 
-/// Receiver of register writes, in addition to the memory they go to.
+/// Receiver of register writes. A write also goes to the BAR's memory.
 #[derive(Clone)]
 pub(crate) enum Listener {
-    /// A model in this process.
+    /// A device model in this process.
     Device(Arc<dyn Device>),
-    /// A process behind a socket. It also answers reads: the local memory only shadows the writes.
+    /// A vfio-user server. It also answers reads: the local memory holds only a copy of the writes.
     Remote(Arc<Client>),
-    /// A VFIO region, part of which cannot be mapped, and memory that stands in for that part.
+    /// A VFIO region, part of which cannot be mapped. That part is accessed by system calls; the memory is its shadow.
     Window(Arc<Window>, SharedMemory),
 }
 
@@ -95,7 +95,7 @@ impl Bar {
         }
     }
 
-    /// Bytes in the BAR.
+    /// Returns the length of the BAR, in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a BAR is never empty")]
     pub fn len(&self) -> u64 {
@@ -123,7 +123,8 @@ impl Bar {
         let (memory, listened) = match &self.listener {
             None => (&self.memory, false),
             Some(Listener::Device(_) | Listener::Remote(_)) => (&self.memory, true),
-            // A block is accessed through the mapping only if it is mapped as a whole.
+            // The block is accessed through the mapping only if all of it is mapped, otherwise by system calls on the
+            // region.
             Some(Listener::Window(window, _)) if window.region.is_mapped(at, bytes) => {
                 (&self.memory, false)
             }
@@ -182,16 +183,16 @@ impl std::fmt::Debug for Bar {
 pub struct Block<T> {
     /// Address of the block in the BAR: aligned for `T`, with `size_of::<T>()` bytes mapped while `site.bar` lives.
     base: NonNull<u8>,
-    /// True if writes to this block are passed to `site.bar.listener`: the one branch of a write.
+    /// True if writes to this block are also passed to `site.bar.listener`. A write tests only this flag.
     listened: bool,
-    /// True if reads go to `site.bar.listener` too, and the memory only shadows the writes: the one branch of a read.
+    /// True if `site.bar.listener` also answers reads, and the memory only shadows the writes. A read tests only this.
     remote: bool,
-    /// Zeroes in ordinary memory; the closures that name fields run on it.
+    /// A zeroed `T` in ordinary memory. The closures that select a register run on it, to find the register's offset.
     shape: Arc<T>,
     site: Arc<Site>,
 }
 
-/// Location of a block, for the calls that pass accesses to the device.
+/// Location of a block, for accesses that are passed to the BAR's listener.
 struct Site {
     bar: Bar,
     /// Offset of the block in the BAR.
@@ -201,7 +202,7 @@ struct Site {
 // SAFETY: `base` points into memory that `site.bar` keeps mapped and that is only accessed volatilely, one
 // register at a time; the other fields are `Send` (`T` is, by the bound of `Bar::block`).
 unsafe impl<T: Send + Sync> Send for Block<T> {}
-// SAFETY: as above; two threads that write one register race on the bus, which is not a data race of the language.
+// SAFETY: as above. Two threads that write one register race on the bus; Rust does not count that as a data race.
 unsafe impl<T: Send + Sync> Sync for Block<T> {}
 
 impl<T> Clone for Block<T> {
@@ -229,8 +230,8 @@ impl<T> std::fmt::Debug for Block<T> {
 }
 
 impl Site {
-    /// Passes a write to the BAR's listener. The value comes in a register, so that a write without a listener does
-    /// not have to store it in memory first.
+    /// Passes a write to the BAR's listener. `value` is passed in a machine register, so that a write without a
+    /// listener does not have to store it in memory first.
     #[cold]
     #[inline(never)]
     fn tell<V: RegisterValue>(&self, at: usize, value: V) {
@@ -252,26 +253,28 @@ impl Site {
     }
 }
 
-/// A register of a mapped BAR that is written repeatedly and never read: a doorbell. It takes less than half a cache
-/// line.
+/// A register of a mapped BAR that is written repeatedly and never read, such as a doorbell. This type takes less
+/// than half a cache line.
 pub struct Register<V: RegisterValue> {
-    /// Mapped while `site` lives.
+    /// Address of the register, mapped while `site` lives.
     cell: NonNull<volatile_register::WO<V>>,
     /// True if writes are passed to the BAR's listener.
     listened: bool,
     site: Arc<Site>,
 }
 
-// SAFETY: as `Block`, of which it is a part.
+// SAFETY: as for `Block`, to which this register belongs.
 unsafe impl<V: RegisterValue + Send> Send for Register<V> {}
-// SAFETY: as `Block`.
+// SAFETY: as for `Block`.
 unsafe impl<V: RegisterValue + Send + Sync> Sync for Register<V> {}
 
 impl<V: RegisterValue> Register<V> {
-    /// Writes the register: one volatile store of its width. A device model is then informed of it.
+    /// Writes the register with one volatile store of its width, and then passes the write to the BAR's listener, if
+    /// the BAR has one (a device model, a server process, or an unmapped part of a VFIO region).
     #[inline]
     pub fn write(&self, value: V) {
-        // SAFETY: `Block::register` found it in its block, which is mapped as a whole while `self.site` lives.
+        // SAFETY: `Block::register` located this register in its block, which is mapped as a whole while `self.site`
+        // lives.
         let cell = unsafe { self.cell.as_ref() };
         // SAFETY: as in `Block::write`.
         unsafe { cell.write(value) };
@@ -280,7 +283,7 @@ impl<V: RegisterValue> Register<V> {
         }
     }
 
-    /// Passes a write to the device ([`Site::tell`]). Its arguments fit in two machine registers.
+    /// Passes a write to the BAR's listener ([`Site::tell`]). The arguments fit in two machine registers.
     #[cold]
     #[inline(never)]
     fn tell(&self, value: V) {
@@ -299,7 +302,7 @@ impl<V: RegisterValue> std::fmt::Debug for Register<V> {
 }
 
 impl<T> Block<T> {
-    /// Reads a register: one volatile load of its width, or one message.
+    /// Reads a register: with one volatile load of its width, or by a request to the listener if it answers reads.
     #[inline]
     pub fn read<C: Readable>(&self, field: impl FnOnce(&T) -> &C) -> C::Value {
         let at = self.locate(field(&self.shape));
@@ -314,7 +317,8 @@ impl<T> Block<T> {
         cell.read()
     }
 
-    /// Writes a register: one volatile store of its width. A device model is then informed of it.
+    /// Writes a register with one volatile store of its width, and then passes the write to the BAR's listener, if the
+    /// BAR has one.
     #[inline]
     pub fn write<C: Writable>(&self, field: impl FnOnce(&T) -> &C, value: C::Value) {
         let at = self.locate(field(&self.shape));
@@ -377,12 +381,12 @@ impl<T> Block<T> {
     unsafe fn cell<C>(&self, at: usize) -> &C {
         // SAFETY: `at` is inside the block (the caller's promise), which is mapped as a whole.
         let cell = unsafe { self.base.add(at) }.cast::<C>();
-        // SAFETY: `base` is aligned for `T`, hence `cell` for its field; mapped while `self.site` lives. `C` is an
-        // `UnsafeCell` at heart, so the reference claims nothing about the value.
+        // SAFETY: `base` is aligned for `T`, hence `cell` for its field; mapped while `self.site` lives. `C` wraps an
+        // `UnsafeCell`, so the reference claims nothing about the value.
         unsafe { cell.as_ref() }
     }
 
-    /// Reads a register by a message to the process behind the socket.
+    /// Reads a register through the listener: by a message to the server process, or by a read of the VFIO region.
     #[cold]
     #[inline(never)]
     fn ask(&self, at: usize, out: &mut [u8]) {

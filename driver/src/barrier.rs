@@ -1,12 +1,12 @@
 //! Barriers between memory the device shares and the registers that point at it.
 //!
-//! Each function is named for its promise, and its comment describes the bug it prevents. Only the order of *this*
-//! processor's accesses is at stake: the device is coherent (PCIe without no-snoop), but it reads at a time of its
-//! own.
+//! Each function is named after the order that it guarantees, and its comment describes the bug that it prevents. A
+//! barrier orders only the accesses of *this* processor: the device is coherent (PCIe without no-snoop), but it reads
+//! at times that it chooses itself.
 //!
-//! x86 keeps stores in order among themselves and loads among themselves, so there the first two only restrain the
-//! compiler. aarch64 keeps neither order. The device is outside the inner shareable domain, hence `osh` instead of
-//! the `ish` of the language's fences.
+//! x86 keeps stores in order among themselves, loads among themselves, and a load before later stores. So there the
+//! first three functions only restrain the compiler. aarch64 keeps none of these orders. The device is outside the
+//! inner shareable domain, hence `osh` instead of the `ish` of the language's fences.
 
 // UNSAFETY: barrier instructions have no safe form.
 #![cfg_attr(
@@ -46,8 +46,8 @@ pub fn dma_from_device() {
 
 /// Keeps earlier loads of DMA memory before any later store.
 ///
-/// Goes between reading an entry and telling the device that its place is free. Without it the device may learn of
-/// the free place first, and in a full ring the read may return the successor of the entry.
+/// Goes between reading an entry and notifying the device that the entry is free. Without it the device may see the
+/// notification before the entry was read, and in a full ring the read may return the next content of the entry.
 #[inline]
 pub fn dma_hand_back() {
     #[cfg(target_arch = "aarch64")]
@@ -59,7 +59,7 @@ pub fn dma_hand_back() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
 }
 
-/// Pushes write-combined register stores out now, and keeps two of them from merging.
+/// Flushes write-combined register stores now, and keeps two of them from merging.
 ///
 /// Goes after a doorbell. Without it the store may sit in a write-combining buffer until another store evicts it, and
 /// a second doorbell to the same address may replace the first.

@@ -1,17 +1,17 @@
 //! Checked access in place to memory that a device can reach.
 //!
-//! Memory a device may write is never behind a reference. [`Bytes`] still accesses it in place: every access is
-//! checked against the range, and copies only the bytes it returns.
+//! No Rust reference points into memory that a device may write. [`Bytes`] accesses such memory in place without one:
+//! it checks every access against its range, and copies only the bytes that the access returns.
 
 use crate::dma::{DmaBuffer, DmaMemory};
 use std::ops::{Bound, Range, RangeBounds};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// An access to bytes that is not possible.
+/// Reason why an access to bytes of memory is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BytesError {
-    /// The range leaves the memory.
+    /// The range is not inside the memory.
     #[error("bytes {start} to {end} of {len} bytes of memory")]
     Outside {
         /// The first byte asked for.
@@ -21,7 +21,7 @@ pub enum BytesError {
         /// Bytes of the memory.
         len: usize,
     },
-    /// Lent memory is accessed by its owner, who has a pointer to it.
+    /// The memory is lent. Only its owner accesses it, through the owner's pointer.
     #[error("lent memory is accessed by its owner")]
     Lent,
 }
@@ -31,11 +31,11 @@ pub enum BytesError {
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     buffer: &'a DmaBuffer,
-    /// Offset in the buffer and length, inside the buffer.
+    /// Offset in the buffer and length in bytes; checked to be inside the buffer.
     range: (usize, usize),
 }
 
-/// All bytes of the buffer.
+/// Converts a buffer to the range of all its bytes.
 impl<'a> From<&'a DmaBuffer> for Bytes<'a> {
     fn from(buffer: &'a DmaBuffer) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl DmaMemory {
     /// Returns a range of the memory, in place.
     ///
     /// # Errors
-    /// The range leaves the memory, or the memory is lent.
+    /// The range is not inside the memory, or the memory is lent.
     pub fn bytes<R: RangeBounds<usize>>(&self, range: R) -> Result<Bytes<'_>, BytesError> {
         match self {
             Self::Arena {
@@ -57,7 +57,7 @@ impl DmaMemory {
                 offset,
                 bytes,
             } => {
-                // A part that is not inside its buffer has no bytes.
+                // `is_empty` is true also if the memory is not inside its buffer; then it has no bytes.
                 let len = if self.is_empty() { 0 } else { *bytes };
                 let Range { start, end } = within(range, len)?;
                 Ok(Bytes {
@@ -69,7 +69,7 @@ impl DmaMemory {
         }
     }
 
-    /// Copies bytes out, from byte `offset` on: as many as `to` holds.
+    /// Copies bytes of the memory, from byte `offset` on, to all of `to`.
     ///
     /// # Errors
     /// As [`bytes`](Self::bytes); `to` is unchanged.
@@ -79,7 +79,7 @@ impl DmaMemory {
         Ok(())
     }
 
-    /// Copies bytes in, from byte `offset` on.
+    /// Copies all of `from` into the memory, from byte `offset` on.
     ///
     /// # Errors
     /// As [`bytes`](Self::bytes); the memory is unchanged.
@@ -89,7 +89,7 @@ impl DmaMemory {
         Ok(())
     }
 
-    /// Copies `bytes` bytes out, from byte `offset` on, into a vector.
+    /// Copies `bytes` bytes of the memory, from byte `offset` on, to a new vector.
     ///
     /// # Errors
     /// As [`bytes`](Self::bytes).
@@ -130,7 +130,7 @@ impl<'a> Bytes<'a> {
         self.range.1
     }
 
-    /// True if the range has no bytes.
+    /// Returns whether the range has no bytes.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.len() == 0
@@ -139,7 +139,7 @@ impl<'a> Bytes<'a> {
     /// Returns a part of the range.
     ///
     /// # Errors
-    /// The part leaves the range.
+    /// The part is not inside the range.
     pub fn part<R: RangeBounds<usize>>(self, range: R) -> Result<Self, BytesError> {
         let Range { start, end } = within(range, self.len())?;
         Ok(Self {
@@ -148,21 +148,21 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    /// Copies bytes out until the range or `to` ends. Returns the number of bytes copied.
+    /// Copies bytes of the range to `to` until either of them ends. Returns the number of bytes copied.
     pub fn copy_to(self, to: &mut [u8]) -> usize {
         let bytes = self.len().min(to.len());
         self.buffer.read_bytes(self.range.0, &mut to[..bytes]);
         bytes
     }
 
-    /// Copies bytes in until the range or `from` ends. Returns the number of bytes copied.
+    /// Copies bytes of `from` to the range until either of them ends. Returns the number of bytes copied.
     pub fn copy_from(self, from: &[u8]) -> usize {
         let bytes = self.len().min(from.len());
         self.buffer.write_bytes(self.range.0, &from[..bytes]);
         bytes
     }
 
-    /// Sets all bytes.
+    /// Sets all bytes of the range to `value`.
     pub fn fill(self, value: u8) {
         self.buffer.fill(self.range.0, self.len(), value);
     }
@@ -179,15 +179,16 @@ impl<'a> Bytes<'a> {
         (start..start + bytes).map(move |at| self.buffer.load_u8(at))
     }
 
-    /// Reads the object that begins at `at`, such as a header or a big-endian number. `None` if it is not entirely
-    /// inside. It may be torn if it is written meanwhile.
+    /// Reads the object at offset `at` of the range, such as a header or a big-endian number. `None` if the object is
+    /// not entirely inside the range. The object may be torn if another thread or the device writes it meanwhile.
     #[must_use]
     pub fn object<T: FromBytes>(self, at: usize) -> Option<T> {
         self.part(at..at.checked_add(size_of::<T>())?).ok()?;
         Some(self.buffer.read_obj(self.range.0 + at))
     }
 
-    /// Copies an object in that begins at `at`. `None` if it does not fit; then nothing has changed.
+    /// Copies an object into the range, at offset `at`. Returns `None` if the object does not fit; then no byte
+    /// changes.
     pub fn store<T: IntoBytes + Immutable>(self, at: usize, value: &T) -> Option<()> {
         let place = self.part(at..at.checked_add(size_of::<T>())?).ok()?;
         place.copy_from(value.as_bytes());

@@ -1,8 +1,8 @@
 //! Time and sleeping, behind one trait.
 //!
-//! Code above this crate never asks the machine for the time or sleeps on its own: it asks the clock of its
-//! [`Function`]. On hardware that is [`RealClock`]. A simulated function brings its own, whose time moves only when a
-//! thread waits, so that a run is repeatable.
+//! Code above this crate reads the time and sleeps only through the clock of its [`Function`], never through the
+//! system. On hardware that clock is [`RealClock`]. A simulated function has a clock of its own, whose time advances
+//! only while a thread waits, so that a run is repeatable.
 //!
 //! [`Function`]: crate::Function
 
@@ -43,7 +43,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 impl Add<Duration> for Instant {
     type Output = Self;
-    /// Saturates.
+    /// Returns the time `duration` later, saturating.
     fn add(self, duration: Duration) -> Self {
         self.saturating_add(duration)
     }
@@ -51,7 +51,7 @@ impl Add<Duration> for Instant {
 
 impl Sub<Duration> for Instant {
     type Output = Self;
-    /// Saturates.
+    /// Returns the time `duration` earlier, saturating at zero.
     fn sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanoseconds(duration)))
     }
@@ -59,7 +59,7 @@ impl Sub<Duration> for Instant {
 
 impl Sub for Instant {
     type Output = Duration;
-    /// Saturates.
+    /// Returns the time that has passed since `earlier`, saturating at zero.
     fn sub(self, earlier: Self) -> Duration {
         self.since(earlier)
     }
@@ -85,15 +85,15 @@ pub trait Clock: Send + Sync {
     /// whether an interrupt is pending; it stays signalled.
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool;
 
-    /// Announces that this thread is at work that is subject to time limits: a clock of virtual time stands still,
-    /// except while this thread itself waits, until [`go_on`](Self::go_on) is called as often.
+    /// Stops a clock of virtual time while this thread does work that is subject to time limits: until
+    /// [`go_on`](Self::go_on) is called as often, time passes only while this thread itself waits.
     fn hold_still(&self) {}
 
-    /// Ends one [`hold_still`](Self::hold_still).
+    /// Ends the effect of one call of [`hold_still`](Self::hold_still).
     fn go_on(&self) {}
 
-    /// Sleeps as [`wait`](Self::wait) does, in a thread that blocks signals: they are unblocked while it sleeps, and
-    /// one that arrives ends the wait. A clock of virtual time does not sleep and admits no signals.
+    /// Sleeps as [`wait`](Self::wait) does, in a thread that blocks signals: the signals are unblocked during the
+    /// sleep, and a signal that arrives ends the wait. A clock of virtual time does not sleep and admits no signals.
     fn wait_unless_signalled(
         &self,
         interrupts: &[Interrupt],
@@ -108,7 +108,7 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// A clock that is [held still](Clock::hold_still) until this guard is dropped.
+/// A guard that [holds a clock still](Clock::hold_still) until the guard is dropped.
 pub struct Held {
     clock: Arc<dyn Clock>,
     /// Makes the guard `!Send`: it belongs to the thread that made it.
@@ -116,7 +116,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Holds the clock still.
+    /// Holds the clock still until the returned guard is dropped.
     #[must_use]
     pub fn new(clock: &Arc<dyn Clock>) -> Self {
         clock.hold_still();

@@ -1,14 +1,13 @@
 //! Copies between memory that others may write at any time and private memory.
 //!
-//! PCI Express keeps a naturally aligned dword whole, and both sides of a queue rely on that: a doorbell record is
-//! four bytes that one side stores while the other copies them. So a copy moves every naturally aligned word of the
-//! shared side, of up to eight bytes, in one access.
+//! PCI Express reads and writes a naturally aligned dword as a whole, and both sides of a queue rely on that: a
+//! doorbell record is four bytes that one side stores while the other copies them. So a copy moves every naturally
+//! aligned word of the shared side, of up to eight bytes, in one access.
 //!
-//! Most copies are short. A long one begins with words up to the next 16-byte boundary of the shared side, continues
-//! in lines of 64 bytes, and ends with words. On x86-64 a line is four vector accesses: an access of 16 aligned bytes
-//! is atomic on every processor that has AVX (Intel SDM volume 3, "Guaranteed Atomic Operations"; AMD64 volume 2,
-//! "Access Atomicity"). The compiler makes no such accesses of its own to memory that others write, hence the
-//! assembly.
+//! Most copies are short. A long copy moves words up to the next 16-byte boundary of the shared side, then lines of 64
+//! bytes, and words at the end. On x86-64 a line is four vector accesses: an access of 16 aligned bytes is atomic on
+//! every processor that has AVX (Intel SDM volume 3, "Guaranteed Atomic Operations"; AMD64 volume 2, "Access
+//! Atomicity"). The compiler makes no such accesses of its own to memory that others write, hence the assembly.
 
 // UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]
@@ -17,11 +16,11 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of the widest single access in a short copy.
 const WORD: usize = size_of::<u64>();
-/// Alignment of the shared side of a line.
+/// Alignment in bytes of a line on the shared side.
 const VECTOR: usize = 16;
-/// Bytes that one step of a long copy moves.
+/// Number of bytes that one step of a long copy moves.
 const LINE: usize = 4 * VECTOR;
-/// Bytes from which a copy counts as long.
+/// Number of bytes from which a copy counts as long.
 const LONG: usize = 4 * LINE;
 
 /// Returns the width in bytes of the widest single access at an address with `left` bytes to go: 8, 4, 2 or 1.
@@ -55,12 +54,12 @@ pub(crate) unsafe fn load_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     let (first, lines) = cut(from, bytes);
     let done = first + lines;
     if lines > 0 {
-        // SAFETY: the first of the bytes that the caller promises.
+        // SAFETY: the caller's promise covers these bytes, which are the first ones.
         unsafe { load_words(from, to, first) };
-        // SAFETY: the bytes after them; the shared side is aligned, by `cut`.
+        // SAFETY: the caller's promise covers these bytes, which follow the first ones; `cut` aligned the shared side.
         unsafe { load_lines(from.wrapping_add(first), to.wrapping_add(first), lines) };
     }
-    // SAFETY: the rest of them.
+    // SAFETY: the caller's promise covers these bytes, which are the rest.
     unsafe { load_words(from.wrapping_add(done), to.wrapping_add(done), bytes - done) };
 }
 
@@ -75,12 +74,12 @@ pub(crate) unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     let (first, lines) = cut(to, bytes);
     let done = first + lines;
     if lines > 0 {
-        // SAFETY: the first of the bytes that the caller promises.
+        // SAFETY: the caller's promise covers these bytes, which are the first ones.
         unsafe { store_words(from, to, first) };
-        // SAFETY: the bytes after them; the shared side is aligned, by `cut`.
+        // SAFETY: the caller's promise covers these bytes, which follow the first ones; `cut` aligned the shared side.
         unsafe { store_lines(from.wrapping_add(first), to.wrapping_add(first), lines) };
     }
-    // SAFETY: the rest of them.
+    // SAFETY: the caller's promise covers these bytes, which are the rest.
     unsafe { store_words(from.wrapping_add(done), to.wrapping_add(done), bytes - done) };
 }
 
@@ -91,8 +90,8 @@ pub(crate) unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
 /// As [`load_bytes`]; `bytes` is a nonzero multiple of [`LINE`], and `from` a multiple of [`VECTOR`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn load_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: `bytes` bytes are read and written, at places the caller promises. Shared memory is read as by relaxed
-    // loads. Besides, only the flags and the named registers change.
+    // SAFETY: the code reads and writes `bytes` bytes, at addresses that the caller promises. It reads shared memory
+    // as relaxed loads do. It changes nothing else but the flags and the named registers.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -127,7 +126,7 @@ unsafe fn load_lines(from: *const u8, to: *mut u8, bytes: usize) {
 /// As [`store_bytes`]; `bytes` is a nonzero multiple of [`LINE`], and `to` a multiple of [`VECTOR`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn store_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: as in `load_lines`, with relaxed stores.
+    // SAFETY: as in `load_lines`, but the code writes shared memory as relaxed stores do.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -304,7 +303,7 @@ mod tests {
         for at in 0..17 {
             for bytes in (0..40).chain(250..340).chain([512, 513, 575, 576, 583]) {
                 memory.fill(0, 1024, 0xee);
-                // The private side has any alignment, too.
+                // The alignment of the private side varies, too.
                 let from = &pattern[bytes % 13..][..bytes];
                 memory.write_bytes(at, from);
                 let mut all = vec![0; 1025];

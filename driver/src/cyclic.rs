@@ -1,9 +1,9 @@
 //! A table beside a ring, indexed by a counter that increases without end and wraps.
 //!
-//! A queue remembers for each request what its completion must report, in a table whose size is a power of two, and
-//! finds the entry by masking a counter. The mask is the table's length minus one and never changes, so a masked
-//! index is always inside and needs no bounds check. The length itself is not stored: a table is a quarter of a cache
-//! line, including the count of its oldest entry.
+//! For each request, a queue records what the completion of that request must report. It does so in a table whose size
+//! is a power of two, and finds the entry by masking a counter. The mask is the table's length minus one and never
+//! changes, so a masked index is always inside the table and needs no bounds check. The length itself is not stored:
+//! a table is a quarter of a cache line, including the count of its oldest entry.
 
 // UNSAFETY: accesses without a bounds check.
 #![expect(unsafe_code, reason = "the mask is the length minus one")]
@@ -43,7 +43,7 @@ impl<T: Copy> Cyclic<T> {
         }
     }
 
-    /// Returns the count masked to the table: equal for all counts of one entry.
+    /// Returns the index of a count's entry: the masked count. All counts of one entry give the same index.
     #[inline(always)]
     #[must_use]
     pub const fn slot(&self, count: u32) -> u32 {

@@ -1,4 +1,4 @@
-//! [`Device`]: a model of a PCI function, which a function in this process or a vfio-user server drives.
+//! [`Device`]: a model of a PCI function. Its calls come from a function in this process or from a vfio-user server.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use crate::memory::SharedMemory;
 /// Bytes of PCI Express configuration space.
 pub(crate) const CONFIG_BYTES: usize = 4096;
 
-/// Memory of another process, which performs reads and writes on request. Each access waits for the answer, for a
+/// Memory of another process, which that process reads and writes on request. Each access waits for the answer, for a
 /// bounded time.
 pub trait MessageMemory: Send + Sync + std::fmt::Debug {
     /// Reads the memory mapped at an I/O address.
@@ -20,14 +20,14 @@ pub trait MessageMemory: Send + Sync + std::fmt::Debug {
     /// The other process refused, is gone, or did not answer in time. Part of `out` may have been read.
     fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes the memory mapped at an I/O address, the last byte last.
+    /// Writes the memory mapped at an I/O address. The last byte is written last.
     ///
     /// # Errors
     /// As [`MessageMemory::read`]; part of the data may have been written.
     fn write(&self, iova: u64, data: &[u8]) -> io::Result<()>;
 }
 
-/// A device model in this process, as the driver's side sees it.
+/// A device model in this process, with the methods that the driver's side calls.
 ///
 /// Methods take `&self`: the model does its own locking. A method may be called while a call of another thread is in
 /// progress, and may signal interrupts before it returns.
@@ -35,7 +35,7 @@ pub trait Device: Send + Sync {
     /// Returns the function's name, for messages.
     fn name(&self) -> &str;
 
-    /// Reads 1, 2 or 4 bytes of configuration space, in their order there.
+    /// Reads 1, 2 or 4 bytes of configuration space, in the order of their offsets.
     fn config_read(&self, offset: u16, out: &mut [u8]);
 
     /// Writes 1, 2 or 4 bytes of configuration space.
@@ -58,7 +58,7 @@ pub trait Device: Send + Sync {
     /// disables all.
     fn set_interrupts(&self, vectors: Vec<Interrupt>);
 
-    /// Makes `bytes` bytes of `memory` from `offset` on reachable at `iova`. Whole 4 KiB pages.
+    /// Lets the device reach `bytes` bytes of `memory`, from `offset` on, at `iova`. The range is whole 4 KiB pages.
     ///
     /// # Errors
     /// A text with the reason why the model refuses the mapping.
@@ -70,8 +70,8 @@ pub trait Device: Send + Sync {
         bytes: usize,
     ) -> Result<(), String>;
 
-    /// Maps memory as [`dma_map`](Self::dma_map) does, but read-only for the device: a write to it is a write to an
-    /// unmapped address.
+    /// Maps memory as [`dma_map`](Self::dma_map) does, but read-only for the device: a device's write there is treated
+    /// as a write to an unmapped address.
     ///
     /// # Errors
     /// As [`Device::dma_map`]; the default implementation always refuses.
@@ -87,8 +87,9 @@ pub trait Device: Send + Sync {
         ))
     }
 
-    /// Makes `bytes` bytes at `iova` reachable that lie in another process. Each read is a message to it, and each
-    /// write if the memory is `writable`. Whole 4 KiB pages. None of the memory can be mapped here.
+    /// Lets the device reach `bytes` bytes of another process's memory at `iova`, in whole 4 KiB pages. None of that
+    /// memory can be mapped in this process: each read is a message to the other process, and so is each write if the
+    /// memory is `writable`.
     ///
     /// # Errors
     /// As [`Device::dma_map`]; the default implementation always refuses.
@@ -113,8 +114,8 @@ pub trait Device: Send + Sync {
     /// Returns the I/O addresses that can be mapped.
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>>;
 
-    /// Sets the eventfds by which the model's system sends notices about the device. A system that sends none ignores
-    /// them.
+    /// Sets the eventfds on which the system around the model reports events of the device. The default implementation
+    /// ignores them, for a system that reports none.
     fn set_notices(&self, notices: Notices) {
         drop(notices);
     }

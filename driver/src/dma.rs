@@ -1,15 +1,15 @@
-//! DMA memory: the arena, the buffers cut from it, and the memory a region can be made of.
+//! DMA memory: the arena, the buffers cut from it, and the memory that a memory region can cover.
 //!
 //! An arena belongs to one function and grows by chunks. A chunk is a memfd (on huge pages if the pool has some),
 //! mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are
 //! congruent modulo 1 GiB. So any piece of it, addressed virtually by the device, is described by translation entries
 //! as large as the piece allows. Requests larger than a chunk get a chunk of their own.
 //!
-//! Lifetime: a [`DmaBuffer`] keeps its chunk. The last clone of a buffer returns its bytes to the chunk. The last
-//! owner, arena or buffer, unmaps the chunk from the function and then frees the memory. In that order: memory
-//! outlives the device's permission to reach it. If the function refuses to unmap, the device's bus mastering is
-//! disabled and the memory is leaked, because the device may still write it. Before dropping a buffer, its owner
-//! stops the queue that used it and waits for the device's answer.
+//! Lifetime: a [`DmaBuffer`] keeps its chunk. When the last clone of a buffer drops, its bytes return to the chunk.
+//! When the last owner of a chunk drops (arena or buffer), the chunk is first unmapped from the function and then
+//! freed: the memory outlives the device's permission to reach it. If the function refuses to unmap, the device's bus
+//! mastering is disabled and the memory is leaked, because the device may still write it. Before dropping a buffer,
+//! its owner stops the queue that used it and waits for the device's answer.
 //!
 //! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing until it
 //! is used. Recycled bytes are cleared when they are allocated again.
@@ -39,7 +39,7 @@ const LINE_BYTES: usize = 64;
 
 /// Allocation state of a chunk's bytes.
 struct ChunkState {
-    /// Free offsets, plus one chunk length so that offset 0 can be allocated.
+    /// Free offsets. One chunk length is added to each, because the allocator never returns 0.
     free: IovaAllocator,
     /// Bytes below this offset have been allocated before and may hold anything.
     used_below: usize,
@@ -61,7 +61,8 @@ impl Chunk {
         Self::over(function.space(), bytes, memory)
     }
 
-    /// Maps `bytes` bytes, whole pages. `memory` makes them for an address with the given remainder modulo 1 GiB.
+    /// Maps `bytes` bytes, whole pages. `memory` allocates them at a virtual address whose remainder modulo 1 GiB is
+    /// the one that `memory` is called with.
     fn over(
         space: &Arc<Space>,
         bytes: usize,
@@ -91,7 +92,7 @@ impl Chunk {
         })
     }
 
-    /// Maps memory at a virtual address with this remainder, on huge pages if possible.
+    /// Maps memory at a virtual address with this remainder modulo 1 GiB, on huge pages if possible.
     fn memory(bytes: usize, remainder: usize, huge: bool) -> Result<SharedMemory, MemoryError> {
         let size = PageSize::Huge2M;
         let enough = || Machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();
@@ -108,8 +109,9 @@ impl Chunk {
     fn take(self: &Arc<Self>, bytes: usize, align: usize) -> Option<Lease> {
         let len = self.mapped.memory().len();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // The chunk is aligned to its size or 1 GiB, and offsets start at one chunk length, which may be less aligned
-        // than `align`: ask for the remainder that makes the address right.
+        // The chunk is aligned to its size or 1 GiB. Offsets in `free` start at one chunk length, which may be less
+        // aligned than `align`, so the allocator is asked for the remainder that makes the address a multiple of
+        // `align`.
         let modulus = align as u64;
         let remainder =
             (len as u64).wrapping_sub(self.mapped.memory().address() as u64) & (modulus - 1);
@@ -132,7 +134,7 @@ impl Chunk {
     }
 }
 
-/// Bytes of a chunk that are in use. Returned on drop.
+/// A range of a chunk that is in use. Dropping the lease frees the range.
 pub(crate) struct Lease {
     chunk: Arc<Chunk>,
     offset: usize,
@@ -158,7 +160,7 @@ struct ArenaInner {
     function: Function,
     chunk_bytes: usize,
     chunks: Mutex<Vec<Arc<Chunk>>>,
-    /// Memory the device may still write, see [`WeakArena::keep`].
+    /// Memory that the device may still write; see [`WeakArena::keep`].
     kept: Mutex<Vec<Box<dyn Send>>>,
 }
 
@@ -169,8 +171,8 @@ pub struct WeakArena {
 }
 
 impl WeakArena {
-    /// Keeps memory that the device may still write although it is no longer needed: it is neither reused nor
-    /// unmapped before the arena is dropped. The arena's owner stops the device before that. If the arena is gone
+    /// Keeps memory that the device may still write although the memory is no longer needed. It is neither reused nor
+    /// unmapped before the arena is dropped; the arena's owner stops the device before that. If the arena is gone
     /// already, the memory is freed at once.
     pub fn keep(&self, memory: impl Send + 'static) {
         if let Some(arena) = self.inner.upgrade() {
@@ -230,8 +232,8 @@ impl DmaArena {
         }
     }
 
-    /// Bytes of all shared chunks, in use or not: the amount that a kernel pins. A request larger than a chunk has a
-    /// mapping of its own and does not count here.
+    /// Returns the number of bytes of all shared chunks, in use or not: the amount that a kernel pins. A request larger
+    /// than a chunk has a mapping of its own, which is not counted here.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         let chunks = self.inner.chunks.lock();
@@ -243,8 +245,8 @@ impl DmaArena {
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::Memory`],
-    /// [`DmaError::Iova`], [`DmaError::Function`]: the arena had to grow and the host, the I/O address space or the
-    /// function had no room.
+    /// [`DmaError::Iova`], [`DmaError::Function`]: the arena had to grow, and the host had no memory, the I/O address
+    /// space had no free range, or the function refused the mapping.
     pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
         let request = DmaError::Request { bytes, align };
         if bytes == 0 || !align.is_power_of_two() || align > GIB {
@@ -281,7 +283,7 @@ impl DmaArena {
             .ok_or(DmaError::Request { bytes, align })
     }
 
-    /// Allocates a chunk of its own, which is freed with the buffer.
+    /// Allocates a chunk for this request alone. The chunk is freed with the buffer.
     fn dedicated(&self, bytes: usize, align: usize) -> Result<Lease, DmaError> {
         let chunk = Arc::new(Chunk::new(&self.inner.function, bytes.max(align))?);
         chunk
@@ -309,7 +311,7 @@ impl std::fmt::Debug for DmaArena {
 /// A piece of the arena. Clones share it; the bytes return to the arena when the last clone drops.
 #[derive(Clone)]
 pub struct DmaBuffer {
-    /// The bytes: a part of the chunk's memory.
+    /// The buffer's bytes: a part of the chunk's memory.
     memory: SharedMemory,
     iova: Iova,
     lease: Arc<Lease>,
@@ -325,10 +327,10 @@ impl DmaBuffer {
         }
     }
 
-    /// Returns the `bytes` bytes from `offset` on. They keep the whole buffer alive.
+    /// Returns the part of `bytes` bytes from `offset` on. The part keeps the whole buffer alive.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the part is not inside the buffer.
     #[must_use]
     pub fn part(&self, offset: usize, bytes: usize) -> Self {
         Self {
@@ -368,12 +370,13 @@ impl DmaBuffer {
     }
 
     /// Returns a pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
-    // PANIC: if they are not inside.
+    // PANIC: if the bytes are not inside the buffer.
     pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         self.memory.pointer(offset, bytes)
     }
 
-    /// Returns the location of the bytes. The caller must also keep the [lease](Self::lease).
+    /// Returns the location of the bytes. While the caller uses the location, it must also keep the
+    /// [lease](Self::lease).
     pub(crate) const fn span(&self) -> Span {
         self.memory.span()
     }
@@ -399,7 +402,7 @@ impl std::fmt::Debug for DmaBuffer {
     }
 }
 
-/// Memory that a region can be made of.
+/// Memory that a memory region can cover.
 #[derive(Clone, Debug)]
 pub enum DmaMemory {
     /// A part of an arena buffer.
@@ -415,7 +418,7 @@ pub enum DmaMemory {
     Lent(Arc<LentMemory>),
 }
 
-/// The whole buffer.
+/// Converts the whole buffer.
 impl From<DmaBuffer> for DmaMemory {
     fn from(buffer: DmaBuffer) -> Self {
         Self::Arena {
@@ -427,7 +430,8 @@ impl From<DmaBuffer> for DmaMemory {
 }
 
 impl DmaMemory {
-    /// Returns the I/O address space of its addresses. In another space they mean other bytes, or none.
+    /// Returns the I/O address space in which the memory's I/O addresses are valid. In another space the same addresses
+    /// refer to other bytes, or to none.
     fn space(&self) -> &Arc<Space> {
         match self {
             Self::Arena { buffer, .. } => buffer.lease.chunk.mapped.space(),
@@ -435,7 +439,7 @@ impl DmaMemory {
         }
     }
 
-    /// Ends the access to lent memory that its owner takes back while a reference to it remains
+    /// Ends the lease of lent memory, for an owner that takes the memory back while a reference to it remains
     /// ([`LentMemory::withdraw`]). Does nothing for memory of an arena.
     pub fn withdraw(&self) {
         match self {
@@ -444,8 +448,8 @@ impl DmaMemory {
         }
     }
 
-    /// Returns whether a function reaches the memory at its I/O addresses: it was made for that function, or for one
-    /// whose I/O address space that function shares ([`Function::shares_memory_with`]).
+    /// Returns whether a function reaches the memory at its I/O addresses: the memory was made for that function, or
+    /// for a function whose I/O address space that function shares ([`Function::shares_memory_with`]).
     #[must_use]
     pub fn is_reached_by(&self, function: &Function) -> bool {
         Arc::ptr_eq(self.space(), function.space())
@@ -495,7 +499,7 @@ impl DmaMemory {
         }
     }
 
-    /// True if it has no bytes, or if the part is not inside its buffer.
+    /// Returns whether the memory has no bytes; true also if the part is not inside its buffer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {

@@ -1,13 +1,13 @@
 //! Rings and words in DMA memory whose bounds are checked once.
 //!
-//! A post or a poll touches the same few places repeatedly: a block of a ring whose size is a power of two, and a
+//! A post or a poll accesses the same few addresses repeatedly: a block of a ring whose size is a power of two, and a
 //! word of a doorbell record. [`DmaBuffer`](crate::DmaBuffer)'s accessors check offset, length and alignment each
 //! time, which costs a fifth of the instructions of a post. Here the check is made once, when the ring or the word is
 //! made. Later accesses cannot go outside: an index is masked to the ring's size, and the offset within a block is
 //! checked at compile time.
 //!
-//! Each of these types keeps its memory alive, as a clone of the buffer would. They are small, because each of ten
-//! thousand queues has them among the data a post reads. No length is stored, because none is needed.
+//! Each of these types keeps its memory alive, as a clone of the buffer would. The types are small, because each of
+//! ten thousand queues has some of them in the data that a post reads. They store no length, because they need none.
 
 // UNSAFETY: accesses whose bounds were checked when the ring or the word was made.
 #![expect(unsafe_code, reason = "accesses proven once")]
@@ -43,7 +43,7 @@ struct Place<const BLOCK: usize> {
     count: u32,
 }
 
-// SAFETY: an address, as in a span, and two numbers; all accesses go through a span.
+// SAFETY: a `Place` is an address, as a span is, and two numbers. All accesses go through a span.
 unsafe impl<const BLOCK: usize> Send for Place<BLOCK> {}
 // SAFETY: as above.
 unsafe impl<const BLOCK: usize> Sync for Place<BLOCK> {}
@@ -77,12 +77,12 @@ impl<const BLOCK: usize> Place<BLOCK> {
     const fn span(&self) -> Span {
         // CAST: widening.
         let bytes = (self.mask as usize + 1) * BLOCK;
-        // SAFETY: `new` has checked that so many bytes are inside a buffer, which the owner of the place keeps
-        // mapped; a span of the buffer promises the rest.
+        // SAFETY: `new` has checked that these bytes are inside a buffer, and the owner of the place keeps them mapped.
+        // The buffer's own span fulfils the other requirements.
         unsafe { Span::new(self.base, bytes) }
     }
 
-    /// Returns a part of `PART` bytes of the ring, by an index that counts such parts and is masked.
+    /// Returns `PART` bytes of the ring. `index` counts parts of that size, and is masked.
     #[inline]
     const fn part<const PART: usize>(&self, index: u32) -> DmaBlock<'_, PART> {
         const {
@@ -115,7 +115,7 @@ impl<const BLOCK: usize> DmaRing<BLOCK> {
         }
     }
 
-    /// Returns an index masked to the ring: equal for all indices of one block.
+    /// Returns the number of an index's block: the masked index. All indices of one block give the same number.
     #[inline]
     #[must_use]
     pub const fn slot(&self, index: u32) -> u32 {
@@ -140,7 +140,7 @@ impl<const BLOCK: usize> DmaRing<BLOCK> {
 #[repr(C)]
 pub struct DmaQueue<const BLOCK: usize> {
     place: Place<BLOCK>,
-    /// Four bytes, aligned to 4, as [`DmaWord`] checks them.
+    /// Address of four bytes, aligned to 4, which [`DmaWord`] has checked.
     word: NonNull<u8>,
     _leases: Arc<[Arc<Lease>; 2]>,
 }
@@ -151,7 +151,8 @@ unsafe impl<const BLOCK: usize> Send for DmaQueue<BLOCK> {}
 unsafe impl<const BLOCK: usize> Sync for DmaQueue<BLOCK> {}
 
 impl<const BLOCK: usize> DmaQueue<BLOCK> {
-    /// Makes the ring of `blocks` blocks from `offset` of a buffer on, with the word at `record.1` of another buffer.
+    /// Makes the ring of `blocks` blocks from `offset` of `buffer` on. `record` is the buffer and the offset of the
+    /// word.
     ///
     /// # Panics
     /// As [`DmaRing::new`] and [`DmaWord::new`].
@@ -177,7 +178,7 @@ impl<const BLOCK: usize> DmaQueue<BLOCK> {
         self.place.part(index)
     }
 
-    /// Returns a part of `PART` bytes of the ring, by an index that counts such parts and is masked.
+    /// Returns `PART` bytes of the ring. `index` counts parts of that size, and is masked.
     #[inline]
     #[must_use]
     pub const fn part<const PART: usize>(&self, index: u32) -> DmaBlock<'_, PART> {
@@ -191,8 +192,8 @@ impl<const BLOCK: usize> DmaQueue<BLOCK> {
         unsafe { store_word(self.word, value) };
     }
 
-    /// Progress of the queue: a private number of its owner, stored here because it is read and written with the
-    /// ring.
+    /// Returns the progress of the queue: a number of the queue's owner. It is stored here because the owner reads and
+    /// writes it together with the ring.
     #[inline]
     #[must_use]
     pub const fn count(&self) -> u32 {
@@ -262,7 +263,7 @@ impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
                 "the object is not inside a block"
             )
         };
-        // SAFETY: as in `write`, `AT` bytes further, which leaves enough of the block.
+        // SAFETY: as in `write`, but from byte `AT` of the block on. The assertion above leaves enough bytes there.
         unsafe { self.span.read_obj_unchecked(self.at + AT) }
     }
 
@@ -297,12 +298,12 @@ impl<const BLOCK: usize> std::fmt::Debug for DmaRing<BLOCK> {
 /// A big-endian 32-bit word that moves in one access: a word of a doorbell record.
 #[derive(Clone)]
 pub struct DmaWord {
-    /// Four bytes, aligned to 4, in a buffer that the lease keeps.
+    /// Address of four bytes, aligned to 4, in a buffer that the lease keeps.
     at: NonNull<u8>,
     _lease: Arc<Lease>,
 }
 
-// SAFETY: an address, as in a span; all accesses go through a span.
+// SAFETY: a `DmaWord` is an address, as a span is. All accesses go through a span.
 unsafe impl Send for DmaWord {}
 // SAFETY: as above.
 unsafe impl Sync for DmaWord {}
@@ -323,10 +324,10 @@ impl DmaWord {
     /// Locates the word at `offset` of a buffer.
     ///
     /// # Panics
-    /// If it is not inside the buffer or not aligned.
+    /// If the word is not inside the buffer or not aligned.
     #[must_use]
     pub fn new(buffer: &DmaBuffer, offset: usize) -> Self {
-        // The checked access panics with the reason if the place is wrong.
+        // This checked load panics, with the reason, if `offset` is wrong.
         let _there = buffer.load_be32(offset);
         Self {
             at: buffer.span().at(offset, 4),
@@ -337,7 +338,7 @@ impl DmaWord {
     /// Stores the word in a single relaxed access.
     #[inline]
     pub fn store(&self, value: u32) {
-        // SAFETY: `new` has checked it, and `_lease` keeps its buffer.
+        // SAFETY: `new` has checked the word, and `_lease` keeps its buffer.
         unsafe { store_word(self.at, value) };
     }
 }
@@ -376,7 +377,7 @@ mod tests {
         buffer.read_bytes(1024 + 7 * 64, &mut bytes);
         assert_eq!((bytes[0], bytes[15], bytes[16]), (3, 3, 0));
         assert_eq!((ring.slot(7), ring.slot(8), ring.slot(u32::MAX)), (7, 0, 7));
-        // Nothing before or after it was touched.
+        // No byte before or after the ring was written.
         assert!(
             (0..1024)
                 .chain(1024 + 8 * 64..4096)

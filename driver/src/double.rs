@@ -27,15 +27,15 @@ struct State {
     mappings: BTreeMap<u64, Mapping>,
     /// Start addresses of read-only mappings.
     read_only: Vec<u64>,
-    /// Memory that is accessed by messages.
+    /// Memory that is accessed by messages, and its length in bytes, by the I/O address of its start.
     asked: BTreeMap<u64, (Arc<dyn MessageMemory>, usize)>,
-    /// `dma_map` and `dma_unmap` are refused.
+    /// True if `dma_map` and `dma_unmap` are refused.
     refuses_dma: bool,
-    /// `dma_unmap` is refused.
+    /// True if `dma_unmap` is refused.
     refuses_unmap: bool,
 }
 
-/// The double. Clones share it.
+/// A device double. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct Double {
     bar: SharedMemory,
@@ -116,7 +116,7 @@ impl Double {
         self.state().read_only.clone()
     }
 
-    /// Returns the memory behind an IOVA that is accessed by messages, as DMA finds it.
+    /// Returns the memory that the device's DMA at an IOVA accesses by messages.
     pub(crate) fn asks(&self, iova: u64) -> Arc<dyn MessageMemory> {
         let state = self.state();
         let (&start, (memory, bytes)) = state.asked.range(..=iova).next_back().unwrap();
@@ -131,7 +131,7 @@ impl Double {
         self.state().asked.iter().map(of).collect()
     }
 
-    /// Returns the memory behind an IOVA and the offset there, as DMA finds it.
+    /// Returns the memory that the device's DMA at an IOVA reaches, and the offset in that memory.
     pub(crate) fn reach(&self, iova: u64) -> (SharedMemory, usize) {
         let state = self.state();
         let (&start, (memory, offset, bytes)) = state.mappings.range(..=iova).next_back().unwrap();

@@ -1,7 +1,7 @@
 //! Errors, one enum per layer.
 //!
-//! The texts carry the numbers a person needs: the address, the length, the system call and its errno. A failure that
-//! only a bug of this crate can cause is not here; it is an assertion at its place.
+//! The texts contain the numbers that a person needs: the address, the length, the system call and its errno. A
+//! failure that only a bug of this crate can cause has no error here: the code that detects it panics.
 
 mod errno;
 mod memory;
@@ -16,7 +16,7 @@ pub use self::memory::MemoryError;
 use crate::vfio::VfioError;
 use crate::vfio_user::VfioUserError;
 
-/// The I/O address space has no room.
+/// An error of the allocator of I/O addresses.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum IovaError {
     /// No free range is long enough at that alignment.
@@ -72,8 +72,8 @@ pub enum DmaError {
         /// Free pages there; `None` if there is no such pool.
         free: Option<usize>,
     },
-    /// The function takes no pages of the hugetlb pool: another process plays it, and a page missing from the pool
-    /// would kill that process.
+    /// The function takes no pages of the hugetlb pool. Another process implements the function, and the kernel would
+    /// kill that process if the pool lacked a page.
     #[error(
         "{name}: is played by another process, and takes no pages of the hugetlb pool ({page_bytes:#x} bytes)"
     )]
@@ -93,7 +93,7 @@ pub enum DmaError {
         node: u32,
         /// Bytes to bind.
         bytes: usize,
-        /// Error of the system; EINVAL also for a number that is no node's.
+        /// Error of the system. EINVAL may also mean that no node has this number.
         errno: Errno,
     },
     /// Memory could not be populated.
@@ -102,11 +102,11 @@ pub enum DmaError {
         ErrnoText(*errno)
     )]
     Populate {
-        /// Bytes populated at a time.
+        /// Number of bytes of the slice that could not be populated.
         bytes: usize,
-        /// Offset at which they begin.
+        /// Offset of the slice in the memory.
         at: usize,
-        /// Bytes in all.
+        /// Number of bytes of the memory.
         of: usize,
         /// Bytes of a page.
         page_bytes: usize,
@@ -116,12 +116,12 @@ pub enum DmaError {
     /// Part of the caller's memory is not mapped.
     #[error("not all of {bytes:#x} bytes at {address:#x} is mapped (EFAULT)")]
     NotMapped {
-        /// Address of its first page.
+        /// Address of the memory's first page.
         address: usize,
-        /// Bytes of its pages.
+        /// Number of bytes of the memory's pages.
         bytes: usize,
     },
-    /// A pool has no room for a buffer.
+    /// A pool has no free range that is long enough for a buffer.
     #[error(
         "a pool of {of:#x} bytes has {free:#x} free, and no {bytes:#x} together that are aligned to {align:#x}"
     )]
@@ -135,7 +135,7 @@ pub enum DmaError {
         /// Bytes of the pool.
         of: usize,
     },
-    /// The I/O address space has no room.
+    /// The I/O address space has no free range.
     #[error("{}", no_addresses(.0))]
     Iova(#[from] IovaError),
     /// The memory itself could not be mapped.
@@ -185,7 +185,7 @@ fn huge_pages(needed: usize, page_bytes: usize, node: Option<u32>, free: Option<
 /// A PCI function refused or could not be reached.
 #[derive(Debug, Error)]
 pub enum FunctionError {
-    /// Configuration space ends before this access does.
+    /// The access ends beyond configuration space.
     #[error(
         "{name}: configuration space access of {bytes} bytes at {offset:#x} is outside its 4096 bytes"
     )]
@@ -197,7 +197,7 @@ pub enum FunctionError {
         /// Access width.
         bytes: usize,
     },
-    /// The kernel's VFIO refused.
+    /// The kernel's VFIO refused a request.
     #[error(transparent)]
     Vfio(#[from] Box<VfioError>),
     /// The function has no such BAR.
@@ -208,7 +208,7 @@ pub enum FunctionError {
         /// BAR number, 0 to 5.
         index: u8,
     },
-    /// The range handed to `dma_map` is not inside the memory, or not whole pages.
+    /// The range passed to `dma_map` is not inside the memory, or not whole pages.
     #[error(
         "{name}: cannot map {bytes:#x} bytes from offset {offset:#x} of {len:#x} at IOVA {iova:#x}: not whole pages inside the memory"
     )]
@@ -224,7 +224,7 @@ pub enum FunctionError {
         /// Bytes the memory has.
         len: usize,
     },
-    /// The memory for the BARs of a function that this process plays could not be mapped.
+    /// The memory for the BARs of a function that this process implements could not be mapped.
     #[error("{name}: memory of a BAR: {error}")]
     Memory {
         /// The function.
@@ -266,7 +266,7 @@ pub enum FunctionError {
         /// The function that the space was made for.
         space: String,
     },
-    /// The process that plays the function could not be reached, or refused.
+    /// The process that implements the function could not be reached, or refused a request.
     #[error("vfio-user:{source}")]
     VfioUser {
         /// The function.
@@ -308,12 +308,12 @@ pub enum BarError {
         index: u8,
         /// Offset of the block.
         offset: u64,
-        /// Size of the block.
+        /// Number of bytes of the block.
         bytes: usize,
-        /// Size of the BAR.
+        /// Number of bytes of the BAR.
         len: u64,
     },
-    /// The block would be misaligned, and its registers with it.
+    /// The offset is not a multiple of the block's alignment, so its registers would be misaligned.
     #[error("a register block at {offset:#x} of BAR {index} is not aligned to {align}")]
     Alignment {
         /// BAR number.
@@ -333,7 +333,7 @@ pub enum ReactorError {
     Ring {
         /// The system call.
         call: &'static str,
-        /// Size of the submission queue.
+        /// Number of entries of the submission queue.
         entries: u32,
         /// Error of the system.
         source: std::io::Error,
@@ -346,7 +346,7 @@ pub enum ReactorError {
         /// Error of the system.
         source: std::io::Error,
     },
-    /// The bytes named are not inside the buffer.
+    /// The bytes of the operation are not inside the buffer.
     #[error(
         "{path}: {bytes:#x} bytes at {buffer_offset:#x} are outside a buffer of {len:#x} bytes"
     )]
@@ -377,7 +377,7 @@ pub enum ReactorError {
         operation: &'static str,
         /// Offset into the file at which it failed.
         offset: u64,
-        /// Bytes that were still to do.
+        /// Number of bytes that had not been moved yet.
         bytes: usize,
         /// Error of the system.
         source: std::io::Error,
@@ -403,7 +403,7 @@ fn what(operation: &str, offset: u64, bytes: usize) -> String {
 }
 
 impl ReactorError {
-    /// Returns the error of the system, if the cause is one.
+    /// Returns the error of the system, if a system call caused this error.
     fn answer(&self) -> Option<&std::io::Error> {
         match self {
             Self::Ring { source, .. }

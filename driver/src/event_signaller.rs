@@ -16,7 +16,7 @@ use nix::sys::eventfd::EventFd;
 
 #[derive(Default)]
 struct State {
-    /// Eventfds to be signalled, each once.
+    /// Eventfds to be signalled; each is listed at most once.
     due: VecDeque<Arc<EventFd>>,
     /// Eventfd being signalled now.
     now: Option<Arc<EventFd>>,
@@ -69,7 +69,7 @@ impl SignalQueue {
             };
             state.now = Some(Arc::clone(&event));
             drop(state);
-            // A full counter is already signalled.
+            // EAGAIN: the counter is full, so the eventfd is signalled already.
             if let Err(errno) = event.write(1)
                 && errno != Errno::EAGAIN
             {
@@ -79,7 +79,7 @@ impl SignalQueue {
     }
 }
 
-/// The thread's owner. The thread ends when it is dropped.
+/// Owner of the signalling thread. The thread ends when the owner is dropped.
 pub(crate) struct EventSignaller(Arc<SignalQueue>);
 
 impl EventSignaller {
@@ -99,8 +99,9 @@ impl EventSignaller {
 }
 
 impl Drop for EventSignaller {
-    /// Does not wait for the thread. Emptying the counter releases a blocked thread; a client that keeps filling it
-    /// occupies that thread and its own descriptor.
+    /// Asks the thread to end, and does not wait for it. If the thread is blocked on a full counter, this empties the
+    /// counter, which releases the thread. A client that keeps filling the counter occupies only that thread and that
+    /// descriptor.
     fn drop(&mut self) {
         let blocked = {
             let mut state = self.0.state();

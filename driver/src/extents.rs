@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Use count from each key on, up to the next key.
+/// Map from an address to the use count of all addresses from there to the next key.
 #[derive(Debug, Default)]
 pub(crate) struct Extents(BTreeMap<usize, usize>);
 
@@ -95,12 +95,12 @@ impl Extents {
     }
 }
 
-/// Addresses that may be accessed on behalf of others, while the lock is held.
+/// Addresses that may be accessed on behalf of another process, while the lock is held.
 #[derive(Debug, Default)]
 pub(crate) struct Open(Mutex<Extents>);
 
 impl Open {
-    /// Locks for adding, removing and accessing: removal waits for an access in progress.
+    /// Locks the addresses for adding, removing or accessing. So a removal waits for an access in progress.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Extents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -59,7 +59,7 @@ impl File {
 
     /// Takes a file that is open already; `path` is for errors only.
     pub fn from_std(file: std::fs::File, path: impl AsRef<Path>) -> Self {
-        // The call fails for no open file; if it did, a later operation would report the problem.
+        // The call does not fail for an open file. If it did, a later operation would report the problem.
         let kind = file.metadata().map(|metadata| metadata.file_type());
         let is_block_device = kind.is_ok_and(|kind| kind.is_block_device());
         Self {
@@ -80,7 +80,7 @@ impl File {
         &self.inner.path
     }
 
-    /// Returns the file itself, for everything but transfers.
+    /// Returns the file itself, for all uses except transfers.
     #[must_use]
     pub fn as_std(&self) -> &std::fs::File {
         &self.inner.file
@@ -104,7 +104,7 @@ impl File {
         self.inner.is_block_device
     }
 
-    /// Returns whether polling has not been found impossible yet.
+    /// Returns whether the file may be polled: true until an operation has shown that it cannot.
     pub(crate) fn may_be_polled(&self) -> bool {
         !self.inner.is_not_polled.load(Ordering::Relaxed)
     }

@@ -17,10 +17,10 @@ use nix::sys::socket::{MsgFlags, UnixAddr, sendto};
 use crate::frame_ring::FRAME_BYTES;
 use crate::socket_path::{PathClaim, TakenPath};
 
-/// Our end of such a wire. Clones share it.
+/// Our end of a wire of datagrams. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FrameDatagrams {
-    /// Our path. Dropped before the socket, which frees the path first.
+    /// Our path. This field is declared, and so dropped, before the socket: the path is freed first.
     _here: Arc<TakenPath>,
     socket: Arc<UnixDatagram>,
     there: UnixAddr,
@@ -42,11 +42,11 @@ impl FrameDatagrams {
         })
     }
 
-    /// Sends a frame; waits up to `patience` for room at the other side, whose socket queue holds few frames. Returns
-    /// false if the other side was absent or had no room; then the frame is lost.
+    /// Sends a frame. Waits up to `patience` for space in the socket queue of the other side, which holds few frames.
+    /// Returns false if the other side was absent or its queue stayed full; then the frame is lost.
     ///
     /// # Errors
-    /// The frame is empty or longer than any (EMSGSIZE), or another error of the system.
+    /// The frame is empty or exceeds the longest frame (EMSGSIZE), or another error of the system.
     pub fn send_within(&self, frame: &[u8], patience: Duration) -> io::Result<bool> {
         if frame.is_empty() || frame.len() > FRAME_BYTES {
             return Err(Errno::EMSGSIZE.into());
@@ -78,7 +78,8 @@ impl FrameDatagrams {
     /// Waits for a frame and returns it.
     ///
     /// # Errors
-    /// The datagram is empty or longer than any frame (`InvalidData`; it is lost), or another error of the system.
+    /// The datagram is empty or exceeds the longest frame (`InvalidData`; the datagram is lost), or another error of
+    /// the system.
     pub fn receive(&self) -> io::Result<Vec<u8>> {
         // The extra byte reveals a datagram that is longer than any frame.
         let mut frame = vec![0; FRAME_BYTES + 1];
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         drop(first);
         assert!(!a.exists(), "who closes takes the path along");
-        // As a killed process leaves it.
+        // The path remains, as after a process was killed.
         drop(UnixDatagram::bind(&a).unwrap());
         assert!(a.exists());
         assert!(FrameDatagrams::bind(&a, &b).is_ok());

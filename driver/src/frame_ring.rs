@@ -8,11 +8,12 @@
 //! ```
 //!
 //! A record is contiguous. If it does not fit before the end of the data, it begins at the start, and a length that
-//! no frame has ([`WRAP`]) stands where the record would have begun.
+//! no frame has ([`WRAP`]) is written where the record would have begun.
 //!
 //! The other side may write anything at any time. So each number is read once and checked against its legal range.
 //! Each side keeps a private copy of its own position. Frames are copied out before they are parsed. An impossible
-//! number is [`Broken`], permanently. Neither side can make the other wait in here.
+//! number is reported as [`Broken`], and the ring does not recover from it. Neither side can make the other wait in
+//! this module.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -40,10 +41,10 @@ const WAITS: usize = 256;
 const PREFIX: usize = 4;
 /// Alignment in bytes of records.
 const GRANULE: u32 = 64;
-/// Stands in place of a length: the next record is at the start of the data.
+/// Value in place of a length: the next record is at the start of the data.
 const WRAP: u32 = u32::MAX;
 
-/// The other side has written an impossible number.
+/// An error: the other side has written an impossible number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the other side of a wire has corrupted the shared memory: {what} {value:#x} at {at:#x}")]
 pub(crate) struct Broken {
@@ -73,7 +74,8 @@ fn record_bytes(frame: usize) -> u32 {
     bytes.next_multiple_of(GRANULE)
 }
 
-/// Returns the offset in the memory of the byte at a count, for a direction that starts at `begin`.
+/// Returns the offset of a byte in the memory. `begin` is the start of the direction, and `count` the number of bytes
+/// of the direction before this byte.
 fn place(begin: usize, count: u32) -> usize {
     // CAST: below DATA_BYTES.
     begin + DATA + (count % DATA_BYTES) as usize
@@ -85,7 +87,7 @@ pub(crate) struct Writer {
     memory: SharedMemory,
     begin: usize,
     head: u32,
-    /// The reader's position when it was last read.
+    /// Position of the reader (its tail) when this side last loaded it.
     tail: u32,
 }
 
@@ -103,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// Writes a frame of 1 to [`FRAME_BYTES`] bytes. Returns false if there is no room.
+    /// Writes a frame of 1 to [`FRAME_BYTES`] bytes. Returns false if the ring has no space for it.
     pub(crate) fn push(&mut self, frame: &[u8]) -> Result<bool, Broken> {
         let record = record_bytes(frame.len());
         let to_end = DATA_BYTES - self.head % DATA_BYTES;
@@ -134,7 +136,7 @@ impl Writer {
             return Ok(true);
         }
         let tail = self.memory.load_be32(self.begin + TAIL);
-        // The reader's copies come before our stores to the same place.
+        // Our later stores to the freed bytes must not overtake the reader's copies of these bytes.
         fence(Ordering::Acquire);
         let room = room(self.head, tail).ok_or(Broken {
             what: "tail",
@@ -150,10 +152,10 @@ impl Writer {
         self.memory.store_be32(self.begin + WAITS, 1);
     }
 
-    /// Returns whether the reader sleeps and this caller has to wake it. True for one caller only.
+    /// Returns whether the reader sleeps and this caller has to wake it. Only one caller gets true.
     pub(crate) fn must_wake(&self) -> bool {
-        // The head is written before this flag is read; `Reader::arm` does it the other way round. So at least one
-        // side sees the other's store.
+        // The writer stores the head and then reads this flag; `Reader::arm` stores the flag and then reads the head.
+        // So at least one side sees the other's store.
         fence(Ordering::SeqCst);
         let waits = self.memory.load_be32(self.begin + WAITS) != 0;
         if waits {
@@ -190,7 +192,7 @@ impl Reader {
         self.memory.load_be32(self.begin + HEAD) != self.tail.load(Ordering::Relaxed)
     }
 
-    /// Asks the writer to announce the next frame. Returns false if there is something to take already.
+    /// Asks the writer to wake the reader for the next frame. Returns false if a frame is there already.
     pub(crate) fn arm(&self) -> bool {
         self.memory.store_be32(self.begin + WAITS, 1);
         fence(Ordering::SeqCst);
@@ -213,8 +215,8 @@ impl Reader {
         }
         let mut length = self.memory.load_be32(place(self.begin, tail));
         if length == WRAP {
-            // A record at the start fits, so it is never announced by a wrap; and a wrap is published with its
-            // successor.
+            // A wrap at the start of the data is illegal, because a record at the start always fits. So is a wrap with
+            // no record after it, because the writer publishes both together.
             let to_end = DATA_BYTES - tail % DATA_BYTES;
             if to_end == DATA_BYTES || to_end >= there {
                 return Err(broken("wrap", head, tail));
@@ -234,7 +236,7 @@ impl Reader {
         self.memory.read_bytes(at + PREFIX, frame);
         tail = tail.wrapping_add(record_bytes(bytes));
         self.tail.store(tail, Ordering::Relaxed);
-        // The copy must be complete before the count that frees its place.
+        // The copy must be complete before the tail is stored, which frees the record's bytes.
         fence(Ordering::Release);
         self.memory.store_be32(self.begin + TAIL, tail);
         Ok(true)
@@ -315,12 +317,12 @@ mod tests {
         for head in [1, 63, DATA_BYTES + GRANULE, u32::MAX, u32::MAX - 63] {
             assert_eq!(harmed(&|memory| memory.store_be32(HEAD, head)), "head");
         }
-        // A length of 0, longer than any frame, and longer than the bytes written.
+        // Each of these lengths is refused: 0, longer than any frame, and longer than the bytes written.
         for bytes in [0, 16 << 10 | 1, u32::MAX - 1, 125, 1 << 31] {
             assert_eq!(harmed(&|memory| memory.store_be32(length, bytes)), "length");
         }
         assert_eq!(harmed(&|memory| memory.store_be32(length, WRAP)), "wrap");
-        // A record that would continue beyond the end, and a wrap without a record after it.
+        // A record that would continue beyond the end is refused, and so is a wrap without a record after it.
         let (mut writer, reader, memory) = ends();
         while writer.push(&[1; 4096 - PREFIX]).unwrap() {
             assert!(reader.pop(&mut out).unwrap());
@@ -335,7 +337,7 @@ mod tests {
         memory.store_be32(place(0, DATA_BYTES - 4096), WRAP);
         memory.store_be32(HEAD, DATA_BYTES);
         assert_eq!(reader.pop(&mut out).unwrap_err().what, "wrap");
-        // A reader whose tail is beyond the head.
+        // A tail beyond the head is refused.
         let (mut writer, _, memory) = ends();
         memory.store_be32(TAIL, 2 * DATA_BYTES);
         let refused = std::iter::repeat_with(|| writer.push(&[1; 9000])).find_map(Result::err);

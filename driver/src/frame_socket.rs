@@ -1,11 +1,11 @@
 //! Ethernet frames between processes: a wire that is a UNIX socket with shared memory beside it.
 //!
-//! The socket keeps message boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no name but
-//! its path. The first process to arrive listens there, the second connects; if two arrive at once, only one becomes
-//! the first (module `socket_path`). While it is connected, the second holds a name, too: `PATH.2`. A third process
-//! finds both names taken, even if the first has not accepted the second yet, or finds a listener that is connected
-//! already. Either way it gets the error that both ends are taken. A frame is lost if the other side is too slow, as
-//! on a wire.
+//! The socket keeps message boundaries (`SOCK_SEQPACKET`): one message, one frame. The wire has two ends, and its path
+//! is its only name. The first process listens at the path, and the second connects; if two start at once, only one of
+//! them becomes the first (module `socket_path`). While the second is connected, it occupies another path, `PATH.2`. A
+//! third process finds `PATH.2` occupied, even if the first has not accepted the second yet, or finds that the first
+//! does not listen any more because it is connected. In both cases the third gets the error that both ends are taken.
+//! A frame is lost if the other side is too slow, as on a wire.
 //!
 //! The first side offers memory for two rings ([`frame_ring`](crate::frame_ring)). Each side then sends its frames
 //! through its ring, as soon as it has announced that on the socket:
@@ -18,7 +18,7 @@
 //!      |<--- wake / wake ------------------>|      to a side whose flag in the memory says that it sleeps
 //! ```
 //!
-//! The socket remains for these control messages and for the end: a side that reads the end of the connection first
+//! The socket still carries these control messages and the end of the connection. A side that reads the end first
 //! takes all frames that were sent before. The control messages are shorter than the header of a frame. A peer that
 //! does not know them (an older version, a foreign program) drops them as broken frames, and all frames go over the
 //! socket. An unknown control message is dropped here, too.
@@ -60,7 +60,7 @@ const BY_MEMORY: u8 = 2;
 const WAKE: u8 = 3;
 const CONTROL_BYTES: usize = CONTROL_PREFIX.len() + 1;
 
-/// Interval at which a sender checks for room in the other side's ring.
+/// Time between two checks of a sender for free space in its full ring.
 const ROOM: Duration = Duration::from_micros(50);
 
 /// One end of a wire. Clones share it.
@@ -71,18 +71,18 @@ pub struct FrameSocket {
 
 #[derive(Debug)]
 struct End {
-    /// Name of the second end. Dropped before the socket, which frees the name first.
+    /// Path of the second end. This field is declared, and so dropped, before the socket: the path is freed first.
     _taken: Option<TakenPath>,
     fd: OwnedFd,
-    /// The writer, once frames go by memory. The lock keeps frames in order.
+    /// Writer of our ring, once this side sends its frames by memory. The lock keeps frames in order.
     sends: Mutex<Option<Writer>>,
-    /// The reader, once the other side has announced that its frames go by memory.
+    /// Reader of the other side's ring, once that side has announced that it sends its frames by memory.
     reader: OnceLock<Reader>,
     /// Shared memory and our side of it. The holder of the lock may take frames.
     taking: Mutex<Option<(SharedMemory, Side)>>,
 }
 
-/// Result of taking without waiting.
+/// Result of taking a frame without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A frame.
@@ -100,23 +100,23 @@ pub enum Arrived {
     ByMemory,
     /// The socket is readable: a frame, a control message, or the end.
     AtSocket,
-    /// The wait ended for a reason that has nothing to do with the wire.
+    /// The wait ended for another reason: an interrupt, the deadline or a signal.
     Not(Woken),
 }
 
 /// Our end of the wire at a path.
 #[derive(Debug)]
 pub enum FrameEnd {
-    /// The other side listens there; this is the wire to it.
+    /// The other side listens at the path, and this socket is connected to it.
     Second(FrameSocket),
-    /// Nothing listened there, so this side listens now.
+    /// Nothing listened at the path, so this side listens now.
     First(FrameListener),
 }
 
 /// Listener that waits for the other side.
 #[derive(Debug)]
 pub struct FrameListener {
-    /// Our name. Dropped before the socket, which frees the name first.
+    /// Our path. This field is declared, and so dropped, before the socket: the path is freed first.
     _taken: TakenPath,
     fd: OwnedFd,
 }
@@ -142,9 +142,9 @@ impl FrameEnd {
             })?;
             match connect(second.fd(), &address) {
                 Ok(()) => return Ok(Self::Second(second)),
-                // The socket exists but listens no more: the first end is connected already.
+                // The socket exists but does not listen any more: the first end is connected already.
                 Err(Errno::ECONNREFUSED) => has_met = true,
-                // The listener has just closed, or the path is no wire's end: the claim decides.
+                // The listener has just closed, or the path is no end of a wire. `claim.bind` below finds out.
                 Err(Errno::ENOENT | Errno::EPROTOTYPE) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -163,7 +163,7 @@ impl FrameEnd {
     }
 }
 
-/// Returns the name of the second end.
+/// Returns the path of the second end.
 fn second(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".2");
@@ -181,7 +181,7 @@ fn both_taken(path: &Path) -> io::Error {
 }
 
 impl FrameListener {
-    /// Waits until the other side connects. It is the only one: a third side is refused until this listener is
+    /// Waits until the other side connects. Only one side can connect: a third side is refused until this listener is
     /// dropped, which frees the path.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ impl FrameSocket {
         Ok([one, other].map(Self::new))
     }
 
-    /// Offers memory to the other side. Without it all frames go over the socket.
+    /// Offers shared memory to the other side. If this fails, all frames go over the socket.
     fn offer(&self) {
         let memory = match fresh() {
             Ok(memory) => memory,
@@ -283,7 +283,7 @@ impl FrameSocket {
         }
     }
 
-    /// Sends a control message without waiting for room.
+    /// Sends a control message; fails instead of waiting if the socket is full.
     fn send_control(&self, word: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut bytes = [word; CONTROL_BYTES];
         bytes[..CONTROL_PREFIX.len()].copy_from_slice(CONTROL_PREFIX);
@@ -322,11 +322,11 @@ impl FrameSocket {
         self.end.reader.get().is_some()
     }
 
-    /// Sends a frame without waiting. Returns false if there was no room; then the frame is lost.
+    /// Sends a frame without waiting. Returns false if the ring or the socket is full; then the frame is lost.
     ///
     /// # Errors
-    /// The other side is gone or has broken the shared memory; or the frame is longer than any, or is a control
-    /// message (EMSGSIZE).
+    /// The other side is gone or has corrupted the shared memory. Or the frame is empty, exceeds the longest frame or
+    /// is a control message (EMSGSIZE).
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
         let is_control = frame.len() == CONTROL_BYTES && frame.starts_with(CONTROL_PREFIX);
         if frame.is_empty() || frame.len() > FRAME_BYTES || is_control {
@@ -359,8 +359,8 @@ impl FrameSocket {
         }
     }
 
-    /// Sends a frame, and waits for room for at most `patience`. Returns false if there was none; then the frame is
-    /// lost.
+    /// Sends a frame, and waits up to `patience` while the ring or the socket is full. Returns false if it stayed full;
+    /// then the frame is lost.
     ///
     /// # Errors
     /// As [`FrameSocket::send`].
@@ -375,7 +375,7 @@ impl FrameSocket {
                 return Ok(false);
             }
             if locked(&self.end.sends).is_some() {
-                // No event announces room in the ring.
+                // No event reports free space in the ring, so it is checked repeatedly.
                 poll_until(&[], None, monotonic_now() + ROOM.min(left), None);
                 continue;
             }
@@ -400,17 +400,17 @@ impl FrameSocket {
         self.end.reader.get().is_some_and(Reader::has_some)
     }
 
-    /// Asks the other side to wake this thread's sleep with its next frame by memory. Returns false if a frame is
-    /// there already.
+    /// Asks the other side to send a wake message with its next frame by memory, which ends a sleep of this side.
+    /// Returns false if a frame is there already.
     #[must_use]
     pub fn arm(&self) -> bool {
         self.end.reader.get().is_none_or(Reader::arm)
     }
 
-    /// Takes a frame that has arrived by memory, without a system call.
+    /// Takes a frame that has arrived by memory, without a system call. Returns false if there is none.
     ///
     /// # Errors
-    /// The other side has broken the shared memory.
+    /// The other side has corrupted the shared memory.
     pub fn take_by_memory(&self, frame: &mut Vec<u8>) -> io::Result<bool> {
         let Some(reader) = self.end.reader.get() else {
             return Ok(false);
@@ -422,8 +422,8 @@ impl FrameSocket {
     /// Takes a frame, without waiting for one.
     ///
     /// # Errors
-    /// The frame is longer than any (`InvalidData`; it is lost), the other side has broken the shared memory, or
-    /// another error of the system.
+    /// A frame exceeds the longest frame (`InvalidData`; it is lost), the other side has corrupted the shared memory,
+    /// or another error of the system.
     pub fn take(&self, frame: &mut Vec<u8>) -> io::Result<Taken> {
         let mut taking = locked(&self.end.taking);
         let by_memory = |frame: &mut Vec<u8>| match self.end.reader.get() {
@@ -469,7 +469,7 @@ impl FrameSocket {
             );
             match received {
                 Ok(received) => {
-                    // All received descriptors are ours; unused ones are closed.
+                    // This process owns all received descriptors; unused ones are closed.
                     let given = control.drain().find_map(|message| {
                         if let RecvAncillaryMessage::ScmRights(mut rights) = message {
                             rights.next()
@@ -522,8 +522,8 @@ impl FrameSocket {
         }
     }
 
-    /// Waits until there may be something to take. `looks` is the time for which the memory is polled before this
-    /// thread sleeps.
+    /// Waits until there may be a frame to take. `looks` is the time for which this thread polls the memory before it
+    /// sleeps.
     ///
     /// # Errors
     /// Error of the system.
@@ -554,7 +554,8 @@ impl FrameSocket {
         }
     }
 
-    /// Sleeps as a clock does, but no longer than until there may be something to take.
+    /// Sleeps as a clock does, until an interrupt, a signal or the deadline, but also ends when there may be a frame to
+    /// take.
     #[must_use]
     pub fn wait_beside(
         &self,
@@ -644,7 +645,7 @@ mod tests {
             assert!(said.contains("datctl sim serve --socket A"), "{said}");
             assert!(said.contains("--switch rate=100G"), "{said}");
         }
-        // A second end that closes before it was accepted frees its place.
+        // If a second end closes before the first has accepted it, its path is free again.
         drop(second);
         let FrameEnd::Second(second) = FrameEnd::at(&path).unwrap() else {
             panic!("somebody listens");
@@ -719,7 +720,7 @@ mod tests {
         for _ in 0..sent {
             assert_eq!(other.receive().unwrap().unwrap().len(), 9000);
         }
-        // A sender that waits for room continues when the other side makes some, and gives up otherwise.
+        // A sender that waits for space continues when the other side takes frames, and otherwise gives up.
         while one.send(&[1; 9000]).unwrap() {}
         let patience = Duration::from_millis(1);
         assert!(!one.send_within(&[2; 9000], patience).unwrap());
@@ -769,7 +770,7 @@ mod tests {
         let mut frame = Vec::new();
         assert!(second.has_some() && second.take_by_memory(&mut frame).unwrap());
         assert_eq!(frame, b"five");
-        // A ping-pong between two sides that sleep.
+        // Two sides that sleep answer each other's frames.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..1000 {
@@ -883,7 +884,7 @@ mod tests {
         for word in [BY_MEMORY, WAKE, OFFER, 0, 99] {
             one.send_control(word, &[]).unwrap();
         }
-        // A file that can be truncated while it is mapped.
+        // The offered file could be truncated while it is mapped, so the offer is refused.
         one.send_control(OFFER, &[file.as_fd()]).unwrap();
         one.send_control(BY_MEMORY, &[]).unwrap();
         assert!(one.send(b"a frame").unwrap());
@@ -893,7 +894,7 @@ mod tests {
         assert_eq!(one.receive().unwrap().unwrap(), b"another");
         let word = one.send(b"frames1\x02").unwrap_err();
         assert_eq!(word.raw_os_error(), Some(Errno::EMSGSIZE as i32));
-        // A side that knows no control messages drops them as short frames.
+        // A longer frame that begins like a control message is an ordinary frame.
         assert!(one.send(b"frames1 is no word").unwrap());
         assert_eq!(other.receive().unwrap().unwrap(), b"frames1 is no word");
     }

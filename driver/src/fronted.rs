@@ -1,8 +1,8 @@
 //! A device with a front: code that intercepts some of its calls.
 //!
-//! A device model that sits behind a wire, is served to other processes, or is watched by a test is the same model,
-//! with extra work when its driver touches it. [`Fronted`] is a [`Device`] that passes every call on to the model,
-//! except four that a [`Front`] may intercept: register writes, configuration writes, resets, and the clock.
+//! The same device model may be connected to a wire, served to other processes, or observed by a test. Each of these
+//! adds work to some of the driver's calls. [`Fronted`] is a [`Device`] that passes every call on to the model, except
+//! four that a [`Front`] may intercept: register writes, configuration writes, resets, and the clock.
 //!
 //! A call that a front does not override goes straight to the model. An override decides itself when to pass the call
 //! on: before or after its own work, or not at all.
@@ -15,7 +15,7 @@ use crate::device::{Device, MessageMemory};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
-/// Code in front of a device.
+/// Code that intercepts some calls to a device.
 pub trait Front<D: Device>: Send + Sync {
     /// Handles a register write of the driver ([`Device::bar_written`]).
     fn bar_written(&self, device: &D, index: u8, offset: u64, bytes: &[u8]) {
@@ -38,7 +38,7 @@ pub trait Front<D: Device>: Send + Sync {
     }
 }
 
-/// A device and the front before it.
+/// A device and the front that intercepts its calls.
 pub struct Fronted<D, F> {
     /// The device.
     pub device: Arc<D>,
@@ -141,7 +141,7 @@ mod tests {
     struct Nobody;
     impl Front<Double> for Nobody {}
 
-    /// Records the calls, and passes on all but writes to BAR 0.
+    /// A front that records the calls, and passes on all except writes to BAR 0.
     #[derive(Default)]
     struct Guard(Mutex<Vec<String>>);
 

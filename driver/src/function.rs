@@ -35,7 +35,7 @@ struct Inner {
     backend: Backend,
     space: Arc<Space>,
     notices: Notices,
-    /// Empty until `enable_interrupts`.
+    /// Interrupts that are enabled, in vector order; empty until `enable_interrupts`.
     interrupts: Mutex<Vec<Interrupt>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Opens a function that a model in this process plays.
+    /// Opens a function that a model in this process implements.
     ///
     /// # Errors
     /// [`FunctionError::Interrupt`]: the system has no eventfd left.
@@ -54,12 +54,12 @@ impl Function {
         Self::played(device, None)
     }
 
-    /// Opens a function that a model in this process plays, in the I/O address space of other such functions: memory
-    /// mapped for one of them is mapped for all, and memory of one can be registered on each.
+    /// Opens a function that a model in this process implements, in the I/O address space of other such functions:
+    /// memory mapped for one of them is mapped for all, and memory of one can be registered on each.
     ///
     /// # Errors
-    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, its
-    /// functions are of another kind, or memory is mapped where this one cannot reach it.
+    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, its functions
+    /// are of another kind, or memory is mapped at addresses that this function cannot reach.
     /// [`FunctionError::DmaRefused`]: the model refuses a mapping of the space.
     pub fn in_process_in(device: Arc<dyn Device>, space: &DmaSpace) -> Result<Self, FunctionError> {
         Self::played(device, Some(space))
@@ -121,7 +121,7 @@ impl Function {
     /// Takes over a function that a process with more privileges has opened. `address` is its PCI address.
     ///
     /// # Errors
-    /// [`FunctionError::Vfio`]: the descriptors are no such function.
+    /// [`FunctionError::Vfio`]: the descriptors do not belong to such a function.
     pub fn vfio_from_fds(address: &str, fds: VfioFds) -> Result<Self, FunctionError> {
         let address: PciAddress = address.parse().map_err(Box::new)?;
         let vfio = Vfio::from_fds(
@@ -138,7 +138,7 @@ impl Function {
         Self::new(Backend::Vfio(Arc::new(vfio)), None, notices)
     }
 
-    /// Returns the eventfds for notices of the system about the device.
+    /// Returns the eventfds on which the system reports events of the device.
     #[must_use]
     pub fn notices(&self) -> &Notices {
         &self.inner.notices
@@ -167,8 +167,8 @@ impl Function {
         &self.inner.space
     }
 
-    /// Returns whether memory of the hugetlb pool can be mapped for the function. A server in another process takes
-    /// none: a page missing from the pool would kill it.
+    /// Returns whether memory of the hugetlb pool can be mapped for the function. A server in another process takes no
+    /// such memory, because the kernel would kill the server if the pool lacked a page.
     pub(crate) fn takes_huge_pages(&self) -> bool {
         match &self.inner.backend {
             Backend::InProcess(_) | Backend::Vfio(_) => true,
@@ -176,15 +176,15 @@ impl Function {
         }
     }
 
-    /// Opens a function that a vfio-user server at the socket `path` plays. Its clock is the machine's.
+    /// Opens a function that a vfio-user server at the socket `path` implements. Its clock is the machine's.
     ///
     /// # Errors
-    /// [`FunctionError::VfioUser`]: there is no server, or it plays no PCI function.
+    /// [`FunctionError::VfioUser`]: there is no server, or it does not implement a PCI function.
     pub fn vfio_user(path: impl AsRef<Path>) -> Result<Self, FunctionError> {
         Self::served(path.as_ref(), None)
     }
 
-    /// Opens a function that another process plays, in the I/O address space of other such functions: each server
+    /// Opens a function that another process implements, in the I/O address space of other such functions: each server
     /// receives all of the memory.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl Function {
     /// Reads a byte of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::ConfigBounds`]: the access is outside configuration space. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_read_u8(&self, offset: u16) -> Result<u8, FunctionError> {
         self.config_read(offset).map(|[byte]| byte)
@@ -256,7 +256,7 @@ impl Function {
     /// Reads a 16-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::ConfigBounds`]: the access is outside configuration space. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_read_u16(&self, offset: u16) -> Result<u16, FunctionError> {
         self.config_read(offset).map(u16::from_le_bytes)
@@ -265,7 +265,7 @@ impl Function {
     /// Reads a 32-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::ConfigBounds`]: the access is outside configuration space. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_read_u32(&self, offset: u16) -> Result<u32, FunctionError> {
         self.config_read(offset).map(u32::from_le_bytes)
@@ -274,7 +274,7 @@ impl Function {
     /// Writes a byte of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::ConfigBounds`]: the access is outside configuration space. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_write_u8(&self, offset: u16, value: u8) -> Result<(), FunctionError> {
         self.config_write(offset, &[value])
@@ -283,7 +283,7 @@ impl Function {
     /// Writes a 16-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::ConfigBounds`]: the access is outside configuration space. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     #[expect(
         clippy::little_endian_bytes,
@@ -296,7 +296,7 @@ impl Function {
     /// Writes a 32-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::ConfigBounds`]: the access is outside configuration space. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     #[expect(
         clippy::little_endian_bytes,
@@ -306,7 +306,7 @@ impl Function {
         self.config_write(offset, &value.to_le_bytes())
     }
 
-    // Configuration space is little-endian on every host; the integers above are made accordingly.
+    // Configuration space is little-endian on every host; the callers above convert accordingly.
     fn config_read<const N: usize>(&self, offset: u16) -> Result<[u8; N], FunctionError> {
         self.check_config(offset, N)?;
         let mut out = [0; N];
@@ -330,11 +330,12 @@ impl Function {
         Ok(())
     }
 
-    /// Enables BAR decoding and bus mastering; or disables bus mastering only, which leaves the registers reachable.
+    /// Enables BAR decoding and bus mastering if `on`. Otherwise disables only bus mastering; the registers stay
+    /// reachable.
     ///
     /// # Errors
-    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: enabling, after a function of the I/O address
-    /// space refused to unmap memory.
+    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: bus mastering cannot be enabled any more, because
+    /// a function of the I/O address space has refused to unmap memory.
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
         if on {
             return self.inner.space.start(&self.inner.backend);
@@ -342,18 +343,19 @@ impl Function {
         self.inner.backend.set_bus_master(false)
     }
 
-    /// Ends the function's use of memory without relying on its firmware: disables bus mastering, then resets. Either
-    /// of the two is enough.
+    /// Ends the function's use of memory without relying on its firmware: disables bus mastering, then resets. One of
+    /// the two steps is enough.
     ///
     /// # Errors
-    /// As [`Function::set_bus_master`]: both have failed.
+    /// As [`Function::set_bus_master`]; only if both steps have failed.
     pub fn stop(&self) -> Result<(), FunctionError> {
         self.inner.backend.stop()
     }
 
-    /// Returns why the function cannot be reached any more, if known: the process that played it is gone, or does not
-    /// answer. Its registers read as ones. It cannot reach memory received by descriptor once that is unmapped here,
-    /// and its requests for memory by message are not answered any more.
+    /// Returns why the function cannot be reached any more, if known: the process that implemented it is gone, or does
+    /// not answer. The function's registers read as ones. Its accesses to memory that the process received by
+    /// descriptor have no effect on us once that memory is unmapped here, and its requests for memory by message are
+    /// not answered any more.
     #[must_use]
     pub fn lost(&self) -> Option<FunctionError> {
         match &self.inner.backend {
@@ -373,8 +375,8 @@ impl Function {
     /// Maps a BAR.
     ///
     /// # Errors
-    /// [`FunctionError::NoBar`]: there is none of this number. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]:
-    /// it could not be mapped.
+    /// [`FunctionError::NoBar`]: the function has no BAR of this number. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the BAR could not be mapped.
     pub fn bar(&self, index: u8) -> Result<Bar, FunctionError> {
         match &self.inner.backend {
             Backend::InProcess(device) => {
@@ -411,7 +413,8 @@ impl Function {
         }
     }
 
-    /// Makes a BAR of another process: memory of the BAR's size that shadows the writes. It costs address space only.
+    /// Makes the BAR of a function in another process: memory of the BAR's size that shadows the writes. It costs only
+    /// address space.
     fn remote_bar(&self, client: &Arc<Client>, index: u8) -> Result<Bar, FunctionError> {
         let bytes = match index {
             0..=5 => client.bar_bytes(index).map_err(self.remote())?,

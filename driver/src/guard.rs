@@ -4,18 +4,18 @@
 //! the pages under it. Each access of the device first checks with a [`Guard`], and copies by system calls that can
 //! fail: the device gets an error, never a signal, and never pages that were not lent.
 //!
-//! **Replaced pages.** A guard registers its pages with userfaultfd(2) for write protection and never protects one.
-//! munmap and mmap end the registration, so an address without it holds other pages. A replacement goes unnoticed
-//! without userfaultfd, for memory that it cannot register (files, a kernel without write-protection faults), and
-//! beyond the first [`MOST_REGISTERED`] guards.
+//! **Replaced pages.** A guard registers its pages with userfaultfd(2) for write protection, but never protects a
+//! page. munmap and mmap end the registration, so the pages at an address without a registration are not those that
+//! were lent. A replacement goes unnoticed without userfaultfd, for memory that it cannot register (files, a kernel
+//! without write-protection faults), and beyond the first [`MOST_REGISTERED`] guards.
 //!
 //! **Unmapped pages.** process_vm_readv(2) and process_vm_writev(2) fail with EFAULT where a load would raise
 //! SIGSEGV. Where the system refuses these calls, plain loads and stores are used.
 //!
 //! **Race.** A page that another thread replaces between the check and the access may be read or written once.
 //!
-//! **fork.** A child inherits its parent's guards, but they check nothing there. A child lends no memory before an
-//! exec.
+//! **fork.** A child inherits its parent's guards, but they check nothing in the child. A child lends no memory before
+//! an exec.
 
 // UNSAFETY: userfaultfd(2), msync(2) and process_vm_readv(2) on addresses that the caller owns.
 #![expect(unsafe_code, reason = "system calls on addresses of the caller's")]
@@ -41,8 +41,8 @@ const USER_MODE_ONLY: libc::c_int = 1;
 const VERSION: u64 = 0xaa;
 /// `UFFDIO_REGISTER_MODE_WP`.
 const REGISTER_PROTECTION: u64 = 1 << 1;
-/// `UFFDIO_WRITEPROTECT_MODE_DONTWAKE`. Without `UFFDIO_WRITEPROTECT_MODE_WP` it removes protection, of which there
-/// is none.
+/// `UFFDIO_WRITEPROTECT_MODE_DONTWAKE`. Without `UFFDIO_WRITEPROTECT_MODE_WP` the request removes protection; no page
+/// is protected, so it changes nothing.
 const PROTECT_NOTHING: u64 = 1 << 1;
 
 /// Limit on guards that are registered at a time. Each may split the process's list of mappings in two places, and
@@ -109,7 +109,7 @@ impl Request for Protect {
     const NUMBER: libc::c_ulong = 0xc018_aa06;
 }
 
-/// Returns the bytes of the structure of a request (`_IOC_SIZE`).
+/// Returns the number of bytes of a request's structure (`_IOC_SIZE`).
 const fn size_of_request<R: Request>() -> usize {
     (R::NUMBER >> 16 & 0x3fff) as usize // CAST: 14 bits.
 }
@@ -132,7 +132,7 @@ impl Place {
 /// A userfaultfd of this process.
 struct Descriptor {
     file: OwnedFd,
-    /// The process that made it. In a child of `fork` the descriptor still refers to the parent's memory.
+    /// Process that made the userfaultfd. In a child of `fork` the descriptor still refers to the parent's memory.
     of: Pid,
 }
 
@@ -160,8 +160,8 @@ impl Descriptor {
     fn ask<R: Request>(&self, what: &mut R) -> nix::Result<()> {
         // CAST: `Ioctl` has another sign with other C libraries.
         let request = R::NUMBER as _;
-        // SAFETY: the request is the one of exactly this structure, whose size it names. Any bytes that the kernel
-        // writes there are a valid `R`, and it changes no contents of other memory.
+        // SAFETY: the request number belongs to exactly this structure and contains its size. Any bytes that the kernel
+        // writes to the structure are a valid `R`, and the kernel changes no contents of other memory.
         let done = unsafe { libc::ioctl(self.file.as_raw_fd(), request, what) };
         Errno::result(done).map(drop)
     }
@@ -197,7 +197,8 @@ impl Descriptor {
             range: Place::of(pages),
             mode: PROTECT_NOTHING,
         };
-        // Other errors mean that it cannot be known: pages of other sizes, a mapping that is being changed.
+        // Other errors do not show whether the pages are registered: pages of other sizes, a mapping that is being
+        // changed.
         self.ask(&mut protect) != Err(Errno::ENOENT)
     }
 }
@@ -234,10 +235,10 @@ impl Watch {
     }
 }
 
-/// Pages of the caller that a device model reaches by virtual address.
+/// A guard for pages of the caller that a device model accesses by virtual address.
 pub(crate) struct Guard {
     pages: Range<usize>,
-    /// The userfaultfd at which they are registered.
+    /// Userfaultfd at which the pages are registered; `None` if they are not registered.
     descriptor: Option<Arc<Descriptor>>,
     /// Pages that were found to be replaced; they stay listed.
     replaced: Mutex<Extents>,
@@ -249,12 +250,13 @@ impl Guard {
         if !is_mapped(&pages) {
             return None;
         }
-        // Dropped after the lock is released, because the drop of a guard takes the lock.
+        // Declared before the lock, so that these guards are dropped after the lock is released: their drop takes it.
         let all: Vec<Arc<Self>>;
         let mut watch = watch();
         let descriptor = watch.descriptor();
         if !watch.taken.taken_of(&pages).is_empty() {
-            // Guards whose pages have been replaced would take the new registration for their own.
+            // Guards that overlap are checked now, to mark those of their pages that were replaced. Later such a guard
+            // would find the new registration and mistake it for its own.
             all = watch.guards.iter().filter_map(Weak::upgrade).collect();
             for other in &all {
                 let shared = other.pages.start.max(pages.start)..other.pages.end.min(pages.end);
@@ -282,7 +284,7 @@ impl Guard {
         Some(guard)
     }
 
-    /// Returns whether these are still the pages that were lent.
+    /// Returns whether these pages are still those that were lent. Always true if the pages are not registered.
     fn is_there(&self, range: &Range<usize>) -> bool {
         let Some(descriptor) = &self.descriptor else {
             return true;
@@ -300,7 +302,7 @@ impl Guard {
         there
     }
 
-    /// Returns whether it detects replaced pages.
+    /// Returns whether this guard detects replaced pages.
     #[cfg(test)]
     pub(crate) const fn notices(&self) -> bool {
         self.descriptor.is_some()
@@ -327,7 +329,7 @@ impl Guard {
     /// Copies bytes out by a system call. `None` if the system refuses the call.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the bytes are not inside the guarded pages.
     pub(crate) fn read(&self, address: usize, out: &mut [u8]) -> Option<Result<()>> {
         let bytes = out.len();
         assert!(self.pages.start <= address && bytes <= self.pages.end - address);
@@ -342,7 +344,7 @@ impl Guard {
     /// Copies bytes in by a system call. `None` if the system refuses the call.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the bytes are not inside the guarded pages.
     pub(crate) fn write(&self, address: usize, data: &[u8]) -> Option<Result<()>> {
         assert!(self.pages.start <= address && data.len() <= self.pages.end - address);
         let remote = [RemoteIoVec {
@@ -354,7 +356,7 @@ impl Guard {
     }
 }
 
-/// Converts the result of a copy by the kernel.
+/// Converts the result of a copy by the kernel; `None` if the system refuses the call.
 fn answer(done: nix::Result<usize>, address: usize, bytes: usize) -> Option<Result<()>> {
     match done {
         Ok(done) if done == bytes => Some(Ok(())),
@@ -378,7 +380,7 @@ fn is_mapped(pages: &Range<usize>) -> bool {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Checked before the lock is taken, because a child of `fork` may find it locked forever.
+        // The process is checked before the lock is taken: in a child of `fork` the lock may stay locked forever.
         let own = self.descriptor.as_ref();
         let Some(descriptor) = own.filter(|one| one.of == getpid()) else {
             return;

@@ -13,9 +13,9 @@ use std::{env, io, process};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-/// The first descriptor.
+/// Number of the first descriptor that is handed in.
 const FIRST: RawFd = 3;
-/// Upper limit; no process is started with so many.
+/// Highest value of `LISTEN_FDS` that is accepted; no process is started with so many descriptors.
 const MOST: RawFd = 4096;
 
 static HANDED_IN: OnceLock<Vec<(String, OwnedFd)>> = OnceLock::new();
@@ -32,7 +32,7 @@ pub enum HandedInError {
         /// The names that were handed in.
         known: Vec<String>,
     },
-    /// The system has no room for one more descriptor.
+    /// The descriptor could not be duplicated.
     #[error("descriptor {name:?}: {error}")]
     System {
         /// The name.
@@ -100,8 +100,8 @@ fn take() -> Vec<(String, OwnedFd)> {
             );
             continue;
         }
-        // SAFETY: the descriptor is open, and by the protocol ours: no other code in this process has it, and the
-        // OnceLock takes it only once.
+        // SAFETY: the descriptor is open, and the protocol gives it to us: no other code in this process has it. The
+        // OnceLock makes this code run only once.
         let owned = unsafe { OwnedFd::from_raw_fd(at) };
         if let Err(error) = fcntl(&owned, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)) {
             tracing::warn!(descriptor = owned.as_raw_fd(), %error, "cannot be made close-on-exec: child programs will inherit it");

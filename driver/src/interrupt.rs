@@ -22,7 +22,7 @@ use crate::event_signaller::{EventSignaller, SignalQueue};
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     event: Arc<EventFd>,
-    /// The thread's queue that signals it, if writing may block.
+    /// Queue of the thread that signals the eventfd, if a write to it may block.
     queue: Option<Arc<SignalQueue>>,
 }
 
@@ -42,8 +42,8 @@ impl Interrupt {
 
     /// Takes an eventfd of another process, to be signalled here. Any other descriptor is refused.
     ///
-    /// The eventfd is made nonblocking, but the other process shares that flag and may clear it, so the signaller
-    /// signals it.
+    /// The eventfd is made nonblocking, but the other process shares that flag and may clear it. So the signaller's
+    /// thread signals the eventfd.
     pub(crate) fn imported(fd: OwnedFd, signaller: &EventSignaller) -> io::Result<Self> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
         if kind.as_os_str() != "anon_inode:[eventfd]" {
@@ -86,7 +86,7 @@ impl Interrupt {
         }
     }
 
-    /// True if it is signalled; leaves it signalled.
+    /// Returns whether the interrupt is signalled; it stays signalled.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         let mut fds = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
@@ -106,13 +106,14 @@ impl Interrupt {
     }
 }
 
-/// Notices of the system about a device, which the device itself cannot send: eventfds like its vectors. `None` where
-/// no backend sends such a notice.
+/// Eventfds, like those of vectors, on which the system reports events of a device that the device itself cannot
+/// report. `None` where no backend reports such an event.
 #[derive(Clone, Debug, Default)]
 pub struct Notices {
-    /// The bus reported an uncorrectable error of the device: its latest results and all further ones may be wrong.
+    /// Signalled when the bus has reported an uncorrectable error of the device: its latest results and all further
+    /// ones may be wrong.
     pub error: Option<Interrupt>,
-    /// The device is being unbound or unplugged, and the system waits until we close it.
+    /// Signalled when the device is being unbound or unplugged. The system then waits until we close the device.
     pub requested: Option<Interrupt>,
 }
 

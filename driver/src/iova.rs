@@ -1,8 +1,9 @@
 //! I/O address space: the allocation of its addresses.
 //!
 //! The driver allocates the I/O virtual addresses of a function, except the holes its IOMMU reserves (on x86 the MSI
-//! window at `0xfee0_0000`). The allocator is a map of free ranges, first fit from the bottom, joined again when
-//! freed. It does no I/O and knows no unit: the DMA arena uses a second one for the bytes within a chunk.
+//! window at `0xfee0_0000`). The allocator is a map of free ranges. It allocates the lowest range that fits, and joins
+//! adjacent free ranges. It does no I/O and assumes no unit: the DMA arena uses a second one for the bytes within a
+//! chunk.
 //!
 //! Address 0 is never allocated: devices and people take it for "none".
 
@@ -27,9 +28,9 @@ impl Iova {
 /// Free ranges of an address space.
 #[derive(Debug, Clone)]
 pub struct IovaAllocator {
-    /// First address to last address, both inclusive; disjoint and never adjacent.
+    /// Free ranges, from first address to last address, both inclusive; disjoint and never adjacent.
     free: BTreeMap<u64, u64>,
-    /// Ranges that may be free at all, in the same form; `None`: no restriction.
+    /// Ranges outside of which no address becomes free, in the same form; `None`: no restriction.
     allowed: Option<BTreeMap<u64, u64>>,
 }
 
@@ -323,7 +324,8 @@ mod tests {
         allocator.free(at, 0x1000);
     }
 
-    /// The model is the set of free addresses of a small space.
+    /// After random operations the allocator has the same free addresses as a model: a set of the free addresses of a
+    /// small space.
     #[test]
     fn random_operations_agree_with_a_set_of_free_addresses() {
         for seed in 0..50 {

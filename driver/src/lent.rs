@@ -7,24 +7,25 @@
 //! memory region with virtual addressing needs one translation entry if the page size allows. The caller must have
 //! stopped the device's use of the memory before it drops the lease.
 //!
-//! **Mappings are shared.** The kernel's VFIO has 65,535 of them for a container, and pins the pages of each. Memory
-//! in pages that are lent already takes no mapping of its own. So a program with many small regions in one heap lends
-//! the heap once and then takes [parts](LentMemory::part) of it, or lends them one by one; a second region over the
-//! same bytes is free, too. A mapping is removed with the last memory that is lent through it.
+//! **Mappings are shared.** The kernel's VFIO allows 65,535 mappings for a container, and pins the pages of each.
+//! Memory in pages that are lent already takes no mapping of its own. So a program with many small regions in one heap
+//! lends the heap once. It then takes [parts](LentMemory::part) of the heap, or lends the regions one by one. A second
+//! region over the same bytes takes no mapping either. A mapping is removed with the last memory that is lent through
+//! it.
 //!
 //! **Mapped pages beyond the lent ones.** When a large piece is given back while a small one inside it stays lent,
 //! all pages of the mapping stay mapped and pinned. No key covers them any more (a key has its own bounds, "Memory
 //! Key Context" in the PRM, and the key of the large piece was destroyed before), so no peer and no request reaches
-//! them. A device that breaks its own rules could, but such a device reaches every page of its I/O address space
-//! anyway. A device in another process that requests memory by message gets only the bytes that are lent at that
+//! them. A device that breaks its own rules could reach them, but such a device reaches every page of its I/O address
+//! space anyway. A device in another process that requests memory by message gets only the bytes that are lent at that
 //! moment.
 //!
-//! **No mapping beyond the request.** A generous mapping around small memory would share more, but a mapping refers
-//! to the pages that are there when it is made. If the program unmaps a page that it has not lent, and maps another
-//! at its address, the mapping still leads to the old page, without notice. So a page of a mapping is trusted only
-//! while it has been lent without interruption since the mapping was made; for that time its owner has promised that
-//! it stays in place. A page that was given back is never trusted again in that mapping: memory lent there later gets
-//! a new mapping.
+//! **No mapping beyond the request.** A mapping larger than the lent memory would allow more sharing, but a mapping
+//! refers to the pages that exist when it is made. If the program unmaps a page that it has not lent, and maps another
+//! page at the same address, the mapping still refers to the old page, and nobody is notified. So a page of a mapping
+//! is trusted only while it has been lent without interruption since the mapping was made; for that time its owner has
+//! promised that it stays in place. A page that was given back is never trusted again in that mapping: memory lent at
+//! that address later gets a new mapping.
 
 // UNSAFETY: wraps a caller's pointer as shared memory.
 #![expect(unsafe_code, reason = "foreign memory")]
@@ -49,12 +50,12 @@ use crate::space::Space;
 #[derive(Debug)]
 pub struct LentMemory {
     lease: Arc<Lease>,
-    /// Inside the pages of the lease.
+    /// Virtual address of the first byte, inside the pages of the lease.
     address: usize,
     bytes: usize,
 }
 
-/// Whole pages that are lent through a mapping. Given back on drop.
+/// A lease of whole pages through a mapping. Dropping it gives the pages back.
 #[derive(Debug)]
 struct Lease {
     mapped: Arc<Mapped>,
@@ -63,12 +64,13 @@ struct Lease {
     pages: Range<usize>,
     /// Addresses that the caller has lent.
     bytes: Range<usize>,
-    /// True once the lease was given back while the mapping is still needed.
+    /// True once the pages were given back. The mapping may still be in use then.
     withdrawn: AtomicBool,
 }
 
 impl Lease {
-    /// Gives the memory back to its owner: its pages are lent no more, but the mapping stays as long as the lease.
+    /// Gives the memory back to its owner: its pages are not lent any more, but the mapping stays while this lease
+    /// exists.
     fn withdraw(&self) {
         if self.withdrawn.swap(true, Ordering::Relaxed) {
             return;
@@ -81,7 +83,7 @@ impl Lease {
             .space()
             .lent()
             .give_back(self.number, &self.pages);
-        // After the lock is released: unmapping takes the kernel some time.
+        // The mapping is dropped after the lock is released, because unmapping takes the kernel some time.
         drop(last);
     }
 }
@@ -142,13 +144,13 @@ impl LentMemory {
             None => {
                 let spanning = spanning_power(pages.start, mapped_bytes);
                 let guard = guard(space, &pages)?;
-                // SAFETY: `head` bytes down is the start of the page `ptr` is in, which is mapped as `ptr` is.
+                // SAFETY: `head` bytes before `ptr` is the start of its page, which is mapped because `ptr` is.
                 let base = unsafe { ptr.sub(head) };
-                // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised. The mapping
-                // may outlive that promise by other leases of pages in it. The rest is then accessed through this
-                // memory only by a device that knows no address there, or by a model of one, whose keys are bounded
-                // likewise. A process that requests memory by message (vfio-user) accesses only bytes that are lent
-                // at that moment (`SharedMemory::open`).
+                // SAFETY: memory is mapped in whole pages, so these pages are mapped for as long as the caller
+                // promised. Other leases of pages in this mapping may keep the mapping beyond that promise. The rest of
+                // the mapping is then accessed through this memory only by a device, which knows no address there, or
+                // by a device model, whose keys have the same bounds. A process that requests memory by message
+                // (vfio-user) accesses only bytes that are lent at that moment (`SharedMemory::open`).
                 let memory = unsafe { SharedMemory::foreign(base, mapped_bytes, guard) };
                 let iova =
                     space.alloc_iova(mapped_bytes, spanning, pages.start & (spanning - 1))?;
@@ -198,7 +200,7 @@ impl LentMemory {
         self.lease.withdraw();
     }
 
-    /// Returns the I/O address space it is lent in.
+    /// Returns the I/O address space in which the memory is lent.
     pub(crate) fn space(&self) -> &Arc<Space> {
         self.lease.mapped.space()
     }
@@ -220,7 +222,8 @@ impl LentMemory {
     }
 
     /// Returns whether other processes can have mapped the memory too: true if all of it lies in shared mappings
-    /// according to the kernel's list (proc(5), `/proc/pid/maps`). Without that list it counts as shared.
+    /// according to the kernel's list (proc(5), `/proc/pid/maps`). If the list cannot be read, the memory counts as
+    /// shared.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let start = self.address();

@@ -1,5 +1,5 @@
-//! The caller's pages that are lent, and the mapping through which each is lent, so that lent pages are not mapped
-//! again.
+//! Record of the caller's pages that are lent, and of the mapping through which each page is lent, so that lent pages
+//! are not mapped again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,14 +14,15 @@ struct Lent<M> {
     leases: Extents,
 }
 
-/// Pages that can be lent again without a new mapping: those lent without interruption since they were mapped.
+/// A record of the pages that can be lent again without a new mapping ("trusted" pages): those that have been lent
+/// without interruption since they were mapped.
 pub(crate) struct LentRanges<M> {
     next: u64,
     mappings: BTreeMap<u64, Lent<M>>,
-    /// Disjoint ranges of trusted pages: the first address, to the end and the number of the mapping. A page of
-    /// several mappings is in the range of one.
+    /// Disjoint ranges of trusted pages: first address to end address and number of the mapping. A page that several
+    /// mappings have is in the range of only one of them.
     trusted: BTreeMap<usize, (usize, u64)>,
-    /// Mappings that lost some of their pages to the range of a later one.
+    /// Numbers of the mappings some of whose pages are in the range of a later mapping.
     shadowed: BTreeSet<u64>,
 }
 
@@ -65,7 +66,7 @@ impl<M> LentRanges<M> {
         number
     }
 
-    /// Removes one lease of pages. Returns the mapping if that was its last.
+    /// Removes one lease of pages. Returns the mapping if that was the mapping's last lease.
     pub(crate) fn give_back(&mut self, number: u64, pages: &Range<usize>) -> Option<Arc<M>> {
         let free = self.mappings.get_mut(&number)?.leases.remove(pages);
         for pages in &free {
@@ -82,9 +83,9 @@ impl<M> LentRanges<M> {
         over.map(|lent| lent.mapped)
     }
 
-    /// Pages no longer covered by a newer mapping return to the older mapping that still lends them. An older mapping
-    /// with leases of a page has lent it without interruption: a lease made after the page was given back belongs to
-    /// another mapping.
+    /// Gives pages that a newer mapping no longer has to an older mapping that still lends them. If the older mapping
+    /// has a lease of a page, the page was lent through it without interruption: a lease made after the page was given
+    /// back belongs to another mapping.
     fn uncover(&mut self, pages: &Range<usize>) {
         for number in self.shadowed.clone() {
             let Some(lent) = self.mappings.get(&number) else {

@@ -1,20 +1,20 @@
 //! Userspace driver framework: everything a driver for a PCI function needs from the machine.
 //!
-//! A [`Function`] is a PCI function: real, simulated, or played by another process. It gives access to configuration
-//! space, [`Bar`]s with typed register [`Block`]s, [`Interrupt`]s as eventfds, and an I/O address space into which
-//! memory is mapped. [`DmaArena`] hands out memory the device can reach. [`barrier`] names the orders that matter
-//! between that memory and a register. [`Clock`] is time and sleeping. [`Reactor`] is the io_uring that sleeping and
-//! disk I/O share.
+//! A [`Function`] is a PCI function: real, simulated, or implemented by another process. It gives access to
+//! configuration space, [`Bar`]s with typed register [`Block`]s, [`Interrupt`]s as eventfds, and an I/O address space
+//! into which memory is mapped. [`DmaArena`] allocates memory that the device can reach. [`barrier`] has the memory
+//! barriers between that memory and a register. [`Clock`] provides time and sleeping. [`Reactor`] is the io_uring that
+//! sleeping and disk I/O have in common.
 //!
-//! A function can also live in another process: [`Function::vfio_user`] connects to one as a client, and
+//! A function can also be in another process: [`Function::vfio_user`] connects to one as a client, and
 //! [`VfioUserServer`] serves any [`Device`] to such clients.
 //!
 //! This crate knows no particular device. It also holds all the unsafe code: mappings, register cells, barriers and
 //! the ring. A module that needs unsafe code says so in an `UNSAFETY` line at its top, keeps its fields private and
-//! stays small, so that its argument can be read in one sitting.
+//! stays small, so that a reader can check its argument as a whole.
 //!
-//! Memory the device may write is never behind a reference. [`SharedMemory`] and [`DmaBuffer`] copy objects in and
-//! out. A word that the other side may see half-written moves in one access.
+//! No Rust reference points into memory that the device may write. [`SharedMemory`] and [`DmaBuffer`] copy objects in
+//! and out. A word that the other side may see half-written moves in one access.
 #![warn(clippy::missing_errors_doc)]
 
 mod accepting;

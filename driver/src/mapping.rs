@@ -1,11 +1,11 @@
 //! Mappings: placement of shared memory in the address space, and its removal.
 //!
-//! A memfd is memory of this process that other processes can map too. It is placed at an address of a given
-//! congruence: reserve enough address space to contain such an address, map the memory there, and unmap the rest on
-//! both sides. The memfd is sealed against changes of its size, because a page that disappears under a mapping kills
-//! the process that touches it. So a process that receives the descriptor cannot do that to us, nor we to it, and a
-//! file of another process is mapped only if it is sealed likewise. A mapping is removed when it drops. Foreign
-//! memory has an owner, who promised that it outlives the mapping.
+//! A memfd is memory of this process that other processes can map too. To place it at an address with a given
+//! remainder, this module reserves enough address space to contain such an address, maps the memory there, and unmaps
+//! the rest on both sides. The memfd is sealed against changes of its size, because a page that disappears under a
+//! mapping kills the process that touches it. So a process that receives the descriptor cannot do that to us, nor we to
+//! it, and a file of another process is mapped only if it is sealed likewise. A mapping is removed when it drops.
+//! Foreign memory has an owner, who promised that it outlives the mapping.
 //!
 //! A memfd is not inherited over `fork`: pages the device knows must stay the parent's.
 
@@ -43,7 +43,7 @@ pub(crate) struct Mapping {
     guard: Option<Arc<Guard>>,
 }
 
-/// A piece of a device's file, and its place in a mapping. Whole pages.
+/// A piece of a device's file, and its offset in a mapping. All values are whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Area {
     /// Offset in the mapping.
@@ -71,7 +71,7 @@ impl Mapping {
             "modulus {modulus:#x} is no power of two"
         );
         let granule = pages.bytes();
-        // Pages of the hugetlb pool; the mapping fails if it has too few.
+        // Huge pages come from the hugetlb pool; the mapping fails if the pool has too few.
         let flags = match pages {
             PageSize::Base => MFdFlags::empty(),
             PageSize::Huge2M => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB,
@@ -201,8 +201,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps `bytes` bytes in which pieces of a device's file lie at their places. Anonymous memory fills the gaps: an
-    /// access there has no effect on the device, but it does not fault.
+    /// Maps `bytes` bytes that contain pieces of a device's file at the given offsets. Anonymous memory fills the gaps:
+    /// an access to a gap has no effect on the device, but it does not fault.
     pub(crate) fn device(
         device: BorrowedFd<'_>,
         bytes: usize,
@@ -333,7 +333,8 @@ unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
         process,
     });
     pending.retain(|range| {
-        // SAFETY: the caller's promise, now or when the range was queued. It is still mapped, so it has no new owner.
+        // SAFETY: the caller promised that the range is not in use, now or when the range was queued. The range is
+        // still mapped, so it has no new owner.
         let unmapped = unsafe { munmap(range.base.cast(), range.bytes) };
         if let Err(errno) = unmapped {
             let PendingUnmap { base, bytes, .. } = range;

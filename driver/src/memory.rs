@@ -5,8 +5,8 @@
 //! (a doorbell record, an owner byte) moves in one load or store. The bytes read may be anything, so only types for
 //! which every bit pattern is a value can be read (`FromBytes`).
 //!
-//! It consists of a [`Span`], which does the accesses, and the [`Mapping`] that keeps the span mapped. A part shares
-//! the mapping of the whole and keeps all of it.
+//! A [`SharedMemory`] consists of a [`Span`], which does the accesses, and the [`Mapping`] that keeps the span mapped.
+//! A part uses the mapping of the whole, and keeps all of it mapped.
 
 // UNSAFETY: joins a span and the mapping that keeps the span's promise.
 #![expect(unsafe_code, reason = "spans are promised to stay mapped")]
@@ -27,23 +27,23 @@ use crate::span::Span;
 /// Accessors to shared memory, forwarded to the field that implements them. All assert that the access lies inside.
 macro_rules! shared_memory_accessors {
     ($inner:ident) => {
-        /// True if `bytes` bytes at `offset` lie inside. Check an untrusted offset with this before using it.
+        /// Returns whether `bytes` bytes at `offset` lie inside. Check an untrusted offset with this before using it.
         #[inline]
         #[must_use]
         pub const fn contains(&self, offset: usize, bytes: usize) -> bool {
             self.$inner.contains(offset, bytes)
         }
 
-        /// Copies bytes out.
+        /// Copies bytes of the memory, from `offset` on, to all of `out`.
         ///
         /// # Panics
-        /// If they are not inside, as for all accessors.
+        /// If the bytes are not inside the memory, as for all accessors.
         #[inline]
         pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
             self.$inner.read_bytes(offset, out);
         }
 
-        /// Copies bytes in.
+        /// Copies all of `data` into the memory, from `offset` on.
         #[inline]
         pub fn write_bytes(&self, offset: usize, data: &[u8]) {
             self.$inner.write_bytes(offset, data);
@@ -116,7 +116,7 @@ pub(crate) use shared_memory_accessors;
 /// A mapping that others may write at any time. Clones share it.
 #[derive(Clone)]
 pub struct SharedMemory {
-    /// Inside `mapping`.
+    /// Address range of the memory, inside `mapping`.
     span: Span,
     mapping: Arc<Mapping>,
 }
@@ -174,7 +174,7 @@ impl SharedMemory {
         })
     }
 
-    /// Maps pieces of a device's file at their places in `bytes` bytes.
+    /// Maps `bytes` bytes that contain pieces of a device's file at the given offsets.
     pub(crate) fn device(
         device: BorrowedFd<'_>,
         bytes: usize,
@@ -207,7 +207,7 @@ impl SharedMemory {
     }
 
     /// Returns a part of the memory, which keeps the whole mapped.
-    // PANIC: if the part is not inside.
+    // PANIC: if the part is not inside the memory.
     pub(crate) fn part(&self, offset: usize, bytes: usize) -> Self {
         Self {
             span: self.span.part(offset, bytes),
@@ -236,7 +236,7 @@ impl SharedMemory {
     }
 
     /// Returns a pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
-    // PANIC: if they are not inside.
+    // PANIC: if the bytes are not inside the memory.
     #[inline]
     pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         self.span.at(offset, bytes)
@@ -255,13 +255,14 @@ impl SharedMemory {
             .is_none_or(|guard| guard.is_whole(pages))
     }
 
-    /// Copies bytes out, as a device reads them. Lent memory is read only while it is still in its place.
+    /// Copies bytes to all of `out`, as a device reads them. Lent memory is read only if its pages are still the lent
+    /// ones.
     ///
     /// # Errors
     /// A text: the owner has unmapped or replaced the memory.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the bytes are not inside the memory.
     #[inline]
     pub fn try_read_bytes(&self, offset: usize, out: &mut [u8]) -> io::Result<()> {
         if let Some(done) = self.guarded(offset, out.len(), |guard, at| guard.read(at, out)) {
@@ -271,13 +272,13 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Copies bytes in, as a device writes them.
+    /// Copies all of `data` into the memory, as a device writes it.
     ///
     /// # Errors
     /// As [`SharedMemory::try_read_bytes`].
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the bytes are not inside the memory.
     #[inline]
     pub fn try_write_bytes(&self, offset: usize, data: &[u8]) -> io::Result<()> {
         if let Some(done) = self.guarded(offset, data.len(), |guard, at| guard.write(at, data)) {
@@ -311,7 +312,7 @@ impl SharedMemory {
     /// Returns the descriptor behind the mapping, if there is one. Byte 0 of the file is byte 0 of this memory.
     #[must_use]
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        // A part that does not start the mapping has no descriptor; parts never leave this crate.
+        // A part that begins after the start of the mapping has no descriptor; other crates never get such a part.
         let whole = self.mapping.base().addr().get() == self.address();
         self.mapping.as_fd().filter(|_| whole)
     }
@@ -379,7 +380,7 @@ mod tests {
         const TURNS: usize = 1_000_000;
         let memory = SharedMemory::anonymous(64).unwrap();
         let both = std::sync::Barrier::new(2);
-        // Before the first word of eight bytes, after the last, and both at once.
+        // Copies with a dword before the first aligned word of eight bytes, after the last one, or both.
         for (begin, bytes, dword) in [(4, 4, 4), (8, 4, 8), (4, 16, 4), (4, 16, 16)] {
             std::thread::scope(|scope| {
                 scope.spawn(|| {

@@ -37,7 +37,7 @@ impl PageSize {
         }
     }
 
-    /// Returns the directory of the pool in sysfs, below a machine's or a node's.
+    /// Returns the name of the pool's directory in sysfs, below the `hugepages` directory of the machine or of a node.
     pub(crate) fn pool(self) -> String {
         format!("hugepages-{}kB", self.bytes() >> 10)
     }

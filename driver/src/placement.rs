@@ -8,9 +8,9 @@
 //!
 //! Touching a missing page of the hugetlb pool kills the process (SIGBUS). Reservations count for the whole machine,
 //! not for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`). So hugetlb memory that is bound to a node
-//! is always populated here: a missing page is then an error now instead of a signal later.
+//! is always populated in this module: a missing page is then an error now instead of a signal later.
 //!
-//! The system calls go through [`Pages`], which tests replace by a machine of several nodes, or of an old kernel.
+//! The system calls go through [`Pages`]. Tests implement it as a machine with several nodes, or with an old kernel.
 
 // UNSAFETY: mbind and madvise take raw addresses.
 #![expect(unsafe_code, reason = "system calls about memory")]
@@ -29,9 +29,9 @@ use crate::page::PageSize;
 
 /// Highest number of a NUMA node plus one: the most that Linux can be built for (`NODES_SHIFT` is at most 10).
 pub(crate) const MOST_NODES: u32 = 1024;
-/// Words of a mask of nodes.
+/// Number of 64-bit words in a mask of nodes.
 const MASK_WORDS: usize = MOST_NODES as usize / 64;
-/// Bytes that one thread populates at a time, unless a page is larger.
+/// Number of bytes that one thread populates at a time, unless a page is larger.
 const SLICE_BYTES: usize = 64 << 20;
 
 /// System calls and queries about pages.
@@ -63,7 +63,7 @@ impl Pages for Machine {
         maxnode: usize,
         flags: u32,
     ) -> Result<(), Errno> {
-        // The kernel counts from 1 (`get_nodes` in mm/mempolicy.c subtracts one).
+        // The kernel uses `maxnode - 1` bits of the mask (`get_nodes` in mm/mempolicy.c subtracts one).
         assert!(
             maxnode <= nodes.len() * 64 + 1,
             "a mask of {} words",
@@ -115,7 +115,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Places memory that has not been touched yet.
+    /// Applies the placement to memory that has not been touched yet.
     pub(crate) fn apply(
         self,
         pages: &dyn Pages,
@@ -125,7 +125,8 @@ impl Placement {
         if let Some(node) = self.node {
             bind(pages, memory, node)?;
         }
-        // A page missing at its first use would be a signal, see the module's opening.
+        // Such memory must be populated now: a missing page would be a signal at its first use (see the module's
+        // comment).
         let must = self.node.is_some() && size != PageSize::Base;
         match self.threads {
             Some(threads) => populate(pages, memory, size, threads, !must),
@@ -155,8 +156,8 @@ fn bind(pages: &dyn Pages, memory: &SharedMemory, node: u32) -> Result<(), DmaEr
         })
 }
 
-/// Populates the pages now, each thread a slice at a time. On an old kernel they are touched one by one, if
-/// `may_touch`.
+/// Populates the pages now. Each thread takes a slice at a time. On a kernel without this advice the thread touches the
+/// pages one by one, if `may_touch`.
 fn populate(
     pages: &dyn Pages,
     memory: &SharedMemory,
@@ -223,7 +224,7 @@ mod tests {
     /// A call of mbind: address, length, mode, mask, `maxnode`, flags.
     type Bound = (usize, usize, i32, Vec<u64>, usize, u32);
 
-    /// A machine of two nodes that records its calls.
+    /// A machine with two nodes that records the calls it receives.
     #[derive(Default)]
     struct Recorded {
         bound: Mutex<Vec<Bound>>,
@@ -367,7 +368,8 @@ mod tests {
         assert_eq!(pages.populated.lock().unwrap().len(), 3);
     }
 
-    /// MADV_POPULATE_WRITE is EINVAL before Linux 5.14 (madvise(2)).
+    /// Before Linux 5.14, MADV_POPULATE_WRITE returns EINVAL (madvise(2)). Base pages are then touched instead, but
+    /// memory of a hugetlb pool that is bound to a node is refused.
     #[test]
     fn an_old_kernel_has_pages_touched_but_none_of_a_pool_that_is_bound_to_a_node() {
         let memory = SharedMemory::anonymous(16 * 4096).unwrap();

@@ -9,10 +9,10 @@
 //! owns its buffer and its file until the kernel has finished, even if its caller does not wait for it any more. Its
 //! [`Completion`] carries the tag that it was queued with.
 //!
-//! Once the tables have grown to the size in use, queueing, waiting and taking completions allocate nothing. A look
-//! (a wait whose deadline has passed) is one system call, or none if nothing was queued and the kernel has nothing to
-//! report. A sleep is one call, and one more if it did not end by a descriptor, because the polls of borrowed
-//! descriptors must end with it.
+//! Once the tables have grown to the size in use, queueing, waiting and taking completions allocate nothing. A wait
+//! whose deadline has passed does not sleep. It is one system call, or none if nothing was queued and the kernel has
+//! nothing to report. A wait that sleeps is one system call. It is two if no descriptor ended the sleep, because the
+//! polls of the borrowed descriptors then have to be removed.
 //!
 //! Buffers that were [registered](Reactor::register) are pinned once instead of at each transfer, and [registered
 //! files](Reactor::register_files) are looked up once. Registering buffers needs permission to lock memory. Without
@@ -24,8 +24,8 @@
 //! ppoll(2), and refuses operations on files with [`ReactorError::NoDisks`].
 //!
 //! [`Reactor::wait_for`] sleeps on anything with a descriptor: sockets, timerfds, an adapter's
-//! [`Descriptor`](crate::Descriptor). A daemon with an io_uring of its own submits [`poll_entry`] there instead, or
-//! polls that descriptor.
+//! [`Descriptor`](crate::Descriptor). A daemon with an io_uring of its own submits [`poll_entry`] to that io_uring
+//! instead, or polls the adapter's descriptor.
 
 pub(crate) mod operation;
 
@@ -47,7 +47,7 @@ use crate::ring::{Kind, Ring};
 use operation::Operation;
 pub use operation::{FileOperation, Token};
 
-/// Makes the missing io_uring be logged only once.
+/// Ensures that a missing io_uring is logged only once.
 static FIRST_REFUSAL: Once = Once::new();
 
 /// The result of an operation that has ended.
@@ -57,8 +57,8 @@ pub struct Completion {
     pub token: Token,
     /// The tag it was queued with.
     pub tag: u64,
-    /// Bytes moved by a read or a write: a write moves all; a read moves fewer only at the end of the file. 0 for
-    /// other operations.
+    /// Number of bytes moved by a read or a write: a write moves all; a read moves fewer only at the end of the file. 0
+    /// for other operations.
     pub result: Result<usize, ReactorError>,
 }
 
@@ -82,7 +82,7 @@ pub struct Reactor {
     polled: Option<Ring>,
     entries: u32,
     queued: u64,
-    /// Ended operations that were not taken yet.
+    /// Ended operations whose completions were not taken yet.
     finished: VecDeque<Completion>,
 }
 
@@ -107,8 +107,8 @@ impl Reactor {
         let ring = match Ring::new(kind, entries) {
             Ok(ring) => Ok(ring),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
-                // Forbidden by a sysctl or a filter, not in the kernel, forbidden by SELinux, limited by
-                // RLIMIT_MEMLOCK (before Linux 5.12).
+                // EPERM: forbidden by a sysctl or a filter. ENOSYS: not in the kernel. EACCES: forbidden by SELinux.
+                // ENOMEM: limited by RLIMIT_MEMLOCK (before Linux 5.12).
                 Some(errno @ (Errno::EPERM | Errno::ENOSYS | Errno::EACCES | Errno::ENOMEM)) => {
                     FIRST_REFUSAL.call_once(|| {
                         tracing::warn!(
@@ -136,9 +136,9 @@ impl Reactor {
     }
 
     /// Makes a reactor that polls devices for the end of reads and writes, on a second io_uring of as many `entries`.
-    /// It does not sleep while there are any. That occupies a processor and saves interrupts. It needs files opened
-    /// with `O_DIRECT`, on devices with queues for polling (`nvme.poll_queues`). For a file that cannot be polled it
-    /// logs a warning, and makes the transfers as any other reactor does.
+    /// While such transfers are in flight, the reactor does not sleep: that occupies a processor and saves interrupts.
+    /// Files have to be opened with `O_DIRECT`, on devices with queues for polling (`nvme.poll_queues`). If a file
+    /// cannot be polled, the reactor logs a warning, and makes the transfers as any other reactor does.
     ///
     /// # Errors
     /// As [`Reactor::new`].
@@ -189,8 +189,8 @@ impl Reactor {
     }
 
     /// Registers files with the kernel, in place of those registered before, so that operations reach them faster.
-    /// They stay open until others replace them, or the reactor is dropped. Returns false if the system does not
-    /// allow it, which only costs speed.
+    /// These files stay open until others replace them, or the reactor is dropped. Returns false if the system does not
+    /// allow the registration, which only costs speed.
     ///
     /// Waits for operations in flight first, as [`register`](Self::register) does.
     ///
@@ -329,7 +329,7 @@ impl Reactor {
         Ok(ended)
     }
 
-    /// Reads and waits. Returns the bytes read, fewer than asked for only at the end of the file.
+    /// Reads and waits. Returns the number of bytes read, fewer than asked for only at the end of the file.
     ///
     /// # Errors
     /// As [`Reactor::queue_read`]; [`ReactorError::Transfer`]: the read failed.
@@ -393,7 +393,7 @@ impl Reactor {
     }
 
     /// Sleeps until an interrupt is signalled, an operation has ended, or `deadline` has passed; at most
-    /// [`MAX_WAIT`]. If the deadline has passed already, it only submits queued operations and looks.
+    /// [`MAX_WAIT`]. If the deadline has passed already, it only submits queued operations and checks for results.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
@@ -418,7 +418,7 @@ impl Reactor {
         self.wait_polling(readable.iter().copied(), deadline)
     }
 
-    /// Waits with polls of borrowed descriptors. The polls end with the wait.
+    /// Waits with polls of borrowed descriptors. The polls are removed before this returns.
     fn wait_polling<'a>(
         &mut self,
         descriptors: impl Iterator<Item = BorrowedFd<'a>> + Clone,
@@ -447,7 +447,8 @@ impl Reactor {
         })
     }
 
-    /// Sleeps until there is a result; looks only once if there is one already, or the deadline has passed.
+    /// Sleeps until there is a result. Checks only once, without sleeping, if there is one already or the deadline has
+    /// passed.
     fn until_ready<'a>(
         &mut self,
         descriptors: impl Iterator<Item = BorrowedFd<'a>> + Clone,
@@ -459,7 +460,7 @@ impl Reactor {
         let mut left = deadline.since(now);
         loop {
             self.fill()?;
-            // Once, or again if the io_uring was replaced.
+            // The polls are submitted once, and again if the io_uring was replaced.
             if let Some(ring) = self
                 .ring
                 .as_mut()
@@ -499,8 +500,8 @@ impl Reactor {
             if self.polls_left() == 0 {
                 return Ok(());
             }
-            // A removal that meets a poll which is just ending removes none. Another one has to be submitted, or only
-            // the remaining poll could end this sleep.
+            // A removal removes nothing if it finds a poll that is just completing. Then another removal has to be
+            // submitted; otherwise only the remaining poll itself could end this sleep.
             if self.ring.as_ref().is_ok_and(Ring::is_removing) || monotonic_now() >= deadline {
                 self.sleep_until(deadline)?;
             }
@@ -521,13 +522,13 @@ impl Reactor {
         removed.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
-    /// Takes completions, and moves queued operations into the io_uring as far as there is room.
+    /// Takes completions, and moves queued operations into the io_uring until it is full.
     fn reap_and_fill(&mut self) -> Result<(), ReactorError> {
         self.reap();
         self.fill()
     }
 
-    /// Moves queued operations into the io_uring as far as there is room.
+    /// Moves queued operations into the io_uring until it is full.
     #[inline]
     fn fill(&mut self) -> Result<(), ReactorError> {
         for polled in [false, true] {
@@ -594,7 +595,7 @@ impl Reactor {
         slept.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
-    /// Submits queued entries, and takes completions.
+    /// Submits queued entries, and takes completions, without sleeping.
     fn look(&mut self) -> Result<(), ReactorError> {
         let looked = self.ring.as_mut().map_or(Ok(()), Ring::look);
         let looked = looked.and_then(|()| self.polled.as_mut().map_or(Ok(()), Ring::look));
@@ -653,7 +654,8 @@ impl std::fmt::Debug for Reactor {
 }
 
 /// Returns the entry that completes when `interrupt` is signalled, for an io_uring of the caller. The interrupt stays
-/// signalled until it is taken. The caller keeps a clone of it until the entry has completed, and sets the user data.
+/// signalled until it is taken. The caller keeps a clone of the interrupt until the entry has completed, and sets the
+/// entry's user data.
 #[must_use]
 pub fn poll_entry(interrupt: &Interrupt) -> io_uring::squeue::Entry {
     crate::ring::poll_entry(interrupt)

@@ -17,7 +17,7 @@ use crate::signals::HeldSignals;
 /// The machine's monotonic clock. Waits use an io_uring, or ppoll(2) without one.
 #[derive(Default)]
 pub struct RealClock {
-    /// Reactors not in use. There are as many as threads that ever waited at the same time.
+    /// Reactors not in use. There are as many reactors as threads that ever waited at the same time.
     idle: Mutex<Vec<Reactor>>,
 }
 
@@ -63,9 +63,8 @@ impl Clock for RealClock {
     }
 }
 
-/// Waits by one ppoll(2) without an io_uring, which containers and small memory limits deny, and which cannot change
-/// the signal mask. Without `signals` no signal ends the wait. `None`: the other descriptor is ready, and no
-/// interrupt.
+/// Waits by one ppoll(2). It needs no io_uring, which containers and small memory limits deny and which cannot change
+/// the signal mask. Without `signals` no signal ends the wait. `None`: `other` is ready, and no interrupt.
 pub(crate) fn poll_until(
     interrupts: &[Interrupt],
     other: Option<BorrowedFd<'_>>,
@@ -103,7 +102,7 @@ pub(crate) fn poll_until(
 }
 
 impl Function {
-    /// Returns the clock of the world this function lives in: the machine's, or a simulation's.
+    /// Returns the clock of this function: the machine's, or that of the simulation.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         match self.backend() {

@@ -58,7 +58,7 @@ impl Be64 {
         u64::from_be(self.0)
     }
 
-    /// Returns the bits of `mask` that differ from `other`'s. Needs no conversion of byte order.
+    /// Returns the bits of `mask` in which `self` and `other` differ. Needs no conversion of byte order.
     #[inline]
     #[must_use]
     pub const fn difference(self, other: Self, mask: Self) -> Self {
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Be64 {
 pub trait RegisterValue: Copy + FromBytes + IntoBytes + Immutable + sealed::Sealed {}
 
 mod sealed {
-    /// Sealed: only this crate decides which types a bus can carry in one piece.
+    /// Seals the public traits: only this crate decides which types a bus can transfer in one piece.
     pub trait Sealed {}
 }
 

@@ -17,7 +17,7 @@ pub fn has_gained_rights() -> bool {
 mod tests {
     use zerocopy::FromBytes;
 
-    /// The kernel's own words: AT_SECURE (23) of proc_pid_auxv(5).
+    /// The result is AT_SECURE (23) of the auxiliary vector that the kernel provides (proc_pid_auxv(5)).
     #[test]
     fn it_is_what_the_kernel_says() {
         let words = std::fs::read("/proc/self/auxv").unwrap();

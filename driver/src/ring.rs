@@ -2,17 +2,17 @@
 //!
 //! One rule makes an io_uring safe: an operation owns everything the kernel may touch on its behalf until its
 //! completion has been seen. [`Ring`] keeps every operation in a table and returns it only with its last completion,
-//! even if the caller loses interest. Dropping the ring cancels the operations in flight and waits for them. If that
-//! fails, the operations are leaked, because the kernel may still write their buffers.
+//! even if the caller does not wait for it any more. Dropping the ring cancels the operations in flight and waits for
+//! them. If that fails, the operations are leaked, because the kernel may still write their buffers.
 //!
-//! The number that an entry carries to its completion (`user_data`) is an operation's place in the table and the
-//! generation of that place. So a completion finds its operation without a search, and a repeated one finds none.
-//! Generations are odd. Numbers without a generation belong to polls, their removals and cancellations, which own
-//! nothing.
+//! The number that an entry carries to its completion (`user_data`) is the operation's index in the table, with the
+//! generation of that table entry. So a completion finds its operation without a search, and a repeated completion
+//! finds none. Generations are odd. Numbers without a generation belong to polls, their removals and cancellations,
+//! which own nothing.
 //!
 //! Polls last as long as the wait that makes them, because their descriptors are only borrowed for that long. All
 //! polls of one wait have the same number, and are counted. A wait that wakes for another reason removes the
-//! remaining ones, in one call.
+//! remaining polls, in one call.
 //!
 //! A sleep has its timeout as an argument of the system call, so no timeout operation needs to be cancelled. One call
 //! submits, sleeps and runs the work that the kernel has deferred (`DEFER_TASKRUN`). No call is made if nothing was
@@ -46,8 +46,8 @@ use crate::interrupt::Interrupt;
 use crate::reactor::operation::{Operation, Step};
 use pins::Pins;
 
-/// Kind bits of a number without a generation. The bits of `WAIT` below them name the wait, for polls and their
-/// removals.
+/// Kind bits of a number without a generation. For polls and their removals, the bits of `WAIT` below the kind
+/// identify the wait.
 const KIND: u64 = 3 << 30;
 const POLL: u64 = 1 << 30;
 const REMOVAL: u64 = 2 << 30;
@@ -76,7 +76,7 @@ struct Flight {
     operation: Operation,
     /// True if its entry is in the submission queue or the kernel.
     in_ring: bool,
-    /// Number of entries pushed before its own.
+    /// Number of entries that were pushed before this operation's entry.
     entry: u64,
 }
 
@@ -85,11 +85,11 @@ struct Flight {
 struct Polls {
     /// Number of the wait.
     wait: u64,
-    /// Polls in the ring.
+    /// Number of polls in the ring.
     armed: usize,
-    /// Polls whose descriptors were ready.
+    /// Number of polls whose descriptors were ready.
     fired: usize,
-    /// Removals whose completion has not been seen.
+    /// Number of removals whose completion has not been seen.
     removals: usize,
 }
 
@@ -104,15 +104,15 @@ pub(crate) struct Ring {
     flights: SlotMap<DefaultKey, Flight>,
     /// Queued operations that are not in the ring, which holds at most `entries`.
     waiting: VecDeque<DefaultKey>,
-    /// Operations in the ring.
+    /// Number of operations in the ring.
     in_ring: usize,
     /// Number of entries ever pushed.
     pushed: u64,
     polls: Polls,
     pins: Pins,
-    /// Eventfd that is signalled for completions and deferred work; made by the first sleep beside the ring.
+    /// Eventfd that is signalled for completions and deferred work; made by the first call of `sleep_beside`.
     completion_event: Option<Arc<EventFd>>,
-    /// Calls of `io_uring_enter`.
+    /// Number of calls of `io_uring_enter`.
     #[cfg(test)]
     pub(crate) calls: usize,
 }
@@ -125,7 +125,7 @@ fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
         if polled {
             builder.setup_iopoll();
         }
-        // Linux 6.1.
+        // The following flags need Linux 6.1.
         builder
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -190,7 +190,7 @@ impl Ring {
         self.polls.fired
     }
 
-    /// Appends an operation to those that wait for room in the ring.
+    /// Queues an operation; `fill` moves it into the ring when the ring has a free entry.
     #[inline]
     pub(crate) fn queue(&mut self, operation: Operation) {
         let key = self.flights.insert(Flight {
@@ -201,7 +201,7 @@ impl Ring {
         self.waiting.push_back(key);
     }
 
-    /// Moves queued operations into the ring as far as there is room. One with no work to do is passed to `ended`.
+    /// Moves queued operations into the ring until it is full. Operations with no work to do are passed to `ended`.
     #[inline]
     pub(crate) fn fill(&mut self, mut ended: impl FnMut(Operation)) -> io::Result<()> {
         // CAST: 32 bits fit on every target with an io_uring.
@@ -251,8 +251,8 @@ impl Ring {
             let completion = self.ring.completion().next()?;
             let (number, result) = (completion.user_data(), completion.result());
             let key = DefaultKey::from(KeyData::from_ffi(number));
-            // slotmap changes an even generation to an odd one, so a number without a generation could equal another
-            // entry's key.
+            // Numbers without a generation are handled first: slotmap changes an even generation to an odd one, so such
+            // a number could equal another entry's key.
             if number >> 32 == 0 {
                 self.poll_ended(number, result);
                 continue;
@@ -289,7 +289,7 @@ impl Ring {
         }
     }
 
-    /// Begins a new wait, of which no poll has fired.
+    /// Begins a new wait, and resets the counts of its polls.
     pub(crate) fn begin_wait(&mut self) {
         self.polls = Polls {
             wait: (self.polls.wait + 1) & WAIT,
@@ -297,7 +297,7 @@ impl Ring {
         };
     }
 
-    /// Starts a poll of this wait: until the descriptor is readable.
+    /// Starts a poll of this wait, which completes when the descriptor is readable.
     pub(crate) fn poll(&mut self, fd: RawFd) -> io::Result<()> {
         let entry = readable(fd).user_data(POLL | self.polls.wait);
         self.push_plain(&entry)?;
@@ -331,17 +331,18 @@ impl Ring {
         Ok(())
     }
 
-    /// Makes room in the submission queue.
+    /// Submits all queued entries, which empties the submission queue.
     fn flush(&mut self) -> io::Result<()> {
         let queued = self.ring.submission().len();
         self.enter_now(queued)
     }
 
-    /// Submits queued entries, and runs the kernel's deferred work. Makes no call if there is neither.
+    /// Submits queued entries, and runs the kernel's deferred work, without sleeping. Makes no call if there is
+    /// neither.
     pub(crate) fn look(&mut self) -> io::Result<()> {
         let submission = self.ring.submission();
         let queued = submission.len();
-        // A polled device reports completions only in a call.
+        // The completions of a polled device are found only by a call.
         let asks = self.kind == Kind::Polled && self.in_ring > 0;
         if queued == 0 && !asks && !submission.taskrun() && !submission.cq_overflow() {
             return Ok(());
@@ -355,13 +356,13 @@ impl Ring {
         let queued = u32::try_from(queued).unwrap_or(u32::MAX);
         let flags = EnterFlags::GETEVENTS.bits();
         let submitter = self.ring.submitter();
-        // SAFETY: the call reads no memory but the ring's own; each entry in it was pushed under the rules above.
+        // SAFETY: the call reads no memory but the ring's own, and each entry in it was pushed under the rules above.
         let entered = unsafe { submitter.enter::<nix::libc::sigset_t>(queued, 0, flags, None) };
         self.entered(entered)
     }
 
-    /// Submits queued entries, and sleeps until there is a completion or the time is up. A ring that polls does not
-    /// sleep, but looks repeatedly.
+    /// Submits queued entries, and sleeps until there is a completion or the time is up. A ring that polls its devices
+    /// does not sleep, but checks repeatedly.
     pub(crate) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
         if self.kind == Kind::Polled {
             let deadline = monotonic_now() + timeout;
@@ -380,41 +381,41 @@ impl Ring {
         self.entered(entered)
     }
 
-    /// As [`Ring::sleep`], but sleeps in poll(2): valgrind runs one thread at a time and takes io_uring_enter(2) for
-    /// a call that does not block, so that no other thread could do the work that the sleeper waits for.
+    /// Sleeps as [`Ring::sleep`] does, but in poll(2). Valgrind runs one thread at a time and takes io_uring_enter(2)
+    /// for a call that does not block, so that no other thread could do the work that the sleeper waits for.
     ///
-    /// It polls a registered eventfd, not the ring itself: deferred work (`DEFER_TASKRUN`) does not wake a poll of
-    /// the ring, seen in Linux 6.18.
+    /// The call polls a registered eventfd, not the ring itself: deferred work (`DEFER_TASKRUN`) does not wake a poll
+    /// of the ring, seen in Linux 6.18.
     fn sleep_beside(&mut self, timeout: Duration) -> io::Result<()> {
         self.enable()?;
-        // The polls of a replaced ring are gone: the caller calls again.
+        // The ring was replaced, and its polls are gone. The caller starts them and calls again.
         let Some(event) = self.completion_event()? else {
             return Ok(());
         };
         match event.read() {
-            // The reason of the signal is found below.
+            // This read only clears the eventfd; the completions are checked below.
             Ok(_) | Err(Errno::EAGAIN) => {}
             Err(errno) => return Err(errno.into()),
         }
         let queued = self.ring.submission().len();
         self.enter_now(queued)?;
-        // A replaced ring has no eventfd yet: the caller calls again.
+        // A replaced ring has no eventfd yet. The caller calls again.
         if self.has_completions() || self.completion_event.is_none() {
             return Ok(());
         }
-        // Rounded up: a wait does not end before its time.
+        // The time is rounded up: a wait does not end before its time.
         let time = timeout.saturating_add(Duration::from_nanos(999_999));
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(event.as_fd(), PollFlags::POLLIN)], time) {
             Ok(_) => self.enter_now(0),
-            // A signal ends the other kind of sleep in the same way.
+            // A signal ends `Ring::sleep` in the same way.
             Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Returns the eventfd for completions and deferred work. `None` if another thread had entered the ring, which
-    /// was replaced for this one.
+    /// Returns the eventfd for completions and deferred work. `None` if another thread had entered the ring; then the
+    /// ring was replaced for this thread.
     fn completion_event(&mut self) -> io::Result<Option<Arc<EventFd>>> {
         if self.completion_event.is_none() {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -430,7 +431,7 @@ impl Ring {
         Ok(self.completion_event.clone())
     }
 
-    /// True if a completion can be taken.
+    /// Returns whether a completion can be taken.
     pub(crate) fn has_completions(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
@@ -443,8 +444,7 @@ impl Ring {
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                // The time is up, a signal arrived, or completions have to be taken first. The caller looks and
-                // decides.
+                // The time is up, a signal arrived, or completions have to be taken first. The caller finds out which.
                 Some(Errno::ETIME | Errno::EINTR | Errno::EBUSY | Errno::EAGAIN) => Ok(()),
                 Some(Errno::EEXIST) => self.make_anew(),
                 _ => Err(error),
@@ -461,8 +461,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Replaces the ring because another thread than before enters. Operations that were not submitted are queued
-    /// again. Polls are gone, and their wait starts them again.
+    /// Replaces the ring because another thread than before enters it. Operations that were not submitted are queued
+    /// again. The polls of a wait are gone, and that wait starts them again.
     fn make_anew(&mut self) -> io::Result<()> {
         // CAST: usize has at most 64 bits on every target Rust has.
         let submitted = self.pushed - self.ring.submission().len() as u64;
@@ -539,7 +539,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // An operation with work left would be queued again, but the queue is not emptied any more.
+        // An operation with work left is queued again, but nothing is submitted from the queue any more.
         if self.cancel_all().is_ok() {
             for _ in 0..60 {
                 if self.in_ring == 0 || self.sleep(Duration::from_secs(1)).is_err() {
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(interrupt.take(), 1);
     }
 
-    /// The way of sleeping for programs under valgrind.
+    /// `sleep_beside`, which is used under valgrind, ends when the ring has a completion, or when its time is up.
     #[test]
     fn a_sleep_beside_the_ring_ends_with_what_it_waits_for_or_with_its_time() {
         for kind in [Kind::OneThread, Kind::AnyThread] {
@@ -613,7 +613,8 @@ mod tests {
         }
     }
 
-    /// A thread that makes a ring for another one may enter it first, to register buffers and files.
+    /// `sleep_beside` works as usual on a ring that another thread has entered first: the thread that makes a ring for
+    /// another one may enter it to register buffers and files.
     #[test]
     fn a_sleep_beside_a_ring_that_another_thread_has_entered_is_like_any_other() {
         for kind in [Kind::OneThread, Kind::AnyThread] {

@@ -1,7 +1,7 @@
-//! The io_uring support available to this process, found by trial.
+//! The io_uring support available to this process, determined by a trial.
 //!
-//! A sysctl, the kernel's build, a container's seccomp filter or a limit may prevent an io_uring, and each can hide
-//! the others. So a ring is made, as [`Ring`](crate::ring) makes its own, and asked for its operations.
+//! A sysctl, the kernel's build, a container's seccomp filter or a limit may prevent an io_uring, and each of them can
+//! hide the others. So the probe creates a ring as [`Ring`](crate::ring) does, and queries the ring's operations.
 
 use std::io;
 
@@ -10,13 +10,14 @@ use io_uring::{IoUring, Probe, opcode};
 /// Capabilities of an io_uring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingProbe {
-    /// Operations that this crate uses and the kernel lacks, by their names in `io_uring.h`.
+    /// Names (from `io_uring.h`) of the operations that this crate uses and the kernel lacks.
     pub missing: Vec<&'static str>,
-    /// True if rings of one thread with deferred work are supported (Linux 6.1). Otherwise waiting costs more.
+    /// True if the kernel supports single-issuer rings with deferred task work (Linux 6.1). Otherwise waiting costs
+    /// more.
     pub deferred: bool,
 }
 
-/// Operations needed for waiting and for disks.
+/// Operations that this crate needs to wait and to access disks.
 const USED: [(&str, u8); 9] = [
     ("IORING_OP_POLL_ADD", opcode::PollAdd::CODE),
     ("IORING_OP_POLL_REMOVE", opcode::PollRemove::CODE),
@@ -30,10 +31,10 @@ const USED: [(&str, u8); 9] = [
 ];
 
 impl RingProbe {
-    /// Makes an io_uring and queries it.
+    /// Creates an io_uring and queries its operations.
     ///
     /// # Errors
-    /// Error of the system: EPERM if a sysctl or a filter forbids it, ENOSYS if the kernel has none.
+    /// The error of the system call: EPERM if a sysctl or a filter forbids io_uring, ENOSYS if the kernel has none.
     pub fn new() -> io::Result<Self> {
         let deferred: io::Result<IoUring> = IoUring::builder()
             .setup_single_issuer()

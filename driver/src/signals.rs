@@ -1,12 +1,12 @@
-//! Blocking of the program's signals in a thread that works for it.
+//! Blocking of signals in a thread of the program while it executes a blocking call of this library.
 //!
-//! A blocking call has to end when a signal arrives. A signal that arrives just before the thread falls asleep would
-//! be handled and forgotten, and the thread would sleep on. So the thread blocks signals while it waits, and admits
-//! them only where it sleeps ([`Clock::wait_unless_signalled`](crate::Clock::wait_unless_signalled)) or asks
+//! A blocking call has to end when a signal arrives. If a signal arrived just before the thread sleeps, its handler
+//! would run and the thread would still go to sleep. So the thread blocks signals during the call, and unblocks them
+//! only while it sleeps ([`Clock::wait_unless_signalled`](crate::Clock::wait_unless_signalled)) or polls for them
 //! ([`HeldSignals::let_in`]), as programs do with ppoll(2).
 //!
-//! A thread inherits its creator's signal mask. So a thread started while signals are blocked never takes one:
-//! signals for the process go to the program's own threads.
+//! A thread inherits its creator's signal mask. So a thread that is started while signals are blocked never receives
+//! one: the kernel delivers signals for the process to the program's own threads.
 
 use std::marker::PhantomData;
 
@@ -15,7 +15,7 @@ use nix::poll::ppoll;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::time::TimeSpec;
 
-/// Signals that report a fault of the thread itself. They are handled where they arise and are never blocked.
+/// Signals that report a fault of the thread itself. They are delivered at the faulting instruction and never blocked.
 const FAULTS: [Signal; 6] = [
     Signal::SIGSEGV,
     Signal::SIGBUS,
@@ -25,23 +25,23 @@ const FAULTS: [Signal; 6] = [
     Signal::SIGSYS,
 ];
 
-/// Blocks all signals except faults in the thread that made this, until it is dropped. Signals that arrived meanwhile
-/// are delivered then, unless they were admitted before.
+/// A guard that blocks all signals except faults in the thread that made it, until it is dropped. On drop, the signals
+/// that arrived meanwhile are delivered, unless `let_in` or a wait has delivered them before.
 #[derive(Debug)]
 pub struct HeldSignals {
-    /// Signal mask of the thread before.
+    /// Signal mask that the thread had before; `None` if it could not be changed.
     before: Option<SigSet>,
-    /// Makes the guard `!Send`: it belongs to the thread that made it.
+    /// Makes the guard `!Send`, because the signal mask belongs to the thread that made the guard.
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl HeldSignals {
-    /// Blocks the signals.
+    /// Blocks all signals except faults in the calling thread.
     #[must_use]
     pub fn hold() -> Self {
         let mut held = SigSet::all();
         FAULTS.into_iter().for_each(|fault| held.remove(fault));
-        // The call fails only for an invalid way of changing the mask.
+        // The call fails only if its first argument is invalid.
         let before = held.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
         Self {
             before,
@@ -49,14 +49,14 @@ impl HeldSignals {
         }
     }
 
-    /// Admits pending signals. Returns whether one with a handler was delivered.
+    /// Delivers pending signals. Returns whether one with a handler was delivered.
     #[must_use]
     pub fn let_in(&self) -> bool {
         let at_once = TimeSpec::new(0, 0);
         ppoll(&mut [], Some(at_once), self.before) == Err(Errno::EINTR)
     }
 
-    /// Returns the signal mask to use where signals are admitted.
+    /// Returns the thread's original signal mask, which a sleeping call sets to let signals in.
     pub(crate) const fn before(&self) -> Option<SigSet> {
         self.before
     }

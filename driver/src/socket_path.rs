@@ -1,19 +1,19 @@
-//! Paths of UNIX sockets: taking a path, and handling a file that is already there.
+//! Paths of UNIX sockets: binding a socket to a path, and handling a file that already exists there.
 //!
-//! Two processes that meet at a UNIX socket share nothing but a path. A process that wants to listen there may find a
-//! file. A socket of the same user that no process has open was left by a killed process, and is removed. Any other
-//! file stays unchanged, and the error describes it.
+//! Two processes that connect through a UNIX socket have only its path in common. A process that wants to listen may
+//! find a file at the path. If the file is a socket of the same user that no process has open, a killed process has
+//! left it, and it is removed. Any other file stays unchanged, and the error describes it.
 //!
 //! The test for an open socket connects a datagram socket to it. The system returns ECONNREFUSED if no process has
 //! the socket open, and EPROTOTYPE if it is open with another type (Linux `net/unix/af_unix.c` `unix_find_bsd`). So
-//! the test never takes a place in the queue of a listener.
+//! the test never takes an entry in the queue of a listener.
 //!
-//! Between the test and the bind no other process may take the path. The lock file `PATH.lock` ensures that. It is
-//! created without following links and never written. It is held while a path is being taken ([`PathClaim`]) and
-//! removed before it is released; a process that waited for a lock that is gone by then makes a new one. So the file
-//! outlives a process only if that is killed in between.
+//! Between the test and the bind no other process may bind to the path. The lock file `PATH.lock` ensures that. It is
+//! created without following links and never written. A process holds the lock while it binds ([`PathClaim`]), and
+//! removes the file before it releases the lock. A process that waited for a lock whose file was removed creates a new
+//! file. So the lock file outlives a process only if the process is killed while it holds the lock.
 //!
-//! Dropping a [`TakenPath`] frees the path, unless another socket has taken its place meanwhile: while our socket is
+//! Dropping a [`TakenPath`] frees the path, unless another socket has replaced ours meanwhile: while our socket is
 //! open, no other file can have its inode number.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
@@ -36,9 +36,9 @@ use thiserror::Error;
 use crate::clock::Clock;
 use crate::real_clock::RealClock;
 
-/// Longest time to wait for another process that is taking the path.
+/// Longest time to wait for another process that holds the lock of the path.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval between attempts meanwhile.
+/// Time between two attempts to take the lock.
 const ASK: Duration = Duration::from_millis(1);
 /// Backlog of the listener, the same as in the standard library.
 const BACKLOG: i32 = 128;
@@ -46,60 +46,60 @@ const BACKLOG: i32 = 128;
 /// Reason why a path cannot be taken for a socket.
 #[derive(Debug, Error)]
 pub enum SocketPathError {
-    /// The file there is no socket.
+    /// The file at the path is not a socket.
     #[error("{} is {kind}, not a socket; it stays as it is", path.display())]
     NotASocket {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// Its kind.
+        /// Kind of the file.
         kind: &'static str,
     },
-    /// There is no folder at that path.
+    /// The folder of the path does not exist, or is not a directory.
     #[error("the folder {} is {what}", folder.display())]
     NoFolder {
         /// The folder.
         folder: PathBuf,
-        /// The kind of file that is there, or its absence.
+        /// Kind of the file at the folder's path, or "not there".
         what: &'static str,
     },
-    /// No process has the socket open, but another user owns it.
+    /// The socket is not open in any process, but belongs to another user.
     #[error("{} is a socket that user {owner} has left, and this is user {user}; it stays as it is", path.display())]
     AnothersSocket {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// Its owner.
+        /// User ID of the socket's owner.
         owner: u32,
-        /// Our user.
+        /// User ID of this process.
         user: u32,
     },
     /// A process has the socket open.
     #[error("{} is a socket that another process has open", path.display())]
     InUse {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// The file at the lock's path is no lock of ours.
+    /// The file at the lock's path is not a lock file of this user.
     #[error("{}, where the lock of a socket would be, is {what}; it stays as it is", path.display())]
     NotALock {
-        /// The path of the lock.
+        /// Path of the lock file.
         path: PathBuf,
-        /// Its description.
+        /// Kind, owner or length of the file that was found.
         what: String,
     },
-    /// Another process is taking the path, and does not finish.
+    /// Another process has held the lock for the whole waiting time.
     #[error("{} has been locked by another process for {PATIENCE:?}", path.display())]
     Locked {
-        /// The path of the lock.
+        /// Path of the lock file.
         path: PathBuf,
     },
     /// A system call failed.
     #[error("{}: {call}: {source}", path.display())]
     System {
-        /// The path it was called for.
+        /// Path that the call was made for.
         path: PathBuf,
-        /// The call.
+        /// Name of the system call.
         call: &'static str,
-        /// Its error.
+        /// Error of the system call.
         source: io::Error,
     },
 }
@@ -133,8 +133,8 @@ pub fn listen_at(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathErr
     PathClaim::new(path)?.bind(|path| UnixListener::bind(path))
 }
 
-/// As [`listen_at`], but the socket is accessible to its owner only from the start: its mode is set before it has a
-/// name.
+/// Listens as [`listen_at`] does, but only the owner can ever access the socket: its mode is set before it is bound to
+/// the path.
 ///
 /// # Errors
 /// [`SocketPathError`]: a file is at the path, or a system call failed.
@@ -142,7 +142,7 @@ pub fn listen_privately(path: &Path) -> Result<(UnixListener, TakenPath), Socket
     PathClaim::new(path)?.bind(|path| {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        // The file has the mode of the socket, less the umask (Linux `net/unix/af_unix.c` `unix_bind_bsd`).
+        // The file gets the mode of the socket, less the umask (Linux `net/unix/af_unix.c` `unix_bind_bsd`).
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
         listen(&socket, Backlog::new(BACKLOG)?)?;
@@ -150,16 +150,16 @@ pub fn listen_privately(path: &Path) -> Result<(UnixListener, TakenPath), Socket
     })
 }
 
-/// State of a path while no other process can take it.
+/// State of a path, determined while the lock prevents other processes from binding to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupant {
-    /// No file is there, or a socket of ours that no process has open.
+    /// The path is free: it has no file, or only a socket of this user that no process has open.
     None,
-    /// A process has a socket open there.
+    /// A process has the socket at the path open.
     Process,
 }
 
-/// A path that is being taken. No other process that uses this type takes it meanwhile.
+/// The lock on a path. While it is held, no other process that uses this type binds a socket to the path.
 #[derive(Debug)]
 pub(crate) struct PathClaim {
     path: PathBuf,
@@ -168,14 +168,14 @@ pub(crate) struct PathClaim {
 }
 
 impl PathClaim {
-    /// Waits until no other process is taking the path.
+    /// Waits until no other process holds the lock of the path, and takes it.
     pub(crate) fn new(path: &Path) -> Result<Self, SocketPathError> {
         Self::of_user(path, geteuid().as_raw())
     }
 
     fn of_user(path: &Path, user: u32) -> Result<Self, SocketPathError> {
         folder_of(path)?;
-        // A file that is no socket is refused before a lock file is made.
+        // A file that is not a socket is refused before a lock file is made.
         look(path)?;
         let mut beside = path.as_os_str().to_owned();
         beside.push(".lock");
@@ -186,7 +186,8 @@ impl PathClaim {
         })
     }
 
-    /// Determines who has the path. A file that is no socket, or is another user's, is an error.
+    /// Determines whether a process has a socket open at the path. It is an error if the file is not a socket, or is an
+    /// unused socket of another user.
     pub(crate) fn occupant(&self) -> Result<Occupant, SocketPathError> {
         let Some(found) = look(&self.path)? else {
             return Ok(Occupant::None);
@@ -205,7 +206,7 @@ impl PathClaim {
                     user: self.user,
                 })
             }
-            // The socket is open, with another type or connected to one peer only.
+            // The socket is open, but has another type, or is connected to a single peer.
             Err(error)
                 if [Errno::EPROTOTYPE, Errno::EPERM]
                     .map(|errno| Some(errno as i32))
@@ -217,7 +218,7 @@ impl PathClaim {
         }
     }
 
-    /// Binds a socket to the path. `make` makes it, and may make it listen.
+    /// Binds a socket to the path. `make` creates and binds the socket, and may also make it listen.
     pub(crate) fn bind<S>(
         self,
         make: impl FnOnce(&Path) -> io::Result<S>,
@@ -239,7 +240,7 @@ impl PathClaim {
         let socket = make(path).map_err(system(path, "bind"))?;
         let metadata = fs::symlink_metadata(path).map_err(system(path, "lstat"))?;
         let taken = TakenPath {
-            // Absolute, because the program may change its directory before the path is freed.
+            // The path is absolute, because the program may change its directory before the path is freed.
             path: absolute(path).map_err(system(path, "getcwd"))?,
             inode: inode(&metadata),
         };
@@ -247,7 +248,8 @@ impl PathClaim {
     }
 }
 
-/// Checks that the folder of a path exists. If the system does not tell, a later call reports the error.
+/// Checks that the folder of a path exists. If its state cannot be read, the check passes and a later call reports the
+/// error.
 fn folder_of(path: &Path) -> Result<(), SocketPathError> {
     let folder = path.parent();
     let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty()) else {
@@ -265,7 +267,7 @@ fn folder_of(path: &Path) -> Result<(), SocketPathError> {
     })
 }
 
-/// Returns the socket at a path, if there is one. Any other file is an error.
+/// Returns the metadata of the socket at a path; `None` if there is no file. Any other file is an error.
 fn look(path: &Path) -> Result<Option<Metadata>, SocketPathError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => Ok(Some(metadata)),
@@ -294,7 +296,8 @@ fn inode(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// A path with a socket of ours. Must be dropped before the socket; it then removes only the file that it made.
+/// A path to which a socket of this process is bound. It must be dropped before the socket. The drop removes the file
+/// only if it is still the one that was made.
 #[derive(Debug)]
 pub struct TakenPath {
     path: PathBuf,
@@ -302,8 +305,8 @@ pub struct TakenPath {
 }
 
 impl TakenPath {
-    /// Changes the owner and group of the socket, if given, and sets its mode. It changes the socket that was made,
-    /// and no other file that has taken its name meanwhile.
+    /// Changes the owner and group of the socket, if given, and sets its mode. Only the socket that was made is
+    /// changed, never another file that has replaced it at the path.
     ///
     /// # Errors
     /// Another file is at the path, or a system call failed.
@@ -317,9 +320,9 @@ impl TakenPath {
             let what = "another file has taken the place of the socket";
             return Err(io::Error::new(ErrorKind::AlreadyExists, what));
         }
-        // Neither call takes an `O_PATH` descriptor; the kernel's name for it in /proc leads to the file itself.
+        // Neither call accepts an `O_PATH` descriptor. Its entry in /proc refers to the opened file itself.
         let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
-        // In this order, so that no unintended group may connect in between.
+        // The owner changes before the mode, so that no unintended group may connect in between.
         chown(&itself, user, group)?;
         fs::set_permissions(&itself, fs::Permissions::from_mode(mode))
     }
@@ -331,7 +334,7 @@ impl Drop for TakenPath {
     }
 }
 
-/// Removes a file of ours, unless another file has taken its place.
+/// Removes the file at `path` if its identity is still `ours`.
 fn remove(path: &Path, ours: (u64, u64)) {
     let still = fs::symlink_metadata(path).is_ok_and(|metadata| inode(&metadata) == ours);
     if still && let Err(error) = fs::remove_file(path) {
@@ -339,7 +342,7 @@ fn remove(path: &Path, ours: (u64, u64)) {
     }
 }
 
-/// A lock file that is held.
+/// A lock file that this process holds locked.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
@@ -364,13 +367,13 @@ impl Lock {
         }
     }
 
-    /// Tries to take the lock. `None`: another process holds it, or has just removed it.
+    /// Tries to take the lock. Returns `None` if another process holds it or has just removed its file.
     fn try_take(path: &Path, user: u32) -> Result<Option<Self>, SocketPathError> {
         let not_a_lock = |what: String| SocketPathError::NotALock {
             path: path.to_owned(),
             what,
         };
-        // With these flags the open does not block on a FIFO, and a terminal does not become the controlling one.
+        // With these flags the open does not block on a FIFO, and a terminal does not become the controlling terminal.
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let opened = OpenOptions::new()
             .read(true)
@@ -412,7 +415,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The lock is still held: the file closes after this.
+        // The lock is still held here: the file is closed after this.
         remove(&self.path, self.inode);
     }
 }

@@ -1,17 +1,19 @@
-//! I/O address spaces: allocated addresses, mappings, and the functions that reach them.
+//! I/O address spaces: allocated addresses, mappings, and the functions that use them.
 //!
-//! A function has an I/O address space of its own, unless it was opened in that of others
-//! ([`dma_space`](crate::Function::dma_space)). Memory is mapped in a space once and reached by every function in it:
-//! memory made for one can be registered on all of them. Under the kernel's VFIO a space is a container, and the
-//! kernel pins a page once for each mapping of the container, regardless of the number of groups (Linux
-//! `drivers/vfio/vfio_iommu_type1.c`). For functions in this process, or in others, each mapping is made at every
-//! function.
+//! A function has an I/O address space of its own, unless it was opened in that of other functions
+//! ([`dma_space`](crate::Function::dma_space)). Memory is mapped in a space once and every function of the space can
+//! access it: memory allocated for one function can be registered on all of them. Under the kernel's VFIO a space is a
+//! container, and the kernel pins a page once for each mapping of the container, regardless of the number of groups
+//! (Linux `drivers/vfio/vfio_iommu_type1.c`). For functions simulated in this process or served by another one, each
+//! mapping is made at every function.
 //!
-//! Functions join and leave. A function that joins receives all existing mappings; one that leaves has them removed,
-//! and the last one leaves nothing mapped. Memory may outlive them all; its addresses are freed with it.
+//! Functions join and leave. A function that joins receives all existing mappings. A function that leaves has them
+//! removed. When the last function has left, nothing is mapped. Memory may outlive all functions; its addresses are
+//! freed when it is dropped.
 //!
-//! A mapping that a function refuses to unmap stays recorded: its addresses are not used again, and all functions of
-//! the space are stopped permanently ([`Space::stop`]). A leaving function that keeps a mapping is stopped alone.
+//! If a function refuses to unmap a mapping, the mapping stays recorded, its addresses are not used again, and all
+//! functions of the space are stopped permanently ([`Space::stop`]). If a function refuses this while it leaves, only
+//! that function is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -24,12 +26,12 @@ use crate::lent_ranges::LentRanges;
 use crate::memory::SharedMemory;
 use crate::vfio::Container;
 
-/// A mapping: memory, offset in it, length in bytes.
+/// A mapping: `bytes` bytes at `offset` of `memory`.
 struct Entry {
     memory: SharedMemory,
     offset: usize,
     bytes: usize,
-    /// True if a former member refused to unmap it: its addresses are not used again.
+    /// True if a function that has left refused to unmap it. Its addresses are then not used again.
     kept: bool,
 }
 
@@ -39,12 +41,13 @@ struct State {
     mapped: BTreeMap<u64, Entry>,
     /// Start addresses of former mappings that a function refused to unmap.
     kept: BTreeSet<u64>,
-    /// True once all members were stopped, because one refused to unmap memory.
+    /// True once all members were stopped, because one of them refused to unmap memory.
     broken: bool,
 }
 
 impl State {
-    /// Ends the use of memory by all members, permanently. Returns the results.
+    /// Stops DMA by all members permanently: disables bus mastering, or resets the function if that fails. Returns the
+    /// result for each member.
     fn stop(&mut self) -> Vec<Result<(), FunctionError>> {
         self.broken = true;
         let stop = |member: &Backend| member.set_bus_master(false).or_else(|_| member.reset());
@@ -54,7 +57,7 @@ impl State {
 
 /// An I/O address space.
 pub(crate) struct Space {
-    /// The function that it was made for, for messages.
+    /// Name of the function that the space was made for; used in messages.
     name: String,
     iova: Mutex<IovaAllocator>,
     state: Mutex<State>,
@@ -71,7 +74,7 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Maps all of `memory` at `iova`, which was allocated for it. Frees `iova` if a function refuses.
+    /// Maps all of `memory` at `iova`, which the caller has allocated for it. Frees `iova` if a function refuses.
     pub(crate) fn new(
         space: &Arc<Space>,
         memory: SharedMemory,
@@ -99,7 +102,7 @@ impl Mapped {
     }
 
     pub(crate) fn memory(&self) -> &SharedMemory {
-        // PANIC: only `drop` takes it.
+        // PANIC: only `drop` takes the memory out.
         self.memory
             .as_ref()
             .expect("mapped memory is there until it drops")
@@ -111,8 +114,8 @@ impl Drop for Mapped {
         match self.space.unmap(self.iova, self.bytes) {
             Ok(()) => self.space.free_iova(self.iova, self.bytes),
             Err(error) => {
-                // Memory of our own is leaked. Foreign memory returns to its owner in any case, so the devices must
-                // stop.
+                // Our own memory is leaked. The owner of borrowed memory gets it back in any case, so all devices must
+                // be stopped.
                 let stopped = self.space.stop();
                 tracing::error!(
                     ?stopped,
@@ -130,7 +133,7 @@ impl std::fmt::Debug for Mapped {
     }
 }
 
-/// The I/O address space of a function, for opening others in it. It keeps no function open.
+/// A handle of a function's I/O address space, used to open other functions in it. It keeps no function open.
 #[derive(Clone)]
 pub struct DmaSpace(pub(crate) Arc<Space>);
 
@@ -141,13 +144,13 @@ impl std::fmt::Debug for DmaSpace {
 }
 
 impl DmaSpace {
-    /// Returns the name of the function that it was made for.
+    /// Returns the name of the function that the space was made for.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns whether one of its functions is open, so that others can join.
+    /// Returns whether a function of the space is open, so that others can join.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.0.state().members.is_empty()
@@ -155,7 +158,7 @@ impl DmaSpace {
 }
 
 impl Space {
-    /// Makes the space of one function.
+    /// Makes an address space with one function.
     pub(crate) fn of(backend: &Backend) -> Arc<Self> {
         Arc::new(Self {
             name: backend.name().to_owned(),
@@ -168,7 +171,7 @@ impl Space {
         })
     }
 
-    /// Returns the name of the function that it was made for.
+    /// Returns the name of the function that the space was made for.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -181,7 +184,7 @@ impl Space {
         self.iova.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the record of memory lent in the space.
+    /// Locks and returns the record of memory lent to the space.
     pub(crate) fn lent(&self) -> MutexGuard<'_, LentRanges<Mapped>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,7 +202,8 @@ impl Space {
             .map(Iova)
     }
 
-    /// Frees a range at which nothing is mapped any more. If a function has kept the mapping, the range stays unused.
+    /// Frees a range of addresses that has no mapping any more. If a function refused to unmap the range, it is never
+    /// freed.
     pub(crate) fn free_iova(&self, iova: Iova, bytes: usize) {
         if self.state().kept.contains(&iova.0) {
             return;
@@ -207,7 +211,7 @@ impl Space {
         self.addresses().free(iova.0, bytes as u64);
     }
 
-    /// Returns the container, if its functions are under VFIO and one is open.
+    /// Returns the VFIO container; `None` if the functions are not under VFIO or none is open.
     pub(crate) fn container(&self) -> Option<Arc<Container>> {
         match self.state().members.first()? {
             Backend::Vfio(vfio) => Some(Arc::clone(vfio.container())),
@@ -218,18 +222,18 @@ impl Space {
     /// Returns the number of mappings that can still be made; `None` if it is not known.
     pub(crate) fn mappings_left(&self) -> Option<u32> {
         let state = self.state();
-        // CAST: there are at most as many as the limits allow.
+        // CAST: the mapping limits are below 2^32.
         let made = u32::try_from(state.mapped.len()).unwrap_or(u32::MAX);
         let left = state.members.iter().map(|member| match member {
             Backend::InProcess(_) => Some(MOST_MAPPINGS.saturating_sub(made)),
             Backend::VfioUser(client) => Some(client.most_mappings().saturating_sub(made)),
-            // The kernel keeps count.
+            // The kernel counts the mappings of a container.
             Backend::Vfio(vfio) => vfio.container().mappings_left(),
         });
         left.flatten().min()
     }
 
-    /// Returns the error for a function of that name in a stopped space.
+    /// Returns the error for the function `name`, because the space is stopped.
     fn stopped(&self, name: &str) -> FunctionError {
         FunctionError::Stopped {
             name: name.to_owned(),
@@ -239,7 +243,7 @@ impl Space {
 
     /// Enables BAR decoding and bus mastering of a member.
     pub(crate) fn start(&self, backend: &Backend) -> Result<(), FunctionError> {
-        // The lock is held until bus mastering is on, so that a concurrent stop comes after it.
+        // The lock is held until bus mastering is on, so that a concurrent stop disables it afterwards.
         let state = self.state();
         if state.broken {
             return Err(self.stopped(backend.name()));
@@ -247,8 +251,8 @@ impl Space {
         backend.set_bus_master(true)
     }
 
-    /// Maps memory for every function of the space, or for none. Servers that are lost are skipped, unless there is
-    /// no other function.
+    /// Maps memory for every function of the space, or for none. Functions whose server is lost are skipped, but if
+    /// that leaves no function, the map fails.
     pub(crate) fn map(
         &self,
         iova: Iova,
@@ -275,7 +279,7 @@ impl Space {
         for number in 0..state.members.len() {
             let member = &state.members[number];
             if number > 0 && matches!(member, Backend::Vfio(_)) {
-                // Functions under VFIO share the container.
+                // Functions under VFIO use the same container, so one mapping serves them all.
                 break;
             }
             let mapped = member.may_map(iova, bytes, made);
@@ -302,8 +306,8 @@ impl Space {
         Ok(())
     }
 
-    /// Removes a mapping from the members that have it. If one of them keeps it, all are stopped, its addresses are
-    /// not used again, and the memory is leaked, because the device may still use it.
+    /// Removes a mapping from the members that have it. If one of them refuses, all members are stopped, the addresses
+    /// are not used again, and the memory is leaked, because the device may still use it.
     fn roll_back(
         &self,
         state: &mut State,
@@ -326,14 +330,14 @@ impl Space {
         }
     }
 
-    /// Unmaps exactly one mapping, from every function of the space. The memory is released when all of them have
+    /// Unmaps exactly one mapping, from every function of the space. The memory is released when all functions have
     /// answered.
     pub(crate) fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         let mut state = self.state();
         let known = state.mapped.get(&iova.0);
         let known = known.filter(|mapped| mapped.bytes == bytes);
         let Some(kept) = known.map(|mapped| mapped.kept) else {
-            // The range is part of another mapping, or covers another one.
+            // The range has no mapping, is part of one, or covers one.
             let reason = "nothing was mapped exactly there";
             return Err(match state.members.first() {
                 Some(member) => member.not_unmapped(iova, bytes, reason),
@@ -359,18 +363,18 @@ impl Space {
         Ok(())
     }
 
-    /// Ends the use of memory by every function of the space, permanently. Returns the results.
+    /// Stops DMA by every function of the space permanently. Returns the result for each function.
     pub(crate) fn stop(&self) -> Vec<Result<(), FunctionError>> {
         self.state().stop()
     }
 
-    /// Adds a function, and makes all existing mappings at it. Under the kernel's VFIO its group has joined the
-    /// container already, which makes the mappings.
+    /// Adds a function, and makes all existing mappings for it. Under the kernel's VFIO the function's group is already
+    /// in the container, and the kernel has made the mappings.
     ///
     /// # Errors
     /// [`FunctionError::Space`]: no function of the space is open any more, its functions are of another kind, or
-    /// memory is mapped where the new one cannot reach it. [`FunctionError::Stopped`]. Or an error of the function.
-    /// In each case it is no member.
+    /// memory is mapped at an address that the new function cannot reach. [`FunctionError::Stopped`]: the space was
+    /// stopped. Or the function refused a mapping. In each case the function is not added.
     pub(crate) fn join(&self, backend: &Backend) -> Result<(), FunctionError> {
         let mut state = self.state();
         let refused = |what: String| FunctionError::Space {
@@ -417,7 +421,7 @@ impl Space {
         Ok(())
     }
 
-    /// Removes a function that closes, and its mappings. It has been stopped before.
+    /// Removes a function that is being closed, and its mappings. The caller has stopped it before.
     pub(crate) fn leave(&self, backend: &Backend) {
         let mut state = self.state();
         let State {
@@ -426,18 +430,19 @@ impl Space {
         let Some(place) = members.iter().position(|member| member.is_same(backend)) else {
             return;
         };
-        // The caller has another reference to it: this drop is never the last.
+        // The caller holds another reference to the backend, so this drop is never the last.
         members.swap_remove(place);
         if matches!(backend, Backend::Vfio(_)) && !members.is_empty() {
-            // Other functions still use the container. The kernel takes the group out of it.
+            // Other functions still use the container. The kernel removes the group from it when the group's file is
+            // closed.
             return;
         }
         take_back(backend, mapped, |_| true);
     }
 }
 
-/// Removes mappings from a function that is no member. If it keeps some, it is stopped, their addresses are not used
-/// again, and the memory is leaked.
+/// Removes mappings from a function that is not a member. If it refuses some, the function is stopped, their addresses
+/// are not used again, and the memory is leaked.
 fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Entry>, which: impl Fn(u64) -> bool) {
     let mut refused = false;
     for (&iova, mapped) in mapped.iter_mut().filter(|(iova, _)| which(**iova)) {

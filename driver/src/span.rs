@@ -1,19 +1,18 @@
 //! An address range of shared memory, and every access to it.
 //!
 //! [`Span`] turns raw pointers into bytes, objects and words. It checks bounds and alignment on each access and
-//! relies on one promise, made where it is created: the range stays mapped while the span is used, and no Rust
-//! reference points into it. The few `unchecked` accesses leave the bounds to their caller,
-//! [`dma_ring`](crate::dma_ring), which checks them once. Only [`SharedMemory`](crate::SharedMemory) creates spans,
-//! and keeps each together with its mapping.
+//! relies on one promise of its creator: the range stays mapped while the span is used, and no Rust reference points
+//! into it. The few `unchecked` accesses leave the bounds check to their caller, [`dma_ring`](crate::dma_ring), which
+//! does it once. Only [`SharedMemory`](crate::SharedMemory) creates spans, and keeps each together with its mapping.
 //!
-//! Copies consist of relaxed atomic words and bytes ([`copy`](crate::copy)). Several threads may use clones of a
-//! memory at once, and so may the threads of a simulated device. Two of them at the same bytes must yield no worse
-//! than a torn object, which is a value like any other; the owner-byte protocols of the callers decide whether it
-//! counts. Single words are relaxed atomic accesses too, so they are never torn; [`barrier`](crate::barrier) provides
-//! ordering. Only the queues of [`dma_ring`](crate::dma_ring) are written by plain copies (`write_obj_unchecked`,
-//! `write_plain`): they have one owner, and their reader is a device.
+//! Copies consist of relaxed atomic words and bytes ([`copy`](crate::copy)). Several threads, including those of a
+//! simulated device, may access the same bytes at once. A reader then sees at worst a torn object, which is a valid
+//! value; the owner-byte protocols of the callers decide whether to use it. Single words are relaxed atomic accesses
+//! too, so they are never torn; [`barrier`](crate::barrier) provides ordering. Only the queues of
+//! [`dma_ring`](crate::dma_ring) are written by plain copies (`write_obj_unchecked`, `write_plain`): such a queue has
+//! one owner, and its reader is a device.
 
-// UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
+// UNSAFETY: shared memory is accessed through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]
 
 use std::mem::MaybeUninit;
@@ -26,15 +25,15 @@ use crate::copy::{load_bytes, store_bytes};
 
 /// An address range that stays mapped, readable and writable for as long as its owner lives.
 ///
-/// It is `Copy` and carries no lifetime: the holder of a span must also keep it mapped.
+/// A span is `Copy` and has no lifetime parameter: the holder of a span must also keep the range mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a span is an address and a length. Every access goes through a raw pointer or an atomic, and others may
-// write the memory at any time by definition, so a second thread adds nothing new.
+// SAFETY: a span is an address and a length. Every access goes through a raw pointer or an atomic, and a device or
+// another process may write the memory at any time anyway, so a second thread adds no new kind of access.
 unsafe impl Send for Span {}
 // SAFETY: as above; no access through `&Span` needs exclusivity.
 unsafe impl Sync for Span {}
@@ -50,9 +49,9 @@ impl Span {
         Self { base, len }
     }
 
-    /// Returns the part of `bytes` bytes from `offset` on, which must lie inside.
+    /// Returns the part of `bytes` bytes from `offset` on, which must lie inside the span.
     ///
-    /// The part is valid as long as the whole; its holder must keep the whole mapped.
+    /// The part is valid as long as the whole span; the holder of the part must keep the whole span mapped.
     pub(crate) fn part(self, offset: usize, bytes: usize) -> Self {
         Self {
             base: self.at(offset, bytes),
@@ -76,8 +75,8 @@ impl Span {
     }
 
     /// Returns a pointer to `bytes` bytes at `offset`.
-    // PANIC: outside the span. Offsets from untrusted sources are checked with `contains` first. Others are our own,
-    // and a wrong one would reach memory outside.
+    // PANIC: the bytes are outside the span. Callers check offsets from untrusted sources with `contains` first. Other
+    // offsets are our own, and a wrong one would access memory outside the span.
     #[inline]
     pub(crate) fn at(self, offset: usize, bytes: usize) -> NonNull<u8> {
         if !self.contains(offset, bytes) {
@@ -88,7 +87,7 @@ impl Span {
     }
 
     /// Returns a pointer to one naturally aligned `T` at `offset`.
-    // PANIC: outside the span or misaligned; a misaligned access would not be a single one.
+    // PANIC: the object is outside the span or misaligned; a misaligned access would not be a single one.
     #[inline]
     fn at_aligned<T>(self, offset: usize) -> NonNull<T> {
         let at = self.at(offset, size_of::<T>()).cast::<T>();
@@ -101,15 +100,15 @@ impl Span {
     #[inline]
     pub(crate) fn read_bytes(self, offset: usize, out: &mut [u8]) {
         let (from, bytes) = (self.at(offset, out.len()), out.len());
-        // SAFETY: `at` checked that so many bytes are mapped there, and no reference to them exists (`new`), so
-        // `out`, which has as many, cannot overlap them.
+        // SAFETY: `at` checked that `bytes` bytes are mapped there. No reference to them exists (`new`), so `out`,
+        // which has the same length, cannot overlap them.
         unsafe { load_bytes(from.as_ptr(), out.as_mut_ptr(), bytes) }
     }
 
     #[inline]
     pub(crate) fn write_bytes(self, offset: usize, data: &[u8]) {
         let to = self.at(offset, data.len());
-        // SAFETY: as in `read_bytes`, the other way round.
+        // SAFETY: as in `read_bytes`, with source and destination exchanged.
         unsafe { store_bytes(data.as_ptr(), to.as_ptr(), data.len()) }
     }
 
@@ -125,10 +124,10 @@ impl Span {
     pub(crate) fn read_obj<T: FromBytes>(self, offset: usize) -> T {
         let from = self.at(offset, size_of::<T>());
         let mut object = MaybeUninit::<T>::uninit();
-        // SAFETY: `at` checked that `size_of::<T>()` bytes are mapped there; `object` has as many, and no one else
-        // accesses it.
+        // SAFETY: `at` checked that `size_of::<T>()` bytes are mapped there; `object` has the same size, and nothing
+        // else accesses it.
         unsafe { load_bytes(from.as_ptr(), object.as_mut_ptr().cast(), size_of::<T>()) };
-        // SAFETY: every byte was written; `T: FromBytes` accepts any.
+        // SAFETY: every byte was written; `T: FromBytes` accepts any bytes.
         unsafe { object.assume_init() }
     }
 
@@ -137,15 +136,15 @@ impl Span {
         self.write_bytes(offset, value.as_bytes());
     }
 
-    /// Writes an object by a plain copy: meanwhile only a device may access these bytes.
+    /// Writes an object by a plain copy. Only a device may access these bytes at the same time.
     #[inline]
     pub(crate) fn write_plain<T: IntoBytes + Immutable>(self, offset: usize, value: &T) {
         let _inside = self.at(offset, size_of_val(value));
-        // SAFETY: just checked.
+        // SAFETY: `at` has just checked the bounds.
         unsafe { self.write_obj_unchecked(offset, value) }
     }
 
-    /// Writes an object by a plain copy, at a place whose bounds the caller has checked.
+    /// Writes an object by a plain copy at an offset that the caller has checked.
     ///
     /// # Safety
     ///
@@ -167,7 +166,7 @@ impl Span {
         }
     }
 
-    /// Reads an object at a place whose bounds the caller has checked.
+    /// Reads an object at an offset that the caller has checked.
     ///
     /// # Safety
     ///
@@ -181,32 +180,32 @@ impl Span {
         unsafe { from.as_ptr().read_unaligned() }
     }
 
-    /// Loads a big-endian number at a place whose bounds and alignment the caller has checked.
+    /// Loads a big-endian number at an offset whose bounds and alignment the caller has checked.
     ///
     /// # Safety
     ///
-    /// `offset + 8 <= len`, and the address there is a multiple of 8.
+    /// `offset + 8 <= len`, and the address at `offset` is a multiple of 8.
     #[inline]
     pub(crate) unsafe fn load_be64_unchecked(self, offset: usize) -> u64 {
         debug_assert!(self.contains(offset, 8));
         // SAFETY: the word is inside the span (the caller's promise), which is mapped (`new`).
         let at = unsafe { self.base.add(offset) }.cast::<u64>();
-        // SAFETY: mapped, and aligned (the caller's promise), for the one load this reference is for.
+        // SAFETY: the word is mapped and aligned (the caller's promise) during the only load through this reference.
         let word = unsafe { AtomicU64::from_ptr(at.as_ptr()) };
         u64::from_be(word.load(Ordering::Relaxed))
     }
 
-    /// Stores a big-endian number at a place whose bounds and alignment the caller has checked.
+    /// Stores a big-endian number at an offset whose bounds and alignment the caller has checked.
     ///
     /// # Safety
     ///
-    /// `offset + 4 <= len`, and the address there is a multiple of 4.
+    /// `offset + 4 <= len`, and the address at `offset` is a multiple of 4.
     #[inline]
     pub(crate) unsafe fn store_be32_unchecked(self, offset: usize, value: u32) {
         debug_assert!(self.contains(offset, 4));
         // SAFETY: the word is inside the span (the caller's promise), which is mapped (`new`).
         let at = unsafe { self.base.add(offset) }.cast::<u32>();
-        // SAFETY: mapped, and aligned (the caller's promise), for the one store this reference is for.
+        // SAFETY: the word is mapped and aligned (the caller's promise) during the only store through this reference.
         let word = unsafe { AtomicU32::from_ptr(at.as_ptr()) };
         word.store(value.to_be(), Ordering::Relaxed);
     }
@@ -246,8 +245,8 @@ impl Span {
     #[inline]
     fn atomic_u8(&self, offset: usize) -> &AtomicU8 {
         let at = self.at_aligned::<u8>(offset);
-        // SAFETY: mapped and aligned (`at_aligned`). The span's owner keeps it mapped for the one load or store this
-        // reference is for.
+        // SAFETY: the byte is mapped and aligned (`at_aligned`). The span's owner keeps it mapped during the only load
+        // or store through this reference.
         unsafe { AtomicU8::from_ptr(at.as_ptr()) }
     }
 

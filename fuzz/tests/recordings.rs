@@ -1,9 +1,8 @@
-//! Arbitrary recordings of worlds: a replay ends, with an error or without, and its memory is bounded.
+//! Arbitrary recordings of simulated runs: a replay ends, with or without an error, and its memory is bounded.
 //!
-//! The first harness uses arbitrary bytes as a file. The second uses a well-formed file with arbitrary bytes as
-//! records. The third, which does not compare the results, uses meaningful records: a card, its memory, registers,
-//! configuration space, time, and the recorded results of DMA, in any order; also with switches, in any net of
-//! cables.
+//! The first harness uses arbitrary bytes as a file. The second harness uses a well-formed file with arbitrary bytes as
+//! records. The third harness uses meaningful records in any order, and does not compare results: a card, its memory,
+//! registers, configuration space, time, and the recorded results of DMA. It also uses switches with any cabling.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use hw_sim::record::{CableEnd, Header, Record, Replay, ReplayError, packed};
 use hw_sim::switch::{Buffer, Pfc, Red, SwitchConfig, Unknown};
 use hw_sim::{CardRules, Fault, Faults, LinkFaults, PortQos, Profile, Reaction};
 
-/// Content of a recording.
+/// One record of a recording, or a few that belong together.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Part {
     Card {
@@ -42,7 +41,7 @@ enum Part {
         which: u8,
         value: Vec<u8>,
     },
-    /// The function may access memory.
+    /// The software enables memory access and bus mastering in the command register.
     BusMaster(u8),
     Configuration {
         function: u8,
@@ -154,7 +153,7 @@ impl Part {
                 value,
             } => Record::Register {
                 function: function.into(),
-                // The command queue's address, its doorbell, doorbells of queues; or anything.
+                // The command queue's address, its doorbell, the doorbells of queues, or any register.
                 offset: match which {
                     0..60 => 0x10,
                     60..120 => 0x14,
@@ -298,12 +297,12 @@ impl Part {
     }
 }
 
-/// Replays to the end.
+/// Replays a recording to its end.
 fn replay(file: Vec<u8>) {
     ended(Replay::open(Cursor::new(file)));
 }
 
-/// Opens a file of meaningful records, which no world has made.
+/// Opens a recording without the comparison of results, since no simulator has produced its records.
 fn opened(file: Vec<u8>) -> Result<Replay, ReplayError> {
     Ok(Replay::open(Cursor::new(file))?.without_comparison())
 }
@@ -341,7 +340,7 @@ fn records_of_any_history_are_carried_out_or_refused() {
         .with_test_time(Duration::from_secs(5))
         .for_each(|parts| {
             let mut records = Vec::new();
-            // Most records need a card.
+            // Most records refer to a card.
             let card = Part::Card {
                 vectors: 8,
                 bar: 20,
@@ -359,7 +358,7 @@ fn records_of_any_history_are_carried_out_or_refused() {
         });
 }
 
-/// Returns the error at the end of a replay of these records.
+/// Returns the error with which a replay of these records ends.
 fn refused(records: &[Record]) -> String {
     let encoded: Vec<u8> = records
         .iter()

@@ -1,8 +1,8 @@
-//! Processes that end with their owner, however the owner ends.
+//! Child processes that end with their owner, however the owner ends.
 //!
-//! An owner that returns or panics kills them itself. One that is killed cannot: then the kernel does it, as set up
-//! by setpriv(1) of util-linux, which every Debian has (`PR_SET_PDEATHSIG`). The setting survives exec: a shell and a
-//! dynamic loader are between setpriv and QEMU.
+//! An owner that returns or panics kills its children itself. If the owner is killed, the kernel kills them:
+//! setpriv(1) of util-linux, which every Debian has, requests that (`PR_SET_PDEATHSIG`). The setting survives exec, as
+//! it must, because a shell and a dynamic loader run between setpriv and QEMU.
 
 use std::process::{Child, Command};
 
@@ -11,12 +11,12 @@ use anyhow::{Context, Result, bail};
 /// A process that ends with its owner.
 pub struct Running {
     what: &'static str,
-    /// The child, with our ends of its input and output.
+    /// The child, with this process's ends of its input and output.
     pub child: Child,
 }
 
-/// Ties a command to this process: the process it starts is killed when this one ends. The caller still has to set
-/// its input and output.
+/// Returns a command that does the same, but whose process is killed when this process ends. The caller must set the
+/// input and output of the returned command.
 pub fn tied(command: &Command) -> Command {
     let mut tied = Command::new("setpriv");
     tied.args(["--pdeathsig", "KILL"])
@@ -38,7 +38,7 @@ impl Running {
     /// Starts a command made by [`tied`].
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The command cannot be started.
     pub fn start(what: &'static str, mut command: Command) -> Result<Self> {
         let child = command
             .spawn()
@@ -46,10 +46,10 @@ impl Running {
         Ok(Self { what, child })
     }
 
-    /// Checks that it is still running.
+    /// Checks that the process is still running.
     ///
     /// # Errors
-    /// It has ended.
+    /// The process has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended early with {status}", self.what);
@@ -60,7 +60,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -81,7 +81,7 @@ mod tests {
     /// Time limit for a process to end after its owner.
     const SURELY: Duration = Duration::from_secs(20);
 
-    /// Runs in a separate process, which is killed. Its child prints a line and then waits for the end of an input
+    /// Acts as the owner, in a separate process that the test kills. Its child prints a line and then reads an input
     /// that does not end.
     #[test]
     fn owner() {
@@ -105,7 +105,7 @@ mod tests {
             .stderr(Stdio::null())
             .spawn()
             .expect("this program runs");
-        // Held until the end, so that only its owner's death ends the process.
+        // The input stays open until the end, so that the child ends only because its owner was killed.
         let input = owner.stdin.take().expect("its input");
         let mut output = BufReader::new(owner.stdout.take().expect("its output"));
         let mut line = String::new();
@@ -116,7 +116,7 @@ mod tests {
         }
         owner.kill().expect("it can be killed");
         owner.wait().expect("it ends");
-        // The output ends when its last writer is gone.
+        // The output ends when the last process that can write to it has ended.
         let (sender, receiver) = channel();
         thread::spawn(move || sender.send(output.read_to_end(&mut Vec::new())));
         let ended = receiver.recv_timeout(SURELY);

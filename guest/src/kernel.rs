@@ -1,8 +1,8 @@
 //! Kernels for guests, from Debian's packages.
 //!
-//! A kernel is one package up to 6.18, with image and modules, and several from 6.19 on: `linux-base-`,
-//! `linux-binary-`, `linux-modules-`. The list comes from a simulated installation by apt. The image is in /boot, or
-//! with the modules; here it is moved beside them.
+//! Up to 6.18 a kernel is one package with the image and the modules. From 6.19 on it is several packages:
+//! `linux-base-`, `linux-binary-`, `linux-modules-`. The list of packages comes from a simulated installation by apt.
+//! The packages have the image in /boot or with the modules; here it is moved to the top of the kernel's folder.
 
 use std::path::PathBuf;
 
@@ -13,22 +13,22 @@ use crate::program;
 use crate::progress::Progress;
 use crate::root::{Root, UNPACK, UNPACKED};
 
-/// A kernel, named by the release of Debian that has it.
+/// A kernel, named by the Debian release that contains it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Kernel {
-    /// Debian 12's: 6.1.
+    /// Kernel of Debian 12, version 6.1.
     Bookworm,
-    /// Debian 13's: 6.12.
+    /// Kernel of Debian 13, version 6.12.
     #[default]
     Trixie,
-    /// The newest in the backports of Debian 13.
+    /// Newest kernel in the backports of Debian 13.
     Backports,
 }
 
-/// Last file that depmod writes: if it exists, the modules are complete.
+/// Name of the last file that depmod writes. If the file exists, the modules are complete.
 const WHOLE: &str = "modules.symbols.bin";
 
-/// Names of a kernel's packages, before its version.
+/// Beginnings of the names of a kernel's packages; the version follows.
 const PARTS: [&str; 4] = [
     "linux-image-",
     "linux-base-",
@@ -46,7 +46,7 @@ impl Kernel {
         }
     }
 
-    /// Returns apt's name of the release.
+    /// Returns the release's name for apt.
     const fn release(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -55,10 +55,10 @@ impl Kernel {
         }
     }
 
-    /// Returns the kernel. It is downloaded and unpacked, with progress, if it is missing.
+    /// Returns the kernel. Downloads and unpacks it if it is missing, and reports progress.
     ///
     /// # Errors
-    /// Its packages are not available.
+    /// The kernel's packages are not available.
     pub fn unpack(self, root: &Root, progress: &impl Progress) -> Result<Unpacked> {
         if let Some(unpacked) = self.unpacked(root) {
             return Ok(unpacked);
@@ -66,7 +66,7 @@ impl Kernel {
         let release = self.release();
         let folder = self.folder();
         progress.begins(&format!("fetching the kernel of {release}"));
-        // The rest of an interrupted download is removed first.
+        // Files of an interrupted download are removed first.
         root.fetch(&format!(
             "rm -rf {folder} debs; mkdir -p {folder}/kernel debs
              apt-get -s install -t {release} --no-install-recommends linux-image-amd64 > {folder}/simulated"
@@ -87,7 +87,7 @@ impl Kernel {
     }
 }
 
-/// An unpacked kernel: `vmlinuz`, and `usr/lib/modules/VERSION`.
+/// An unpacked kernel: a folder with `vmlinuz` and `usr/lib/modules/VERSION`.
 #[derive(Clone, Debug)]
 pub struct Unpacked {
     folder: PathBuf,
@@ -135,7 +135,7 @@ impl Unpacked {
     }
 }
 
-/// Moves image and modules to the same place for packages of every release.
+/// Moves the image and the modules to the same places whichever release the packages are from, and runs depmod.
 fn arrange(root: &Root, folder: &str) -> Result<()> {
     let arrange = root.script(&format!(
         "if [ -d {folder}/lib ]; then mkdir -p {folder}/usr; mv {folder}/lib {folder}/usr/lib; fi
@@ -145,7 +145,7 @@ fn arrange(root: &Root, folder: &str) -> Result<()> {
     program::quietly(arrange).map(drop)
 }
 
-/// Returns the kernel image packages among those apt would install: those with a version in their name.
+/// Returns the packages of the kernel among those that apt would install. They have a version in their name.
 fn packages_of(simulated: &str) -> Vec<&str> {
     let names = simulated
         .lines()

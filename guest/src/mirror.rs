@@ -1,8 +1,8 @@
-//! Debian's mirror: fetching, and the error if that fails.
+//! Downloads from Debian's mirror, and the error if they fail.
 //!
-//! A root that was unpacked long ago has old lists of packages, and a mirror keeps only the versions of the newest
-//! lists: after a point release a download fails although the mirror works. So a failed fetch is repeated once with
-//! fresh lists. Only if that fails too, the error is the mirror's, in one sentence.
+//! A root that was unpacked long ago has old lists of packages, but a mirror keeps only the versions of the newest
+//! lists. So a download fails after a point release although the mirror works. Therefore a failed download is repeated
+//! once with fresh lists. Only if that fails too, the error is returned, with the mirror's reason in one sentence.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail};
 
 /// Default mirror.
 const MIRROR: &str = "http://deb.debian.org/debian";
-/// Environment variable with another mirror: one that is nearer, or the only one reachable.
+/// Environment variable with another mirror, which is nearer or the only one that can be reached.
 const VARIABLE: &str = "DEBIAN_MIRROR";
-/// Options for all fetches by apt: fail soon.
+/// Options of apt for all downloads, so that they fail soon.
 pub const PATIENCE: [&str; 2] = ["-oAcquire::http::Timeout=20", "-oAcquire::Retries=1"];
-/// Option to fetch as the current user: the folder may be closed to apt's own user.
+/// Option of apt to download as the current user, because apt's own user may have no access to the folder.
 const AS_WE_ARE: &str = "-oAPT::Sandbox::User=root";
 
 /// Returns the mirror's address.
@@ -30,7 +30,7 @@ pub fn address() -> String {
 pub fn reach(release: &str, folder: &Path) -> Result<()> {
     let mirror = address();
     let file = folder.join("reached");
-    // Takes the same way as apt, with its proxy.
+    // The helper uses the same settings as apt, such as its proxy.
     let mut command = Command::new("/usr/lib/apt/apt-helper");
     command
         .args(PATIENCE)
@@ -41,10 +41,10 @@ pub fn reach(release: &str, folder: &Path) -> Result<()> {
     std::fs::remove_file(&file).with_context(|| file.display().to_string())
 }
 
-/// Runs a fetch, and repeats it once with fresh lists if it fails.
+/// Runs a download. If it fails, updates the lists and repeats the download once.
 ///
 /// # Errors
-/// The lists are not available, or the fetch fails with them too.
+/// The lists are not available, or the download also fails with fresh lists.
 pub fn with_fresh_lists(
     mut fetch: impl FnMut() -> Result<()>,
     update: impl FnOnce() -> Result<()>,
@@ -55,7 +55,7 @@ pub fn with_fresh_lists(
     fetch()
 }
 
-/// Runs a command of apt. If it fails, the error has apt's reason in one sentence.
+/// Runs a command of apt. If the command fails, the error contains apt's reason in one sentence.
 pub fn run_apt(command: &mut Command, mirror: &str) -> Result<()> {
     let output = command
         .output()
@@ -71,7 +71,7 @@ pub fn run_apt(command: &mut Command, mirror: &str) -> Result<()> {
     );
 }
 
-/// Returns apt's reason of a failure: its first error or warning.
+/// Returns apt's reason for a failure, which is its first error or warning.
 pub(crate) fn reason(said: &str) -> &str {
     let complaint = |line: &str| line.starts_with("E: ") || line.starts_with("W: ");
     let line = said.lines().find(|line| complaint(line));
@@ -86,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the result of a fetch that only works with fresh lists, and the numbers of tries and updates.
+    /// Simulates a download that succeeds if the lists are fresh. Returns its result, and the numbers of tries and of
+    /// updates.
     fn fetched(fresh: bool, mirror_answers: bool) -> (Result<()>, u32, u32) {
         let (tries, updates) = (Cell::new(0), Cell::new(0));
         let fetch = || {

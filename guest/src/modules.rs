@@ -1,10 +1,10 @@
-//! Kernel modules: their dependencies, and the order of loading.
+//! Kernel modules: their dependencies, and the order in which they are loaded.
 //!
-//! `modules.dep`, as depmod writes it, has one line per module: its file, a colon, and all its direct and indirect
-//! dependencies, the most basic last (modules.dep(5)).
+//! depmod writes `modules.dep` with one line per module: the module's file, a colon, and all its direct and indirect
+//! dependencies, the most basic one last (modules.dep(5)).
 //!
-//! A facility is a module in some kernels and built into others. A name with a question mark is loaded if there is
-//! such a module; otherwise it is taken as built in.
+//! A facility is a module in some kernels and built into others. If a name with a question mark is no module, it is
+//! assumed to be built in.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub fn load_order(dep: &str, wanted: &[&str]) -> Result<Vec<String>> {
     Ok(order)
 }
 
-/// Returns the kernel's name of a module: no folder, no suffix, no hyphens.
+/// Returns the kernel's name of a module file: without folder and suffix, and with underscores instead of hyphens.
 pub fn name(file: &str) -> String {
     let base = file.rsplit('/').next().unwrap_or(file);
     base.split('.').next().unwrap_or(base).replace('-', "_")
@@ -57,7 +57,8 @@ mod tests {
         assert_eq!(names, ["vfio", "irqbypass", "vfio_pci_core", "vfio_pci"]);
     }
 
-    /// The CRCs of Linux 6.12 are modules; in 7.3 they are neither modules nor listed as built in.
+    /// A module with a question mark is loaded if the kernel has it, and otherwise skipped. For example, the CRCs of
+    /// Linux 6.12 are modules; in 7.3 they are neither modules nor listed as built in.
     #[test]
     fn a_module_that_only_some_kernels_have_is_loaded_where_it_is() {
         assert!(load_order(DEP, &["crc32_generic?"]).unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Running other programs, with errors that name the command.
+//! Runs other programs. Errors contain the command.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
@@ -6,20 +6,20 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
-/// Lines of a quiet program's standard error that its error repeats.
+/// Number of lines of a failed program's standard error that the error repeats.
 const TAIL: usize = 12;
 
-/// Prints the command that is about to run.
+/// Prints the command that is about to run, and returns its text.
 pub fn announce(command: &Command) -> String {
     let shown = show(command);
     eprintln!("$ {shown}");
     shown
 }
 
-/// Runs a command with its output shown.
+/// Runs a command that writes to this program's output.
 ///
 /// # Errors
-/// It cannot be started, or its exit status is not 0.
+/// The command cannot be started, or its exit status is not 0.
 pub fn run(mut command: Command) -> Result<()> {
     let shown = announce(&command);
     let status = command
@@ -47,10 +47,10 @@ pub fn capture(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command whose output is shown only if it fails. Returns its standard output.
+/// Runs a command without showing its output. Returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, or its exit status is not 0: then with the end of its standard error.
+/// The command cannot be started, or its exit status is not 0. Then the error has the end of its standard error.
 pub fn quietly(mut command: Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -60,7 +60,8 @@ pub fn quietly(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command whose output is shown only if it fails. `on_line` gets each line of its standard output as it comes.
+/// Runs a command without showing its output. Calls `on_line` with each line of its standard output as soon as the line
+/// arrives.
 ///
 /// # Errors
 /// As [`quietly`].
@@ -74,7 +75,7 @@ pub fn followed(mut command: Command, mut on_line: impl FnMut(&str)) -> Result<(
     let mut errors = child.stderr.take().context("its errors")?;
     let errors = thread::spawn(move || {
         let mut said = Vec::new();
-        // A partial reason is better than none.
+        // If reading fails, the error message has only the part of the errors that was read.
         let _ = errors.read_to_end(&mut said);
         said
     });
@@ -98,14 +99,14 @@ fn succeeded(command: &Command, status: ExitStatus, errors: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// Returns whether a program is on the path.
+/// Returns whether a program is in PATH.
 pub fn exists(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
     })
 }
 
-/// Returns the command on one line. Of a multi-line argument, such as a script, only the first line.
+/// Returns the command on one line. Only the first line of a multi-line argument, such as a script, is included.
 pub fn show(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {

@@ -1,11 +1,11 @@
 //! Progress of the steps that take minutes the first time: fetching and unpacking.
 
-/// Receives progress.
+/// A receiver of progress reports.
 pub trait Progress {
-    /// A step begins.
+    /// Reports that a step begins.
     fn begins(&self, step: &str);
 
-    /// This percentage of the step is done.
+    /// Reports that this percentage of the step is done.
     fn is_at(&self, _percent: u64) {}
 }
 
@@ -15,12 +15,12 @@ impl<F: Fn(&str)> Progress for F {
     }
 }
 
-/// A line of a script's output: apt's about downloads (`APT::Status-Fd`), ours about packages.
+/// A line of a script's output: apt's lines about downloads (`APT::Status-Fd`), or our lines about packages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// Percentage of the download that is done.
     Fetched { percent: u64 },
-    /// Number of packages unpacked, of all.
+    /// Number of packages that are unpacked, and number of all packages.
     Unpacked { done: u64, of: u64 },
 }
 
@@ -58,7 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// The first line is from apt 3.0 of Debian 13.
+    /// Progress lines of apt and of the unpacking script are parsed; other lines are not. The first line is from apt
+    /// 3.0 of Debian 13.
     #[test]
     fn lines_of_apt_and_of_the_unpacking_script_are_steps_and_percents() {
         let fetched = "dlstatus:3:12.4567:Retrieving file 3 of 97";

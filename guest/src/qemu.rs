@@ -5,31 +5,31 @@
 //!                  \-- root port 4 --- bus 2 --- function 1     ...
 //! ```
 //!
-//! Each function is behind a root port of its own: on the root bus QEMU would show it as an integrated endpoint,
-//! which has no link. All memory is one memfd, which functions map to reach it by DMA.
+//! Each function is behind a root port of its own, because QEMU would show a function on the root bus as an integrated
+//! endpoint, which has no link. All memory is one memfd, which the servers of the functions map for DMA.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Device number on bus 0 of the first function's root port in the guest; the others follow. The functions themselves
-/// are device 0 of the buses below, 1 and on.
+/// Device number, on bus 0, of the root port of the first function. The root ports of the other functions follow. Each
+/// function is device 0 of the bus below its root port; these buses are 1, 2 and so on.
 const FIRST_SLOT: u8 = 3;
-/// Milliseconds that QEMU waits for an answer of a function's server before it takes the function for gone. QEMU's
-/// default of five seconds may pass on a busy machine.
+/// Time that QEMU waits for an answer of a function's server before it considers the function gone, in milliseconds.
+/// QEMU's default is five seconds, which is too short on a busy machine.
 const PATIENCE_MS: u32 = 120_000;
 
 /// Way in which the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// By the processor.
+    /// Execution by the processor.
     Kvm,
-    /// By emulation in software.
+    /// Emulation in software.
     Tcg,
 }
 
 impl Accelerator {
-    /// Returns the best accelerator of this machine. A machine without the processor's own virtualisation may have a
-    /// `/dev/kvm` that does not run a stock kernel.
+    /// Returns the best accelerator of this machine. KVM requires VMX or SVM, because without them a machine may still
+    /// have a `/dev/kvm` that cannot run a stock kernel.
     pub fn best() -> Self {
         let opens = std::fs::File::options()
             .read(true)
@@ -52,12 +52,12 @@ fn virtualises(cpuinfo: &str) -> bool {
     })
 }
 
-/// A machine.
+/// A virtual machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Qemu<'a> {
-    /// Execution of its instructions.
+    /// Way in which the guest's instructions are executed.
     pub accelerator: Accelerator,
-    /// True for an emulated Intel IOMMU between the functions and its memory.
+    /// True to place an emulated Intel IOMMU between the functions and the guest's memory.
     pub iommu: bool,
     /// Memory size in QEMU's notation, such as 2G.
     pub memory: &'a str,
@@ -78,7 +78,7 @@ impl Qemu<'_> {
             Accelerator::Tcg => ("tcg,thread=multi", "max"),
         };
         command.args(["-accel", accelerator, "-cpu", processor, "-smp", "2"]);
-        // The IOMMU that remaps interrupts is QEMU's, so the interrupt chip must be, too.
+        // QEMU's IOMMU remaps interrupts, so QEMU and not KVM must emulate the interrupt chip.
         let chip = if self.iommu {
             ",kernel-irqchip=off"
         } else {

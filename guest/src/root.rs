@@ -9,10 +9,10 @@
 //!               ...          images of its guests
 //! ```
 //!
-//! Nothing is installed and nothing is changed outside: apt-get and dpkg-deb are the host's, but all files that apt
-//! reads and writes are in the root folder. So neither root's privileges nor a namespace is needed.
+//! Nothing is installed and nothing is changed outside of this folder. apt-get and dpkg-deb are the host's, but all
+//! files that apt reads and writes are in the folder. So neither root privileges nor a namespace is needed.
 //!
-//! A folder with a stamp of the same list is used as it is; an incomplete one is made again.
+//! A folder whose stamp has the current recipe is used as it is; any other folder is created anew.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -23,24 +23,24 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::progress::{Line, Progress};
 use crate::{mirror, program};
 
-/// The release of everything in a guest.
+/// Debian release of all packages in a guest.
 const RELEASE: &str = "trixie";
-/// Source of QEMU: vfio-user-pci is younger than the release.
+/// Release from which QEMU is taken, because the QEMU of `RELEASE` has no vfio-user-pci.
 const BACKPORTS: &str = "trixie-backports";
-/// The release that has an older kernel.
+/// Release from which an older kernel is taken.
 const OLDER: &str = "bookworm";
-/// Package of QEMU.
+/// Name of QEMU's package.
 pub const QEMU: &str = "qemu-system-x86";
-/// Further packages, for unpacking kernels and making images.
+/// Further packages, which are needed to unpack kernels and to create images.
 pub const TOOLS: [&str; 4] = ["busybox-static", "xz-utils", "cpio", "kmod"];
-/// Stamp of a folder. It changes with the unpacked contents, so that an older folder is made again. Without QEMU the
-/// list of packages is appended.
+/// Contents of a folder's stamp. This must change with the unpacked contents, so that an older folder is created anew.
+/// Without QEMU, the list of packages is appended.
 const RECIPE: &str =
     "root 2: trixie, qemu-system-x86 and its friends from backports; lists of bookworm too";
-/// Dynamic loader of all programs in the root, and their libraries.
+/// Paths in the root of the dynamic loader and the libraries of all its programs.
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Paths on the host of the keys for Debian's lists.
+/// Paths on the host of the keys that sign Debian's lists; the first that exists is used.
 const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
     "/usr/share/keyrings/debian-archive-keyring.pgp",
@@ -53,16 +53,16 @@ pub struct Root {
 }
 
 impl Root {
-    /// Unpacks the missing parts, with progress if that takes time.
+    /// Unpacks the parts that are missing, and reports progress if that takes time.
     ///
     /// # Errors
-    /// A missing program of the host, or a package that is not available, with the command that failed.
+    /// A program of the host is missing, or a package is not available. The error names the command that failed.
     pub fn prepare(folder: &Path, has_qemu: bool, progress: &impl Progress) -> Result<Self> {
         Self::prepare_for(folder, has_qemu, &[], progress)
     }
 
-    /// Does the same for a caller that also wants these packages: an unknown package is reported before much is
-    /// fetched.
+    /// Does the same as [`Root::prepare`], for a caller that will also need the packages `wanted`. An unknown package
+    /// is reported before much is downloaded.
     ///
     /// # Errors
     /// Those of [`Root::prepare`], and of [`Root::knows`].
@@ -94,7 +94,7 @@ impl Root {
             false => format!("{RECIPE}; {}", TOOLS.join(" ")),
         };
         let stamp = root.path("recipe");
-        // A root with QEMU also serves callers without.
+        // A root with QEMU also serves callers that need no QEMU.
         if std::fs::read_to_string(&stamp).is_ok_and(|made| made == recipe || made == RECIPE) {
             root.write_programs()?;
             return Ok(root);
@@ -156,7 +156,7 @@ impl Root {
         ] {
             replace(&folder.join(name), &format!("#!/bin/sh\n{text}"))?;
         }
-        // An empty list of installed packages makes apt list and fetch all dependencies.
+        // With an empty list of installed packages, apt lists and downloads all dependencies.
         std::fs::write(self.path("nothing-installed"), "")?;
         Ok(())
     }
@@ -182,24 +182,24 @@ impl Root {
         mirror::run_apt(&mut command, &mirror)
     }
 
-    /// Returns a path in our part of the folder.
+    /// Returns a path in our part of the root, `ROOT/vm`.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.folder.join("vm").join(inside)
     }
 
-    /// Returns a command for a program of the root, run in our part of the folder.
+    /// Returns a command that runs a program of the root in the folder `ROOT/vm`.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.path("bin").join(name));
         command.current_dir(self.path("")).env("LC_ALL", "C");
         command
     }
 
-    /// Returns the path of busybox, which is static.
+    /// Returns the path of busybox, which is statically linked.
     pub fn busybox(&self) -> PathBuf {
         self.folder.join("usr/bin/busybox")
     }
 
-    /// Returns a command for a shell script, run in our part of the folder, with the programs of the root.
+    /// Returns a command that runs a shell script in the folder `ROOT/vm`, with the programs of the root in PATH.
     pub fn script(&self, script: &str) -> Command {
         let mut path = self.path("bin").into_os_string();
         if let Some(host) = std::env::var_os("PATH") {
@@ -215,8 +215,8 @@ impl Root {
         command
     }
 
-    /// Runs a script that fetches something, and repeats it with fresh lists of packages if it fails. Its output is
-    /// [progress](Line).
+    /// Runs a script that downloads something. If it fails, updates the lists of packages and repeats the script. The
+    /// script's output is [progress](Line).
     pub(crate) fn fetch(&self, script: &str, progress: &impl Progress) -> Result<()> {
         let run = || {
             program::followed(self.script(script), |line| {
@@ -228,10 +228,10 @@ impl Root {
         mirror::with_fresh_lists(run, || self.update())
     }
 
-    /// Checks that the lists have these packages.
+    /// Checks that the lists contain these packages.
     ///
     /// # Errors
-    /// An unknown package, with its name.
+    /// The name of a package that is unknown.
     pub fn knows(&self, names: &[&str]) -> Result<()> {
         if names.is_empty() {
             return Ok(());
@@ -251,12 +251,12 @@ impl Root {
         }
     }
 
-    /// Downloads packages and all their dependencies, and unpacks them into our folder `folder`.
+    /// Downloads packages and all their dependencies, and unpacks them into `folder` below `ROOT/vm`.
     pub fn unpack_packages(&self, packages: &[&str], folder: &str) -> Result<()> {
         self.unpack_from(None, packages, folder, &|_: &str| {})
     }
 
-    /// Does the same, with progress.
+    /// Does the same as `Root::unpack_packages`, and reports progress.
     pub fn unpack_with_progress(
         &self,
         packages: &[&str],
@@ -278,7 +278,7 @@ impl Root {
         }
         let list = packages.join(" ");
         let release = release.map_or_else(String::new, |release| format!("-t {release}"));
-        // The rest of an interrupted download may be of another guest.
+        // `debs` is cleared because an interrupted download, perhaps for another guest, may have left files.
         let script = format!(
             "rm -rf debs; mkdir -p debs/partial {folder}
              apt-get install -qq -y {release} --no-install-recommends --download-only \
@@ -291,21 +291,22 @@ impl Root {
     }
 }
 
-/// Start and end of a shell loop over the packages of the folder, which prints its progress.
+/// Start and end of a shell loop over the package files in the current folder. The loop prints its progress.
 pub(crate) const UNPACK: &str = "set -- *.deb; done=0; echo unpacked 0 $#; for deb; do";
 pub(crate) const UNPACKED: &str = "done=$((done + 1)); echo unpacked $done $#; done";
 
-/// Name of the emulator.
+/// Name of the emulator's program.
 pub const EMULATOR: &str = "qemu-system-x86_64";
 
-/// Returns the host's path of a program.
+/// Returns the path of a program of the host, from PATH.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut files = std::env::split_paths(&path).map(|folder| folder.join(name));
     files.find(|file| file.is_file())
 }
 
-/// Writes a program, unless its text is the same already: another process may be running it.
+/// Writes a program file, unless it has this text already. A new file replaces the old one by a rename, because
+/// another process may be running the old one.
 fn replace(path: &Path, text: &str) -> Result<()> {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -316,13 +317,14 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     std::fs::rename(&new, path).with_context(|| path.display().to_string())
 }
 
-/// Removes an unusable root. One that mmdebstrap left incomplete may still have the host's devices mounted in it.
+/// Removes an unusable root. A root that mmdebstrap left incomplete may still have the host's devices mounted in it,
+/// so these are unmounted first.
 fn remove(root: &Path) -> Result<()> {
     if !root.exists() {
         return Ok(());
     }
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    // The innermost first.
+    // The innermost mounts are unmounted first.
     for point in mounted_below(&mounts, root).iter().rev() {
         let mut umount = Command::new("umount");
         umount.arg(point);
@@ -341,7 +343,7 @@ fn mounted_below<'a>(mounts: &'a str, folder: &Path) -> Vec<&'a str> {
         .collect()
 }
 
-/// Returns the package that apt does not find, from its message.
+/// Returns the name of the package that apt does not find, from apt's message.
 fn missing(said: &str) -> Option<&str> {
     said.lines().find_map(|line| {
         let unknown = line.strip_prefix("E: Unable to locate package ");

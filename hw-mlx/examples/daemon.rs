@@ -1,17 +1,17 @@
-//! A daemon that looks after a ConnectX function: no RDMA, no DAT, one io_uring loop.
+//! A daemon that monitors a ConnectX function: no RDMA, no DAT, one io_uring loop.
 //!
-//! It opens the function, prints the firmware, what the device can do, its temperature, its port and its counters, and
-//! then sleeps in its ring until the function has an event, a client asks for the metrics, or a second has passed.
-//! Events of port, firmware pages and health are printed. A device that dies is closed and opened anew. The daemon ends
-//! once the system wants the function back.
+//! The daemon opens the function and prints its firmware version, capabilities, temperature, port and counters. It then
+//! sleeps in its ring until the function has an event, a client asks for the metrics, or a second has passed. Events of
+//! port, firmware pages and health are printed. If the device dies, the daemon closes it and opens it anew. The daemon
+//! ends once the system wants the function back.
 //!
 //! ```text
 //! cargo run -p hw-mlx --example daemon -- 0000:3b:00.2 /run/card.sock
 //! socat - UNIX:/run/card.sock
 //! ```
 //!
-//! `vfio-user:SOCKET` instead of the PCI address is a function that another process plays. A number behind the socket
-//! ends the daemon after so many turns.
+//! `vfio-user:SOCKET` instead of the PCI address opens a function that another process simulates. If a number follows
+//! the metrics socket, the daemon ends after that many iterations of its loop.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The daemon: the address of the function, the output, and the card while it is open.
+/// The daemon: the closure that opens the function, the output, and the card while it is open.
 pub struct Daemon<O, W> {
     open: O,
     out: W,
@@ -58,15 +58,16 @@ pub struct Daemon<O, W> {
     card: Option<Hca>,
     /// Time of the next reading of temperature and counters.
     due: Instant,
-    /// The two metrics. A virtual function may not read the temperature.
+    /// Temperature, the first of the two metrics. It is `None` if the device does not report it, as a virtual function
+    /// may not.
     degrees: Option<f64>,
     received_bytes: u64,
-    /// Pages that the firmware has, as last printed.
+    /// Number of pages that the firmware holds, as last printed.
     pages: u64,
 }
 
 impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
-    /// A daemon that has opened nothing yet.
+    /// Makes a daemon that has not opened the card yet.
     pub fn new(open: O, listener: UnixListener, out: W) -> Result<Self, Box<dyn Error>> {
         listener.set_nonblocking(true)?;
         Ok(Self {
@@ -83,8 +84,8 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         })
     }
 
-    /// Opens the card if it is not open, sleeps at most the given time, and does the work that is then due. Returns
-    /// false once the system wants the function back, for another driver.
+    /// Runs one iteration of the loop: opens the card if it is not open, sleeps at most for the given time, and does
+    /// the work that is then due. Returns false once the system wants the function back for another driver.
     pub fn turn(&mut self, patience: Duration) -> Result<bool, Box<dyn Error>> {
         if self.card.is_none()
             && let Err(error) = self.bring_up()
@@ -108,7 +109,8 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             }
             end = self.hear(&mut card)?;
             match end {
-                // Its memory is ours again. The next turn opens it, unless the system wants it back.
+                // Closing frees the card's memory. The next iteration opens the card again, unless the system wants it
+                // back.
                 Some(_) => drop(card.close()),
                 None => self.card = Some(card),
             }
@@ -117,7 +119,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         Ok(!matches!(end, Some(DeviceRequested)))
     }
 
-    /// Gives the card back.
+    /// Closes the card.
     pub fn close(mut self) -> Result<(), Box<dyn Error>> {
         self.card.take().map(Hca::close).transpose()?;
         Ok(())
@@ -153,7 +155,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         Ok(())
     }
 
-    /// Takes in temperature and counters.
+    /// Reads temperature and counters.
     fn look(&mut self, card: &mut Hca) -> Result<(), CmdError> {
         self.due = self.clock.now() + INTERVAL;
         let milli = card.millidegrees()?;
@@ -165,12 +167,12 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         Ok(())
     }
 
-    /// Prints the function's events. Returns the one after which it has to be closed.
+    /// Prints the function's events. Returns the event that requires the card to be closed, if there was one.
     fn hear(&mut self, card: &mut Hca) -> io::Result<Option<AsyncEvent>> {
         let mut end = None;
         while let Some(event) = card.next_async() {
             writeln!(self.out, "{event}")?;
-            // An unplugged device dies, too, after the request.
+            // A device that is being unplugged also dies, after the request. The request takes precedence.
             if matches!(event, DeviceDead { .. } | DeviceRequested) && end != Some(DeviceRequested)
             {
                 end = Some(event);
@@ -184,12 +186,13 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         Ok(end)
     }
 
-    /// Writes the metrics to a client that has connected: one in each turn, so that clients hold up no event.
+    /// Writes the metrics to a client that has connected. Each iteration serves one client, so that clients do not
+    /// delay events.
     fn answer(&mut self) {
         if let Ok((mut client, _)) = self.listener.accept() {
             let text = |at| format!("card_temperature_celsius {at}\n");
             let degrees = self.degrees.map_or(String::new(), text);
-            // A client that leaves before the answer does not want it.
+            // The client may have disconnected, in which case the write fails and nobody needs the metrics.
             let _gone = writeln!(
                 client,
                 "{degrees}card_received_bytes_total {}",

@@ -1,18 +1,18 @@
 //! Bring-up: from a reset function to one that carries traffic.
 //!
-//! The order is the device's, not ours: each step needs the one before (Linux `mlx5/core/main.c`
+//! The device dictates the order, because each step needs the one before (Linux `mlx5/core/main.c`
 //! `mlx5_function_enable`, `mlx5_function_open`; rdma-core `mlx5_vfio.c` `mlx5_vfio_setup_function`). In short:
 //! reset; wait until the firmware accepts commands; read the command queue's geometry, give it a page of memory and
 //! enable bus mastering; wait for the firmware to boot; enable, agree on the interface step, give boot pages; read
 //! and set capabilities; give init pages; initialize; read the capabilities that are in force; allocate a doorbell
-//! page; create event queues, the one for commands first, from which moment commands complete by interrupt; and
+//! page; create the event queues, beginning with the one for commands, after which commands complete by interrupt; and
 //! configure the port: MAC, RoCE, addresses.
 //!
 //! Not every command is essential. If the firmware refuses one that a function can do without,
-//! [`BringupReport::losses`] names what is lost; the table in `docs/generations.md` lists all of them.
+//! [`BringupReport::losses`] names the feature that is lost; the table in `docs/generations.md` lists all of them.
 //!
-//! [`Step`] names the steps, [`BringupReport`] tells how long each took. A step that fails ends the sequence, and
-//! dropping the function undoes the steps before it: bus mastering goes off before any memory is freed, and the next
+//! [`Step`] names the steps, and [`BringupReport`] has the duration of each. A step that fails ends the sequence, and
+//! dropping the function undoes the steps before it: bus mastering is disabled before any memory is freed, and the next
 //! open begins with a reset.
 
 mod firmware;
@@ -45,25 +45,25 @@ use mlx_prm::{
 };
 pub use record::Record;
 
-/// ACCESS_REG op_mod.
+/// `op_mod` values of ACCESS_REG.
 const WRITE: u32 = 0;
 const READ: u32 = 1;
-/// HOST_ENDIANNESS: little and big.
+/// Values of HOST_ENDIANNESS: little-endian and big-endian host.
 const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
-/// Event queue sizes, as far as the device supports them. Each is the number of events that may be waiting at once,
-/// since an overrun is fatal: commands and page requests; errors of any number of queues (Linux
-/// `MLX5_NUM_ASYNC_EQE`); one event for each armed completion queue (see [`Hca::completion_events`]).
+/// Event queue sizes, within the device's limits. Each is the number of events that may be pending at once, because an
+/// overrun is fatal: commands and page requests; errors of any number of queues (Linux `MLX5_NUM_ASYNC_EQE`); one event
+/// for each armed completion queue (see [`Hca::completion_events`]).
 const CONTROL_EVENTS: u32 = 32;
 const LOG_ASYNC_ENTRIES: u32 = 12;
-/// Completion queues that belong to no instance: QP1's and the Ethernet port's.
+/// Number of completion queues that belong to no instance: QP1's and the Ethernet port's.
 const SHARED_COMPLETIONS: u32 = 2;
 
 impl Hca {
     /// Resets a function and brings it up.
     ///
     /// # Errors
-    /// [`MlxError`]: the failed step, with its numbers. The function is stopped.
+    /// [`MlxError`]: the cause of the failed step, with its numbers. The function is then stopped.
     pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
         open(function, config)
     }
@@ -91,7 +91,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
             "a PCI device id this driver does not know; it is driven as a ConnectX"
         );
     }
-    // A virtual function may not write it (Linux asks `mlx5_core_is_pf`, by device id).
+    // A virtual function may not write this register (Linux checks `mlx5_core_is_pf`, by device ID).
     if !ids::is_virtual(hardware.device_id) {
         let told = tell_host_endianness(&mut control);
         if cfg!(target_endian = "little") {
@@ -112,7 +112,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     init_hca(&mut control, &offered, &config, &mut random)?;
     control.health.initialized();
     watch.done(Step::InitHca);
-    // Only Snabb asks for this stage, on physical functions.
+    // Besides this driver, only Snabb gives pages at this stage, on physical functions.
     let regular = give_pages(&mut control, PageStage::Regular);
     let regular = control.optional(
         "nothing: only this driver gives pages at this stage",
@@ -172,7 +172,8 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
         &uar,
     )?;
     watch.done(Step::AsyncEq);
-    // Completion queues name event queues that carry only completions (Linux `eq.c` `create_comp_eq`: an empty mask).
+    // Completion queues must name event queues that carry only completions (Linux `eq.c` `create_comp_eq`: an empty
+    // mask).
     add_eq(&mut control, SHARED_COMPLETIONS, 0, uar_index, &uar)?;
     let eq = make_eq(
         &mut control,
@@ -223,7 +224,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     Ok(Hca::new(Shared::new(control, gids, found), own))
 }
 
-/// Returns how long to wait for the firmware to return pages (Linux `lib/tout.c` `tout_query_dtor`).
+/// Returns how long to wait for the firmware to return a page (Linux `lib/tout.c` `tout_query_dtor`).
 fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
     let mut input = AccessRegIn::new();
     input
@@ -241,7 +242,7 @@ fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
 fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
     let supported = match control.exec(&QueryIssiIn::new()) {
         Ok(answer) => answer.supported_issi_dw0(),
-        // Old firmware knows only the first interface step sequence.
+        // Old firmware supports only the first interface step sequence.
         Err(error) if error.status() == Some(CmdStatus::BAD_OP) => {
             return Err(MlxError::NoIssi(error));
         }
@@ -287,7 +288,7 @@ fn init_hca(
 }
 
 fn tell_driver_version(control: &mut Control) -> Result<(), MlxError> {
-    // "OS,driver,version" as mlx5_core writes it; at most 64 bytes.
+    // The text has the form "OS,driver,version" as in mlx5_core; the field has 64 bytes.
     let text = concat!("Userspace,hw-mlx,", env!("CARGO_PKG_VERSION"));
     let mut input = SetDriverVersionIn::new();
     let field = input.driver_version_mut();
@@ -297,7 +298,7 @@ fn tell_driver_version(control: &mut Control) -> Result<(), MlxError> {
     Ok(())
 }
 
-/// Creates an event queue that all instances share.
+/// Creates an event queue that all instances use.
 fn add_eq(
     control: &mut Control,
     wanted: u32,
@@ -345,7 +346,7 @@ fn take_port(
     }
     let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
     enable_roce(control, caps, config.loopback)?;
-    // A virtual function may not switch its port.
+    // A virtual function may not change the state of its port.
     let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;
     let link_up = vport::link_is_up(control);
     let lost = "the link's state at start; assumed up";
@@ -361,7 +362,7 @@ fn take_port(
     })
 }
 
-/// Tells the e-switch our MAC, which all our addresses have, and checks that the vport has it.
+/// Sets our MAC, which all our addresses have, in the e-switch, and checks that the vport has it.
 ///
 /// A list that reads back differently is only reported: some firmware may not show a virtual function its own list.
 fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxError> {
@@ -386,7 +387,7 @@ fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxE
     Ok(())
 }
 
-/// Switches RoCE on; leaves the loopback fields out if the firmware does not accept them.
+/// Enables RoCE. If the firmware refuses the loopback fields, enables RoCE without them.
 fn enable_roce(control: &mut Control, caps: &Caps, loopback: bool) -> Result<(), MlxError> {
     let enabled = vport::enable_roce(control, caps, Some(loopback));
     let says_more = caps.general().disable_local_lb_uc() || caps.general().disable_local_lb_mc();

@@ -1,12 +1,12 @@
-//! Capabilities: those the device has, those we need, and those we switch on.
+//! Capabilities: those that the device has, those that we need, and those that we enable.
 //!
-//! The device describes itself in pages, each readable as a *maximum* (what could be switched on) and as a *current*
-//! value (what is switched on). A page beyond the general one is read only if the general one announces it. Settable
-//! capabilities are set once, before INIT_HCA, by writing back a full copy of the current page with our changes.
-//! Afterwards everything is read again, because counts and limits change with it.
+//! The device describes itself in pages. Each is readable as a *maximum* (capabilities that could be enabled) and as a
+//! *current* value (those that are enabled). A page beyond the general one is read only if the general one announces
+//! it. Settable capabilities are set once, before INIT_HCA, by writing back a full copy of the current page with our
+//! changes. Afterwards all pages are read again, because counts and limits change with the settings.
 //!
-//! We refuse a device that lacks a capability that nothing can replace (`missing`). The error names all of them at
-//! once, so that a person reads one message and not a series of them. Optional capabilities are used where present.
+//! We refuse a device that lacks a capability that nothing can replace (`missing`). The error names all missing ones at
+//! once, so that a person reads one message and not a series of them. Optional capabilities are used if present.
 //!
 //! [`Caps`] keeps the pages for access to single fields, and converts the numbers that the rest of the driver needs
 //! from logarithms to [`Limits`].
@@ -18,45 +18,46 @@ use crate::control::{Commands, Control};
 use crate::error::{CmdError, MissingCapability, MlxError, NotKept};
 use mlx_prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, QueryHcaCapIn, RoceCap, SetHcaCapIn};
 
-/// Bytes of a capability page.
+/// Length of a capability page in bytes.
 const PAGE_BYTES: usize = 0x1000;
 const PORT_ETHERNET: u32 = 1;
 const ROCE_VERSION_2: u32 = 1 << 2;
 const CHECKSUM_OFF: u32 = 0;
-/// `cmdif_checksum` value that makes the device check and sign (mlx5_ifc.h).
+/// Value of `cmdif_checksum` that makes the device check signatures of commands and sign its answers (mlx5_ifc.h).
 const CHECKSUM_ON: u32 = 3;
-/// Atomic results in host byte order.
+/// Value of `atomic_req_8B_endianness_mode` for atomic results in host byte order.
 const ATOMIC_HOST_ENDIAN: u32 = 1;
-/// Compare-and-swap and fetch-and-add (`MLX5_ATOMIC_OPS_CMP_SWAP`, `MLX5_ATOMIC_OPS_FETCH_ADD` in Linux).
+/// Mask of compare-and-swap and fetch-and-add (`MLX5_ATOMIC_OPS_CMP_SWAP`, `MLX5_ATOMIC_OPS_FETCH_ADD` in Linux).
 const ATOMIC_BASIC: u32 = 0b11;
-/// Sizes are a mask of powers of two.
+/// Bit for operands of 8 bytes in the mask of sizes, which are powers of two.
 const ATOMIC_OF_8_BYTES: u32 = 8;
-/// Bytes of a unit: entries of a WQE's data segment list and the like come in 16-byte units.
+/// Length in bytes of a segment: WQEs consist of 16-byte units.
 const SEGMENT_BYTES: u32 = 16;
-/// Bytes of a send WQE that the hardware builds fast, which is also rdma-core's bound (kernel `kib:main.c`).
+/// Limit on a send WQE in bytes: the hardware builds such WQEs fast, and rdma-core has the same limit (kernel
+/// `kib:main.c`).
 const SEND_WQE_BYTES: u32 = 512;
-/// Event queues we make: for commands, for errors, for completions of shared queues, and for completions of the first
-/// instance.
+/// Number of event queues we make: for commands, for errors, for completions of shared queues, and for completions of
+/// the first instance.
 const EVENT_QUEUES: u32 = 4;
-/// log2 of the minimum number of entries of the last two: fewer would overrun at a moderate load.
+/// log2 of the minimum number of entries of the last two event queues: fewer would overrun at a moderate load.
 const LOG_EQ_ENTRIES: u32 = 10;
-/// log2 of the minimum number of entries of our own largest queues, which are QP1's: its completion queue, and the
-/// longer one of its rings.
+/// log2 of the number of entries that our own largest queues need. These are QP1's completion queue, and the longer of
+/// QP1's two rings.
 pub(crate) const LEAST_LOG_CQ_ENTRIES: u32 = 10;
 pub(crate) const LEAST_LOG_QP_ENTRIES: u32 = 9;
-/// log2 of the smallest page of a key that works, whatever the device reports.
+/// log2 of the smallest page size of a key that works, whatever the device reports.
 const SMALLEST_MKEY_PAGE: u32 = 12;
-/// Control segment and remote address segment of an RC send WQE.
+/// Length in bytes of the control segment and the remote address segment of an RC send WQE.
 const SEND_WQE_HEADERS: u32 = 32;
 
-/// One capability page, as maximum and as current value.
+/// A capability page, as maximum and as current value.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
-    /// The capabilities that could be switched on.
+    /// Capabilities that could be enabled.
     pub max: T,
-    /// The capabilities that are switched on.
+    /// Capabilities that are enabled.
     pub current: T,
-    /// The whole current page; it begins with the structure.
+    /// Bytes of the whole current page, which begins with the structure.
     image: Vec<u8>,
 }
 
@@ -73,41 +74,41 @@ pub struct Caps {
 /// The device's limits, converted from logarithms to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u32,
-    /// WQE basic blocks of a send queue, entries of a receive queue.
+    /// Number of WQE basic blocks of a send queue, or of entries of a receive queue.
     pub qp_wqes: u32,
-    /// Bytes of a send WQE.
+    /// Length of a send WQE in bytes.
     pub send_wqe_bytes: u32,
-    /// Bytes of a receive WQE.
+    /// Length of a receive WQE in bytes.
     pub recv_wqe_bytes: u32,
-    /// Data segments of a send WQE with a remote address segment.
+    /// Number of data segments of a send WQE that has a remote address segment.
     pub send_segments: u32,
-    /// Data segments of a receive WQE.
+    /// Number of data segments of a receive WQE.
     pub recv_segments: u32,
-    /// Completion queues.
+    /// Number of completion queues.
     pub cqs: u32,
-    /// Entries of a completion queue.
+    /// Number of entries of a completion queue.
     pub cq_entries: u32,
-    /// Event queues.
+    /// Number of event queues.
     pub eqs: u32,
-    /// Memory keys.
+    /// Number of memory keys.
     pub mkeys: u32,
-    /// Bytes of a memory region; 2^63 if the device says more.
+    /// Length of a memory region in bytes; 2^63 if the device reports more.
     pub region_bytes: u64,
-    /// Shared receive queues (RMPs).
+    /// Number of shared receive queues (RMPs).
     pub srqs: u32,
-    /// Entries of a shared receive queue.
+    /// Number of entries of a shared receive queue.
     pub srq_entries: u32,
-    /// Protection domains.
+    /// Number of protection domains.
     pub pds: u32,
-    /// RDMA Reads and atomics a queue pair can have outstanding as target.
+    /// Number of RDMA Reads and atomics that a queue pair can have outstanding as responder.
     pub reads_in: u32,
-    /// RDMA Reads and atomics a queue pair can have outstanding as originator.
+    /// Number of RDMA Reads and atomics that a queue pair can have outstanding as requester.
     pub reads_out: u32,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub message_bytes: u64,
-    /// Entries of the RoCE address table.
+    /// Number of entries of the RoCE address table.
     pub gids: u32,
     /// log2 of the largest page an mkey's translation entries may have.
     pub log_max_mkey_page: u32,
@@ -115,7 +116,7 @@ pub struct Limits {
     pub log_min_mkey_page: u32,
     /// log2 of the smallest page in the page lists of queues.
     pub log_queue_page: u32,
-    /// Code of the time the device itself needs before it acknowledges, 4.096 us * 2^n.
+    /// Code n of the time that the device itself needs before it acknowledges: 4.096 us * 2^n.
     pub ack_delay: u8,
     /// Ticks of the time stamp clock per millisecond.
     pub clock_khz: u32,
@@ -142,7 +143,7 @@ impl Caps {
         self.atomic.as_ref().map(|page| &page.current)
     }
 
-    /// Returns the port for address table commands, which is needed only on functions with several ports.
+    /// Returns the port number for address table commands; `None` on functions with one port, which do not need it.
     pub(crate) fn port_number(&self) -> Option<u32> {
         (self.general().num_vhca_ports() > 0).then_some(1)
     }
@@ -152,7 +153,8 @@ impl Caps {
         &self.limits
     }
 
-    /// Returns the CQE version. CQEs name queues by the user index given at their creation (1) or by number (0).
+    /// Returns the CQE version. A CQE names its queue by the user index given at creation (version 1) or by its number
+    /// (version 0).
     pub fn cqe_version(&self) -> u32 {
         self.general().cqe_version()
     }
@@ -160,7 +162,7 @@ impl Caps {
     /// Returns the first UDP source port that we may choose for RoCE v2 packets; `None` if we may not choose it.
     pub fn udp_source_port(&self) -> Option<u16> {
         let roce = self.roce()?;
-        // The field has 16 bits.
+        // The field has 16 bits, so the conversion does not fail.
         roce.sw_r_roce_src_udp_port()
             .then(|| u16::try_from(roce.r_roce_min_src_udp_port()).unwrap_or(0xc000))
     }
@@ -223,7 +225,7 @@ impl Caps {
         })
     }
 
-    /// Switches on what we use, and returns the general page as it was set.
+    /// Enables the capabilities that we use. Returns the general page as it was set.
     ///
     /// # Errors
     /// The device refused to change an essential capability, or does not answer.
@@ -250,7 +252,7 @@ impl Caps {
         control
             .queue
             .check_signatures(wanted.cmdif_checksum() == CHECKSUM_ON);
-        // mlx5_core writes this page zeroed except for the mode, so firmware is known to accept that.
+        // mlx5_core writes this page with all bytes zero except the mode, so firmware is known to accept that.
         if let Some(atomic) = &self.atomic
             && atomic.max.supported_atomic_req_8B_endianness_mode_1()
             && atomic.current.atomic_req_8B_endianness_mode() != ATOMIC_HOST_ENDIAN
@@ -268,7 +270,7 @@ impl Caps {
         let late;
         let roce = match &self.roce {
             Some(page) => Some(page),
-            // RoCE was switched on just before.
+            // RoCE was enabled just before, so its page can be read only now.
             None if wanted.roce() => {
                 late = query_page::<RoceCap>(control, CapType::ROCE)?;
                 Some(&late)
@@ -287,7 +289,7 @@ impl Caps {
         Ok(wanted)
     }
 
-    /// Returns whether the general page already has all of `wanted` that we rely on.
+    /// Returns whether the general page already has all settings of `wanted` that we rely on.
     fn serves(&self, wanted: &CmdHcaCap) -> bool {
         let is = self.general();
         (is.log_uar_page_sz(), is.cmdif_checksum(), is.roce())
@@ -298,11 +300,11 @@ impl Caps {
             )
     }
 
-    /// Checks that the device has kept the settings that we rely on. Optional ones (limits, keys by name) are only
-    /// logged.
+    /// Checks that the device has kept the settings that we rely on. Differences in optional settings (limits, keys by
+    /// name) are only logged.
     ///
     /// # Errors
-    /// All settings that it did not keep.
+    /// All settings that the device did not keep.
     pub(crate) fn check_kept(&self, told: &CmdHcaCap) -> Result<(), MlxError> {
         let kept = self.general();
         let differing = |fields: &[(&'static str, u32, u32)]| -> Vec<NotKept> {
@@ -323,13 +325,13 @@ impl Caps {
             tracing::warn!("SET_HCA_CAP was not kept: {field}");
         }
         let broken = differing(&[
-            // Otherwise doorbells would be written to another page.
+            // With another page size, doorbells would be written to the wrong page.
             (
                 "log_uar_page_sz",
                 told.log_uar_page_sz(),
                 kept.log_uar_page_sz(),
             ),
-            // Otherwise answers would be unsigned, or commands refused.
+            // With another setting, answers would be unsigned, or commands refused.
             (
                 "cmdif_checksum",
                 told.cmdif_checksum(),
@@ -344,10 +346,10 @@ impl Caps {
         }
     }
 
-    /// Checks all capabilities we cannot do without.
+    /// Checks that the device has all capabilities we cannot do without.
     ///
     /// # Errors
-    /// The missing capabilities, all of them.
+    /// All capabilities that are missing.
     pub(crate) fn check(&self) -> Result<(), MlxError> {
         match missing(&self.general, self.roce()) {
             lacks if lacks.is_empty() => Ok(()),
@@ -356,8 +358,8 @@ impl Caps {
     }
 }
 
-/// Returns the capabilities we need and the device lacks. A RoCE page that cannot be read yet (RoCE is to be switched
-/// on) is checked the next time.
+/// Returns the capabilities that we need and the device lacks. If the RoCE page cannot be read yet, because RoCE is
+/// still to be enabled, it is checked by the next call.
 fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapability> {
     let mut lacks = Vec::new();
     let mut need = |holds: bool, name: &'static str, need: &str, have: String| {
@@ -463,7 +465,7 @@ fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapa
     lacks
 }
 
-/// Returns the general page we want: the current one, with the offered capabilities that we use.
+/// Returns the general page that we want to set: the current page, plus those offered capabilities that we use.
 fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
     let mut wanted = general.current.clone();
     let checksum = if config.command_checksums && general.max.cmdif_checksum() == CHECKSUM_ON {
@@ -472,7 +474,7 @@ fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
         CHECKSUM_OFF
     };
     wanted.set_cmdif_checksum(checksum);
-    // UAR pages are 4 KiB for us whatever the host's page size is: BARs are mapped by the byte.
+    // Our UAR pages have 4 KiB whatever the host's page size is, because BARs are mapped by the byte.
     wanted.set_log_uar_page_sz(0);
     wanted.set_mkey_by_name(general.max.mkey_by_name());
     if general.max.roce_rw_supported() {
@@ -520,7 +522,7 @@ fn set_page(
 
 /// Returns the structure at the beginning of a page.
 fn beginning<T: FromBytes>(page: &[u8]) -> T {
-    // PANIC: the structures have 0x100 bytes, a page 0x1000.
+    // PANIC: the structures have at most 0x100 bytes, and a page has 0x1000.
     match T::read_from_prefix(page) {
         Ok((value, _)) => value,
         Err(_) => panic!("a structure larger than {} bytes", page.len()),
@@ -530,7 +532,7 @@ fn beginning<T: FromBytes>(page: &[u8]) -> T {
 impl Limits {
     fn new(general: &CmdHcaCap, general_2: Option<&CmdHcaCap2>, roce: Option<&RoceCap>) -> Self {
         let send_wqe_bytes = general.max_wqe_sz_sq().min(SEND_WQE_BYTES);
-        // Without the second page, the value of every ConnectX: 5 bits of page size (PRM "mkey context").
+        // Without the second page, we use the value of every ConnectX: 5 bits of page size (PRM "mkey context").
         let log_max_mkey_page = match general_2.map(CmdHcaCap2::max_mkey_log_entity_size_mtt) {
             None | Some(0) => 31,
             Some(log) => log,
@@ -575,7 +577,7 @@ impl Limits {
     }
 }
 
-/// Returns 2^log, limited to 32 bits.
+/// Returns 2^log; the largest 32-bit number if that does not fit.
 fn two_to(log: u32) -> u32 {
     1u32.checked_shl(log).unwrap_or(u32::MAX)
 }
@@ -584,7 +586,7 @@ fn two_to(log: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Dwords of the general page a ConnectX-4 Lx reported as its maximum (QUERY_HCA_CAP op_mod 0 in
+    /// Dwords of the general page that a ConnectX-4 Lx reported as its maximum (QUERY_HCA_CAP op_mod 0 in
     /// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`).
     const CONNECTX4LX_MAX: [(usize, u32); 20] = [
         (0x10, 0x0f0f_0017),
@@ -608,13 +610,13 @@ mod tests {
         (0x7c, 0x800c_0e0a),
         (0x90, 0x1000_0008),
     ];
-    /// ... and those in which its current page (op_mod 1) differed.
+    /// Dwords of its current general page (op_mod 1) that differ from the maximum.
     const CONNECTX4LX_CURRENT: [(usize, u32); 3] = [
         (0x10, 0x0f0f_000e),
         (0x40, 0xc006_0c0e),
         (0x90, 0x1000_0000),
     ];
-    /// Its RoCE page.
+    /// Dwords of its RoCE page.
     const CONNECTX4LX_ROCE: [(usize, u32); 5] = [
         (0x00, 0x4000_0000),
         (0x10, 0x0007_0007),
@@ -658,7 +660,8 @@ mod tests {
         assert_eq!((limits.gids, limits.message_bytes), (256, 1 << 30));
     }
 
-    /// Linux `__mlx5_log_page_size_to_bitmap`: pages below 4 KiB do not work whatever the command interface takes.
+    /// Keys have no pages below 4 KiB, whatever the device reports, because smaller pages do not work (Linux
+    /// `__mlx5_log_page_size_to_bitmap`).
     #[test]
     fn keys_have_no_pages_below_4_kib() {
         for (said, used) in [(0, 12), (6, 12), (12, 12), (14, 14)] {
@@ -711,7 +714,7 @@ mod tests {
         let wanted = wanted_general(&connectx4lx(), &HcaConfig::new());
         assert_eq!(wanted.cmdif_checksum(), 0);
         assert_eq!(wanted.log_uar_page_sz(), 0);
-        // Everything else as it was.
+        // All other fields are unchanged.
         let mut restored = wanted.clone();
         restored.set_cmdif_checksum(connectx4lx().current.cmdif_checksum());
         assert_eq!(restored.as_bytes(), connectx4lx().current.as_bytes());

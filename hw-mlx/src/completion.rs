@@ -2,20 +2,20 @@
 //!
 //! An error CQE carries a *syndrome* (PRM "Completion With Error Syndromes"; the values are the verbs statuses in
 //! another order) and a *vendor syndrome* that refines it. A program needs a [`Status`]; a person needs a hint where
-//! to look. Each is one table in this file, and both list every byte, so that the meaning of an unknown code is
-//! chosen on purpose.
+//! to search for the cause. Each is one table in this file, and both list every byte value, so that the meaning of an
+//! unknown code is chosen on purpose.
 
 use rdma_types::Detail;
 
-/// The syndromes with names, as numbers (PRM "Completion With Error Syndromes").
+/// The syndromes that have names (PRM "Completion With Error Syndromes").
 pub mod syndrome {
-    /// The message does not fit: a receive buffer too small, or a Send over the message limit.
+    /// The message does not fit: the receive buffer is too short, or a Send exceeds the message limit.
     pub const LOCAL_LENGTH: u8 = 0x01;
     /// The queue pair or the WQE is malformed.
     pub const LOCAL_QP_OPERATION: u8 = 0x02;
     /// A local key, its range or its rights did not allow the access.
     pub const LOCAL_PROTECTION: u8 = 0x04;
-    /// Returned unexecuted because the queue pair is in the error state.
+    /// The request was returned unexecuted because the queue pair is in the error state.
     pub const FLUSHED: u8 = 0x05;
     /// A memory window bind failed.
     pub const WINDOW_BIND: u8 = 0x06;
@@ -23,7 +23,7 @@ pub mod syndrome {
     pub const BAD_RESPONSE: u8 = 0x10;
     /// The responder could not access its own memory.
     pub const LOCAL_ACCESS: u8 = 0x11;
-    /// The peer calls the request invalid.
+    /// The peer reported the request as invalid.
     pub const REMOTE_INVALID_REQUEST: u8 = 0x12;
     /// The peer's key, its range or its rights did not allow the access.
     pub const REMOTE_ACCESS: u8 = 0x13;
@@ -33,38 +33,38 @@ pub mod syndrome {
     pub const TRANSPORT_RETRY_EXCEEDED: u8 = 0x15;
     /// The peer had no receive buffer within the allowed retries.
     pub const RNR_RETRY_EXCEEDED: u8 = 0x16;
-    /// The peer gave the operation up.
+    /// The peer aborted the operation.
     pub const REMOTE_ABORTED: u8 = 0x22;
 }
 
 /// Result of a request or a receive, in the names of the PRM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Done.
+    /// The request or receive was executed.
     Success,
-    /// The message is longer than the receive it came to.
+    /// The message is longer than the receive that it consumed.
     LocalLength,
     /// The local queue pair is inconsistent.
     LocalQpOperation,
     /// A local key refused the access.
     LocalProtection,
-    /// Not attempted, or cut off, because the queue pair was in error.
+    /// The request or receive was not executed, or was interrupted, because the queue pair was in error.
     Flushed,
     /// A memory window was not bound.
     WindowBind,
     /// The peer's response was invalid.
     BadResponse,
-    /// A request of the peer reached memory that a local key does not allow.
+    /// A request of the peer addressed memory that a local key does not allow.
     LocalAccess,
     /// The peer refused the request as invalid.
     RemoteInvalidRequest,
-    /// A key of the peer's refused the access.
+    /// A key of the peer refused the access.
     RemoteAccess,
-    /// The peer failed while it carried the request out.
+    /// The peer failed while it executed the request.
     RemoteOperation,
-    /// The peer did not acknowledge.
+    /// The peer did not acknowledge within the allowed retries.
     TransportRetryExceeded,
-    /// The peer had no receive posted.
+    /// The peer had no receive posted within the allowed retries.
     RnrRetryExceeded,
     /// The peer aborted the operation.
     RemoteAborted,
@@ -73,8 +73,8 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status of an error CQE with this syndrome. Never [`Status::Success`]: the entry is an error entry whatever
-    /// its syndrome says.
+    /// Returns the status of an error CQE with this syndrome. It is never [`Status::Success`], because the entry is an
+    /// error entry regardless of its syndrome.
     #[must_use]
     pub const fn of_syndrome(code: u8) -> Self {
         match code {
@@ -96,31 +96,31 @@ impl Status {
     }
 }
 
-/// A finished request or receive.
+/// The completion of a request or receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The cookie given at the post, unchanged.
+    /// Cookie that the caller gave at the post, unchanged.
     pub cookie: u64,
-    /// Status.
+    /// Result of the request or receive.
     pub status: Status,
-    /// Bytes transferred; meaningless unless `status` is success.
+    /// Number of bytes transferred; meaningless unless `status` is success.
     pub transferred: u64,
     /// True for requests of the send queue; false for receives.
     pub request: bool,
     /// True for a bind of a memory window.
     pub bind: bool,
-    /// True for a request of the queue pair's own ([`Qp::post_own`](crate::qp::Qp::post_own)).
+    /// True for a request that the queue pair posted for itself ([`Qp::post_own`](crate::qp::Qp::post_own)).
     pub own: bool,
-    /// [`RequestFlags::unsignalled`](rdma_types::RequestFlags::unsignalled), as given at the post.
+    /// Value of [`RequestFlags::unsignalled`](rdma_types::RequestFlags::unsignalled) at the post.
     pub unsignalled: bool,
-    /// Receives: the peer's Send carried the solicited bit.
+    /// True for a receive if the peer's Send carried the solicited bit.
     pub solicited: bool,
     /// The device's error codes, or the data that came with a message.
     pub detail: Detail,
 }
 
 impl Completion {
-    /// Returns the completion of a request or receive that was cut off and that the device will not report.
+    /// Returns the completion of a request or receive that was interrupted and that the device will not report.
     #[must_use]
     pub(crate) const fn flushed(cookie: u64, request: bool, unsignalled: bool) -> Self {
         Self {
@@ -137,9 +137,9 @@ impl Completion {
     }
 }
 
-/// Explains an error CQE to a person, and says where to look first.
+/// Explains an error CQE to a person, and names the first thing to check.
 ///
-/// The vendor syndrome has no public list; the pairs that public reports explain have their own row.
+/// The vendor syndrome has no public list. Those that public reports explain have a row of their own.
 #[must_use]
 pub const fn explain(code: u8, vendor: u8) -> &'static str {
     match (code, vendor) {

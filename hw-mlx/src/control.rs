@@ -1,27 +1,27 @@
-//! Command execution: one command at a time for the caller, everything at once for the device.
+//! Command execution: a caller executes one command at a time, while the device may execute many.
 //!
 //! A caller that waits for an answer must also handle events: the firmware may hold the command until it gets pages,
-//! and asks for them by event. So waiting *is* serving: drain the event queues, hand finished commands to their
-//! tickets, answer page requests on the reserved slot, check the device's health, sleep until the next interrupt or
-//! the next of these deadlines, and repeat.
+//! and requests them by an event. So a waiting caller drains the event queues, stores the answers of finished
+//! commands, answers page requests on the reserved slot, checks the device's health, sleeps until the next interrupt or
+//! the next deadline, and repeats.
 //!
-//! Before the command event queue exists, and after it is gone, the ownership bits are polled instead. Polling also
-//! remains as a fallback: before a command is given up, its entry is checked once more, because an interrupt may have
-//! been lost and the answer may be there.
+//! Before the command event queue exists, and after it is destroyed, the ownership bits are polled instead. Polling
+//! also remains as a fallback: before a command is given up, its entry is checked once more, because the answer may be
+//! there and its interrupt lost.
 //!
 //! Every wait is bounded by the command's time limit on the function's clock.
 //!
-//! Several instances may wait at once, each in a thread of its own, and none holds the shared lock while it sleeps.
-//! An [`Exchange`] is a command on its way; [`Control::advance`] takes it as far as it goes without waiting, and its
-//! owner sleeps where there is no progress. An awake instance handles events for all, and wakes the instances whose
-//! answers or events it took in ([`Listeners::wake`]).
+//! Several instances may wait at once, each in a thread of its own, and none holds the common lock while it sleeps.
+//! An [`Exchange`] is a command in progress; [`Control::advance`] executes it as far as possible without waiting, and
+//! its owner sleeps if there is no progress. An awake instance handles events for all instances, and wakes those whose
+//! answers or events it has read ([`Listeners::wake`]).
 //!
-//! Commands that end the device's use of memory ([`ends_access`]) must be answered. If one is not, the memory that
-//! the device still reaches is unknown, and no later event would tell it. Then bus mastering is switched off, and the
-//! device is dead. If the device *refuses* such a command, nothing has changed, and the caller goes on from there.
+//! Commands that end the device's use of memory ([`ends_access`]) must be answered. If one is not, nobody knows which
+//! memory the device still accesses, and no later event reports it. Then bus mastering is disabled, and the device
+//! counts as dead. If the device *refuses* such a command, nothing has changed, and the caller continues from there.
 //!
-//! When the device dies, bus mastering is switched off first: from that moment its memory is ours again. Commands
-//! then fail without being sent, except those that destroy: they succeed, so that the owners of objects can unwind
+//! When the device dies, bus mastering is disabled first: from then on its memory is ours again. Commands then fail
+//! without being sent. Only commands that destroy objects succeed, so that the owners of the objects can unwind
 //! (mlx5_core does the same, `cmd.c` `mlx5_internal_err_ret_value`).
 
 use std::sync::Arc;
@@ -41,24 +41,24 @@ use crate::pages::Pages;
 use crate::report::Loss;
 use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 
-/// First and longest pause between two reads of an ownership bit.
+/// Shortest and longest pause between two reads of an ownership bit; the first pause is the shortest.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Time that a device whose life is in doubt has to answer a command that does nothing.
+/// Time limit for a device that may be dead to answer a NOP command.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
-/// A probe of a device that looks dead.
+/// A pending test of a device that may be dead.
 pub(crate) struct Doubt {
-    /// The command; `None` if there was no free slot.
+    /// Ticket of the NOP command; `None` if there was no free slot.
     ticket: Option<Ticket>,
-    /// Time at which the device counts as dead.
+    /// Time at which the device counts as dead if it has not answered.
     until: Instant,
 }
 
 /// A sender of commands: a function during bring-up, or an instance of one.
 pub(crate) trait Commands {
-    /// Sends a whole message and waits for the answer, `out_bytes` of it.
+    /// Sends a whole message and waits for the first `out_bytes` bytes of the answer.
     fn exec_message(
         &mut self,
         class: SlotClass,
@@ -94,7 +94,7 @@ pub(crate) trait Commands {
     }
 }
 
-/// Waits for a command inside a span of the log, which reports the result.
+/// Runs `wait`, which waits for a command, inside a tracing span that records the result.
 pub(crate) fn in_span<T>(
     function: &str,
     instance: Option<usize>,
@@ -118,18 +118,18 @@ pub(crate) fn in_span<T>(
     answer
 }
 
-/// A command on its way from input to answer.
+/// A command in progress, from its input to its answer.
 pub(crate) struct Exchange<'a> {
     class: SlotClass,
     input: &'a [u8],
     out_bytes: usize,
     begun: Instant,
-    /// Deadline of the current wait: for a slot, then for the answer.
+    /// Deadline of the current wait: first for a slot, then for the answer.
     limit: Instant,
-    /// Deadline of all commands of the owner together, if they have one limit.
+    /// Common deadline of all commands of the owner, if they have one.
     over_at: Option<Instant>,
     ticket: Option<Ticket>,
-    /// The instance that waits for the answer, by number.
+    /// Number of the instance that waits for the answer.
     owner: Option<usize>,
     pause: Duration,
 }
@@ -149,7 +149,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Makes an exchange for a command that was posted before.
+    /// Makes an exchange for a command that was already posted.
     pub(crate) fn posted(ticket: Ticket, out_bytes: usize) -> Self {
         Self {
             ticket: Some(ticket),
@@ -170,7 +170,7 @@ impl<'a> Exchange<'a> {
             .map_or_else(|| opcode_of(self.input), |ticket| ticket.opcode())
     }
 
-    /// Ends the exchange because its owner no longer waits.
+    /// Gives the command up, because its owner no longer waits.
     pub(crate) fn leave(&mut self, control: &mut Control) {
         if let Some(ticket) = self.ticket.take() {
             let now = control.now();
@@ -178,7 +178,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Returns until when the owner may sleep if there is no progress.
+    /// Returns the time until which the owner may sleep if there is no progress.
     pub(crate) const fn until(&self) -> Instant {
         self.limit
     }
@@ -190,58 +190,59 @@ pub(crate) struct Control {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) arena: DmaArena,
     pub(crate) registers: Block<InitSegment>,
-    /// The device's vectors, then the system's notices about the function.
+    /// Eventfds of the device's vectors, then those of the system's notices about the function.
     pub(crate) interrupts: Vec<Interrupt>,
-    /// Number of the device's vectors.
+    /// Number of the device's interrupt vectors.
     pub(crate) vectors: usize,
     pub(crate) queue: CommandQueue,
     pub(crate) pages: Pages,
     pub(crate) health: Health,
-    /// The instances.
+    /// Instances of the function, with their events.
     pub(crate) listeners: Listeners,
-    /// Completion queues named by events of the shared event queues.
+    /// Numbers of completion queues that events of the shared event queues have named.
     pub(crate) completions: Completions,
     pub(crate) objects: Objects,
-    /// Event queues that all instances share, the one that carries command completions first.
+    /// Event queues that all instances use; the first one carries command completions.
     pub(crate) eqs: Vec<Eq>,
-    /// Parts of ended instances, for later ones.
+    /// Parts of instances that have ended, for reuse by later ones.
     pub(crate) spare: Vec<Parts>,
-    /// Rings that the device may still write although they are no longer read.
+    /// Rings that are no longer read but that the device may still write.
     pub(crate) orphaned_rings: Vec<Ring>,
-    /// True if answers come by event.
+    /// True if the device reports answers by events; otherwise the entries are polled.
     pub(crate) event_mode: bool,
     /// True if the last instance has ended or is ending: no other can be made.
     pub(crate) closed: bool,
-    /// True if the system has said that it wants the function back.
+    /// True once the system has requested the function back.
     pub(crate) requested: bool,
-    /// True if the link is up, as far as events have told.
+    /// True if the link is up according to the last event.
     pub(crate) link_up: bool,
     /// True if an instance waits for a command slot.
     pub(crate) wanting: bool,
-    /// True if the health counter is expected to move.
+    /// True if the health counter is expected to advance.
     pub(crate) watch_health: bool,
-    /// Counter set of our queue pairs, if the device has counter sets.
+    /// Number of the counter set of our queue pairs, if the device has counter sets.
     pub(crate) counter_set: Option<u32>,
     /// Optional features that the firmware refused during bring-up.
     pub(crate) losses: Vec<Loss>,
-    /// A command whose answer shows whether a device in doubt is alive.
+    /// Pending NOP command whose answer shows whether the device is alive.
     pub(crate) doubt: Option<Doubt>,
-    /// True if the function is that of the adapter's own processor, which commands about it have to state.
+    /// True if the function is that of the adapter's own processor. Commands about the function must then say so.
     pub(crate) embedded_cpu: bool,
-    /// Time without a returned page after which the firmware is given up while it holds some.
+    /// Time limit for the firmware to return the next page, while it still holds some.
     pub(crate) reclaim_limit: Duration,
     pub(crate) timeout: Duration,
-    /// Deadline of all commands together, if they have one limit ([`Control::one_limit`]).
+    /// Common deadline of all commands, if they have one ([`Control::one_limit`]).
     pub(crate) over_at: Option<Instant>,
-    /// True while the device may reach memory.
+    /// True while the device may access memory.
     pub(crate) bus_master: bool,
-    /// True if we have stopped the device. Its queue pairs still exist, and the function is reset in the end. It is
-    /// not reset earlier: doorbells of requests posted until then would reach a function that is just coming up.
+    /// True if we have stopped the device. Its queue pairs still exist, and the function is reset on drop. It is not
+    /// reset earlier, because doorbells of requests that are posted until then would reach a function that is being
+    /// reset.
     pub(crate) stopped: bool,
 }
 
 impl Commands for Control {
-    /// Used in bring-up and teardown, when there is no instance.
+    /// Executes a command during bring-up and teardown, when there is no instance.
     fn exec_message(
         &mut self,
         class: SlotClass,
@@ -263,10 +264,10 @@ impl Commands for Control {
 }
 
 impl Control {
-    /// Accepts the refusal of a command that is not essential: records the loss, and returns `None`.
+    /// Turns the refusal of a command that is not essential into `None`, and records the loss.
     ///
     /// # Errors
-    /// Anything but a refusal.
+    /// Any error that is not a refusal.
     pub(crate) fn optional<T, E: Into<MlxError>>(
         &mut self,
         lost: &'static str,
@@ -281,7 +282,7 @@ impl Control {
         }
     }
 
-    /// Records that the function does without a feature. A repeated refusal is logged once.
+    /// Records that the function lacks a feature. The same loss is recorded and logged only once.
     pub(crate) fn lose(&mut self, lost: &'static str, why: String) {
         let loss = Loss { why, lost };
         if self.losses.contains(&loss) {
@@ -311,8 +312,8 @@ impl Control {
         }
     }
 
-    /// Takes a command as far as it goes without waiting. `None`: no progress; its owner may sleep until
-    /// [`Exchange::until`].
+    /// Executes a command as far as possible without waiting. Returns `None` if there is no progress; the owner may
+    /// then sleep until [`Exchange::until`].
     pub(crate) fn advance(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -353,7 +354,7 @@ impl Control {
         })
     }
 
-    /// Posts a command if there is a slot for it; else returns `None`.
+    /// Posts a command. Returns `None` if there is no free slot yet.
     pub(crate) fn post(&mut self, exchange: &mut Exchange<'_>) -> Option<Result<Ticket, CmdError>> {
         let opcode = exchange.opcode();
         loop {
@@ -389,18 +390,19 @@ impl Control {
         }
     }
 
-    /// While on, all commands together have the time limit of one. When it expires, the device is stopped.
+    /// Enables or disables a common time limit: while enabled, all commands together have the time limit of one
+    /// command. When it expires, the device is stopped.
     pub(crate) fn one_limit(&mut self, on: bool) {
         let at = self.one_limit_from_now();
         self.over_at = on.then(|| self.over_at.unwrap_or(at));
     }
 
-    /// Returns the deadline for commands that together have the time limit of one.
+    /// Returns the common deadline for commands that together have the time limit of one.
     pub(crate) fn one_limit_from_now(&self) -> Instant {
         self.now() + self.timeout
     }
 
-    /// Stops the device if the time limit of all commands together has expired.
+    /// Stops the device if the common deadline has passed. Returns whether it has.
     fn is_over(&mut self, over_at: Option<Instant>) -> bool {
         let over = over_at.is_some_and(|at| self.now() >= at);
         if over {
@@ -411,14 +413,14 @@ impl Control {
         over
     }
 
-    /// Returns the deadline for the answer of a command that begins now.
+    /// Returns the deadline for the answer of a command that is posted now.
     fn limit(&self, over_at: Option<Instant>) -> Instant {
         let one = self.now() + self.timeout;
         over_at.map_or(one, |over| over.min(one))
     }
 
-    /// Returns the answer to a posted command, if it is there. If the device died meanwhile, the answer is that
-    /// error.
+    /// Returns the answer to a posted command, if it has been read. If the device has died meanwhile, returns the
+    /// outcome for a dead device.
     pub(crate) fn answer(
         &mut self,
         ticket: Ticket,
@@ -441,7 +443,8 @@ impl Control {
         )
     }
 
-    /// Returns the answer of a command whose time is over: it may be there all the same, its interrupt lost.
+    /// Gives up a command whose time limit has expired. Returns the answer if it is there and only its interrupt was
+    /// lost.
     fn give_up(&mut self, ticket: Ticket, out_bytes: usize) -> Result<Vec<u8>, CmdError> {
         self.queue.harvest_all();
         self.listeners.answered(u32::MAX);
@@ -465,12 +468,12 @@ impl Control {
         })
     }
 
-    /// Sleeps once for a command, when there is no instance.
+    /// Sleeps once while waiting for a command; used if there is no instance.
     fn rest(&mut self, exchange: &mut Exchange<'_>) {
         if self.event_mode {
             self.sleep(exchange.limit);
         } else {
-            // The caller polls: the sensors that show that no answer will come are read too.
+            // There are no events, so the sensors that show a dead device are read in every iteration.
             self.look_after_health(true);
             let until = exchange.limit.min(self.now() + exchange.pause);
             self.clock.wait(&[], until);
@@ -493,7 +496,7 @@ impl Control {
         }
     }
 
-    /// Acts on the system's notices about the function.
+    /// Handles the system's notices about the function.
     pub(crate) fn hear(&mut self) {
         match self.health.hear() {
             Some(Heard::Death) => self.mark_dead(),
@@ -502,7 +505,8 @@ impl Control {
                     function = self.function.name(),
                     "the system wants the function back"
                 );
-                // Each notice is given once; an eventfd that is signalled again would only keep waits from sleeping.
+                // `health.hear` has removed the notice, because an eventfd that is signalled again would only keep
+                // waits from sleeping.
                 self.interrupts.truncate(self.vectors);
                 self.interrupts.extend(self.health.notices().cloned());
                 self.requested = true;
@@ -512,7 +516,7 @@ impl Control {
         }
     }
 
-    /// Polls the device's health if that is due; if `now`, reads the sensors without history in any case.
+    /// Polls the device's health if that is due. If `now` is set, reads only the sensors that need no history, at once.
     pub(crate) fn look_after_health(&mut self, now: bool) {
         let verdict = if now {
             if self.health.check() {
@@ -537,14 +541,14 @@ impl Control {
         }
     }
 
-    /// Sends a command that does nothing; [`Control::settle_doubt`] evaluates the result. Does not wait, since the
-    /// caller may be waiting for something else.
+    /// Sends a NOP command, unless one is pending; [`Control::settle_doubt`] evaluates the result. Does not wait,
+    /// because the caller may be waiting for another command.
     fn ask_for_a_sign_of_life(&mut self) {
         if self.doubt.is_some() {
             return self.settle_doubt();
         }
         let now = self.now();
-        // Without a free slot, the pending commands' answers are signs of life themselves.
+        // If there is no free slot, the answers of the pending commands show whether the device is alive.
         let ticket = self
             .queue
             .submit(
@@ -578,7 +582,7 @@ impl Control {
         }
     }
 
-    /// Marks the device as dead and keeps it from reaching memory.
+    /// Logs and reports the death of the device, and disables its bus mastering.
     fn mark_dead(&mut self) {
         let Some(cause) = self.health.dead() else {
             return;
@@ -588,7 +592,8 @@ impl Control {
         self.tell(AsyncEvent::DeviceDead { cause });
     }
 
-    /// Ends the device's use of memory, even if it does not answer; it is dead from now on.
+    /// Stops the device, even if it does not answer, so that it no longer accesses memory. It counts as dead from then
+    /// on.
     pub(crate) fn stop(&mut self, cause: DeadCause) {
         let died_before = self.health.dead().is_some();
         self.stopped = true;
@@ -605,7 +610,7 @@ impl Control {
         }
     }
 
-    /// Switches bus mastering off and resets the function: its queue pairs stop answering.
+    /// Disables bus mastering and resets the function, so that its queue pairs stop answering.
     fn cut_off(&mut self) {
         match self.function.stop() {
             Ok(()) => self.bus_master = false,
@@ -615,7 +620,8 @@ impl Control {
         }
     }
 
-    /// Switches bus mastering off. A function that is gone cannot be written to, and cannot reach memory either.
+    /// Disables bus mastering. On a function that has left the bus this fails, but such a function cannot access memory
+    /// either.
     pub(crate) fn stop_dma(&mut self) {
         match self.function.set_bus_master(false) {
             Ok(()) => self.bus_master = false,
@@ -625,9 +631,10 @@ impl Control {
         }
     }
 
-    /// Drains the event queues (or checks the command entries, where there are none) and answers page requests.
-    /// Returns true if there was anything. Wakes the instances concerned. For events of shared queues that is `here`
-    /// alone, an instance that handles them next; without one, because a command is waited for, all instances.
+    /// Drains the event queues, or checks the command entries if there are no event queues, and answers page requests.
+    /// Returns true if there was anything to do. Wakes the instances concerned. Events of shared completion queues
+    /// concern only `here`, an instance that handles them next. If `here` is `None`, because the caller waits for a
+    /// command, they concern all instances.
     pub(crate) fn serve(&mut self, here: Option<usize>) -> bool {
         if self.health.dead().is_some() {
             return false;
@@ -635,7 +642,7 @@ impl Control {
         let (mut handled, mut for_all) = (false, false);
         if self.event_mode {
             for eq in &mut self.eqs {
-                // A ring holds no more; entries that the device writes meanwhile wait for the next turn.
+                // A ring holds no more entries. Those that the device writes meanwhile are handled by the next call.
                 for _ in 0..eq.entries() {
                     let Some(eqe) = eq.poll() else { break };
                     handled = true;
@@ -645,7 +652,7 @@ impl Control {
                             self.listeners.answered(vector);
                         }
                         Meaning::Pages(request) => self.pages.request(request),
-                        // A shared queue: the first instance to look takes it.
+                        // The queue is shared, so the first instance that polls handles the event.
                         Meaning::Completion(cqn) => {
                             let kept = self.completions.note(cqn);
                             if let Some(inbox) = here.and_then(|here| self.listeners.inbox(here)) {
@@ -707,14 +714,14 @@ impl Control {
         }
     }
 
-    /// Passes an event to every instance, and wakes those that sleep.
+    /// Adds an event to the recorder and to the queue of every instance, and wakes the sleeping instances.
     pub(crate) fn tell(&mut self, event: AsyncEvent) {
         self.queue.recorder().event(self.now(), &event);
         self.listeners.tell(event);
         self.listeners.wake();
     }
 
-    /// Returns the next event of an instance. An instance that has lost some gets those it must not miss.
+    /// Returns the next event of an instance. After a loss of events, adds again those that an instance must not miss.
     pub(crate) fn next_event(&mut self, number: usize) -> Option<AsyncEvent> {
         let inbox = self.listeners.inbox(number)?;
         let event = inbox.pop();
@@ -729,16 +736,16 @@ impl Control {
         event
     }
 
-    /// Returns the completion vector with the fewest instances.
+    /// Returns the completion vector that the fewest instances use.
     pub(crate) fn quietest_vector(&self) -> usize {
         (usize::from(self.vectors > 1)..self.vectors)
             .min_by_key(|vector| self.listeners.on_vector(*vector))
             .unwrap_or(0)
     }
 
-    /// Returns the answer of a command on a dead device. Destroying succeeds, because the object's memory is out of
-    /// the device's reach. If it may not be (bus mastering could not be switched off, and the function is still
-    /// there), the error stands and the memory is kept.
+    /// Returns the answer of a command on a dead device. Commands that destroy objects succeed, because the device can
+    /// no longer access the object's memory. They fail if it still may, because bus mastering could not be disabled and
+    /// the function is still on the bus; the memory is then kept.
     fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
         let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
         let unwinds = out_of_reach && (ends_access(opcode) || STOPS.contains(&opcode));
@@ -750,15 +757,15 @@ impl Control {
 }
 
 impl Drop for Control {
-    /// The memory about to be freed must not be written any more.
+    /// Stops the device, because it must not write to the memory that is freed next.
     fn drop(&mut self) {
         if !self.bus_master && !self.stopped {
             return;
         }
-        // The function was not torn down: its queue pairs would go on answering their peers.
+        // The function was not torn down, so its queue pairs would continue to answer their peers.
         self.cut_off();
         if self.bus_master && self.function.lost().is_none() {
-            // The device could not be stopped: the arena stays mapped and its memory is never used again.
+            // The device could not be stopped, so the arena stays mapped and its memory is never used again.
             tracing::error!(
                 function = self.function.name(),
                 "the device cannot be stopped; its memory is leaked"
@@ -768,25 +775,25 @@ impl Drop for Control {
     }
 }
 
-/// Commands that give the function back, which are not sent to a dead device.
+/// Opcodes of the commands that release the function; they succeed on a dead device without being sent.
 const STOPS: [Opcode; 3] = [
     Opcode::TEARDOWN_HCA,
     Opcode::DISABLE_HCA,
     Opcode::MANAGE_PAGES,
 ];
 
-/// Returns whether a command ends the device's use of memory, or of something that leads to memory.
+/// Returns whether a command ends the device's use of memory, or of an object that refers to memory.
 fn ends_access(opcode: Opcode) -> bool {
     Objects::destroys(opcode) || [Opcode::TO_ERR_QP, Opcode::TO_RST_QP].contains(&opcode)
 }
 
-/// Number of objects of each kind, counted by the commands that create and destroy them.
+/// Number of existing objects of each kind, counted by the commands that create and destroy them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
     alive: [i64; KINDS.len()],
 }
 
-/// Kind of object, and the commands that create and destroy it.
+/// Kinds of objects, each with the commands that create and destroy it.
 const KINDS: [(&str, Opcode, Opcode); 18] = [
     ("mkey", Opcode::CREATE_MKEY, Opcode::DESTROY_MKEY),
     ("EQ", Opcode::CREATE_EQ, Opcode::DESTROY_EQ),
@@ -843,7 +850,7 @@ impl Objects {
         KINDS.iter().any(|(_, _, destroys)| *destroys == opcode)
     }
 
-    /// Returns the kinds with more objects than `expected`, and how many more.
+    /// Returns the kinds whose number of objects differs from `expected`, with the difference.
     pub(crate) fn left_besides(
         &self,
         expected: &[(&'static str, usize)],
@@ -863,7 +870,7 @@ impl Objects {
     }
 }
 
-/// Returns a command as bytes: the fixed part with its opcode, then the tail.
+/// Returns a command as bytes: the fixed part with its opcode, then `tail`.
 pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
     let mut bytes = input.as_bytes().to_vec();
     bytes[..2].copy_from_slice(&C::OPCODE.0.to_be_bytes());
@@ -871,7 +878,7 @@ pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the first two bytes of a message.
+/// Returns the opcode of a message, which is in its first two bytes.
 pub(crate) fn opcode_of(input: &[u8]) -> Opcode {
     Opcode(
         input
@@ -885,8 +892,8 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Splits an answer into its fixed part and the rest. The answer has the length we asked for, whatever the device
-/// wrote.
+/// Splits an answer into its fixed part and the rest. The answer has the requested length, regardless of how much the
+/// device wrote.
 pub(crate) fn typed<C: Command>(answer: &[u8]) -> Result<(C::Out, &[u8]), CmdError> {
     C::Out::read_from_prefix(answer).map_err(|_| CmdError::ShortAnswer {
         opcode: C::OPCODE,

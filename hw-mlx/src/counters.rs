@@ -1,8 +1,8 @@
 //! The device's counters: the counter set of our queue pairs, the vport, the port.
 //!
 //! Fields have the names of `rdma statistic` (`hw_counters` of Linux mlx5_ib, `counters.c`) and of `ethtool -S`
-//! (mlx5e, `en_stats.c`). A device without the counters and one that refuses to report them are treated alike:
-//! `None`, never an error.
+//! (mlx5e, `en_stats.c`). If a device lacks the counters, or refuses to report them, the result is `None`, never an
+//! error.
 
 use crate::caps::Caps;
 use crate::control::Commands;
@@ -15,18 +15,18 @@ use mlx_prm::{
 };
 use zerocopy::FromBytes;
 
-/// Priorities of an Ethernet port.
+/// Number of priorities of an Ethernet port.
 pub const PRIORITIES: usize = 8;
 
 /// Counters of a function at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {
-    /// The counter set of our queue pairs, those of all instances.
+    /// Counter set that the queue pairs of all our instances use.
     pub queue: Option<QueueCounters>,
-    /// The function's own port of the e-switch.
+    /// Counters of the vport, which is the function's port of the e-switch.
     pub vport: Option<VportCounters>,
-    /// The card's port, whose counters include the frames of all its functions.
+    /// Counters of the card's port, which include the frames of all functions of the card.
     pub port: Option<PortCounters>,
     /// The port's counters by priority (IEEE 802.1Q PCP).
     pub priorities: Option<[PriorityTraffic; PRIORITIES]>,
@@ -35,7 +35,7 @@ pub struct DeviceCounters {
 macro_rules! queue_counters {
     ($($(#[$doc:meta])* $name:ident: $group:ident;)*) => {
         /// Counters of a counter set (PRM "QUERY_Q_COUNTER"), under the names of `rdma statistic`. Each has 32 bits
-        /// in the device, and wraps to 0. `None`: the device does not have it.
+        /// in the device, and wraps to 0. A counter is `None` if the device does not have it.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct QueueCounters {
@@ -60,7 +60,7 @@ macro_rules! queue_counters {
     };
 }
 
-/// Groups of counters, each announced by a capability (Linux `mlx5_ib_fill_counters`).
+/// Groups of counters. A capability announces each group (Linux `mlx5_ib_fill_counters`).
 #[derive(Clone, Copy)]
 enum Group {
     Basic,
@@ -83,25 +83,25 @@ impl Group {
 }
 
 queue_counters! {
-    /// RDMA Writes of peers.
+    /// RDMA Write requests received from peers.
     rx_write_requests: Basic;
-    /// RDMA Reads of peers.
+    /// RDMA Read requests received from peers.
     rx_read_requests: Basic;
-    /// Atomic operations of peers.
+    /// Atomic requests received from peers.
     rx_atomic_requests: Basic;
     /// Packets that found no receive posted, each repetition included.
     out_of_buffer: Basic;
-    /// Request packets that arrived before an earlier one: a packet was lost on the way here.
+    /// Request packets that arrived out of sequence, because an earlier packet was lost on the way here.
     out_of_sequence: OutOfSequence;
-    /// Request packets that had been executed before.
+    /// Request packets that had already been executed.
     duplicate_request: Retransmission;
-    /// Times that the peer had no receive posted, while a retry was left.
+    /// Times that the peer had no receive posted and a retry was left.
     rnr_nak_retry_err: Retransmission;
-    /// Times that the peer missed a packet of ours, while a retry was left.
+    /// Times that the peer reported a missing packet of ours and a retry was left.
     packet_seq_err: Retransmission;
-    /// Times that an answer showed an earlier one to be lost, while a retry was left.
+    /// Times that a response showed that an earlier one was lost and a retry was left.
     implied_nak_seq_err: Retransmission;
-    /// Times that no acknowledgement came in time, while a retry was left.
+    /// Times that no acknowledgement arrived in time and a retry was left.
     local_ack_timeout_err: Retransmission;
     /// Receives that were too short for the message.
     resp_local_length_error: Error;
@@ -111,9 +111,9 @@ queue_counters! {
     req_cqe_error: Error;
     /// Requests that the peer found invalid.
     req_remote_invalid_request: Error;
-    /// Requests for memory that the peer did not grant.
+    /// Requests that failed because the peer did not allow the memory access.
     req_remote_access_errors: Error;
-    /// Requests of peers for memory that we did not grant.
+    /// Requests of peers that failed because we did not allow the memory access.
     resp_remote_access_errors: Error;
     /// Receives that were flushed.
     resp_cqe_flush_error: Error;
@@ -123,7 +123,7 @@ queue_counters! {
     req_transport_retries_exceeded: Error;
     /// Requests that failed because the peer had no receive posted within the allowed retries.
     req_rnr_retries_exceeded: Error;
-    /// Repetitions by adaptive retransmission.
+    /// Retransmissions by adaptive retransmission.
     roce_adp_retrans: Congestion;
     /// Timeouts of adaptive retransmission.
     roce_adp_retrans_to: Congestion;
@@ -145,7 +145,7 @@ macro_rules! plain_counters {
         }
 
         impl $struct {
-            /// Names and numbers.
+            /// Returns the names and values of the counters.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -155,117 +155,117 @@ macro_rules! plain_counters {
 
 plain_counters! {
     /// Frames and bytes of the vport (PRM "QUERY_VPORT_COUNTER"), under the names of `ethtool -S`. Counters with
-    /// `rdma` in the name are those of queue pairs; the others are those of the Ethernet port.
+    /// `rdma` in the name count frames of queue pairs; the others count those of the Ethernet port.
     VportCounters {
-        /// Frames of queue pairs.
+        /// Unicast frames received by queue pairs.
         rx_vport_rdma_unicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         rx_vport_rdma_unicast_bytes,
-        /// Frames of queue pairs.
+        /// Unicast frames sent by queue pairs.
         tx_vport_rdma_unicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         tx_vport_rdma_unicast_bytes,
-        /// Frames of queue pairs, for groups.
+        /// Multicast frames received by queue pairs.
         rx_vport_rdma_multicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         rx_vport_rdma_multicast_bytes,
-        /// Frames of queue pairs, for groups.
+        /// Multicast frames sent by queue pairs.
         tx_vport_rdma_multicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         tx_vport_rdma_multicast_bytes,
-        /// Other frames for us alone.
+        /// Other unicast frames received.
         rx_vport_unicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         rx_vport_unicast_bytes,
-        /// Other frames to one station.
+        /// Other unicast frames sent.
         tx_vport_unicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         tx_vport_unicast_bytes,
-        /// Other frames for groups.
+        /// Other multicast frames received.
         rx_vport_multicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         rx_vport_multicast_bytes,
-        /// Other frames for groups.
+        /// Other multicast frames sent.
         tx_vport_multicast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         tx_vport_multicast_bytes,
-        /// Other frames for all.
+        /// Other broadcast frames received.
         rx_vport_broadcast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         rx_vport_broadcast_bytes,
-        /// Other frames for all.
+        /// Other broadcast frames sent.
         tx_vport_broadcast_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         tx_vport_broadcast_bytes,
-        /// Frames that the function sent itself.
+        /// Frames looped back, which the function sent itself.
         vport_loopback_packets,
-        /// Their bytes.
+        /// Bytes of these frames.
         vport_loopback_bytes,
         /// Received frames with errors (`received_errors`; `ethtool` has no name for it).
         rx_vport_error_packets,
-        /// Frames that could not be sent (`transmit_errors`; likewise).
+        /// Frames that could not be sent (`transmit_errors`; `ethtool` has no name for it).
         tx_vport_error_packets,
     }
 }
 
 plain_counters! {
     /// Frames and bytes of the port (PRM register PPCNT, groups IEEE 802.3 and RFC 2863), under the names of `ethtool
-    /// -S`. They count for the whole card, all its functions together, since it was powered on.
+    /// -S`. They count for all functions of the card together, since it was powered on.
     PortCounters {
         /// Frames sent.
         tx_packets_phy,
         /// Frames received.
         rx_packets_phy,
-        /// Frames whose check sequence was wrong: a bad cable or module.
+        /// Frames with a wrong check sequence, usually caused by a bad cable or module.
         rx_crc_errors_phy,
         /// Bytes sent.
         tx_bytes_phy,
         /// Bytes received.
         rx_bytes_phy,
-        /// Frames for groups sent.
+        /// Multicast frames sent.
         tx_multicast_phy,
-        /// Frames for all sent.
+        /// Broadcast frames sent.
         tx_broadcast_phy,
-        /// Frames for groups received.
+        /// Multicast frames received.
         rx_multicast_phy,
-        /// Frames for all received.
+        /// Broadcast frames received.
         rx_broadcast_phy,
         /// Frames whose length field was wrong.
         rx_in_range_len_errors_phy,
-        /// Frames whose length field says more than a frame has.
+        /// Frames whose length field exceeds the maximum length of a frame.
         rx_out_of_range_len_phy,
         /// Frames longer than the port's MTU.
         rx_oversize_pkts_phy,
         /// Frames with a symbol error.
         rx_symbol_err_phy,
-        /// Frames of MAC control sent.
+        /// MAC control frames sent.
         tx_mac_control_phy,
-        /// Frames of MAC control received.
+        /// MAC control frames received.
         rx_mac_control_phy,
-        /// Frames of MAC control that the port does not know.
+        /// MAC control frames received with an operation that the port does not support.
         rx_unsupported_op_phy,
         /// Pause frames received.
         rx_pause_ctrl_phy,
         /// Pause frames sent.
         tx_pause_ctrl_phy,
-        /// Frames dropped for want of room in the port (`if_in_discards`).
+        /// Received frames that the port dropped because its buffer was full (`if_in_discards`).
         rx_discards_phy,
-        /// Frames not sent for want of room (`if_out_discards`).
+        /// Frames that were not sent because a buffer was full (`if_out_discards`).
         tx_discards_phy,
-        /// Frames not sent for an error (`if_out_errors`).
+        /// Frames that were not sent because of an error (`if_out_errors`).
         tx_errors_phy,
     }
 }
 
 plain_counters! {
-    /// Counters of one priority (PRM register PPCNT, group "per priority"). `ethtool -S` has the priority in the
+    /// Counters of one priority (PRM register PPCNT, group "per priority"). In `ethtool -S` the priority is part of the
     /// name: `rx_prio3_bytes`.
     PriorityTraffic {
         /// Bytes received.
         rx_bytes,
         /// Frames received.
         rx_packets,
-        /// Frames dropped for want of room.
+        /// Received frames that were dropped because the buffer was full.
         rx_discards,
         /// Bytes sent.
         tx_bytes,
@@ -273,18 +273,18 @@ plain_counters! {
         tx_packets,
         /// Pause frames received.
         rx_pause,
-        /// Microseconds for which we were paused by the other end.
+        /// Microseconds for which the other end paused our transmission.
         rx_pause_duration,
         /// Pause frames sent.
         tx_pause,
-        /// Microseconds for which we paused the other end.
+        /// Microseconds for which we paused the other end's transmission.
         tx_pause_duration,
-        /// Times that we began to be paused.
+        /// Times that the other end began to pause our transmission.
         rx_pause_transition,
     }
 }
 
-/// Turns a refusal into `None`: the device does not have the counters.
+/// Turns a refusal into `None`, because it means that the device does not have the counters.
 fn had<T>(answer: Result<T, CmdError>) -> Result<Option<T>, CmdError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -376,7 +376,7 @@ impl VportCounters {
     }
 }
 
-/// Reads a group of the port's counters; `None` if the function may not.
+/// Reads a group of the port's counters; `None` if the function may not read it.
 fn group<T: FromBytes>(
     device: &mut impl Commands,
     group: PortCounterGroup,
@@ -388,7 +388,7 @@ fn group<T: FromBytes>(
         .set_grp(group.bits())
         .set_prio_tc(priority);
     let answer = access(device, RegisterId::PPCNT, READ, &register)?;
-    // Never short: a group is as long as the register has room for.
+    // The counters are never too short: the register has space for the longest group.
     Ok(answer.and_then(|answer| T::read_from_bytes(answer.counter_set()).ok()))
 }
 

@@ -1,29 +1,29 @@
 //! Completion queues, which report finished work.
 //!
-//! A CQ is a ring of 64-byte entries in memory the device writes. Nothing tells software how many
-//! there are: each entry carries an *owner bit* in its last byte, which the device flips on every
-//! lap, so an entry is fresh when its bit differs from the one the previous lap left. Before the
-//! first lap all entries are marked as if a lap had left owner 1, because lap zero writes owner 0 and a
-//! zeroed ring would look complete. (Drivers that leave owner 0 there must look at the opcode as well, each
-//! time; Snabb's `connectx.lua` marks them as we do.)
+//! A CQ is a ring of 64-byte entries in memory the device writes. The device does not report how many entries it has
+//! written. Instead, the last byte of each entry has an *owner bit*, which the device inverts on every lap, so an entry
+//! is fresh if its bit differs from that of the previous lap. Before the first lap all entries are marked as if a
+//! previous lap had written owner 1, because lap zero writes owner 0 and a zeroed ring would appear complete. (Drivers
+//! that initialize the owner to 0 must also check the opcode on each poll; Snabb's `connectx.lua` marks the entries as
+//! we do.)
 //!
-//! Polling reads the word that ends in that byte, then — after a barrier, since the device wrote it last — copies the
-//! other fields we use. Later decisions use the copy; an untrusted device may change the original at any time.
+//! Polling reads the word that ends in that byte. After a barrier, because the device writes that byte last, it copies
+//! the other fields we use. Later decisions use the copy; an untrusted device may change the original at any time.
 //!
 //! The consumer index counts entries since creation, is masked on access, and is published in the first word of the
-//! doorbell record, which tells the device how far it may overwrite. It is published every few entries, where the
-//! ring has that many to spare, and when the queue is armed. So the device never finds the ring full of entries that
-//! were taken long ago. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of rdma-core.)
+//! doorbell record, which limits the entries that the device may overwrite. It is published when the queue is armed,
+//! and once every few entries if the ring has enough spare entries. So the device never finds the ring full of entries
+//! that were consumed long ago. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of rdma-core.)
 //!
-//! Arming asks for one event at the next entry. The request carries a sequence number that counts the events this
-//! queue has had, so that a request made before an event was seen cannot arm the queue again unnoticed. The owner of
-//! the event queue takes these events in, hence the counter is shared: [`ArmSequence`].
+//! Arming requests one event at the next entry. The request carries a sequence number that counts the events this
+//! queue has had, so that a request made before an event was handled cannot arm the queue again unnoticed. The owner of
+//! the event queue handles these events, so both use the same counter: [`ArmSequence`].
 //!
-//! Cleaning removes a queue pair's entries once the device can make no more of them (after 2RST): the others move up,
-//! each taking the owner bit of the slot it moves to.
+//! Cleaning removes a queue pair's entries once the device can write no more of them (after 2RST): the others move up,
+//! and each gets the owner bit of its new slot.
 //!
-//! Absent on purpose: compressed and inline-scatter entries (never switched on, so such an entry is invalid),
-//! 128-byte entries.
+//! Deliberately absent: compressed and inline-scatter entries (never enabled, so such an entry is invalid), 128-byte
+//! entries.
 
 mod resize;
 
@@ -39,55 +39,55 @@ use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use mlx_prm::{Cqe64, CqeOpcode, CreateCqIn, DestroyCqIn, Eqn, ErrCqe};
 
-/// Bytes of an entry.
+/// Length of an entry in bytes.
 pub const CQE_BYTES: usize = 64;
-/// Offset of the byte with opcode, format, solicited and owner bits, the last one written.
+/// Offset of the byte with opcode, format, solicited and owner bits, which the device writes last.
 pub const OP_OWN: usize = Cqe64::offset_of("op_own");
-/// Bits of that byte that tell an ordinary entry: opcode 7:4 and format 3:2.
+/// Mask of the opcode (bits 7:4) and the format (3:2) in that byte, which identify an ordinary entry.
 pub(crate) const FORM: u8 = 0xfc;
-/// Offset of the word that ends in that byte: queue pair number, WQE counter, signature.
+/// Offset of the 64-bit word that ends in that byte: queue pair number, WQE counter, signature.
 const TAIL: usize = Cqe64::offset_of("qpn");
-/// Offsets of other fields we read.
+/// Offsets of the other fields that we read.
 const FLAGS_RQPN: usize = Cqe64::offset_of("flags_rqpn");
 const SRQN_UIDX: usize = Cqe64::offset_of("srqn_uidx");
 const BYTE_COUNT: usize = Cqe64::offset_of("byte_cnt");
 const TIMESTAMP: usize = Cqe64::offset_of("timestamp");
 const VENDOR_SYNDROME: usize = ErrCqe::offset_of("vendor_error_syndrome");
-/// Offset in the doorbell record of the consumer index.
+/// Offset of the consumer index in the doorbell record.
 const SET_CI: usize = 0;
-/// Offset in the doorbell record of the arm word.
+/// Offset of the arm word in the doorbell record.
 const ARM: usize = 4;
 /// Maximum number of entries between two publications of the consumer index.
 const MAX_BATCH: u32 = 64;
-/// Entries after which others than the consumer of the queue get a turn; a multiple of every batch.
+/// Number of entries after which a consumer should poll its other sources; a multiple of every batch.
 const OTHERS_TURN: u32 = 2048;
-/// Counters in doorbell records and contexts are 24 bits wide.
+/// Mask of the 24-bit counters in doorbell records and contexts.
 const COUNTER_MASK: u32 = 0xff_ffff;
 
-/// The number of completion events a queue has had. It is shared by the queue, which puts it into every arm request,
-/// and the code that takes events in and counts them.
+/// The number of completion events that a queue has had. The queue puts it into every arm request; the code that
+/// handles events increments it.
 #[derive(Clone, Debug, Default)]
 pub struct ArmSequence(Arc<AtomicU32>);
 
 impl ArmSequence {
-    /// Counts a completion event that named the queue. Once per event queue entry, not per completion.
+    /// Counts a completion event that named the queue. Call it once per event queue entry, not per completion.
     pub fn count_event(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the two bits an arm request carries.
+    /// Returns the two low bits of the number, which an arm request carries.
     fn bits(&self) -> u32 {
         self.0.load(Ordering::Relaxed) & 3
     }
 }
 
-/// The last eight bytes of an entry, as they stand in memory: queue pair number in 55:32, WQE counter in 31:16, and
+/// The last eight bytes of an entry, in the byte order of memory: queue pair number in 55:32, WQE counter in 31:16, and
 /// [`op_own`](Cqe::op_own) in 7:0. One comparison checks queue pair, WQE and form of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail(Be64);
 
 impl Tail {
-    /// Matches no entry: no request has opcode 15.
+    /// A tail that matches no entry, because no entry has opcode 15.
     pub(crate) const NONE: Self = Self(Be64::new(u64::MAX));
     /// Mask of queue pair number, WQE counter, opcode and format.
     const WQE: Be64 = Be64::new(0x00ff_ffff_ffff_00fc);
@@ -102,14 +102,14 @@ impl Tail {
         Self::of_block(Self::of_queue(qpn), index, suppressed)
     }
 
-    /// Returns the queue pair's part, for [`Tail::of_block`].
+    /// Returns the queue pair's part of a tail, for [`Tail::of_block`].
     #[must_use]
     pub const fn of_queue(qpn: u32) -> u64 {
         // CAST: widening.
         (qpn as u64) << 32
     }
 
-    /// As [`Tail::of_request`], with the queue pair's part computed before.
+    /// Returns the same as [`Tail::of_request`], from the queue pair's part that `of_queue` has computed.
     #[inline(always)]
     #[must_use]
     pub const fn of_block(queue: u64, index: u16, suppressed: bool) -> Self {
@@ -131,39 +131,39 @@ impl Tail {
         Self(Be64::new((qpn as u64) << 32 | opcode))
     }
 
-    /// Returns whether this entry equals the other one, including the WQE.
+    /// Returns whether the tails are equal in queue pair, WQE, opcode and format.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0.difference(other.0, Self::WQE).is_zero()
     }
 
-    /// Returns whether this entry equals the other one, ignoring the WQE.
+    /// Returns whether the tails are equal in queue pair, opcode and format; ignores the WQE.
     #[inline(always)]
     pub(crate) const fn is_like(self, other: Self) -> bool {
         self.0.difference(other.0, Self::QUEUE).is_zero()
     }
 }
 
-/// A completion queue entry: our copy of the fields that this driver reads, taken once. (All 64 bytes would be eight
-/// more loads and stores for each poll.)
+/// A completion queue entry: our copy of the fields that this driver reads. (Copying all 64 bytes would take eight more
+/// loads and stores for each poll.)
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
     /// The last eight bytes: queue pair number in 55:32, WQE counter in 31:16, and `op_own` in 7:0.
     tail: Be64,
-    /// First word: the owner number in 23:0. Second word: immediate data or an invalidated key.
+    /// First word: the user index in 23:0. Second word: immediate data or an invalidated key.
     owner_and_word: [U32; 2],
     byte_count: U32,
-    /// Vendor syndrome and syndrome; the middle of the time stamp unless the entry is an error.
+    /// Vendor syndrome and syndrome of an error entry; in other entries these bytes are part of the time stamp.
     error: [u8; 2],
 }
 
 impl Cqe {
-    /// Reads the fields except `tail`, which was read before.
+    /// Reads the fields except `tail`, which the caller has read before.
     #[inline]
     fn read(entry: DmaBlock<'_, CQE_BYTES>, tail: Be64) -> Self {
         Self {
             tail,
-            // CQE version 1: the user index of the queue pair stands where version 0 has the SRQ number.
+            // In CQE version 1 this field has the user index of the queue pair; in version 0 it has the SRQ number.
             owner_and_word: entry.read::<[U32; 2], SRQN_UIDX>(),
             byte_count: entry.read::<U32, BYTE_COUNT>(),
             error: entry.read::<[u8; 2], VENDOR_SYNDROME>(),
@@ -176,14 +176,14 @@ impl Cqe {
         Tail(self.tail)
     }
 
-    /// Bits 7:4 of the last byte.
+    /// Returns the opcode: bits 7:4 of the last byte.
     #[inline]
     #[must_use]
     pub const fn opcode(&self) -> CqeOpcode {
         CqeOpcode(self.op_own() >> 4)
     }
 
-    /// The last byte: opcode 7:4, format 3:2, solicited 1, owner 0.
+    /// Returns the last byte: opcode 7:4, format 3:2, solicited 1, owner 0.
     #[inline]
     #[must_use]
     pub const fn op_own(&self) -> u8 {
@@ -191,21 +191,21 @@ impl Cqe {
         op_own
     }
 
-    /// Bits 3:2 of the last byte; anything but 0 is a form we never request.
+    /// Returns the format: bits 3:2 of the last byte. We never request a format other than 0.
     #[inline]
     #[must_use]
     pub const fn format(&self) -> u8 {
         self.op_own() >> 2 & 3
     }
 
-    /// True if the peer marked the Send as solicited.
+    /// Returns whether the peer marked the Send as solicited.
     #[inline]
     #[must_use]
     pub const fn solicited(&self) -> bool {
         self.op_own() & 2 != 0
     }
 
-    /// Number of the local queue pair.
+    /// Returns the number of the local queue pair.
     #[inline]
     #[must_use]
     pub const fn qpn(&self) -> u32 {
@@ -213,7 +213,7 @@ impl Cqe {
         (self.tail.get() >> 32) as u32 & 0xff_ffff
     }
 
-    /// The WQE: the block it starts at (requests), the receive count, or the SRQ entry's index.
+    /// Returns the WQE: for a request the block it starts at, for a receive its count or the SRQ entry's index.
     #[inline]
     #[must_use]
     pub const fn wqe_counter(&self) -> u16 {
@@ -221,21 +221,21 @@ impl Cqe {
         u16::from_be_bytes([high, low])
     }
 
-    /// Bytes received, or read.
+    /// Returns the number of bytes received, or read by an RDMA Read.
     #[inline]
     #[must_use]
     pub const fn byte_count(&self) -> u32 {
         self.byte_count.get()
     }
 
-    /// For a receive: immediate data as a number, or the key that the peer has invalidated.
+    /// Returns the immediate data of a receive as a number, or the key that the peer has invalidated.
     #[inline]
     #[must_use]
     pub const fn word(&self) -> u32 {
         self.owner_and_word[1].get()
     }
 
-    /// Syndrome and vendor syndrome of an error entry.
+    /// Returns the syndrome and the vendor syndrome of an error entry.
     #[inline]
     #[must_use]
     pub const fn syndrome(&self) -> (u8, u8) {
@@ -262,14 +262,14 @@ impl From<Cqe64> for Cqe {
 }
 
 impl Cqe {
-    /// The owner number given when the queue pair was created.
+    /// Returns the user index that was given when the queue pair was created.
     #[inline]
     #[must_use]
     pub const fn owner(&self) -> u32 {
         self.owner_and_word[0].get() & 0xff_ffff
     }
 
-    /// True for the send queue, false for the receive side.
+    /// Returns true for an entry of the send queue, false for one of the receive side.
     #[inline]
     #[must_use]
     pub const fn is_request(&self) -> bool {
@@ -280,25 +280,25 @@ impl Cqe {
 /// A completion queue.
 pub struct Cq {
     ring: DmaRing<CQE_BYTES>,
-    /// Entries consumed since creation.
+    /// Number of entries consumed since creation.
     consumer_index: u32,
-    /// The owner bit of a fresh entry at `consumer_index`.
+    /// Owner bit of a fresh entry at `consumer_index`.
     lap: Lap,
-    /// The consumer index is published when none of these bits is set in it.
+    /// Mask of the low bits of the consumer index; the index is published when all of them are zero.
     batch_mask: u32,
-    /// Entries, a power of two.
+    /// Number of entries, a power of two.
     entries: u32,
-    /// Doorbell record: the consumer index.
+    /// Consumer index in the doorbell record.
     set_ci: DmaWord,
-    /// Doorbell record: the arm word.
+    /// Arm word in the doorbell record.
     arm: DmaWord,
     memory: Lent<RingMemory>,
     doorbells: Doorbells,
     cqn: u32,
     sequence: ArmSequence,
-    /// The counter of events in the last arm request; `None` before the first.
+    /// Event sequence number of the last arm request; `None` before the first request.
     armed_at: Option<u32>,
-    /// Number of wraps of the consumer index, and its value at the last turn.
+    /// Number of wraps of the 32-bit consumer index, and the index at the last call of `turn`.
     rounds: u32,
     turned_at: u32,
 }
@@ -311,8 +311,8 @@ impl Cq {
         }
     }
 
-    /// Makes the queue that the device knows as `cqn` of a prepared ring of a power of two of entries and a zeroed
-    /// doorbell record.
+    /// Makes a queue with the device's number `cqn`. The ring must be prepared, with `entries` a power of two, and the
+    /// doorbell record must be zero.
     ///
     /// # Panics
     /// When the ring's size is not a power of two of entries or the record is too small.
@@ -336,8 +336,8 @@ impl Cq {
         }
     }
 
-    /// Gives up `spare` of the queue's entries so that the consumer index is published less often: entries that were
-    /// consumed and not yet published look occupied to the device.
+    /// Reserves `spare` of the queue's entries, so that the consumer index is published less often. The device regards
+    /// entries as occupied that were consumed but not yet published.
     #[must_use]
     pub fn with_spare(mut self, spare: u32) -> Self {
         self.set_spare(spare);
@@ -349,7 +349,7 @@ impl Cq {
         self.batch_mask = (1 << batch.ilog2()) - 1;
     }
 
-    /// Creates a queue of at least `entries`, whose events go to the completion event queue.
+    /// Creates a queue of at least `entries` entries, whose events go to the instance's completion event queue.
     ///
     /// # Errors
     /// No memory, or device refusal.
@@ -391,7 +391,7 @@ impl Cq {
     /// Destroys the queue. A second call does nothing.
     ///
     /// # Errors
-    /// Device refusal; the queue is as it was. If it is dropped then, its memory stays out of use.
+    /// Device refusal; the queue is unchanged. If it is dropped after that, its memory is never reused.
     pub fn destroy(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.memory.is_returned() {
             return Ok(());
@@ -403,13 +403,13 @@ impl Cq {
         Ok(())
     }
 
-    /// Returns the device's number of the queue.
+    /// Returns the number by which the device identifies the queue.
     #[must_use]
     pub fn cqn(&self) -> u32 {
         self.cqn
     }
 
-    /// Returns the event counter, for the code that takes events in.
+    /// Returns the event counter, for the code that handles events.
     #[must_use]
     pub fn sequence(&self) -> ArmSequence {
         self.sequence.clone()
@@ -421,7 +421,7 @@ impl Cq {
         u8::from(index & self.entries != 0)
     }
 
-    /// Returns the entry at `index`, which is in the given lap, if the device has written it.
+    /// Returns the entry at `index`, if the device has written it. `lap` is the lap of the index.
     #[inline(always)]
     fn entry(&self, index: u32, lap: Lap) -> Option<Cqe> {
         let slot = self.ring.block(index);
@@ -436,8 +436,8 @@ impl Cq {
         self.set_ci.store(self.consumer_index & COUNTER_MASK);
     }
 
-    /// Does the work due after every batch of entries: publishes the consumer index, and begins a new lap if needed.
-    /// Returns true if it is the turn of others ([`Cq::advance`]).
+    /// Publishes the consumer index and updates the lap; called after every batch of entries. Returns true if the
+    /// caller should poll its other sources ([`Cq::advance`]).
     #[inline(never)]
     fn turn(&mut self) -> bool {
         self.publish_consumer_index();
@@ -447,18 +447,18 @@ impl Cq {
         self.consumer_index.is_multiple_of(OTHERS_TURN)
     }
 
-    /// Takes the next entry, with the fields that datagrams need besides: source queue pair number and routing header
-    /// bits (`flags_rqpn`).
+    /// Takes the next entry, together with the source queue pair number and routing header bits (`flags_rqpn`), which
+    /// datagrams need.
     pub fn poll_datagram(&mut self) -> Option<(Cqe, u32)> {
         let entry = self.peek()?;
         let slot = self.ring.block(self.consumer_index);
         let source = slot.read::<U32, FLAGS_RQPN>().get();
-        // The caller drains the queue to its end anyway.
+        // The result is not needed, because the caller drains the queue to its end.
         let _turn = self.advance();
         Some((entry, source))
     }
 
-    /// Returns the index after the last entry that the device has written by now.
+    /// Returns the index after the last entry that the device has written so far.
     fn fresh_end(&self) -> u32 {
         let mut end = self.consumer_index;
         while end.wrapping_sub(self.consumer_index) < self.entries
@@ -470,7 +470,7 @@ impl Cq {
         end
     }
 
-    /// Returns whether one of the entries not yet taken is `ours`.
+    /// Returns whether `ours` is true for one of the entries not yet taken.
     pub fn holds(&self, ours: impl Fn(&Cqe) -> bool) -> bool {
         let count = self.fresh_end().wrapping_sub(self.consumer_index);
         (0..count).any(|ahead| {
@@ -479,12 +479,12 @@ impl Cq {
         })
     }
 
-    /// Removes the entries for which `is_dead` returns true and keeps the others in their order. The device makes no
-    /// more entries for that queue pair; other queue pairs may go on meanwhile.
+    /// Removes the entries for which `is_dead` returns true and keeps the others in their order. The device must not
+    /// write more entries for that queue pair; it may write those of other queue pairs meanwhile.
     ///
-    /// Returns how many were removed.
+    /// Returns the number of entries removed.
     pub fn clean(&mut self, mut is_dead: impl FnMut(&Cqe) -> bool) -> u32 {
-        // Find the end first: entries that arrive while we move others belong behind them.
+        // The end is determined first, because entries that arrive during the moves belong after the moved ones.
         let end = self.fresh_end();
         let mut removed = 0;
         let mut index = end;
@@ -513,8 +513,8 @@ impl Cq {
 
 /// Returns the number of entries of the ring for a queue of the given length.
 fn ring_entries(asked: u32) -> Result<u32, MlxError> {
-    // One more than asked: a full ring of n entries needs its consumer index published for the
-    // next one, and drivers leave that much room (`mlx5_ib_create_cq` in Linux).
+    // The ring has one entry more than asked, because the device needs the consumer index of a full ring
+    // before it writes the next entry. Other drivers add one, too (`mlx5_ib_create_cq` in Linux).
     asked
         .checked_add(1)
         .and_then(u32::checked_next_power_of_two)
@@ -526,17 +526,17 @@ fn ring_entries(asked: u32) -> Result<u32, MlxError> {
         })
 }
 
-/// Returns the word with the owner bit of an entry, if the device has written it in the lap with this owner bit.
+/// Returns the last word of an entry, if the device has written the entry in the lap with this owner bit.
 ///
-/// The word is read in one load, so an owner bit seen there also covers its seven neighbours; a barrier must precede
-/// reads of the rest of the entry.
+/// The word is read in one load, so the other seven bytes are as fresh as the owner bit. A barrier must precede reads
+/// of the rest of the entry.
 #[inline]
 fn fresh_tail(entry: DmaBlock<'_, CQE_BYTES>, lap: Lap) -> Option<Be64> {
     let tail = entry.load_be64::<TAIL>();
     lap.wrote(tail).then_some(tail)
 }
 
-/// The owner bit of a lap, in its place in an entry's last word: the two are compared as they lie in memory.
+/// The owner bit of a lap, at its position in an entry's last word and in the byte order of memory.
 #[derive(Clone, Copy, Debug)]
 struct Lap(Be64);
 
@@ -549,7 +549,7 @@ impl Lap {
         Self(Be64::new(owner_bit as u64))
     }
 
-    /// Returns whether an entry with this last word was written in this lap.
+    /// Returns whether the entry with this last word was written in this lap.
     #[inline]
     const fn wrote(self, tail: Be64) -> bool {
         tail.difference(self.0, Self::OWNER_BIT).is_zero()
@@ -565,8 +565,8 @@ impl Cq {
         self.entry(self.consumer_index, self.lap)
     }
 
-    /// Consumes the entry that [`Cq::peek`] has just returned. Returns true once in many entries: a caller that only
-    /// takes available entries should then poll all other sources.
+    /// Consumes the entry that [`Cq::peek`] has just returned. Returns true once in many entries. A caller that only
+    /// takes available entries should then poll all its other sources.
     #[inline]
     pub fn advance(&mut self) -> bool {
         self.consumer_index = self.consumer_index.wrapping_add(1);
@@ -574,7 +574,7 @@ impl Cq {
     }
 
     /// Takes entries while there is one and `take` returns true. Returns true if no entry is left. Calls
-    /// `others_turn` where [`Cq::advance`] would return true.
+    /// `others_turn` whenever [`Cq::advance`] would return true.
     #[inline(always)]
     pub fn take_while(
         &mut self,
@@ -583,7 +583,7 @@ impl Cq {
     ) -> bool {
         let mut index = self.consumer_index;
         loop {
-            // Until a turn is due only the index changes.
+            // Within a batch only the index changes, so it is kept in a local variable.
             let (turn, lap) = ((index | self.batch_mask).wrapping_add(1), self.lap);
             while index != turn {
                 let entry = self.entry(index, lap);
@@ -603,24 +603,24 @@ impl Cq {
     /// Takes the next entry, if the device has written one.
     pub fn poll(&mut self) -> Option<Cqe> {
         let entry = self.peek()?;
-        // The caller drains the queue to its end anyway.
+        // The result is not needed, because the caller drains the queue to its end.
         let _turn = self.advance();
         Some(entry)
     }
 
-    /// Returns when the device wrote the next entry, by its own clock ([`Hca::since`]). `None`: there is no entry, or
-    /// it has no time.
+    /// Returns the time stamp of the next entry, in ticks of the device's clock ([`Hca::since`]). Returns `None` if
+    /// there is no entry, or if it has no time stamp.
     #[must_use]
     pub fn written(&self) -> Option<u64> {
         let entry = self.peek()?;
-        // An error entry has its syndromes in these bytes.
+        // In an error entry these bytes contain the syndromes.
         let says = !matches!(entry.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR);
         let slot = self.ring.block(self.consumer_index);
         says.then(|| slot.read::<U64, TIMESTAMP>().get())
     }
 
-    /// Asks for one event at the next entry, or at the next solicited one. Entries already there make an event, too, so
-    /// the order is: arm, poll once more, sleep.
+    /// Requests one event at the next entry, or at the next solicited one. Entries that are already there also cause an
+    /// event, so the caller must arm the queue, poll once more, and then sleep.
     pub fn arm(&mut self, solicited_only: bool) {
         self.publish_consumer_index();
         let sequence = self.sequence.bits();
@@ -633,19 +633,19 @@ impl Cq {
         barrier::flush_write_combining(); // out now: the caller is about to sleep on the answer
     }
 
-    /// Returns whether the last requested event is still outstanding, as far as the events taken in so far show.
+    /// Returns whether the last requested event is still outstanding, according to the events handled so far.
     #[must_use]
     pub fn is_armed(&self) -> bool {
         self.armed_at == Some(self.sequence.bits())
     }
 
-    /// Returns the number of entries that it can hold.
+    /// Returns the number of entries that the queue can hold.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.entries - self.batch_mask
     }
 
-    /// Returns the number of entries taken since creation, discarded ones included.
+    /// Returns the number of entries taken since creation, including those that were removed.
     #[must_use]
     pub fn taken(&self) -> u64 {
         u64::from(self.rounds) << 32 | u64::from(self.consumer_index)

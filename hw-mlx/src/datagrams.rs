@@ -1,10 +1,10 @@
 //! Management datagrams in the flight recorder and as `tracing` events, with the data needed to reconstruct their
 //! frames.
 //!
-//! A card does not show the frames it sends, so this module records the datagrams exchanged with it: an entry of the
-//! recorder, and one event at TRACE level for each datagram, target `hw_mlx::mad`. Nothing is formatted unless a
-//! subscriber is interested. The sender and receiver on QP1 ([`crate::gsi`]) call it, since they know the station on
-//! the link.
+//! A card does not report the frames that it sends, so this module records the datagrams exchanged with the card. Each
+//! datagram is an entry of the recorder and one event at TRACE level with the target `hw_mlx::mad`. Nothing is
+//! formatted unless a subscriber is interested. The sender and receiver on QP1 ([`crate::gsi`]) calls this module,
+//! because it has the MAC of the peer.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -18,12 +18,12 @@ use crate::mad::MAD_BYTES;
 use crate::qp::context::udp_source_port;
 use crate::recorder::Datagram;
 
-/// Target of the events.
+/// Target of the `tracing` events.
 const TARGET: &str = "hw_mlx::mad";
-/// The queue pair that sends and receives them, on the wire.
+/// Number of the queue pair that sends and receives management datagrams, in frames.
 const GSI: u32 = 1;
 
-/// Records a datagram that was handed to the device.
+/// Records a datagram that was posted to the device.
 pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
     if !wanted(hca) {
         return;
@@ -44,7 +44,7 @@ pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
     tell(hca, true, datagram);
 }
 
-/// Records a datagram that arrived. The device reports neither its sender's MAC nor its port; both are 0 here.
+/// Records a datagram that arrived. The device does not report the sender's MAC and UDP port; both are recorded as 0.
 pub fn received(hca: &Hca, received: &ReceivedMad) {
     if !wanted(hca) {
         return;
@@ -88,7 +88,7 @@ fn wanted(hca: &Hca) -> bool {
     hca.recorder().is_on() || tracing::enabled!(target: TARGET, tracing::Level::TRACE)
 }
 
-/// Bytes as hexadecimal digits.
+/// Bytes that are formatted as hexadecimal digits.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {

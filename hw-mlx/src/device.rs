@@ -1,11 +1,11 @@
-//! [`Hca`]: an opened function.
+//! [`Hca`]: an instance of an opened function.
 //!
-//! It is one of possibly several instances of the function ([`Opened::instance`]), each used by one thread. They
-//! share the control side (commands, events, pages, health) and the results of bring-up: limits, MAC and addresses.
-//! Each has a doorbell page and a completion event queue of its own (module `instance`). Queues, keys and everything
-//! else of the data path are built on it by commands and belong to their creator; they must be destroyed before
-//! [`Hca::close`]. The last instance takes the function down. If it is merely dropped, bus mastering goes off first,
-//! so that its memory can be freed; the next open resets the function.
+//! A function may have several instances ([`Opened::instance`]), each used by one thread. All use the same control part
+//! (commands, events, pages, health) and the same results of bring-up: limits, MAC and addresses. Each has a doorbell
+//! page and a completion event queue of its own (module `instance`). Queues, keys and all other objects of the data
+//! path are created through an instance by commands. They belong to their creator, which must destroy them before
+//! [`Hca::close`]. The last instance that is closed tears the function down. If the last instance is only dropped, bus
+//! mastering is disabled first, so that the memory can be freed; the next open resets the function.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -34,23 +34,23 @@ use crate::vport::{self, Port};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
 use rdma_types::Address;
 
-/// A command on its way, and the type of its answer.
+/// A command in progress, with the type of its answer.
 #[must_use = "an answer nobody takes keeps its slot"]
 pub struct Pending<C> {
     ticket: Ticket,
     command: PhantomData<fn() -> C>,
 }
 
-/// A handle of a function, which is open as long as there is an instance of it.
+/// A handle of a function. The function is open as long as it has an instance; the handle does not keep it open.
 #[derive(Clone)]
 pub struct Opened(Weak<Shared>);
 
 impl Opened {
     /// Creates another instance of the function, for another thread. It has its own doorbell page, completion event
-    /// queue and wakeup descriptor, on the vector with the fewest instances. `None`: the function is closed.
+    /// queue and wakeup descriptor, on the vector with the fewest instances. Returns `None` if the function is closed.
     ///
     /// # Errors
-    /// [`MlxError`]: the device or the system has run out of a resource; nothing has changed.
+    /// [`MlxError`]: the device is dead, or the device or the system has run out of a resource. Nothing has changed.
     pub fn instance(&self) -> Result<Option<Hca>, MlxError> {
         let Some(shared) = self.0.upgrade() else {
             return Ok(None);
@@ -70,12 +70,12 @@ impl Opened {
         if control.requested
             && let Some(inbox) = control.listeners.inbox(number)
         {
-            // The system says it once; it holds for all instances.
+            // The system gives this notice once, but it concerns every instance.
             inbox.push(AsyncEvent::DeviceRequested);
         }
         let own = Own::new(&control, number, vector, spare);
         drop(control);
-        // From here on dropping it undoes these steps.
+        // From here on, dropping the instance undoes these steps.
         let mut hca = Hca { own, shared };
         if hca.own.has_none() {
             let shared = Arc::clone(&hca.shared);
@@ -85,7 +85,7 @@ impl Opened {
         Ok(Some(hca))
     }
 
-    /// Returns the function's counters, for a thread that has no instance of it. `None`: it is closed.
+    /// Returns the function's counters, for a thread that has no instance. Returns `None` if the function is closed.
     ///
     /// # Errors
     /// [`CmdError`]: the device does not answer.
@@ -95,21 +95,21 @@ impl Opened {
         };
         let (caps, set) = (session.caps.clone(), session.counter_set);
         let counters = counters::read(&mut session, &caps, set);
-        // A function that was closed meanwhile gives no answer.
+        // The function may have been closed meanwhile. An error then only means that it is closed.
         if self.0.strong_count() == 0 {
             return Ok(None);
         }
         counters.map(Some)
     }
 
-    /// Returns its flight recorder. `None`: it is closed.
+    /// Returns the function's flight recorder; `None` if the function is closed.
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         Some(Arc::clone(&self.0.upgrade()?.recorder))
     }
 
-    /// Returns the outcomes of commands since the function was opened, by kind, and the pages given to and returned
-    /// by its firmware. `None`: it is closed.
+    /// Returns the outcomes of commands since the function was opened, by kind, and the number of pages given to and
+    /// returned by its firmware. Returns `None` if the function is closed.
     #[must_use]
     pub fn commands(&self) -> Option<(BTreeMap<Opcode, CommandTally>, PageCounts)> {
         let shared = self.0.upgrade()?;
@@ -155,7 +155,7 @@ impl Hca {
         self.shared.lock().listeners.count()
     }
 
-    /// Returns whether this is the only instance; if so, no other can be made afterwards.
+    /// Returns whether this is the only instance. If so, no other instance can be made afterwards.
     pub fn retire(&mut self) -> bool {
         self.own.retire(&mut self.shared.lock())
     }
@@ -166,10 +166,11 @@ impl Hca {
     }
 
     /// Ends the instance. The last one destroys the objects of bring-up, takes all pages back and stops the function.
-    /// The report of any other one contains the number of instances left, and no pages.
+    /// The report of any other instance has the number of instances left, and no pages.
     ///
     /// # Errors
-    /// [`CloseError`] if a step failed; the others were done all the same, and the memory is ours again.
+    /// [`CloseError`] if a step failed. The other steps were done all the same, and the device no longer uses the
+    /// memory.
     pub fn close(self) -> Result<CloseReport, CloseError> {
         let (mut shared, over_at) = (Arc::clone(&self.shared), self.own.over_at);
         let instances_left = {
@@ -187,7 +188,7 @@ impl Hca {
         }
         shared.lock().over_at = over_at;
         loop {
-            // A thread that checks whether the function is open holds it for a moment, and finds it closed.
+            // Another thread that checks whether the function is open may hold a reference for a moment.
             shared = match Arc::try_unwrap(shared) {
                 Ok(shared) => return teardown::close(shared),
                 Err(shared) => shared,
@@ -196,14 +197,14 @@ impl Hca {
         }
     }
 
-    /// Ends the device's use of memory even if it does not answer: bus mastering off, and in the end a reset. It is
-    /// dead from now on, with its [`AsyncEvent::DeviceDead`].
+    /// Stops the device even if it does not answer: disables bus mastering at once, and resets the function on close.
+    /// The device counts as dead from then on, and an [`AsyncEvent::DeviceDead`] is reported.
     pub fn stop(&mut self, why: &'static str) {
         self.shared.lock().stop(DeadCause::Stopped { why });
     }
 
-    /// While on, all commands of this instance together have the time limit of one. When it expires, the device is
-    /// stopped.
+    /// Enables or disables a common time limit: while enabled, all commands of this instance together have the time
+    /// limit of one command. When it expires, the device is stopped.
     pub fn one_limit(&mut self, on: bool) {
         let at = self.shared.lock().one_limit_from_now();
         self.own.over_at = on.then(|| self.own.over_at.unwrap_or(at));
@@ -212,7 +213,7 @@ impl Hca {
     /// Returns the state of port and vport.
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn vport_state(&mut self) -> Result<VportState, CmdError> {
         let shared = Arc::clone(&self.shared);
         look::look(self, &shared.found.caps)
@@ -227,26 +228,26 @@ impl Hca {
         qos::look(self, &shared.found.caps)
     }
 
-    /// Sends a command and waits for its answer, serving events meanwhile.
+    /// Sends a command and waits for its answer, handling events meanwhile.
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn exec<C: Command>(&mut self, input: &C) -> Result<C::Out, CmdError> {
         Commands::exec(self, input)
     }
 
-    /// Executes a command ([`Hca::exec`]) with `tail` (a page list and the like) behind the input's fixed part.
+    /// Executes a command ([`Hca::exec`]) with `tail` (a page list and the like) after the input's fixed part.
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, CmdError> {
         Commands::exec_with(self, input, tail)
     }
 
-    /// Executes a command with `tail`, and returns the `extra_out_bytes` behind the output's fixed part, too.
+    /// Executes a command with `tail`. Also returns the `extra_out_bytes` bytes after the output's fixed part.
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn exec_reading<C: Command>(
         &mut self,
         input: &C,
@@ -256,7 +257,7 @@ impl Hca {
         Commands::exec_reading(self, input, tail, extra_out_bytes)
     }
 
-    /// Sends a command without waiting for its answer. Several may be on their way; they finish in
+    /// Sends a command without waiting for its answer. Several commands may be in progress; they finish in
     /// any order.
     ///
     /// # Errors
@@ -272,10 +273,10 @@ impl Hca {
         })
     }
 
-    /// Returns the answer to a command sent with [`Hca::submit`], if it has come; handles events, does not wait.
+    /// Handles events and returns the answer to a command sent with [`Hca::submit`], if it has arrived. Does not wait.
     ///
     /// # Errors
-    /// `Err` returns the claim: no answer yet.
+    /// `Err` gives `pending` back: there is no answer yet.
     pub fn try_answer<C: Command>(
         &mut self,
         pending: Pending<C>,
@@ -293,7 +294,7 @@ impl Hca {
     /// Waits for the answer to a command sent with [`Hca::submit`].
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn answer<C: Command>(&mut self, pending: Pending<C>) -> Result<C::Out, CmdError> {
         let mut exchange =
             Exchange::posted(pending.ticket, size_of::<C::Out>()).by(self.own.number);
@@ -301,7 +302,7 @@ impl Hca {
         Ok(typed::<C>(&answer)?.0)
     }
 
-    /// Drains the event queues: finished commands, page requests, completion events, errors. Does not look at
+    /// Drains the event queues: finished commands, page requests, completion events, errors. Does not read the
     /// interrupts and makes no system call. Returns true if there is work that the device's events do not name, such
     /// as datagrams, or work from another instance.
     pub fn process_events(&mut self) -> bool {
@@ -314,8 +315,8 @@ impl Hca {
         called
     }
 
-    /// Handles a wakeup ([`Hca::woken`]) for a caller that has taken the interrupt at this place of the list without
-    /// access to the instance, and drains the events now.
+    /// Does the work of [`Hca::woken`] for a caller that has no mutable access to the instance and has itself taken
+    /// the interrupt with index `at` of the instance's list. The caller drains the events next.
     pub fn interrupt_taken(&self, at: usize) {
         let mut control = self.shared.lock();
         self.own.set_awake(&mut control);
@@ -324,37 +325,38 @@ impl Hca {
         }
     }
 
-    /// Has an interrupt signalled whenever there is something for this instance that is not taken in, in addition to
-    /// the wakeup of a sleeper: for a thread that attends instances that are not being called.
+    /// Sets an interrupt that is signalled whenever there are events for this instance that it has not handled, in
+    /// addition to the wakeup of a sleeping thread. It is for a thread that handles events of instances that no other
+    /// thread is using.
     pub fn attended_by(&self, attendant: driver::Interrupt) {
         let mut control = self.shared.lock();
         control.listeners.attended_by(self.own.number, attendant);
     }
 
-    /// Returns the next event that is not a completion.
+    /// Returns the next event of the instance that is not a completion.
     pub fn next_async(&mut self) -> Option<AsyncEvent> {
         self.shared.lock().next_event(self.own.number)
     }
 
     /// Returns a completion queue of this instance that an event has named since the queue was last returned. Numbers
-    /// are reused: the creator of a completion queue first takes the events of an earlier one with that number.
+    /// of queues are reused, so the creator of a queue first discards events of an earlier queue with the same number.
     pub fn next_completion(&mut self) -> Option<Cqn> {
         self.own.completions.next()
     }
 
-    /// Returns a completion queue shared by all instances that an event has named since it was last returned.
+    /// Returns a completion queue that all instances use and that an event has named since it was last returned.
     pub fn next_shared_completion(&mut self) -> Option<Cqn> {
         self.shared.lock().completions.next()
     }
 
-    /// Forgets events of a completion queue that has just been created: they belong to an earlier one with its
-    /// number.
+    /// Discards events of a completion queue that has just been created, because they belong to an earlier queue with
+    /// the same number.
     pub fn forget_completion(&mut self, cqn: Cqn) {
         self.own.completions.forget(cqn);
     }
 
-    /// Handles events; if there are none, sleeps until there are or `deadline` passes. Returns true if something was
-    /// handled, here or while a command was waited for.
+    /// Handles events. If there are none, sleeps until there are or `deadline` passes. Returns true if events were
+    /// handled by this call, or before it while the instance waited for a command.
     ///
     /// # Errors
     /// The device is dead. [`AsyncEvent::DeviceDead`] is queued as well.
@@ -378,8 +380,8 @@ impl Hca {
         outcome
     }
 
-    /// Sleeps until an interrupt of this instance is signalled, or `deadline` passes; returns whether one is. It
-    /// stays signalled, and its cause is not taken in.
+    /// Sleeps until an interrupt of this instance is signalled, or `deadline` passes. Returns whether one is signalled.
+    /// The interrupt stays signalled, and its events are not handled.
     pub(crate) fn is_interrupted(&self, deadline: Instant) -> bool {
         self.shared.clock.wait(self.own.interrupts(), deadline)
     }
@@ -393,7 +395,7 @@ impl Hca {
         })
     }
 
-    /// Takes a command on, sleeping where there is no progress.
+    /// Executes a command by calls of `step`, sleeping when there is no progress.
     fn go_on<T>(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -405,7 +407,7 @@ impl Hca {
         own.set_awake(&mut control);
         control.begin(exchange, own.over_at);
         let answer = loop {
-            // Completion events are taken in meanwhile.
+            // Completion events are handled meanwhile.
             own.take_events(&mut control);
             if let Some(answer) = step(&mut control, exchange) {
                 break answer;
@@ -416,50 +418,50 @@ impl Hca {
         answer
     }
 
-    /// Checks the device's health if that is due. For callers that never call [`Hca::wait`].
+    /// Checks the device's health if that is due. Needed by callers that never call [`Hca::wait`].
     pub fn check_health(&mut self) {
         self.shared.lock().look_after_health(false);
     }
 
-    /// Returns whether the device is dead: commands fail, except those that destroy.
+    /// Returns whether the device is dead. Commands then fail, except those that destroy objects.
     pub fn is_dead(&self) -> bool {
         self.shared.lock().health.dead().is_some()
     }
 
-    /// Returns the cause of its death.
+    /// Returns the cause of the device's death; `None` if it is not dead.
     pub fn dead_cause(&self) -> Option<DeadCause> {
         self.shared.lock().health.dead()
     }
 
-    /// Returns the time on the function's clock.
+    /// Returns the current time on the function's clock.
     #[inline]
     pub fn now(&self) -> Instant {
         self.shared.clock.now()
     }
 
-    /// Returns the nanoseconds since the device's own clock stood at `ticks`, a time stamp of a completion. `None`:
-    /// the distance is implausible, so one of the two times is invalid.
+    /// Returns the nanoseconds since the device's own clock was at `ticks`, a time stamp of a completion. Returns
+    /// `None` if the distance is implausible, because one of the two times is then invalid.
     pub fn since(&self, ticks: u64) -> Option<u64> {
-        /// Longest plausible distance: a minute.
+        /// Longest plausible distance: one minute.
         const LONGEST_NS: u64 = 60_000_000_000;
         let khz = u64::from(self.caps().limits().clock_khz);
         let now = crate::segment::ticks(&self.shared.lock().registers)?;
-        // A time that lies almost a whole lap of the counter behind `now` is ahead of it.
+        // If `ticks` is later than `now`, the difference wraps to almost the whole range, and is rejected below.
         let passed = u128::from(now.wrapping_sub(ticks)) * 1_000_000;
         let nanoseconds = u64::try_from(passed.checked_div(khz.into())?).ok()?;
         (nanoseconds <= LONGEST_NS).then_some(nanoseconds)
     }
 
     /// Returns the interrupts for an event loop of the caller: first those that announce work for
-    /// [`Hca::process_events`], then the system's notices about the function. [`Hca::woken`] takes all of them; a notice
-    /// arrives as an event.
+    /// [`Hca::process_events`], then the system's notices about the function. [`Hca::woken`] resets all of them and
+    /// reports a notice as an event.
     pub fn interrupts(&self) -> &[driver::Interrupt] {
         &self.own.interrupts
     }
 
-    /// For an event loop of the caller: takes the interrupts that may have ended a sleep on [`Hca::interrupts`], and
-    /// wakes other instances that they may have been meant for, since several instances may share a vector.
-    /// [`Hca::process_events`] comes next. Returns true if one of a vector was signalled.
+    /// Resets the interrupts that may have ended a sleep on [`Hca::interrupts`], for an event loop of the caller. Wakes
+    /// the other instances that use the same vector, because the interrupt may be for them. The caller calls
+    /// [`Hca::process_events`] next. Returns true if the interrupt of a vector was signalled.
     pub fn woken(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -471,13 +473,13 @@ impl Hca {
     /// Returns a descriptor that is readable while one of [`Hca::interrupts`] is signalled.
     ///
     /// # Errors
-    /// [`MlxError`]: the system has none left.
+    /// [`MlxError`]: the system has no descriptors left.
     pub fn descriptor(&mut self) -> Result<Descriptor, MlxError> {
         Ok(self.own.descriptor(&self.shared.function)?)
     }
 
-    /// Returns the number of [`Hca::interrupts`] that are the device's own, which come first. A thread that sleeps on
-    /// them takes them, with [`Hca::woken`] where there may be several instances.
+    /// Returns the number of [`Hca::interrupts`] that are the device's own; they come first. The thread that sleeps on
+    /// them resets them, by [`Hca::woken`] if there may be several instances.
     pub fn vectors(&self) -> usize {
         self.own.vectors
     }
@@ -497,43 +499,44 @@ impl Hca {
         &self.shared.found.caps
     }
 
-    /// Returns the doorbell page.
+    /// Returns the doorbell page of this instance.
     pub fn uar(&self) -> &Block<UarPage> {
         &self.own.parts().uar
     }
 
-    /// Returns the number of the doorbell page, for contexts.
+    /// Returns the number of the doorbell page, which contexts of queues contain.
     pub fn uar_index(&self) -> UarIndex {
         self.own.parts().uar_index
     }
 
-    /// Returns the event queue that completion queues report to.
+    /// Returns the number of the event queue for completion queues of this instance.
     pub fn comp_eqn(&self) -> Eqn {
         self.own.parts().eq.eqn()
     }
 
-    /// Returns how many completion queues may be armed at once: each may have an event waiting, and more than this
-    /// could overrun an event queue.
+    /// Returns the maximum number of completion queues that may be armed at once. Each may have an event pending, and
+    /// more events could overrun an event queue.
     pub fn completion_events(&self) -> u32 {
         instance::completion_events(self.caps())
     }
 
-    /// Returns the event queue for completions of queues that belong to no instance.
+    /// Returns the number of the event queue for completion queues that belong to no instance.
     pub(crate) fn shared_eqn(&self) -> Eqn {
         let control = self.shared.lock();
-        // PANIC: bring-up creates the one for completions last, and all go only when the function is taken down.
+        // PANIC: bring-up creates this event queue last, and the list is emptied only when the function is torn down.
         control.eqs.last().expect("event queues").eqn()
     }
 
-    /// Returns our addresses, by index, as of now.
+    /// Returns our present addresses, by index, without removed ones.
     pub fn gids(&self) -> Arc<[GidEntry]> {
         self.shared.gids.living()
     }
 
-    /// Adds an address, which has passed [`Address::check`]; returns its entry in the device.
+    /// Adds an address, which must have passed [`Address::check`]. Returns its entry in the device.
     ///
     /// # Errors
-    /// [`MlxError::Address`]: it is already there. [`MlxError::TooManyGids`]. Device refusal. Nothing has changed.
+    /// [`MlxError::Address`]: the address is already there. [`MlxError::TooManyGids`]: the table is full. Or the device
+    /// refused. Nothing has changed.
     pub fn add_address(&mut self, address: &Address) -> Result<GidEntry, MlxError> {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
@@ -548,11 +551,11 @@ impl Hca {
         Ok(entry)
     }
 
-    /// Retires an address: no new path uses it, and every instance gets [`AsyncEvent::AddressRemoved`]. The device
-    /// keeps it until [`Hca::clear_retired`] finds it unused.
+    /// Removes an address from use: no new path uses it, and every instance gets [`AsyncEvent::AddressRemoved`]. The
+    /// device keeps the address until [`Hca::clear_retired`] finds it unused.
     ///
     /// # Errors
-    /// [`MlxError::Address`]: it is not one of ours, or it is the one made of the MAC, which stays.
+    /// [`MlxError::Address`]: it is not one of ours, or it is derived from the MAC and cannot be removed.
     pub fn retire_address(&mut self, address: IpAddr) -> Result<GidEntry, MlxError> {
         let entry = self.shared.gids.retire(address, self.now())?;
         self.shared.lock().tell(AsyncEvent::AddressRemoved {
@@ -562,7 +565,7 @@ impl Hca {
         Ok(entry)
     }
 
-    /// Clears an entry of a removed address, if there is one that is no longer used, and returns it.
+    /// Clears the entry of a removed address that is no longer used, and returns it; `None` if there is no such entry.
     pub fn clear_retired(&mut self) -> Option<GidEntry> {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
@@ -575,12 +578,12 @@ impl Hca {
         Some(entry)
     }
 
-    /// Returns the latest time for the next call of [`Hca::clear_retired`].
+    /// Returns the time at which [`Hca::clear_retired`] must be called next at the latest.
     pub fn retired_at(&self) -> Option<Instant> {
         self.shared.gids.due()
     }
 
-    /// Keeps an address of ours in the device's table while the result is held.
+    /// Keeps an address of ours in the device's table until the result is dropped.
     ///
     /// # Errors
     /// [`MlxError::NoSuchGid`]: there is no longer an address at this index.
@@ -591,26 +594,26 @@ impl Hca {
             .ok_or(MlxError::NoSuchGid { index })
     }
 
-    /// Passes an event that does not come from the device to every instance.
+    /// Reports an event that does not come from the device to every instance.
     pub fn tell_all(&self, event: AsyncEvent) {
         self.shared.lock().tell(event);
     }
 
-    /// Returns the priority of frames from our address with this index.
+    /// Returns the priority of frames sent from our address with this index.
     pub fn priority(&self, gid_index: u8) -> u8 {
         self.gid_at(gid_index).map_or(0, |entry| entry.priority())
     }
 
-    /// Returns the function's set of queue counters, if the device has counter sets.
+    /// Returns the number of the function's counter set, if the device has counter sets.
     pub(crate) fn counter_set(&self) -> Option<u32> {
         self.shared.counter_set
     }
 
-    /// Returns the port's speed in Mb/s; `None` for a function that may not see the port, and for a mode without a
-    /// known speed.
+    /// Returns the port's speed in Mb/s; `None` if the function may not read the port, or if the speed of the port's
+    /// mode is not known.
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn port_megabits(&mut self) -> Result<Option<u32>, CmdError> {
         vport::megabits(self)
     }
@@ -619,7 +622,7 @@ impl Hca {
     /// not read it, such as a virtual one.
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn millidegrees(&mut self) -> Result<Option<i32>, CmdError> {
         sensor::millidegrees(self)
     }
@@ -628,7 +631,7 @@ impl Hca {
     /// device has none.
     ///
     /// # Errors
-    /// [`CmdError`].
+    /// [`CmdError`]: the command failed.
     pub fn queue_counters(&mut self) -> Result<Option<QueryQCounterOut>, CmdError> {
         let Some(set) = self.shared.counter_set else {
             return Ok(None);
@@ -665,10 +668,10 @@ impl Hca {
         &self.shared.found.port
     }
 
-    /// Returns the MAC behind a GID, as far as it is known without asking the network.
+    /// Returns the MAC for a GID, if it is known without a request to the network.
     ///
     /// # Errors
-    /// [`MlxError::Unresolved`].
+    /// [`MlxError::Unresolved`]: it is not known.
     pub fn resolve(&self, gid: [u8; 16]) -> Result<[u8; 6], MlxError> {
         gid::resolve(gid, &self.gids(), &self.shared.found.neighbours)
     }
@@ -678,7 +681,7 @@ impl Hca {
         &self.shared.found.neighbours
     }
 
-    /// Returns the entry of our address with this GID, if it is one of ours.
+    /// Returns the entry of our present address with this GID; `None` if it is not one of ours.
     pub fn own(&self, gid: [u8; 16]) -> Option<GidEntry> {
         self.gids().iter().find(|entry| entry.gid == gid).copied()
     }
@@ -693,7 +696,7 @@ impl Hca {
         self.shared.gids.at(index)
     }
 
-    /// Returns our address to reach `gid` from: same IP version and scope.
+    /// Returns our address from which `gid` is reached: one of the same IP version and scope.
     pub fn source_gid(&self, gid: [u8; 16]) -> Option<GidEntry> {
         gid::source(gid, &self.gids()).copied()
     }
@@ -732,12 +735,12 @@ impl Hca {
         &self.shared.found.report
     }
 
-    /// Returns the numbers of pages given and returned so far.
+    /// Returns the number of pages given to the firmware so far, and the number that it returned.
     pub fn page_counts(&self) -> PageCounts {
         self.shared.lock().pages.counts()
     }
 
-    /// Returns the number of command slots that the device still holds although their commands were given up.
+    /// Returns the number of quarantined command slots: their commands were given up, but the device still has them.
     pub fn slots_quarantined(&self) -> usize {
         self.shared.lock().queue.quarantined()
     }
@@ -756,7 +759,7 @@ impl Commands for Hca {
 }
 
 impl Drop for Hca {
-    /// Keeps its own parts for the next instance.
+    /// Ends the instance. Its doorbell page and event queue are kept for the next instance.
     fn drop(&mut self) {
         self.own.leave(&mut self.shared.lock());
     }

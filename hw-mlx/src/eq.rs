@@ -1,15 +1,14 @@
 //! Event queues: notifications from the device.
 //!
 //! An event queue is a ring of 64-byte entries (EQEs) the device writes and we read. Entry
-//! `consumer & (n - 1)` is ours when its owner bit equals the parity of the lap the consumer counter
-//! is in; the device writes 0 on its first lap, so every entry starts with owner 1 (PRM "Event Queue
-//! Entry").
+//! `consumer & (n - 1)` is ours when its owner bit equals the parity of the consumer counter's lap. The device writes
+//! owner 0 on its first lap, so every entry is initialized with owner 1 (PRM "Event Queue Entry").
 //!
-//! The device counts how many entries we have read by the consumer counter we write to a doorbell
-//! of the queue's UAR. Two registers exist: one only updates, one updates and arms. An armed queue
-//! raises its MSI-X vector once, when an entry beyond the counter is or becomes available, then
-//! stays silent until armed again. So the order is: drain, arm; entries that arrived in between raise
-//! the vector at once and nothing is lost.
+//! We report how many entries we have read by writing the consumer counter to a doorbell of the queue's UAR. There are
+//! two doorbells: one only updates the counter, the other updates the counter and arms the queue. An armed queue
+//! raises its MSI-X vector once, when an entry beyond the counter is or becomes available, and then raises it no more
+//! until it is armed again. So the driver first drains the queue and then arms it; entries that arrive in between raise
+//! the vector at once, and no event is missed.
 //!
 //! An overrun is fatal (health syndrome 0x0c), so rings have 128 spare entries and the counter is
 //! written at least every 128 entries even in the middle of a drain (mlx5_core's rule).
@@ -18,23 +17,23 @@ use driver::{Be32, Block, DmaArena, DmaBuffer, DmaError, barrier};
 
 use mlx_prm::{CreateEqIn, Eqe, Eqn, UarIndex, UarPage};
 
-/// Bytes of an entry.
+/// Length of an entry in bytes.
 const ENTRY_BYTES: usize = 64;
-/// The owner byte of an entry; bit 0 counts.
+/// Offset of the byte in an entry whose bit 0 is the owner bit.
 const OWNER: usize = 0x3f;
 const OWNER_BIT: u8 = 1;
-/// Entries beyond the wanted number, and the maximum number read before the device is told.
+/// Number of entries beyond the wanted number, and the maximum number read before the counter is written.
 const SPARE: u32 = 128;
-/// The counter in the doorbell and in the context has 24 bits.
+/// Mask of the 24-bit counter in the doorbell and in the context.
 const COUNTER_MASK: u32 = 0x00ff_ffff;
 const PAGE_LOG: u32 = 12;
 
-/// Returns the number of events that may be waiting in a ring of `1 << log_entries`, the spare ones left free.
+/// Returns the number of events that may be pending in a ring of `1 << log_entries` entries, without the spare ones.
 pub(crate) fn events(log_entries: u32) -> u32 {
     (1u32 << log_entries.min(24)).saturating_sub(SPARE).max(1)
 }
 
-/// A ring not yet known to the device.
+/// A ring for an event queue that the device does not use yet, or no longer.
 pub(crate) struct Ring {
     memory: DmaBuffer,
     log_entries: u32,
@@ -42,7 +41,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// Makes a ring for at least `wanted` entries and the spare ones, all owned by the device. One page list entry
-    /// describes it: its IOVA is aligned to its size.
+    /// describes the ring, because its IOVA is aligned to its size.
     pub(crate) fn new(arena: &DmaArena, wanted: u32) -> Result<Self, DmaError> {
         let entries = (wanted + SPARE).next_power_of_two();
         let bytes = (entries as usize * ENTRY_BYTES).max(1 << PAGE_LOG);
@@ -56,7 +55,7 @@ impl Ring {
         })
     }
 
-    /// The CREATE_EQ input describing this ring, and its page list.
+    /// Returns the CREATE_EQ input that describes this ring, and its page list.
     pub(crate) fn create_command(
         &self,
         events: u64,
@@ -69,7 +68,7 @@ impl Ring {
             .eq_context_entry_mut()
             .set_log_eq_size(self.log_entries)
             .set_uar_page(uar.get())
-            // PANIC: vectors are those of MSI-X, at most 2048; the field has 12 bits.
+            // PANIC: the field has 12 bits, and MSI-X vectors are below 2048.
             .set_intr(u32::try_from(vector).expect("an MSI-X vector"))
             .set_log_page_size(page_log - PAGE_LOG);
         input.set_event_bitmask(events);
@@ -82,17 +81,17 @@ pub(crate) struct Eq {
     eqn: Eqn,
     ring: Ring,
     uar: Block<UarPage>,
-    /// Entries read since creation; wraps.
+    /// Number of entries read since creation; wraps.
     consumer: u32,
-    /// Entries read since the device was last told.
+    /// Number of entries read since the counter was last written.
     untold: u32,
-    /// True if entries were read since the queue was last armed: it may have fired for them.
+    /// True if the queue may have raised its vector, because entries were read since it was last armed.
     fired: bool,
     vector: usize,
 }
 
 impl Eq {
-    /// Makes the queue that the device created on `ring`. Not armed yet.
+    /// Makes the queue that the device created on `ring`. The queue is not armed yet.
     pub(crate) fn new(eqn: Eqn, ring: Ring, uar: Block<UarPage>, vector: usize) -> Self {
         Self {
             eqn,
@@ -109,12 +108,12 @@ impl Eq {
         self.eqn
     }
 
-    /// Returns the memory, when the queue is no longer read.
+    /// Returns the ring of a queue that is no longer read.
     pub(crate) fn into_ring(self) -> Ring {
         self.ring
     }
 
-    /// Returns the number of entries of the ring, the maximum that can be waiting.
+    /// Returns the number of entries of the ring, which is the maximum number pending.
     pub(crate) fn entries(&self) -> u32 {
         1 << self.ring.log_entries
     }
@@ -138,8 +137,8 @@ impl Eq {
         Some(eqe)
     }
 
-    /// Publishes the consumer counter and asks for an interrupt at the next entry. Does nothing if the queue is armed
-    /// already.
+    /// Writes the consumer counter and requests an interrupt at the next entry. Does nothing if the queue is already
+    /// armed.
     pub(crate) fn arm(&mut self) {
         if self.fired {
             self.tell(true);
@@ -147,7 +146,7 @@ impl Eq {
         }
     }
 
-    /// Writes the consumer counter. The one place that rings this queue's doorbells.
+    /// Writes the consumer counter, and arms the queue if `arm` is set. No other function rings this queue's doorbells.
     fn tell(&mut self, arm: bool) {
         let value = self.eqn.get() << 24 | (self.consumer & COUNTER_MASK);
         barrier::dma_hand_back(); // the entries are read before the device may overwrite them

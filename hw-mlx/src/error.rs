@@ -1,9 +1,9 @@
 //! Errors, one enum per layer.
 //!
-//! A command has four ways to fail, and they ask for different reactions: the transport refused the descriptor
-//! ([`CmdError::Delivery`]: our bug or broken memory), the firmware ran the command and refused it
-//! ([`CmdError::Refused`]: read status and syndrome), the firmware did not answer ([`CmdError::TimedOut`]: the memory
-//! is still lent), or the device is gone ([`CmdError::Dead`]).
+//! A command can fail in four main ways, which need different reactions. The transport refused the descriptor
+//! ([`CmdError::Delivery`]: our bug or broken memory). The firmware executed the command and refused it
+//! ([`CmdError::Refused`]: read status and syndrome). The firmware did not answer ([`CmdError::TimedOut`]: the device
+//! still owns the memory). Or the device is gone ([`CmdError::Dead`]).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,87 +15,87 @@ pub use mlx_prm::known_syndromes;
 use mlx_prm::{CmdStatus, DeliveryStatus, Opcode, known_syndrome};
 use rdma_types::Address;
 
-/// A command that failed.
+/// The error of a command that failed.
 #[derive(Debug, Error)]
 pub enum CmdError {
     /// The transport refused the descriptor; the firmware never read it.
     #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): not delivered: {} (delivery status {:#04x})", opcode.0, delivery_text(*status), status.0)]
     Delivery {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
-        /// Its modifier.
+        /// Modifier of the command.
         op_mod: u16,
         /// Delivery status of the entry.
         status: DeliveryStatus,
     },
-    /// The firmware ran the command and refused it.
+    /// The firmware executed the command and refused it.
     #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): refused: {} (status {:#04x}, syndrome {syndrome:#010x}{})", opcode.0, status_text(*status), status.0, Known(*opcode, *syndrome))]
     Refused {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
-        /// Its modifier.
+        /// Modifier of the command.
         op_mod: u16,
         /// Status byte of the answer.
         status: CmdStatus,
-        /// The firmware's detail code. The vendor publishes none; some were observed on cards and are described in
-        /// public ([`mlx_prm::KNOWN_SYNDROMES`]).
+        /// The firmware's detail code. The vendor publishes no list. Some codes were observed on cards and have a
+        /// public description ([`mlx_prm::KNOWN_SYNDROMES`]).
         syndrome: u32,
     },
-    /// The entry still belongs to the device; its memory must not be reused.
+    /// The firmware did not answer in time. The entry still belongs to the device; its memory must not be reused.
     #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): no answer after {waited_ms} ms; slot {slot} is quarantined", opcode.0)]
     TimedOut {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
-        /// Its modifier.
+        /// Modifier of the command.
         op_mod: u16,
-        /// Its slot.
+        /// Number of the command's slot.
         slot: usize,
         /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// The answer does not have a valid signature (`cmdif_checksum` on): it was damaged on its way.
+    /// The answer does not have a valid signature (`cmdif_checksum` on), because it was damaged in transfer.
     #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): bad signature in the answer's {}", opcode.0, block.map_or_else(|| "entry".to_owned(), |n| format!("mailbox {n}")))]
     BadSignature {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
-        /// Its modifier.
+        /// Modifier of the command.
         op_mod: u16,
-        /// The mailbox, or `None` for the entry itself.
+        /// Number of the mailbox; `None` for the entry itself.
         block: Option<usize>,
     },
-    /// The firmware executed the command, but the requested length of the answer is too short for its fixed part: our
-    /// error.
+    /// The firmware executed the command, but the requested length of the answer is too short for its fixed part. This
+    /// is an error of the driver.
     #[error("{opcode:?} ({:#05x}): {bytes} bytes of its answer were asked for, it has {fixed}", opcode.0)]
     ShortAnswer {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
-        /// Requested bytes of the answer.
+        /// Requested length of the answer in bytes.
         bytes: usize,
-        /// Bytes that every answer to this command has.
+        /// Length in bytes of the fixed part, which every answer to this command has.
         fixed: usize,
     },
     /// Every slot was in use or quarantined for the whole wait.
     #[error("{opcode:?} ({:#05x}): no command slot free after {waited_ms} ms ({quarantined} quarantined)", opcode.0)]
     NoSlot {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
         /// Milliseconds waited for a slot.
         waited_ms: u64,
-        /// Slots that the device still holds although their commands were given up.
+        /// Number of slots that the device still holds although their commands were given up.
         quarantined: usize,
     },
-    /// No memory for the command's mailboxes.
+    /// No memory could be allocated for the command's mailboxes.
     #[error("{opcode:?} ({:#05x}): {error}", opcode.0)]
     Memory {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
         /// The cause.
         error: DmaError,
     },
-    /// The device is dead; the command was not sent, or its answer will not come.
+    /// The device is dead. The command was not sent, or its answer will not come.
     #[error("{opcode:?} ({:#05x}): the device is dead: {cause}", opcode.0)]
     Dead {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
         /// Cause of the device's death.
         cause: DeadCause,
@@ -103,7 +103,7 @@ pub enum CmdError {
 }
 
 impl CmdError {
-    /// Returns the firmware's status if the firmware refused.
+    /// Returns the firmware's status if the firmware refused the command.
     pub fn status(&self) -> Option<CmdStatus> {
         match self {
             Self::Refused { status, .. } => Some(*status),
@@ -117,7 +117,8 @@ impl CmdError {
         }
     }
 
-    /// Returns true if the device is alive and unchanged by the command: it refused, or was never asked.
+    /// Returns true if the command certainly had no effect and the device is alive: the firmware refused the command,
+    /// or there was no memory to send it.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::Memory { .. } => true,
@@ -130,8 +131,8 @@ impl CmdError {
         }
     }
 
-    /// Returns true if the device may still write the memory the command pointed at (rings in a page list included),
-    /// because it is unknown if the command took effect.
+    /// Returns true if the device may still write to the memory that the command refers to, including rings in a page
+    /// list, because it is unknown whether the command took effect.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::TimedOut { .. } | Self::BadSignature { .. } | Self::ShortAnswer { .. } => true,
@@ -144,7 +145,7 @@ impl CmdError {
     }
 }
 
-/// The part of a refusal's text about its syndrome; empty if the syndrome is unknown.
+/// The text about a refusal's syndrome; empty if the syndrome is unknown.
 struct Known(Opcode, u32);
 
 impl fmt::Display for Known {
@@ -159,19 +160,19 @@ impl fmt::Display for Known {
 /// Cause of a device's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DeadCause {
-    /// `fw_ver` reads all ones: the function is no longer on the bus.
+    /// The register `fw_ver` reads all ones, so the function is no longer on the bus.
     #[error("the function is gone from the bus (fw_ver reads all ones)")]
     Gone,
-    /// `nic_interface` reads disabled (1) while we use it.
+    /// The register `nic_interface` reads disabled (1) while we use the function.
     #[error("the NIC interface was disabled (nic_interface 1)")]
     Disabled,
-    /// `nic_interface` reads software reset (7).
+    /// The register `nic_interface` reads software reset (7).
     #[error("the NIC is in software reset (nic_interface 7)")]
     SoftwareReset,
-    /// The function has lost the command queue: another program reset it while we use it.
+    /// The function no longer has the address of the command queue, because another program reset it.
     #[error("somebody else reset the function: it has forgotten where our commands are")]
     ResetByOthers,
-    /// The health buffer asks for a reset and gives a syndrome.
+    /// The health buffer requests a reset and reports a syndrome.
     #[error("the firmware asks for a reset: {} (syndrome {synd:#04x}, extended {ext_synd:#06x})", syndrome_text(*synd))]
     ResetRequired {
         /// Health syndrome.
@@ -179,29 +180,29 @@ pub enum DeadCause {
         /// Extended syndrome.
         ext_synd: u16,
     },
-    /// The health syndrome register is not zero, and a command stayed unanswered: the firmware stopped on an assertion.
+    /// The health syndrome register is not zero, and a command was not answered: the firmware stopped on an assertion.
     #[error("the firmware stopped: {} (health syndrome {synd:#04x})", syndrome_text(*synd))]
     Syndrome {
         /// Health syndrome.
         synd: u8,
     },
-    /// The system says that the bus reported an uncorrectable error of the function.
+    /// The system reported an uncorrectable bus error of the function.
     #[error("the bus reports an uncorrectable error of the function (AER)")]
     BusError,
-    /// A command that ends the device's use of memory was not answered, or the answer was invalid, so the memory that
-    /// the device reaches is unknown. We have stopped it.
+    /// A command that ends the device's use of memory was not answered, or the answer was invalid. It is then unknown
+    /// which memory the device still accesses, so we have stopped the device.
     #[error("stopped by us: it did not answer {opcode:?} ({:#05x}), which ends its use of memory", opcode.0)]
     Unended {
-        /// The command.
+        /// Opcode of the command.
         opcode: Opcode,
     },
-    /// We have stopped it for another reason.
+    /// We have stopped the device for another reason.
     #[error("stopped by us, for what it refused or did too slowly: {why}")]
     Stopped {
         /// The reason.
         why: &'static str,
     },
-    /// The health counter stands still, and a command stayed unanswered.
+    /// The health counter does not advance, and a command was not answered.
     #[error(
         "the firmware's health counter stands still at {counter:#08x}, and it answers no command"
     )]
@@ -211,27 +212,27 @@ pub enum DeadCause {
     },
 }
 
-/// A capability we need and the device lacks.
+/// The error that the device lacks a capability we need.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name}: need {need}, the device has {have}")]
 pub struct MissingCapability {
-    /// The field of the capability page, PRM spelling.
+    /// Field of the capability page, in the PRM's spelling.
     pub name: &'static str,
-    /// The value that we need.
+    /// Value that we need.
     pub need: String,
-    /// The value that the device reports.
+    /// Value that the device reports.
     pub have: String,
 }
 
-/// A capability that was set and reads back differently.
+/// The error that a capability was set and reads back differently.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name}: told {told}, it has {kept}")]
 pub struct NotKept {
-    /// The field of the capability page, PRM spelling.
+    /// Field of the capability page, in the PRM's spelling.
     pub name: &'static str,
-    /// The value given to SET_HCA_CAP.
+    /// Value given to SET_HCA_CAP.
     pub told: u32,
-    /// The value that QUERY_HCA_CAP returns after INIT_HCA.
+    /// Value that QUERY_HCA_CAP returns after INIT_HCA.
     pub kept: u32,
 }
 
@@ -257,19 +258,19 @@ impl fmt::Display for Macs {
     }
 }
 
-/// Why a function could not be opened, or is no longer usable.
+/// Reason why a function could not be opened, or is no longer usable.
 #[derive(Debug, Error)]
 pub enum MlxError {
     /// A command failed.
     #[error(transparent)]
     Cmd(#[from] CmdError),
-    /// The host's side of the function failed.
+    /// An operation of the host on the function failed.
     #[error(transparent)]
     Function(#[from] FunctionError),
     /// DMA memory could not be allocated.
     #[error(transparent)]
     Dma(#[from] DmaError),
-    /// The BAR is not as required.
+    /// The BAR does not have the required form.
     #[error(transparent)]
     Bar(#[from] BarError),
     /// The device has another revision of the command interface.
@@ -281,21 +282,21 @@ pub enum MlxError {
         /// The revision in the initialization segment.
         found: u32,
     },
-    /// The command queue that the device describes is not possible.
+    /// The device reports a command queue that cannot exist.
     #[error("command queue of 2^{log_size} entries of 2^{log_stride} bytes")]
     CommandQueue {
-        /// log2 of the entries.
+        /// log2 of the number of entries.
         log_size: u32,
-        /// log2 of the bytes between them.
+        /// log2 of the distance between entries in bytes.
         log_stride: u32,
     },
-    /// `initializing` stays set.
+    /// The firmware did not finish its boot: `initializing` stays set.
     #[error("the firmware is still initializing after {waited_ms} ms")]
     Initializing {
         /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// The function's registers read all ones for too long.
+    /// The function's registers read all ones for longer than a boot may take.
     #[error(
         "the function's registers read all ones for {waited_ms} ms: it does not boot, or is gone from the bus"
     )]
@@ -308,16 +309,16 @@ pub enum MlxError {
         "the function is gone from the bus: its registers and its configuration space read all ones"
     )]
     Gone,
-    /// The device does not offer the interface step sequence we speak.
+    /// The device does not offer the interface step sequence that this driver uses.
     #[error("ISSI 1 is not among the supported ones ({supported:#x})")]
     Issi {
-        /// Bit n: step sequence n.
+        /// Mask of the supported sequences: bit n is sequence n.
         supported: u32,
     },
-    /// The device knows only the first interface step sequence, which is not ours.
+    /// The device supports only the first interface step sequence, which this driver does not use.
     #[error("this driver needs ISSI 1, and the device does not know of ISSIs: {0}")]
     NoIssi(#[source] CmdError),
-    /// The device accepted SET_HCA_CAP but does not have the settings.
+    /// The device accepted SET_HCA_CAP but did not keep the settings.
     #[error("the device did not keep what SET_HCA_CAP told it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     NotKept(Vec<NotKept>),
     /// The device lacks capabilities we cannot do without; all of them are listed.
@@ -328,7 +329,7 @@ pub enum MlxError {
     Nonsense {
         /// Name of the number.
         what: &'static str,
-        /// Its value.
+        /// Value that the device returned.
         value: u64,
     },
     /// The requested queue is larger than the format of its ring, or of an entry, allows.
@@ -336,51 +337,51 @@ pub enum MlxError {
     QueueTooLarge {
         /// Kind of queue.
         queue: &'static str,
-        /// Entries requested.
+        /// Number of entries requested.
         entries: u32,
-        /// Segments of an entry, requested, where entries have segments.
+        /// Number of segments per entry requested; `None` for a queue whose entries have no segments.
         segments: Option<u32>,
     },
-    /// Memory to be registered that no page size of the device can translate: it is empty, it runs over the end of an
-    /// address space, or the two addresses do not agree within the smallest page.
+    /// The memory to be registered cannot be translated by any page size of the device: it is empty, it exceeds the end
+    /// of an address space, or the two addresses have different offsets in the smallest page.
     #[error(
         "{bytes} bytes at {address:#x}, I/O address {iova:#x}: nothing that pages of 2^{log_min_page} bytes translate"
     )]
     Untranslatable {
-        /// The address that peers and requests use.
+        /// Address that peers and requests use.
         address: u64,
-        /// The address that the device's accesses go to.
+        /// I/O address that the device accesses.
         iova: u64,
         /// Length in bytes.
         bytes: u64,
-        /// log2 of the smallest page.
+        /// log2 of the smallest page size.
         log_min_page: u32,
     },
-    /// Memory to be registered that takes a larger translation table than one command can carry.
+    /// The memory to be registered needs a larger translation table than one command can carry.
     #[error("{bytes} bytes take a translation table of {asked} bytes, a command carries {limit}")]
     TranslationTooLarge {
-        /// Bytes of the memory.
+        /// Length of the memory in bytes.
         bytes: u64,
-        /// Bytes of its table.
+        /// Length of its translation table in bytes.
         asked: u64,
-        /// The maximum length of a table.
+        /// Maximum length of a table in bytes.
         limit: u64,
     },
-    /// The firmware wants more pages than the configuration allows it.
+    /// The firmware requests more pages than the configuration allows.
     #[error("the firmware asks for {asked} pages, HcaConfig::firmware_pages leaves {room}")]
     TooManyPages {
-        /// Pages asked for.
+        /// Number of pages requested.
         asked: usize,
-        /// Pages it may still have.
+        /// Number of pages that the firmware may still get.
         room: usize,
     },
-    /// The configured MAC is not a unicast station address.
+    /// The configured MAC is not a unicast address.
     #[error("HcaConfig::mac is {mac}, which is no address of one station")]
     ConfiguredMac {
         /// The address.
         mac: Mac,
     },
-    /// The function cannot take part in the network, although the configuration requires it.
+    /// The function has no Ethernet port for ARP and neighbour discovery, although the configuration requires it.
     #[error("ARP and neighbour discovery are not possible: {0}")]
     NoNetwork(String),
     /// More multicast groups are needed than the vport's list holds.
@@ -393,7 +394,7 @@ pub enum MlxError {
         /// Number of groups that are needed.
         wanted: usize,
     },
-    /// An address that is invalid as given.
+    /// The address is invalid, or not allowed in this call.
     #[error("address {address}: {why}")]
     Address {
         /// The address, with its prefix, gateway and VLAN.
@@ -401,21 +402,21 @@ pub enum MlxError {
         /// The rule that it violates.
         why: &'static str,
     },
-    /// An address that was removed in the meantime.
+    /// The address was removed in the meantime.
     #[error("the address at index {index} was removed")]
     NoSuchGid {
-        /// Its index in the RoCE address table.
+        /// Index of the address in the RoCE address table.
         index: u8,
     },
-    /// More addresses than the RoCE address table holds.
+    /// The RoCE address table cannot hold that many addresses.
     #[error("{asked} addresses, the RoCE address table holds {room}")]
     TooManyGids {
-        /// Number of addresses requested, the link-local one included.
+        /// Number of addresses requested, including the link-local one.
         asked: usize,
         /// Number of entries of the table.
         room: usize,
     },
-    /// There is no interrupt vector.
+    /// The function has no interrupt vector.
     #[error("the function has no MSI-X vector")]
     NoInterrupts,
     /// The MAC of an address is unknown.
@@ -427,12 +428,12 @@ pub enum MlxError {
     /// The device is dead.
     #[error("the device is dead: {0}")]
     Dead(DeadCause),
-    /// Random numbers could not be had; without them names could be guessed.
+    /// The system provided no random numbers, without which identifiers could be guessed.
     #[error("the system gives no random numbers: {0}")]
     Random(String),
 }
 
-/// Returns a delivery status in words (PRM "Command Queue Entry", status).
+/// Returns the text of a delivery status (PRM "Command Queue Entry", status).
 pub fn delivery_text(status: DeliveryStatus) -> &'static str {
     match status.0 {
         0x00 => "delivered",
@@ -450,12 +451,12 @@ pub fn delivery_text(status: DeliveryStatus) -> &'static str {
     }
 }
 
-/// Returns a command status in words.
+/// Returns the text of a command status.
 pub fn status_text(status: CmdStatus) -> &'static str {
     command_status(status.0).unwrap_or("unknown status")
 }
 
-/// Returns the name of a command's status, followed by a colon and its meaning if the name does not tell it (PRM
+/// Returns the name of a command's status. If the name does not explain itself, a colon and the meaning follow (PRM
 /// "Command Status").
 #[must_use]
 pub const fn command_status(code: u8) -> Option<&'static str> {
@@ -481,13 +482,13 @@ pub const fn command_status(code: u8) -> Option<&'static str> {
     })
 }
 
-/// Returns the name of the status of a command that was not delivered.
+/// Returns the name of a delivery status, which a command has that was not delivered.
 #[must_use]
 pub const fn delivery_status(code: u8) -> Option<&'static str> {
     DeliveryStatus(code).name()
 }
 
-/// Returns a health syndrome in words.
+/// Returns the text of a health syndrome.
 pub fn syndrome_text(synd: u8) -> &'static str {
     health_syndrome(synd).unwrap_or("unknown syndrome")
 }

@@ -1,25 +1,25 @@
 //! The function's Ethernet port, for the protocols that precede RDMA (ARP, neighbour discovery, echo).
 //!
-//! A send queue sends whole frames through a TIS; a receive queue receives through a TIR the frames that module
-//! `steering` directs there, which are only those that a station must receive. RDMA traffic does not pass here. Both
-//! queues report to one completion queue, on the event queue that all instances share, as QP1's does.
+//! A send queue sends whole frames through a TIS. A receive queue receives frames through a TIR. Module `steering`
+//! directs only those frames to the TIR that a station must receive. RDMA traffic does not use this port. Both queues
+//! report to one completion queue, on the event queue that all instances use, as QP1's completion queue does.
 //!
 //! ```text
 //!   frame -> send queue -> TIS -> port -> flow table -> TIR -> receive queue -> frame
 //! ```
 //!
-//! Frames are copied: into a slot of ours before they are sent, out of one when they have arrived. They are few and
-//! short. The first bytes of a frame are inline in the WQE, as many as any setting of `min_wqe_inline_mode` requires
-//! (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
+//! Frames are copied: into one of our slots before they are sent, and out of a slot after they have arrived. They are
+//! few and short. The first bytes of a frame are inline in the WQE, as many as any setting of `min_wqe_inline_mode`
+//! requires (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
 //!
-//! A frame of ours carries its VLAN tag as bytes, and the tag of one that arrived is left where it is (`vsd`).
+//! A frame that we send contains its VLAN tag as bytes. The device does not remove the tag of a received frame (`vsd`).
 //!
 //! An error entry means that the queue is in error. Both queues are then taken through RESET to READY again. Frames
 //! in flight are lost, which their protocols allow for ([`Ethernet::repair`]).
 //!
-//! A function may lack the required features (Ethernet queues, flow tables, an Ethernet port) and then does without
-//! this port: [`Ethernet::why_not`] says why. The time stamps that queues put into completions are not used, so a
-//! queue has those of the device's default clock, where the device has a choice of clocks.
+//! A function may lack the required features (Ethernet queues, flow tables, an Ethernet port) and then has no such
+//! port; [`Ethernet::why_not`] returns the reason. The time stamps of completions are not used, so on a device with
+//! several clocks the queues use the default one.
 
 mod objects;
 mod steering;
@@ -45,31 +45,31 @@ use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use crate::vport;
 
-/// Maximum number of frames in flight to the network.
+/// Maximum number of frames that are being sent.
 const SENDS: u32 = 64;
-/// Number of frames that may arrive between two polls.
+/// Maximum number of frames that may arrive between two polls.
 const RECEIVES: u32 = 64;
-/// Inline bytes of a frame in its WQE: two in the Ethernet segment and five units. More than Ethernet, VLAN, IPv6 and
-/// TCP headers together.
+/// Number of inline bytes of a frame in its WQE: two in the Ethernet segment and five units of 16. They exceed the
+/// Ethernet, VLAN, IPv6 and TCP headers together.
 const INLINE: usize = 2 + 5 * 16;
-/// Segments that a send WQE has room for beside its control segment and a remote address: Ethernet segment, five units
-/// of inline bytes, a data segment, in two blocks.
+/// Number of segments that a send WQE can hold besides its control segment and a remote address: an Ethernet segment,
+/// five units of inline bytes and a data segment fit, in two blocks.
 const SEND_SEGMENTS: u32 = 6;
-/// Bytes of the longest frame we send, without its check sequence: an MTU of 1500 and a VLAN tag.
+/// Length in bytes of the longest frame we send, without its check sequence: an MTU of 1500 and a VLAN tag.
 pub const SEND_BYTES: usize = 1518;
-/// Bytes between send slots.
+/// Distance between send slots in bytes.
 const SEND_SLOT: usize = 1536;
-/// States of queues.
+/// States of send and receive queues.
 const RESET: u32 = 0;
 const READY: u32 = 1;
 const ERROR: u32 = 3;
-/// `wq_type` of a ring.
+/// Value of `wq_type` for a ring.
 const CYCLIC: u32 = 1;
-/// The broadcast address.
+/// Broadcast MAC address.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
-/// `wqe_inline_mode`: the vport's context says how many bytes must be inline.
+/// Value of `wqe_inline_mode`: the vport's context determines how many bytes must be inline.
 const INLINE_BY_VPORT: u32 = 1;
-/// Slots begin at multiples of this.
+/// Alignment of slots in bytes.
 const SLOT_ALIGN: usize = 64;
 
 /// The Ethernet port of a function.
@@ -78,30 +78,30 @@ pub struct Ethernet {
     send: SendQueue,
     recv: RecvQueue,
     numbers: Numbers,
-    /// All objects of the device for the port, except the completion queue.
+    /// Objects of the device for the port, except the completion queue.
     objects: Objects,
     memory: Lent<Memory>,
     free_sends: Vec<u32>,
-    /// Multicast addresses that the vport admits.
+    /// Multicast addresses whose frames the vport accepts.
     groups: Vec<[u8; 6]>,
-    /// Buffer to which a received frame is copied.
+    /// Buffer into which a received frame is copied.
     frame: Vec<u8>,
     armed: bool,
     broken: bool,
 }
 
-/// Memory that the device may read and write.
+/// Memory that the device may access.
 #[derive(Debug)]
 struct Memory {
     send: RingMemory,
     recv: RingMemory,
-    /// Send slots, then receive slots.
+    /// Slots for frames: first the send slots, then the receive slots.
     slots: DmaBuffer,
-    /// Bytes between receive slots: those of the longest frame that the port admits.
+    /// Distance between receive slots in bytes: at least the length of the longest frame that the port accepts.
     recv_slot: usize,
 }
 
-/// The device's numbers of the objects.
+/// Numbers by which the device identifies the objects.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     sqn: u32,
@@ -111,7 +111,7 @@ struct Numbers {
 
 impl Memory {
     fn alloc(arena: &DmaArena, sizes: &Sizes, port_bytes: u32) -> Result<Self, MlxError> {
-        // CAST: bytes of a frame.
+        // CAST: the length of a frame fits.
         let recv_slot = (port_bytes as usize)
             .max(SEND_SLOT)
             .next_multiple_of(SLOT_ALIGN);
@@ -132,7 +132,7 @@ impl Memory {
         DataSegment {
             lmr_context: lkey,
             address: self.slots.address() + offset as u64,
-            // PANIC: a slot is as long as a frame.
+            // PANIC: a slot is as long as a frame, so its length fits in 32 bits.
             bytes: u32::try_from(bytes).expect("a slot's size"),
         }
     }
@@ -145,7 +145,7 @@ struct Sizes {
 
 impl Sizes {
     fn new() -> Self {
-        // PANIC: constants.
+        // PANIC: the arguments are constants and valid.
         Self {
             send: SendSizes::new(SENDS, SEND_SEGMENTS, 0).expect("a short ring"),
             recv: RecvSizes::new(RECEIVES, 1).expect("a short ring"),
@@ -154,9 +154,9 @@ impl Sizes {
 }
 
 impl Ethernet {
-    /// Returns the reason why a function has no Ethernet port for us; `None` if its capabilities are sufficient.
-    /// Resources of which one is enough (transport domains, TISes, queues, TIRs) are not checked: the least value of
-    /// a logarithm means one.
+    /// Returns the reason why a function cannot have an Ethernet port; `None` if its capabilities are sufficient.
+    /// Resources of which one is enough (transport domains, TISes, queues, TIRs) are not checked, because the smallest
+    /// value of their logarithms means one.
     ///
     /// # Errors
     /// The device does not report its flow tables.
@@ -182,7 +182,7 @@ impl Ethernet {
         let page = caps::query_page::<FlowTableNicCap>(hca, CapType::FLOW_TABLE)?;
         let tables = page.current.flow_table_properties_nic_receive();
         let fields = tables.ft_field_support();
-        // A page that names no field at all gives no information; the device then reports it when a group is created.
+        // A page without any field gives no information; the device then refuses later, when a group is created.
         let names = fields.as_bytes().iter().any(|byte| *byte != 0);
         Ok(first(&[
             (tables.ft_support(), "ft_support is 0"),
@@ -209,14 +209,14 @@ impl Ethernet {
     /// created before are destroyed.
     ///
     /// # Errors
-    /// No memory, a capability that is not there ([`MlxError::NoNetwork`]), or device refusal.
+    /// No memory, a missing capability ([`MlxError::NoNetwork`]), or device refusal.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells) -> Result<Self, MlxError> {
         if let Some(why) = Self::why_not(hca)? {
             return Err(MlxError::NoNetwork(why.to_owned()));
         }
         let sizes = Sizes::new();
         let memory = Memory::alloc(hca.arena(), &sizes, hca.port().mtu)?;
-        // The port is shared by all instances.
+        // All instances use the port, so its completion queue reports to the common event queue.
         let eqn = hca.shared_eqn();
         let mut cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
         let memory = Lent::new(memory, hca.arena().downgrade());
@@ -268,7 +268,7 @@ impl Ethernet {
     /// Destroys the port.
     ///
     /// # Errors
-    /// Device refusal; what could not be destroyed keeps its memory.
+    /// Device refusal. The memory of objects that the device still has stays allocated.
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
         self.hear(hca, &[])?;
         self.objects.destroy(hca)?;
@@ -277,8 +277,8 @@ impl Ethernet {
         Ok(())
     }
 
-    /// Sets the group addresses whose frames are received here. Before the first call no such frames are received; to
-    /// receive broadcasts, include [`BROADCAST`].
+    /// Sets the group MAC addresses whose frames the port receives. Before the first call the port receives no group
+    /// frames. To receive broadcasts, include [`BROADCAST`].
     ///
     /// # Errors
     /// Device refusal; the set is unchanged.
@@ -297,7 +297,7 @@ impl Ethernet {
         Ok(())
     }
 
-    /// Returns the number of its completion queue, by which its events come.
+    /// Returns the number of the port's completion queue. Completion events of the port name this number.
     #[must_use]
     pub fn cqn(&self) -> u32 {
         self.cq.cqn()
@@ -309,7 +309,7 @@ impl Ethernet {
         (self.numbers.sqn, self.numbers.rqn)
     }
 
-    /// Notes that a completion event named its completion queue.
+    /// Counts a completion event of the port's completion queue. The queue must be armed again for the next event.
     pub fn notified(&mut self) {
         self.cq.sequence().count_event();
         self.armed = false;
@@ -354,8 +354,8 @@ impl Ethernet {
             .inspect_err(|_| self.free_sends.push(slot))
     }
 
-    /// Processes completions, and passes each received frame to `each`. Bounded by the rings: later frames wait for
-    /// the next call, which the completion queue asks for.
+    /// Processes completions, and passes each received frame to `each`. One call takes in at most two queue capacities
+    /// of entries. If entries remain, the completion queue raises an event, which asks for the next call.
     pub fn take_in(&mut self, mut each: impl FnMut(&[u8])) {
         self.drain(&mut each);
         if !self.armed && !self.broken {
@@ -399,7 +399,7 @@ impl Ethernet {
             self.broken = true;
             return;
         }
-        // PANIC: cookies are the slots we posted.
+        // PANIC: the cookie is a slot number, because we posted it.
         let slot = u32::try_from(completion.cookie).expect("a slot number");
         if completion.request {
             self.free_sends.push(slot);
@@ -414,10 +414,10 @@ impl Ethernet {
         self.post_receive(slot);
     }
 
-    /// Restores the queues after one of them broke. Does nothing otherwise.
+    /// Resets both queues after one of them failed. Does nothing if none failed.
     ///
     /// # Errors
-    /// Device refusal; they stay broken.
+    /// Device refusal; the port stays broken.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if !self.broken {
             return Ok(());
@@ -425,7 +425,7 @@ impl Ethernet {
         let Numbers { sqn, rqn, .. } = self.numbers;
         tracing::warn!(sqn, rqn, "an Ethernet queue broke; both are reset");
         for from in [READY, ERROR] {
-            // Only the device knows the state of each.
+            // Only the device knows the state of each queue, so both source states are tried.
             let moved = [
                 send_state(hca, sqn, from, RESET),
                 recv_state(hca, rqn, from, RESET),
@@ -509,7 +509,7 @@ fn make(
         .set_flush_in_error_en(true)
         .set_ts_format(recv_clock)
         .set_vsd(true);
-    // CAST: bytes of an entry.
+    // CAST: the stride is the number of bytes of one entry.
     describe(
         context.wq_mut(),
         pd,
@@ -522,8 +522,8 @@ fn make(
     recv_state(hca, rqn, RESET, READY)?;
 
     let mut input = CreateTirIn::new();
-    // Without a bit of `self_lb_block`, which are those for admitted frames, our own frames do not come back (Linux
-    // `mlx5e_refresh_tirs`).
+    // Each bit of `self_lb_block` admits one kind of our own frames. No bit is set, so the device does not deliver our
+    // own frames to this TIR (Linux `mlx5e_refresh_tirs`).
     input
         .ctx_mut()
         .set_inline_rqn(rqn)
@@ -534,14 +534,15 @@ fn make(
     Ok(Numbers { sqn, rqn, lkey })
 }
 
-/// Returns the `ts_format` of a queue on a device with this capability: 0 is free running; 1 is the default where
-/// there is a choice of clocks, or real time alone, and reserved elsewhere (DPDK `mlx5_ts_format_conv`).
+/// Returns the `ts_format` of a queue on a device with this capability. 0 is the free-running clock. 1 is the device's
+/// default on devices with a choice of clocks or with real time only, and is reserved on other devices (DPDK
+/// `mlx5_ts_format_conv`).
 fn ts_format(capability: u32) -> u32 {
     u32::from(capability != 0)
 }
 
-/// Returns the inline mode for the send queue's context: the vport's, where that decides (Linux `en_main.c`
-/// `mlx5e_create_sq`).
+/// Returns the inline mode for the send queue's context: the vport's mode if the device lets the vport decide,
+/// otherwise 0 (Linux `en_main.c` `mlx5e_create_sq`).
 fn inline_mode(hca: &mut Hca) -> Result<u32, MlxError> {
     let page = caps::query_page::<EthOffloadCaps>(hca, CapType::ETHERNET_OFFLOADS)?;
     if page.current.wqe_inline_mode() != INLINE_BY_VPORT {
@@ -551,7 +552,7 @@ fn inline_mode(hca: &mut Hca) -> Result<u32, MlxError> {
     Ok(vport.nic_vport_context().min_wqe_inline_mode())
 }
 
-/// Describes a ring in a queue's context.
+/// Fills a queue's context with the description of its ring.
 fn describe(wq: &mut Wq, pd: u32, memory: &RingMemory, entries: u32, stride: usize) {
     wq.set_wq_type(CYCLIC)
         .set_pd(pd)

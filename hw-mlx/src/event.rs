@@ -1,9 +1,8 @@
-//! Meanings of event queue entries (PRM "Event Queue Entry", event types and their payloads).
+//! Decoding of event queue entries (PRM "Event Queue Entry", event types and their payloads).
 //!
-//! Decoding is separate from the ring (`crate::eq`) and from the reaction to an event (`crate::control`): a pure
-//! function from 64 bytes to a meaning. Numbers in it come from the device and may name nothing; the owner of the
-//! object checks that it exists.
-//! word and name nothing for certain; whoever owns the object looks whether there is such a one.
+//! Decoding is separate from the ring (`crate::eq`) and from the reaction to an event (`crate::control`). It is a pure
+//! function from the 64 bytes of an entry to a `Meaning`. The object numbers in the result come from the device and
+//! may name no object. The owner of such an object checks that the object exists.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -14,7 +13,7 @@ use zerocopy::IntoBytes;
 use crate::error::{DeadCause, Mac};
 use mlx_prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
 
-/// An event outside of a queue.
+/// An asynchronous event: one that the device or the system reports outside of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// The port is active.
@@ -36,7 +35,7 @@ pub enum AsyncEvent {
         /// The queue pair.
         qpn: Qpn,
     },
-    /// The queue pair failed by itself.
+    /// The device moved the queue pair to the error state.
     QpError {
         /// The queue pair.
         qpn: Qpn,
@@ -55,7 +54,7 @@ pub enum AsyncEvent {
         /// 1 overrun, 2 access violation.
         syndrome: u8,
     },
-    /// Fewer buffers than the armed limit are on the shared receive queue.
+    /// The shared receive queue has fewer buffers than its armed limit.
     SrqLimit {
         /// The shared receive queue.
         rmpn: Rmpn,
@@ -67,30 +66,30 @@ pub enum AsyncEvent {
     },
     /// The device is gone or unusable; every later command fails.
     DeviceDead {
-        /// Cause of its death.
+        /// Cause of the failure.
         cause: DeadCause,
     },
-    /// The system wants the function back and waits until it is closed. Until then everything works.
+    /// The system asks for the function back, and waits until the function is closed. Until then everything works.
     DeviceRequested,
     /// An event on the network that does not come from the device ([`Hca::tell_all`](crate::Hca::tell_all)).
     Network(NetworkEvent),
-    /// An address of ours retires ([`Hca::retire_address`](crate::Hca::retire_address)).
+    /// We stop using one of our addresses ([`Hca::retire_address`](crate::Hca::retire_address)).
     AddressRemoved {
-        /// Its index.
+        /// Index of its entry in the GID table.
         index: u8,
         /// The address.
         address: IpAddr,
     },
-    /// Events were not fetched for so long that some were dropped.
+    /// The caller did not fetch events for so long that some were dropped.
     EventsLost {
         /// Number of events dropped.
         count: u64,
     },
     /// An event that this driver does not use.
     Other {
-        /// Its type.
+        /// Event type.
         event: EventType,
-        /// Its sub-type.
+        /// Event sub-type.
         sub_type: u8,
     },
 }
@@ -104,7 +103,7 @@ pub enum NetworkEvent {
     AddressDuplicate {
         /// The address.
         address: IpAddr,
-        /// The other station's MAC.
+        /// True if we had just added the address; we then give it up. False if we keep and defend it (RFC 5227, 2.4).
         mac: [u8; 6],
         /// True if the address was newly added, and is given up. False if we defend it (RFC 5227, 2.4).
         lost: bool,
@@ -181,9 +180,9 @@ impl fmt::Display for AsyncEvent {
 /// Function that owns pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FunctionId {
-    /// Function number; 0 is the function itself.
+    /// Function number; 0 is the function that this driver opened.
     pub(crate) number: u16,
-    /// True for the function of the adapter's own processor.
+    /// True for the function of the adapter's own processor (BlueField's Arm side).
     pub(crate) embedded_cpu: bool,
 }
 
@@ -192,16 +191,16 @@ pub(crate) struct FunctionId {
 pub(crate) struct PageRequest {
     /// Function that the pages are for.
     pub(crate) function: FunctionId,
-    /// Pages wanted, or, negative, offered back.
+    /// Number of 4 KiB pages: positive if the firmware asks for pages, negative if it offers pages back.
     pub(crate) pages: i32,
-    /// True if everything the function holds is free; no command is wanted.
+    /// True if all pages of the function are free without a command that takes them back.
     pub(crate) release_all: bool,
 }
 
 /// Meaning of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Commands are done: bit n stands for slot n.
+    /// The firmware has completed commands; bit n stands for command slot n.
     Commands(u32),
     /// The firmware wants pages, or returns some.
     Pages(PageRequest),
@@ -276,8 +275,8 @@ pub(crate) fn decode(eqe: &Eqe) -> Meaning {
     })
 }
 
-/// The async event types the driver asks for: bit = type (mlx5_core's set, `eq.c`
-/// `gather_async_events_mask`, less what needs a capability we do not use).
+/// Mask of the async event types that the driver asks for; bit n is event type n. It is mlx5_core's set (`eq.c`
+/// `gather_async_events_mask`) without the types that need a capability we do not use.
 pub(crate) const ASYNC_EVENTS: u64 = mask(&[
     EventType::PATH_MIG,
     EventType::COMM_EST,
@@ -292,9 +291,9 @@ pub(crate) const ASYNC_EVENTS: u64 = mask(&[
     EventType::SRQ_LAST_WQE,
     EventType::SRQ_RQ_LIMIT,
 ]);
-/// Command completions, which the control event queue also carries.
+/// Mask of command completions, which the control event queue also carries.
 pub(crate) const COMMAND_EVENTS: u64 = mask(&[EventType::CMD]);
-/// Page requests; only where the firmware sends them (`page_request_disable`).
+/// Mask of page requests, for devices whose firmware sends them (`page_request_disable` is 0).
 pub(crate) const PAGE_EVENTS: u64 = mask(&[EventType::PAGE_REQUEST]);
 
 const fn mask(types: &[EventType]) -> u64 {
@@ -307,19 +306,19 @@ const fn mask(types: &[EventType]) -> u64 {
     mask
 }
 
-/// Events that wait to be fetched.
+/// Queue of one instance's events that the caller has not fetched yet.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     events: VecDeque<AsyncEvent>,
     lost: u64,
-    /// True if an event came in since the last `seen`.
+    /// True if an event came in since the last call of `seen`.
     unseen: bool,
-    /// True if there is work that is kept elsewhere.
+    /// True if there is work for the instance outside of this queue, for example datagrams of QP1.
     called: bool,
 }
 
 impl Inbox {
-    /// Bound on memory for events that are never fetched.
+    /// Maximum number of queued events, which bounds the memory for events that are never fetched.
     const LIMIT: usize = 1 << 16;
 
     pub(crate) fn push(&mut self, event: AsyncEvent) {
@@ -331,7 +330,7 @@ impl Inbox {
         }
     }
 
-    /// Notes that an event was lost.
+    /// Counts an event that was dropped.
     pub(crate) const fn lose(&mut self) {
         self.unseen = true;
         self.lost += 1;
@@ -346,23 +345,23 @@ impl Inbox {
             })
     }
 
-    /// Notes that there is work that is kept elsewhere.
+    /// Notes that there is work for the instance outside of this queue.
     pub(crate) const fn call(&mut self) {
         self.called = true;
     }
 
-    /// Returns whether there was such work since the last call.
+    /// Returns whether `call` was called since the last call of this function.
     pub(crate) fn was_called(&mut self) -> bool {
         std::mem::take(&mut self.called)
     }
 
-    /// Returns whether there is anything new, here or elsewhere.
+    /// Returns whether the instance has new events, or work outside of this queue.
     pub(crate) const fn has_news(&self) -> bool {
         self.called || self.unseen
     }
 
-    /// Returns whether an event came in since the last call. Events arrive while commands are waited for; a thread
-    /// that then sleeps for them would miss them.
+    /// Returns whether an event came in since the last call. Events also arrive while a thread waits for a command.
+    /// Without this check, a thread that then sleeps until the next event would miss them.
     pub(crate) fn seen(&mut self) -> bool {
         std::mem::take(&mut self.unseen)
     }
@@ -372,15 +371,15 @@ impl Inbox {
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
     queues: BTreeSet<u32>,
-    /// True if one came in since the last `seen`.
+    /// True if a completion queue was added since the last call of `seen`.
     unseen: bool,
 }
 
 impl Completions {
-    /// More than any program makes, and fewer than a device can name.
+    /// Maximum number of completion queues in the set: more than any program makes, fewer than 24-bit CQNs can name.
     const LIMIT: usize = 1 << 20;
 
-    /// Adds a completion queue; returns false if there is no room.
+    /// Adds a completion queue. Returns false if the set is full.
     #[must_use]
     pub(crate) fn note(&mut self, cqn: Cqn) -> bool {
         if self.queues.len() == Self::LIMIT && !self.queues.contains(&cqn.get()) {
@@ -391,22 +390,22 @@ impl Completions {
         true
     }
 
-    /// Removes and returns one of them.
+    /// Removes and returns the completion queue with the lowest number.
     pub(crate) fn next(&mut self) -> Option<Cqn> {
         self.queues.pop_first().map(Cqn::new)
     }
 
-    /// Removes a queue.
+    /// Removes a completion queue from the set.
     pub(crate) fn forget(&mut self, cqn: Cqn) {
         self.queues.remove(&cqn.get());
     }
 
-    /// Returns whether there is a new one.
+    /// Returns whether a completion queue was added since the last call of `seen`.
     pub(crate) const fn has_news(&self) -> bool {
         self.unseen
     }
 
-    /// Returns whether one came in since the last call.
+    /// Returns whether a completion queue was added since the last call.
     pub(crate) fn seen(&mut self) -> bool {
         std::mem::take(&mut self.unseen)
     }

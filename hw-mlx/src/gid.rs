@@ -1,12 +1,12 @@
-//! Addresses of RoCE v2: GIDs, the port's table of them, and the MAC addresses behind the peers'.
+//! Addresses of RoCE v2: GIDs, the port's GID table, and the MAC addresses of peers.
 //!
 //! A GID is an IPv6 address; an IPv4 address is written `::ffff:a.b.c.d`. The device keeps a table of
-//! our own: a queue pair names an entry, and source MAC, source IP, IP version and encapsulation of
-//! its packets come from there (PRM "RoCE Address Table").
+//! our own addresses. A queue pair names an entry of this table, and the device takes the source MAC, source IP, IP
+//! version and encapsulation of the queue pair's packets from the entry (PRM "RoCE Address Table").
 //!
-//! Index 0 is always the link-local address made of our MAC (RFC 4291, modified EUI-64), so two functions on one link
-//! can communicate without any configuration: such an address contains the MAC of its owner. Other peers are found
-//! among the static neighbours of the configuration, or by asking the network (`dat-mlx`, module `network`).
+//! Index 0 is always the link-local address made of our MAC (RFC 4291, modified EUI-64). It contains the MAC of its
+//! owner, so two functions on one link can communicate without any configuration. Other peers are found among the
+//! static neighbours of the configuration, or by ARP and neighbour discovery (`dat-mlx`, module `network`).
 
 mod entry;
 mod table;
@@ -23,12 +23,13 @@ use entry::entry_of;
 pub use entry::{GidEntry, address_of, gid_of, link_local, mac_of_link_local};
 pub(crate) use table::{GidTable, Use};
 
-/// `roce_version` of RoCE v2 in the address layout (not a bit mask as in the capability).
+/// `roce_version` value of RoCE v2 in the address layout. The capability of the same name is a bit mask instead.
 const ROCE_V2: u32 = 2;
 const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
 
-/// Returns the table of a port: the link-local address, then the others in their order, each once.
+/// Returns the initial table of a port: the link-local address first, then `addresses` in their order without
+/// duplicates.
 pub(crate) fn table(
     mac: [u8; 6],
     addresses: &[Address],
@@ -45,7 +46,7 @@ pub(crate) fn table(
             .find(|other| other.address == address.address)
         {
             None => table.push(address),
-            // The entry is the default one so far; the configured one replaces it.
+            // The entry has only default attributes so far. The configured address replaces it.
             Some(other) if *other == other.address.into() => *other = address,
             Some(other) if *other == address => {}
             Some(_) => {
@@ -66,7 +67,7 @@ pub(crate) fn table(
         .into_iter()
         .enumerate()
         .map(|(index, address)| {
-            // The address path names an entry with 8 bits.
+            // The index of an entry has 8 bits in the address path.
             let index = u8::try_from(index).map_err(|_| MlxError::TooManyGids {
                 asked: index + 1,
                 room: 256,
@@ -105,8 +106,8 @@ pub(crate) fn write_entry(
     write(control, entry.index, &layout(entry), port)
 }
 
-/// Clears one entry: no address, in the version of all our entries. Version 0 is RoCE v1, which a function may not
-/// have (Linux `mlx5_ib_del_gid`, `set_roce_addr`).
+/// Clears one entry: writes the zero address, with the RoCE version of all our entries (v2). Version 0 would be
+/// RoCE v1, which a function may not support (Linux `mlx5_ib_del_gid`, `set_roce_addr`).
 pub(crate) fn clear_entry(
     control: &mut impl Commands,
     index: u8,
@@ -131,7 +132,7 @@ fn write(
     control.exec(&input).map(|_| ())
 }
 
-/// Returns the MAC behind a GID: ours, one contained in it, or a static neighbour's.
+/// Returns the MAC of the station with a GID: our own, a static neighbour's, or the MAC that a link-local GID contains.
 pub(crate) fn resolve(
     gid: [u8; 16],
     own: &[GidEntry],
@@ -151,8 +152,8 @@ pub(crate) fn resolve(
         .ok_or(MlxError::Unresolved { address })
 }
 
-/// Returns the entry to send from to `gid`: the one on the same link with the longest prefix, else one with a
-/// gateway. A link-local address reaches link-local GIDs, and no others.
+/// Returns our entry from which packets to `gid` are sent: the entry on the same link with the longest prefix, or
+/// the first entry with a gateway if none is on the same link. Link-local entries reach only link-local GIDs.
 pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
     let address = address_of(gid);
     let is_local =
@@ -164,7 +165,7 @@ pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
         .iter()
         .filter(scope)
         .filter(|entry| same_network(address, entry.address, entry.prefix));
-    // The first one with the longest prefix.
+    // `max_by_key` returns the last maximum, so the reversed order selects the first entry with the longest prefix.
     on_link.rev().max_by_key(|entry| entry.prefix).or_else(|| {
         own.iter()
             .filter(scope)

@@ -1,20 +1,20 @@
 //! QP1: the queue pair for connection management.
 //!
-//! Management datagrams (MADs, 256 bytes) travel as UD Sends between the queue pairs numbered 1 of
-//! two ports. Over RoCE the function has a queue pair of a service type of its own for them; it has
-//! a number like any other, but its packets say 1 (PRM "QP1"; drivers/infiniband/hw/mlx5/gsi.c of Linux).
+//! Management datagrams (MADs, 256 bytes) travel as UD Sends between the queue pairs numbered 1 of two ports. Over RoCE
+//! the function has a special service type for this queue pair. The device gives the queue pair an ordinary number,
+//! but its packets carry the number 1 (PRM "QP1"; drivers/infiniband/hw/mlx5/gsi.c of Linux).
 //!
-//! Queues: a send ring whose every WQE points at a slot of 256 bytes, and a receive ring whose every entry points at
-//! a slot of 40 + 256. Slots are cookies: the completion of a send frees its slot, and a received slot is copied out
-//! and posted again at once. When all send slots are in use the datagram is refused. The protocol above repeats lost
-//! datagrams, so nothing needs to wait here.
+//! Queues: each WQE of the send ring points at a slot of 256 bytes, and each entry of the receive ring points at a slot
+//! of 40 + 256 bytes. Slot numbers are the cookies: the completion of a send frees its slot, and a received slot is
+//! copied out and posted again at once. When all send slots are in use, the datagram is refused. The protocol above
+//! repeats lost datagrams, so nothing needs to wait here.
 //!
 //! The first 40 bytes of a receive are the routing header: an IPv6 header (or the GRH, which has the same form), or
-//! 20 undefined bytes and an IPv4 header. It contains the sender and our destination address; the completion entry
-//! says which header it is. The sender's Ethernet address is not given: it is resolved like any destination's.
+//! 20 undefined bytes and an IPv4 header. The header contains the sender's address and ours. The completion entry says
+//! which kind of header it is. The device does not report the sender's MAC, which is resolved like any destination's.
 //!
-//! A datagram's completion fails only if the queue pair broke. The queue pair is then taken through RESET to RTS
-//! again and everything in flight is forgotten, see [`Gsi::repair`].
+//! A datagram's completion fails only if the queue pair failed. The queue pair is then taken through RESET to RTS
+//! again and everything in flight is discarded, see [`Gsi::repair`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -41,23 +41,23 @@ use mlx_prm::{CqeOpcode, ServiceType};
 pub const HEADER_BYTES: usize = 40;
 /// Offset of an IPv4 header in the routing header.
 const IPV4_AT: usize = 20;
-/// The queue pair's number on the wire, at both ends.
+/// Queue pair number of QP1 on the wire, at both ends.
 const WIRE_QPN: u32 = 1;
-/// Bits of the traffic class by which the network may mark the packet instead of dropping it (RFC 3168, ECT(0)), set
-/// on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and the mask of these bits.
+/// ECT(0) bit of the traffic class, with which the network may mark a packet instead of dropping it (RFC 3168), and the
+/// mask of both ECN bits. The bit is set on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`).
 const ECN_CAPABLE: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
 
-/// Datagrams that may be in flight: as many as in the kernel (Linux `IB_MAD_QP_SEND_SIZE`).
+/// Maximum number of sent datagrams in flight: as many as in the kernel (Linux `IB_MAD_QP_SEND_SIZE`).
 const SENDS: u32 = 128;
-/// Time for which closing waits for datagrams in flight.
+/// Maximum time for which `destroy` waits for sent datagrams in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
-/// Datagrams that may arrive between two polls: as many as in the kernel (Linux `IB_MAD_QP_RECV_SIZE`). A peer that
-/// opens or ends this many connections at once causes no timeout.
+/// Number of datagrams that may arrive between two polls: as many as in the kernel (Linux `IB_MAD_QP_RECV_SIZE`). A
+/// peer that opens or ends this many connections at once causes no timeout.
 const RECEIVES: u32 = 512;
-/// Segments that a send WQE has room for, besides its address vector: together they fill two blocks.
+/// Number of segments that fit a send WQE besides its address vector. All together they fill two blocks.
 const SEND_SEGMENTS: u32 = 3;
-/// Bytes between receive slots.
+/// Distance of two receive slots, in bytes.
 const RECV_SLOT: usize = 320;
 
 /// Returns the traffic class of our datagrams on a path.
@@ -66,7 +66,7 @@ pub(crate) const fn traffic_class(path: &Path) -> u8 {
     path.traffic_class & !ECN_MASK | ECN_CAPABLE
 }
 
-// The completion queue keeps one entry free; a send takes two blocks.
+// The completion queue keeps one entry free. A send WQE takes two blocks.
 const_assert!(SENDS + RECEIVES < 1 << LEAST_LOG_CQ_ENTRIES);
 const_assert!(RECEIVES <= 1 << LEAST_LOG_QP_ENTRIES);
 const_assert!(2 * SENDS <= 1 << LEAST_LOG_QP_ENTRIES);
@@ -76,25 +76,25 @@ const_assert!(2 * SENDS <= 1 << LEAST_LOG_QP_ENTRIES);
 pub struct Route {
     /// Source address; an IPv4 address is `::ffff:a.b.c.d`.
     pub source: [u8; 16],
-    /// Destination address, likewise: one of ours.
+    /// Destination address, in the same form: one of our addresses.
     pub destination: [u8; 16],
     /// Traffic class.
     pub traffic_class: u8,
 }
 
-/// Kind of header in the 40 bytes, as the device reports it (bits 25:24 of the entry's `flags_rqpn`).
+/// Kind of the header in the first 40 bytes, as the device reports it (bits 25:24 of the entry's `flags_rqpn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderKind {
     /// RoCE v1: a GRH.
     Grh,
     /// RoCE v2 over IPv6.
     Ipv6,
-    /// RoCE v2 over IPv4, right-aligned.
+    /// RoCE v2 over IPv4: the header is in the last 20 of the 40 bytes.
     Ipv4,
 }
 
 impl HeaderKind {
-    /// Decodes `flags_rqpn`; `None` for the value without a meaning.
+    /// Decodes the header kind in `flags_rqpn`. Returns `None` for the undefined value 3.
     #[must_use]
     pub const fn of(flags_rqpn: u32) -> Option<Self> {
         match flags_rqpn >> 24 & 3 {
@@ -107,8 +107,8 @@ impl HeaderKind {
 }
 
 impl Route {
-    /// Reads the routing header. `None` if it is not of the kind the device reports: a header comes from the peer,
-    /// and the kind from the device.
+    /// Decodes the routing header. Returns `None` if the header's IP version contradicts `kind`: the header comes from
+    /// the peer, and the kind from the device.
     #[must_use]
     pub fn parse(header: &[u8; HEADER_BYTES], kind: HeaderKind) -> Option<Self> {
         let address = |at: usize| -> [u8; 16] { core::array::from_fn(|n| header[at + n]) };
@@ -140,9 +140,9 @@ impl Route {
 pub struct ReceivedMad {
     /// Its sender and destination.
     pub route: Route,
-    /// Queue pair number it came from.
+    /// Number of the sender's queue pair.
     pub qpn: u32,
-    /// Its bytes.
+    /// The 256 bytes of the datagram.
     pub mad: [u8; MAD_BYTES],
 }
 
@@ -154,22 +154,22 @@ pub struct Gsi {
     memory: Lent<RingMemory>,
     facts: QpFacts,
     qpn: u32,
-    /// Send slots, then receive slots.
+    /// Buffer of the send slots, followed by the receive slots.
     slots: Lent<DmaBuffer>,
     lkey: u32,
     mkey_index: u32,
     free_sends: Vec<u32>,
     received: VecDeque<ReceivedMad>,
-    /// True if the queue pair broke. Nothing is sent or received until [`Gsi::repair`].
+    /// True if the queue pair failed. QP1 then sends and receives nothing until [`Gsi::repair`].
     broken: bool,
     armed: bool,
 }
 
 impl Gsi {
-    /// Creates QP1 and brings it to RTS with all receives posted. `pd` is a protection domain for it alone.
+    /// Creates QP1 and brings it to RTS with all receives posted. `pd` is a protection domain that only QP1 uses.
     ///
-    /// A failure leaves what was made so far to the device: the function is of no use without QP1 and is
-    /// about to be stopped.
+    /// On failure, the objects created so far are not destroyed: the function is of no use without QP1, and the caller
+    /// is about to stop it.
     ///
     /// # Errors
     /// No memory, or device refusal.
@@ -185,7 +185,7 @@ impl Gsi {
             entries: RECEIVES,
             segments: Some(1),
         })?;
-        // QP1 is shared by all instances.
+        // All instances share QP1, so its events go to the shared event queue.
         let eqn = hca.shared_eqn();
         let cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
         let slot_bytes = SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT;
@@ -209,7 +209,7 @@ impl Gsi {
             uar: device.uar,
             cqn_send: cq.cqn(),
             cqn_receive: cq.cqn(),
-            // Not an owner number: this queue pair's entries are read here only.
+            // QP1's completion queue has no other queue pair, so no owner number is needed to find the queue pair.
             user_index: 0xff_ffff,
             receive: ReceiveSource::Own {
                 log_entries: recv_sizes.entries.ilog2(),
@@ -265,10 +265,10 @@ impl Gsi {
         Ok(())
     }
 
-    /// Restores QP1 after it broke. Does nothing otherwise.
+    /// Resets QP1 after it failed. Does nothing if it did not fail.
     ///
     /// # Errors
-    /// Device refusal; it stays broken.
+    /// Device refusal; QP1 stays broken.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if !self.broken {
             return Ok(());
@@ -291,7 +291,7 @@ impl Gsi {
     /// Destroys QP1 and its other objects.
     ///
     /// # Errors
-    /// Device refusal; what could not be destroyed keeps its memory.
+    /// Device refusal. The memory of objects that the device still has stays allocated.
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
         // Datagrams to our peers may be in flight: RESET would drop them.
         let patience = hca.now() + DRAIN_TIMEOUT;
@@ -304,19 +304,19 @@ impl Gsi {
         self.cq.destroy(hca)
     }
 
-    /// Returns the number of its completion queue, by which its events come.
+    /// Returns the number of QP1's completion queue. Completion events of QP1 name this number.
     #[must_use]
     pub fn cqn(&self) -> u32 {
         self.cq.cqn()
     }
 
-    /// Returns the counter of those events.
+    /// Returns the arm sequence of QP1's completion queue, which counts its completion events.
     #[must_use]
     pub fn sequence(&self) -> ArmSequence {
         self.cq.sequence()
     }
 
-    /// Notes that a completion event named its completion queue.
+    /// Counts a completion event of QP1's completion queue. The queue must be armed again for the next event.
     pub fn notified(&mut self) {
         self.cq.sequence().count_event();
         self.armed = false;
@@ -343,7 +343,7 @@ impl Gsi {
         debug_assert!(posted.is_ok(), "as many entries as slots");
     }
 
-    /// Sends a datagram through the station on the link with a MAC.
+    /// Sends a datagram to `to`, through the station on the link that has this MAC (the peer or a gateway).
     ///
     /// # Errors
     /// [`QueueFull`] when all slots are in flight, or the queue pair is broken.
@@ -379,8 +379,8 @@ impl Gsi {
             .inspect_err(|_| self.free_sends.push(slot))
     }
 
-    /// Returns the next received datagram. If there is none, arms the completion queue, so that the next one makes an
-    /// event.
+    /// Returns the next received datagram. If there is none, arms the completion queue, so that the next datagram
+    /// raises an event.
     pub fn receive(&mut self) -> Option<ReceivedMad> {
         self.drain();
         if self.received.is_empty() && !self.armed {
@@ -391,7 +391,7 @@ impl Gsi {
         self.received.pop_front()
     }
 
-    /// Processes completions. Bounded by the rings: later entries wait for the next call.
+    /// Processes completions, at most one queue capacity of entries. Later entries wait for the next call.
     fn drain(&mut self) {
         for _ in 0..self.cq.capacity() {
             let Some((entry, flags_rqpn)) = self.cq.poll_datagram() else {
@@ -418,7 +418,7 @@ impl Gsi {
                 .and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
         };
         let Some(completion) = completion else { return };
-        // PANIC: cookies are the slots we posted.
+        // PANIC: the cookie is a slot number, because we posted it.
         let slot = u32::try_from(completion.cookie).expect("a slot number");
         if completion.status != Status::Success {
             if completion.status != Status::Flushed {
@@ -444,10 +444,10 @@ impl Gsi {
             self.received.push_back(received);
         }
         self.post_receive(slot);
-        // The doorbell record alone posts receives: there is no register to write.
+        // The doorbell record alone makes receives visible to the device: no register needs to be written.
     }
 
-    /// Copies a received datagram out of its slot; `None` if it is not a valid datagram.
+    /// Copies a received datagram out of its slot. Returns `None` if its length or its routing header is invalid.
     fn read_slot(&self, slot: u32, flags_rqpn: u32, bytes: u64) -> Option<ReceivedMad> {
         if bytes != (HEADER_BYTES + MAD_BYTES) as u64 {
             tracing::debug!(bytes, "a datagram that is no MAD; dropped");
@@ -472,7 +472,7 @@ impl Gsi {
 }
 
 impl ReceivedMad {
-    /// Returns the path back to the sender, from our GID number `source_gid_index`, whose frames have a priority.
+    /// Returns the path back to the sender, from our GID at `source_gid_index`, in frames with this VLAN priority.
     #[must_use]
     pub fn sender(&self, source_gid_index: u8, priority: u8) -> MadAddress {
         MadAddress {
@@ -480,7 +480,7 @@ impl ReceivedMad {
                 source_gid_index,
                 gid: self.route.source,
                 hop_limit: HOP_LIMIT,
-                // The network's marks on the datagram are not part of the path back.
+                // The ECN bits, which the network may have set, are not part of the path back.
                 traffic_class: self.route.traffic_class & !ECN_MASK,
                 flow_label: 0,
                 priority,

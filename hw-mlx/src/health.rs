@@ -1,22 +1,23 @@
-//! Health: detects whether the device is still alive.
+//! Health: detects whether the device still works.
 //!
-//! Firmware does not announce its death; the driver has to poll. The sensors, in the order in which rdma-core's VFIO
-//! driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all ones (the
+//! Firmware does not announce its failure, so the driver has to poll. The sensors, in the order in which rdma-core's
+//! VFIO driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all ones (the
 //! function left the bus), `nic_interface` disabled or in software reset, a reset request with a syndrome in the
-//! health buffer. Each of these means death. So does a command queue that the device no longer has: a function-level
+//! health buffer. Each of these means that the device is dead. A lost command queue means the same: a function-level
 //! reset by another program (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, restores configuration space,
-//! and forgets all objects made by commands. The queue's address is checked only if it read back when it was written,
-//! which no document promises.
+//! and destroys all objects made by commands. The queue's address is checked only if the device returned it on read
+//! after it was written, because no document promises that it does.
 //!
-//! Two others only raise doubts: a syndrome byte beside the health counter (Snabb reads it when a command does not
-//! come back, Linux never does), and a counter that does not move for ten seconds. Busy firmware, which destroys
-//! thousands of keys or is being patched, may stand still and go on (Linux `poll_health` only reports it). A doubt is
-//! settled by a command that does nothing: if the device answers, with any status, it lives; if not, it is dead.
+//! Two other sensors raise only a doubt: a syndrome byte beside the health counter (Snabb reads it when a command is
+//! not answered, Linux never does), and a counter that does not change for ten seconds. Busy firmware, which destroys
+//! thousands of keys or is being patched, may stop the counter and recover (Linux `poll_health` only reports it). On a
+//! doubt the driver sends a command that does nothing: if the device answers, with any status, it is alive; if not, it
+//! is dead.
 //!
-//! Two events are announced by the system: that the bus reported an error of the function, which means death, and
-//! that it wants the function back, which does not.
+//! The system announces two events: that the bus reported an error of the function, which means that the device is
+//! dead, and that the system wants the function back, which does not.
 //!
-//! Polls are a second apart. Death is final: a dead device is reset and opened anew, not revived.
+//! Polls are a second apart. The dead state is final: a dead device is reset and opened anew, not recovered.
 
 use std::time::Duration;
 
@@ -25,12 +26,12 @@ use driver::{Block, Instant, Interrupt, Notices};
 use crate::error::{DeadCause, syndrome_text};
 use mlx_prm::InitSegment;
 
-/// Time between polls (VFIO's; mlx5_core takes two).
+/// Time between two polls, as in rdma-core's VFIO driver (mlx5_core takes two seconds).
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of polls for which the counter may stand still before that is doubtful.
+/// Number of polls without a change of the health counter after which the device is doubtful.
 const MISSES: u32 = 10;
 const COUNTER_MASK: u32 = 0x00ff_ffff;
-/// Mask of the address in `cmdq_addr_l_sz`, which also holds geometry and `nic_interface`.
+/// Mask of the address bits in `cmdq_addr_l_sz`, which also holds the queue's geometry and `nic_interface`.
 const QUEUE_ADDRESS: u32 = 0xffff_f000;
 const NIC_DISABLED: u32 = 1;
 const NIC_SOFTWARE_RESET: u32 = 7;
@@ -41,11 +42,11 @@ pub(crate) struct Health {
     next_poll: Instant,
     counter: Option<u32>,
     misses: u32,
-    /// The syndrome byte beside the counter that was last doubted; 0 for none.
+    /// Last value of the syndrome byte beside the counter, which was doubted when it appeared; 0 for none.
     doubted: u8,
-    /// The command queue's address as written, upper and lower half.
+    /// Command queue's address as the driver wrote it, upper and lower half.
     written: [u32; 2],
-    /// The command queue's address as read after initialization, if the device still shows it then.
+    /// Command queue's address as read back after initialization. `None`: the device does not show the written one.
     queue: Option<[u32; 2]>,
     dead: Option<DeadCause>,
     notices: Notices,
@@ -56,23 +57,23 @@ pub(crate) struct Health {
 pub(crate) enum Verdict {
     /// No sensor reports an error.
     Well,
-    /// A command should be sent to test the device.
+    /// The device may be dead. The caller should send a command to find out.
     Doubtful,
     /// The device is dead; [`Health::dead`] returns the cause from now on.
     Dead,
 }
 
-/// A notice of the system.
+/// A notice of the system about the function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heard {
     /// The function is dead; [`Health::dead`] returns the cause from now on.
     Death,
-    /// The system wants it back. Reported once, however often the system says it.
+    /// The system wants the function back. Reported once, even if the system repeats the notice.
     Request,
 }
 
 impl Health {
-    /// `written` is the command queue's address as written, upper and lower half.
+    /// Makes the health state of a function. `written` is the command queue's address as written, upper and lower half.
     pub(crate) fn new(
         registers: Block<InitSegment>,
         notices: Notices,
@@ -92,8 +93,8 @@ impl Health {
         }
     }
 
-    /// Records the address of the command queue after INIT_HCA. A device that shows another one later was reset by
-    /// another program. If the firmware has cleared the registers by now, the comparison is off.
+    /// Records the address of the command queue after INIT_HCA. If the device later shows another address, another
+    /// program has reset it. If the firmware has already cleared the registers, the address is never compared.
     pub(crate) fn initialized(&mut self) {
         let shown = queue_address(&self.registers);
         self.queue = (shown == self.written).then_some(shown);
@@ -104,14 +105,14 @@ impl Health {
         }
     }
 
-    /// Returns the eventfds of the system's notices, which end a sleep like the device's own.
+    /// Returns the eventfds of the system's notices. They end a sleep, as the device's interrupts do.
     pub(crate) fn notices(&self) -> impl Iterator<Item = &Interrupt> {
         [&self.notices.error, &self.notices.requested]
             .into_iter()
             .flatten()
     }
 
-    /// Returns the system's notice since the last call.
+    /// Returns a notice that the system gave since the last call.
     pub(crate) fn hear(&mut self) -> Option<Heard> {
         let said = |notice: &Option<Interrupt>| notice.as_ref().is_some_and(|it| it.take() > 0);
         if said(&self.notices.error) && self.dead.is_none() {
@@ -126,7 +127,7 @@ impl Health {
         None
     }
 
-    /// Returns the cause of its death.
+    /// Returns why the device is dead; `None` if it is alive.
     pub(crate) fn dead(&self) -> Option<DeadCause> {
         self.dead
     }
@@ -136,7 +137,7 @@ impl Health {
         self.next_poll
     }
 
-    /// Reads the sensors that need no history. Returns true if the device turns out to be dead.
+    /// Reads the sensors that need no earlier value. Returns true if the device has just been found dead.
     pub(crate) fn check(&mut self) -> bool {
         if self.dead.is_none() {
             self.dead = self.read_sensors();
@@ -145,8 +146,8 @@ impl Health {
         false
     }
 
-    /// Reads all sensors if a poll is due. Includes the counter if it is expected to move (the function is
-    /// initialized).
+    /// Reads all sensors if a poll is due. `counter_moves` is true once the function is initialized: only then is the
+    /// health counter expected to change.
     pub(crate) fn poll(&mut self, now: Instant, counter_moves: bool) -> Verdict {
         if self.dead.is_some() || now < self.next_poll {
             return Verdict::Well;
@@ -176,12 +177,12 @@ impl Health {
         }
     }
 
-    /// Marks the device as dead because we have stopped it.
+    /// Marks the device as dead because the driver has stopped it.
     pub(crate) fn stopped(&mut self, cause: DeadCause) {
         self.dead.get_or_insert(cause);
     }
 
-    /// Clears a doubt: the device answered.
+    /// Clears a doubt after the device has answered the test command.
     pub(crate) fn answered(&mut self) {
         tracing::warn!(
             polls = self.misses,
@@ -190,7 +191,7 @@ impl Health {
         self.misses = 0;
     }
 
-    /// Turns a doubt into death: the device did not answer.
+    /// Marks a doubtful device as dead, because it did not answer the test command.
     pub(crate) fn unanswered(&mut self) {
         let (synd, counter) = self.pulse();
         self.dead.get_or_insert(if synd == 0 {

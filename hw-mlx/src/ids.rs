@@ -7,7 +7,7 @@
 /// PCI vendor id of Mellanox, now NVIDIA.
 pub const VENDOR: u16 = 0x15b3;
 
-/// Returns the product with a device id; `None` for unsupported ones.
+/// Returns the product name for a device id; `None` for unsupported ids.
 #[must_use]
 pub const fn product(device_id: u16) -> Option<&'static str> {
     Some(match device_id {
@@ -34,14 +34,14 @@ pub const fn product(device_id: u16) -> Option<&'static str> {
     })
 }
 
-/// Returns the device id of a physical function's virtual functions; `None` for ids of virtual functions and
-/// unsupported ones.
+/// Returns the device id of a physical function's virtual functions; `None` if the given id is that of a virtual
+/// function or unsupported.
 #[must_use]
 pub const fn virtual_of(device_id: u16) -> Option<u16> {
     match device_id {
-        // Each of these generations has an id of its own.
+        // In each of these generations virtual functions have the physical function's id plus one.
         0x1013 | 0x1015 | 0x1017 | 0x1019 | 0x101b | 0xa2d2 => Some(device_id + 1),
-        // Later generations share one.
+        // In later generations all virtual functions have one common id.
         0x101d | 0x101f | 0x1021 | 0x1023 | 0xa2d6 | 0xa2dc => Some(0x101e),
         _ => None,
     }

@@ -7,12 +7,12 @@
 //!   what bring-up found out                   wakeup descriptor, events it has not been told of
 //! ```
 //!
-//! A post, a poll and the arming of a completion queue touch only the instance's own resources. A command is posted
-//! and its answer is taken under the lock, and no instance holds the lock while it sleeps. Any awake instance
-//! processes the shared event queues for all; the instance that owns the event is woken.
+//! A post, a poll and the arming of a completion queue touch only the instance's own resources. A thread posts a
+//! command and takes its answer under the lock, and no instance holds the lock while it sleeps. Any awake instance
+//! processes the shared event queues for all instances, and wakes the instance that an event is for.
 //!
-//! UAR page and completion event queue of an ended instance are kept for the next one, and are destroyed when the
-//! function is torn down.
+//! When an instance ends, its UAR page and completion event queue are kept for the next instance. They are destroyed
+//! when the function is torn down.
 
 mod listeners;
 #[cfg(test)]
@@ -43,8 +43,8 @@ use crate::vport::Port;
 pub(crate) use listeners::{Listener, Listeners};
 pub(crate) use parts::Parts;
 
-/// log2 of the event queue's entries: one event for each armed completion queue. The caller makes no more of
-/// them than [`Hca::completion_events`](crate::Hca::completion_events).
+/// log2 of the number of entries of a completion event queue. Each armed completion queue may need one entry. The
+/// caller makes at most [`Hca::completion_events`](crate::Hca::completion_events) completion queues.
 const LOG_COMPLETION_ENTRIES: u32 = 14;
 /// Bytes of a UAR page.
 const UAR_BYTES: u64 = 4096;
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) arena: DmaArena,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) counter_set: Option<u32>,
-    /// Our addresses.
+    /// Table of our addresses.
     pub(crate) gids: GidTable,
     pub(crate) found: Found,
 }
@@ -86,11 +86,11 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
-        // A panic leaves nothing half done in it except state that is read from the device again.
+        // A panic under this lock leaves no inconsistent state, except state that is read from the device again.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns its parts, when it is no longer shared.
+    /// Returns the parts of the state once no instance shares it any more.
     pub(crate) fn into_parts(self) -> (Control, GidTable, Found) {
         let control = self.control.into_inner();
         let control = control.unwrap_or_else(PoisonError::into_inner);
@@ -109,12 +109,12 @@ pub(crate) fn alloc_uar(
     Ok((UarIndex::new(number), page))
 }
 
-/// Returns how many events of armed completion queues may be waiting at once.
+/// Returns the number of completion events that may wait at once: one for each armed completion queue.
 pub(crate) fn completion_events(caps: &Caps) -> u32 {
     eq::events(LOG_COMPLETION_ENTRIES.min(caps.general().log_max_eq_sz()))
 }
 
-/// An event queue that could not be created. The device may still use its ring.
+/// Failure to create an event queue. `orphaned` is the ring if the device may still use it.
 pub(crate) struct NoEq {
     pub(crate) error: MlxError,
     pub(crate) orphaned: Option<Ring>,
@@ -152,22 +152,22 @@ pub(crate) fn create_eq(
 
 /// State of one instance.
 pub(crate) struct Own {
-    /// Its number among the listeners.
+    /// Index of this instance in the list of listeners.
     pub(crate) number: usize,
-    /// `Some` from shortly after creation until the instance ends.
+    /// UAR page and event queue: `Some` from shortly after creation until the instance ends.
     parts: Option<Parts>,
-    /// The vector of its completion event queue.
+    /// Interrupt vector of the instance's completion event queue.
     vector: usize,
-    /// Completion queues of this instance that events have named.
+    /// Completion queues of this instance that had events which the caller has not fetched.
     pub(crate) completions: Completions,
-    /// Interrupts that end its sleep: the device's vectors and its own wakeup, then the system's notices about the
-    /// function.
+    /// Interrupts that end the instance's sleep: first the device's vectors and the instance's own wakeup, then the
+    /// system's notices about the function.
     pub(crate) interrupts: Vec<Interrupt>,
-    /// Descriptor set for event loops, once one was asked for.
+    /// Descriptor for event loops; `None` until a caller has asked for it.
     set: Option<InterruptSet>,
-    /// Number of interrupts at the start of the list that a sleeper takes.
+    /// Number of interrupts at the start of the list that a woken instance clears: the vectors and the wakeup.
     pub(crate) vectors: usize,
-    /// Deadline of all its commands together, if they have one limit.
+    /// Common deadline of all commands of this instance, if the caller has set one.
     pub(crate) over_at: Option<Instant>,
 }
 
@@ -193,11 +193,12 @@ impl Own {
     }
 
     pub(crate) fn parts(&self) -> &Parts {
-        // PANIC: an instance is handed out only with its parts, and only `leave` takes them, when it is dropped.
+        // PANIC: an instance is handed out only with its parts, and only `leave` takes them, when the instance is
+        // dropped.
         self.parts.as_ref().expect("an instance that is there")
     }
 
-    /// Returns true if the instance is too new to have parts.
+    /// Returns true if the instance has no UAR page and event queue yet.
     pub(crate) const fn has_none(&self) -> bool {
         self.parts.is_none()
     }
@@ -206,7 +207,7 @@ impl Own {
         self.parts = Some(parts);
     }
 
-    /// Ends the instance: it gets no more events, and its parts are kept for another one. The last instance also
+    /// Ends the instance: it gets no more events, and its parts are kept for another instance. The last instance also
     /// closes the function.
     pub(crate) fn leave(&mut self, control: &mut Control) {
         control.listeners.leave(self.number);
@@ -214,15 +215,15 @@ impl Own {
         control.closed |= control.listeners.count() == 0;
     }
 
-    /// Returns whether it is the only instance; if so, no other can be made afterwards.
+    /// Returns whether this is the only instance. If so, closes the function, so that no other instance can be made.
     pub(crate) fn retire(&self, control: &mut Control) -> bool {
         let alone = control.listeners.count() == 1 && self.listener(control).is_some();
         control.closed |= alone;
         alone
     }
 
-    /// Returns the device's vector at a place in the list of interrupts: that of the shared event queues, then its
-    /// own.
+    /// Returns the device's vector at position `at` of the interrupt list. Position 0 is vector 0 of the shared event
+    /// queues. Position 1 is the instance's own vector, unless that is vector 0 too.
     pub(crate) fn vector_at(&self, at: usize) -> Option<usize> {
         match at {
             0 => Some(0),
@@ -231,12 +232,12 @@ impl Own {
         }
     }
 
-    /// Returns the interrupts that end its sleep.
+    /// Returns the interrupts that end the instance's sleep.
     pub(crate) fn interrupts(&self) -> &[Interrupt] {
         &self.interrupts
     }
 
-    /// Updates the list of interrupts.
+    /// Builds the list of interrupts again, and updates the descriptor for event loops.
     fn follow(&mut self, control: &Control) {
         let (vectors, notices) = control.interrupts.split_at(control.vectors);
         let own = (0..2).filter_map(|at| vectors.get(self.vector_at(at)?));
@@ -249,12 +250,12 @@ impl Own {
         if let Some(set) = &mut self.set
             && let Err(error) = set.watch(&self.interrupts)
         {
-            // An event loop on this descriptor sleeps until its timer, and then checks.
+            // The event loop on this descriptor still runs at its next timer, and then processes the events.
             tracing::error!(%error, "an event loop is not told of all interrupts");
         }
     }
 
-    /// Returns a descriptor for event loops.
+    /// Returns a descriptor for event loops, which becomes readable when an interrupt of the instance is signalled.
     pub(crate) fn descriptor(&mut self, function: &Function) -> Result<Descriptor, FunctionError> {
         if let Some(set) = &self.set {
             return Ok(set.descriptor());
@@ -272,13 +273,13 @@ impl Own {
         control.listeners.set_awake(self.number);
     }
 
-    /// Marks the instance as idle: it has processed everything, and may sleep here, or its program on its
-    /// descriptors.
+    /// Marks the instance as idle: it has processed all events. Its thread may now sleep in `Own::sleep`, or its
+    /// program on the instance's descriptors.
     pub(crate) fn set_idle(&self, control: &mut Control) {
         control.listeners.set_idle(self.number);
     }
 
-    /// Marks the instance as idle after a command, unless something came during it.
+    /// Marks the instance as idle after a command. If events came in during the command, signals the instance's wakeup.
     pub(crate) fn set_idle_after(&self, control: &mut Control) {
         let news = self.completions.has_news();
         control.listeners.set_idle_after(self.number, news);
@@ -288,15 +289,15 @@ impl Own {
         control.listeners.inbox(self.number)
     }
 
-    /// Processes all pending events, its own and the shared ones. Returns true if there was any. Until
-    /// [`Own::set_idle`] other instances do not wake it.
+    /// Processes all pending events, the instance's own and the shared ones. Returns true if there were any. Other
+    /// instances do not wake this one until [`Own::set_idle`].
     pub(crate) fn serve(&mut self, control: &mut Control) -> bool {
         self.set_awake(control);
         let shared = control.serve(Some(self.number));
         self.take_events(control) || shared
     }
 
-    /// Processes its completion event queue. Returns true if there was anything.
+    /// Processes the instance's completion event queue. Returns true if it had entries.
     pub(crate) fn take_events(&mut self, control: &mut Control) -> bool {
         let Some(Parts { eq, .. }) = &mut self.parts else {
             return false;
@@ -305,7 +306,7 @@ impl Own {
             return false;
         }
         let (mut handled, mut lost) = (false, false);
-        // A ring holds no more; entries that the device writes meanwhile wait for the next turn.
+        // One pass takes at most the ring's capacity. The next call takes entries that the device writes meanwhile.
         for _ in 0..eq.entries() {
             let Some(eqe) = eq.poll() else { break };
             handled = true;
@@ -322,20 +323,20 @@ impl Own {
         handled
     }
 
-    /// Returns whether something came in since the last call.
+    /// Returns whether an event, a completion event or other work came in since the last call.
     pub(crate) fn seen(&mut self, control: &mut Control) -> bool {
         let told = self.inbox(control).is_some_and(Inbox::seen);
         let called = self.was_called(control);
         self.completions.seen() || told || called
     }
 
-    /// Returns whether there was work kept elsewhere since the last call.
+    /// Returns whether work outside of the inbox was announced since the last call.
     pub(crate) fn was_called(&self, control: &mut Control) -> bool {
         self.inbox(control).is_some_and(Inbox::was_called)
     }
 
-    /// Sleeps until an interrupt, a wakeup by another thread, the deadline, or the next health check. Other instances
-    /// go on meanwhile.
+    /// Sleeps until an interrupt, a wakeup by another thread, the deadline, or the next health check. Does not hold the
+    /// lock meanwhile, so other instances continue.
     pub(crate) fn sleep<'a>(
         &mut self,
         shared: &'a Shared,
@@ -357,20 +358,20 @@ impl Own {
         control
     }
 
-    /// Takes the interrupts that may have ended its sleep, and wakes instances that share their vectors. If none was
-    /// signalled, takes the system's notices. Returns whether one was signalled.
+    /// Clears the interrupts that may have ended the sleep, and wakes instances that share the same vector. If no
+    /// interrupt was signalled, processes the system's notices. Returns whether an interrupt was signalled.
     pub(crate) fn woken(&mut self, control: &mut Control) -> bool {
         let own = &self.interrupts[..self.vectors];
         let any = control.listeners.woken(self.number, own);
         if !any {
-            // A notice of the system ended the sleep, and would end each one until it is taken.
+            // A notice of the system ended the sleep. Until its eventfd is cleared, it ends every later sleep at once.
             control.hear();
         }
         self.follow_if_changed(control);
         any
     }
 
-    /// Updates the list of interrupts if the system has given a notice, which it does once.
+    /// Updates the list of interrupts if a notice of the system was removed from it. Each notice is given only once.
     fn follow_if_changed(&mut self, control: &Control) {
         let notices = control.interrupts.len() - control.vectors;
         if self.interrupts.len() - self.vectors != notices {
@@ -379,7 +380,7 @@ impl Own {
     }
 }
 
-/// Returns the parts for another instance: spare ones, or new ones.
+/// Creates a UAR page and a completion event queue for an instance.
 pub(crate) fn parts_for(
     commands: &mut impl Commands,
     shared: &Shared,
@@ -404,7 +405,7 @@ pub(crate) fn parts_for(
         }),
         Err(failed) => {
             if let Some(ring) = failed.orphaned {
-                // The device may have an event queue that uses the page: the page is not freed.
+                // The device may have created the event queue, which would use the UAR page. So the page is not freed.
                 shared.lock().orphaned_rings.push(ring);
             } else if let Err(second) = free_uar(commands, uar_index) {
                 tracing::warn!(%second, "a doorbell page that nobody uses stays");

@@ -1,9 +1,9 @@
 //! A driver for ConnectX (mlx5) network adapters in user space.
 //!
-//! [`Hca`] is an opened function: reset, brought up, with its firmware's pages, event queues, a doorbell page and the
-//! port's addresses. Programs create queues of every kind on it, and post to them without a system call. The function
-//! may be a PCI function under the kernel's VFIO, one that another process emulates (vfio-user), or a model in this
-//! process; [`driver::Function`] covers all three, and this crate does not know which it is.
+//! [`Hca`] is an opened function: it is reset and brought up, and has its firmware's pages, event queues, a doorbell
+//! page and the port's addresses. Programs create queues of every kind on it, and post to them without a system call.
+//! The function may be a PCI function under the kernel's VFIO, a function that another process emulates (vfio-user), or
+//! a simulated function in this process. [`driver::Function`] covers all three, and this crate cannot distinguish them.
 //!
 //! ```no_run
 //! use hw_mlx::{AsyncEvent, Hca, HcaConfig};
@@ -22,41 +22,41 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/daemon.rs` does that in an io_uring loop of its own, with counters and metrics, and opens the function
-//! anew when the device dies. A program that wants RDMA with connections uses `udapl`, whose provider on this driver
-//! is `dat-mlx`.
+//! `examples/daemon.rs` does the same in its own io_uring loop, with counters and metrics, and opens the function anew
+//! when the device fails. A program that needs RDMA connections uses `udapl`, whose provider on this driver is
+//! `dat-mlx`.
 //!
-//! The device's layouts and numbers are in [`mlx_prm`], which has no logic. The logic is here:
+//! The device's layouts and numbers are in [`mlx_prm`], which has no logic. This crate has the logic:
 //!
-//! | module | concern |
+//! | module | contents |
 //! |---|---|
-//! | [`device`] | [`Hca`]: the opened function; `config` how to open one; `instance` several threads on one function |
+//! | [`device`] | [`Hca`]: the opened function; `config`: options; `instance`: several threads on one function |
 //! | [`bringup`], `teardown` | from a reset function to a usable one, and back |
 //! | [`cmd`] | the command interface: entries, mailboxes, signatures, answers |
-//! | `control` | one command at a time from the caller's view: waiting, events meanwhile, time limits |
-//! | `segment` | what the device says before the first command |
-//! | [`pages`] | the memory the firmware borrows |
-//! | [`caps`] | what the device can do, what we need, what we switch on |
-//! | `eq` | event queues; [`event`] what they say |
-//! | `health`, `sensor` | whether the device is still alive, and how hot it is |
-//! | [`ids`] | which PCI functions are ours |
+//! | `control` | execution of a command from the caller's view: waiting, events meanwhile, time limits |
+//! | `segment` | the initialization segment, read before the first command |
+//! | [`pages`] | the host memory that the firmware uses |
+//! | [`caps`] | capabilities: those the device has, those we need, those we enable |
+//! | `eq` | event queues; [`event`]: decoding of their entries |
+//! | `health`, `sensor` | detection of a dead device; temperature |
+//! | [`ids`] | PCI device ids that this driver supports |
 //! | [`vport`], [`gid`] | the port's MAC, MTU, RoCE switch and address table |
 //! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
-//! | [`completion`] | how a request ended, and what the device's error codes mean |
+//! | [`completion`] | results of requests, and explanations of the device's error codes |
 //! | [`mkey`], [`window`] | memory keys, memory windows |
 //! | [`gsi`], [`mad`], [`datagrams`] | management datagrams through QP1 |
 //! | [`ethernet`] | frames through the Ethernet port |
-//! | [`counters`] | what the device counts |
-//! | [`recorder`] | commands, datagrams, frames and events of the last while |
-//! | [`random`] | names and numbers drawn from a seed |
-//! | [`selftest`] | a function that sends to itself, and how far it gets |
+//! | [`counters`] | the device's counters |
+//! | [`recorder`] | flight recorder: the last commands, datagrams, frames and events |
+//! | [`random`] | random identifiers and numbers, reproducible with a seed |
+//! | [`selftest`] | test in which a function sends to itself, and which finds the layer that fails |
 //!
-//! The crate reaches the machine only through `driver`: it knows BARs, DMA buffers, interrupts and a
-//! clock, and neither VFIO, files nor threads. Time and waiting come from [`driver::Clock`], so the
-//! same code runs against hardware and in a simulator's virtual time.
+//! The crate accesses the machine only through `driver`, as BARs, DMA buffers, interrupts and a clock. It does not use
+//! VFIO, files or threads itself. Time and waiting come from [`driver::Clock`], so the same code runs on hardware and
+//! in a simulator's virtual time.
 //!
-//! Nothing the device reports is trusted further than it was checked: an index, a length or an address from the
-//! device that does not fit what we gave it is an error or a log line, never a panic.
+//! The crate checks everything that the device reports before it is used. An index, a length or an address that does
+//! not match what we gave to the device causes an error or a log line, never a panic.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]

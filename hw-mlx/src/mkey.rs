@@ -1,25 +1,25 @@
 //! Memory keys: the memory that the device may access, and for whom.
 //!
-//! A key (PRM "Memory Key Context") is a range of virtual addresses, a protection domain, access
-//! rights, and a table that translates a page of the range to a DMA address. Pages may be as large
-//! as the device's field allows, and they need not be backed as a whole: bounds are checked against
-//! start and length first. So a region needs as many entries as its *span* has pages, not as it has
-//! system pages; with one page that contains both ends it needs one
+//! A key (PRM "Memory Key Context") consists of a range of virtual addresses, a protection domain, access
+//! rights, and a table that translates each page of the range to a DMA address. Pages may be as large
+//! as the device's field allows. They need not be backed by memory as a whole, because the device checks
+//! start and length first. The table needs one entry for each page that the region spans, whatever the
+//! system's page size is. A region that lies in one page needs one entry
 //! (`calc_spanning_page_size` in providers/mlx5/mlx5_vfio.c of rdma-core).
 //!
-//! The low bits of virtual address and I/O address must agree below the page size. The arena makes
-//! them agree modulo 1 GiB and lent memory modulo the size that spans it, so this holds for any
-//! region up to 1 GiB that does not cross such a boundary; larger ones take an entry for each gigabyte.
+//! Virtual address and I/O address must be equal modulo the page size. In the arena they are equal modulo 1 GiB, and
+//! in lent memory modulo the page size that spans it. So one page is enough for any region up to 1 GiB that does not
+//! cross such a boundary; a larger region needs an entry for each gigabyte.
 //!
 //! Per-page permissions: an entry's two low bits are "readable" and "writable" when the command sets
 //! `pg_access`, and address bits otherwise. The field belongs to on-demand paging; Linux sets it only
 //! where the capability `pg` is on (drivers/infiniband/hw/mlx5/mr.c), rdma-core's VFIO driver always.
-//! We do as Linux does: with the capability the bits are set, both of them on every page, because
-//! rights are the key's business; without it entries are plain addresses.
+//! We do as Linux does: with the capability, both bits are set on every page, because the key holds the
+//! access rights; without the capability, entries are plain addresses.
 //!
-//! Keys are named `index << 8 | variant`. The index is the firmware's and may come back at once for
-//! the next region; the variant is ours, drawn at random and none of the last few, so that a stale key misses and a key
-//! does not tell its neighbours.
+//! A key's value is `index << 8 | variant`. The firmware chooses the index, and may give it to the next region as soon
+//! as it is free. The driver chooses the variant at random, different from the last few. So a stale key does not match,
+//! and a peer cannot compute other keys from one key.
 
 use core::ops::RangeInclusive;
 
@@ -30,24 +30,26 @@ use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
 
-/// Bytes of input that a command's mailboxes are sized for, which bounds a key's table; a region of 2^38 bytes takes
-/// 2 KiB of it at 1 GiB a page.
+/// Maximum bytes of a key's translation table, which is the input that a command's mailboxes are sized for. A region
+/// of 2^38 bytes needs 2 KiB of table with pages of 1 GiB.
 pub const MAX_TABLE_BYTES: u64 = 1 << 16;
 /// `mkc.access_mode_1_0` of a key with a page table.
 const ACCESS_MODE_MTT: u32 = 1;
-/// `mkc.qpn` of a key any queue pair may use.
+/// `mkc.qpn` of a key that any queue pair may use.
 const ANY_QPN: u32 = 0xff_ffff;
-/// Readable and writable, in a translation entry with `pg_access`.
+/// Permission bits "readable" and "writable" of a translation entry with `pg_access`.
 const PAGE_READ_WRITE: u64 = 3;
 
-/// Translation of a region.
+/// Translation of a region's virtual addresses to I/O addresses, in pages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// log2 of the page size.
     pub log_page: u32,
     /// I/O address of the first page.
     pub first: u64,
-    /// Number of pages.
+    /// Returns the translation with the smallest page size that holds the whole region in one page, or with the largest
+    /// possible page size if none does. Returns `None` for an empty region, for one that exceeds the address space, and
+    /// for addresses that differ below the smallest page size.
     pub pages: u64,
 }
 
@@ -64,7 +66,7 @@ impl Translation {
     ) -> Option<Self> {
         let last = address.checked_add(bytes.checked_sub(1)?)?;
         iova.0.checked_add(bytes - 1)?;
-        // The two addresses agree below the first bit in which they differ.
+        // A page may be at most as large as the lowest bit in which the two addresses differ.
         let agree = (address ^ iova.0).trailing_zeros().min(63);
         let limit = agree.min(*log_pages.end());
         if limit < *log_pages.start() {
@@ -79,13 +81,13 @@ impl Translation {
         })
     }
 
-    /// Returns the number of 16-byte units the table takes; entries are padded to a whole one.
+    /// Returns the number of 16-byte units of the table. Each unit holds two entries; the last one may be half empty.
     #[must_use]
     pub fn octwords(&self) -> u64 {
         self.pages.div_ceil(2)
     }
 
-    /// Returns the table in the form of the command.
+    /// Returns the table as CREATE_MKEY expects it.
     #[must_use]
     pub fn table(&self, pg_access: bool) -> Vec<u8> {
         let permission = if pg_access { PAGE_READ_WRITE } else { 0 };
@@ -97,34 +99,34 @@ impl Translation {
     }
 }
 
-/// Parameters of a key.
+/// Parameters of a new memory key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRequest {
     /// Protection domain.
     pub pd: u32,
     /// First virtual address.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
-    /// Low byte of the key.
+    /// Low byte of the key, which the driver chooses.
     pub variant: u8,
-    /// True if windows may be bound to it, through which peers may write.
+    /// True if memory windows may be bound to the key. Peers may then write through the windows.
     pub may_have_windows: bool,
 }
 
-/// The device's abilities to relax the order of its accesses (`relaxed_ordering_write`, `relaxed_ordering_read`).
+/// Capabilities of the device to reorder its memory accesses (`relaxed_ordering_write`, `relaxed_ordering_read`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relaxed {
-    /// Its writes may pass earlier ones.
+    /// The device's writes may pass earlier writes.
     pub write: bool,
-    /// What it reads may arrive before earlier writes.
+    /// Read data may arrive at the device before its earlier writes are done.
     pub read: bool,
 }
 
 impl KeyRequest {
-    /// Returns CREATE_MKEY's fixed part; the translation table follows it.
+    /// Returns the fixed part of CREATE_MKEY. The translation table follows it in the command.
     ///
     /// # Panics
     /// When the table is longer than the field that counts it; the caller has checked the region's
@@ -153,9 +155,9 @@ impl KeyRequest {
         command
     }
 
-    /// Returns whether the device may write the region out of order. The completion is written in order, after the
-    /// bytes. A peer's write must appear in order, since a program may wait for its last byte; a peer writes by the
-    /// region's own key, or by a window, which needs only local write.
+    /// Returns whether the device may write the region out of order. The device always writes the completion after the
+    /// data. A peer's writes must become visible in order, since a program may poll their last byte. A peer writes
+    /// through the region's own key, or through a window, which needs only the local write right of the key.
     fn may_be_relaxed(&self) -> bool {
         let by_peers = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let by_windows = self.may_have_windows && self.access.contains(Access::LOCAL_WRITE);
@@ -166,7 +168,7 @@ impl KeyRequest {
         let mut context = Mkc::new();
         context
             .set_access_mode_1_0(ACCESS_MODE_MTT)
-            // Local read is always granted in the key; the posting code checks it before the device would.
+            // The key always grants local read. The posting code checks that right before the device would.
             .set_lr(true)
             .set_lw(self.access.contains(Access::LOCAL_WRITE))
             .set_rr(self.access.contains(Access::REMOTE_READ))
@@ -183,7 +185,7 @@ impl KeyRequest {
     }
 }
 
-/// Creates a key. Returns its index and the key itself, local and remote alike.
+/// Creates a key. Returns its index and the key itself, which serves as local and remote key.
 ///
 /// # Errors
 /// Addresses that cannot be translated, or device refusal.
@@ -222,7 +224,7 @@ pub fn create(hca: &mut Hca, request: &KeyRequest, iova: Iova) -> Result<(u32, u
     Ok((index, index << 8 | u32::from(request.variant)))
 }
 
-/// Destroys a key.
+/// Destroys the key with an index.
 ///
 /// # Errors
 /// Device refusal.
@@ -252,7 +254,7 @@ mod tests {
                 pages: 1
             }
         );
-        // 0x1ff0..0x2010 crosses a 4 KiB and an 8 KiB boundary: 16 KiB spans it.
+        // 0x1ff0..0x2010 crosses a 4 KiB and an 8 KiB boundary. A page of 16 KiB holds all of it.
         assert_eq!(
             of(0x7f00_0000_1ff0, 0x4000_1ff0, 0x20),
             Translation {
@@ -349,7 +351,7 @@ mod tests {
 
     #[test]
     fn every_address_of_a_region_translates_to_the_byte_it_names() {
-        // The device's arithmetic (PRM "Memory Translation Table"), written independently.
+        // This is the device's arithmetic (PRM "Memory Translation Table"), written independently of `Translation`.
         let (address, iova, bytes) = (0x7f12_3456_7abc_u64, 0x5_3456_7abc_u64, 0x1_2345_6789_u64);
         for max in [12, 20, 26, 30, 31] {
             let translation = Translation::of(address, Iova(iova), bytes, 12..=max).unwrap();
@@ -399,8 +401,9 @@ mod tests {
         );
         assert!(!command.pg_access() && !context.free() && !context.length64());
     }
-    /// Linux sets both where `IB_ACCESS_RELAXED_ORDERING` is asked for and the device has them (mlx5_ib
-    /// `set_mkc_access_pd_addr_fields`); here the region's rights decide.
+    /// Relaxed ordering is set only for regions that peers cannot write, and only if the device supports it. Linux sets
+    /// both bits if `IB_ACCESS_RELAXED_ORDERING` is requested and the device has them (mlx5_ib
+    /// `set_mkc_access_pd_addr_fields`).
     #[test]
     fn order_is_relaxed_where_peers_may_not_write_and_the_device_can() {
         let both = Relaxed {

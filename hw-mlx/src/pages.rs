@@ -1,7 +1,7 @@
-//! The memory the firmware borrows (PRM "MANAGE_PAGES").
+//! Host memory that the firmware uses (PRM "MANAGE_PAGES").
 //!
 //! The device has no memory of its own for its tables; it runs on pages of the host. It reports how many it needs to
-//! boot and to initialize, asks for more or returns some by event while it runs, and must have returned all of them
+//! boot and to initialize, asks for more or returns some by event while it runs, and must return all of them
 //! before it is disabled. A page is 4 KiB, whatever the host's page size is, and belongs to a *function id* (a
 //! physical function holds its virtual functions' pages too); pages given to a function are taken back from that
 //! function.
@@ -16,7 +16,7 @@
 //!
 //! Event-driven requests are served one command at a time, in order, on the reserved slot; a second request waits in
 //! the queue. If the firmware refuses a give or a take, that is not an error of ours (mlx5_core `pagealloc.c`): the
-//! pages stay where they are.
+//! pages stay with their current owner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -31,66 +31,66 @@ use mlx_prm::ManagePagesIn;
 
 /// Bytes of a firmware page.
 const PAGE_BYTES: usize = 4096;
-/// Pages taken from the arena at once.
+/// Maximum number of pages that one allocation from the arena provides.
 const CHUNK_PAGES: usize = 256;
-/// Pages taken back by one command (mlx5_core's bound in its teardown loop).
+/// Maximum number of pages that one command takes back (mlx5_core's bound in its teardown loop).
 pub(crate) const TAKE_PAGES: usize = 768;
-/// Maximum number of pages, at once or in all (4 GiB). A request for more is taken for a mistake, unless the
-/// configuration allows it (`HcaConfig::firmware_pages`).
+/// Maximum number of pages, both in one request and in total (4 GiB). A larger request is regarded as a firmware error,
+/// unless the configuration allows it (`HcaConfig::firmware_pages`).
 pub(crate) const MOST_PAGES: usize = 1 << 20;
-/// Maximum number of requests kept while others are served. Firmware asks again when it has been answered (mlx5_core
-/// gives each a work item).
+/// Maximum number of requests that wait while others are served; further ones are dropped. mlx5_core has no limit and
+/// gives each request a work item.
 const MOST_REQUESTS: usize = 1024;
 /// Maximum number of pages taken back for one event (mlx5_core's bound).
 const TAKE_BY_EVENT: usize = 50_000;
-/// Bytes of a MANAGE_PAGES message before the page list, each way.
+/// Bytes of a MANAGE_PAGES command, and of its answer, before the page list.
 const HEADER_BYTES: usize = 0x10;
 const OUT_COUNT: usize = 0x08;
 
-/// MANAGE_PAGES op_mod.
+/// `op_mod` values of MANAGE_PAGES.
 const CANNOT_GIVE: u32 = 0;
 const GIVE: u32 = 1;
 const TAKE: u32 = 2;
 
-/// Memory taken from the arena, and its pages that are not lent.
+/// Memory taken from the arena, with the I/O addresses of its pages that are not lent.
 struct Chunk {
     memory: DmaBuffer,
     free: Vec<u64>,
 }
 
-/// The command under way for a page request event.
+/// The command that is being executed for a page request event.
 enum Running {
     Give { ticket: Ticket, pages: Vec<u64> },
     Take { ticket: Ticket, left: usize },
     CannotGive { ticket: Ticket },
 }
 
-/// Counters of pages.
+/// Counters of pages since the function was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
-    /// Pages given since the function was opened.
+    /// Number of pages given to the firmware.
     pub given: u64,
-    /// Pages that were returned.
+    /// Number of pages that the firmware returned.
     pub returned: u64,
-    /// Requests answered with "cannot give".
+    /// Number of requests that were answered with "cannot give", or dropped.
     pub refused: u64,
-    /// Returned addresses that the firmware did not have.
+    /// Number of returned page addresses that the firmware did not have from us.
     pub foreign: u64,
 }
 
-/// The accounts of all pages.
+/// Account of all pages that the firmware has.
 pub(crate) struct Pages {
     arena: DmaArena,
-    /// By the address of their first page.
+    /// Chunks by the I/O address of their first page.
     chunks: BTreeMap<u64, Chunk>,
-    /// Chunks with free pages.
+    /// Chunks that have free pages, by the I/O address of their first page.
     partial: BTreeSet<u64>,
     lent: HashMap<u64, FunctionId>,
     requests: VecDeque<PageRequest>,
     running: Option<(Running, FunctionId, Instant)>,
     counts: PageCounts,
-    /// Maximum number of pages lent at once; `None` is [`MOST_PAGES`]. For a host that must keep some memory, or has
-    /// a lot.
+    /// Maximum number of pages lent at once; `None` means [`MOST_PAGES`]. A host with little memory sets a smaller
+    /// number, a host with much memory a larger one.
     budget: Option<usize>,
 }
 
@@ -112,12 +112,12 @@ impl Pages {
         self.counts
     }
 
-    /// Returns the number of pages the firmware has.
+    /// Returns the number of pages that the firmware has.
     pub(crate) fn lent(&self) -> usize {
         self.lent.len()
     }
 
-    /// Returns the number of pages it may still get.
+    /// Returns the number of pages that the firmware may still get.
     pub(crate) fn room(&self) -> usize {
         let budget = self.budget.unwrap_or(MOST_PAGES);
         budget.saturating_sub(self.lent.len()).min(MOST_PAGES)
@@ -128,7 +128,7 @@ impl Pages {
         self.lent.values().copied().collect()
     }
 
-    /// Returns the number of pages one function has.
+    /// Returns the number of pages that a function holds.
     pub(crate) fn lent_to(&self, function: FunctionId) -> usize {
         self.lent
             .values()
@@ -136,7 +136,7 @@ impl Pages {
             .count()
     }
 
-    /// Takes `count` pages of our own, all or none.
+    /// Takes `count` free pages, allocating chunks as needed. Takes none if memory is short.
     fn reserve(&mut self, count: usize) -> Result<Vec<u64>, DmaError> {
         let mut pages = Vec::with_capacity(count);
         while pages.len() < count {
@@ -147,7 +147,7 @@ impl Pages {
                 }
                 continue;
             };
-            // PANIC: `partial` names chunks only.
+            // PANIC: `partial` names only existing chunks.
             let chunk = self
                 .chunks
                 .get_mut(&first)
@@ -165,7 +165,7 @@ impl Pages {
         let bytes = wanted.clamp(1, CHUNK_PAGES) * PAGE_BYTES;
         let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
         let first = memory.iova().0;
-        // The firmware does not accept address 0 as a page (mlx5_core refuses to give it): it stays ours.
+        // The firmware does not accept address 0 as a page (mlx5_core refuses to give it), so this page is never given.
         let free = (0..bytes)
             .step_by(PAGE_BYTES)
             .map(|offset| first + offset as u64)
@@ -177,10 +177,10 @@ impl Pages {
         Ok(())
     }
 
-    /// Takes back pages that are no longer lent. A chunk that is all ours again goes back to the arena.
+    /// Frees pages that are no longer lent. A chunk of which all pages are free goes back to the arena.
     fn release(&mut self, pages: impl IntoIterator<Item = u64>) {
         for page in pages {
-            // PANIC: only pages that `reserve` handed out come here; the device's answer was checked.
+            // PANIC: all these pages were handed out by `reserve`; the device's answer was checked against them.
             let (first, chunk) = self
                 .chunks
                 .range_mut(..=page)
@@ -197,7 +197,7 @@ impl Pages {
         }
     }
 
-    /// Reserves pages, and returns them with the command that gives them.
+    /// Reserves `count` pages. Returns them together with the command that gives them to the firmware.
     pub(crate) fn prepare_give(
         &mut self,
         function: FunctionId,
@@ -211,7 +211,7 @@ impl Pages {
         Ok((pages, input))
     }
 
-    /// Accounts for the result of a give. Pages are lent from the moment the firmware may have accepted them.
+    /// Accounts for the result of a give command. Pages count as lent if the firmware may have accepted them.
     pub(crate) fn finish_give(
         &mut self,
         function: FunctionId,
@@ -228,13 +228,13 @@ impl Pages {
         }
     }
 
-    /// Returns the command that takes back up to `count` pages, and the length of its answer.
+    /// Returns the command that takes back up to `count` pages, and the length of its answer in bytes.
     pub(crate) fn prepare_take(function: FunctionId, count: usize) -> (Vec<u8>, usize) {
         (message(TAKE, function, count), HEADER_BYTES + 8 * count)
     }
 
-    /// Takes back the pages the firmware returned. Addresses it never had from us are counted and ignored. Returns
-    /// the number of pages that the firmware reports.
+    /// Frees the pages that the firmware returned. Addresses that the function did not have from us are counted and
+    /// ignored. Returns the number of addresses in the answer.
     pub(crate) fn finish_take(&mut self, function: FunctionId, answer: &[u8]) -> usize {
         let count = answer
             .get(OUT_COUNT..OUT_COUNT + 4)
@@ -258,7 +258,7 @@ impl Pages {
         listed
     }
 
-    /// Takes back everything a function holds.
+    /// Frees all pages of a function without a command, because the firmware has released them all.
     fn take_everything(&mut self, function: FunctionId) {
         let pages: Vec<u64> = self
             .lent
@@ -289,7 +289,8 @@ impl Pages {
         self.running.is_some() || !self.requests.is_empty()
     }
 
-    /// Serves requests as far as possible without waiting. Returns true if there was progress.
+    /// Serves requests as far as possible without waiting. Returns true if there was progress. `timeout` is the time
+    /// limit of one command.
     pub(crate) fn pump(
         &mut self,
         queue: &mut CommandQueue,
@@ -329,7 +330,7 @@ impl Pages {
         }
     }
 
-    /// Posts the command for a request. Returns false if there is no slot; the request waits.
+    /// Posts the command for a request. Returns false if no command slot is free; the request then stays queued.
     fn start(&mut self, queue: &mut CommandQueue, request: PageRequest, now: Instant) -> bool {
         let function = request.function;
         if request.release_all {
@@ -341,7 +342,7 @@ impl Pages {
             0 => return true,
             1.. => self.start_give(queue, function, wanted, now),
             ..=-1 => {
-                // It cannot return more than it holds; the answer is sized by that.
+                // The firmware cannot return more than the function holds, so that bounds the size of the answer.
                 let left = wanted.min(TAKE_BY_EVENT).min(self.lent_to(function));
                 if left == 0 {
                     return true;
@@ -430,7 +431,7 @@ impl Pages {
             Running::CannotGive { .. } => 0,
         };
         if left != 0 {
-            // PANIC: what is left of a 32-bit request is a 32-bit number.
+            // PANIC: `left` is at most the 32-bit number of the request.
             let left = i32::try_from(left).expect("part of a request");
             self.requests.push_front(PageRequest {
                 function,
@@ -440,7 +441,7 @@ impl Pages {
         }
     }
 
-    /// Takes everything back: the device is gone or cannot reach memory any more.
+    /// Frees all pages: the device is gone or can no longer access memory.
     pub(crate) fn forget(&mut self) {
         self.lent.clear();
         self.chunks.clear();
@@ -460,14 +461,14 @@ impl Running {
     }
 }
 
-/// Returns MANAGE_PAGES without its page list.
+/// Returns a MANAGE_PAGES command without its page list.
 fn message(op_mod: u32, function: FunctionId, count: usize) -> Vec<u8> {
     let mut input = ManagePagesIn::new();
     input
         .set_op_mod(op_mod)
         .set_embedded_cpu_function(function.embedded_cpu)
         .set_function_id(u32::from(function.number))
-        // PANIC: bounded by MOST_PAGES and TAKE_PAGES.
+        // PANIC: `count` is at most MOST_PAGES or TAKE_PAGES.
         .set_input_num_entries(u32::try_from(count).expect("a bounded number of pages"));
     input.as_bytes().to_vec()
 }

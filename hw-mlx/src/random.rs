@@ -1,8 +1,9 @@
-//! Random numbers: identifiers, packet sequence numbers, variants of keys, a MAC where there is none.
+//! Random numbers: identifiers, packet sequence numbers, variants of keys, and the MAC of a vport that has none.
 //!
-//! Peers are told some of these numbers, and must not be able to predict others from them: communication identifiers,
-//! packet sequence numbers and keys are all that keeps unknown hosts out of a connection. So they come from a cipher,
-//! ChaCha20, whose state cannot be computed from its output, seeded by the system. Repeatable runs give a seed.
+//! Peers see some of these numbers, and must not be able to predict others from them: communication identifiers, packet
+//! sequence numbers and keys are the only protection of a connection against unknown hosts. So the numbers come from a
+//! cipher, ChaCha20, whose state cannot be computed from its output. The system seeds it. A configured seed makes runs
+//! repeatable.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -14,7 +15,7 @@ use crate::error::MlxError;
 pub struct Random(ChaCha20Rng);
 
 impl Random {
-    /// Makes the stream of a seed; without one, a stream with a seed of its own.
+    /// Makes the stream of a seed. Without a seed, takes one from the system.
     ///
     /// # Errors
     /// [`MlxError::Random`]: the system provides no random numbers.
@@ -27,7 +28,7 @@ impl Random {
         }
     }
 
-    /// Makes the stream of one function: functions that share a seed draw different numbers.
+    /// Makes the stream of one function. Functions with different names draw different numbers from the same seed.
     ///
     /// # Errors
     /// As [`Random::new`].
@@ -61,11 +62,11 @@ impl Random {
     }
 }
 
-/// Minimum number of keys made before a variant is used again. The firmware may give the index of a destroyed key to
-/// the next one, and then only the variant distinguishes the stale key from the new one.
+/// Minimum number of keys that are made before a variant is used again. The firmware may give the index of a destroyed
+/// key to the next key, and then only the variant distinguishes the old key from the new one.
 const FRESH: usize = 64;
 
-/// Variants of keys, the low bytes of their names: drawn at random, different from the last few.
+/// Generator of key variants, the low bytes of keys. Each is drawn at random and differs from the last `FRESH` ones.
 #[derive(Debug)]
 pub struct Variants {
     random: Random,
@@ -74,7 +75,7 @@ pub struct Variants {
 }
 
 impl Variants {
-    /// Draws variants from a stream.
+    /// Makes a generator that draws from a stream.
     #[must_use]
     pub fn new(random: Random) -> Self {
         Self {
@@ -84,10 +85,10 @@ impl Variants {
         }
     }
 
-    /// Returns the variant of the next key.
+    /// Returns a variant for the next key.
     pub fn draw(&mut self) -> u8 {
         let recent = &self.recent[..self.drawn.min(FRESH)];
-        // Three of four are fresh. A cipher will soon draw a fresh one, but a loop has a bound.
+        // Three of four byte values are allowed. The cipher yields one soon, but the bound makes the loop finite.
         let fresh = (0..4096)
             .map(|_| self.random.byte())
             .find(|variant| !recent.contains(variant));
@@ -99,11 +100,11 @@ impl Variants {
 }
 
 impl Variants {
-    /// Returns all variants in an order drawn at random (Fisher and Yates), a fresh one first.
+    /// Returns all 256 variants in random order (Fisher and Yates). The first one differs from the last `FRESH` ones.
     pub fn order(&mut self) -> Box<[u8; 256]> {
         let mut order = Box::new([0; 256]);
         for (at, variant) in (0..=u8::MAX).enumerate() {
-            // The bias of the remainder of a 64-bit number is negligible.
+            // The remainder of a 64-bit number is biased, but negligibly.
             let place = usize::try_from(self.random.number() % (at as u64 + 1)).unwrap_or_default();
             order[at] = order[place];
             order[place] = variant;
@@ -116,7 +117,7 @@ impl Variants {
     }
 }
 
-/// Returns a MAC address that was assigned by no vendor: locally administered, of one station.
+/// Returns a random locally administered unicast MAC address, which belongs to no vendor.
 pub(crate) fn local_mac(random: &mut Random) -> [u8; 6] {
     let [first, b, c, d, e, f, ..] = random.number().to_be_bytes();
     [first & 0xfc | 2, b, c, d, e, f]
@@ -137,8 +138,8 @@ mod tests {
         Random::new(Some(seed)).expect("a seed needs nothing of the system")
     }
 
-    /// Keystream of ChaCha20 for the key 00 01 .. 1f, a nonce of zeros and block 0, by OpenSSL
-    /// (`openssl enc -chacha20 -K 0001..1f -iv 0` over zeros).
+    /// The numbers are the keystream of ChaCha20. Expected is the keystream for the key 00 01 .. 1f, a nonce of zeros
+    /// and block 0, made by OpenSSL (`openssl enc -chacha20 -K 0001..1f -iv 0` over zeros).
     #[test]
     fn the_numbers_are_the_ciphers() {
         let key: [u8; 32] = core::array::from_fn(|at| u8::try_from(at).expect("small"));

@@ -1,16 +1,17 @@
-//! The flight recorder of a function: its last commands, management datagrams, frames of the network's protocols, and
+//! The flight recorder of a function: its last commands, management datagrams, frames of the network protocols, and
 //! events of device and link.
 //!
-//! The recorder belongs to the function, not to one instance: any instance may move datagrams for all, and events go
-//! to all. So there is one ring, from the moment the first instance records until the function is closed.
+//! The recorder belongs to the function, not to one instance, because any instance may process datagrams for all, and
+//! events go to all. So there is one ring, from the time when the first instance records until the function is closed.
 //!
-//! The ring has a lock of its own, the last one taken, held for one entry. Commands are recorded under the lock of
-//! the command queue, datagrams under none, frames under the network's; one ring lock keeps all entries in one order.
-//! Posts do not come here, nor polls that take in no datagram. While nothing is recorded the cost is the load of a
-//! flag.
+//! The ring has its own lock, which is acquired after all other locks and held for one entry. Commands are recorded
+//! under the lock of the command queue, datagrams under no other lock, frames under the network's lock. One ring lock
+//! keeps all entries in one order. Posts are not recorded, and neither are polls that find no datagram. While recording
+//! is off, the cost is the load of a flag.
 //!
-//! An entry has 32 bytes. Bytes that were sent do not fit in one: they are kept beside the ring, at most
-//! [`KEPT_BYTES`] of them, and the oldest are dropped first, so that an entry may outlive its bytes.
+//! An entry has 32 bytes. The bytes of datagrams, frames and texts do not fit in an entry. They are kept beside the
+//! ring, at most [`KEPT_BYTES`] of them, and the oldest are dropped first. So an entry may be kept longer than its
+//! bytes.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
@@ -27,9 +28,9 @@ use crate::error::{CmdError, Mac};
 use crate::event::AsyncEvent;
 use crate::mad::MAD_BYTES;
 
-/// Number of entries that are kept, the last ones.
+/// Maximum number of entries that are kept; older ones are dropped.
 pub const RECORDS: usize = 65_536;
-/// Bytes of datagrams, frames and texts that are kept, the last ones: 4000 datagrams.
+/// Maximum bytes of datagrams, frames and texts that are kept, enough for 4000 datagrams; older ones are dropped.
 pub const KEPT_BYTES: usize = 1 << 20;
 
 /// Result of a command.
@@ -45,18 +46,18 @@ pub enum Answer {
         /// The firmware's detail code.
         syndrome: u32,
     },
-    /// It was not delivered, or its answer was invalid.
+    /// The command was not delivered, or its answer was invalid.
     Garbled,
-    /// It was not answered in time.
+    /// The command was not answered in time.
     Unanswered,
 }
 
 /// A management datagram and its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// MAC that it came from; 0 for one that arrived, since the device does not report it.
+    /// Source MAC; 0 for a datagram that arrived, since the device does not report it.
     pub source_mac: [u8; 6],
-    /// MAC that it went to.
+    /// Destination MAC.
     pub mac: [u8; 6],
     /// Source GID; an IPv4 address is `::ffff:a.b.c.d`.
     pub source: [u8; 16],
@@ -64,20 +65,20 @@ pub struct Datagram {
     pub destination: [u8; 16],
     /// Traffic class.
     pub traffic_class: u8,
-    /// UDP source port; 0 for one that arrived.
+    /// UDP source port; 0 for a datagram that arrived.
     pub port: u16,
-    /// Queue pair it came from.
+    /// Number of the queue pair that it came from.
     pub source_qpn: u32,
-    /// Queue pair it went to.
+    /// Number of the queue pair that it went to.
     pub qpn: u32,
-    /// Its bytes.
+    /// The 256 bytes of the datagram.
     pub mad: [u8; MAD_BYTES],
 }
 
 /// A recorded entry with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// Time by the clock of the function.
+    /// Time by the clock of the function, in nanoseconds.
     pub at: u64,
     /// The entry.
     pub what: Recorded,
@@ -87,30 +88,30 @@ pub struct Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recorded {
-    /// A command was answered, or given up.
+    /// A command was answered, or its wait was given up.
     Command {
         /// The command.
         opcode: Opcode,
         /// Its result.
         answer: Answer,
-        /// Time from the doorbell until its answer was taken in.
+        /// Time from the doorbell until the driver took in the answer.
         took: Duration,
     },
-    /// A management datagram was given to the card, or came from it.
+    /// A management datagram was handed to the device, or came from it.
     Datagram {
         /// True if it was sent, false if it arrived.
         sent: bool,
-        /// `None`: the bytes were dropped for newer ones.
+        /// The datagram; `None` if its bytes were dropped for newer ones.
         datagram: Option<Box<Datagram>>,
     },
-    /// A frame of the network's protocols: ARP, neighbour discovery, echoes, reports of groups.
+    /// A frame of the network protocols: ARP, neighbour discovery, echo, group membership reports.
     Frame {
         /// True if it was sent, false if it arrived.
         sent: bool,
-        /// Bytes from the destination's MAC on. `None`: they were dropped for newer ones.
+        /// Bytes of the frame from the destination MAC on; `None` if they were dropped for newer ones.
         frame: Option<Box<[u8]>>,
     },
-    /// An event of device, link or network, in words. `None`: the text was dropped for newer ones.
+    /// Text of an event of device, link or network; `None` if it was dropped for newer ones.
     Event(Option<Box<str>>),
 }
 
@@ -143,7 +144,7 @@ struct Record {
 
 const_assert!(size_of::<Record>() <= 32);
 
-/// Data that does not fit an entry.
+/// Data of an entry that does not fit in the entry itself.
 #[derive(Clone)]
 enum Kept {
     Datagram(Box<Datagram>),
@@ -164,11 +165,11 @@ impl Kept {
 #[derive(Default)]
 struct Ring {
     records: VecDeque<Record>,
-    /// Number of entries dropped for others.
+    /// Number of entries that were dropped for newer ones.
     before: u64,
     kept: VecDeque<Kept>,
     kept_bytes: usize,
-    /// Number of the first data that is kept.
+    /// Running number of the oldest data that is kept.
     first_kept: u64,
 }
 
@@ -181,7 +182,7 @@ impl Ring {
         self.records.push_back(Record { at, entry });
     }
 
-    /// Keeps data; returns its number.
+    /// Keeps data and drops the oldest if the limit is exceeded. Returns the running number of the data.
     fn keep(&mut self, kept: Kept) -> u64 {
         self.kept_bytes += kept.bytes();
         self.kept.push_back(kept);
@@ -191,7 +192,7 @@ impl Ring {
             self.kept_bytes -= oldest.bytes();
             self.first_kept += 1;
         }
-        // CAST: widening.
+        // CAST: usize to u64 is widening.
         (self.first_kept + self.kept.len() as u64).saturating_sub(1)
     }
 
@@ -245,8 +246,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts recording, in 2 MiB allocated here and the data kept beside them. Does nothing if it is already
-    /// recording.
+    /// Starts recording. Allocates 2 MiB for the ring; kept data is allocated as it comes. Does nothing if recording is
+    /// already on.
     pub fn start(&self) {
         let mut ring = self.lock();
         let room = RECORDS.saturating_sub(ring.records.len());
@@ -254,7 +255,7 @@ impl Recorder {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the recorded entries. `None`: nothing is being recorded.
+    /// Returns the recorded entries; `None` if recording is off.
     #[must_use]
     pub fn dump(&self) -> Option<RecorderDump> {
         self.is_on().then(|| {
@@ -271,16 +272,16 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        // A panic under this lock leaves at most an entry without its bytes.
+        // A panic under this lock leaves at most one entry without its bytes.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether it is recording.
+    /// Returns whether recording is on.
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Records a command that was answered.
+    /// Records the answer of a command.
     pub(crate) fn answered(
         &self,
         now: Instant,
@@ -303,7 +304,7 @@ impl Recorder {
         }
     }
 
-    /// Records a command that was given up.
+    /// Records a command whose wait was given up.
     pub(crate) fn unanswered(&self, now: Instant, opcode: Opcode, took: Duration) {
         if self.is_on() {
             self.command(now, opcode, Answer::Unanswered, took);
@@ -356,14 +357,14 @@ impl fmt::Debug for Recorder {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderDump {
-    /// Number of earlier entries, which are lost.
+    /// Number of older entries, which were dropped.
     pub before: u64,
     /// The entries, oldest first.
     pub records: Vec<Told>,
 }
 
 impl RecorderDump {
-    /// Keeps only the last entries, at most this many.
+    /// Keeps only the last `entries` entries.
     #[must_use]
     pub fn last(mut self, entries: usize) -> Self {
         let dropped = self.records.len().saturating_sub(entries);
@@ -373,7 +374,7 @@ impl RecorderDump {
     }
 }
 
-/// Returns the kind of a management datagram: class, method and attribute (IBTA volume 1, "Management Datagram
+/// Returns class, method and attribute of a management datagram as text (IBTA volume 1, "Management Datagram
 /// Format").
 fn in_numbers(mad: &[u8; MAD_BYTES]) -> String {
     let [_, class, _, method] = [mad[0], mad[1], mad[2], mad[3]];
@@ -381,7 +382,7 @@ fn in_numbers(mad: &[u8; MAD_BYTES]) -> String {
     format!("class {class:#04x}, method {method:#04x}, attribute {attribute:#06x}")
 }
 
-/// In words, without the time.
+/// Formats the entry as text, without its time.
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const GONE: &str = "(its bytes made room for newer ones)";

@@ -6,58 +6,58 @@ use std::time::Duration;
 
 use driver::{Clock, Instant};
 
-/// A step of the sequence.
+/// A step of the bring-up, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Function level reset.
     Reset,
-    /// MSI-X vectors.
+    /// Enabling the MSI-X vectors.
     Interrupts,
-    /// Memory space on, BAR 0 mapped.
+    /// Switching memory space on, and mapping BAR 0.
     MapBar,
-    /// `initializing` clear for the first time: the firmware listens.
+    /// Waiting until `initializing` clears for the first time: the firmware then accepts register writes.
     PreInitialized,
-    /// Command interface revision and queue geometry.
+    /// Reading command interface revision and queue geometry.
     CommandInterface,
-    /// Queue memory, and its address written.
+    /// Allocating queue memory, and writing its address.
     CommandQueue,
-    /// Bus mastering on.
+    /// Switching bus mastering on.
     BusMaster,
-    /// `initializing` clear again.
+    /// Waiting until `initializing` clears again.
     FirmwareReady,
     /// ENABLE_HCA.
     EnableHca,
     /// QUERY_ISSI, SET_ISSI.
     Issi,
-    /// Boot pages given.
+    /// Giving the boot pages.
     BootPages,
-    /// HOST_ENDIANNESS written.
+    /// Writing the register HOST_ENDIANNESS.
     HostEndianness,
-    /// Capability pages read.
+    /// Reading the capability pages.
     QueryCaps,
-    /// Capability pages written.
+    /// Writing the capability pages.
     SetCaps,
-    /// Init pages given.
+    /// Giving the init pages.
     InitPages,
     /// INIT_HCA.
     InitHca,
-    /// Regular pages given.
+    /// Giving the regular pages.
     RegularPages,
     /// SET_DRIVER_VERSION.
     DriverVersion,
-    /// Capability pages read again.
+    /// Reading the capability pages again.
     RequeryCaps,
-    /// Doorbell page.
+    /// Allocating the doorbell page.
     AllocUar,
-    /// Event queue for commands and pages; commands by event from here on.
+    /// Creating the event queue for commands and pages. Command completions come by event from this step on.
     ControlEq,
-    /// Event queue for errors and the port.
+    /// Creating the event queue for errors and the port.
     AsyncEq,
-    /// Event queue for completion queues.
+    /// Creating the event queue for completion queues.
     CompletionEq,
-    /// MAC, MTU, RoCE on.
+    /// Setting up MAC and MTU, and switching RoCE on.
     Vport,
-    /// Address table.
+    /// Writing the address table.
     Gids,
 }
 
@@ -92,10 +92,10 @@ impl Step {
     ];
 }
 
-/// A feature that a function does without, since its firmware refused a command of the bring-up.
+/// A feature that the function lacks, because its firmware refused a command of the bring-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The refusal, or how the device differs from its settings.
+    /// Reason: the refusal, or how the device differs from its settings.
     pub why: String,
     /// The feature that is lost.
     pub lost: &'static str,
@@ -104,23 +104,23 @@ pub struct Loss {
 /// Report of a bring-up: its results and times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BringupReport {
-    /// Every step and its time on the function's clock.
+    /// Duration of every step, on the function's clock.
     pub steps: Vec<(Step, Duration)>,
     /// Total time on the function's clock, which in a simulation is virtual.
     pub total: Duration,
-    /// Pages given to boot.
+    /// Number of pages given for the boot.
     pub boot_pages: u64,
-    /// ... to initialize,
+    /// Number of pages given for the initialization.
     pub init_pages: u64,
-    /// ... and to run.
+    /// Number of pages given for operation.
     pub regular_pages: u64,
-    /// Commands sent.
+    /// Number of commands sent.
     pub commands: u64,
-    /// Refused commands that the function does without (the table in `docs/generations.md`).
+    /// Features lost by refused commands (the table in `docs/generations.md`).
     pub losses: Vec<Loss>,
 }
 
-/// Times the steps.
+/// Measures the time of each step.
 pub(super) struct Stopwatch<'a> {
     clock: &'a dyn Clock,
     last: Instant,
@@ -136,7 +136,7 @@ impl<'a> Stopwatch<'a> {
         }
     }
 
-    /// Records the step that just ended.
+    /// Records the step that has just ended, with its time.
     pub(super) fn done(&mut self, step: Step) {
         let now = self.clock.now();
         let took = now - self.last;

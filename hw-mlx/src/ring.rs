@@ -1,18 +1,18 @@
 //! Memory of a queue: its ring and its doorbell record.
 //!
-//! The device takes a ring as a list of pages of one size of our choice, 4 KiB or more (PRM, `log_page_size` of the
-//! contexts and the page list behind them). The memory is one piece of the I/O address space, and its pages are as
-//! large as its length allows: a ring of a power of two is one page, and the list has one entry. The two rings of a
-//! queue pair together are no power of two: they are rounded up by less than an eighth, or to whole pages of 4 KiB, and
-//! the list has up to fifteen entries.
+//! The device takes a ring as a list of pages. We choose their size, 4 KiB or more (PRM, `log_page_size` of the
+//! contexts and the page list behind them). The memory is contiguous in I/O address space, and the pages are as large
+//! as its length allows. A ring whose size is a power of two is one page, and the list has one entry. The two rings of
+//! a queue pair together are usually no power of two: their size is rounded up by less than an eighth, or to whole
+//! pages of 4 KiB, and the list has up to fifteen entries.
 //!
-//! A doorbell record takes a cache line. A queue pair's record lies behind the rings, if their last page has room for
-//! it. The record of a queue whose ring can be exchanged is separate, because it stays.
+//! A doorbell record takes a cache line. A queue pair's record lies behind the rings, if it fits in their last page. A
+//! queue whose ring can be replaced has a separate record, because the record stays when the ring is replaced.
 //!
-//! All pages of a ring are touched when it is made: the first post to a queue costs no more than later ones.
+//! All pages of a ring are written when it is made, so the first post to a queue costs no more than later ones.
 //!
-//! Memory lent to the device must outlive the device's use of it. Only an answered destroy command proves the end of
-//! that use, or the end of the function. Such memory is therefore held as [`Lent`], which does not free its value
+//! Memory lent to the device must outlive the device's use of it. Only an answered destroy command, or the end of the
+//! function, proves that the use has ended. Such memory is therefore held as [`Lent`], which does not free its value
 //! when it is dropped but leaves it to the arena. If a queue was forgotten, or its destroy command was refused or not
 //! answered, its memory is out of use until the device is stopped; freeing it would let the device write into memory
 //! with another owner.
@@ -24,7 +24,7 @@ use crate::error::CmdError;
 /// log2 of the smallest page.
 const MIN_LOG_PAGE: u32 = 12;
 const MIN_PAGE: usize = 1 << MIN_LOG_PAGE;
-/// Fraction of the whole that rounding up may waste, if that is more than a page.
+/// Rounding up wastes less than this fraction of the size (an eighth), or less than a page.
 const LOST: usize = 8;
 /// Bytes of a cache line, which a doorbell record of 8 bytes has to itself.
 const RECORD_BYTES: usize = 64;
@@ -32,9 +32,9 @@ const RECORD_BYTES: usize = 64;
 /// A ring and its doorbell record, zeroed.
 #[derive(Clone, Debug)]
 pub struct RingMemory {
-    /// The ring: whole pages as the device sees it.
+    /// Memory of the ring, in whole pages of `log_page`.
     pub ring: DmaBuffer,
-    /// log2 of such a page.
+    /// log2 of the page size.
     pub log_page: u32,
     /// The doorbell record.
     pub record: DmaBuffer,
@@ -49,8 +49,8 @@ impl RingMemory {
         Self::with_record(arena, bytes, arena.alloc(RECORD_BYTES, RECORD_BYTES)?)
     }
 
-    /// Allocates memory for rings of at least `bytes` that are never exchanged, with their doorbell record in the
-    /// same pages if there is room.
+    /// Allocates memory for rings of at least `bytes` that are never replaced. Their doorbell record is in the same
+    /// pages if it fits.
     ///
     /// # Errors
     /// No memory.
@@ -67,7 +67,7 @@ impl RingMemory {
         })
     }
 
-    /// Allocates memory for a ring of at least `bytes` to replace this one: the record stays.
+    /// Allocates memory for a ring of at least `bytes` that replaces this one. Keeps the doorbell record.
     ///
     /// # Errors
     /// No memory.
@@ -84,7 +84,7 @@ impl RingMemory {
         })
     }
 
-    /// Returns the page list in the form of commands.
+    /// Returns the page list as commands carry it.
     #[must_use]
     pub fn pages(&self) -> Vec<u8> {
         (0..self.ring.len() >> self.log_page)
@@ -95,13 +95,13 @@ impl RingMemory {
             .collect()
     }
 
-    /// Returns `log_page_size` in the form of contexts.
+    /// Returns the page size as contexts encode it (`log_page_size`).
     #[must_use]
     pub fn log_page_size(&self) -> u32 {
         self.log_page - MIN_LOG_PAGE
     }
 
-    /// Lends it to the device.
+    /// Marks the memory as lent to the device.
     #[must_use]
     pub fn lend(self) -> Lent<Self> {
         let arena = self.ring.arena();
@@ -115,15 +115,15 @@ impl RingMemory {
     }
 }
 
-/// Returns the bytes of the pages for this many bytes; `None` on overflow.
+/// Returns the number of bytes to allocate for at least `bytes`; `None` on overflow.
 fn rounded(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(MIN_PAGE);
-    // With sizes rounded up to a multiple of this, the page list is short, and little is wasted.
+    // Sizes are rounded up to a multiple of `grain`, which keeps the page list short and wastes little.
     let grain = (bytes / LOST).max(MIN_PAGE);
     bytes.checked_next_multiple_of(1 << grain.ilog2())
 }
 
-/// Allocates at least `bytes`, in pages as large as its length allows; returns log2 of the page size too.
+/// Allocates at least `bytes`, in pages as large as the length allows. Returns the memory and log2 of the page size.
 fn pages_for(arena: &DmaArena, bytes: usize) -> Result<(DmaBuffer, u32), DmaError> {
     let too_much = DmaError::Request {
         bytes,
@@ -133,25 +133,25 @@ fn pages_for(arena: &DmaArena, bytes: usize) -> Result<(DmaBuffer, u32), DmaErro
     let log_page = rounded.trailing_zeros();
     let memory = arena.alloc(rounded, 1 << log_page)?;
     for page in (0..rounded).step_by(MIN_PAGE) {
-        // It is zero already. The store makes the kernel allocate the page.
+        // The memory is zero already. This store makes the kernel allocate the page.
         memory.store_u8(page, 0);
     }
     Ok((memory, log_page))
 }
 
 /// A value that the device may use until it is [given back](Lent::give_back). If it is dropped before, the arena
-/// keeps it as long as the arena exists; the device is stopped before that ends.
+/// keeps the value as long as the arena exists. The device is stopped before the arena ends.
 #[derive(Debug)]
 pub struct Lent<T: Send + 'static> {
-    /// `None` once it was given back.
+    /// The value; `None` once it was given back.
     value: Option<T>,
     arena: WeakArena,
-    /// True if the device has reported that it no longer uses it.
+    /// True if the device has reported that it no longer uses the value.
     ours: bool,
 }
 
 impl<T: Send + 'static> Lent<T> {
-    /// Takes a value that is about to be lent. `arena` is the function's, whatever memory it is.
+    /// Wraps a value that is about to be lent. `arena` is the function's arena, even if the value is other memory.
     pub const fn new(value: T, arena: WeakArena) -> Self {
         Self {
             value: Some(value),
@@ -160,31 +160,31 @@ impl<T: Send + 'static> Lent<T> {
         }
     }
 
-    /// Notes that the device no longer uses it. The value is freed when it is dropped and not earlier, since its
-    /// holder still reads it.
+    /// Notes that the device no longer uses the value. The value is freed only when it is dropped, since its holder
+    /// still reads it.
     pub const fn returned(&mut self) {
         self.ours = true;
     }
 
-    /// Returns whether the device no longer uses it.
+    /// Returns whether the device no longer uses the value.
     pub const fn is_returned(&self) -> bool {
         self.ours
     }
 
     /// Returns the value.
     pub fn get(&self) -> &T {
-        // PANIC: only `give_back` takes it, which ends the life of `self`.
+        // PANIC: only `give_back` takes the value, and it consumes `self`.
         self.value.as_ref().expect("something lent")
     }
 
-    /// Returns the value to us: the device has reported that it does not use it, or never knew it.
+    /// Unwraps the value. The caller knows that the device does not use it any more, or never did.
     pub fn give_back(mut self) -> T {
-        // PANIC: as above.
+        // PANIC: as in `get`.
         self.value.take().expect("something lent")
     }
 
-    /// Decides about the value after the command that was to lend it failed: it is ours again unless the command may
-    /// have taken effect.
+    /// Handles the failure of the command that was to lend the value. Frees the value, unless the command may have
+    /// taken effect.
     #[must_use]
     pub fn after(self, error: CmdError) -> CmdError {
         if error.outcome_unknown() {

@@ -1,12 +1,12 @@
 //! The initialization segment before the first command, and the device's time limits.
 //!
-//! Firmware boots in two parts. In the first, just after a reset, the segment is not valid: registers may read as
-//! ones, and an address written is lost. It ends when `initializing` clears for the first time. Then the interface
-//! revision and the queue's geometry can be read and the queue's address written, and the firmware boots on until
-//! `initializing` clears again (Linux `main.c` `mlx5_function_enable`, `wait_fw_init`).
+//! Firmware boots in two parts. In the first part, just after a reset, the segment is not valid: registers may read as
+//! ones, and a written address is lost. This part ends when `initializing` clears for the first time. Then the driver
+//! can read the interface revision and the queue's geometry and write the queue's address. The firmware continues to
+//! boot until `initializing` clears again (Linux `main.c` `mlx5_function_enable`, `wait_fw_init`).
 //!
-//! A register that reads all ones was not answered by the device. In the first part that is normal. If configuration
-//! space reads all ones too, the function is gone.
+//! If a register reads as all ones, the device did not answer the read. In the first part that is normal. If
+//! configuration space reads as all ones too, the function is gone.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use crate::control::milliseconds;
 use crate::error::MlxError;
 use mlx_prm::InitSegment;
 
-/// Time between reads of `initializing` (mlx5_core's).
+/// Time between two reads of `initializing`, as in mlx5_core.
 const BOOT_PAUSE: Duration = Duration::from_millis(2);
-/// `initializing`: the firmware boots; the function is that of the adapter's own processor (Linux `ecpf.c`
-/// `mlx5_read_embedded_cpu`).
+/// Bits of the register `initializing`: the firmware is booting; the function is that of the adapter's own processor
+/// (Linux `ecpf.c` `mlx5_read_embedded_cpu`).
 const INITIALIZING: u32 = 1 << 31;
 const EMBEDDED_CPU: u32 = 1 << 23;
-/// Configuration space: vendor, device id, revision.
+/// Offsets in configuration space: vendor id, device id, revision.
 const CONFIG_VENDOR: u16 = 0x00;
 const CONFIG_DEVICE: u16 = 0x02;
 const CONFIG_REVISION: u16 = 0x08;
-/// Longest time limit that is believed. No device asks for longer; such a value means that the device does not
-/// answer.
+/// Longest time limit that is accepted. No device asks for a longer one; a longer value means that the device does
+/// not answer.
 const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Waits until the firmware reports that it has booted, as far as it does at this point.
+/// Waits until `initializing` clears: the firmware has finished the part of its boot that is under way.
 pub(crate) fn wait_for_firmware(
     function: &Function,
     registers: &Block<InitSegment>,
@@ -60,8 +60,8 @@ pub(crate) fn wait_for_firmware(
     }
 }
 
-/// Returns whether this is the function of the adapter's own processor (BlueField's Arm side), which commands have to
-/// state.
+/// Returns whether this is the function of the adapter's own processor (BlueField's Arm side). Some commands must state
+/// that.
 pub(crate) fn is_embedded_cpu(registers: &Block<InitSegment>) -> bool {
     registers.read(|segment| &segment.initializing).get() & EMBEDDED_CPU != 0
 }
@@ -79,8 +79,8 @@ fn from_word(word: u32) -> Duration {
     time_limit(word >> 29, word & 0xf_ffff)
 }
 
-/// Reads the device's clock (PRM "Initialization Segment", `internal_timer_h` and `_l`): both halves, of one moment.
-/// `None`: no consistent pair could be read, so the device is gone or in error.
+/// Reads both halves of the device's clock at one time (PRM "Initialization Segment", `internal_timer_h` and `_l`).
+/// Returns `None` if no consistent pair could be read; the device is then gone or in error.
 pub(crate) fn ticks(registers: &Block<InitSegment>) -> Option<u64> {
     const LOOKS: usize = 3;
     let high = || registers.read(|segment| &segment.internal_timer_h).get();
@@ -143,7 +143,8 @@ fn words(register: u32) -> (u16, u16) {
 mod tests {
     use super::*;
 
-    /// Linux `tout_convert_iseg_to_ms`.
+    /// A time limit is decoded from a unit and a value, and has an upper bound. Linux decodes it in
+    /// `tout_convert_iseg_to_ms`.
     #[test]
     fn time_limits_have_a_unit_and_a_value_and_an_end() {
         for (word, limit) in [

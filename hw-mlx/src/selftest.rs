@@ -1,17 +1,17 @@
-//! Self-test: checks that a function executes posted requests, and if not, how far it gets.
+//! Self-test: checks that a function executes posted requests, and finds the layer that fails if it does not.
 //!
-//! One queue pair is connected with itself. If the device supports it (`fl` of the address path, capability
-//! `fl_rc_qp_when_roce_enabled`), its packets come back whatever the addresses are, as in the steering code of Linux
-//! and rdma-core (`dr_send_allow_fl`); otherwise they go to the function's own address at index 0. Either way no
-//! peer, no management datagram, no cable and no rule of the e-switch takes part, so a failure is in one of the
-//! layers that the test names ([`Layer`]).
+//! One queue pair is connected to itself. If the device supports it (`fl` of the address path, capability
+//! `fl_rc_qp_when_roce_enabled`), the device loops its packets back whatever their addresses are, as in the steering
+//! code of Linux and rdma-core (`dr_send_allow_fl`). Otherwise the packets go to the function's own address at index 0.
+//! In both cases no peer, no management datagram, no cable and no rule of the e-switch takes part, so a failure is in
+//! one of the layers that the test names ([`Layer`]).
 //!
 //! ```text
 //!   bring-up -> objects (command) -> doorbell -> WQE fetched (queue) -> CQE (completion) -> bytes (data) -> interrupt
 //! ```
 //!
-//! The queue pair's context tells the layers in the middle apart by two counters of its send queue: the one that the
-//! device read from the doorbell record, and the one up to which it has fetched.
+//! Two counters of the send queue in the queue pair's context distinguish the layers in the middle: the counter that
+//! the device read from the doorbell record, and the counter up to which it has fetched WQEs.
 
 use core::fmt;
 use std::time::Duration;
@@ -32,13 +32,13 @@ use crate::qp::control::{self, QpRequest};
 use crate::ring::Lent;
 use crate::uar::Doorbells;
 
-/// Bytes of each message: several packets at any MTU.
+/// Length of each message in bytes: several packets at any MTU.
 const BYTES: usize = 16 * 1024;
-/// Time limit of a completion. A retry takes a fraction of it, so the device's own error comes first.
+/// Time limit of a completion. It is much longer than the device's retries, so the device reports its error first.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two polls.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Number of events that are waited for, and the time within which each should come.
+/// Number of events that the test waits for, and the time within which each should come.
 const EVENTS: u32 = 8;
 const PROMPT: Duration = Duration::from_millis(250);
 const SIZES: QueueSizes = QueueSizes {
@@ -50,33 +50,33 @@ const SIZES: QueueSizes = QueueSizes {
     binds: false,
 };
 const ENTRIES: u32 = 64;
-/// The source, the target.
+/// Offsets of the source and the target buffer.
 const SOURCE: usize = 0;
 const TARGET: usize = BYTES;
-/// Byte that fills a target before something arrives.
+/// Byte with which the target is filled before a message arrives.
 const NOTHING: u8 = 0xa5;
 
-/// Layers in order of the path of a request.
+/// Layers in the order in which a request passes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// Reset, firmware, capabilities, port.
     BringUp,
-    /// Commands that make and connect a queue pair.
+    /// Commands that create and connect a queue pair.
     Command,
     /// Doorbell register and doorbell record.
     Doorbell,
-    /// The ring that requests are read from.
+    /// Ring from which the device reads requests.
     Queue,
-    /// The completion queue, or the contents of its entries.
+    /// Completion queue, and the contents of its entries.
     Completion,
-    /// The bytes that were moved.
+    /// Transferred bytes.
     Data,
-    /// The completion's event: event queue and MSI-X vector.
+    /// Event of the completion: event queue and MSI-X vector.
     Interrupt,
 }
 
 impl Layer {
-    /// Returns its name.
+    /// Returns the layer's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -123,16 +123,16 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Result of a function that passed.
+/// Result of a self-test that passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// True if the device sent packets back without looking at addresses. Otherwise they went to its own address.
+    /// True if the device looped packets back whatever their addresses were. False if they went to its own address.
     pub forced: bool,
-    /// Bytes of a Send, a Write and a Read each, all of which were compared.
+    /// Length in bytes of each message: a Send, an RDMA Write and an RDMA Read. All bytes were compared.
     pub bytes: usize,
 }
 
-/// Result of a function that failed.
+/// Result of a self-test that failed.
 #[derive(Debug, Error)]
 #[error("{layer}: {what}")]
 pub struct Failed {
@@ -153,10 +153,10 @@ impl Failed {
     }
 }
 
-/// Brings a function up, has it send to itself, and takes it down again.
+/// Brings a function up, lets it send to itself, and tears it down again.
 ///
 /// # Errors
-/// The layer that it reached, and the failure there.
+/// The layer that failed, and a description of the failure.
 pub fn run(function: Function, config: HcaConfig) -> Result<Passed, Failed> {
     let mut hca =
         Hca::open(function, config).map_err(|error| Failed::new(Layer::BringUp, error))?;
@@ -167,7 +167,7 @@ pub fn run(function: Function, config: HcaConfig) -> Result<Passed, Failed> {
     Ok(passed)
 }
 
-/// The device's objects for the test, in order of creation.
+/// Device objects of the test, in order of creation.
 struct Rig<'a> {
     hca: &'a mut Hca,
     pd: u32,
@@ -176,7 +176,7 @@ struct Rig<'a> {
     key: u32,
     cq: Cq,
     qp: Qp,
-    /// Blocks that the device knew of and had fetched before the last request.
+    /// Numbers of send queue blocks that the device knew of, and had fetched, before the last request.
     before: (u32, u32),
 }
 
@@ -190,7 +190,7 @@ fn exercise(hca: &mut Hca) -> Result<Passed, Failed> {
 }
 
 impl<'a> Rig<'a> {
-    /// Objects left by a failure are destroyed with the function.
+    /// Creates the objects. If a step fails, the earlier objects are destroyed with the function.
     fn new(hca: &'a mut Hca) -> Result<Self, MlxError> {
         let doorbells = Doorbells::new(hca.uar().clone());
         let pd = hca.exec(&AllocPdIn::new())?.pd();
@@ -263,8 +263,8 @@ impl<'a> Rig<'a> {
         })
     }
 
-    /// Posts a request whose local segment begins at `local`, waits for the given number of completions, and compares
-    /// the target with the source.
+    /// Posts a request whose local segment is at offset `local`, waits for `completions` completions, and compares the
+    /// target with the source.
     fn moves(
         &mut self,
         name: &'static str,
@@ -273,8 +273,8 @@ impl<'a> Rig<'a> {
         completions: usize,
     ) -> Result<(), Failed> {
         let sent: Vec<u8> = (0..BYTES)
-            // A pattern that differs from message to message.
-            // PANIC: below 251.
+            // The pattern differs from message to message.
+            // PANIC: the value is below 251.
             .map(|at| u8::try_from((at + name.len()) % 251).expect("a byte"))
             .collect();
         self.memory.get().write_bytes(SOURCE, &sent);
@@ -311,7 +311,7 @@ impl<'a> Rig<'a> {
         DataSegment {
             lmr_context: self.key,
             address: self.memory.get().address() + at as u64,
-            // PANIC: a constant below 2^31.
+            // PANIC: `BYTES` is a constant below 2^31.
             bytes: u32::try_from(BYTES).expect("16 KiB"),
         }
     }
@@ -340,13 +340,13 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Returns the number of blocks of the send queue that the device knows of, and of those it has fetched.
+    /// Returns the number of send queue blocks that the device knows of, and the number that it has fetched.
     fn blocks(&mut self) -> Result<(u32, u32), Failed> {
         let context = control::query(self.hca, self.qp.number()).map_err(Failed::command)?;
         Ok((context.sw_sq_wqebb_counter(), context.hw_sq_wqebb_counter()))
     }
 
-    /// Finds the layer in which a request that does not complete is stuck.
+    /// Returns the layer in which a request that does not complete is stuck.
     fn diagnose(&mut self, name: &str, done: usize, count: usize) -> Failed {
         let (posted, fetched) = match self.blocks() {
             Ok(blocks) => blocks,
@@ -366,8 +366,8 @@ impl<'a> Rig<'a> {
         Failed::new(layer, what)
     }
 
-    /// Checks that an armed completion queue raises an interrupt. Up to half of [`EVENTS`] may be late, on a busy
-    /// machine.
+    /// Checks that an armed completion queue raises interrupts. Up to half of [`EVENTS`] interrupts may be late,
+    /// because the machine may be busy.
     fn interrupts(&mut self, op: RequestOp) -> Result<(), Failed> {
         let mut late = 0;
         for _ in 0..EVENTS {
@@ -384,11 +384,11 @@ impl<'a> Rig<'a> {
         ))
     }
 
-    /// Returns whether a completion's interrupt comes soon. Its event has to come.
+    /// Returns whether a completion's interrupt came within `PROMPT`. Fails if its event does not come at all.
     fn event(&mut self, op: RequestOp) -> Result<bool, Failed> {
         const NAME: &str = "RDMA Write with an event";
         self.cq.arm(false);
-        // Earlier signals, from commands and completions, do not count for this one.
+        // Signals of earlier commands and completions must not be counted as this interrupt, so they are cleared first.
         for _ in 0..EVENTS {
             self.hca.process_events();
             if !self.hca.is_interrupted(self.hca.now()) {

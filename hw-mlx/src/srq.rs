@@ -6,18 +6,18 @@
 //! 0 and follows the links as it takes buffers; it takes them in list order but finishes them in
 //! any order, so free entries are appended at the list's tail as they come back.
 //!
-//! The list is therefore the free list and the posted queue at once: software fills the entry at `head`, advances
-//! `head` along the link, and increments the counter in the doorbell record; the device follows that many links. The
-//! entry at the tail is never posted, because its link is not known yet: n buffers need n + 1 entries.
+//! One list is therefore both the free list and the queue of posted entries: software fills the entry at `head`,
+//! advances `head` along the link, and increments the counter in the doorbell record; the device follows that many
+//! links. The entry at the tail is never posted, because its link is not known yet: n buffers need n + 1 entries.
 //!
-//! The links in DMA memory are read by the device and may be damaged by it; we follow our own copy in `next` and
-//! never read them back.
+//! The device reads the links in DMA memory and could overwrite them. The driver follows its own copy in `next` and
+//! never reads the links back.
 //!
 //! A CQE names the entry by index. An index we have not posted is ignored and counted.
 //!
-//! If a completion queue is cleaned because a queue pair was destroyed, the discarded entries have taken their
-//! buffers out of the list. The cleaner leaves their indices in [`Returns`], and they are taken back when the list
-//! runs short or the number of outstanding buffers is queried.
+//! If a completion queue is cleaned because a queue pair was destroyed, the buffers of the discarded CQEs are no longer
+//! in the list. The queue pair stores their indices in [`Returns`]. A post takes them back when the maximum of
+//! outstanding buffers is reached; the number of outstanding buffers does not count them.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +33,7 @@ use crate::ring::{Lent, RingMemory};
 use crate::wqe::{self, UNIT_BYTES};
 use mlx_prm::{CqeOpcode, CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
 
-/// Offset in the doorbell record of the counter.
+/// Offset of the counter in the doorbell record.
 const COUNTER: usize = 0;
 /// Smallest stride (PRM: linked list entries are at least 32 bytes).
 const MIN_STRIDE: u32 = 32;
@@ -45,17 +45,17 @@ const RMP_READY: u32 = 1;
 /// Sizes of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqSizes {
-    /// Buffers that may be posted.
+    /// Maximum number of posted buffers.
     pub max_recvs: u32,
-    /// Entries of the ring: a power of two, and more than `max_recvs`.
+    /// Number of entries of the ring: a power of two, and more than `max_recvs`.
     pub entries: u32,
     /// Bytes of an entry, a power of two.
     pub stride: u32,
 }
 
 impl SrqSizes {
-    /// Returns the sizes for `max_recvs` buffers of up to `max_segments` segments; `None` when an index would not fit
-    /// 16 bits or the stride exceeds the device's limit.
+    /// Returns the sizes for `max_recvs` buffers of up to `max_segments` segments. Returns `None` if an index would not
+    /// fit 16 bits or the stride would exceed the device's limit.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let units = max_segments.max(1).checked_add(1)?;
@@ -71,8 +71,8 @@ impl SrqSizes {
         })
     }
 
-    /// Returns the sizes with room to grow: the device has no command that gives an RMP another ring, and queue pairs
-    /// name their RMP for life. `most` is the maximum number of entries the device takes.
+    /// Returns larger sizes, so that `max_recvs` can grow later. The device has no command that gives an RMP another
+    /// ring, and a queue pair cannot change its RMP. `most` is the maximum number of entries that the device takes.
     #[must_use]
     pub fn with_headroom(self, most: u32) -> Self {
         let wanted = self.entries.saturating_mul(HEADROOM).max(MIN_ENTRIES);
@@ -82,14 +82,14 @@ impl SrqSizes {
         }
     }
 
-    /// Returns the bytes of the ring.
+    /// Returns the size of the ring in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.entries as usize * self.stride as usize
     }
 }
 
-/// Indices of entries whose completions were discarded with their queue pair.
+/// Indices of entries whose completions were discarded when their queue pair was reset or destroyed.
 #[derive(Debug, Default)]
 pub struct Returns {
     count: AtomicU32,
@@ -97,7 +97,7 @@ pub struct Returns {
 }
 
 impl Returns {
-    /// Returns an entry.
+    /// Adds the index of an entry whose completion was discarded.
     pub(crate) fn push(&self, index: u16) {
         self.indices
             .lock()
@@ -118,38 +118,38 @@ impl Returns {
     }
 }
 
-/// Data kept for an entry.
+/// Data kept for an entry of the ring.
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
     bytes: u32,
-    /// Our copy of the link.
+    /// Index of the next entry: our copy of the link.
     next: u16,
     posted: bool,
 }
 
-/// Minimum entries of a ring, if the device takes that many: see [`SrqSizes::with_headroom`].
+/// Minimum number of entries of a ring, if the device takes that many; see [`SrqSizes::with_headroom`].
 const MIN_ENTRIES: u32 = 1024;
-/// Factor between the number requested and the entries of the ring.
+/// Number of ring entries per requested entry, so that the queue can grow.
 const HEADROOM: u32 = 4;
 
 /// A shared receive queue.
 pub struct Srq {
-    /// The ring, by units.
+    /// The ring, accessed in units.
     ring: DmaRing<UNIT_BYTES>,
-    /// Word of the doorbell record.
+    /// Counter of this queue in the doorbell record.
     record: DmaWord,
     memory: Lent<RingMemory>,
     rmpn: u32,
     pd: u32,
-    /// Units of an entry.
+    /// Number of units of an entry.
     units: u32,
     max_recvs: u32,
-    /// Next entry to post.
+    /// Index of the next entry to post.
     head: u16,
-    /// Last entry of the list; never posted.
+    /// Index of the last entry of the list, which is never posted.
     tail: u16,
-    /// Entries posted since creation; the device knows the low 16 bits.
+    /// Number of entries posted since creation. The device knows the low 16 bits.
     posted: u64,
     outstanding: u32,
     shadow: Box<[Shadow]>,
@@ -158,7 +158,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// Links all entries of a ring, each to the next one and the last to the first, as the device requires before
+    /// Links each entry of a ring to the next one, and the last to the first. The device requires this before
     /// CREATE_RMP.
     pub fn prepare_ring(sizes: SrqSizes, ring: &DmaBuffer) {
         let mask = sizes.entries - 1;
@@ -169,7 +169,7 @@ impl Srq {
         }
     }
 
-    /// Makes the queue that the device knows as `rmpn` of a prepared ring and a zeroed doorbell record.
+    /// Makes the queue with the device's number `rmpn`, from a prepared ring and a zeroed doorbell record.
     ///
     /// # Panics
     /// When the sizes do not fit the ring.
@@ -247,7 +247,7 @@ impl Srq {
         }
     }
 
-    /// Asks for one event when fewer than `limit` buffers are left; 0 asks for none.
+    /// Asks the device for one event when the queue has fewer than `limit` buffers; 0 asks for none.
     ///
     /// # Errors
     /// Device refusal.
@@ -256,7 +256,7 @@ impl Srq {
         command.set_rmp_state(RMP_READY).set_rmpn(self.rmpn);
         command.set_bitmask_lwm(true);
         command.ctx_mut().set_state(RMP_READY);
-        // The field has 16 bits and a ring at most 2^15 entries: a higher limit means "at once".
+        // The field has 16 bits, and a ring at most 2^15 entries. A higher limit raises the event at once.
         command.ctx_mut().wq_mut().set_lwm(limit.min(0xffff));
         hca.exec(&command)?;
         Ok(())
@@ -265,7 +265,7 @@ impl Srq {
     /// Destroys the queue. A second call does nothing.
     ///
     /// # Errors
-    /// Device refusal; the queue is as it was. If it is dropped then, its memory stays out of use.
+    /// Device refusal; the queue is unchanged. If it is then dropped, its memory stays out of use.
     pub fn destroy(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.memory.is_returned() {
             return Ok(());
@@ -277,7 +277,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Returns its protection domain.
+    /// Returns the queue's protection domain.
     #[must_use]
     pub fn pd(&self) -> u32 {
         self.pd
@@ -289,7 +289,7 @@ impl Srq {
         self.rmpn
     }
 
-    /// Returns the list in which the cleaner of a completion queue leaves indices.
+    /// Returns the list that takes the indices of entries whose completions are discarded.
     pub(crate) fn returns(&self) -> Arc<Returns> {
         Arc::clone(&self.returns)
     }
@@ -312,7 +312,7 @@ impl Srq {
         self.outstanding -= 1;
     }
 
-    /// Takes the posted entry `index` out of use; `None` if it is not one.
+    /// Takes the posted entry `index` out of use and frees it. Returns `None` if the entry is not posted.
     #[inline]
     fn release(&mut self, index: u16) -> Option<Shadow> {
         let shadow = self
@@ -329,14 +329,14 @@ impl Srq {
         Some(shadow)
     }
 
-    /// Returns the counter for the doorbell record.
+    /// Returns the value of the counter in the doorbell record.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits")]
     const fn counter(&self) -> u16 {
         self.posted as u16
     }
 
-    /// Takes back the entries that cleaning left.
+    /// Frees the entries whose completions were discarded.
     #[cold]
     #[inline(never)]
     fn take_returns(&mut self) {
@@ -368,7 +368,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Posts a buffer. The doorbell record is updated with a later `post_recv`, or by [`Srq::tell`].
+    /// Posts a buffer without updating the doorbell record. A later `post_recv` or [`Srq::tell`] updates the record.
     ///
     /// # Errors
     /// As [`Srq::post_recv`].
@@ -387,7 +387,7 @@ impl Srq {
             }
         }
         let index = usize::from(self.head);
-        // The link stays as it is: it was written when the entry after it was appended.
+        // The link of this entry is not written here: it was written when the next entry was appended.
         let bytes = wqe::write_scatter(
             |at| self.ring.block(at),
             u32::from(self.head) * self.units + 1,
@@ -436,7 +436,7 @@ impl Srq {
         })
     }
 
-    /// Turns an entry whose buffer came from this queue into a completion
+    /// Converts an entry whose buffer came from this queue into a completion
     /// ([`Qp::complete`](crate::qp::Qp::complete)).
     #[inline]
     pub fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
@@ -454,17 +454,18 @@ impl Srq {
         self.posted
     }
 
-    /// Returns the number of buffers posted and not complete, whether or not a queue pair has taken them.
+    /// Returns the number of buffers that are posted and not complete, including those that the device has already
+    /// taken.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.outstanding
             .saturating_sub(self.returns.count.load(Ordering::Acquire))
     }
 
-    /// Changes how many buffers may be posted; those already posted stay.
+    /// Sets the maximum number of posted buffers. Buffers that are already posted stay.
     ///
     /// # Errors
-    /// The maximum that there is room for, which is less; nothing has changed.
+    /// The largest possible maximum, which is less than `max_recvs`; nothing was changed.
     pub fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), usize> {
         // The entry at the tail is never posted.
         let room = self.shadow.len() - 1;

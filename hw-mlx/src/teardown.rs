@@ -1,13 +1,13 @@
 //! Teardown: from a function that carries traffic to one that holds no resources.
 //!
-//! Bring-up in reverse (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`): addresses, the MAC's
-//! announcement and RoCE off, event queues destroyed with the one for commands last (before it, back to polling),
-//! doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
+//! The steps are those of bring-up in reverse (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`):
+//! clear the addresses, withdraw the MAC, switch RoCE off, destroy the event queues (the one for commands last, after
+//! switching to polling), free the doorbell page, TEARDOWN_HCA, take all pages back, DISABLE_HCA, bus mastering off.
 //!
-//! If a step fails, the error is noted and the other steps are still done: the aim is that the memory is ours again,
-//! and bus mastering off achieves that even with a device that does not answer. All of it together has the time limit
-//! of one command; later steps are not sent after that. So the pages a dead device never returned are not leaked;
-//! they are reported as not returned.
+//! If a step fails, its error is recorded and the other steps are still done. The aim is that the device no longer uses
+//! our memory, and switching bus mastering off achieves that even if the device does not answer. All steps together
+//! have the time limit of one command; after it no more commands are sent. Pages that a dead device never returned are
+//! freed all the same, and are reported as not returned.
 
 use std::time::Duration;
 
@@ -23,36 +23,36 @@ use crate::pages::{Pages, TAKE_PAGES};
 use crate::vport;
 use mlx_prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
 
-/// TEARDOWN_HCA profile: the firmware finishes its pending work.
+/// TEARDOWN_HCA profile: the firmware finishes its pending work first.
 const GRACEFUL: u32 = 0;
 const RECLAIM_PAUSE: Duration = Duration::from_millis(1);
 
-/// Report of closing an instance, and for the last one the function.
+/// Report of closing an instance. The last instance also closes the function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
-    /// Number of instances that still have the function open. Unless it is 0, nothing was taken down, and the numbers
-    /// of pages and objects are 0.
+    /// Number of instances that still have the function open. If it is not 0, the function was not closed, and the
+    /// numbers of pages and objects are 0.
     pub instances_left: usize,
-    /// Pages the firmware was given.
+    /// Number of pages that the firmware was given.
     pub pages_given: u64,
-    /// Pages it returned.
+    /// Number of pages that the firmware returned.
     pub pages_returned: u64,
-    /// Pages it still held; ours again because it can no longer reach memory.
+    /// Number of pages that the firmware still held. They were freed, because the device can no longer access memory.
     pub pages_not_returned: usize,
-    /// Page requests we could not meet.
+    /// Number of page requests that were refused.
     pub page_requests_refused: u64,
     /// Kinds and numbers of objects that were not destroyed.
     pub objects_left: Vec<(&'static str, i64)>,
     /// Command slots that the device still held although their commands were given up.
     pub slots_quarantined: usize,
-    /// Commands sent since the function was opened.
+    /// Number of commands sent since the function was opened.
     pub commands: u64,
-    /// Cause of the device's death, if it died.
+    /// Cause of the device's failure; `None` if it was alive.
     pub dead: Option<DeadCause>,
 }
 
-/// An error while closing. The memory is ours again all the same.
+/// Error while closing. The device no longer uses our memory all the same.
 #[derive(Debug, Error)]
 #[error("closing: {error}")]
 pub struct CloseError {
@@ -63,14 +63,14 @@ pub struct CloseError {
     pub error: MlxError,
 }
 
-/// Keeps the first error.
+/// Records the first error.
 struct First(Option<MlxError>);
 
 impl First {
     fn note<T>(&mut self, what: &'static str, result: Result<T, CmdError>) {
         match result {
             Ok(_) => {}
-            // The report says that it is dead; its other errors are not counted.
+            // The report states that the device is dead, so errors that follow from this are not recorded.
             Err(CmdError::Dead { .. }) => {}
             Err(error) => {
                 tracing::warn!(what, %error, "closing");
@@ -87,7 +87,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     let (mut control, gids, found) = shared.into_parts();
     let port = found.caps.port_number();
     let control = &mut control;
-    // One time limit for all steps.
+    // All steps together have one time limit.
     control.one_limit(true);
 
     for index in gids.indices().into_iter().rev() {
@@ -138,7 +138,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
         control.stop_dma();
     }
     if !control.bus_master {
-        // The device can no longer write them.
+        // The device can no longer write to the pages.
         control.pages.forget();
     }
     let counts = control.pages.counts();
@@ -163,7 +163,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     }
 }
 
-/// Lets page commands under way finish while there is still an event queue that reports them.
+/// Waits for page commands under way, as long as there is an event queue that reports their completion.
 fn settle_page_requests(control: &mut Control) {
     let deadline = control.now() + control.timeout;
     while control.pages.busy() && control.health.dead().is_none() && control.now() < deadline {
@@ -174,7 +174,7 @@ fn settle_page_requests(control: &mut Control) {
     }
 }
 
-/// Destroys the event queues; the one for command completions goes last, by polling.
+/// Destroys the event queues. The one for command completions is last; its command is polled.
 fn destroy_eqs(control: &mut Control, first: &mut First) {
     while let Some(eq) = control.eqs.pop() {
         if control.eqs.is_empty() {
@@ -184,14 +184,14 @@ fn destroy_eqs(control: &mut Control, first: &mut First) {
         input.set_eq_number(eq.eqn().get());
         let result = control.exec(&input);
         if result.is_err() && control.bus_master {
-            // The device may still write this ring: it is not freed until bus mastering is off.
+            // The device may still write to this ring, so it is not freed until bus mastering is off.
             control.orphaned_rings.push(eq.into_ring());
         }
         first.note("event queue", result);
     }
 }
 
-/// Takes pages back until the firmware has none.
+/// Takes pages back until the firmware has none, or stops returning them.
 pub(crate) fn reclaim(control: &mut Control) -> Result<(), CmdError> {
     for function in control.pages.holders() {
         reclaim_from(control, function)?;

@@ -3,28 +3,28 @@
 //! A UAR page is 4 KiB of BAR 0 that belongs to one driver context. The queues here use two of its
 //! registers: the send doorbell at 0x800, which takes the first eight bytes of the last control
 //! segment posted, and the CQ arm doorbell at 0x20 (PRM "User Access Region"). Both are 64 bits
-//! wide and must be reached by one store; halves would be two bus transactions.
+//! wide and must be written by one store, because two stores would be two bus transactions.
 //!
-//! The registers at 0x900, 0xa00, … are not used: alternating between halves of a BlueFlame register
-//! keeps two write-combined doorbells from merging, and VFIO maps BARs uncached, where they cannot
-//! (`mmio_write64_be` without toggling on non-cached UARs, providers/mlx5/qp.c of rdma-core). For the
-//! same reason there is no BlueFlame copy.
+//! The registers at 0x900, 0xa00, … are not used. They serve to alternate between the halves of a BlueFlame register,
+//! so that two write-combined doorbells do not merge. VFIO maps BARs uncached, where doorbells cannot merge
+//! (`mmio_write64_be` without toggling on non-cached UARs, providers/mlx5/qp.c of rdma-core). For the same reason there
+//! is no BlueFlame copy.
 //!
-//! Ordering is not here. The caller that rings has made its memory visible first; see [`crate::qp::SendQueue`] and
-//! [`crate::cq::Cq`].
+//! This module has no memory barriers. The caller makes its memory visible before it rings a doorbell; see
+//! [`crate::qp::SendQueue`] and [`crate::cq::Cq`].
 
 use driver::{Be64, Block, Register};
 
 use mlx_prm::UarPage;
 
-/// The doorbell registers of our UAR page. Clones ring the same page.
+/// The doorbell registers of our UAR page. Clones write to the same registers.
 #[derive(Clone)]
 pub struct Doorbells {
     page: Block<UarPage>,
 }
 
 impl Doorbells {
-    /// Makes the doorbells of `page`, which is the UAR page named in the contexts of the queues that ring it.
+    /// Makes the doorbells of `page`, the UAR page that the contexts of the queues name.
     #[must_use]
     pub fn new(page: Block<UarPage>) -> Self {
         Self { page }
@@ -36,7 +36,7 @@ impl Doorbells {
         SendDoorbell(self.page.register(|page| &page.send_doorbell))
     }
 
-    /// Arms a completion queue. `arm` is the doorbell record's arm word.
+    /// Arms completion queue `cqn`. `arm` is the arm word, as it is in the doorbell record.
     #[inline]
     pub fn ring_cq(&self, arm: u32, cqn: u32) {
         self.page.write(
@@ -46,11 +46,11 @@ impl Doorbells {
     }
 }
 
-/// The doorbell of send queues. Each queue keeps a copy among the fields that a post reads.
+/// The doorbell register of send queues. Each queue keeps a copy beside the other fields that a post reads.
 pub struct SendDoorbell(Register<Be64>);
 
 impl SendDoorbell {
-    /// Tells the device that a send queue has grown. `control` is the first eight bytes of the last
+    /// Notifies the device that a send queue has new WQEs. `control` is the first eight bytes of the last
     /// WQE's control segment, as a number.
     #[inline]
     pub fn ring(&self, control: u64) {

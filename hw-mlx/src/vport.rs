@@ -1,17 +1,18 @@
-//! The port as the function sees it: its vport (PRM "NIC Vport Context") and the port's MTU.
+//! The function's vport (PRM "NIC Vport Context") and the port's MTU.
 //!
-//! A vport has a list of addresses, the RoCE switch and the switches that keep a function from receiving packets that
-//! it sends to itself. RoCE works only with `roce_en` set and an address in the table ([`crate::gid`]). We keep
-//! loopback between queue pairs of one function possible, because endpoints of one process may connect to each other.
+//! A vport's context has lists of addresses, the flag that enables RoCE, and the flags that disable local loopback.
+//! RoCE works only with `roce_en` set and an address in the table ([`crate::gid`]). We keep loopback between queue
+//! pairs of one function enabled, because endpoints of one process may connect to each other.
 //!
-//! The e-switch drops unicast frames to addresses that were not announced. A function announces its own in two
-//! places. Every function writes the list of unicast addresses in its vport's context: from it the manager of the
-//! e-switch makes the rules that lead to this vport (Linux `en_fs.c` `mlx5e_vport_context_update_addr_list`,
+//! The e-switch drops unicast frames to addresses that were not announced. A function announces its own in two places.
+//! Every function writes the list of unicast addresses in its vport's context: from this list the manager of the
+//! e-switch makes the rules that direct frames to this vport (Linux `en_fs.c` `mlx5e_vport_context_update_addr_list`,
 //! `eswitch.c` `esw_update_vport_addr_list`). A function that is the manager itself also puts its MAC into the port's
 //! forwarding table (Linux `lib/mpfs.c`).
 //!
-//! The permanent address of a vport is set by its owner, for other functions' vports by the e-switch manager; we read
-//! it and never write it. A function may use any MAC that it announces, unless its owner checks for spoofing.
+//! The owner of a vport sets its permanent address; for the vports of other functions that is the e-switch manager. We
+//! read the permanent address and never write it. A function may use any MAC that it announces, unless the vport's
+//! owner enables the check for spoofing.
 
 pub(crate) mod look;
 mod paos;
@@ -34,55 +35,55 @@ use register::WRITE;
 pub(crate) use register::{LOCAL_PORT, READ, access};
 pub(crate) use speed::megabits;
 
-/// Bytes of a frame that the MTU of the hardware counts and that of IP does not: Ethernet header, VLAN tag, check
+/// Number of bytes of a frame that the hardware counts in an MTU and IP does not: Ethernet header, VLAN tag, check
 /// sequence (Linux `MLX5E_ETH_HARD_MTU`).
 pub const FRAME_BYTES: u32 = 22;
 /// Maximum bytes of RoCE v2 headers between Ethernet and payload: IP or GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC
 /// 4 (Linux `iboe_get_mtu`).
 const ROCE_BYTES: u32 = 96;
-/// MTU of a port that does not report one.
+/// MTU that is assumed for a port that does not report one.
 const USUAL_MTU: u32 = 1500 + FRAME_BYTES;
 const VPORT_UP: u32 = 1;
-/// `allowed_list_type`: unicast addresses, multicast addresses.
+/// Values of `allowed_list_type`: unicast addresses, multicast addresses.
 pub(crate) const LIST_UNICAST: u32 = 0;
 const LIST_MULTICAST: u32 = 1;
-/// Index of our entry in the forwarding table.
+/// Index of our entry in the port's forwarding table.
 const L2_INDEX: u32 = 0;
 
-/// The port at bring-up.
+/// State of the port at bring-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its MAC.
+    /// MAC that the function uses.
     pub mac: [u8; 6],
     /// The smaller MTU of port and vport, in bytes as the hardware counts (with Ethernet header, VLAN tag and check
     /// sequence).
     pub mtu: u32,
-    /// The largest path MTU code that fits, 1..=5.
+    /// Largest path MTU code whose packets fit `mtu`, 1..=5.
     pub path_mtu: u8,
     /// True if the link was up.
     pub link_up: bool,
     /// GUID of the node.
     pub node_guid: u64,
-    /// True if it was administratively down and we switched it on.
+    /// True if the port was administratively down and bring-up switched it on.
     pub(crate) switched_on: bool,
-    /// True if our MAC is in the port's forwarding table.
+    /// True if bring-up entered our MAC in the port's forwarding table.
     pub(crate) forwarding: bool,
 }
 
 impl Port {
-    /// Returns its MTU in bytes as IP counts it, which is the usual number.
+    /// Returns the port's MTU in bytes as IP counts it, which is the usual number.
     #[must_use]
     pub fn ip_mtu(&self) -> u32 {
         ip_mtu(self.mtu)
     }
 }
 
-/// The vport's context.
+/// Parts of the vport's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vport {
-    /// Its MAC; all zero if it has none.
+    /// Permanent MAC; all zero if the vport has none.
     pub mac: [u8; 6],
-    /// Its MTU in bytes as the hardware counts; 0 if it does not report one.
+    /// MTU in bytes as the hardware counts; 0 if the vport does not report one.
     pub mtu: u32,
     /// GUID of the node.
     pub node_guid: u64,
@@ -101,7 +102,7 @@ pub(crate) fn query(control: &mut impl Commands) -> Result<Vport, CmdError> {
     })
 }
 
-/// Switches RoCE on, and sets local loopback if asked to, where that is switchable.
+/// Switches RoCE on. If `loopback` is given, also enables or disables local loopback, as far as the device can.
 pub(crate) fn enable_roce(
     control: &mut impl Commands,
     caps: &Caps,
@@ -138,7 +139,7 @@ pub(crate) fn is_unicast(mac: [u8; 6]) -> bool {
     mac != [0; 6] && mac[0] & 1 == 0
 }
 
-/// Returns the MAC to use: the configured one, else the vport's own, else one drawn at random, as Linux does it
+/// Returns the MAC to use: the configured MAC; without one, the vport's own; without that, a random MAC, as in Linux
 /// (`en_main.c` `mlx5e_set_netdev_dev_addr`).
 pub(crate) fn choose_mac(
     configured: Option<[u8; 6]>,
@@ -176,13 +177,14 @@ pub(crate) fn announced(
     Ok(list.iter().map(mac_of).collect())
 }
 
-/// Empties the list, so that the e-switch forgets us at once.
+/// Empties the vport's list of unicast addresses, so that the e-switch stops forwarding to this function at once.
 pub(crate) fn withdraw(control: &mut impl Commands) -> Result<(), CmdError> {
     write_list(control, LIST_UNICAST, &[])
 }
 
-/// Sets the vport's list of multicast addresses to `macs`: from it the manager of the e-switch directs frames to them
-/// here too. The broadcast address is one of them (Linux `en_fs.c` `mlx5e_fill_addr_array`).
+/// Sets the vport's list of multicast addresses to `macs`. From this list the manager of the e-switch directs
+/// multicast frames to this vport. To receive broadcasts, the list must contain the broadcast address (Linux
+/// `en_fs.c` `mlx5e_fill_addr_array`).
 pub(crate) fn hear(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
     write_list(control, LIST_MULTICAST, macs)
 }
@@ -197,7 +199,7 @@ pub(crate) fn write_list(
     input
         .nic_vport_context_mut()
         .set_allowed_list_type(kind)
-        // There are only a few.
+        // The caller has few addresses, so the number fits.
         .set_allowed_list_size(u32::try_from(macs.len()).unwrap_or(u32::MAX));
     let mut list = Vec::with_capacity(macs.len() * MacAddress::SIZE);
     for mac in macs {
@@ -208,8 +210,8 @@ pub(crate) fn write_list(
     control.exec_with(&input, &list).map(|_| ())
 }
 
-/// Reads one of the vport's lists. The buffer fits the longest possible list, 2^`log_most` entries: one written by
-/// others may be longer than ours.
+/// Reads one of the vport's lists. The buffer holds the longest possible list, 2^`log_most` entries, because a list
+/// that another driver wrote may be longer than ours.
 pub(crate) fn read_list<E: FromBytes>(
     control: &mut impl Commands,
     kind: u32,
@@ -240,12 +242,12 @@ fn set_mac_field(field: &mut MacAddress, mac: [u8; 6]) {
         .set_mac_addr_31_0(u32::from_be_bytes([c, d, e, f]));
 }
 
-/// Returns whether the device's forwarding table needs our MAC.
+/// Returns whether the port's forwarding table must have our MAC: the function is the e-switch manager and has a table.
 pub(crate) fn forwards_by_table(caps: &Caps) -> bool {
     caps.general().eswitch_manager() && caps.general().log_max_l2_table() > 0
 }
 
-/// Makes the port forward frames for `mac` to us.
+/// Enters `mac` in the port's forwarding table, so that the port forwards its frames to this function.
 pub(crate) fn accept_mac(control: &mut impl Commands, mac: [u8; 6]) -> Result<(), CmdError> {
     let mut input = SetL2TableEntryIn::new();
     input.set_table_index(L2_INDEX);
@@ -266,9 +268,9 @@ pub(crate) fn link_is_up(control: &mut impl Commands) -> Result<bool, CmdError> 
         .map(|output| output.state() == VPORT_UP)
 }
 
-/// Sets the MTU of vport and port if one is asked for, and returns the one in force, in bytes as the hardware counts
-/// them. A frame has to pass both, and other functions may set the port's (Linux `en_main.c` `mlx5e_set_mtu`,
-/// `mlx5e_query_mtu`). A function that may not see or change the port uses its vport's.
+/// Sets the MTU of vport and port to `wanted`, if given. Returns the effective MTU in bytes, as the hardware counts. A
+/// frame must fit both MTUs, and other functions may set the port's (Linux `en_main.c` `mlx5e_set_mtu`,
+/// `mlx5e_query_mtu`). A function that may not see or change the port's MTU uses its vport's.
 pub(crate) fn settle_mtu(
     control: &mut impl Commands,
     vport: &Vport,
@@ -293,7 +295,7 @@ pub(crate) fn settle_mtu(
     Ok(effective_mtu(vport.mtu, port.as_ref()))
 }
 
-/// Returns the smaller one of those that are reported.
+/// Returns the smaller of the two MTUs, as far as they are reported; `USUAL_MTU` if neither is.
 fn effective_mtu(vport: u32, port: Option<&Pmtu>) -> u32 {
     [vport, port.map_or(0, Pmtu::oper_mtu)]
         .into_iter()
@@ -302,7 +304,7 @@ fn effective_mtu(vport: u32, port: Option<&Pmtu>) -> u32 {
         .unwrap_or(USUAL_MTU)
 }
 
-/// Sets the vport's MTU. A refusal is ignored: the MTU in force is read afterwards.
+/// Sets the vport's MTU. A refusal is only logged, because the caller reads the effective MTU afterwards.
 fn set_vport_mtu(control: &mut impl Commands, mtu: u32) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_mtu(true);
@@ -316,13 +318,13 @@ fn set_vport_mtu(control: &mut impl Commands, mtu: u32) -> Result<(), CmdError> 
     }
 }
 
-/// Converts an MTU as the hardware counts it to one as IP does.
+/// Converts an MTU as the hardware counts it to an MTU as IP counts it.
 pub(crate) fn ip_mtu(mtu: u32) -> u32 {
     mtu.saturating_sub(FRAME_BYTES)
 }
 
-/// Returns the largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit a port MTU as the
-/// hardware counts it.
+/// Returns the largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit the port's MTU.
+/// `port_mtu` is in bytes as the hardware counts.
 pub fn path_mtu_code(port_mtu: u32) -> u8 {
     let payload = port_mtu.saturating_sub(FRAME_BYTES + ROCE_BYTES);
     (1..=5)
@@ -337,7 +339,7 @@ mod tests {
 
     #[test]
     fn path_mtu_is_the_largest_that_fits_with_all_headers() {
-        // The kernel's iboe_get_mtu: Ethernet MTU less 96.
+        // The expected codes follow Linux `iboe_get_mtu`: the payload is the Ethernet MTU minus 96.
         let codes: Vec<u8> = [1500, 1120, 1119, 2143, 2144, 4191, 4192, 9000, 300, 0]
             .iter()
             .map(|mtu| path_mtu_code(mtu + 22))

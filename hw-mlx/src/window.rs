@@ -1,25 +1,25 @@
 //! Memory windows: keys for a part of a region that are given to peers and can be revoked at once.
 //!
-//! A window is an indirect key (PRM "Memory Key Context", KLM access mode): its table names a range of a region's
-//! key. It is created free, without a range, by a command. Binding it is a work request on a send queue (UMR), which
-//! sets range, rights and table in one go and gives the key a new variant, so that the context peers had
-//! before is void; binding it to nothing makes the key free again. `set_bind_wr` in providers/mlx5/qp.c of
-//! rdma-core sends the same for its windows of type 1, which any queue pair of the protection domain may use:
-//! DAT's RMRs are such windows.
+//! A window is an indirect key (PRM "Memory Key Context", KLM access mode): its table names a range of a region's key.
+//! A command creates it free, that is without a range. A work request on a send queue (UMR) binds it: it sets range,
+//! rights and table at once and gives the key a new variant, which invalidates the context that peers had before.
+//! Binding it to nothing makes the key free again. `set_bind_wr` in providers/mlx5/qp.c of rdma-core sends the same for
+//! its windows of type 1, which any queue pair of the protection domain may use. DAT's RMRs are such windows.
 //!
 //! A device may start the work request after a UMR before the key has changed, unless that request carries a fence
-//! (`umr_fence` of the capabilities). Peers learn a new context by a message that follows, so the fence is always
-//! needed, except on a device that reports that it keeps the order itself. Linux knows two names for the fence,
-//! "initiator small" and "strong ordering", and gives a request that also has to wait for RDMA Reads the combined
-//! mode 4 in either case (`get_fence` in drivers/infiniband/hw/mlx5/wr.c); the same mode is used here, always.
+//! (`umr_fence` of the capabilities). Peers learn a new context by a later message, so the fence is always needed,
+//! except on a device that reports that it keeps the order itself. Linux has two kinds of this fence, "initiator small"
+//! and "strong ordering". For a request that must also wait for RDMA Reads it uses the combined mode 4 in either case
+//! (`get_fence` in drivers/infiniband/hw/mlx5/wr.c). This driver always uses mode 4.
 //!
-//! A peer may invalidate a key that has `en_rinval` set, by a Send that names it: it is free then. Linux sets it for
-//! its windows of type 2 and for keys of fast registration (`mlx5_ib_alloc_mw` in drivers/infiniband/hw/mlx5/mr.c,
-//! `set_reg_mkey_seg` in wr.c); the latter may be used by any queue pair of the protection domain, like ours. A bind
-//! states whether it allows this. If the window never allowed it, the flag is left out, and the request is that of a
-//! window of type 1.
+//! If a key has `en_rinval` set, a peer may invalidate the key by a Send that names it; the key is then free. Linux
+//! sets the flag for its windows of type 2 and for keys of fast registration (`mlx5_ib_alloc_mw` in
+//! drivers/infiniband/hw/mlx5/mr.c, `set_reg_mkey_seg` in wr.c); any queue pair of the protection domain may use the
+//! latter, like our windows. A bind states whether peers may invalidate the window. If no bind of the window has ever
+//! allowed it, the bind leaves the flag out, and the work request is that of a window of type 1.
 //!
-//! One entry of the table covers less than 2 GiB, and the work request carries four: a window is at most 4 GiB.
+//! One entry of the table covers less than 2 GiB. We use 1 GiB per entry, and the work request carries four entries, so
+//! a window has at most 4 GiB.
 
 use rdma_types::{Access, WindowTarget};
 use zerocopy::IntoBytes;
@@ -30,26 +30,27 @@ use crate::mkey;
 use crate::wqe::{UNIT_BYTES, Unit};
 use mlx_prm::{CreateMkeyIn, Klm, Mkc, UmrCtrlSeg};
 
-/// Entries of a window's table, which is also what 64 bytes of a work request hold.
+/// Number of entries of a window's table, which take 64 bytes of a work request.
 const ENTRIES: u32 = 4;
-/// Bytes one entry covers at most; the field has 31 bits.
+/// Maximum number of bytes that we let one entry cover. The length field of the device has 31 bits.
 const ENTRY_BYTES: u64 = 1 << 30;
-/// Bytes of the largest window.
+/// Maximum size of a window in bytes.
 pub const MAX_BYTES: u64 = ENTRIES as u64 * ENTRY_BYTES;
 /// `mkc.access_mode_1_0` of a key whose table names other keys.
 const ACCESS_MODE_KLM: u32 = 2;
-/// `mkc.qpn` of a key any queue pair may use.
+/// `mkc.qpn` of a key that any queue pair may use.
 const ANY_QPN: u32 = 0xff_ffff;
-/// Blocks of a send queue that a bind takes at most.
+/// Maximum number of send queue blocks of a bind.
 pub const BLOCKS: u16 = 3;
 /// `umr_fence` of a device that keeps the order by itself (`MLX5_CAP_UMR_FENCE_NONE` in Linux).
 const UMR_FENCE_NONE: u32 = 2;
-/// Units of a UMR work request after its control segment: UMR control and key context,
+/// Units of a UMR work request behind its control segment if it binds to nothing: UMR control and key context only, as
+/// in `set_bind_wr` of rdma-core.
 const UNBIND_UNITS: usize = 7;
-/// ... and a table of four units. A bind to nothing has none (`set_bind_wr` of rdma-core).
+/// Units of a UMR work request behind its control segment if it binds to a range: as above, and a table of four units.
 const BIND_UNITS: usize = UNBIND_UNITS + ENTRIES as usize;
 
-/// Fields of the key's context that a work request changes (`MLX5_MKEY_MASK_*` in Linux
+/// Bits of `mkey_mask`: the fields of the key's context that a UMR changes (`MLX5_MKEY_MASK_*` in Linux
 /// include/linux/mlx5/device.h).
 mod mask {
     pub const LENGTH: u64 = 1 << 0;
@@ -62,7 +63,7 @@ mod mask {
     pub const FREE: u64 = 1 << 29;
 }
 
-/// Units after the control segment of a bind.
+/// Units of a bind's work request behind its control segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
     units: [Unit; BIND_UNITS],
@@ -70,7 +71,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// Returns the units.
+    /// Returns the units in use.
     #[must_use]
     pub fn units(&self) -> &[Unit] {
         &self.units[..self.count]
@@ -81,27 +82,27 @@ impl Body {
 #[derive(Debug)]
 pub struct Window {
     index: u32,
-    /// The low bytes of its keys, in order of use: all 256, so that an old one does not come again soon, in an order
-    /// drawn at random, so that a peer that had one key cannot predict the next.
+    /// Low bytes of the window's keys, in order of use. The order has all 256 values, so that an old key does not come
+    /// again soon. It is random, so that a peer that had one key cannot predict the next one.
     order: Box<[u8; 256]>,
     /// Number of binds so far, modulo 256.
     binds: u8,
     /// True if the request after a bind must carry a fence.
     needs_fence: bool,
-    /// True if some bind has let peers invalidate it. Each later bind then states whether they may.
+    /// True if some bind has allowed peers to invalidate the window. Each later bind then states whether they may.
     has_been_invalidatable: bool,
-    /// True if the device has destroyed it.
+    /// True if the device has destroyed the window.
     gone: bool,
 }
 
 impl Window {
-    /// Returns the remote key.
+    /// Returns the window's current remote key.
     #[must_use]
     pub fn key(&self) -> u32 {
         self.key_after(self.binds)
     }
 
-    /// Returns the remote key after the next bind.
+    /// Returns the remote key that the window has after the next bind.
     #[must_use]
     pub fn next_key(&self) -> u32 {
         self.key_after(self.binds.wrapping_add(1))
@@ -111,7 +112,7 @@ impl Window {
         self.index << 8 | u32::from(self.order[usize::from(binds)])
     }
 
-    /// Notes that a bind to `target` was posted.
+    /// Updates the window's state after a bind to `target` was posted.
     pub(crate) fn advance(&mut self, target: &WindowTarget) {
         self.has_been_invalidatable |= may_be_invalidated(target);
         self.binds = self.binds.wrapping_add(1);
@@ -121,7 +122,8 @@ impl Window {
         self.needs_fence
     }
 
-    /// Returns the work request that binds the window to `target`, or to nothing, after its control segment.
+    /// Returns the work request, without its control segment, that binds the window to `target`. A target of no bytes
+    /// means that the window is bound to nothing.
     #[must_use]
     pub fn body(&self, target: &WindowTarget) -> Body {
         let mut control = UmrCtrlSeg::new();
@@ -162,7 +164,7 @@ impl Window {
                     break;
                 }
                 let mut entry = Klm::new();
-                // CAST: at most 2^30.
+                // CAST: `bytes` is at most 2^30.
                 entry
                     .set_byte_count(bytes as u32)
                     .set_mkey(target.lmr_context)
@@ -188,13 +190,13 @@ impl Window {
     }
 }
 
-/// Returns whether peers may invalidate a window bound so.
+/// Returns whether peers may invalidate a window that is bound to `target`.
 fn may_be_invalidated(target: &WindowTarget) -> bool {
     target.bytes != 0 && target.access.contains(Access::REMOTE_INVALIDATE)
 }
 
-/// Returns whether the device has windows as we use them: they exist, UMR may change indirect keys, and their tables
-/// are long enough.
+/// Returns whether the device supports windows as we use them: it has windows, UMR may change indirect keys, and tables
+/// of `ENTRIES` entries are possible.
 #[must_use]
 pub fn supported(hca: &Hca) -> bool {
     let general = hca.caps().general();
@@ -232,10 +234,10 @@ pub fn create(hca: &mut Hca, pd: u32, order: Box<[u8; 256]>) -> Result<Window, C
     Ok(window)
 }
 
-/// Destroys a window, bound or not. A second call does nothing.
+/// Destroys a window, whether or not it is bound. A second call does nothing.
 ///
 /// # Errors
-/// Device refusal; the window is as it was.
+/// Device refusal; the window is unchanged.
 pub fn destroy(hca: &mut Hca, window: &mut Window) -> Result<(), CmdError> {
     if !window.gone {
         mkey::destroy(hca, window.index)?;
@@ -248,7 +250,7 @@ pub fn destroy(hca: &mut Hca, window: &mut Window) -> Result<(), CmdError> {
 mod tests {
     use super::*;
 
-    /// Returns a window whose keys end in 0xff and then in 0x07.
+    /// Returns a window whose first key ends in 0xff and whose second key ends in 0x07.
     fn window() -> Window {
         let mut order = Box::new(core::array::from_fn(|at| u8::try_from(at).expect("a byte")));
         order.swap(0, 0xff);
@@ -267,8 +269,8 @@ mod tests {
         window().body(target).units().as_bytes().to_vec()
     }
 
-    /// Field by field as `set_umr_control_seg`, `set_umr_mkey_seg` and `set_umr_data_seg` of providers/mlx5/qp.c in
-    /// rdma-core put them for a window of type 1.
+    /// A bind has the bytes of the documented segments, field by field as `set_umr_control_seg`, `set_umr_mkey_seg` and
+    /// `set_umr_data_seg` of providers/mlx5/qp.c in rdma-core set them for a window of type 1.
     #[test]
     fn a_bind_has_the_bytes_of_the_documented_segments() {
         let bytes = bytes_of(&WindowTarget {
@@ -281,7 +283,7 @@ mod tests {
         let mut expected = [0_u8; 176];
         expected[0] = 0x90; // inline, translation offset
         expected[5] = 4; // octowords
-        // Without the atomic bit, which a device with umr_modify_atomic_disabled refuses.
+        // The mask lacks the atomic bit, which a device with umr_modify_atomic_disabled refuses.
         expected[8..16].copy_from_slice(&0x201c_2041_u64.to_be_bytes());
         expected[48 + 2] = 0x10; // remote read
         expected[48 + 4..48 + 8].copy_from_slice(&[0xff, 0xff, 0xff, 0x07]); // any QP, the next variant
@@ -324,7 +326,7 @@ mod tests {
             bytes: 0,
             access: Access::all(),
         });
-        // UMR control segment and key context, and no table.
+        // The request has UMR control segment and key context, but no table.
         let mut expected = [0_u8; 112];
         expected[0] = 0x90;
         expected[8..16].copy_from_slice(&0x2000_2000_u64.to_be_bytes());
@@ -333,8 +335,8 @@ mod tests {
         assert_eq!(bytes, expected);
     }
 
-    /// `en_rinval` and its bit of the mask (`MLX5_MKEY_MASK_EN_RINVAL`) are placed as in Linux, and are repeated once
-    /// they were set.
+    /// A bind that allows peers to invalidate the window sets `en_rinval` and its mask bit (`MLX5_MKEY_MASK_EN_RINVAL`)
+    /// as Linux does. Each later bind sets the mask bit too.
     #[test]
     fn a_bind_that_peers_may_undo_says_so_and_the_next_one_that_they_may_not() {
         let target = |access| WindowTarget {
@@ -345,7 +347,7 @@ mod tests {
         };
         let said = |window: &Window, access| {
             let bytes = window.body(&target(access)).units().as_bytes().to_vec();
-            // Byte 6 of the mask has bits 15:8; byte 12 of the context the flags beside the protection domain.
+            // Byte 6 of the mask has bits 15:8. Byte 12 of the context has the flags beside the protection domain.
             (bytes[8 + 6] & 1, bytes[48 + 12] & 1)
         };
         let mut window = window();

@@ -1,16 +1,17 @@
-//! Work queue entries, sixteen bytes at a time.
+//! Work queue entries (WQEs) and their 16-byte units.
 //!
 //! Everything the device fetches from a work queue is made of 16-byte units: a send WQE is a control
 //! unit, transport units (remote address, atomic, or three units of address vector) and data units;
 //! a receive WQE is data units only (PRM "WQE format"; `providers/mlx5/wqe.h` of rdma-core lists the
 //! same). A WQE occupies whole 64-byte basic blocks (WQEBBs) and may run over the end of the ring,
-//! but a unit never does, because the ring's size is a multiple of it.
+//! but a unit never does, because the ring's size is a multiple of 16 bytes.
 //!
-//! The hot path writes units, not fields: a unit is two 64-bit words computed in registers, swapped and stored. The
-//! layouts in [`mlx_prm`] name the same bits one by one; the tests compare the two, so that neither can change alone.
+//! The hot path writes units, not fields: it computes a unit as two 64-bit words in registers, swaps their bytes and
+//! stores them. The layouts in [`mlx_prm`] define the same bits field by field. The tests compare both, so a change of
+//! one alone is found.
 //!
-//! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
-//! zero-length data units, which the device would read as 2 GiB.
+//! This driver uses no WQE signatures (`wq_signature` is never set, the signature byte stays 0), and no data units of
+//! length zero, which the device would take as 2 GiB.
 
 use driver::DmaBlock;
 use mlx_prm::{EthSeg, WqeOpcode};
@@ -18,37 +19,36 @@ use rdma_types::DataSegment;
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a unit, in which `ds` of a control segment counts.
+/// Bytes of a unit. The field `ds` of a control segment counts units.
 pub const UNIT_BYTES: usize = 16;
-/// Bytes of a basic block, in which WQE indices count.
+/// Bytes of a basic block. WQE indices count basic blocks.
 pub const BLOCK_BYTES: usize = 64;
-/// Units of a basic block.
+/// Number of units of a basic block.
 pub const BLOCK_UNITS: usize = BLOCK_BYTES / UNIT_BYTES;
-/// Sizes of a unit and of a block as `u32`, for contexts.
+/// Bytes of a unit, and units of a block, as `u32` for contexts.
 pub(crate) const UNIT_BYTES_U32: u32 = 16;
 pub(crate) const BLOCK_UNITS_U32: u32 = 4;
-/// Largest `ds`: six bits.
+/// Maximum number of units of a WQE: the field `ds` has six bits.
 pub const MAX_UNITS: usize = 0x3f;
-/// Local segments an RDMA Read may have: its WQE is limited to 512 bytes whatever `max_wqe_sz_sq`
+/// Maximum number of local segments of an RDMA Read. Its WQE is limited to 512 bytes, whatever `max_wqe_sz_sq`
 /// says (`MLX5_MAX_SGE_RD` in Linux include/linux/mlx5/device.h).
 pub const MAX_READ_SEGMENTS: u32 = 30;
-/// The local key that ends a receive scatter list (`MLX5_INVALID_LKEY` in rdma-core).
+/// Local key of the data unit that ends a receive's scatter list (`MLX5_INVALID_LKEY` in rdma-core).
 pub const TERMINATOR_LKEY: u32 = 0x100;
 
-/// Low byte of the control segment's flags dword (`fm_ce_se` in rdma-core).
+/// Flags in the low byte of the control segment's flags dword (`fm_ce_se` in rdma-core).
 pub mod flag {
-    /// Bit 1: the peer's receive is a solicited one.
+    /// Bit 1: solicited event. The completion of the peer's receive is a solicited one.
     pub const SOLICITED: u8 = 1 << 1;
-    /// Bits 3:2 = 2: a CQE in every case. 0 asks for one on error only.
+    /// Bits 3:2 = 2: the device writes a CQE in every case. With 0 it writes one on error only.
     pub const COMPLETE: u8 = 2 << 2;
-    /// Bits 7:5 = 4: the fence `IBV_SEND_FENCE` asks for in rdma-core (`MLX5_WQE_CTRL_FENCE`), which
-    /// Linux calls "small and fence". The device holds this WQE until earlier RDMA Reads and atomics
-    /// of the queue are done. Linux's own posts use 2 ("fence") here and 4 only right after a UMR;
-    /// both wait for reads. 4 is the one user-space drivers are tested with.
+    /// Bits 7:5 = 4: the fence of `IBV_SEND_FENCE` in rdma-core (`MLX5_WQE_CTRL_FENCE`), which Linux calls "small and
+    /// fence". The device holds this WQE until earlier RDMA Reads and atomics of the queue are done. Linux's own posts
+    /// use 2 ("fence"), and 4 only right after a UMR; both wait for reads. User-space drivers are tested with 4.
     pub const FENCE: u8 = 4 << 5;
 }
 
-/// Sixteen bytes of a WQE as they stand in memory.
+/// Sixteen bytes of a WQE in memory order.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -68,7 +68,7 @@ impl Unit {
         zerocopy::transmute!(bytes)
     }
 
-    /// Returns the first eight bytes as a big-endian number: a doorbell's value.
+    /// Returns the first eight bytes as a big-endian number. For a control segment this is the doorbell's value.
     #[inline]
     #[must_use]
     pub const fn doorbell(self) -> u64 {
@@ -84,15 +84,15 @@ pub const fn head(opcode: WqeOpcode, qpn_ds: u32) -> u64 {
     (opcode.bits() as u64) << 32 | qpn_ds as u64
 }
 
-/// Returns the control segment that begins with `head`, of a WQE that starts at the WQEBB `index`.
+/// Returns the control segment of a WQE that starts at WQEBB `index`. `head` is its first eight bytes.
 #[inline]
 #[must_use]
 pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
     control_with(head, index, flags, 0)
 }
 
-/// Returns a control segment with a last word: immediate data, as a number that the wire carries big-endian; the key
-/// that a Send invalidates; the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux
+/// Returns a control segment with a given last word: immediate data, as a number that is sent in big-endian order; or
+/// the key that a Send invalidates; or the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux
 /// include/linux/mlx5/qp.h).
 #[inline]
 #[must_use]
@@ -110,15 +110,15 @@ pub const fn remote_address(address: u64, rkey: u32) -> Unit {
     Unit::new(address, (rkey as u64) << 32)
 }
 
-/// Returns the operands of an atomic operation as numbers: the value to swap in or to add, and the value to compare
-/// with (unused to add). The device applies them to the peer's memory in the byte order of the peer's host.
+/// Returns the operands unit of an atomic operation: the value to swap in or to add, and the value to compare with
+/// (unused when adding). The device applies them to the peer's memory in the byte order of the peer's host.
 #[inline]
 #[must_use]
 pub const fn atomic(swap_or_add: u64, compare: u64) -> Unit {
     Unit::new(swap_or_add, compare)
 }
 
-/// Returns a data pointer segment; `bytes` is never 0 (the device reads that as 2 GiB).
+/// Returns a data pointer segment. `bytes` must not be 0, which the device would take as 2 GiB.
 #[inline]
 #[must_use]
 pub const fn data(bytes: u32, lkey: u32, address: u64) -> Unit {
@@ -132,14 +132,14 @@ pub const fn terminator() -> Unit {
     Unit::new(TERMINATOR_LKEY as u64, 0)
 }
 
-/// Returns the first unit of a linked-list (shared receive queue) WQE: the entry that follows this one.
+/// Returns the first unit of a shared receive queue's WQE, which links it to the entry `next`.
 #[inline]
 #[must_use]
 pub const fn next_segment(next: u16) -> Unit {
     Unit::new((next as u64) << 32, 0)
 }
 
-/// Destination of a datagram: the three units of an address vector (`struct mlx5_av` in Linux
+/// Destination of a datagram, encoded as the three units of an address vector (`struct mlx5_av` in Linux
 /// include/linux/mlx5/qp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
@@ -151,7 +151,7 @@ pub struct AddressVector {
     pub qpn: u32,
     /// UDP source port.
     pub udp_source_port: u16,
-    /// Ethernet address of the destination.
+    /// MAC of the next station on the link: the destination or a gateway.
     pub mac: [u8; 6],
     /// IP traffic class.
     pub traffic_class: u8,
@@ -166,13 +166,13 @@ pub struct AddressVector {
 }
 
 impl AddressVector {
-    /// Returns the units.
+    /// Returns the three units of the address vector.
     #[must_use]
     pub fn units(&self) -> [Unit; 3] {
         let [m0, m1, m2, m3, m4, m5] = self.mac;
-        // "Extended": the vector is given whole, not in the short form without GRH.
+        // Bit 31, "extended": the vector is complete, not the short form without GRH.
         let qpn = 1 << 31 | u64::from(self.qpn);
-        // Bit 30: the fields of the GRH, which become the IP header, are valid.
+        // Bit 30: the GRH fields are valid. They become the IP header.
         let grh = 1 << 30 | u32::from(self.source_gid_index) << 20 | self.flow_label;
         let gid = u128::from_be_bytes(self.gid);
         #[expect(clippy::cast_possible_truncation, reason = "the two halves of a GID")]
@@ -180,7 +180,7 @@ impl AddressVector {
         [
             Unit::new(
                 u64::from(self.q_key) << 32,
-                // The service level's place; its upper three bits are the priority.
+                // The position of the service level. Its upper three bits are the priority.
                 qpn << 32 | u64::from(self.priority) << 25 | u64::from(self.udp_source_port),
             ),
             Unit::new(
@@ -198,12 +198,12 @@ impl AddressVector {
     }
 }
 
-/// Returns the Ethernet segment of a frame that begins with `inline`, and the units that hold those bytes that do not
-/// fit in the segment (`struct mlx5_wqe_eth_seg` in Linux include/linux/mlx5/qp.h).
+/// Returns the Ethernet segment of a frame that begins with `inline`, and the units for the bytes of `inline` that do
+/// not fit in that segment (`struct mlx5_wqe_eth_seg` in Linux include/linux/mlx5/qp.h).
 pub fn ethernet(inline: &[u8]) -> (Unit, impl ExactSizeIterator<Item = Unit>) {
     let (start, more) = inline.split_at(inline.len().min(EthSeg::INLINE_BYTES));
     let mut segment = EthSeg::new();
-    // CAST: a WQE is shorter than 1,024 bytes.
+    // CAST: a WQE is shorter than 1,024 bytes, so `inline` is too.
     #[expect(clippy::cast_possible_truncation, reason = "a WQE is shorter")]
     segment.set_inline_hdr_sz(inline.len() as u16);
     let mut bytes = *segment.as_array();
@@ -216,15 +216,15 @@ pub fn ethernet(inline: &[u8]) -> (Unit, impl ExactSizeIterator<Item = Unit>) {
     (Unit::from_bytes(bytes), units)
 }
 
-/// Returns the four bytes before inline data: bit 31, and the length in bits 9:0.
+/// Returns the four-byte header of inline data: bit 31, and the length in bits 9:0.
 #[inline]
 #[must_use]
 pub const fn inline_header(bytes: u32) -> u32 {
     1 << 31 | bytes & 0x3ff
 }
 
-/// Returns the number of bytes that fit inline in a WQE of `units` units of which `head` come before the data: the
-/// space after the header, limited by its length field.
+/// Returns the maximum number of inline bytes of a WQE of `units` units, of which `head` come before the data. The
+/// limit is the space after the inline header, or the largest value of its length field.
 #[inline]
 #[must_use]
 pub const fn inline_limit(units: usize, head: usize) -> usize {
@@ -232,25 +232,25 @@ pub const fn inline_limit(units: usize, head: usize) -> usize {
     if room < 0x3ff { room } else { 0x3ff }
 }
 
-/// Returns the number of units an inline segment of `bytes` takes, its header included.
+/// Returns the number of units that an inline segment of `bytes` bytes takes, its header included.
 #[inline]
 #[must_use]
 pub const fn inline_units(bytes: usize) -> usize {
     (4 + bytes).div_ceil(UNIT_BYTES)
 }
 
-/// Returns the number of blocks a WQE of `units` takes.
+/// Returns the number of blocks that a WQE of `units` units takes.
 #[inline]
 #[must_use]
 pub const fn blocks(units: usize) -> usize {
     units.div_ceil(BLOCK_UNITS)
 }
 
-/// Writes a scatter list into the `room` units from `first` on, ended by a terminator if there is room for
-/// one. Returns the bytes it can take, at most `u32::MAX`.
+/// Writes a scatter list into at most `room` units from `first` on, with a terminator behind it if a unit is left.
+/// Returns the total number of bytes of the segments, at most `u32::MAX`.
 ///
 /// # Panics
-/// When the list is longer than the room.
+/// When the list is longer than `room`.
 #[inline(always)]
 pub(crate) fn write_scatter<'a, I>(
     unit: impl Fn(u32) -> DmaBlock<'a, UNIT_BYTES>,
@@ -282,8 +282,9 @@ mod tests {
     use super::*;
     use mlx_prm::{AtomicSeg, CtrlSeg, DataSeg, RaddrSeg, SrqNextSeg};
 
-    /// The worked example: RDMA Write, WQE index 0x1234, QP 0xabcdef, 3 units, completion and
-    /// solicited bits; the field order of `struct mlx5_wqe_ctrl_seg` in rdma-core's mlx5dv.h.
+    /// A control unit has the bytes of the documented segment. The example is an RDMA Write: WQE index 0x1234, QP
+    /// 0xabcdef, 3 units, completion and solicited bits, in the field order of `struct mlx5_wqe_ctrl_seg` in
+    /// rdma-core's mlx5dv.h.
     #[test]
     fn control_unit_has_the_bytes_of_the_documented_segment() {
         let unit = control(
@@ -304,8 +305,8 @@ mod tests {
         assert_eq!(flag::FENCE, 0x80);
     }
 
-    /// A Send with immediate data: the last word stands in the order of the wire (`send_ieth` in providers/mlx5/qp.c of
-    /// rdma-core puts the consumer's big-endian word there as it is).
+    /// The immediate data of a Send is the last word of its control unit, in network byte order (`send_ieth` in
+    /// providers/mlx5/qp.c of rdma-core copies the consumer's big-endian word there unchanged).
     #[test]
     fn control_unit_ends_with_what_goes_along() {
         let head = head(WqeOpcode::SEND_IMM, 0xabcd_ef02);

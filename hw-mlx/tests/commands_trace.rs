@@ -1,7 +1,7 @@
 //! The command trace, compared with that of mlx5_core for the bring-up of a real ConnectX-4 Lx.
 //!
-//! A program of its own: `tracing` caches for the whole process whether an event is wanted, and may take the answer
-//! from a thread without a subscriber.
+//! This is a separate test program, because `tracing` caches for the whole process whether an event is enabled. In a
+//! common program it might cache the answer of a thread without a subscriber.
 
 #[path = "hca/double/mod.rs"]
 #[allow(
@@ -20,7 +20,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use double::Double;
 
-/// Keeps the messages of the command trace.
+/// A subscriber that keeps the messages of the command trace.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -52,10 +52,10 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// The recorded beginning (snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`), less the kernel's
-/// time stamps, its `MLX5_CMD_OP_` prefixes and empty lines. Ours differs where noted: we leave ENABLE_HCA
-/// room for 12 bytes of answer instead of 16, which changes the signature by as much, and our mailbox is
-/// at another address.
+/// Start of the recorded trace (snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`), without the kernel's
+/// time stamps, its `MLX5_CMD_OP_` prefixes and empty lines. Our trace differs in two points: ENABLE_HCA has
+/// an answer of 12 bytes instead of 16, which changes the signature accordingly, and our mailbox has another
+/// address.
 const RECORDED: [&str; 16] = [
     "dump command ENABLE_HCA(0x104) INPUT",
     "000: 07000000 00000010 00000000 00000000",
@@ -87,7 +87,7 @@ fn the_trace_of_bring_up_begins_like_the_recorded_one() {
             4 => recorded.replace("00000010 01fd", "0000000c 01e1"),
             10 => recorded.replace("00000010 01fd", "0000000c 01e1"),
             15 => {
-                // Address and signature aside, the words are the recorded ones.
+                // Except for the mailbox's address and the signature, the words are the recorded ones.
                 let words: Vec<&str> = ours.split(' ').collect();
                 assert_eq!(
                     (words[0], words[3], &words[4][..2], &words[4][4..]),
@@ -99,7 +99,7 @@ fn the_trace_of_bring_up_begins_like_the_recorded_one() {
         };
         assert_eq!(*ours, expected, "line {number}");
     }
-    // The first mailbox: its offsets run on from the entry's 64 bytes, to 0x40 + 0x240.
+    // The offsets of the first mailbox continue after the entry's 64 bytes: from 0x40 up to 0x40 + 0x240.
     let block = lines
         .iter()
         .position(|line| line == "command block:")

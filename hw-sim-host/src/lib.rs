@@ -1,13 +1,13 @@
-//! Hosting of simulated functions in a process, independent of their driver.
+//! Runs simulated functions in a process, independently of their drivers.
 //!
-//! A world ([`hw_sim`]) has neither threads nor files nor a clock: its host moves its time and takes its frames. This
-//! crate is that host.
+//! The simulator ([`hw_sim`]) has no threads, no files and no clock of its own. The hosting process must advance the
+//! virtual time and transport the frames. This crate does that.
 //!
 //! | module | concern |
 //! |---|---|
 //! | [`wire`] | a function's wire to another process, or to a network device of QEMU |
-//! | [`pace`] | steps of a world's time that follow the machine's |
-//! | [`timed`] | functions of this process whose worlds one thread moves |
+//! | [`pace`] | steps of virtual time that follow real time |
+//! | [`timed`] | functions of this process, for which one thread advances virtual time |
 //! | [`profile`] | profiles of functions, by a generation's name or from a file |
 //!
 //! Absent on purpose: any driver. The driver of a function is in this process (`udapl`, whose module `fabric` exports
@@ -19,10 +19,10 @@ pub mod profile;
 pub mod timed;
 pub mod wire;
 
-/// Returns a locally administered MAC address, made from a function's number.
+/// Returns a locally administered MAC address that is derived from a function's number.
 #[must_use]
 pub const fn mac(number: usize) -> [u8; 6] {
-    // CAST: more than 2^16 functions repeat addresses.
+    // CAST: truncation is accepted: addresses repeat after 2^16 functions.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "there is a handful of functions"

@@ -1,29 +1,29 @@
-//! Coupling of a world's time to the machine's, for functions with a wire to another process.
+//! Coupling of virtual time to real time, for functions with a wire to another process.
 //!
-//! The thread that moves such a world sometimes does not run for a while. If the world's time then caught up at once,
-//! timers would expire one after the other before an answer that waits at the wire is read. So the missed time is
-//! dropped, and the world stays behind by it.
+//! The thread that advances virtual time sometimes does not run for a while. If virtual time then caught up at once,
+//! timers would expire one after the other before an answer that waits at the wire is read. The missed time is
+//! therefore dropped: virtual time stays behind real time by it.
 
 use std::time::{Duration, Instant};
 
-/// Largest step of the world's time.
+/// Largest step of virtual time.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Computes the steps of a world's time.
+/// Computes the steps of virtual time.
 #[derive(Debug)]
 pub struct Pace {
-    /// Time of the last step.
+    /// Real time of the last step.
     before: Instant,
 }
 
 impl Pace {
-    /// Starts now.
+    /// Creates a pace that starts at the real time `now`.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
         Self { before: now }
     }
 
-    /// Returns the time since the last step, at most 2 ms. The rest is dropped.
+    /// Returns the real time since the last step, limited to 2 ms. The rest is dropped.
     pub fn step(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.before);
         self.before = now;

@@ -1,6 +1,6 @@
-//! Profiles of simulated functions by name: a generation, or a file.
+//! Profiles of simulated functions by name: the name of a generation or the path of a file.
 //!
-//! A name with a slash, or that ends in `.toml`, is a path. The simulator itself reads no files.
+//! A name that contains a slash or ends in `.toml` is a path. The simulator itself reads no files.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use hw_sim::Profile;
 use hw_sim::profile::ProfileError;
 use thiserror::Error;
 
-/// Limit in bytes on a profile file; a recording has some tens of kilobytes.
+/// Maximum size of a profile file in bytes. A recorded profile has some tens of kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// Reason why a name gives no profile.
+/// Reason why a name yields no profile.
 #[derive(Debug, Error)]
 pub enum BadProfile {
     /// The name is neither a generation nor a path.
@@ -23,25 +23,25 @@ pub enum BadProfile {
     /// The file could not be read.
     #[error("{path}: {error}")]
     File {
-        /// The path.
+        /// Path of the file.
         path: String,
-        /// Error of the system.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// The file is no profile.
+    /// The file does not contain a valid profile.
     #[error("{path}: {error}")]
     Content {
-        /// The path.
+        /// Path of the file.
         path: String,
-        /// Line and problem.
+        /// Line and problem in the file.
         error: ProfileError,
     },
 }
 
-/// Returns the profile for a generation's name or a file's path. A path contains a slash, or ends in `.toml`.
+/// Returns the profile for a generation's name or a file's path. A path contains a slash or ends in `.toml`.
 ///
 /// # Errors
-/// [`BadProfile`].
+/// [`BadProfile`] if the name is unknown or the file is unreadable or invalid.
 pub fn profile(name: &str) -> Result<Profile, BadProfile> {
     let path = Path::new(name);
     if !name.contains('/') && path.extension().is_none_or(|ending| ending != "toml") {

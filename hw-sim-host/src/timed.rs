@@ -1,9 +1,8 @@
-//! Functions of this process in the machine's time: those of `sim:` names in `udapl`, unless they have
-//! `time=virtual`.
+//! Functions of this process that run in real time: those of `sim:` names in `udapl`, unless they have `time=virtual`.
 //!
-//! A register write runs the world until it is idle, in the thread that writes, so work without delay needs no other
-//! thread. Delayed work (a retry, a link that trains, a slow command) is due in the world's own time. One thread for
-//! all worlds of the process makes that time follow the machine's. The thread runs while an adapter has such a
+//! A register write runs the simulation until it is idle, in the thread that writes. So work without delay needs no
+//! other thread. Delayed work (a retry, a link that trains, a slow command) is due in virtual time. One thread for all
+//! simulators of the process makes their virtual time follow real time. The thread runs while an adapter has such a
 //! function open, and sleeps until something is due.
 
 use std::io;
@@ -17,20 +16,20 @@ use hw_sim::{Alarm, Sim, SimFunction};
 
 use crate::pace::Pace;
 
-/// Longest time by which a world lags behind the machine while nothing is due.
+/// Longest time by which virtual time lags behind real time while nothing is due.
 pub const LAG: Duration = Duration::from_millis(5);
 
-/// A function in the machine's time.
+/// A function that runs in real time.
 pub type TimedFunction = Fronted<SimFunction, Timed>;
 
-/// Front that shows the machine's time to a function's driver.
+/// Front of a function that gives the function's driver a real-time clock.
 pub struct Timed {
     clock: Arc<RealClock>,
     _moved: Arc<Moved>,
 }
 
 impl Timed {
-    /// Puts a function into the machine's time, and keeps its world moving.
+    /// Puts a real-time front before a function. `moved` keeps the virtual time of its simulator advancing.
     pub fn before(device: Arc<SimFunction>, moved: Arc<Moved>) -> Arc<TimedFunction> {
         let clock = Arc::clone(&moved.mover.clock);
         let front = Self {
@@ -47,17 +46,17 @@ impl Front<SimFunction> for Timed {
     }
 }
 
-/// Keeps a world's time moving as long as this exists.
+/// Token that keeps virtual time advancing as long as it exists.
 pub struct Moved {
     _token: Arc<()>,
     mover: Arc<Mover>,
 }
 
 impl Moved {
-    /// Starts moving the time of a world.
+    /// Starts to advance the virtual time of a simulator.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// The operating system's error if the thread cannot be started.
     pub fn by(mover: &Mutex<Weak<Mover>>, sim: &Sim) -> io::Result<Arc<Self>> {
         let mut known = mover.lock().unwrap_or_else(PoisonError::into_inner);
         let mover = match known.upgrade() {
@@ -76,16 +75,16 @@ impl Moved {
     }
 }
 
-/// The thread that moves worlds, as long as there are any.
+/// Owner of the thread that advances virtual time. It exists as long as any [`Moved`] does.
 pub struct Mover {
     shared: Arc<Shared>,
     clock: Arc<RealClock>,
-    /// `None` once the thread was joined.
+    /// Thread that advances virtual time. `None` after it was joined.
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    /// Worlds, each until its [`Moved`] is dropped.
+    /// Simulators whose time advances. Each is removed after its [`Moved`] is dropped.
     worlds: Mutex<Vec<(Weak<()>, Sim)>>,
     alarm: Arc<Alarm>,
     over: AtomicBool,
@@ -121,7 +120,7 @@ impl Mover {
             alarm: Alarm::new(),
             over: AtomicBool::new(false),
         });
-        // Signals are for the program's own threads.
+        // Signals are blocked in the new thread, because the program's own threads handle them.
         let _held = HeldSignals::hold();
         let follows = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -137,7 +136,7 @@ impl Mover {
 }
 
 impl Drop for Mover {
-    /// Joins the thread.
+    /// Ends and joins the thread.
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
         self.shared.alarm.ring();

@@ -1,22 +1,23 @@
 //! The wire of a simulated function to another process.
 //!
-//! Each wire has a thread. For a wire to another process of ours (`unix:`) it waits at the path until the other side
-//! connects, passes arriving frames to the function, and waits for the next process when the other side leaves. The
-//! function's port has a carrier while the other side is connected. With datagrams (`dgram:`), the format of QEMU's
-//! network devices, there is no connection, and always a carrier. A path has room for two: a third is refused.
+//! Each wire has a thread. For a wire to another process with a simulator (`unix:`), the thread waits at the path until
+//! the other side connects, and then delivers arriving frames to the function. When the other side disconnects, the
+//! thread waits for the next process. The function's port has a carrier while the other side is connected. With
+//! datagrams (`dgram:`), the format of QEMU's network devices, there is no connection, and the carrier is always on. A
+//! path can have two users; a third is refused.
 //!
-//! A frame that leaves is sent by the thread that made it ([`Wire::send_at_once`]), which does not wait for room on
-//! the wire. Frames without room are left, in order, to the thread that moves the world ([`Wire::send`]). So the
-//! receiving thread never waits for the other side, which may be waiting for it.
+//! The thread that creates an outgoing frame sends it ([`Wire::send_at_once`]), and does not wait for capacity on the
+//! wire. Frames that do not fit are sent later, in order, by the thread that advances virtual time ([`Wire::send`]). So
+//! the receiving thread never waits for the other side, which may be waiting for the receiving thread.
 //!
-//! Frames of another process come in shared memory ([`FrameSocket`]), and the first available thread takes them in:
-//! the wire's thread, or a thread of the program that reads the clock, as a polling one does repeatedly
-//! ([`Wire::attend`]), or that sleeps ([`Wire::sleep`]). While the program does so, the wire's thread stays away, so
-//! that a frame wakes at most one thread. It checks every millisecond whether that is still so, and less often while
-//! no thread of the program is active.
+//! Frames of another process arrive in shared memory ([`FrameSocket`]). The first available thread receives them: the
+//! wire's thread, a thread of the program that reads the clock, as a polling thread does repeatedly ([`Wire::attend`]),
+//! or a thread of the program that sleeps ([`Wire::sleep`]). While threads of the program receive, the wire's thread
+//! does not, so that a frame wakes at most one thread. The wire's thread checks every millisecond whether the program
+//! still receives, and less often while no thread of the program is active.
 //!
-//! Cutting a wire ([`Wire::cut`]) wakes its thread from any wait. The wire is gone when the thread has ended; then
-//! its files are removed.
+//! Cutting a wire ([`Wire::cut`]) wakes its thread from any wait. When the thread has ended, the wire is closed and its
+//! files are removed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,41 +36,43 @@ use driver::{
 };
 use hw_sim::{Alarm, Fault, LinkFaults, LinkId, Sim, SimFunction};
 
-/// Longest time that a frame waits for room on the wire before it is lost; then the other process has stopped.
+/// Maximum time that a frame waits for capacity on the wire. After that the frame is lost, because the other process
+/// has stopped.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Pause between two attempts to open an end of the wire that the system refuses.
+/// Time between two attempts to open an end of the wire after the operating system has refused it.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Time for which a path may be taken by two others before a third gets an error: one of them may be leaving.
+/// Time for which two other processes may occupy a path before a third one gets an error. One of the two may be about
+/// to disconnect.
 const OCCUPIED: Duration = Duration::from_secs(1);
-/// Interval of attempts meanwhile.
+/// Time between two attempts while the path is occupied.
 const TRY: Duration = Duration::from_millis(5);
 
-/// Interval at which the wire's thread checks a wire that the program attends.
+/// Time between two checks by the wire's thread while the program receives the frames.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Longest such interval, while no thread of the program has been active since the last check.
+/// Longest time between two such checks, if no thread of the program was active since the last check.
 const LONG_TURN: Duration = Duration::from_millis(16);
 
 /// Time for which the wire's thread polls for a frame before it sleeps.
 const LOOKS: Duration = Duration::from_micros(20);
 
-/// Limit on frames that are taken in before other work.
+/// Maximum number of frames that are received before other work is done.
 const FRAMES: usize = 64;
-/// Limit on frames that are taken in before their answers are sent.
+/// Maximum number of frames that are received before the resulting frames are sent.
 const UNANSWERED: usize = 8;
 
-/// Meeting point of the two sides: `unix:PATH` or `dgram:HERE,THERE`.
+/// Address of a wire: `unix:PATH` or `dgram:HERE,THERE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WirePath {
-    /// A path that another process of ours uses too.
+    /// Path at which this process and another process with a simulator connect.
     Process(PathBuf),
-    /// Datagrams between our path and that of a network device of QEMU.
+    /// Datagrams between this process and a network device of QEMU.
     Datagrams {
-        /// Our path.
+        /// Path of this side's socket.
         here: PathBuf,
-        /// The other side's path.
+        /// Path of the other side's socket.
         there: PathBuf,
     },
 }
@@ -122,7 +125,7 @@ impl Peer {
         }
     }
 
-    /// Sends a frame if there is room for it now. Returns false if there is none.
+    /// Sends a frame if there is capacity for it now. Returns false if there is none.
     fn send_now(&self, frame: &[u8]) -> io::Result<bool> {
         match self {
             Self::Process(socket) => socket.send(frame),
@@ -141,57 +144,58 @@ impl Peer {
 /// State of a wire's thread.
 #[derive(Debug)]
 enum ThreadState {
-    /// Between the end of one connection and the next.
+    /// No connection: the last one has ended, and the next one is not established.
     Between,
-    /// Waiting for the other side to connect.
+    /// The thread waits for the other side to connect.
     Waits(Arc<FrameListener>),
-    /// Connected. The first side keeps the path meanwhile.
+    /// The other side is connected. The side that came first keeps the path occupied meanwhile.
     Carries(Peer),
     /// The wire is cut.
     Over,
 }
 
-/// The thread or alarm that a wire's thread wakes.
+/// The thread or alarm that a wire wakes when outgoing frames have to be sent.
 #[derive(Clone, Debug)]
 pub enum Wake {
-    /// Woken by every frame: the receiver moves the world, and sends leaving frames.
+    /// Channel to the thread that advances virtual time and sends outgoing frames. It is woken after every received
+    /// frame.
     Always(SyncSender<()>),
-    /// Woken if there is no room on the wire for a leaving frame.
+    /// Alarm that is notified only if there is no capacity on the wire for an outgoing frame.
     NoRoom(Arc<Alarm>),
 }
 
-/// Activity of the program at the last check of a wire's thread.
+/// Activity of the program's threads, as of the last check by the wire's thread.
 struct Activity {
     attended: u64,
     turn: Duration,
 }
 
-/// The wire of a function that leaves this process.
+/// A wire of a function to another process.
 pub struct Wire {
     sim: Sim,
     function: Arc<SimFunction>,
     link: LinkId,
     at: Mutex<ThreadState>,
-    /// Frames that found no room. The lock keeps frames in order.
+    /// Outgoing frames for which the wire had no capacity. The lock keeps frames in order.
     sending: Mutex<VecDeque<Vec<u8>>>,
-    /// True if frames may have left since the sender's last check.
+    /// True if the function may have sent frames since the sender last checked.
     left: AtomicBool,
-    /// Memory for one frame. The lock holder receives.
+    /// Buffer for one frame. The thread that holds the lock receives frames.
     receiving: Mutex<Vec<u8>>,
-    /// Number of times that a thread of the program has attended the wire.
+    /// Number of times that a thread of the program has called [`Wire::attend`].
     attended: AtomicU64,
-    /// Number of threads of the program that sleep and receive meanwhile.
+    /// Number of threads of the program that are in [`Wire::sleep`].
     sleepers: AtomicUsize,
     wake: Wake,
-    /// `None` once the wire is cut.
+    /// Thread of the wire. `None` after the wire was cut.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Wire {
-    /// Lays the wire. `poke` wakes the thread that moves the world and calls [`Wire::send`].
+    /// Creates the wire. `poke` wakes the thread that advances virtual time and calls [`Wire::send`].
     ///
     /// # Errors
-    /// Error of the system for the path or the thread; `AddrInUse`: two others are at the path.
+    /// The operating system's error for the path or the thread. `AddrInUse` if two others use the path.
     pub fn lay(
         sim: &Sim,
         function: &Arc<SimFunction>,
@@ -202,7 +206,7 @@ impl Wire {
         Self::lay_waking(sim, function, path, faults, Wake::Always(poke))
     }
 
-    /// As [`Wire::lay`], with a choice of the thread to wake.
+    /// Creates the wire as [`Wire::lay`] does. `wake` selects what the wire wakes to send frames.
     ///
     /// # Errors
     /// As [`Wire::lay`].
@@ -229,7 +233,7 @@ impl Wire {
             thread: Mutex::new(None),
         });
         let kept = Arc::clone(&wire);
-        // Signals are for the program's own threads.
+        // Signals are blocked in the new thread, because the program's own threads handle them.
         let _held = HeldSignals::hold();
         let thread = thread::Builder::new().name("sim-wire".into());
         let thread = match path.clone() {
@@ -248,12 +252,12 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Returns the link in the world of the function, for [`Sim::set_faults`].
+    /// Returns the link of the function in the simulator, for [`Sim::set_faults`].
     pub const fn link(&self) -> LinkId {
         self.link
     }
 
-    /// Cuts the wire: the other side reads the frames sent so far, and then the end.
+    /// Cuts the wire and joins its thread. The other side still receives the frames sent so far, and then the end.
     pub fn cut(&self) {
         match std::mem::replace(&mut *self.at(), ThreadState::Over) {
             ThreadState::Waits(listener) => listener.shut(),
@@ -286,7 +290,7 @@ impl Wire {
         on
     }
 
-    /// Carries frames for one process after the other that connects to the path.
+    /// Transports frames for every process that connects to the path, one process at a time.
     fn meet(&self, mut end: FrameEnd, path: &Path) {
         loop {
             let (met, kept) = match end {
@@ -297,7 +301,7 @@ impl Wire {
                 FrameEnd::Second(socket) => (Ok(socket), None),
             };
             let met = met.map(|socket| self.carry(Peer::Process(socket)));
-            // The path is free from here on.
+            // From here on, others can use the path.
             drop(kept);
             let next = met.and_then(|()| FrameEnd::at(path));
             let Some(next) = self.next(next, path) else {
@@ -307,8 +311,8 @@ impl Wire {
         }
     }
 
-    /// Returns the end of the wire for the next process; `None` if the wire is cut. Failures are retried: the path
-    /// may become free, or descriptors available.
+    /// Returns the end of the wire for the next process, or `None` if the wire is cut. Retries after a failure, because
+    /// the path or descriptors may become available.
     fn next(&self, mut next: io::Result<FrameEnd>, path: &Path) -> Option<FrameEnd> {
         let clock = RealClock::new();
         let quiet_until = clock.now() + OCCUPIED;
@@ -321,7 +325,7 @@ impl Wire {
                 Ok(next) => return Some(next),
                 Err(error) => error,
             };
-            // The previous other side may not have freed the path yet.
+            // The previous peer may still occupy the path.
             let is_leaving = error.kind() == ErrorKind::AddrInUse && clock.now() < quiet_until;
             let error = error.to_string();
             if logged != error && !is_leaving {
@@ -334,7 +338,7 @@ impl Wire {
         }
     }
 
-    /// Waits for the other side. It is an error if the wire is cut meanwhile.
+    /// Waits until the other side connects. Fails if the wire is cut meanwhile.
     fn wait(&self, listener: &Arc<FrameListener>) -> io::Result<FrameSocket> {
         if !self.set_state(ThreadState::Waits(Arc::clone(listener))) {
             return Err(ErrorKind::NotConnected.into());
@@ -344,7 +348,7 @@ impl Wire {
         met
     }
 
-    /// Takes in frames until the other side leaves, or the wire is cut.
+    /// Receives frames until the other side disconnects or the wire is cut.
     fn carry(&self, other: Peer) {
         if !self.set_state(ThreadState::Carries(other.clone())) {
             return;
@@ -376,7 +380,8 @@ impl Wire {
                     if matches!(other, Peer::Process(_)) {
                         break;
                     }
-                    // The other side is not replaced, and a temporary failure of the system may pass.
+                    // A datagram peer stays the same, so the thread retries. A temporary failure of the operating
+                    // system may pass.
                     let clock = RealClock::new();
                     clock.wait(&[], clock.now() + AGAIN);
                 }
@@ -393,7 +398,7 @@ impl Wire {
         Ok(Taken::Frame)
     }
 
-    /// Waits for frames of another process, and takes them in.
+    /// Waits for frames of another process, and receives them.
     fn next_of_process(&self, socket: &FrameSocket, seen: &mut Activity) -> io::Result<Taken> {
         let before = std::mem::replace(&mut seen.attended, self.attended.load(Ordering::Relaxed));
         let has_moved = seen.attended != before;
@@ -405,7 +410,7 @@ impl Wire {
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
             clock.wait(&[], clock.now() + seen.turn);
-            // The other side may have left without the program's notice.
+            // The socket is checked, because the program's threads do not notice if the other side has disconnected.
             Arrived::AtSocket
         } else {
             socket.wait(LOOKS)?
@@ -418,7 +423,8 @@ impl Wire {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let mut taken = self.take_in(socket, &mut frame, arrived);
-        // The wake-up for a thread of the program may have been taken here. That thread is woken with the next frame.
+        // This thread may have consumed the wake-up for a sleeping thread of the program. It therefore receives all
+        // frames and arms the wake-up again, so that the next frame wakes the sleeping thread.
         while let Ok(Taken::Frame | Taken::Nothing) = taken
             && self.sleepers.load(Ordering::Relaxed) > 0
             && !socket.arm()
@@ -428,7 +434,7 @@ impl Wire {
         taken
     }
 
-    /// Takes in arrived frames, and sends the frames that result.
+    /// Receives the frames that have arrived, and sends the frames that result.
     fn take_in(
         &self,
         socket: &FrameSocket,
@@ -462,7 +468,7 @@ impl Wire {
         taken
     }
 
-    /// Returns the other side, if it is another process whose frames come by memory.
+    /// Returns the socket of the other side, if it is another process whose frames arrive in shared memory.
     fn by_memory(&self) -> Option<FrameSocket> {
         match &*self.at() {
             ThreadState::Carries(Peer::Process(socket)) if socket.is_by_memory() => {
@@ -475,7 +481,7 @@ impl Wire {
         }
     }
 
-    /// Attends the wire from a thread of the program: takes in arrived frames, unless another thread does.
+    /// Receives the frames that have arrived, in a thread of the program, unless another thread is receiving them.
     pub fn attend(&self) {
         self.attended.fetch_add(1, Ordering::Relaxed);
         let Some(socket) = self.by_memory() else {
@@ -485,12 +491,13 @@ impl Wire {
             && let Ok(mut frame) = self.receiving.try_lock()
             && let Err(error) = self.take_in(&socket, &mut frame, Arrived::ByMemory)
         {
-            // The wire's thread finds the error, too, and ends the wire.
+            // The wire's thread gets the same error and closes the connection.
             tracing::debug!("{error}");
         }
     }
 
-    /// Sleeps in a thread of the program, and takes in frames meanwhile. `None`: it has to sleep without the wire.
+    /// Sleeps in a thread of the program, and receives frames meanwhile. Returns `None` if the thread has to sleep
+    /// without the wire.
     pub fn sleep(
         &self,
         interrupts: &[Interrupt],
@@ -517,7 +524,7 @@ impl Wire {
             if let Arrived::Not(woken) = arrived {
                 return Some(woken);
             }
-            // Another holder takes in a limited number of frames.
+            // The wait for the lock is short, because its holder receives a limited number of frames.
             let mut frame = self
                 .receiving
                 .lock()
@@ -529,11 +536,12 @@ impl Wire {
         }
     }
 
-    /// Sends the frames that result from received ones, or wakes the thread that sends.
+    /// Sends the frames that result from received frames, or wakes the thread that sends them.
     fn answered(&self) {
         match &self.wake {
             Wake::Always(poke) => {
-                // Full: the receiver will wake anyway. Closed: the world is not moved any more.
+                // If the channel is full, the receiver wakes anyway. If it is closed, virtual time does not advance any
+                // more.
                 let _ = poke.try_send(());
             }
             Wake::NoRoom(alarm) => {
@@ -551,8 +559,9 @@ impl Wire {
         }
     }
 
-    /// Sends the frames that have left the function. Returns whether there were any. Without another side they are
-    /// lost, as on a wire. Frames that find no room for long are lost, too, because the other process has stopped.
+    /// Sends the frames that the function has sent. Returns whether there were any. Frames are lost if no other side is
+    /// connected, as on a wire. They are also lost if there is no capacity for a long time, because the other process
+    /// has stopped then.
     pub fn send(&self) -> bool {
         let mut left = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         self.left.store(false, Ordering::SeqCst);
@@ -568,10 +577,10 @@ impl Wire {
         any || self.left.load(Ordering::SeqCst)
     }
 
-    /// Sends the frames that have left the function as far as there is room, unless another thread is sending.
-    /// Returns false if some are left; then [`Wire::send`] has to be called.
+    /// Sends the frames that the function has sent as long as there is capacity, unless another thread is sending.
+    /// Returns false if frames remain; the caller then has to arrange a call of [`Wire::send`].
     pub fn send_at_once(&self) -> bool {
-        // A sender checks this flag when it is done, so one of the two threads finds the frames.
+        // A sender checks this flag after it has sent, so one of the two threads finds the frames.
         self.left.store(true, Ordering::SeqCst);
         while self.left.load(Ordering::SeqCst) {
             let mut waiting = match self.sending.try_lock() {
@@ -587,7 +596,8 @@ impl Wire {
         true
     }
 
-    /// Sends the waiting frames and those that have left. Returns false if there was no room for all of them.
+    /// Sends the waiting frames and then those that the function has sent. Returns false if there is no capacity for
+    /// all of them.
     fn send_all(&self, waiting: &mut VecDeque<Vec<u8>>) -> bool {
         let other = self.other();
         loop {
@@ -613,7 +623,7 @@ impl Wire {
     }
 }
 
-/// Opens an end of the wire at a path. Waits a moment for others that are leaving.
+/// Opens an end of the wire at a path. If the path is occupied, retries for a while, because others may disconnect.
 fn end_at(path: &Path) -> io::Result<FrameEnd> {
     let clock = RealClock::new();
     let until = clock.now() + OCCUPIED;

@@ -1,5 +1,5 @@
-//! An alarm wakes the thread that sleeps until a world's next event is due. Another thread's action may make
-//! something due earlier; then the world rings the alarm.
+//! An alarm wakes the thread that sleeps until the simulator's next event is due. If the action of another thread
+//! makes an event due earlier, the simulator rings the alarm.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,11 +32,11 @@ impl Alarm {
     }
 }
 
-/// An alarm with the virtual time until which it is of interest.
+/// An alarm that the simulator rings if an event becomes due before a virtual time.
 #[derive(Debug)]
 pub(crate) struct Watch {
     alarm: Arc<Alarm>,
-    /// Virtual time at which the sleeper wakes anyway, in ns; later events do not ring.
+    /// Virtual time in ns at which the sleeping thread wakes by itself. Later events do not ring the alarm.
     until: u64,
 }
 
@@ -45,7 +45,7 @@ impl Watch {
         Self { alarm, until }
     }
 
-    /// Notes that something is due at `due`; rings if that is before `until`. Rings once.
+    /// Reports that an event is due at `due`. Rings the alarm if that is before `until`, but only once.
     pub(crate) fn due(&mut self, due: u64) {
         if due < self.until {
             self.until = 0;
@@ -80,7 +80,7 @@ mod tests {
         });
         sim.connect(&one, &other, LinkFaults::default());
         let alarm = Alarm::new();
-        // A link that comes back trains for a tenth of a second.
+        // A link that comes back up trains for a tenth of a second.
         let (long, short) = (Duration::from_secs(1), Duration::from_millis(1));
         assert_eq!(sim.watch(&alarm, short), short);
         for (limit, rings) in [(short, false), (long, true)] {

@@ -1,15 +1,15 @@
 //! Queue buffers: memory described by a page list.
 //!
-//! Event, completion and work queues live in host memory that a command described page by page
-//! (PAS). The page size is per queue; a list address may be less aligned than the page it names,
-//! and `page_offset` counts sixty-fourths of a page (`mlx5_umem_find_best_quantized_pgoff` in Linux
+//! Event, completion and work queues are in host memory that a command described page by page (PAS). The page size is
+//! per queue. An address of the list need only be aligned to 4 KiB, even if the queue's pages are larger, and
+//! `page_offset` counts sixty-fourths of a page (`mlx5_umem_find_best_quantized_pgoff` in Linux
 //! drivers/infiniband/hw/mlx5/mlx5_ib.h). A queue in user memory is a part of that memory's list.
 
 use crate::iommu::Iommu;
 
-/// Smallest page of a page list.
+/// Log2 of the smallest page of a page list, in bytes.
 const LOG_ADAPTER_PAGE: u32 = 12;
-/// `page_offset` is in units of 1/64 of a page, whatever the page's size.
+/// Log2 of the units of `page_offset` in a page: 1/64 of a page, whatever the page's size.
 const LOG_OFFSETS_PER_PAGE: u32 = 6;
 
 /// The memory of a queue.
@@ -20,7 +20,7 @@ pub struct QueueBuffer {
     offset: u64,
 }
 
-/// Why a page list does not describe a queue.
+/// The reason why a page list does not describe a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferError {
     /// The list is too short for the queue.
@@ -88,7 +88,7 @@ impl QueueBuffer {
         })
     }
 
-    /// Returns the bytes from the buffer's start to the end of its last page.
+    /// Returns the number of bytes from the buffer's start to the end of its last page.
     pub fn bytes(&self) -> u64 {
         let pages = self.pages.len() as u64;
         pages
@@ -105,18 +105,18 @@ impl QueueBuffer {
     pub fn iova(&self, at: u64) -> u64 {
         let at = at + self.offset;
         let page = usize::try_from(at >> self.log_page).unwrap_or(usize::MAX);
-        // Beyond the list: an address that nothing can be mapped at.
+        // Beyond the list: return an address at which nothing can be mapped.
         self.pages.get(page).map_or(u64::MAX - 0xfff, |page| {
             page.wrapping_add(at & ((1 << self.log_page) - 1))
         })
     }
 
-    /// The page list.
+    /// Returns the page list.
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }
 
-    /// Returns the bytes from `at` to the end of its page, for which [`QueueBuffer::iova`] is contiguous.
+    /// Returns the number of bytes from `at` to the end of its page. [`QueueBuffer::iova`] is contiguous in this range.
     pub fn left_in_page(&self, at: u64) -> u64 {
         (1 << self.log_page) - ((at + self.offset) & ((1 << self.log_page) - 1))
     }
@@ -148,7 +148,7 @@ impl QueueBuffer {
         Ok(())
     }
 
-    /// Returns whether the device reaches the first `bytes` of the buffer.
+    /// Returns whether the IOMMU maps the first `bytes` of the buffer for the device.
     pub fn reachable(&self, iommu: &Iommu, bytes: u64) -> bool {
         let mut at = 0;
         while at < bytes {

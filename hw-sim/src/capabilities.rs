@@ -1,11 +1,11 @@
-//! The current capabilities of a function; the commands are in `cmd::caps`.
+//! The current capabilities of a function. The commands that read and set them are in `cmd::caps`.
 
 use crate::profile::Profile;
 use mlx_prm::{
     AtomicCaps, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, FlowTableNicCap, OdpCaps, RoceCap,
 };
 
-/// Current capability pages.
+/// Current capability pages, by the capability type of QUERY_HCA_CAP.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// Type 0.

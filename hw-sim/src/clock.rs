@@ -1,10 +1,10 @@
-//! Virtual time: it moves while a thread waits; with several threads, while all of them wait.
+//! Virtual time. It advances while a thread waits; if there are several threads, while all of them wait.
 //!
-//! A thread that waits advances the world, step by step, until an interrupt of its own is signalled or its deadline
-//! has come. A step may produce a signal or a deadline of another thread. That thread has to run before time goes on.
-//! Time also stands still while a thread holds it ([`Clock::hold_still`]): otherwise a thread with nothing to do
-//! would be hours ahead of one that gives commands. So a thread that waits here first lets the others take a step.
-//! [`PATIENCE`] limits this, for threads that wait for each other by other means than this clock.
+//! A thread that waits advances the simulator, step by step, until one of its interrupts is signalled or its deadline
+//! has passed. A step may signal or end the wait of another thread. That thread has to run before time advances again.
+//! Time also stands still while a thread holds it ([`Clock::hold_still`]). Otherwise a thread that only waits would
+//! advance time by hours before a thread that gives commands runs. So a waiting thread first lets the others take a
+//! step. [`PATIENCE`] limits this, for threads that wait for each other by other means than this clock.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,17 +16,17 @@ use crate::record::Record;
 use crate::time::nanoseconds;
 use crate::world::{World, lock_to_go_on};
 
-/// Interval at which a waiting thread checks if others have gone on, and the number of checks before it goes on
-/// itself: a minute without a step of theirs.
+/// Interval at which a waiting thread checks whether others have taken a step, and the number of checks after which
+/// it advances time itself: 60 s without a step of the others.
 const SLICE: Duration = Duration::from_millis(1);
 const PATIENCE: u32 = 60_000;
 
 thread_local! {
-    /// Worlds whose time this thread holds, each with the number of holds.
+    /// Simulators whose time this thread holds, each with the number of holds.
     static HELD: RefCell<Vec<(usize, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Virtual time.
+/// The clock of virtual time.
 pub struct SimClock {
     world: Arc<Mutex<World>>,
 }
@@ -86,13 +86,13 @@ impl Clock for SimClock {
                 let waited = changed.wait_timeout(world, SLICE);
                 let timeout;
                 (world, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                // While others go on, the count of checks starts again.
+                // While other threads take steps, the number of checks starts again.
                 patience = if timeout.timed_out() {
                     patience - 1
                 } else {
                     PATIENCE
                 };
-                // An eventfd may have been signalled from outside the world.
+                // An eventfd may have been signalled from outside the simulator.
                 let sleepers = &mut world.env.threads.sleepers;
                 sleepers.iter_mut().for_each(|one| one.looked_at = None);
                 continue;
@@ -182,7 +182,7 @@ mod tests {
             begun.recv().expect("the thread runs");
             one.go_on();
             assert_eq!(one.now(), seconds(0));
-            // The thread that holds time may wait itself.
+            // A thread that holds time may wait, and time then advances.
             assert!(!one.wait(&[], seconds(10)));
             assert_eq!(one.now(), seconds(10));
             one.go_on();

@@ -1,17 +1,17 @@
-//! PCI configuration space of the function: type 0 header and three capabilities.
+//! PCI configuration space of the function: type 0 header and four capabilities.
 //!
-//! The 4 KiB are kept as bytes in memory order together with a mask of the bits that software may change. A write
+//! The 4 KiB are kept as bytes in memory order, together with a mask of the bits that software may change. A write
 //! changes masked bits only. Its effect on the device (function-level reset) is returned as a [`ConfigEffect`], and
-//! bus mastering is read from the bytes, so that this module needs no device.
+//! bus mastering is read from the bytes. So this module needs no device.
 //!
 //! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset (0x60) -> MSI-X (0x9c)
-//! -> vendor specific (0xc0). The MSI-X table and pending bits lie inside BAR 0 where no UAR is ever handed out. BAR
-//! 0 is one 64-bit prefetchable memory BAR; sizing works through the mask of its address bits. There is no expansion
-//! ROM, no INTx and no extended capability: reads there return zero.
+//! -> vendor specific (0xc0). The MSI-X table and pending bits are in BAR 0, in pages that are never allocated as UARs.
+//! BAR 0 is one 64-bit prefetchable memory BAR. Sizing works through the mask of its address bits. There is no
+//! expansion ROM, no INTx and no extended capability: reads of these return zero.
 //!
 //! The vendor specific capability is the gateway to the card's internal address spaces. Its semaphore works: software
-//! reads a ticket from the counter and writes it while the semaphore is zero; the semaphore stays taken until zero is
-//! written. None of the spaces behind it exists, as the status bits of its control register report.
+//! reads a ticket from the counter and writes it while the semaphore is zero. The semaphore stays taken until zero is
+//! written. None of the address spaces exists, and the status bits of the control register report that.
 
 use crate::profile::Profile;
 
@@ -30,18 +30,18 @@ const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
 const CAP_VENDOR: usize = 0xc0;
 const VENDOR_BYTES: u8 = 0x18;
-/// Selected space and, in bits 31:29, its status: nonzero if it exists.
+/// Offset of the register with the selected address space and, in bits 31:29, its status: nonzero if it exists.
 const VENDOR_CONTROL: usize = CAP_VENDOR + 0x4;
-/// Source of tickets for the semaphore.
+/// Offset of the counter from which software reads tickets for the semaphore.
 const VENDOR_COUNTER: usize = CAP_VENDOR + 0x8;
 const VENDOR_SEMAPHORE: usize = CAP_VENDOR + 0xc;
 const DEVICE_CONTROL: usize = CAP_PCIE + 8;
 
 const COMMAND_BUS_MASTER: u8 = 0x04;
-/// Bit 15 of Device Control, seen from its upper byte.
+/// Bit 15 of Device Control (Initiate FLR), as a mask of the register's upper byte.
 const INITIATE_FLR: u8 = 0x80;
 
-/// Effect of a configuration write beyond changed bytes.
+/// Effect of a configuration write on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigEffect {
     /// Nothing.
@@ -100,7 +100,8 @@ impl ConfigSpace {
         effect
     }
 
-    /// Writes the semaphore: a ticket takes it if it is free, and the counter moves on; zero releases it.
+    /// Handles a write of the semaphore. A ticket takes the semaphore if it is free, and the counter then advances.
+    /// Zero releases it.
     fn semaphore_written(&mut self, data: &[u8]) {
         let Some(&ticket) = data.first_chunk::<4>() else {
             return;
@@ -133,7 +134,7 @@ impl ConfigSpace {
     }
 
     fn put16(&mut self, at: usize, value: u16) {
-        // PCI configuration space is little-endian, whatever the device behind it is.
+        // PCI configuration space is little-endian on every device.
         let [high, low] = value.to_be_bytes();
         self.put(at, &[low, high]);
     }
@@ -150,7 +151,7 @@ impl ConfigSpace {
     fn header(&mut self, profile: &Profile) {
         self.put16(0x00, profile.vendor_id);
         self.put16(0x02, profile.device_id);
-        // Memory space, bus master, parity response, SERR, INTx disable.
+        // Writable bits: memory space, bus master, parity response, SERR, INTx disable.
         self.allow(COMMAND, &[0x46, 0x05]);
         self.put16(STATUS, 0x0010); // capability list
         self.put(0x08, &[profile.revision]);
@@ -261,8 +262,9 @@ mod tests {
         assert!(space.bus_master());
     }
 
-    /// The sequence of Linux drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c: read zero, read the counter,
-    /// write it and read it back. Without the capability `mlx5_core` warns: "Failed to get valid vendor specific ID".
+    /// The semaphore is taken as Linux drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c does it: read zero, read
+    /// the counter, write it and read it back. No address space exists. Without the capability `mlx5_core` warns:
+    /// "Failed to get valid vendor specific ID".
     #[test]
     fn the_vendor_semaphore_is_taken_with_a_ticket_and_no_space_exists_behind_it() {
         let mut space = ConfigSpace::new(&Profile::default());

@@ -1,9 +1,8 @@
 //! A function's part in congestion control: as a receiver of marked packets it notifies their senders, and as a
 //! sender it slows down the queue pair that was notified ([`crate::dcqcn`]).
 //!
-//! Both happen in the priorities that the port has enabled for each (QUERY_CONG_STATUS), and are counted by the port
-//! (QUERY_CONG_STATISTICS). A card on a bare wire never receives a mark. Packets and notifications from outside of
-//! this world are treated alike.
+//! The port enables both per priority (QUERY_CONG_STATUS) and counts both (QUERY_CONG_STATISTICS). A card on a bare
+//! wire never receives a mark. Packets and notifications from outside of the simulator are treated alike.
 
 use crate::env::Env;
 use crate::nic::Nic;
@@ -19,7 +18,7 @@ impl Nic {
         Some(classes().of_headers(Some(tag), Some(class)))
     }
 
-    /// Handles a marked packet that one of our queue pairs has accepted.
+    /// Handles a marked packet that one of our queue pairs has accepted: notifies its sender.
     pub(crate) fn congestion_met(&mut self, env: &mut Env, qpn: u32) {
         let seat = self.seat;
         let uplink = &mut env.card_mut(seat).uplink;
@@ -40,7 +39,7 @@ impl Nic {
         }
     }
 
-    /// Handles a frame with the opcode of a notification. Returns whether it was one.
+    /// Handles a frame that may be a notification: slows down the queue pair. Returns whether it was a notification.
     pub(crate) fn congestion_told(&mut self, env: &mut Env, frame: &[u8]) -> bool {
         let Ok(qpn) = parse_cnp(frame) else {
             return false;

@@ -1,18 +1,18 @@
 //! Completion queues, from the device's side.
 //!
-//! A CQE goes to slot `producer & (n - 1)` with owner bit = parity of the lap, byte 0x3f last. The consumer counter
-//! is word 0 of the doorbell record in host memory; the device reads it before it writes. A full ring is an overflow
-//! unless `oi` ignores it. Overflow, or a ring or record that cannot be reached, puts the queue in error for good:
-//! status 9 or 0xa in the context, and no further CQE.
+//! The device writes a CQE to slot `producer & (n - 1)`, with the owner bit equal to the parity of the lap, and byte
+//! 0x3f last. The consumer counter is word 0 of the doorbell record in host memory; the device reads it before it
+//! writes. A CQE for a full ring is an overflow, unless `oi` disables the check. After an overflow, or if ring or
+//! record cannot be accessed, the queue stays in error: the context has status 9 or 0xa, and no further CQE is written.
 //!
-//! Arming asks for *one* completion event. The request carries a 2-bit sequence number. The device increments its own
-//! with each event it sends and ignores requests with an old number, because the event that they ask for is already
-//! under way. An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If such an entry already
-//! lies beyond the request's consumer counter, the event goes out at once.
+//! Arming requests *one* completion event. The request carries a 2-bit sequence number. The device increments its own
+//! with each event it sends, and ignores requests with an old number, because the event that they request was already
+//! sent. An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If such an entry is already
+//! beyond the request's consumer counter, the device sends the event at once.
 //!
 //! Resizing takes effect with the command: the device ends the old ring with a RESIZE CQE and continues in the new
-//! one, at the same counter plus one. (`copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux treats a ring
-//! without that entry, once the command is answered, as an error.)
+//! ring, with the producer counter one higher. (`copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux treats
+//! a ring without that entry, once the command is answered, as an error.)
 
 use crate::buffer::QueueBuffer;
 use crate::eq::{Arm, COUNTER_MASK};
@@ -20,24 +20,24 @@ use crate::iommu::{Iommu, Who};
 use crate::umem::Places;
 use mlx_prm::CqeOpcode;
 
-/// Bytes of the CQE without padding.
+/// Bytes of a CQE without padding.
 pub const CQE_BYTES: usize = 64;
-/// Context status: overflow.
+/// Status in the context after an overflow.
 pub const STATUS_OVERFLOW: u32 = 0x9;
-/// Context status: the ring could not be written.
+/// Status in the context after the ring could not be written.
 pub const STATUS_WRITE_FAILURE: u32 = 0xa;
 
-/// Result of a completion.
+/// Result of writing a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
-    /// Written; true: send a completion event.
+    /// The CQE was written.
     Written {
-        /// The queue was armed and is now fired.
+        /// Whether a completion event must be sent: the queue was armed, and is not armed any more.
         event: bool,
     },
-    /// Lost: the queue was already in error.
+    /// The CQE is lost, because the queue was already in error.
     Dead,
-    /// Lost: the queue is in error from now on, with a CQ error event.
+    /// The CQE is lost, and the queue is in error from now on. A CQ error event must be sent.
     Failed {
         /// Syndrome of the event: 1 overrun, 2 access violation.
         syndrome: u8,
@@ -47,23 +47,23 @@ pub enum Completed {
 /// Result of an arm doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// Taken; true: send a completion event at once.
+    /// The request was accepted.
     Taken {
-        /// Entries of the requested kind were already there.
+        /// Whether a completion event must be sent at once, because entries of the requested kind were already written.
         event: bool,
     },
-    /// Ignored: the sequence number is old.
+    /// The request was ignored, because its sequence number is old.
     Stale,
-    /// The consumer counter claims entries that were never written.
+    /// The consumer counter is beyond the entries that were written.
     Ahead,
 }
 
 /// Geometry of a CQ's ring.
 #[derive(Clone, Debug)]
 pub struct CqRing {
-    /// log2 of the entries.
+    /// Log2 of the number of entries.
     pub log_size: u32,
-    /// The memory.
+    /// Memory of the ring.
     pub buffer: QueueBuffer,
     /// `log_page_size` of the context.
     pub log_page_size: u32,
@@ -74,39 +74,39 @@ pub struct CqRing {
 /// A completion queue.
 #[derive(Clone, Debug)]
 pub struct Cq {
-    /// Its number.
+    /// Number of the queue.
     pub number: u32,
     /// The ring in use.
     pub ring: CqRing,
     /// Bytes from one entry to the next: 64 or 128.
     pub stride: usize,
-    /// Offset of the CQE in an entry, in bytes: the second half of an entry of 128, padded (`cqe_sz` 2) or not (Linux
-    /// `mlx5_cqwq_get_wqe` in drivers/net/ethernet/mellanox/mlx5/core/wq.h), else 0.
+    /// Offset of the CQE in an entry, in bytes. It is 64 in an entry of 128 bytes, padded (`cqe_sz` 2) or not (Linux
+    /// `mlx5_cqwq_get_wqe` in drivers/net/ethernet/mellanox/mlx5/core/wq.h), and 0 in an entry of 64 bytes.
     pub cqe_offset: usize,
     /// `cqe_sz` of the context.
     pub cqe_sz: u32,
-    /// All CQEs go to entry 0.
+    /// Whether all CQEs go to entry 0.
     pub collapsed: bool,
-    /// Overrun ignored.
+    /// Whether overruns are not detected (`oi`).
     pub ignore_overrun: bool,
-    /// UAR page of its arm doorbell.
+    /// UAR page of the queue's arm doorbell.
     pub uar: u32,
-    /// EQ of its completion events.
+    /// EQ for the queue's completion events.
     pub eqn: u32,
     /// DMA address of the doorbell record.
     pub doorbell_record: u64,
-    /// User memory that ring and record lie in.
+    /// User memory that contains ring and record.
     pub places: Places,
-    /// Moderation, as set: period (µs), count, period mode. Events are never delayed.
+    /// Moderation parameters as set: period (µs), count, period mode. They are only reported; events are never delayed.
     pub moderation: (u32, u32, u32),
-    /// 0, or [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAILURE`].
+    /// Status in the context: 0, [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAILURE`].
     pub status: u32,
     producer: u32,
     consumer: u32,
     arm: Arm,
     sequence: u32,
     last_notified: u32,
-    /// Producer after the last solicited or error CQE; `None` before the first.
+    /// Value of `producer` when the last solicited or error CQE was written; `None` before the first.
     last_solicited: Option<u32>,
 }
 
@@ -143,22 +143,22 @@ impl Cq {
         }
     }
 
-    /// Returns the number of CQEs written, 24 bits.
+    /// Returns the number of CQEs written, modulo 2^24.
     pub fn producer(&self) -> u32 {
         self.producer & COUNTER_MASK
     }
 
-    /// Returns the consumer counter as last read, 24 bits.
+    /// Returns the consumer counter as last read, modulo 2^24.
     pub fn consumer(&self) -> u32 {
         self.consumer & COUNTER_MASK
     }
 
-    /// Returns the producer at the last completion event.
+    /// Returns the producer counter at the last completion event.
     pub fn last_notified(&self) -> u32 {
         self.last_notified & COUNTER_MASK
     }
 
-    /// Returns the producer after the last solicited CQE.
+    /// Returns the producer counter at which the last solicited CQE was written.
     pub fn last_solicited(&self) -> u32 {
         self.last_solicited.unwrap_or(0) & COUNTER_MASK
     }
@@ -168,13 +168,13 @@ impl Cq {
         self.arm
     }
 
-    /// Returns the bytes of a ring.
+    /// Returns the number of bytes of a ring.
     pub fn bytes(log_size: u32, cqe_sz: u32) -> u64 {
         (if cqe_sz == 0 { 64 } else { 128 }) << log_size
     }
 
-    /// Writes a completion. `cqe` is in the 64-byte form, its owner bit is ignored. `first` is the first half of an
-    /// entry of 128 bytes.
+    /// Writes a completion. `cqe` has the 64-byte form; its owner bit is ignored. `first` is the first half of an entry
+    /// of 128 bytes.
     pub fn complete(
         &mut self,
         iommu: &mut Iommu,
@@ -230,7 +230,7 @@ impl Cq {
         let op_own = (cqe[CQE_BYTES - 1] & 0xfe) | u8::from(lap);
         let before = match first.filter(|_| self.cqe_offset == CQE_BYTES) {
             None => Ok(()),
-            // The halves may lie on two pages.
+            // The two halves may be on two pages.
             Some(first) => {
                 let iova = self.ring.buffer.iova(at - CQE_BYTES as u64);
                 iommu.write(iova, first, who)
@@ -250,7 +250,7 @@ impl Cq {
         let mut word = [0; 4];
         iommu.read(self.doorbell_record, &mut word, Who::Cq(self.number))?;
         let advance = u32::from_be_bytes(word).wrapping_sub(self.consumer) & COUNTER_MASK;
-        // A counter that runs backwards or ahead of the producer would hide an overflow; the old one stays.
+        // A counter that runs backwards or ahead of the producer would hide an overflow, so it is ignored.
         if advance <= self.outstanding() {
             self.consumer = self.consumer.wrapping_add(advance);
         }
@@ -280,14 +280,14 @@ impl Cq {
             return Armed::Stale;
         }
         let behind = self.producer.wrapping_sub(word) & COUNTER_MASK;
-        // A counter behind the record's is no error: the doorbell was under way while the record moved on.
+        // The request's counter may be older than the record's: the record advanced while the doorbell was in flight.
         let ahead = word.wrapping_sub(self.producer) & COUNTER_MASK;
         if ahead != 0 && ahead <= COUNTER_MASK / 2 && !self.ignore_overrun {
             return Armed::Ahead;
         }
         let waiting = if solicited_only {
-            // The newest solicited CQE is `age` entries old; it is unread if it lies in the last
-            // `behind`.
+            // The newest solicited CQE is `age` entries old. It is unread if it is among the last
+            // `behind` entries.
             self.last_solicited
                 .is_some_and(|at| (self.producer.wrapping_sub(at) & COUNTER_MASK) < behind)
         } else {
@@ -305,8 +305,8 @@ impl Cq {
         Armed::Taken { event: waiting }
     }
 
-    /// Continues in another ring (MODIFY_CQ resize). Returns false, with nothing changed, if it cannot hold the
-    /// outstanding entries, or the old ring has no room for the RESIZE entry.
+    /// Continues in another ring (MODIFY_CQ resize). Returns false and changes nothing if the new ring cannot hold the
+    /// outstanding entries, or if the old ring has no free slot for the RESIZE entry.
     pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> bool {
         if self.status != 0 || self.read_consumer(iommu).is_err() {
             return false;

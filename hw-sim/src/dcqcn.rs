@@ -1,9 +1,9 @@
 //! DCQCN, the sender's side: a queue pair slows down when it is notified of congestion, and recovers otherwise.
 //!
-//! After Zhu et al. ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1 and figure 7).
-//! A notification cuts the current rate by α/2 and keeps the rate before as the target. α, an estimate of the share
-//! of marked packets, grows with a notification and shrinks while none comes. Two clocks raise the rate again, one of
-//! time and one of bytes sent. Their ticks since the last cut select the step:
+//! The algorithm is that of Zhu et al. ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section
+//! 3.1 and figure 7). A notification reduces the current rate by the factor α/2 and keeps the previous rate as the
+//! target. α estimates the fraction of marked packets: it grows with a notification and shrinks while none arrives.
+//! Two clocks raise the rate again, one of time and one of bytes sent. Their ticks since the last cut select the step:
 //!
 //! ```text
 //!   both below F ticks   fast recovery      half of the way to the target
@@ -12,11 +12,11 @@
 //! ```
 //!
 //! The parameters have the device's names (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`), and QUERY_CONG_PARAMS
-//! reports them. Their defaults are those of a real card ([`Reaction::default`]). The paper's (figure 7, table 14)
-//! are [`Reaction::PAPER`]. Additions of the firmware, such as clamped target rates, are reported but not
-//! implemented: no public text defines them.
+//! reports them. Their defaults are those of a real card ([`Reaction::default`]). The paper's values (figure 7, table
+//! 14) are [`Reaction::PAPER`]. Additions of the firmware, such as clamped target rates, are reported but not
+//! implemented, because no public text defines them.
 //!
-//! It is a state machine without a clock: each call first catches up with the time that has passed.
+//! The state machine has no clock of its own: each call first applies the ticks since the last call.
 
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ use crate::time::nanoseconds;
 const MEGABIT: u64 = 1_000_000;
 /// Unit of `rpg_byte_reset`, in bytes.
 const BYTE_RESET_UNIT: u64 = 64;
-/// Limit of ticks caught up with in one call. With any useful parameters the rate has recovered by then.
+/// Maximum number of ticks that one call applies. With any useful parameters the rate has recovered by then.
 const TICKS: usize = 1 << 14;
-/// The value 1 of α in the device's registers. They hold the complement of the gain: `dce_tcp_g` is 1 - g. No public
-/// text says so; cards ship with 1019, and as a gain that would disable the average.
+/// The value that stands for α = 1 in the device's registers. `dce_tcp_g` is the complement of the gain, 1 - g. No
+/// public text says so, but cards are shipped with 1019, and a gain of that size would disable the average.
 const ALPHA_ONE: f64 = 1024.0;
 const ALL_OF_ALPHA: u32 = 1024;
 /// Smallest α with a measurable effect on the rate.
@@ -41,27 +41,27 @@ const NO_ALPHA: f64 = 1e-3;
 /// Parameters of a sender's slowdown and recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaction {
-    /// Time between raises (`rpg_time_reset`).
+    /// Time between two increases of the rate (`rpg_time_reset`).
     pub time_reset: Duration,
-    /// Bytes between raises (`rpg_byte_reset`).
+    /// Bytes between two increases of the rate (`rpg_byte_reset`).
     pub byte_reset: u64,
-    /// Ticks after which the target rises, F (`rpg_threshold`).
+    /// F: number of ticks after which the target rate rises (`rpg_threshold`).
     pub threshold: u32,
-    /// R_AI (`rpg_ai_rate`).
+    /// R_AI: step of an additive increase, in Mb/s (`rpg_ai_rate`).
     pub additive_mbps: u32,
-    /// R_HAI (`rpg_hai_rate`).
+    /// R_HAI: step of a hyper increase, in Mb/s (`rpg_hai_rate`).
     pub hyper_mbps: u32,
-    /// Lower limit of a cut (`rpg_min_rate`).
+    /// Lower limit of the rate after a cut, in Mb/s (`rpg_min_rate`).
     pub min_mbps: u32,
-    /// Time without a notification after which α shrinks, K (`dce_tcp_rtt`).
+    /// K: time without a notification after which α shrinks (`dce_tcp_rtt`).
     pub alpha_time: Duration,
-    /// The gain of α, g, in 1/1024 (`dce_tcp_g` is 1024 less this).
+    /// g: gain of α, in 1/1024 (`dce_tcp_g` is 1024 minus this).
     pub gain: u32,
-    /// α at a queue pair's first notification, in 1/1024 (`initial_alpha_value`).
+    /// Value of α at a queue pair's first notification, in 1/1024 (`initial_alpha_value`).
     pub initial_alpha: u32,
 }
 
-/// Current values of a ConnectX-5, as printed by mlxconfig (`github.com/ironcore-dev/dpservice`, issue 26):
+/// The current values of a ConnectX-5, as mlxconfig printed them (`github.com/ironcore-dev/dpservice`, issue 26):
 /// `RPG_TIME_RESET` 300, `RPG_BYTE_RESET` 32767, `RPG_THRESHOLD` 1, and so on.
 impl Default for Reaction {
     fn default() -> Self {
@@ -80,7 +80,7 @@ impl Default for Reaction {
 }
 
 impl Reaction {
-    /// The paper's values.
+    /// The values of the paper.
     pub const PAPER: Self = Self {
         time_reset: Duration::from_micros(55),
         byte_reset: 10_000_000,
@@ -94,23 +94,23 @@ impl Reaction {
     };
 }
 
-/// Largest α and gain: ten bits.
+/// Maximum α and gain, which are 10-bit values.
 const ALPHA_MOST: u32 = 1023;
-/// Largest time of a parameter, in microseconds.
+/// Maximum time of a parameter, in microseconds.
 const TIME_MOST: u32 = 1_000_000;
 
-/// Returns a time in microseconds, saturated to the register.
+/// Returns a time in microseconds, or the register's maximum if the time is longer.
 pub(crate) fn microseconds(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 impl Reaction {
-    /// Returns the parameters after MODIFY_CONG_PARAMS, which names the changed ones by a bit each; rates are at most
-    /// the port's. No public text has the firmware's bounds. The bounds here follow from the parameters' meaning. A
-    /// parameter that is reported but not implemented must not change.
+    /// Returns the parameters after MODIFY_CONG_PARAMS. The command selects each changed parameter by a bit. Rates are
+    /// limited to the port's rate. No public text states the firmware's limits; the limits here follow from the meaning
+    /// of the parameters. A parameter that is reported but not implemented must not change.
     ///
     /// # Errors
-    /// In words: the value that is refused.
+    /// A description of the value that is refused.
     pub(crate) fn changed(
         mut self,
         select: u32,
@@ -178,13 +178,13 @@ impl Reaction {
             .set_rpg_threshold(self.threshold)
             .set_rpg_ai_rate(self.additive_mbps)
             .set_rpg_hai_rate(self.hyper_mbps)
-            // log2 of the divisor of α, in 1/1024: α/2.
+            // log2 of the divisor of α, which is in 1/1024. 2^11 gives α/2.
             .set_rpg_gd(11)
-            // A cut leaves at least half.
+            // A cut leaves at least 50 % of the rate.
             .set_rpg_min_dec_fac(50)
             .set_rpg_min_rate(self.min_mbps)
             .set_dce_tcp_g(ALL_OF_ALPHA.saturating_sub(self.gain))
-            // Reported but not implemented, with a card's values.
+            // These are reported with a real card's values, but not implemented.
             .set_clamp_tgt_rate_after_time_inc(true)
             .set_rate_reduce_monitor_period(4)
             .set_dce_tcp_rtt(microseconds(self.alpha_time))
@@ -198,9 +198,9 @@ impl Reaction {
 pub(crate) struct ReactionPoint {
     rules: Reaction,
     line_bps: f64,
-    /// R_C.
+    /// R_C: current rate.
     current_bps: f64,
-    /// R_T.
+    /// R_T: target rate.
     target_bps: f64,
     alpha: f64,
     /// Time at which α shrinks next, in ns.
@@ -210,12 +210,12 @@ pub(crate) struct ReactionPoint {
     time_ticks: u32,
     byte_ticks: u32,
     bytes: u64,
-    /// Time at which the next packet may leave, in ns.
+    /// Time at which the queue pair may send its next packet, in ns.
     free: u64,
 }
 
 impl ReactionPoint {
-    /// Returns the state of a queue pair that has sent at its port's rate so far.
+    /// Returns the state of a queue pair that has sent at its port's rate until now.
     pub(crate) fn new(rules: Reaction, line_bps: u64, now: u64) -> Self {
         let line_bps = line_bps as f64;
         Self {
@@ -243,10 +243,10 @@ impl ReactionPoint {
         self.current_bps
     }
 
-    /// Handles a notification.
+    /// Handles a notification: reduces the rate.
     pub(crate) fn notified(&mut self, now: u64) {
         self.catch_up(now);
-        // A queue pair that cannot send would never recover: the rate stays above zero.
+        // The rate stays above zero, because a queue pair that cannot send would never recover.
         let least = (u64::from(self.rules.min_mbps.max(1)) * MEGABIT) as f64;
         self.target_bps = self.current_bps;
         self.current_bps =
@@ -258,7 +258,7 @@ impl ReactionPoint {
         self.time_due = self.after(now, self.rules.time_reset);
     }
 
-    /// Counts bytes sent. Returns the time at which the next packet may leave.
+    /// Counts bytes sent. Returns the time at which the next packet may be sent.
     pub(crate) fn sent(&mut self, now: u64, bytes: u64) -> u64 {
         self.catch_up(now);
         self.bytes += bytes;
@@ -268,7 +268,7 @@ impl ReactionPoint {
             self.raise_rate();
         }
         let ns = bytes as f64 * 8e9 / self.current_bps;
-        // CAST: positive, and a value that does not fit becomes the largest.
+        // CAST: the value is positive, and a value that does not fit becomes the maximum.
         #[expect(clippy::cast_possible_truncation, reason = "saturates")]
         #[expect(clippy::cast_sign_loss, reason = "positive")]
         let ns = ns as u64;
@@ -284,7 +284,7 @@ impl ReactionPoint {
         now.saturating_add(nanoseconds(time).max(1))
     }
 
-    /// Applies the ticks of the two clocks until `now`.
+    /// Applies the ticks of `alpha_due` and `time_due` until `now`.
     fn catch_up(&mut self, now: u64) {
         for _ in 0..TICKS {
             if self.alpha_due.min(self.time_due) > now {
@@ -303,12 +303,12 @@ impl ReactionPoint {
                 self.time_due = self.after(self.time_due, self.rules.time_reset);
             }
             if self.current_bps >= self.line_bps && self.alpha < NO_ALPHA {
-                // Fully recovered: neither clock has anything left to do.
+                // The rate has fully recovered, so both clocks stop.
                 (self.alpha_due, self.time_due) = (u64::MAX, u64::MAX);
             }
         }
-        // The limit of ticks is reached, by fast clocks or parameters that never recover: the rest of the time counts
-        // as one tick.
+        // The limit of ticks is reached, because the clocks are fast or the parameters never recover. The rest of the
+        // time counts as one tick.
         self.alpha_due = self.after(now, self.rules.alpha_time);
         self.time_due = self.after(now, self.rules.time_reset);
     }
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!((point.rate_bps(), point.time_due), (LINE as f64, u64::MAX));
     }
 
-    /// A driver may write any of the parameters.
+    /// Whatever parameters a driver writes, a packet and the clocks take finite time and the rate stays in its limits.
     #[test]
     fn no_parameters_make_a_packet_or_the_clocks_take_for_ever() {
         let fast = Reaction {
@@ -437,8 +437,8 @@ mod tests {
         assert_eq!((told.dce_tcp_g(), told.initial_alpha_value()), (1020, 1023));
     }
 
-    /// Values as mlxconfig printed them, by the names behind `RPG_` and `DCE_TCP_`
-    /// (`github.com/ironcore-dev/dpservice`, issue 26).
+    /// A port's default parameters are those that mlxconfig printed for a real ConnectX-5, under the names without
+    /// `RPG_` and `DCE_TCP_` (`github.com/ironcore-dev/dpservice`, issue 26).
     #[test]
     fn a_ports_default_parameters_are_those_of_a_real_connectx_5() {
         let told = Reaction::default().reported();
@@ -476,12 +476,13 @@ mod tests {
         }
     }
 
-    /// α changes each microsecond; the clock that raises the rate runs independently.
+    /// The rate recovers even if it is read rarely. α changes each microsecond, and the clock that raises the rate runs
+    /// independently of that.
     #[test]
     fn a_cards_parameters_restore_the_rate_even_if_it_is_rarely_read() {
         let mut point = cut(Reaction::default());
         assert_eq!(gbps(&point), 20.0);
-        // 300 us: half of the way, and 5 Mb/s more.
+        // After 300 us the rate has risen by half of the way to the target, and the target by 5 Mb/s.
         point.catch_up(301 * US);
         assert_eq!(gbps(&point), 30.0);
         point.catch_up(1_000_000 * US);

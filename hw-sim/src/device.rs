@@ -1,4 +1,4 @@
-//! The simulator's handles: [`Sim`] for tests and [`SimFunction`] for the driver.
+//! Handles of the simulator: [`Sim`] for tests and [`SimFunction`] for the driver.
 
 use crate::alarm::{Alarm, Watch};
 use crate::card::seat::Seat;
@@ -28,12 +28,12 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Configuration of a world.
+/// Configuration of a simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Keep the event log; without it, long runs need no memory for it.
+    /// Whether the event log is kept. Long runs can save its memory.
     pub event_log: bool,
 }
 
@@ -60,7 +60,7 @@ impl SimConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkId(pub(crate) usize);
 
-/// A world of simulated functions. Clones share it.
+/// A simulator of cards and functions. Clones refer to the same simulator.
 #[derive(Clone)]
 pub struct Sim {
     seed: u64,
@@ -68,7 +68,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// Returns an empty world at time 0, driven inline.
+    /// Returns an empty simulator at time 0, driven inline.
     pub fn new(config: SimConfig) -> Self {
         Self {
             seed: config.seed,
@@ -81,7 +81,7 @@ impl Sim {
         self.seed
     }
 
-    /// Adds a function, as after power-on: the physical one of a card of its own.
+    /// Adds a function, as after power-on. It is the physical function of a new card.
     ///
     /// # Errors
     /// There is no memory for its BAR.
@@ -90,14 +90,14 @@ impl Sim {
         Ok(card.physical)
     }
 
-    /// Adds a card, as after power-on. With virtual functions its physical one is named `NAME/pf`, and they are named
-    /// `NAME/vf0` and so on.
+    /// Adds a card, as after power-on. If it has virtual functions, its physical function is named `NAME/pf` and the
+    /// virtual functions `NAME/vf0` and so on.
     ///
     /// # Errors
     /// There is no memory for a BAR.
     ///
     /// # Panics
-    /// Virtual functions are requested, and the profile describes none (`Profile::virtual_functions`).
+    /// Virtual functions are requested, but the profile describes none (`Profile::virtual_functions`).
     pub fn try_add_card(&self, config: &CardConfig) -> Result<SimCard, MemoryError> {
         let mut physical = config.physical.clone();
         if config.virtual_functions > 0 {
@@ -105,13 +105,13 @@ impl Sim {
         }
         let virtual_functions: Vec<Profile> = (0..config.virtual_functions)
             .map(|index| {
-                // PANIC: said above.
+                // PANIC: documented above.
                 let function = config.physical.virtual_function(index);
                 function.expect("known virtual functions")
             })
             .collect();
-        // The BAR memory is of this process: the drivers are in it, or reach it by messages. It is allocated for all
-        // functions before any is added.
+        // The BAR memory belongs to this process: drivers are in this process, or access the BAR by messages. It is
+        // allocated for all functions before any function is added.
         let bar = |profile: &Profile| SharedMemory::of_this_process(profile.bar_bytes);
         let of_physical = bar(&physical)?;
         let of_virtual: Vec<SharedMemory> = virtual_functions
@@ -182,9 +182,9 @@ impl Sim {
         LinkId(world.connect(a.index, b.index, faults))
     }
 
-    /// Connects a function's port to the outside of this world: frames it sends wait for [`Sim::take_frames`], frames
-    /// for it come by [`Sim::deliver`]. The carrier stays unchanged. Of the faults only those of the outward
-    /// direction apply, `a_to_b`.
+    /// Connects a function's port to the outside of the simulator. Frames that the function sends wait for
+    /// [`Sim::take_frames`]; frames for it are passed to [`Sim::deliver`]. The carrier does not change. Only the faults
+    /// of the outward direction, `a_to_b`, apply.
     pub fn connect_outside(&self, function: &SimFunction, faults: LinkFaults) -> LinkId {
         let mut world = lock(&self.world);
         let function = function.index;
@@ -192,16 +192,16 @@ impl Sim {
         LinkId(world.connect_outside(function, faults))
     }
 
-    /// Takes the frames that have left this world through a function's port since the last call. That makes room for
-    /// more frames, which may follow at once.
+    /// Takes the frames that a function's port has sent out of the simulator since the last call. This frees queue
+    /// space, so that more frames may follow at once.
     pub fn take_frames(&self, function: &SimFunction) -> VecDeque<Vec<u8>> {
         let mut frames = VecDeque::new();
         self.exchange_frames(function, &mut frames);
         frames
     }
 
-    /// Like [`Sim::take_frames`]; the buffers of `frames` are reused for other frames, and `frames` then holds those
-    /// that have left.
+    /// Like [`Sim::take_frames`], but reuses the buffers of `frames` for other frames. Afterwards `frames` holds the
+    /// frames that were sent out.
     pub fn exchange_frames(&self, function: &SimFunction, frames: &mut VecDeque<Vec<u8>>) {
         let mut world = lock_to_go_on(&self.world);
         let function = function.index;
@@ -222,19 +222,19 @@ impl Sim {
         world.set_faults(link, faults);
     }
 
-    /// Ends the faults of every link.
+    /// Removes the faults of every link.
     pub fn heal(&self) {
         let mut world = lock(&self.world);
         world.input(|| Record::Heal);
         world.heal();
     }
 
-    /// Returns the world's clock.
+    /// Returns the simulator's clock.
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SimClock::new(Arc::clone(&self.world)))
     }
 
-    /// Sets who moves the world.
+    /// Sets who drives the simulator.
     pub fn set_drive(&self, drive: Drive) {
         let mut world = lock(&self.world);
         world.input(|| Record::Stepped(drive == Drive::Stepped));
@@ -242,15 +242,15 @@ impl Sim {
         world.driven();
     }
 
-    /// Posts register writes of this world's drivers: as on a bus, a function sees a write only after the driver has
-    /// gone on. Host memory may then be newer than the write, and that is no driver bug.
+    /// Posts register writes of the drivers, as a bus does: a function sees a write only after the driver has
+    /// continued. Host memory may then be newer than the write, and that is not reported as a driver bug.
     pub fn set_posted_writes(&self, posted: bool) {
         let mut world = lock(&self.world);
         world.input(|| Record::Posted(posted));
         world.env.posted_writes = posted;
     }
 
-    /// Runs one event, moving time to it if nothing is due now. Returns false if nothing will ever be due.
+    /// Runs one event. If no event is due now, first advances time to the next event. Returns false if there is none.
     pub fn step(&self) -> bool {
         let mut world = lock(&self.world);
         world.input(|| Record::Stepping);
@@ -265,14 +265,14 @@ impl Sim {
         true
     }
 
-    /// Runs everything that is due now; time stays.
+    /// Runs everything that is due now, without advancing time.
     pub fn run_until_idle(&self) {
         let mut world = lock_to_go_on(&self.world);
         world.input(|| Record::Idle);
         world.run_until_idle();
     }
 
-    /// Moves time forward by `duration`, running everything that falls due on the way.
+    /// Advances time by `duration`, and runs everything that becomes due meanwhile.
     pub fn advance(&self, duration: Duration) {
         let mut world = lock_to_go_on(&self.world);
         let deadline = world.env.now.saturating_add(nanoseconds(duration));
@@ -280,14 +280,14 @@ impl Sim {
         while world.wait_step(deadline) {}
     }
 
-    /// Returns the time of the next event, for a caller that lets the world's time follow another clock; `None` if
-    /// nothing waits. It is in the past or now if [`Sim::advance`] already has something to do.
+    /// Returns the time of the next event, for a caller that makes the simulator's time follow another clock; `None` if
+    /// there is none. The time is in the past or now if [`Sim::advance`] already has something to do.
     pub fn next_due(&self) -> Option<Instant> {
         lock_to_go_on(&self.world).next_due().map(Instant)
     }
 
-    /// Returns the time until something is due, at most `limit`. Anything that becomes due before that rings the
-    /// alarm, once. It is for a caller that lets the world's time follow the machine's and sleeps meanwhile.
+    /// Returns the time until the next event, at most `limit`. If an event becomes due before that, the alarm rings
+    /// once. This is for a caller that makes the simulator's time follow the machine's, and sleeps meanwhile.
     pub fn watch(&self, alarm: &Arc<Alarm>, limit: Duration) -> Duration {
         let mut world = lock_to_go_on(&self.world);
         let now = world.env.now;
@@ -311,8 +311,8 @@ impl Sim {
         self.tap(Tap::new(Capture::new(writer)?))
     }
 
-    /// Like [`Sim::pcap`], but writes out each frame at once: for a live viewer, or a process that may end at any
-    /// moment. `now` is the present moment in the file's time, whose origin is the caller's choice.
+    /// Like [`Sim::pcap`], but flushes each frame at once, for a live viewer or a process that may end at any moment.
+    /// `now` is the present time in the file's time scale, whose origin the caller chooses.
     ///
     /// # Errors
     /// The writer refused the header.
@@ -330,7 +330,7 @@ impl Sim {
         self.tap(tap)
     }
 
-    /// Returns whether frames are captured. The capture ends when the writer refuses a frame.
+    /// Returns whether frames are captured. The capture ends when the writer fails for a frame.
     #[must_use]
     pub fn is_captured(&self) -> bool {
         lock(&self.world).is_tapped()
@@ -342,10 +342,10 @@ impl Sim {
         world.tap(tap)
     }
 
-    /// Records all inputs of this world, which must be empty; `about` is a description for people.
+    /// Records all inputs of the simulator, which must be empty. `about` is a description for the reader.
     ///
     /// # Errors
-    /// [`RecordError`]: there are functions already, or the writer refused.
+    /// [`RecordError`]: there are functions already, or the writer failed.
     pub fn record(
         &self,
         writer: impl Write + Send + 'static,
@@ -366,8 +366,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Writes out what the recording has buffered. Returns false if there is none, or it has ended early, which was
-    /// logged.
+    /// Flushes the buffer of the recording. Returns false if there is no recording, or if the recording has ended
+    /// early, which was logged.
     pub fn flush_record(&self) -> bool {
         let mut world = lock(&self.world);
         let World { tape, env, .. } = &mut *world;
@@ -375,17 +375,17 @@ impl Sim {
             .is_some_and(|tape| recorder::lock(tape).flush(&mut env.log))
     }
 
-    /// Starts gathering lines of the log for [`Sim::take_news`].
+    /// Starts collecting lines of the log for [`Sim::take_news`].
     pub(crate) fn gather_news(&self) {
         lock(&self.world).env.log.gather_news();
     }
 
-    /// Takes the lines of the log since the last call.
+    /// Takes the lines that were added to the log since the last call.
     pub(crate) fn take_news(&self) -> String {
         lock(&self.world).env.log.take_news()
     }
 
-    /// Runs one event due by `until`. Returns whether there may be more until then.
+    /// Runs one event that is due by `until`. Returns whether there may be more such events.
     pub(crate) fn wait_step(&self, until: u64) -> bool {
         lock_to_go_on(&self.world).wait_step(until)
     }
@@ -396,32 +396,32 @@ impl Sim {
         world.nics.iter().map(|nic| nic.iommu.len()).sum()
     }
 
-    /// Returns the number of items that wait or are on their way.
+    /// Returns the number of items in queues or in flight.
     pub(crate) fn under_way(&self) -> usize {
         lock(&self.world).under_way()
     }
 
-    /// Returns the bytes of all frames.
+    /// Returns the number of bytes of all frames in the simulator.
     pub(crate) fn frame_bytes(&self) -> usize {
         lock(&self.world).frame_bytes()
     }
 
-    /// Writes out what the capture has buffered.
+    /// Flushes the buffer of the capture.
     ///
     /// # Errors
-    /// The writer refused.
+    /// The writer failed.
     pub fn flush_pcap(&self) -> Result<(), CaptureError> {
         lock(&self.world).flush_tap()
     }
 
-    /// Returns a function's report.
+    /// Returns the report about a function.
     pub fn report(&self, function: &SimFunction) -> FunctionReport {
         let world = lock(&self.world);
         world.nics[function.index].report(&world.env)
     }
 
-    /// Makes every frame from now on carry an ICRC, which is checked. This happens by itself from the moment when
-    /// frames leave this world or are brought in, are captured, overheard, or damaged.
+    /// Makes every frame from now on carry an ICRC that is checked. This happens automatically as soon as frames leave
+    /// or enter the simulator, or are captured, kept for [`Sim::overheard`], or damaged.
     pub fn seal_frames(&self) {
         let mut world = lock(&self.world);
         world.input(|| Record::Seal);
@@ -449,12 +449,12 @@ impl Sim {
         Some(slot.qp.as_ref()?.query())
     }
 
-    /// Delivers a frame to a function's port, as if over a link, from outside of this world.
+    /// Delivers a frame from outside of the simulator to a function's port, as if over a link.
     pub fn deliver(&self, function: &SimFunction, frame: &[u8]) {
         self.deliver_in_place(function, &mut frame.to_vec());
     }
 
-    /// Like [`Sim::deliver`], but takes the frame's buffer; another one, with arbitrary contents, replaces it.
+    /// Like [`Sim::deliver`], but takes the frame's buffer and replaces it by another one with arbitrary contents.
     pub fn deliver_in_place(&self, function: &SimFunction, frame: &mut Vec<u8>) {
         let mut world = lock_to_go_on(&self.world);
         world.input(|| Record::Frame {
@@ -468,7 +468,7 @@ impl Sim {
     /// Injects a fault into a function.
     ///
     /// # Panics
-    /// [`Later`](Fault::Later) holds a fault that waits for no command.
+    /// [`Later`](Fault::Later) contains a fault that does not wait for a command.
     pub fn inject(&self, function: &SimFunction, fault: &Fault) {
         let mut world = lock(&self.world);
         world.input(|| Record::inject(function.index, fault));
@@ -477,15 +477,15 @@ impl Sim {
         world.driven();
     }
 
-    /// Takes the matches of a function's commands with faults since the last call.
+    /// Takes the number of a function's commands since the last call, by opcode and by the fault that they met.
     pub fn take_meetings(&self, function: &SimFunction) -> Meetings {
         lock(&self.world).nics[function.index]
             .faults
             .take_meetings()
     }
 
-    /// Drops the faults of a function that wait for a command, a page, an interrupt, a doorbell or a completion, and
-    /// those that repeat. Queue pairs that were stuck go on.
+    /// Removes the faults of a function that wait for a command, a page, an interrupt, a doorbell or a completion, and
+    /// those that repeat. Queue pairs that were stuck continue.
     pub fn mend(&self, function: &SimFunction) {
         let mut world = lock(&self.world);
         let function = function.index;
@@ -503,12 +503,12 @@ pub struct SimCard {
 }
 
 impl SimCard {
-    /// Returns its physical function.
+    /// Returns the card's physical function.
     pub fn physical(&self) -> Arc<SimFunction> {
         Arc::clone(&self.physical)
     }
 
-    /// Returns the number of its virtual functions.
+    /// Returns the number of the card's virtual functions.
     pub fn virtual_functions(&self) -> usize {
         self.virtual_functions.len()
     }
@@ -518,8 +518,8 @@ impl SimCard {
         self.virtual_functions.get(index).map(Arc::clone)
     }
 
-    /// Applies the settings of `ip link set … vf INDEX` to a virtual function; for a card whose physical function's
-    /// driver does not. Returns false if there is no such function.
+    /// Applies the settings of `ip link set … vf INDEX` to a virtual function, for a card whose physical function's
+    /// driver does not do it. Returns false if there is no such function.
     pub fn set_vf(&self, index: usize, settings: VfSettings) -> bool {
         let Some(function) = self.virtual_functions.get(index) else {
             return false;
@@ -552,14 +552,14 @@ pub struct SimFunction {
 }
 
 impl SimFunction {
-    /// Runs a call that is not recorded, but lets the world run to idle.
+    /// Runs a call that is not recorded, and lets the simulator run to idle.
     fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R) -> R {
         let mut world = lock(&self.world);
         world.looked_at();
         self.call(world, call)
     }
 
-    /// Runs a call that is recorded.
+    /// Runs a call that is recorded, and lets the simulator run to idle.
     fn recorded_call<R>(
         &self,
         record: impl FnOnce(usize) -> Record,
@@ -592,7 +592,7 @@ impl SimFunction {
         });
     }
 
-    /// Sets the port's priorities and congestion control for its host.
+    /// Sets the port's priorities and congestion control in place of its host.
     pub(crate) fn set_qos(&self, qos: PortQos) {
         let checked = qos.check();
         assert!(checked.is_ok(), "settings of a port: {checked:?}");
@@ -605,7 +605,7 @@ impl SimFunction {
         });
     }
 
-    /// Maps memory, which is watched if the world is recorded.
+    /// Maps memory. If the simulator is recorded, the device's accesses to the memory are recorded too.
     fn map(&self, iova: u64, bytes: usize, writable: bool, memory: Mapped) -> Result<(), String> {
         let function = self.index;
         let mut world = lock(&self.world);
@@ -640,9 +640,9 @@ impl SimFunction {
 
 /// Memory that a driver maps.
 enum Mapped {
-    /// Memory of this process, from an offset on.
+    /// Memory of this process, starting at an offset.
     Here(SharedMemory, usize),
-    /// Memory of another process, reached by messages.
+    /// Memory of another process, accessed by messages.
     Asked(Arc<dyn MessageMemory>),
 }
 

@@ -1,16 +1,18 @@
-//! Device memory (MEMIC): a window at the end of the BAR, and what is taken of it.
+//! Device memory (MEMIC): a window at the end of the BAR, and the pieces of it that are allocated.
 //!
-//! The processor writes and reads it as it does any BAR; keys of access mode MEMIC reach it for queue pairs. Software
-//! names a range of the window, and the device takes a place in it: Linux gives ranges of whole pages of its own, so
-//! that what two programs have never shares one (drivers/infiniband/hw/mlx5/dm.c).
+//! The processor writes and reads device memory like the rest of the BAR. Queue pairs access it through keys of access
+//! mode MEMIC. Software names a range of the window, and the device allocates a piece in this range. Linux names ranges
+//! of whole pages that no other program uses, so that the pieces of two programs are never in one page
+//! (drivers/infiniband/hw/mlx5/dm.c).
 //!
-//! The device has a copy of each piece. The processor reads the BAR. A store of the processor changes the BAR at once,
-//! and the copy when it is reported, in the order of all register writes; the device writes both. So a recording has
-//! each store before the packets that carry its bytes.
+//! The device has a copy of each piece. The processor reads the BAR. A store of the processor changes the BAR at once.
+//! It changes the copy when the store is reported, in the order of all register writes. The device writes to both. So
+//! a recording has each store before the packets that carry its bytes.
 //!
-//! Inferred, since no public text says it: a piece holds zeros when it is taken; DEALLOC_MEMIC is refused while keys
-//! reach the piece; `max_memic_size` limits all pieces together; a key that leaves its piece is a BAD_RESOURCE. Stores
-//! while firmware boots and loses writes of registers are not modelled: they stay in the BAR until it listens.
+//! Inferred, since no public text says it: a piece holds zeros when it is allocated; DEALLOC_MEMIC is refused while
+//! keys refer to the piece; `max_memic_size` limits the sum of all pieces; a key that exceeds its piece is a
+//! BAD_RESOURCE. While firmware boots, register writes are lost. Stores at that time are not simulated: they stay in
+//! the BAR.
 
 use crate::objects::TableError;
 use crate::profile::Profile;
@@ -18,18 +20,18 @@ use mlx_prm::{CmdHcaCap, DeviceMemCap};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of the window (`MEMIC_SIZE_LIMIT` of mlxconfig on a ConnectX-5), and of what may be taken at once and in all
-/// (`max_dm_size` of ibv_devinfo).
+/// Bytes of the window (`MEMIC_SIZE_LIMIT` of mlxconfig on a ConnectX-5), and the maximum number of bytes that may be
+/// allocated, at once and in total (`max_dm_size` of ibv_devinfo).
 const WINDOW_BYTES: u32 = 256 << 10;
 pub const MOST: u32 = 128 << 10;
-/// What is taken is a multiple of so many bytes, and begins at one (Linux `MLX5_MEMIC_BASE_SIZE`).
+/// Log2 of the unit of size and address of a piece, in bytes (Linux `MLX5_MEMIC_BASE_SIZE`).
 pub const LOG_UNIT: u32 = 6;
-/// Largest alignment, in units: a page. Chosen.
+/// Log2 of the largest alignment, in units. It is one page; the value was chosen freely.
 pub const LOG_MOST_ALIGNMENT: u32 = 6;
-/// The BAR of a function with such memory has as much again for all else, at least.
+/// Minimum size of the BAR of a function with device memory: the window, and as much again for everything else.
 const LEAST_BAR_BYTES: usize = 2 * WINDOW_BYTES as usize;
 
-/// The window, in bytes from the beginning of the BAR; empty if there is none.
+/// Returns the window as offsets in the BAR, in bytes. The range is empty if there is no window.
 pub fn window(profile: &Profile, general: &CmdHcaCap) -> Range<u64> {
     let end = profile.bar_bytes as u64;
     if general.device_memory() && profile.bar_bytes >= LEAST_BAR_BYTES {
@@ -39,7 +41,7 @@ pub fn window(profile: &Profile, general: &CmdHcaCap) -> Range<u64> {
     }
 }
 
-/// The capability page.
+/// Returns the capability page.
 pub fn page(window: &Range<u64>) -> DeviceMemCap {
     let mut page = DeviceMemCap::new();
     if !window.is_empty() {
@@ -53,21 +55,21 @@ pub fn page(window: &Range<u64>) -> DeviceMemCap {
     page
 }
 
-/// A piece that is taken.
+/// An allocated piece.
 #[derive(Clone, Debug)]
 struct Taken {
     contents: Vec<u8>,
-    /// Keys that reach it.
+    /// Number of keys that refer to the piece.
     keys: u32,
 }
 
 impl Taken {
     fn bytes(&self) -> u32 {
-        // CAST: MOST at most.
+        // CAST: a piece has at most MOST bytes.
         u32::try_from(self.contents.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns where these bytes lie in `contents`; `None` unless the piece has all of them.
+    /// Returns the range of these bytes in `contents`; `None` unless the piece contains all of them.
     fn range(&self, first: u64, bytes: u64) -> Option<Range<usize>> {
         let first = usize::try_from(first).ok()?;
         let end = first.checked_add(usize::try_from(bytes).ok()?)?;
@@ -75,32 +77,32 @@ impl Taken {
     }
 }
 
-/// What is taken, by where it begins.
+/// The allocated pieces, by offset in the BAR.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceMemory {
     taken: BTreeMap<u64, Taken>,
 }
 
 impl DeviceMemory {
-    /// What the pieces are called.
+    /// Name of the object kind in reports.
     pub const KIND: &'static str = "device memory";
 
-    /// How many pieces are taken.
+    /// Returns the number of allocated pieces.
     pub fn len(&self) -> usize {
         self.taken.len()
     }
 
-    /// Bytes that are taken.
+    /// Returns the number of allocated bytes.
     pub fn bytes(&self) -> u32 {
         self.taken.values().map(Taken::bytes).sum()
     }
 
-    /// All of it is free.
+    /// Frees all pieces.
     pub fn clear(&mut self) {
         self.taken.clear();
     }
 
-    /// Takes the first free place of a range, at a multiple of `alignment`. It holds zeros.
+    /// Allocates a piece in the first free part of a range, at a multiple of `alignment`. The piece holds zeros.
     pub fn take(&mut self, range: Range<u64>, bytes: u32, alignment: u64) -> Option<u64> {
         let mut at = range.start.next_multiple_of(alignment);
         for (&start, taken) in &self.taken {
@@ -117,10 +119,10 @@ impl DeviceMemory {
         Some(at)
     }
 
-    /// Gives a piece back.
+    /// Frees a piece.
     ///
     /// # Errors
-    /// There is none that begins there and has so many bytes, or keys reach it.
+    /// There is no piece with this offset and size, or keys refer to it.
     pub fn give_back(&mut self, at: u64, bytes: u32) -> Result<(), TableError> {
         match self.taken.get(&at) {
             Some(taken) if taken.bytes() != bytes => Err(TableError::Unknown),
@@ -133,7 +135,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Reads bytes of a piece. Returns false if no piece has all of them.
+    /// Reads bytes of a piece. Returns false if no piece contains all of them.
     pub fn read(&self, at: u64, out: &mut [u8]) -> bool {
         let piece = self.taken.range(..=at).next_back();
         let found = piece.and_then(|(&start, taken)| {
@@ -143,7 +145,7 @@ impl DeviceMemory {
         found.map(|bytes| out.copy_from_slice(bytes)).is_some()
     }
 
-    /// Writes bytes of a piece. Returns false, and writes none of them, if no piece has all of them.
+    /// Writes bytes of a piece. Returns false and writes nothing if no piece contains all of them.
     pub fn write(&mut self, at: u64, data: &[u8]) -> bool {
         let Some((taken, range)) = self.piece_of(at, data.len() as u64) else {
             return false;
@@ -152,20 +154,20 @@ impl DeviceMemory {
         true
     }
 
-    /// Returns the piece that has all of these bytes, and their places in it.
+    /// Returns the piece that contains all of these bytes, and their range in the piece.
     fn piece_of(&mut self, at: u64, bytes: u64) -> Option<(&mut Taken, Range<usize>)> {
         let (&start, taken) = self.taken.range_mut(..=at).next_back()?;
         let range = taken.range(at - start, bytes)?;
         Some((taken, range))
     }
 
-    /// A key reaches the piece that has all of these bytes. False: there is none.
+    /// Counts a key that refers to the piece with all of these bytes. Returns false if there is no such piece.
     pub fn hold(&mut self, at: u64, bytes: u64) -> bool {
         let piece = self.piece_of(at, bytes);
         piece.map(|(taken, _)| taken.keys += 1).is_some()
     }
 
-    /// A key that reached it is gone.
+    /// Uncounts a destroyed key that referred to the piece with this byte.
     pub fn release(&mut self, at: u64) {
         if let Some((_, taken)) = self.taken.range_mut(..=at).next_back() {
             taken.keys = taken.keys.saturating_sub(1);

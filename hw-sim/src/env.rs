@@ -1,5 +1,5 @@
-//! The part of the world that functions use: time, randomness, the log, cards, and the queues of everything that can
-//! happen.
+//! The part of the simulator that functions use: time, random numbers, the log, cards, and the queues of all pending
+//! events.
 
 use crate::card::{Card, CardEvent};
 use crate::event_log::EventLog;
@@ -11,21 +11,21 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-/// Number of spare buffers kept, of long frames and of short ones.
+/// Maximum number of spare buffers kept, for long frames and for short frames each.
 const SPARE: usize = 64;
-/// Longest short frame in bytes: an acknowledgement, and a little more.
+/// Maximum length of a short frame in bytes: that of an acknowledgement, with some reserve.
 const SHORT: usize = 256;
 
 /// A queued register write.
 #[derive(Clone, Copy, Debug)]
 pub enum Doorbell {
-    /// Command doorbell: bit n = slot n.
+    /// Command doorbell. Bit n stands for slot n.
     Command(u32),
     /// A write to a UAR page.
     Uar {
         /// Offset in BAR 0.
         offset: u64,
-        /// The bytes, from the front.
+        /// The bytes written, starting with the first.
         value: [u8; 8],
         /// Number of bytes.
         length: usize,
@@ -37,49 +37,49 @@ pub enum Doorbell {
 pub enum Timer {
     /// The firmware has booted.
     Booted,
-    /// The command in this slot is to be executed.
+    /// The execution time of the command in this slot.
     Command(u8),
-    /// The link of the function's card may have trained.
+    /// The end of link training of the function's card, if training was not restarted meanwhile.
     Trained,
-    /// The link of the function's card goes down, and trains again.
+    /// The link of the function's card goes down and trains again.
     Retrain,
 }
 
-/// The part of the world that functions work with.
+/// The part of the simulator that functions work with.
 pub struct Env {
-    /// Virtual time, nanoseconds.
+    /// Virtual time, in nanoseconds.
     pub now: u64,
     /// The seeded random stream.
     pub rng: ChaCha8Rng,
     /// The log.
     pub log: EventLog,
-    /// Register writes arrive after software has gone on: host memory may be newer than they are.
+    /// Whether register writes arrive only after software has continued. Host memory may then be newer than the write.
     pub posted_writes: bool,
-    /// The cards the functions sit on.
+    /// The cards of all functions.
     pub cards: Vec<Card>,
-    /// Manager of the subnet of InfiniBand ports.
+    /// Manager of the InfiniBand ports' subnet.
     pub subnet_manager: Manager,
-    /// Events of cards for functions, by function.
+    /// Pending events of cards, each with the index of its function.
     pub card_events: VecDeque<(usize, CardEvent)>,
-    /// Eventfds signalled so far.
+    /// Number of eventfd signals so far.
     pub signals: u64,
-    /// Threads of the program, waiting and running.
+    /// Threads of the program that wait and that run.
     pub threads: Threads,
-    /// Register writes.
+    /// Pending register writes.
     pub doorbells: VecDeque<(usize, Doorbell)>,
-    /// Frames leaving a function.
+    /// Frames that a function sends.
     pub(crate) frames: VecDeque<(usize, Frame)>,
-    /// Queue pairs and send queues with work.
+    /// Queue pairs and send queues that have work.
     pub runnable: VecDeque<(usize, u32)>,
     /// Timers of queue pairs: time, function, queue pair.
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
-    /// Bytes that queue pairs have sent.
+    /// Number of bytes that queue pairs have sent.
     pub sent_bytes: u64,
-    /// True if frames carry an ICRC that is checked.
+    /// Whether frames carry an ICRC that is checked.
     seals: bool,
-    /// True if frames on links still lack theirs.
+    /// Whether frames on links still lack their ICRC.
     links_wait: bool,
-    /// Spare buffers of delivered frames: short ones, long ones.
+    /// Spare buffers of delivered frames: of short frames, and of long frames.
     spare: [Vec<Vec<u8>>; 2],
     pub(crate) arrivals: VecDeque<(usize, Vec<u8>, Origin)>,
     pub(crate) timers: BTreeMap<(u64, u64), (usize, Timer)>,
@@ -87,7 +87,7 @@ pub struct Env {
 }
 
 impl Env {
-    /// Returns an empty part at time 0.
+    /// Returns the empty state at time 0.
     pub fn new(seed: u64, log: bool) -> Self {
         Self {
             now: 0,
@@ -124,13 +124,13 @@ impl Env {
         self.sequence += 1;
     }
 
-    /// Returns whether frames carry an ICRC that is checked. While frames stay between functions of this world,
-    /// unobserved, the ICRC would only cost time.
+    /// Returns whether frames carry an ICRC that is checked. While frames stay between functions of the simulator,
+    /// unobserved, computing the ICRC would be useless.
     pub(crate) const fn seals(&self) -> bool {
         self.seals
     }
 
-    /// Seals frames from now on: they may be observed, brought in from outside, or damaged.
+    /// Adds an ICRC to all frames from now on, because they may be observed, come from outside, or be damaged.
     pub(crate) fn seal(&mut self) {
         if self.seals {
             return;
@@ -141,13 +141,13 @@ impl Env {
         arrivals.for_each(|(_, frame, _)| seal(frame));
     }
 
-    /// Returns true once, if frames on links are to be sealed.
+    /// Returns whether the frames on links must get their ICRC now. Returns true only once.
     pub(crate) fn seal_links(&mut self) -> bool {
         std::mem::take(&mut self.links_wait)
     }
 
-    /// Returns a buffer of `bytes` bytes with arbitrary contents. It held a frame of about that length before, so
-    /// that hardly any of it is zeroed here.
+    /// Returns a buffer of `bytes` bytes with arbitrary contents. The buffer held a frame of similar length before, so
+    /// that few bytes need to be zeroed.
     pub(crate) fn buffer(&mut self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.spare[usize::from(bytes > SHORT)]
             .pop()
@@ -169,7 +169,8 @@ impl Env {
         self.arrivals.push_back((function, frame, Origin::Itself));
     }
 
-    /// Loops a copy of a send queue's frame back to its own function.
+    /// Loops a copy of a send queue's frame back to the function that sent it. `domain` is the queue's transport
+    /// domain.
     pub(crate) fn loop_back_within(&mut self, function: usize, frame: Vec<u8>, domain: u32) {
         let arrivals = &mut self.arrivals;
         arrivals.push_back((function, frame, Origin::Domain(domain)));
@@ -180,18 +181,18 @@ impl Env {
         self.arrivals.push_back((function, frame, Origin::Another));
     }
 
-    /// Removes a reset function from all queues.
+    /// Removes all entries of a reset function from all queues.
     pub fn forget(&mut self, function: usize) {
         self.doorbells.retain(|&(of, _)| of != function);
         self.card_events.retain(|&(of, _)| of != function);
-        // A link trains independently of its functions.
+        // A link trains independently of the card's functions.
         self.timers.retain(|_, &mut (of, timer)| {
             of != function || matches!(timer, Timer::Trained | Timer::Retrain)
         });
         self.forget_queues(function);
     }
 
-    /// Removes a function's data path from all queues.
+    /// Removes the data path entries of a function from all queues.
     pub fn forget_queues(&mut self, function: usize) {
         self.frames.retain(|&(of, _)| of != function);
         self.arrivals.retain(|&(of, ..)| of != function);
@@ -200,14 +201,14 @@ impl Env {
     }
 }
 
-/// Source of a frame that arrives inside a function.
+/// Source of a frame that arrives at a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The function itself.
     Itself,
-    /// A send queue of the function, of this transport domain.
+    /// A send queue of the function, with this transport domain.
     Domain(u32),
-    /// Another function, or a sender outside of this world.
+    /// Another function, or a sender outside of the simulator.
     Another,
 }
 

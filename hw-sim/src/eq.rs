@@ -1,12 +1,12 @@
 //! Event queues, from the device's side.
 //!
-//! The device writes 64-byte entries at `producer & (n - 1)`, owner bit = parity of its lap (0 on the first), byte
-//! 0x3f last. Software reports its consumer counter by doorbell, with or without arming. Arming governs only the
-//! interrupt: an armed queue with an entry beyond the consumer counter raises its vector once and is fired; an
-//! unarmed queue raises none.
+//! The device writes 64-byte entries to slot `producer & (n - 1)`, with the owner bit equal to the parity of the lap (0
+//! on the first), and byte 0x3f last. Software reports its consumer counter by doorbell, with or without arming.
+//! Arming controls only the interrupt. An armed queue with an entry beyond the consumer counter raises its vector once
+//! and is then no longer armed. A queue that is not armed raises no interrupt.
 //!
-//! The queue is full when the producer is a whole ring ahead of the last consumer counter reported. With `oi` set the
-//! device overwrites; without, the entry is lost, and the caller decides on the consequence.
+//! The queue is full when the producer is a whole ring ahead of the last reported consumer counter. If `oi` is set, the
+//! device then overwrites entries. Otherwise the new entry is lost, and the caller decides on the consequence.
 
 use crate::buffer::QueueBuffer;
 use crate::iommu::{Iommu, Who};
@@ -14,22 +14,22 @@ use mlx_prm::EventType;
 
 /// Bytes of an entry.
 pub const EQE_BYTES: usize = 64;
-/// Width of exchanged counters: 24 bits.
+/// Mask of the counters that software and device exchange, which have 24 bits.
 pub const COUNTER_MASK: u32 = 0x00ff_ffff;
 
-/// Arming state, as the queue contexts code it.
+/// Arming state, as coded in the queue contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// Will notify for solicited entries and errors only (CQ).
+    /// The queue will notify for solicited entries and errors only (CQ).
     Solicited,
-    /// Will notify.
+    /// The queue will notify for the next entry.
     Armed,
-    /// Has notified, or was never armed.
+    /// The queue has notified since it was armed, or was never armed.
     Fired,
 }
 
 impl Arm {
-    /// Value of the context's `st` field.
+    /// Returns the value of the context's `st` field.
     pub const fn code(self) -> u32 {
         match self {
             Self::Solicited => 0x6,
@@ -42,12 +42,12 @@ impl Arm {
 /// Result of posting an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// Written; true: raise the vector.
+    /// The entry was written.
     Written {
-        /// The queue was armed and is now fired.
+        /// Whether the vector must be raised: the queue was armed, and is not armed any more.
         interrupt: bool,
     },
-    /// The ring is full; the entry is lost.
+    /// The ring is full, and the entry is lost.
     Overrun,
     /// The ring cannot be written.
     Failed,
@@ -56,14 +56,14 @@ pub enum Posted {
 /// Result of an EQ doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// Counter taken; true: raise the vector.
+    /// The counter was accepted.
     Taken {
-        /// The queue was armed with entries outstanding and fired at once.
+        /// Whether the vector must be raised: the doorbell armed the queue while entries were outstanding.
         interrupt: bool,
     },
-    /// The counter claims entries that were never written.
+    /// The counter is beyond the entries that were written.
     Ahead {
-        /// Entries written so far.
+        /// Number of entries written so far.
         producer: u32,
     },
 }
@@ -71,34 +71,34 @@ pub enum Rung {
 /// Destination of an EQE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
-    /// The EQ of this number.
+    /// The EQ with this number.
     Number(u32),
-    /// The EQ that carries the type.
+    /// The EQ that carries this event type.
     Carrier(EventType),
 }
 
 /// An event queue.
 #[derive(Clone, Debug)]
 pub struct Eq {
-    /// Its number.
+    /// Number of the queue.
     pub number: u32,
-    /// log2 of the entries.
+    /// Log2 of the number of entries.
     pub log_size: u32,
-    /// UAR page of its doorbells.
+    /// UAR page of the queue's doorbells.
     pub uar: u32,
     /// MSI-X vector.
     pub vector: u16,
-    /// Overrun ignored.
+    /// Whether overruns are not detected (`oi`).
     pub ignore_overrun: bool,
-    /// Event types it carries, bit by type; 0 for completion queues' EQs.
+    /// Event types that the queue carries, one bit for each type; 0 in an EQ for completion queues.
     pub events: u64,
-    /// The ring.
+    /// Memory of the ring.
     pub buffer: QueueBuffer,
     /// `log_page_size` of the context.
     pub log_page_size: u32,
     /// `page_offset` of the context.
     pub page_offset: u32,
-    /// The ring could not be written (context status 0xa).
+    /// Whether a write to the ring has failed (context status 0xa).
     pub failed: bool,
     consumer: u32,
     producer: u32,
@@ -139,12 +139,12 @@ impl Eq {
         }
     }
 
-    /// Returns the last consumer counter reported, 24 bits.
+    /// Returns the last reported consumer counter, modulo 2^24.
     pub fn consumer(&self) -> u32 {
         self.consumer & COUNTER_MASK
     }
 
-    /// Returns the number of entries written, 24 bits.
+    /// Returns the number of entries written, modulo 2^24.
     pub fn producer(&self) -> u32 {
         self.producer & COUNTER_MASK
     }
@@ -154,7 +154,7 @@ impl Eq {
         self.arm
     }
 
-    /// Returns whether it carries asynchronous events.
+    /// Returns whether the queue carries asynchronous events.
     pub fn is_async(&self) -> bool {
         self.events != 0
     }
@@ -189,7 +189,7 @@ impl Eq {
         Posted::Written { interrupt }
     }
 
-    /// Handles a doorbell with this consumer counter.
+    /// Handles a doorbell with this consumer counter, which also arms the queue if `arm` is set.
     pub fn ring(&mut self, counter: u32, arm: bool) -> Rung {
         let advance = counter.wrapping_sub(self.consumer) & COUNTER_MASK;
         if advance > self.outstanding() && !self.ignore_overrun {

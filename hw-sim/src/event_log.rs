@@ -1,22 +1,22 @@
 //! The event log: events in order, as lines of text.
 //!
-//! Two runs with the same seed and the same driver give the same bytes. The log therefore contains no addresses: the
-//! location of host memory differs from run to run. It contains everything that decides the further course: register
-//! writes, commands and their answers, completions, interrupts, packets by header, faults.
+//! Two runs with the same seed and the same driver give the same bytes. So the log contains no addresses, because the
+//! location of host memory differs from run to run. The log contains everything that influences later events:
+//! register writes, commands and their answers, completions, interrupts, packets by header, faults.
 
 use std::fmt::{self, Write};
 
-/// An append-only log of lines.
+/// A log to which lines are appended.
 #[derive(Debug)]
 pub struct EventLog {
     text: String,
     enabled: bool,
-    /// Lines not yet taken by [`EventLog::take_news`]; `None` if they are not gathered.
+    /// Lines not yet taken by [`EventLog::take_news`]; `None` if they are not collected.
     news: Option<String>,
 }
 
 impl EventLog {
-    /// Returns a log that keeps lines, or one that drops them.
+    /// Returns a log that keeps lines if `enabled` is set, and otherwise drops them.
     pub fn new(enabled: bool) -> Self {
         Self {
             text: String::new(),
@@ -25,7 +25,7 @@ impl EventLog {
         }
     }
 
-    /// Returns whether lines are kept; if not, formatting one is wasted work.
+    /// Returns whether lines are kept. If not, the caller need not format a line.
     pub fn enabled(&self) -> bool {
         self.enabled || self.news.is_some()
     }
@@ -46,7 +46,7 @@ impl EventLog {
         self.text.as_bytes()
     }
 
-    /// Starts gathering lines for [`EventLog::take_news`].
+    /// Starts collecting lines for [`EventLog::take_news`].
     pub fn gather_news(&mut self) {
         self.news.get_or_insert_default();
     }
@@ -56,7 +56,7 @@ impl EventLog {
         self.news.as_ref().is_some_and(|news| !news.is_empty())
     }
 
-    /// Takes the lines since the last call.
+    /// Takes the lines that were added since the last call.
     pub fn take_news(&mut self) -> String {
         self.news.as_mut().map(std::mem::take).unwrap_or_default()
     }

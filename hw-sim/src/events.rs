@@ -1,8 +1,9 @@
 //! Events: a function's notifications to its driver.
 //!
-//! An asynchronous event goes to the EQ whose mask has its type, a completion event to the EQ of its CQ. While a
-//! command executes, events collect and go out after its answer and its own completion event. An overrun of an EQ for
-//! asynchronous events, or an EQ that cannot be written, is fatal and reported in the health buffer.
+//! An asynchronous event is posted to the EQ whose mask contains its type, a completion event to the EQ of its CQ.
+//! While a command executes, events are queued; they are posted after the command's answer and its own completion
+//! event. An overrun of an EQ for asynchronous events, or an EQ that cannot be written, is fatal and reported in the
+//! health buffer.
 
 use crate::card::seat::Seat;
 use crate::card::{AdminState, CardEvent};
@@ -14,7 +15,7 @@ use mlx_prm::{Eqe, EventType, HealthSyndrome, PortChange};
 use zerocopy::IntoBytes;
 
 impl Env {
-    /// Sets the light on a card's fibre.
+    /// Sets whether a card's port receives light from its cable.
     pub fn set_light(&mut self, seat: Seat, light: bool) {
         self.card_mut(seat).uplink.light = light;
         self.settle(seat);
@@ -42,13 +43,14 @@ impl Nic {
         }
     }
 
-    /// Sets the physical port's administrative state for the driver.
+    /// Sets the physical port's administrative state on behalf of the driver.
     pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
         let before = env.is_up(self.seat);
         env.card_mut(self.seat).uplink.admin = admin;
         env.settle(self.seat);
         if before && env.is_up(self.seat) {
-            // A driver that sets a port up that is up already still waits for the event (register PAOS, `ase`).
+            // The port was up already. A driver that sets it up waits for the event nevertheless (register PAOS,
+            // `ase`).
             self.port_event(env, true);
         }
     }
@@ -61,7 +63,7 @@ impl Nic {
         self.port_changed(env, change);
     }
 
-    /// Requests pages, or offers some back, by event.
+    /// Sends an event that requests pages (positive) or offers pages back (negative).
     pub fn request_pages(&mut self, env: &mut Env, pages: i32) {
         if self.carrier_of(EventType::PAGE_REQUEST).is_none() {
             return;
@@ -72,7 +74,7 @@ impl Nic {
         self.event(env, EventType::PAGE_REQUEST, &mut eqe);
     }
 
-    /// Offers the pages of a virtual function that was reset to its manager.
+    /// Offers the pages of a virtual function that was reset to the manager.
     fn vf_reset(&mut self, env: &mut Env, vport: u16) {
         let held = self
             .pages_of
@@ -86,7 +88,8 @@ impl Nic {
         }
     }
 
-    /// Requests pages of a virtual function, or offers them back, by event (Linux `pagealloc.c` `req_pages_handler`).
+    /// Sends an event that requests pages of a virtual function (positive) or offers them back (negative) (Linux
+    /// `pagealloc.c` `req_pages_handler`).
     pub fn request_pages_of(&mut self, env: &mut Env, function: u16, pages: i32) {
         let verify = self.profile.pages.verify;
         let account = self.pages_of.entry(function).or_insert_with(|| {
@@ -122,12 +125,12 @@ impl Nic {
         }
     }
 
-    /// Posts an EQE to a given EQ at once, even while a command executes: the command's own completion event.
+    /// Posts an EQE to a given EQ at once, even while a command executes. Used for the command's own completion event.
     pub fn post_now(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
         self.post(env, Target::Number(eqn), &eqe_bytes(eqe));
     }
 
-    /// Posts an EQE to a given EQ.
+    /// Posts an EQE to a given EQ. While a command executes, the EQE is queued.
     pub fn eqe(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
         let bytes = eqe_bytes(eqe);
         match &mut self.after_command {
@@ -150,7 +153,8 @@ impl Nic {
         self.event(env, event, &mut eqe);
     }
 
-    /// Handles the failure of a CQ: the error event now, attached queue pairs to ERR when the caller has returned.
+    /// Handles the failure of a CQ. Posts the error event now; attached queue pairs move to ERR after the caller
+    /// returns.
     pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
         env.note(
             self.index,
@@ -196,12 +200,12 @@ impl Nic {
         }
     }
 
-    /// Holds events back until the command is answered.
+    /// Starts queueing events until the command is answered.
     pub fn begin_command(&mut self) {
         self.after_command.get_or_insert_default();
     }
 
-    /// Sends the events of an answered command.
+    /// Posts the events that were queued during the command, after its answer.
     pub fn end_command(&mut self, env: &mut Env) {
         for (target, eqe) in self.after_command.take().unwrap_or_default() {
             self.post(env, target, &eqe);

@@ -1,11 +1,11 @@
 //! Faults of the function itself, injected by a test.
 //!
 //! Faults of the wire belong to the link. These belong to the function: a command that is refused, answered late or
-//! not at all, firmware that dies in one of the ways the health buffer reports, a device that is gone.
+//! not at all, firmware that stops in one of the ways that the health buffer reports, a device that is removed.
 //!
 //! A command fault waits for its opcode and is consumed by it. Only such a fault can be planned for later
 //! ([`Fault::Later`]). Faults of pages, interrupts, doorbells, queue pairs and completions wait for those in the same
-//! way. All of these outlive a reset of the function, because a driver resets it before it does anything else; they
+//! way. All of these survive a reset of the function, because a driver resets it before it does anything else. They
 //! end when they are used up or by [`Sim::mend`](crate::Sim::mend). The others take effect at once.
 
 use serde::{Deserialize, Serialize};
@@ -15,81 +15,81 @@ use std::time::Duration;
 /// A fault of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
-    /// The next `count` commands with this opcode are answered with `status` and `syndrome` and do
-    /// nothing.
+    /// The next `count` commands with this opcode are answered with `status` and `syndrome`, and are not
+    /// executed.
     CommandFailure {
-        /// Opcode that is hit; `None`: any.
+        /// Opcode of the affected commands; `None`: any.
         opcode: Option<u16>,
         /// Output status byte.
         status: u8,
         /// Output syndrome.
         syndrome: u32,
-        /// How many commands are hit.
+        /// Number of affected commands.
         count: u32,
     },
-    /// The next `count` commands with this opcode are not delivered: this delivery status, nothing
-    /// executed.
+    /// The next `count` commands with this opcode are not delivered: they get this delivery status and are
+    /// not executed.
     CommandDelivery {
-        /// Opcode that is hit; `None`: any.
+        /// Opcode of the affected commands; `None`: any.
         opcode: Option<u16>,
         /// Delivery status.
         status: u8,
-        /// How many commands are hit.
+        /// Number of affected commands.
         count: u32,
     },
-    /// The next `count` commands with this opcode are never answered; their slots stay with the
-    /// device.
+    /// The next `count` commands with this opcode are never answered. The device keeps owning their
+    /// slots.
     CommandSilence {
-        /// Opcode that is hit; `None`: any.
+        /// Opcode of the affected commands; `None`: any.
         opcode: Option<u16>,
-        /// How many commands are hit.
+        /// Number of affected commands.
         count: u32,
     },
-    /// The next `count` commands with this opcode take that much longer.
+    /// The next `count` commands with this opcode take `delay` longer.
     CommandDelay {
-        /// Opcode that is hit; `None`: any.
+        /// Opcode of the affected commands; `None`: any.
         opcode: Option<u16>,
         /// Additional time.
         delay: Duration,
-        /// How many commands are hit.
+        /// Number of affected commands.
         count: u32,
     },
-    /// The next command that creates an object is held until this many more pages have been given.
+    /// The next command that creates an object waits until the driver has given this many more pages.
     PageStarvation {
-        /// Pages the firmware asks for.
+        /// Number of pages that the firmware requests.
         pages: u32,
     },
-    /// The firmware needs pages for new objects: one in `every` commands that create an object waits until pages are
-    /// given. Permanent.
+    /// The firmware needs pages for new objects: one in `every` commands that create an object waits until the driver
+    /// gives pages. The fault is permanent.
     Growth {
-        /// Commands from one wait to the next.
+        /// Number of commands from one wait to the next.
         every: u32,
-        /// Pages asked for each time.
+        /// Number of pages requested each time.
         pages: u32,
     },
-    /// The firmware asks for pages (positive) or gives some back (negative), by event.
+    /// The firmware requests pages (positive) or returns pages (negative), by event.
     PageRequest {
-        /// How many.
+        /// Number of pages.
         pages: i32,
     },
     /// The firmware reports a fatal health syndrome and stops serving commands.
     HealthSyndrome(u8),
-    /// The firmware stops running: its health counter stands still and no command is answered; traffic goes on.
+    /// The firmware stops running: its health counter stops and no command is answered. Traffic continues.
     HealthCounterStops,
-    /// The health counter stands still for this time, as that of busy firmware may (Linux `poll_health` reports the
-    /// fourth equal reading, two seconds apart, and continues).
+    /// The health counter stops for this time, as that of busy firmware may (Linux `poll_health` reports the fourth
+    /// equal reading, two seconds apart, and continues).
     HealthCounterStalls(Duration),
-    /// Every read of the BAR gives ones and every write is lost, as if the link to the slot were
+    /// Every read of the BAR returns ones and every write is lost, as if the PCIe link to the slot were
     /// down.
     BarAllOnes,
-    /// The function is pulled out: BAR and configuration space read ones, no DMA, no interrupts, no
-    /// packets.
+    /// The function is removed: BAR and configuration space read ones, and there is no DMA, no interrupt and no
+    /// packet.
     SurpriseRemoval,
-    /// The bus reports an uncorrectable error of the function to the system, which tells the driver.
+    /// The bus reports an uncorrectable error of the function to the system, which notifies the driver.
     BusError,
     /// The system asks the driver to release the function.
     WantedBack,
-    /// This number of interrupts is not delivered.
+    /// The next interrupts, as many as this number, are not delivered.
     LostInterrupts(u32),
     /// Every vector is raised once, without a reason.
     StrayInterrupts,
@@ -97,31 +97,32 @@ pub enum Fault {
     LinkDown,
     /// The port of the function's card gets its carrier back.
     LinkUp,
-    /// Doorbells of send queues are lost after the next so many, over resets and until [`mend`](crate::Sim::mend).
+    /// Doorbells of send queues are lost after the next `spared`. Resets do not end that, only
+    /// [`mend`](crate::Sim::mend) does.
     LostDoorbells {
-        /// Doorbells that still arrive.
+        /// Number of doorbells that still arrive.
         spared: u32,
     },
-    /// Queue pairs read doorbell records, and fetch and send nothing, from the doorbell after the next so many on, over
-    /// resets and until [`mend`](crate::Sim::mend).
+    /// After the next `spared` doorbells, queue pairs read doorbell records but fetch and send nothing. Resets do not
+    /// end that, only [`mend`](crate::Sim::mend) does.
     StuckQueues {
-        /// Doorbells that still take effect.
+        /// Number of doorbells that still take effect.
         spared: u32,
     },
-    /// Entries of completion queues are not written after the next so many, nor their events, over resets and until
-    /// [`mend`](crate::Sim::mend).
+    /// After the next `spared` entries, no entries of completion queues are written and no completion events are sent.
+    /// Resets do not end that, only [`mend`](crate::Sim::mend) does.
     LostCompletions {
-        /// Entries that are still written.
+        /// Number of entries that are still written.
         spared: u32,
     },
-    /// This command fault, after a number of commands that it would have met.
-    // A recording stores fault and number separately, so that a record nests no other. A skipped variant has to be the
-    // last: those behind it would be read with other numbers than written.
+    /// A command fault that is preceded by a number of spared commands, which it would otherwise have affected.
+    // A recording stores fault and number separately, so that a record contains no nested fault. A skipped variant must
+    // be the last, because variants after it would be read with other numbers than they were written with.
     #[serde(skip)]
     Later {
         /// Number of commands that are spared.
         commands: u32,
-        /// The fault: one of the first four above, which wait for a command.
+        /// The fault. It must be one of the first four above, which wait for a command.
         fault: Box<Fault>,
     },
 }
@@ -129,25 +130,25 @@ pub enum Fault {
 /// Effect of a command fault on its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandFault {
-    /// Answer with this status and syndrome.
+    /// The command is answered with this status and syndrome.
     Fail {
         /// Output status byte.
         status: u8,
         /// Output syndrome.
         syndrome: u32,
     },
-    /// Answer with this delivery status.
+    /// The command is answered with this delivery status.
     Deliver(u8),
-    /// Never answer.
+    /// The command is never answered.
     Silence,
-    /// Answer this many nanoseconds later.
+    /// The command is answered this many nanoseconds later.
     Delay(u64),
 }
 
-/// Fault that a command met.
+/// Kind of fault that affected a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Meeting {
-    /// Nothing.
+    /// No fault.
     Nothing,
     /// [`Fault::CommandFailure`].
     Refused,
@@ -173,7 +174,7 @@ impl From<Option<CommandFault>> for Meeting {
     }
 }
 
-/// Number of commands by opcode and fault.
+/// Number of commands, by opcode and by the fault that affected them.
 pub type Meetings = BTreeMap<(u16, Meeting), u64>;
 
 #[derive(Clone, Debug)]
@@ -181,7 +182,7 @@ struct Planned {
     opcode: Option<u16>,
     fault: CommandFault,
     left: u32,
-    /// Number of commands still to be spared.
+    /// Number of commands that are still spared.
     spared: u32,
 }
 
@@ -195,7 +196,7 @@ impl Planned {
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     planned: Vec<Planned>,
-    /// Pages to ask for when the next object is created.
+    /// Number of pages to request when the next object is created.
     starvation: Option<u32>,
     growth: Option<Growth>,
     lost_interrupts: u32,
@@ -206,12 +207,12 @@ pub struct FaultPlan {
     met: Meetings,
 }
 
-/// How many times something still happens; `None`: always.
+/// Number of times that an action still takes effect; `None`: always.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spared(Option<u32>);
 
 impl Spared {
-    /// Whether it happens no more; uses one up.
+    /// Returns whether the action is lost, and counts it.
     fn is_lost(&mut self) -> bool {
         let Some(left) = &mut self.0 else {
             return false;
@@ -230,7 +231,7 @@ struct Growth {
 }
 
 impl Fault {
-    /// Returns whether it is a command fault.
+    /// Returns whether the fault is a command fault.
     pub(crate) const fn waits_for_a_command(&self) -> bool {
         match self {
             Self::CommandFailure { .. }
@@ -260,10 +261,10 @@ impl Fault {
 }
 
 impl FaultPlan {
-    /// Adds a fault that waits; returns false if `fault` takes effect at once.
+    /// Adds a fault that waits. Returns false if `fault` takes effect at once.
     ///
     /// # Panics
-    /// A fault planned for [`Later`](Fault::Later) is no command fault, and would take effect at once.
+    /// [`Later`](Fault::Later) contains a fault that is no command fault and would take effect at once.
     pub fn add(&mut self, fault: &Fault) -> bool {
         let (opcode, fault, left) = match *fault {
             Fault::CommandFailure {
@@ -350,7 +351,7 @@ impl FaultPlan {
         true
     }
 
-    /// Returns the fault that meets a command, if any, and consumes it.
+    /// Returns the fault that affects a command, if any, and consumes it. Counts the command.
     pub fn meet(&mut self, opcode: u16) -> Option<CommandFault> {
         let fault = self.planned_for(opcode);
         *self.met.entry((opcode, fault.into())).or_default() += 1;
@@ -373,12 +374,12 @@ impl FaultPlan {
         Some(fault)
     }
 
-    /// Takes the counts of commands and faults since the last call.
+    /// Takes the numbers of commands by opcode and fault since the last call.
     pub fn take_meetings(&mut self) -> Meetings {
         std::mem::take(&mut self.met)
     }
 
-    /// Returns whether an interrupt is lost; consumes the fault.
+    /// Returns whether an interrupt is lost. Uses up one of the lost interrupts.
     pub fn loses_interrupt(&mut self) -> bool {
         let lost = self.lost_interrupts > 0;
         self.lost_interrupts = self.lost_interrupts.saturating_sub(1);
@@ -390,12 +391,12 @@ impl FaultPlan {
         self.doorbells.is_lost()
     }
 
-    /// Counts a doorbell that arrived. It may be the first for which nothing is fetched.
+    /// Counts a doorbell that arrived. From a certain doorbell on, queue pairs are stuck.
     pub fn doorbell_heard(&mut self) {
         self.stuck |= self.fetches.is_lost();
     }
 
-    /// True if queue pairs fetch and send nothing.
+    /// Returns whether queue pairs are stuck: they fetch and send nothing.
     pub const fn is_stuck(&self) -> bool {
         self.stuck
     }
@@ -405,7 +406,7 @@ impl FaultPlan {
         self.completions.is_lost()
     }
 
-    /// Returns the pages that a command which creates an object waits for, if any.
+    /// Returns the number of pages for which a command that creates an object waits, if it waits.
     pub fn wanted_pages(&mut self, opcode: u16) -> Option<u32> {
         let pages = self.planned_pages();
         if pages.is_some() {
@@ -427,7 +428,7 @@ impl FaultPlan {
         Some(growth.pages)
     }
 
-    /// Drops everything planned.
+    /// Removes all planned faults.
     pub fn clear(&mut self) {
         *self = Self {
             met: self.take_meetings(),
@@ -477,7 +478,7 @@ mod tests {
         assert_eq!(met, [false, false, false, true, false]);
     }
 
-    /// Planned for later, it would take effect at once.
+    /// A fault that waits for no command cannot be planned for later, because it would take effect at once.
     #[test]
     fn a_fault_that_waits_for_no_command_cannot_come_later() {
         let later = |fault| Fault::Later {

@@ -1,10 +1,10 @@
-//! The interface of a queue pair to the function it lives in.
+//! The interface of a queue pair to its function.
 //!
 //! A [`crate::qp::Qp`] owns no memory, no keys, no completion queues, no port and no clock. All of them belong to the
-//! function, and reach the queue pair as one `&mut dyn Host` argument of each call, through which the queue pair also
-//! changes them. So a queue pair can be tested alone, with a host made of vectors, and nothing in it can wait.
+//! function. The queue pair reads and changes them through the `&mut dyn Host` argument of each call. So a queue pair
+//! can be tested alone, with a host made of vectors, and no code in it can block.
 //!
-//! A host answers at once: when the method returns, the read or write has happened, the frame is queued on the port,
+//! A host acts at once: when the method returns, the read or write has happened, the frame is queued on the port,
 //! the CQE is in the ring. There are two kinds of errors: the IOMMU refused an address ([`DmaFault`]), or a key did
 //! not cover an access ([`KeyError`]).
 
@@ -15,27 +15,27 @@ use crate::wire::Outline;
 use mlx_prm::{Cqe64, DataSeg, EventType};
 use thiserror::Error;
 
-/// Services of the function for a queue pair.
+/// Services that the function provides to a queue pair.
 pub trait Host {
     /// Returns virtual time in nanoseconds.
     fn now(&self) -> u64;
 
-    /// Reads queue memory or a doorbell record: DMA addresses, no key.
+    /// Reads queue memory or a doorbell record at a DMA address, without a key.
     ///
     /// # Errors
     /// [`DmaFault`]: part of the range is not mapped, or the function is no bus master.
     fn dma_read(&mut self, iova: u64, out: &mut [u8]) -> Result<(), DmaFault>;
 
-    /// Writes queue memory or a doorbell record: DMA addresses, no key.
+    /// Writes queue memory or a doorbell record at a DMA address, without a key.
     ///
     /// # Errors
     /// [`DmaFault`], as for reading; or part of the range is mapped read-only.
     fn dma_write(&mut self, iova: u64, data: &[u8]) -> Result<(), DmaFault>;
 
-    /// Reads data through a key: checks existence, free state, variant, PD, QPN, range and access, then does the DMA.
+    /// Reads data through a key. Checks existence, free state, variant, PD, QPN, range and access, then does the DMA.
     ///
     /// # Errors
-    /// [`KeyError`]: the first check that fails, or the DMA behind it.
+    /// [`KeyError`]: the first check that fails, or the DMA that follows the checks.
     fn key_read(
         &mut self,
         key: u32,
@@ -56,7 +56,7 @@ pub trait Host {
         data: &[u8],
     ) -> Result<(), KeyError>;
 
-    /// Makes the checks of [`Host::key_read`] and [`Host::key_write`] for a whole range, without moving a byte.
+    /// Makes the checks of [`Host::key_read`] and [`Host::key_write`] for a whole range, without a DMA.
     ///
     /// # Errors
     /// [`KeyError`], as [`Host::key_read`], except for the DMA.
@@ -69,23 +69,23 @@ pub trait Host {
         write: bool,
     ) -> Result<(), KeyError>;
 
-    /// Writes a CQE. The completion queue handles owner bit, wrap, overrun and arming; the owner bit of `cqe.op_own`
-    /// is ignored. `solicited` satisfies an arm for solicited entries.
+    /// Writes a CQE. The completion queue handles owner bit, wrap, overrun and arming, and ignores the owner bit of
+    /// `cqe.op_own`. `solicited` satisfies an arm for solicited entries.
     fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool);
 
-    /// Writes a CQE of 128 bytes: `first` is the half before the 64-byte CQE.
+    /// Writes a CQE of 128 bytes. `first` is the half before the 64-byte CQE.
     fn complete_wide(&mut self, cqn: u32, first: [u8; 64], cqe: Cqe64, solicited: bool);
 
     /// Raises an asynchronous event that names this queue pair.
     fn qp_event(&mut self, event: EventType, qpn: u32);
 
-    /// Takes the next WQE of a shared receive queue, if there is one; sends the limit event.
+    /// Takes the next WQE of a shared receive queue, if there is one. Sends the limit event if the limit is reached.
     ///
     /// # Errors
-    /// [`DmaFault`]: its doorbell record or its next WQE cannot be read.
+    /// [`DmaFault`]: the queue's doorbell record or its next WQE cannot be read.
     fn srq_take(&mut self, srqn: u32) -> Result<Option<SrqWqe>, DmaFault>;
 
-    /// Returns the XRC SRQ of that number.
+    /// Returns the XRC SRQ with this number.
     fn xrc_srq(&self, srqn: u32) -> Option<XrcTarget> {
         let _ = srqn;
         None
@@ -96,12 +96,12 @@ pub trait Host {
         vec![0; bytes]
     }
 
-    /// Returns whether frames need their ICRC because it may be read.
+    /// Returns whether frames must carry their ICRC, because it may be read.
     fn seals(&self) -> bool {
         true
     }
 
-    /// Returns the bytes that all queue pairs have sent on this port so far.
+    /// Returns the number of bytes that all queue pairs have sent on this port so far.
     fn sent_bytes(&self) -> u64 {
         0
     }
@@ -109,16 +109,16 @@ pub trait Host {
     /// Sends a whole Ethernet frame (without FCS) on this function's port.
     fn transmit(&mut self, frame: Vec<u8>);
 
-    /// Sends a frame of which only the payload is written; the headers come from `outline`.
+    /// Sends a frame of which only the payload is filled in. The headers are written from `outline`.
     fn transmit_outlined(&mut self, outline: &Outline, mut frame: Vec<u8>) {
         outline.write(&mut frame, self.seals());
         self.transmit(frame);
     }
 
-    /// Returns the used entry of the port's GID table at `index`; on InfiniBand only its GID has a meaning.
+    /// Returns the entry of the port's GID table at `index`, if it is used. On InfiniBand only its GID has a meaning.
     fn gid(&self, index: u8) -> Option<GidEntry>;
 
-    /// Returns a number that changes whenever an answer of [`Host::gid`] or [`Host::lid`] may change; `None` if
+    /// Returns a number that changes whenever a result of [`Host::gid`] or [`Host::lid`] may change; `None` if
     /// changes are not counted.
     fn addresses(&self) -> Option<u64> {
         None
@@ -129,7 +129,7 @@ pub trait Host {
         None
     }
 
-    /// Returns the CQE version of the function: 1 has the user index where version 0 has the SRQ number.
+    /// Returns the CQE version of the function. Version 1 has the user index in the field of version 0's SRQ number.
     fn cqe_version(&self) -> u8;
 
     /// Increments a counter of a counter set (QPC `counter_set_id`; 0 is the default set).
@@ -137,27 +137,27 @@ pub trait Host {
         let _ = (set, what);
     }
 
-    /// Reports that the driver broke a rule of the PRM: logged, never fatal.
+    /// Reports that the driver violated a rule of the PRM. The report is logged and never fatal.
     fn driver_bug(&mut self, what: String);
 
-    /// Returns the next number of the world's seeded random stream.
+    /// Returns the next number of the simulator's seeded random stream.
     fn random(&mut self) -> u64;
 
-    /// Executes a UMR work request: changes the context of an existing key.
+    /// Executes a UMR work request, which changes the context of an existing key.
     ///
     /// # Errors
-    /// [`KeyError`]: this change of the key is not permitted; [`KeyError::Unsupported`] if there is no UMR.
+    /// [`KeyError`]: this change of the key is not permitted; [`KeyError::Unsupported`] if the function has no UMR.
     fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
         let _ = request;
         Err(KeyError::Unsupported)
     }
 
-    /// Returns the choices of this device among behaviours that differ between devices.
+    /// Returns this device's variants of the behaviours that differ between devices.
     fn habits(&self) -> Habits {
         Habits::default()
     }
 
-    /// Returns whether a WQE behind a UMR needs no fence (PRM, `umr_fence` 2).
+    /// Returns whether a WQE that follows a UMR needs no fence (PRM, `umr_fence` 2).
     fn umr_keeps_order(&self) -> bool {
         false
     }
@@ -172,7 +172,7 @@ pub trait Host {
     ///
     /// # Errors
     /// [`KeyError`]: the queue pair may not use the key, or a peer may not invalidate it; [`KeyError::Unsupported`]
-    /// if there is no UMR.
+    /// if the function has no UMR.
     fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {
         let _ = (key, scope);
         Err(KeyError::Unsupported)
@@ -189,28 +189,29 @@ pub trait Host {
         true
     }
 
-    /// Returns whether the answer of an atomic is written big-endian into the requester's memory (PRM, atomic
-    /// capabilities, `atomic_req_8B_endianness_mode` 0) instead of in the host's order.
+    /// Returns whether the device writes the result of an atomic big-endian into the requester's memory (PRM, atomic
+    /// capabilities, `atomic_req_8B_endianness_mode` 0) instead of in the host's byte order.
     fn atomic_reply_big_endian(&self) -> bool {
         false
     }
 }
 
-/// [`KeyScope::pd`] of the function's own UMR queue pair, which is in no protection domain and reaches keys of all.
+/// Value of [`KeyScope::pd`] for the function's own UMR queue pair, which belongs to no protection domain and may use
+/// keys of all protection domains.
 pub const ANY_PD: u32 = u32::MAX;
 
-/// User of a key, and kind of its access.
+/// User of a key, and kind of the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyScope {
     /// Protection domain of the queue pair, or [`ANY_PD`].
     pub pd: u32,
     /// Number of the queue pair.
     pub qpn: u32,
-    /// The peer named the key (rkey); otherwise a WQE of this function did (lkey).
+    /// Whether the peer named the key (rkey). Otherwise a WQE of this function named it (lkey).
     pub remote: bool,
-    /// The access is an atomic operation.
+    /// Whether the access is an atomic operation.
     pub atomic: bool,
-    /// The queue pair may use the reserved lkey (QPC `rlky`).
+    /// Whether the queue pair may use the reserved lkey (QPC `rlky`).
     pub rlky: bool,
 }
 
@@ -221,129 +222,130 @@ pub struct GidEntry {
     pub gid: [u8; 16],
     /// Source MAC address.
     pub mac: [u8; 6],
-    /// 0: RoCE v1, 2: RoCE v2.
+    /// RoCE version of the address: 0 is RoCE v1, 2 is RoCE v2.
     pub roce_version: u8,
-    /// 0: IPv4, 1: IPv6 (RoCE v2 only).
+    /// Network layer of the address: 0 is IPv4, 1 is IPv6 (RoCE v2 only).
     pub l3_type: u8,
-    /// 802.1Q VLAN the address lives in.
+    /// 802.1Q VLAN of the address, if any.
     pub vlan: Option<u16>,
 }
 
 /// A WQE taken from a shared receive queue.
 #[derive(Clone, Debug)]
 pub struct SrqWqe {
-    /// Its index, which the CQE will carry.
+    /// Index of the WQE, which the CQE carries.
     pub index: u16,
-    /// Protection domain of the queue. The keys of the list belong to it, whatever the domain of the queue pair that
-    /// takes the WQE.
+    /// Protection domain of the shared receive queue. The keys of the scatter list belong to this domain, even if the
+    /// queue pair that takes the WQE has another one.
     pub pd: u32,
-    /// Its scatter list, without terminator.
+    /// Scatter list of the WQE, without the terminator.
     pub scatter: Vec<DataSeg>,
-    /// Set if the queue is an XRC SRQ.
+    /// XRC fields for the completion, if the queue is an XRC SRQ.
     pub xrc: Option<XrcSource>,
 }
 
 /// Destination of the completion of an XRC SRQ's WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSource {
-    /// The queue.
+    /// Number of the XRC SRQ.
     pub number: u32,
-    /// Its completion queue.
+    /// Number of the completion queue of the XRC SRQ.
     pub cqn: u32,
-    /// Index in its CQEs of version 1.
+    /// User index that CQEs of version 1 carry for the XRC SRQ.
     pub user_index: u32,
 }
 
 /// An XRC SRQ as the target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcTarget {
-    /// Its XRC domain.
+    /// XRC domain of the SRQ.
     pub xrcd: u32,
-    /// Its protection domain, which the keys of the request belong to.
+    /// Protection domain of the SRQ, to which the keys of the request belong.
     pub pd: u32,
 }
 
 /// A parsed UMR work request (PRM "UMR WQE").
 #[derive(Clone, Copy, Debug)]
 pub struct UmrRequest<'a> {
-    /// The key that is changed, as in the control segment.
+    /// Key that the UMR changes, as the WQE's control segment names it.
     pub key: u32,
     /// Protection domain and number of the requesting queue pair.
     pub scope: KeyScope,
-    /// The queue pair may do fast registration (QPC `fre`).
+    /// True if the queue pair may do fast registration (QPC `fre`).
     pub fast: bool,
     /// UMR control segment.
     pub control: &'a [u8; 48],
     /// Memory key context segment.
     pub context: &'a [u8; 64],
-    /// Translation entries that follow, inline or gathered from memory.
+    /// Translation entries of the WQE, inline or gathered from memory.
     pub entries: &'a [u8],
 }
 
-/// Reason for which a key did not cover an access.
+/// Reason for which a key does not permit an access or a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// No key has this index.
     #[error("key {key:#010x}: no such key")]
     Missing {
-        /// The key as used.
+        /// The key that the access names.
         key: u32,
     },
     /// The key is in the free state.
     #[error("key {key:#010x}: free")]
     Free {
-        /// The key as used.
+        /// The key that the access names.
         key: u32,
     },
-    /// The low byte differs from the key's current variant.
+    /// The low byte of the named key differs from the key's current variant.
     #[error("key {key:#010x}: stale variant")]
     Variant {
-        /// The key as used.
+        /// The key that the access names.
         key: u32,
     },
     /// Key and queue pair belong to different protection domains.
     #[error("key {key:#010x}: protection domain of another queue pair")]
     ProtectionDomain {
-        /// The key as used.
+        /// The key that the access names.
         key: u32,
     },
     /// The key is bound to another queue pair.
     #[error("key {key:#010x}: bound to another queue pair")]
     QueuePair {
-        /// The key as used.
+        /// The key that the access names.
         key: u32,
     },
-    /// The access leaves the region.
+    /// The access exceeds the key's address range.
     #[error("key {key:#010x}: {bytes} bytes at {va:#x} leave the region")]
     Range {
-        /// The key as used.
+        /// The key that the access names.
         key: u32,
         /// First address of the access.
         va: u64,
-        /// Its length.
+        /// Length of the access in bytes.
         bytes: u64,
     },
     /// The key does not grant this kind of access.
     #[error("key {key:#010x}: access not granted")]
     Access {
-        /// The key as used.
+        /// The key that the access names.
         key: u32,
     },
-    /// A change of pages, entity size, domain, or of range or rights of pages, on a queue pair without `fre`.
+    /// A queue pair without `fre` tried to change the key's pages, entity size, domain, or the range or rights of
+    /// pages.
     #[error("key {key:#010x}: change of pages, range, rights or domain without fre")]
     FastRegistration {
-        /// The key as used.
+        /// The key that the request names.
         key: u32,
     },
-    /// The keys of the function and their tables would exceed its memory for them.
+    /// The function's keys and their tables would exceed the memory limit for keys.
     #[error("key {key:#010x}: no memory for {bytes} bytes more of table")]
     Memory {
-        /// The key as used.
+        /// The key that the request names.
         key: u32,
-        /// Bytes by which its table would grow.
+        /// Number of bytes by which the key's table would grow.
         bytes: usize,
     },
-    /// The reserved lkey on a queue pair that may not use it.
+    /// A queue pair without `rlky` used the reserved lkey.
     #[error("reserved lkey without rlky")]
     Reserved,
     /// The key covered the access, but the IOMMU refused it.

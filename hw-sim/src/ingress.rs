@@ -1,9 +1,10 @@
-//! Frames from the wire: the choice of their receiver.
+//! Frames from the wire, and how their receiver is chosen.
 //!
-//! A RoCE packet is for this function if its destination MAC is in the RoCE address table, or its destination LID is
-//! the port's. One that does not parse is dropped and counted by reason. Every other frame of an Ethernet port is
-//! steered ([`crate::eth`]), packets to unknown queue pairs included. Without flow tables it is dropped and counted,
-//! as by a NIC without a host stack. A multicast datagram goes to the members of its group ([`crate::mcg`]).
+//! A RoCE packet is for this function if its destination MAC is in the RoCE address table. An InfiniBand packet is for
+//! this function if its destination LID is the port's. Such a packet that does not parse is dropped and counted by
+//! reason. Every other frame of an Ethernet port goes to the flow tables ([`crate::eth`]); this includes packets to
+//! unknown queue pairs. Without flow tables such a frame is dropped and counted, as a NIC without a host stack does.
+//! A multicast datagram goes to the members of its group ([`crate::mcg`]).
 
 use crate::env::{Env, Origin};
 use crate::nic::Nic;
@@ -11,14 +12,14 @@ use crate::profile::PortType;
 use crate::wire::frame::is_roce;
 use crate::wire::{CNP, Ecn, Packet, WireError};
 
-/// QP number of the general services interface on the wire; its number in the device is another.
+/// QP number of the general services interface on the wire. The device uses another number internally.
 const GSI_QPN: u32 = 1;
-/// QP number of the subnet management interface on the wire; its number in the device is another.
+/// QP number of the subnet management interface on the wire. The device uses another number internally.
 const SMI_QPN: u32 = 0;
 
 impl Nic {
-    /// Handles a received frame. A RoCE packet goes to the queue pair it names; packets for QP 1 go to the queue pair
-    /// of that service type.
+    /// Handles a received frame. A RoCE packet goes to the queue pair that it names; a packet for QP 0 or QP 1 goes to
+    /// the queue pair of that service type.
     pub fn frame_received(&mut self, env: &mut Env, frame: &[u8], origin: Origin) {
         if !self.alive() {
             return;
@@ -66,7 +67,7 @@ impl Nic {
         }
     }
 
-    /// Returns whether a packet reaches a queue pair.
+    /// Returns whether the function is alive and has the queue pair that a packet is for.
     pub(crate) fn takes(&self, packet: &Packet<'_>) -> bool {
         let slot = self
             .destination(packet)
@@ -83,7 +84,7 @@ impl Nic {
         }
     }
 
-    /// Passes a packet for this function to its queue pair. Returns whether that exists.
+    /// Passes a packet for this function to its queue pair. Returns whether the queue pair exists.
     pub(crate) fn packet_received(&mut self, env: &mut Env, packet: &Packet<'_>) -> bool {
         let (bth, bytes) = (&packet.bth, packet.payload.len());
         env.note(
@@ -107,7 +108,7 @@ impl Nic {
     }
 }
 
-/// Returns the drop counter's name for a parse error.
+/// Returns the name of the drop counter for a parse error.
 const fn reason(error: WireError) -> &'static str {
     match error {
         WireError::Truncated(_) => "truncated",

@@ -1,21 +1,22 @@
 //! The initialization segment: the first pages of BAR 0, seen from the device.
 //!
-//! Registers live in BAR memory, big-endian, so that reads are plain memory. The device rewrites registers that
-//! change by themselves (timers, health counter, `initializing`) whenever virtual time moves, and restores those that
-//! software may not write. Only four registers take writes: the two halves of the command queue address, the command
-//! doorbell, and the `nic_interface` bits beside the address.
+//! Registers live in BAR memory, big-endian, so that a read is a plain memory access. When virtual time advances, the
+//! device rewrites the registers that change by themselves (timers, health counter, `initializing`). The device
+//! restores the registers that software may not write. Software may write only four registers: the two halves of the
+//! command queue address, the command doorbell, and the `nic_interface` bits beside the address.
 //!
-//! The word at 0x14 has two meanings. Written, it is the low address and `nic_interface`. Read, its low byte is the
-//! geometry of the queue (32 entries of 64 bytes, 0x56) whatever was written there, because drivers read it back to
-//! change `nic_interface` alone.
+//! The word at 0x14 has two meanings. On a write it is the low address and `nic_interface`. On a read its low byte is
+//! the geometry of the queue (32 entries of 64 bytes, 0x56), whatever software wrote to that byte. Drivers read the
+//! word back to change `nic_interface` alone.
 //!
-//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the segment and the window of device memory, and
-//! ignores everything from then on.
+//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the segment and the window of device memory with
+//! ones, and the segment ignores everything from then on.
 //!
-//! A device that was just reset also reads as ones for a while. Then the segment is there, but the firmware does not
-//! read it yet: revisions and geometry read zero, and writes are lost. `initializing` reads 1 in both phases. Linux
-//! waits for it to clear before it reads anything else ("wait for firmware to accept initialization segments
-//! configurations" in `mlx5_function_enable`, drivers/net/ethernet/mellanox/mlx5/core/main.c).
+//! A device that was just reset also reads as ones for a while. After that the segment is readable, but the firmware
+//! does not read it yet: revisions and geometry read zero, and writes are lost. `initializing` reads 1 in both phases.
+//! Linux waits until `initializing` is clear before it reads anything else ("wait for firmware to accept
+//! initialization segments configurations" in `mlx5_function_enable`,
+//! drivers/net/ethernet/mellanox/mlx5/core/main.c).
 
 use crate::device_memory;
 use crate::profile::Profile;
@@ -27,7 +28,7 @@ use std::ops::Range;
 pub const LOG_CMDQ_SIZE: u32 = 5;
 /// log2 of the bytes from one command queue entry to the next.
 pub const LOG_CMDQ_STRIDE: u32 = 6;
-/// Bytes of BAR 0 before the UAR pages.
+/// Number of bytes of BAR 0 before the UAR pages.
 pub const SEGMENT_BYTES: u64 = 0x4000;
 
 const FW_REV: usize = 0x000;
@@ -45,39 +46,39 @@ const INTERNAL_TIMER_L: usize = 0x1004;
 const CLEAR_INT: usize = 0x100c;
 const HEALTH_COUNTER: usize = 0x1010;
 
-/// `nic_interface`: full driver.
+/// `nic_interface` value: full driver.
 pub const NIC_FULL_DRIVER: u32 = 0;
-/// `nic_interface`: disabled.
+/// `nic_interface` value: disabled.
 pub const NIC_DISABLED: u32 = 1;
-/// `nic_interface`: software reset.
+/// `nic_interface` value: software reset.
 pub const NIC_SOFTWARE_RESET: u32 = 7;
 
 /// Effect of a write to the segment on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterEffect {
-    /// Nothing further.
+    /// The write has no effect beyond the register.
     None,
-    /// Bit n hands command slot n to the device.
+    /// The driver rang the command doorbell. Bit n passes command slot n to the device.
     CommandDoorbell(u32),
-    /// `nic_interface` was changed to this value.
+    /// The driver changed `nic_interface` to this value.
     NicInterface(u32),
-    /// The driver wrote where writes are not permitted.
+    /// The driver wrote to a register or in a phase that permits no write. The text says which.
     Bug(String),
 }
 
-/// Phases of a reset function's boot; each ends at this virtual time, in ns.
+/// Boot phases of a function after a reset. Each field is the virtual time in ns at which a phase ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
-    /// The BAR reads ones and ignores writes.
+    /// End of the phase in which the BAR reads as ones and ignores writes.
     pub silent_until: u64,
-    /// Writes to the segment are lost.
+    /// End of the phase in which writes to the segment are lost.
     pub deaf_until: u64,
-    /// The firmware boots.
+    /// End of the phase in which the firmware boots and `initializing` reads 1.
     pub boots_until: u64,
 }
 
 impl Boot {
-    /// Returns the ends of all phases.
+    /// Returns the virtual times in ns at which the phases end.
     pub fn moments(self) -> [u64; 3] {
         [self.silent_until, self.deaf_until, self.boots_until]
     }
@@ -96,18 +97,18 @@ impl Boot {
 /// Accessibility of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// None: the BAR reads ones.
+    /// The segment is not accessible: the BAR reads as ones.
     Silent,
-    /// Readable; writes are lost.
+    /// The segment is readable, but writes are lost.
     Deaf,
-    /// Readable and writable.
+    /// The segment is readable and writable.
     Listening,
 }
 
 /// The device's side of the initialization segment.
 pub struct InitSegment {
     bar: SharedMemory,
-    /// Device memory in the BAR.
+    /// Byte range of the device memory in the BAR.
     window: Range<u64>,
     cmdq_address: u64,
     queue_active: bool,
@@ -115,7 +116,7 @@ pub struct InitSegment {
     boot: Boot,
     phase: Phase,
     health_syndrome: u8,
-    /// Virtual time until which the health counter stands still, in ns.
+    /// Virtual time in ns until which the health counter does not advance.
     counter_stands_until: u64,
     dark: bool,
     khz: u32,
@@ -124,7 +125,7 @@ pub struct InitSegment {
 }
 
 impl InitSegment {
-    /// Returns the segment in front of `bar`; call [`InitSegment::reset`] before use.
+    /// Returns a segment at the beginning of `bar`. The caller must call [`InitSegment::reset`] before use.
     pub fn new(bar: SharedMemory, profile: &Profile) -> Self {
         Self {
             bar,
@@ -159,7 +160,8 @@ impl InitSegment {
     }
 
     /// Returns the number of bytes at the beginning of the BAR that a reset fills. The doorbell pages behind them are
-    /// megabytes, which opening a device should not touch; `fill_window` fills device memory at the end.
+    /// megabytes, and opening a device should not touch them. `fill_window` fills the device memory at the end of the
+    /// BAR.
     fn readable(&self) -> usize {
         const READ: usize = 1 << 16;
         self.bar.len().min(READ)
@@ -171,7 +173,7 @@ impl InitSegment {
         if phase == Phase::Silent {
             self.fill_with_ones();
         } else {
-            // A driver in another thread may read meanwhile: `initializing` stays set until the whole segment is
+            // A driver in another thread may read at the same time: `initializing` stays set until the whole segment is
             // written.
             self.bar.store_be32(INITIALIZING, 1 << 31);
             self.bar.fill(0, INITIALIZING, 0);
@@ -193,7 +195,7 @@ impl InitSegment {
         self.bar.fill(first, end - first, value);
     }
 
-    /// Returns whether firmware still boots.
+    /// Returns whether the firmware still boots.
     pub fn initializing(&self, now: u64) -> bool {
         self.boot.moments().into_iter().any(|moment| now < moment)
     }
@@ -213,17 +215,17 @@ impl InitSegment {
         self.health_syndrome
     }
 
-    /// Returns whether the device is gone.
+    /// Returns whether the device is gone from the bus.
     pub fn is_dark(&self) -> bool {
         self.dark
     }
 
-    /// Returns whether the device does not answer, be it gone or in reset.
+    /// Returns whether the BAR reads as ones, because the device is gone or in reset.
     pub fn is_silent(&self) -> bool {
         self.dark || self.phase == Phase::Silent
     }
 
-    /// Updates timers, health counter and the boot phase: virtual time has moved.
+    /// Updates the timers, the health counter and the boot phase to the virtual time `now`.
     pub fn tick(&mut self, now: u64) {
         if self.dark {
             return;
@@ -241,7 +243,7 @@ impl InitSegment {
         self.bar.store_be32(INTERNAL_TIMER_H, high);
         self.bar.store_be32(INTERNAL_TIMER_L, low);
         if now >= self.counter_stands_until {
-            // Once per 10 ms: recovery code reads it every 50 ms.
+            // The health counter advances once per 10 ms, because recovery code reads it every 50 ms.
             let [_, counter] = halves((now / 10_000_000) & 0x00ff_ffff);
             self.bar.store_be32(
                 HEALTH_COUNTER,
@@ -250,7 +252,7 @@ impl InitSegment {
         }
     }
 
-    /// Reports a fatal health syndrome; the first one stays.
+    /// Reports a fatal health syndrome. If a syndrome is already reported, this has no effect.
     pub fn set_health_syndrome(&mut self, syndrome: u8) {
         if self.dark || self.health_syndrome != 0 {
             return;
@@ -262,29 +264,29 @@ impl InitSegment {
             .store_be32(HEALTH_COUNTER, u32::from(syndrome) << 24 | counter);
     }
 
-    /// Returns whether the firmware no longer runs: its counter stands still for ever.
+    /// Returns whether the firmware no longer runs: the health counter never advances again.
     pub fn is_stuck(&self) -> bool {
         self.counter_stands_until == u64::MAX
     }
 
-    /// Stops the health counter until `until`.
+    /// Stops the health counter until the virtual time `until`, in ns.
     pub fn freeze_health_counter(&mut self, until: u64) {
         self.counter_stands_until = until;
     }
 
-    /// Marks the device as gone: everything reads as ones.
+    /// Marks the device as gone: every register reads as ones from now on.
     pub fn go_dark(&mut self) {
         self.dark = true;
         self.fill_with_ones();
     }
 
-    /// Confirms a state software asked for through `nic_interface`.
+    /// Confirms a state that software requested through `nic_interface`.
     pub fn set_nic_interface(&mut self, state: u32) {
         self.nic_interface = state & 7;
         self.restore();
     }
 
-    /// Handles a write of `bytes` at `offset` (below [`SEGMENT_BYTES`]), which are in BAR memory already.
+    /// Handles a write of `bytes` at `offset` (below [`SEGMENT_BYTES`]). The bytes are in BAR memory already.
     pub fn written(&mut self, offset: usize, bytes: &[u8]) -> RegisterEffect {
         if self.is_silent() {
             self.bar.fill(offset, bytes.len(), 0xff);
@@ -384,7 +386,7 @@ impl InitSegment {
     }
 }
 
-/// Returns the ticks of a clock of `khz` after `now` nanoseconds.
+/// Returns the number of ticks that a clock of `khz` makes in `now` nanoseconds.
 pub fn device_ticks(now: u64, khz: u32) -> u64 {
     let ticks = u128::from(now) * u128::from(khz) / 1_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)

@@ -1,14 +1,14 @@
 //! The IOMMU in front of the function, and the DMA engine behind it.
 //!
-//! Mappings are kept by start address; a lookup is a descent of a balanced tree, except for the few that were
-//! accessed last. An access may cross adjoining mappings. An access that leaves them, or that happens while the
-//! function is not a bus master, moves nothing and is a [`DmaFault`]. Every fault is recorded, with the part of the
-//! device that made the access, because hardware would have written it into the host's log. The consequence of a
-//! fault (a delivery status, a dead EQ, a QP in error) is up to the caller.
+//! Mappings are kept by start address. A lookup descends a balanced tree, except for the few mappings that were
+//! accessed last. An access may cross adjoining mappings. An access to an unmapped address, or while the function is
+//! not a bus master, transfers nothing and is a [`DmaFault`]. Every fault is recorded with the part of the device that
+//! made the access, because hardware would have written it into the host's log. The caller decides the consequence of
+//! a fault (a delivery status, a dead EQ, a QP in error).
 //!
 //! Memory of a driver in another process may be reachable only by messages to that process. Each access is then a
-//! request ([`MessageMemory`]) for which the function waits. A request that fails is a fault, too, of which a part
-//! may have moved.
+//! request ([`MessageMemory`]) for which the function waits. A request that fails is a fault, too; it may have
+//! transferred a part of the data.
 
 use driver::{MessageMemory, SharedMemory};
 use std::collections::BTreeMap;
@@ -18,37 +18,37 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The IOMMU refused an access, or no memory answers there.
+/// The IOMMU refused an access, or the memory behind the address did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("DMA {} of {bytes} bytes at {iova:#x} refused", if *.write { "write" } else { "read" })]
 pub struct DmaFault {
     /// First address of the access.
     pub iova: u64,
-    /// Its length.
+    /// Length of the access in bytes.
     pub bytes: usize,
-    /// True for a write.
+    /// True if the access was a write.
     pub write: bool,
 }
 
-/// Limit of faults recorded in detail; later ones are only counted.
+/// Maximum number of faults recorded in detail. Later faults are only counted.
 const MAX_RECORDED: usize = 256;
 
 /// Part of the device that makes an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The command interface: entries and mailboxes.
+    /// The command interface, for command entries and mailboxes.
     Command,
-    /// The firmware's own pages.
+    /// The firmware, for the pages that the driver gave it.
     FirmwarePage,
-    /// An event queue.
+    /// The event queue of this number.
     Eq(u32),
-    /// A completion queue.
+    /// The completion queue of this number.
     Cq(u32),
-    /// A queue pair: work queues, doorbell record.
+    /// The queue pair of this number, for its work queues and its doorbell record.
     Qp(u32),
-    /// A shared receive queue.
+    /// The shared receive queue of this number.
     Srq(u32),
-    /// Data, through this key.
+    /// A data access through this key.
     Key(u32),
 }
 
@@ -66,12 +66,12 @@ impl fmt::Display for Who {
     }
 }
 
-/// A refused access, its initiator and cause.
+/// A refused access, with its initiator and the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRecord {
-    /// The access.
+    /// The refused access.
     pub fault: DmaFault,
-    /// Part of the device that made it.
+    /// Part of the device that made the access.
     pub who: Who,
     /// Cause of the refusal.
     pub cause: FaultCause,
@@ -80,21 +80,21 @@ pub struct FaultRecord {
 /// Cause of a refused access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultCause {
-    /// The function was not a bus master, whatever was mapped.
+    /// The function was not a bus master, so mappings were not checked.
     NotBusMaster,
     /// No mapping permits the access.
     Unmapped,
-    /// The range was mapped, but the process that has the memory refused, is gone, or did not answer in time; or the
-    /// program that has it has unmapped or replaced it.
+    /// The range is mapped, but the owner of the memory did not do the access: the process refused it, has ended, or
+    /// did not answer in time, or the program has unmapped or replaced the memory.
     NotDone,
 }
 
-/// Memory of a mapping.
+/// Memory behind a mapping.
 #[derive(Clone, Debug)]
 enum Bytes {
-    /// Memory of this process, from an offset on.
+    /// Memory of this process, from this byte offset on.
     Here(SharedMemory, usize),
-    /// Memory of another process, reached by messages.
+    /// Memory of another process, which is accessed by messages.
     Asked(Arc<dyn MessageMemory>),
 }
 
@@ -102,11 +102,11 @@ enum Bytes {
 struct Mapping {
     length: u64,
     bytes: Bytes,
-    /// The device may write.
+    /// True if the device may write.
     writable: bool,
 }
 
-/// A run of bytes in one mapping.
+/// A contiguous range of bytes in one mapping.
 enum Piece<'a> {
     Here(&'a SharedMemory, usize),
     Asked(&'a dyn MessageMemory, u64),
@@ -120,7 +120,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Writes the bytes, the last one last, in one store.
+    /// Writes `data`. The last byte is written after all others, with one store.
     fn write(&self, data: &[u8]) -> io::Result<()> {
         match *self {
             Self::Here(memory, at) => store(memory, at, data),
@@ -129,19 +129,19 @@ impl Piece<'_> {
     }
 }
 
-/// Writes some bytes, the last one last, in one store.
+/// Writes `data` to `memory` at offset `at`. The last byte is written after all others, with one store.
 ///
 /// # Errors
-/// Memory of a program was unmapped or replaced.
+/// The program that owns the memory has unmapped or replaced it.
 pub(crate) fn store(memory: &SharedMemory, at: usize, data: &[u8]) -> io::Result<()> {
-    // PANIC: a piece has a byte.
+    // PANIC: every caller passes at least one byte.
     let (last, first) = data.split_last().expect("a byte");
     memory.try_write_bytes(at, first)?;
     std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
     memory.try_write_bytes(at + first.len(), std::slice::from_ref(last))
 }
 
-/// Checks that a range to be mapped lies in the memory and begins at a whole page.
+/// Checks that a range to be mapped lies in the memory and begins at a page boundary.
 pub(crate) fn fits(
     iova: u64,
     memory: &SharedMemory,
@@ -159,10 +159,10 @@ pub(crate) fn fits(
     Ok(())
 }
 
-/// Number of mappings that are found without a descent.
+/// Number of recently used mappings that are found without a descent of the tree.
 const RECENT: usize = 4;
 
-/// A mapping of this process's memory, as last looked up.
+/// A copy of a recently used mapping of this process's memory.
 #[derive(Clone, Debug)]
 struct Recent {
     start: u64,
@@ -190,7 +190,7 @@ impl Recent {
 #[derive(Debug, Default)]
 pub struct Iommu {
     mappings: BTreeMap<u64, Mapping>,
-    /// Mappings accessed last, and the index to replace next. Unmapping removes a mapping from them.
+    /// Mappings accessed last, and the index of the entry to replace next. Unmapping a mapping also removes it here.
     recent: [Option<Recent>; RECENT],
     oldest: usize,
     bus_master: bool,
@@ -199,7 +199,7 @@ pub struct Iommu {
 }
 
 impl Iommu {
-    /// Returns the addresses software may map: 39 bits without the window of x86 message interrupts.
+    /// Returns the IOVA ranges that software may map: 39 bits, without the window of x86 message interrupts.
     pub fn ranges() -> Vec<RangeInclusive<u64>> {
         vec![0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff]
     }
@@ -214,11 +214,11 @@ impl Iommu {
         self.bus_master
     }
 
-    /// Maps memory at an address; like VFIO, refuses overlaps and ranges that are not whole 4 KiB pages.
+    /// Maps memory at an address. Like VFIO, it refuses overlaps and ranges that are not whole 4 KiB pages.
     ///
     /// # Errors
-    /// In words: the range is empty, not in whole pages, longer than the memory, outside of the usable
-    /// [`Iommu::ranges`], or partly mapped already.
+    /// A text: the range is empty, not in whole pages, longer than the memory, outside of the usable [`Iommu::ranges`],
+    /// or partly mapped already.
     pub fn map(
         &mut self,
         iova: u64,
@@ -229,7 +229,7 @@ impl Iommu {
         self.insert_here(iova, memory, offset, bytes, true)
     }
 
-    /// Maps memory that the device may only read: a write there is a fault.
+    /// Maps memory that the device may only read. A write by the device is a fault.
     ///
     /// # Errors
     /// As [`Iommu::map`].
@@ -243,7 +243,7 @@ impl Iommu {
         self.insert_here(iova, memory, offset, bytes, false)
     }
 
-    /// Maps memory that is reached by messages.
+    /// Maps memory of another process, which the device accesses by messages.
     ///
     /// # Errors
     /// As [`Iommu::map`].
@@ -311,10 +311,10 @@ impl Iommu {
         Ok(())
     }
 
-    /// Unmaps every mapping inside the range; like VFIO type 1 v2, refuses to split one.
+    /// Unmaps every mapping inside the range. Like VFIO type 1 v2, it refuses to split a mapping.
     ///
     /// # Errors
-    /// In words: the range wraps, holds no mapping, or splits one. Nothing is unmapped then.
+    /// A text: the range wraps, holds no mapping, or would split a mapping. Nothing is unmapped then.
     pub fn unmap(&mut self, iova: u64, bytes: usize) -> Result<(), String> {
         let Some(end) = iova.checked_add(bytes as u64) else {
             return Err(format!("unmap {iova:#x}+{bytes:#x}: wraps"));
@@ -362,7 +362,7 @@ impl Iommu {
         self.mappings.is_empty()
     }
 
-    /// Returns whether the whole range is mapped and DMA is allowed; records nothing.
+    /// Returns whether the whole range is mapped and DMA is allowed. A negative answer is not recorded as a fault.
     pub fn reaches(&self, iova: u64, bytes: usize) -> bool {
         self.bus_master && self.covered(iova, bytes, false)
     }
@@ -370,8 +370,8 @@ impl Iommu {
     /// Reads host memory.
     ///
     /// # Errors
-    /// [`DmaFault`], which is recorded: part of the range is not mapped, or the function is no bus master; `out` is
-    /// then unchanged. Or a read by messages failed.
+    /// [`DmaFault`], which is recorded. If part of the range is not mapped or the function is no bus master, `out` is
+    /// unchanged. If the memory behind a mapping did not answer, a part of `out` may be written.
     pub fn read(&mut self, iova: u64, out: &mut [u8], who: Who) -> Result<(), DmaFault> {
         if let Some((memory, at)) = self.whole(iova, out.len(), false) {
             return match memory.try_read_bytes(at, out) {
@@ -391,12 +391,12 @@ impl Iommu {
         Ok(())
     }
 
-    /// Writes host memory, the last byte last. Programs poll the last byte of an RDMA Write and then rely on the
-    /// others, as a bus that writes in ascending order permits.
+    /// Writes host memory. The last byte is written after all others, because programs poll the last byte of an RDMA
+    /// Write and then rely on the other bytes. A bus that writes in ascending order permits this.
     ///
     /// # Errors
-    /// [`DmaFault`], which is recorded: as for [`Iommu::read`], or part of the range is mapped read-only; nothing is
-    /// written then.
+    /// [`DmaFault`], which is recorded, for the same causes as [`Iommu::read`], or because part of the range is mapped
+    /// read-only. Nothing is written then, unless the memory behind a mapping did not answer.
     pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
         if let Some((memory, at)) = self.whole(iova, data.len(), true) {
             return match store(memory, at, data) {
@@ -416,7 +416,7 @@ impl Iommu {
         Ok(())
     }
 
-    /// Writes one byte in one store, after everything written before it: the byte that hands an entry over.
+    /// Writes one byte in one store, after everything written before it. This byte passes the ownership of an entry.
     ///
     /// # Errors
     /// [`DmaFault`], as [`Iommu::write`].
@@ -426,18 +426,18 @@ impl Iommu {
         self.write(iova, &[value], who)
     }
 
-    /// Returns the faults so far, at most the first 256.
+    /// Returns the recorded faults, at most the first 256.
     pub fn faults(&self) -> &[FaultRecord] {
         &self.faults
     }
 
-    /// Returns the number of refused accesses.
+    /// Returns the number of refused accesses, recorded in detail or not.
     pub fn fault_count(&self) -> u64 {
         self.fault_count
     }
 
     fn check(&mut self, iova: u64, bytes: usize, write: bool, who: Who) -> Result<(), DmaFault> {
-        // A function that is no bus master is refused for that reason, whatever is mapped.
+        // If the function is no bus master, this is the cause, whatever is mapped.
         let cause = if !self.bus_master {
             FaultCause::NotBusMaster
         } else if self.covered(iova, bytes, write) {
@@ -451,7 +451,7 @@ impl Iommu {
         Err(fault)
     }
 
-    /// Records the fault of an access whose memory did not answer, or was lent and is gone.
+    /// Records the fault of an access to a mapped range whose memory did not answer or no longer exists.
     fn not_done(
         &mut self,
         iova: u64,
@@ -494,8 +494,8 @@ impl Iommu {
         }
     }
 
-    /// Returns the memory and offset of a permitted access inside one mapping, the usual case. `None` leaves the
-    /// access to the general path.
+    /// Returns the memory and offset of a permitted access that lies inside one mapping, which is the usual case.
+    /// Returns `None` if the caller must use the general path.
     fn whole(&mut self, iova: u64, bytes: usize, write: bool) -> Option<(&SharedMemory, usize)> {
         if !self.bus_master || bytes == 0 {
             return None;
@@ -511,7 +511,8 @@ impl Iommu {
         Some((&self.recent[number].as_ref()?.memory, place))
     }
 
-    /// Like [`Iommu::whole`], for a mapping that is not among the recent ones; adds it to them.
+    /// Does the work of [`Iommu::whole`] for a mapping that is not in the recent list, and adds the mapping to that
+    /// list. Returns the mapping's index in the list and the offset in the memory.
     fn descend(&mut self, iova: u64, bytes: usize, write: bool) -> Option<(usize, usize)> {
         let (&start, mapping) = self.mappings.range(..=iova).next_back()?;
         let Bytes::Here(memory, offset) = &mapping.bytes else {
@@ -531,9 +532,9 @@ impl Iommu {
         Some((number, place))
     }
 
-    /// Returns the memory behind a covered address, and the number of the `bytes` that lie in it.
+    /// Returns the memory behind a mapped address, and how many of the `bytes` lie in that mapping.
     fn piece(&self, iova: u64, bytes: usize) -> (Piece<'_>, usize) {
-        // PANIC: only called for addresses `check` has found covered.
+        // PANIC: callers pass only addresses that `check` has found mapped.
         let (&start, mapping) = self
             .mappings
             .range(..=iova)
@@ -587,7 +588,8 @@ mod tests {
         assert_eq!(back, [1, 2, 3, 4]);
     }
 
-    /// The last byte has no memory behind it, so storing it panics; the memory then shows the bytes stored before.
+    /// A write stores the last byte after all others. The test maps no memory behind the last byte, so the store of
+    /// that byte panics; the memory then holds all other bytes.
     #[test]
     fn the_last_byte_of_a_write_is_stored_after_all_others() {
         let (mut iommu, memory) = iommu();
@@ -661,7 +663,7 @@ mod tests {
         assert_eq!(causes, [FaultCause::NotBusMaster; 2]);
     }
 
-    /// Memory of another process, which fails after a number of accesses.
+    /// Memory of another process that answers a limited number of accesses and then fails.
     #[derive(Debug)]
     struct Elsewhere {
         first: u64,

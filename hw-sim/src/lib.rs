@@ -1,9 +1,9 @@
 //! A register-level simulator of a ConnectX (mlx5) PCI function.
 //!
-//! A [`Sim`] is a world of functions, links between their ports, and virtual time. Each function is a
-//! [`driver::Device`]: any driver written for the hardware reaches it through configuration space, BAR 0 and DMA. It
-//! follows the device's rules, without regard to the driver. An operation that hardware refuses is refused, with
-//! hardware's status; one that hardware is known to accept is accepted.
+//! A [`Sim`] holds functions, links between their ports, and virtual time. Each function is a [`driver::Device`]: any
+//! driver written for the hardware accesses it through configuration space, BAR 0 and DMA. A function follows the
+//! device's rules and makes no allowance for the driver. It refuses an operation that hardware refuses, with
+//! hardware's status, and accepts an operation that hardware is known to accept.
 //!
 //! ```text
 //!   configuration space   BAR 0 writes           DMA, interrupts
@@ -20,20 +20,20 @@
 //! | module | concern |
 //! |---|---|
 //! | `device` | handles: [`Sim`], [`SimFunction`], the clock |
-//! | `alarm` | waking a thread that lets a world's time follow the machine's |
+//! | `alarm` | waking a thread that advances virtual time with the machine's clock |
 //! | `world`, `env`, `event_log` | the step loop, its part that functions use, the deterministic log |
-//! | `nic`, `object_tables`, `events` | one function and what ties its parts together |
-//! | [`profile`], `fault`, `report` | its properties, its faults, its state for people |
+//! | `nic`, `object_tables`, `events` | one function, and the connections between its parts |
+//! | [`profile`], `fault`, `report` | a function's properties, its faults, its state as readable text |
 //! | `config_space`, `init_segment`, `uar` | registers |
 //! | `iommu`, `pages`, `buffer` | memory of the host |
 //! | [`cmd`] | the command interface and every command |
 //! | [`card`] | the physical port, virtual functions, and the e-switch between them |
-//! | `objects`, `eq`, `cq`, `mkey`, `umem`, `umr`, `srq`, `port` | what commands create and configure |
+//! | `objects`, `eq`, `cq`, `mkey`, `umem`, `umr`, `srq`, `port` | objects that commands create and configure |
 //! | `subnet` | InfiniBand: the managed state of a port, its agents, switches |
 //! | [`host`], `view`, [`qp`] | queue pairs and their interface to the function |
 //! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
-//! | [`record`] | the inputs of a world in a file, and their replay |
+//! | [`record`] | recording all inputs of a simulation in a file, and replaying them |
 //! | [`switch`], `network` | switches, and the ports of cards on them |
 //! | `congestion`, `dcqcn` | notification of marked packets, and the sender's reaction |
 //!

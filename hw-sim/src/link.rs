@@ -1,20 +1,20 @@
 //! A link between two ports, and its faults.
 //!
-//! A link is pure: frames and the current virtual time come in through [`Link::send`], frames come out of
-//! [`Link::pop_due`] once their time has come, and [`Link::next_due`] returns that time. In between lies one queue,
-//! ordered by delivery time and, among equal times, by order of sending. So a link without faults keeps its order,
-//! and a delay of zero delivers in the same instant.
+//! A link does no I/O and reads no clock. [`Link::send`] accepts a frame and the current virtual time,
+//! [`Link::pop_due`] returns a frame once its delivery time has come, and [`Link::next_due`] returns that time. The
+//! frames in flight are in one queue, ordered by delivery time and, among equal times, by order of sending. So a link
+//! without faults keeps the order of frames, and a delay of zero delivers in the same instant.
 //!
-//! Each direction has its own [`Faults`]. They apply to a frame in a fixed order: it is lost; or else it may be
-//! damaged, is delayed, may be held back so that later frames overtake it, and may be duplicated. Every decision is
-//! drawn from one ChaCha stream seeded at construction, and each frame draws the same number of times whatever the
-//! rates are: changing one rate does not shift the decisions about the others. A direction without random faults
-//! draws nothing.
+//! Each direction has its own [`Faults`]. They apply to a frame in a fixed order. First the frame may be lost. A frame
+//! that is not lost may be damaged, is delayed, may be held back so that later frames overtake it, and may be
+//! duplicated. Every decision is drawn from one ChaCha stream seeded at construction. Each frame draws the same number
+//! of times whatever the rates are, so changing one rate does not shift the decisions about the others. A direction
+//! without random faults draws nothing.
 //!
-//! [`Link::heal`] ends all faults from now on; frames in flight arrive as already decided.
+//! [`Link::heal`] ends all faults for frames sent from then on. Frames in flight arrive as already decided.
 //!
-//! Absent on purpose: bandwidth. Frames do not queue behind each other for a line rate; on a [switch](crate::switch),
-//! and in the ports of cards there, they do.
+//! Absent on purpose: bandwidth. Frames on a link do not queue behind each other for a line rate. They do on a
+//! [switch](crate::switch), and in the ports of cards connected to a switch.
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -22,20 +22,20 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// One in a million, the unit of fault rates.
+/// Number of parts in which fault rates count: a rate is a number of frames per million.
 const MILLION: u32 = 1_000_000;
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// The first port given to `connect`.
+    /// The first port passed to `connect`.
     A,
-    /// The second.
+    /// The second port passed to `connect`.
     B,
 }
 
 impl Port {
-    /// Returns the other end.
+    /// Returns the port at the other end of the link.
     pub const fn peer(self) -> Self {
         match self {
             Self::A => Self::B,
@@ -54,24 +54,24 @@ impl Port {
 /// Faults of one direction. Rates are per million frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
-    /// Frames that never arrive.
+    /// Rate of frames that never arrive.
     pub loss_ppm: u32,
-    /// Frames that arrive twice.
+    /// Rate of frames that arrive twice.
     pub duplicate_ppm: u32,
-    /// Frames held back by up to [`Faults::reorder_ns`] while later ones pass.
+    /// Rate of frames that are held back by up to [`Faults::reorder_ns`] while later frames pass.
     pub reorder_ppm: u32,
-    /// Frames that arrive with one bit flipped.
+    /// Rate of frames that arrive with one bit flipped.
     pub corrupt_ppm: u32,
-    /// Flight time of every frame, nanoseconds.
+    /// Flight time of every frame in nanoseconds.
     pub delay_ns: u64,
-    /// Additional flight time, drawn per frame from `0..=jitter_ns`; does not reorder.
+    /// Maximum additional flight time in nanoseconds, drawn per frame from `0..=jitter_ns`. Jitter does not reorder.
     pub jitter_ns: u64,
-    /// Longest time a reordered frame is held back, nanoseconds.
+    /// Maximum time in nanoseconds for which a reordered frame is held back.
     pub reorder_ns: u64,
 }
 
 impl Faults {
-    /// A perfect wire without delay.
+    /// No faults and no delay.
     pub const NONE: Self = Self {
         loss_ppm: 0,
         duplicate_ppm: 0,
@@ -82,15 +82,15 @@ impl Faults {
         reorder_ns: 0,
     };
 
-    /// Returns whether nothing is random.
+    /// Returns whether the direction has no random faults.
     const fn is_certain(&self) -> bool {
         (self.loss_ppm | self.duplicate_ppm | self.reorder_ppm | self.corrupt_ppm) == 0
             && self.jitter_ns == 0
     }
 
     fn draw(rng: &mut ChaCha8Rng) -> Self {
-        // Swarm: half of the faults are off in any one world, so that each is also tested without the others. A rate
-        // up to 10 % is far beyond any network and still lets work finish.
+        // In each simulation half of the faults are off, so that each fault is also tested without the others. A rate
+        // up to 10 % is far above any real network and still lets work finish.
         let rate = |rng: &mut ChaCha8Rng| {
             let rate = rng.random_range(1_000..=100_000);
             if rng.random_bool(0.5) { rate } else { 0 }
@@ -107,23 +107,23 @@ impl Faults {
     }
 }
 
-/// The faults of both directions.
+/// Faults of both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkFaults {
-    /// Frames from [`Port::A`] to [`Port::B`].
+    /// Faults of frames from [`Port::A`] to [`Port::B`].
     pub a_to_b: Faults,
-    /// Frames from [`Port::B`] to [`Port::A`].
+    /// Faults of frames from [`Port::B`] to [`Port::A`].
     pub b_to_a: Faults,
 }
 
 impl LinkFaults {
-    /// A perfect link without delay.
+    /// No faults and no delay, in both directions.
     pub const NONE: Self = Self {
         a_to_b: Faults::NONE,
         b_to_a: Faults::NONE,
     };
 
-    /// Returns these faults for both directions.
+    /// Returns link faults with `faults` in both directions.
     pub const fn both(faults: Faults) -> Self {
         Self {
             a_to_b: faults,
@@ -156,26 +156,26 @@ impl LinkFaults {
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Frames handed to [`Link::send`].
+    /// Number of frames passed to [`Link::send`].
     pub sent: u64,
-    /// Frames that came out of [`Link::pop_due`], duplicates included.
+    /// Number of frames that [`Link::pop_due`] returned, duplicates included.
     pub delivered: u64,
-    /// Frames lost.
+    /// Number of frames lost.
     pub lost: u64,
-    /// Frames sent twice.
+    /// Number of frames duplicated.
     pub duplicated: u64,
-    /// Frames held back.
+    /// Number of frames held back.
     pub reordered: u64,
-    /// Frames damaged.
+    /// Number of frames damaged.
     pub corrupted: u64,
 }
 
 /// A frame that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Port at which it arrives.
+    /// Port at which the frame arrives.
     pub to: Port,
-    /// Time at which it was due, in virtual nanoseconds.
+    /// Virtual time in nanoseconds at which the frame was due.
     pub at: u64,
     /// The frame.
     pub frame: Vec<u8>,
@@ -203,7 +203,7 @@ impl PartialOrd for InFlight {
 }
 
 impl Ord for InFlight {
-    /// Reversed: `BinaryHeap` yields its greatest element, and we want the earliest.
+    /// Compares in reverse, because `BinaryHeap` yields its greatest element and we want the earliest frame.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.due, other.sequence).cmp(&(self.due, self.sequence))
     }
@@ -216,13 +216,14 @@ pub struct Link {
     rng: ChaCha8Rng,
     queue: BinaryHeap<InFlight>,
     sequence: u64,
-    /// Latest due time of an in-order frame, per direction: jitter never goes below it.
+    /// Latest due time of an in-order frame, per direction. A later frame is never due before it, so jitter cannot
+    /// reorder.
     horizon: [u64; 2],
     counters: [LinkCounters; 2],
 }
 
 impl Link {
-    /// Returns a link whose every fault decision follows from `seed`.
+    /// Returns a link on which every fault decision follows from `seed`.
     pub fn new(seed: u64, faults: LinkFaults) -> Self {
         Self {
             faults,
@@ -259,7 +260,7 @@ impl Link {
         self.counters[port.index()]
     }
 
-    /// Puts a frame onto the wire at port `from`.
+    /// Sends a frame into the link at port `from`.
     pub fn send(&mut self, now: u64, from: Port, mut frame: Vec<u8>) {
         let faults = *self.faults.from(from);
         let side = from.index();
@@ -270,7 +271,7 @@ impl Link {
             self.enqueue(due, from, frame);
             return;
         }
-        // All draws first, so that their number does not depend on the rates.
+        // All random numbers are drawn first, so that the number of draws does not depend on the rates.
         let lose = self.chance(faults.loss_ppm);
         let corrupt = self.chance(faults.corrupt_ppm);
         let reorder = self.chance(faults.reorder_ppm);
@@ -309,18 +310,18 @@ impl Link {
         self.enqueue(due, from, frame);
     }
 
-    /// Returns the number of frames under way.
+    /// Returns the number of frames in flight.
     pub(crate) fn under_way(&self) -> usize {
         self.queue.len()
     }
 
-    /// Returns the bytes of the frames under way.
+    /// Returns the total number of bytes of the frames in flight.
     pub(crate) fn bytes(&self) -> usize {
         let frames = self.queue.iter();
         frames.map(|one| one.delivery.frame.len()).sum()
     }
 
-    /// Returns whether a frame sent now arrives at once and unchanged.
+    /// Returns whether a frame that is sent now arrives at once and unchanged.
     pub(crate) fn is_free(&self, now: u64, from: Port) -> bool {
         let faults = self.faults.from(from);
         faults.is_certain()
@@ -329,7 +330,8 @@ impl Link {
             && self.horizon[from.index()] <= now
     }
 
-    /// Counts a frame that passes a link that [is free](Self::is_free): sent and delivered.
+    /// Counts a frame as sent and delivered. The frame passes outside the queue, because the link
+    /// [is free](Self::is_free).
     pub(crate) fn pass(&mut self, now: u64, from: Port) {
         let side = from.index();
         self.horizon[side] = now;
@@ -337,12 +339,12 @@ impl Link {
         self.counters[side].delivered += 1;
     }
 
-    /// Returns the arrival time of the next frame.
+    /// Returns the arrival time of the next frame, in virtual nanoseconds.
     pub fn next_due(&self) -> Option<u64> {
         self.queue.peek().map(|next| next.due)
     }
 
-    /// Returns the next frame that has arrived by `now`.
+    /// Removes and returns the next frame that has arrived by `now`.
     pub fn pop_due(&mut self, now: u64) -> Option<Delivery> {
         if self.next_due()? > now {
             return None;
@@ -352,7 +354,7 @@ impl Link {
         Some(delivery)
     }
 
-    /// Changes all frames under way.
+    /// Applies `change` to every frame in flight.
     pub(crate) fn in_flight(&mut self, change: impl Fn(&mut [u8])) {
         let mut queue = std::mem::take(&mut self.queue).into_vec();
         queue
@@ -380,7 +382,7 @@ impl Link {
     }
 }
 
-/// Returns a value in `0..=most`, from a random word.
+/// Maps a random word to a value in `0..=most`.
 const fn within(random: u64, most: u64) -> u64 {
     match most.checked_add(1) {
         Some(count) => random % count,
@@ -389,7 +391,7 @@ const fn within(random: u64, most: u64) -> u64 {
 }
 
 fn flip_bit(frame: &mut [u8], random: u64) {
-    // PANIC: not empty (checked by the caller), and the remainder is below its length.
+    // PANIC: the frame is not empty (the caller checks), and the remainder is below its length.
     let at = usize::try_from((random >> 3) % frame.len() as u64).unwrap_or(0);
     frame[at] ^= 1 << (random & 7);
 }

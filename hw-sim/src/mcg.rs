@@ -1,10 +1,10 @@
 //! Multicast groups: the datagram queue pairs that receive a group's packets.
 //!
-//! A queue pair joins a group by ATTACH_TO_MCG. A datagram for the group is a RoCE packet (or one of InfiniBand) for
-//! queue pair 0xffffff whose destination GID is the group's. Each member gets a copy and checks it by its own Q_Key.
-//! Packets that a function sends to a group return to its own members, the sender among them (Linux
-//! `ipoib_ib_handle_rx_wc` drops "multicast packets that the HCA has replicated"), except to those that block
-//! loopback (`block_lb_mc`). That the receiving side decides on loopback is so on the generation before, too
+//! A queue pair joins a group by ATTACH_TO_MCG. A datagram for the group is a RoCE or InfiniBand packet for queue pair
+//! 0xffffff whose destination GID is the group's. Each member gets a copy and checks it by its own Q_Key. Packets that
+//! a function sends to a group also return to the function's own members, the sender included (Linux
+//! `ipoib_ib_handle_rx_wc` drops "multicast packets that the HCA has replicated"). Members that block loopback
+//! (`block_lb_mc`) do not get them. The receiving member decides on loopback, as in the generation before
 //! (`MGM_BLCK_LB_BIT` of mlx4's groups).
 //!
 //! A switch, an e-switch included, forwards such a frame to the port only if the group's MAC address is in the
@@ -12,10 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A group's address.
+/// Address of a multicast group.
 pub type Mgid = [u8; 16];
 
-/// The groups of a function.
+/// The multicast groups of a function, with their members.
 #[derive(Debug, Default)]
 pub struct Groups {
     members: BTreeMap<Mgid, BTreeSet<u32>>,
@@ -32,12 +32,12 @@ impl Groups {
         self.members.is_empty()
     }
 
-    /// Returns whether there is a group of this address.
+    /// Returns whether the group has members.
     pub fn contains(&self, group: &Mgid) -> bool {
         self.members.contains_key(group)
     }
 
-    /// Returns the members of a group, by number.
+    /// Returns the QP numbers of the members of a group.
     pub fn members(&self, group: &Mgid) -> impl Iterator<Item = u32> {
         self.members.get(group).into_iter().flatten().copied()
     }
@@ -65,8 +65,8 @@ impl Groups {
     }
 }
 
-/// Returns whether a GID is a group's: an IPv6 multicast address, or an IPv4 one in its GID form (Linux
-/// `rdma_is_multicast_addr`).
+/// Returns whether a GID is a multicast group's: an IPv6 multicast address, or an IPv4 multicast address in its GID
+/// form (Linux `rdma_is_multicast_addr`).
 pub fn is_group(gid: &Mgid) -> bool {
     let [first, .., a, _, _, _] = *gid;
     let mapped = gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);

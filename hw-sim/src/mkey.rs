@@ -1,37 +1,37 @@
-//! Memory keys: from a key and a virtual address to DMA addresses.
+//! Memory keys: the translation of a key and a virtual address to DMA addresses.
 //!
 //! The checks happen in one order for every user: the key exists, its variant is the one used, it is not free,
-//! protection domain and queue pair agree, the access is granted, the range lies inside. Then comes the translation:
-//! none (PA), a table of pages (MTT), or a table of other keys (KLM, and KSM with entries of equal size), which is
-//! followed as deep as the device allows. The keys behind an indirect key are used with local rights: a peer's rights
-//! are decided by the key it was given. The reserved lkey behind an indirect key is still only for queue pairs that
-//! may use it, and for their own work requests.
+//! protection domain and queue pair agree, the access is granted, the range lies inside. Then the address is
+//! translated: not at all (PA), by a table of pages (MTT), or by a table of other keys (KLM, and KSM with entries of
+//! equal size). Tables of other keys may nest as deep as the device allows. The keys behind an indirect key are used
+//! with local rights, because the key that a peer was given decides the peer's rights. Behind an indirect key, too,
+//! the reserved lkey works only for queue pairs that may use it, and for their own work requests.
 //!
 //! A failed check moves nothing. [`resolve`] finds the pieces of an access; the caller does the DMA.
 
 use crate::host::{ANY_PD, KeyError, KeyScope};
 use crate::objects::Table;
 
-/// `qpn` of a key for any queue pair.
+/// Value of `qpn` in a key that any queue pair may use.
 pub const ANY_QP: u32 = 0x00ff_ffff;
-/// Read permission of a translation entry of a key created with `pg_access`.
+/// Read permission bit of a translation entry, in a key created with `pg_access`.
 const PAGE_READ: u64 = 1;
-/// Write permission.
+/// Write permission bit of such an entry.
 const PAGE_WRITE: u64 = 2;
 
 /// Access rights of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the bits of the context")]
 pub struct Access {
-    /// Local read.
+    /// Local read is permitted.
     pub local_read: bool,
-    /// Local write.
+    /// Local write is permitted.
     pub local_write: bool,
-    /// Remote read.
+    /// Remote read is permitted.
     pub remote_read: bool,
-    /// Remote write.
+    /// Remote write is permitted.
     pub remote_write: bool,
-    /// Remote atomic.
+    /// Remote atomic operations are permitted.
     pub atomic: bool,
 }
 
@@ -47,35 +47,35 @@ impl Access {
     }
 }
 
-/// An entry of an indirect key.
+/// An entry of an indirect key: a range of another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Klm {
-    /// Bytes it covers; a KSM uses the entity size instead.
+    /// Number of bytes that the entry covers. A KSM ignores this and uses the entity size.
     pub bytes: u32,
-    /// The key behind it.
+    /// Key that the entry refers to.
     pub key: u32,
-    /// Address in that key.
+    /// First address of the range in that key.
     pub va: u64,
 }
 
 impl Klm {
-    /// Returns whether it names a key: an entry of zero bytes does not. For entities of equal size the length has no
-    /// meaning; an entry without length and key is empty.
+    /// Returns whether the entry names a key. An entry of zero bytes names none. With entities of equal size the length
+    /// has no meaning, and only an entry with neither length nor key is empty.
     pub const fn names_key(&self, is_equal_sized: bool) -> bool {
         self.bytes != 0 || is_equal_sized && self.key != 0
     }
 }
 
-/// Ranges of keys, concatenated.
+/// Ranges of keys, concatenated in the order of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     entries: Vec<Klm>,
-    /// End of each range in bytes, from the start of the first.
+    /// End of each range in bytes, counted from the start of the first range.
     ends: Vec<u64>,
 }
 
 impl Ranges {
-    /// Returns the ranges in this order.
+    /// Returns the concatenation of `entries` in this order.
     #[must_use]
     pub fn new(entries: Vec<Klm>) -> Self {
         let ends = entries
@@ -88,7 +88,7 @@ impl Ranges {
         Self { entries, ends }
     }
 
-    /// Returns the entries.
+    /// Returns the entries in their order.
     #[must_use]
     pub fn entries(&self) -> &[Klm] {
         &self.entries
@@ -99,19 +99,20 @@ impl Ranges {
     }
 }
 
-/// Limit of the bytes of a function's keys and their tables. Linux' cache declares tables of up to 2^16 pages for
-/// keys that have none yet, so existing entries count: in tables of pages this is 256 GiB of registered memory.
+/// Limit in bytes for all keys of a function with their tables: in tables of pages this is 256 GiB of registered
+/// memory. Entries that exist count. Linux' cache declares tables of up to 2^16 pages for keys that have no pages yet,
+/// so declared capacity does not count.
 pub const KEY_MEMORY: usize = 512 << 20;
-/// Bytes of an entry that names a key: the entry, its end, and its reference.
+/// Number of bytes for an entry that names a key: the entry, its end offset, and its reference.
 const KLM_BYTES: usize = size_of::<Klm>() + size_of::<u64>() + size_of::<u32>();
 
-/// Returns the bytes of a page table with this number of entries.
+/// Returns the number of bytes of a page table with this number of entries.
 #[must_use]
 pub const fn page_table_bytes(entries: usize) -> usize {
     entries.saturating_mul(size_of::<u64>())
 }
 
-/// Returns the bytes of a key table with this number of entries.
+/// Returns the number of bytes of a key table with this number of entries.
 #[must_use]
 pub const fn key_table_bytes(entries: usize) -> usize {
     entries.saturating_mul(KLM_BYTES)
@@ -120,24 +121,24 @@ pub const fn key_table_bytes(entries: usize) -> usize {
 /// Translation of a key's addresses to DMA addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Translation {
-    /// Addresses are DMA addresses.
+    /// No translation: addresses are DMA addresses.
     Physical,
-    /// Pages, with permission bits if the key has `pg_access`.
+    /// A table of page addresses, with permission bits if the key has `pg_access`.
     Pages(Vec<u64>),
-    /// Ranges of other keys, concatenated.
+    /// A table of ranges of other keys, concatenated.
     Keys(Ranges),
-    /// Ranges of other keys, all of one size.
+    /// A table of ranges of other keys, all of the entity size.
     EqualKeys(Vec<Klm>),
-    /// The device's own memory, from this byte of the BAR on.
+    /// Memory of the device itself, from this byte offset in the BAR on.
     Device(u64),
 }
 
-/// Where the pieces of an access lie.
+/// Memory that the pieces of an access lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// At DMA addresses.
+    /// Host memory; pieces have DMA addresses.
     Host,
-    /// In the BAR.
+    /// Device memory; pieces have offsets in the BAR.
     Device,
 }
 
@@ -148,36 +149,36 @@ pub struct Mkey {
     pub variant: u8,
     /// True if the key exists but may not be used.
     pub free: bool,
-    /// True if a UMR may change it.
+    /// True if a UMR may change the key.
     pub umr_enabled: bool,
-    /// True if a peer may invalidate it.
+    /// True if a peer may invalidate the key.
     pub remote_invalidate: bool,
     /// Access rights.
     pub access: Access,
     /// Protection domain.
     pub pd: u32,
-    /// Queue pair, or [`ANY_QP`].
+    /// Number of the queue pair that may use the key, or [`ANY_QP`].
     pub qpn: u32,
-    /// First address.
+    /// First virtual address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Covers the whole address space; `start` and `length` have no meaning.
+    /// True if the key covers the whole address space. `start` and `length` have no meaning then.
     pub unlimited: bool,
     /// log2 of the page or entity size.
     pub log_page: u32,
-    /// Translation entries carry permissions.
+    /// True if the translation entries carry permission bits.
     pub page_access: bool,
     /// Capacity of the translation table, in units of 16 bytes.
     pub octowords: u32,
-    /// The translation.
+    /// Translation of addresses, with its table.
     pub translation: Translation,
-    /// Indices of the keys it holds a reference to.
+    /// Indices of the keys that this key holds a reference to.
     pub held: Vec<u32>,
 }
 
 impl Mkey {
-    /// Returns the indices of the keys that its range reaches. A free key reaches none.
+    /// Returns the indices of the keys that this key's range reaches. A free key reaches none.
     fn targets(&self) -> Vec<u32> {
         if self.free {
             return Vec::new();
@@ -185,13 +186,13 @@ impl Mkey {
         self.reached().map(|entry| entry.key >> 8).collect()
     }
 
-    /// Returns the bytes it takes of [`KEY_MEMORY`].
+    /// Returns the number of bytes of [`KEY_MEMORY`] that the key uses.
     #[must_use]
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.table_bytes()
     }
 
-    /// Returns the bytes of its table.
+    /// Returns the number of bytes of the key's translation table.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         match &self.translation {
@@ -203,13 +204,13 @@ impl Mkey {
         }
     }
 
-    /// Returns whether an entry of its table names a key.
+    /// Returns whether an entry of this key's table names a key.
     #[must_use]
     pub const fn names_key(&self, entry: &Klm) -> bool {
         entry.names_key(self.is_equal_sized())
     }
 
-    /// Returns the entries that its range reaches; all of them for an unlimited key.
+    /// Returns the entries that the key's range reaches. An unlimited key reaches all entries.
     pub fn reached(&self) -> impl Iterator<Item = &Klm> {
         let (end, size) = match self.translation {
             Translation::EqualKeys(_) => {
@@ -238,7 +239,7 @@ impl Mkey {
             .filter(|entry| self.names_key(entry))
     }
 
-    /// Returns the entries of an indirect key.
+    /// Returns the entries of an indirect key. A key of another kind has none.
     #[must_use]
     pub fn entries(&self) -> &[Klm] {
         match &self.translation {
@@ -248,7 +249,7 @@ impl Mkey {
         }
     }
 
-    /// Returns whether its table names other keys.
+    /// Returns whether the key's table names other keys.
     #[must_use]
     pub const fn is_indirect(&self) -> bool {
         matches!(
@@ -262,14 +263,14 @@ impl Mkey {
     }
 }
 
-/// Renews the references of the key at `index` to the keys behind it, after it changed. A key that others reference
-/// cannot be destroyed (status 0x09). Keys of another domain are not referenced.
+/// Updates the references of the key at `index` to the keys behind it, after the key changed. A key that others
+/// reference cannot be destroyed (status 0x09). Keys of another protection domain are not referenced.
 pub fn recount_targets(keys: &mut Table<Mkey>, index: u32) {
     let Some(mkey) = keys.get(index) else {
         return;
     };
     let (pd, targets) = (mkey.pd, mkey.targets());
-    // Entries that name no existing key fail when they are used.
+    // Entries that name no existing key are not referenced; they fail when they are used.
     let held: Vec<u32> = targets
         .into_iter()
         .filter(|&target| {
@@ -282,24 +283,24 @@ pub fn recount_targets(keys: &mut Table<Mkey>, index: u32) {
     }
 }
 
-/// Releases the references of a key that is gone.
+/// Releases the references that a destroyed key held.
 pub fn release_targets(keys: &mut Table<Mkey>, held: &[u32]) {
     for &index in held {
         keys.release(index);
     }
 }
 
-/// A piece of an access, in DMA addresses, or in bytes of the BAR.
+/// A contiguous piece of an access, in DMA addresses or in offsets of the BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// First address.
+    /// First DMA address, or first offset in the BAR.
     pub iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 impl Piece {
-    /// Where a piece of device memory begins.
+    /// Returns the BAR offset of a piece of device memory.
     pub(crate) fn bar_offset(self) -> usize {
         usize::try_from(self.iova).unwrap_or(usize::MAX)
     }
@@ -308,35 +309,35 @@ impl Piece {
 /// An access through a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
-    /// The key as named.
+    /// The key that the access names.
     pub key: u32,
-    /// User of the key.
+    /// User of the key: protection domain, queue pair and rights.
     pub scope: KeyScope,
     /// First virtual address.
     pub va: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// True if memory is written.
+    /// True if the access writes memory.
     pub write: bool,
 }
 
-/// Properties of the function for all keys.
+/// Properties of the function that apply to all keys.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRules {
-    /// The reserved lkey.
+    /// The reserved lkey of the function.
     pub reserved_lkey: u32,
-    /// Limit of nested indirect keys.
+    /// Maximum depth of nested indirect keys.
     pub max_indirection: u32,
 }
 
-/// Limit of table entries that one access follows: twice the longest table.
+/// Maximum number of table entries that one access follows: twice the longest table.
 const MOST_STEPS: u32 = 1 << 17;
 
-/// Checks an access and translates it; appends the pieces to a list. Device memory is reached by its own keys alone.
-/// Inferred: Linux makes no indirect key of them.
+/// Checks an access, translates it, and appends the pieces to a list. Device memory cannot be accessed through an
+/// indirect key. This is inferred: Linux makes no indirect key over device memory.
 ///
 /// # Errors
-/// [`KeyError`]: the first check that fails, of the key or of one behind it.
+/// [`KeyError`]: the first check that fails, for the key or for a key behind it.
 pub(crate) fn resolve(
     keys: &Table<Mkey>,
     rules: KeyRules,
@@ -352,11 +353,11 @@ pub(crate) fn resolve(
     walk.through(access, 0)
 }
 
-/// An access during its walk through nested keys.
+/// The translation of one access through nested keys.
 struct Walk<'a> {
     keys: &'a Table<Mkey>,
     rules: KeyRules,
-    /// Entries it may still follow.
+    /// Number of table entries that the translation may still follow.
     steps: u32,
     out: &'a mut Vec<Piece>,
 }
@@ -410,7 +411,7 @@ impl Walk<'_> {
         Ok(Memory::Host)
     }
 
-    /// Follows an access from byte `from` of the ranges on.
+    /// Translates an access that begins at byte `from` of concatenated ranges.
     fn ranges(
         &mut self,
         access: Use,
@@ -432,7 +433,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Like [`Walk::ranges`], for ranges that are all `size` bytes.
+    /// Translates an access as [`Walk::ranges`] does, for ranges that are all `size` bytes.
     fn equal_ranges(
         &mut self,
         access: Use,
@@ -456,7 +457,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Follows the part of an access that lies in one entry of an indirect key, from byte `inside` of it on.
+    /// Translates the part of an access that lies in one entry of an indirect key, from byte `inside` of the entry on.
     fn follow(
         &mut self,
         access: Use,
@@ -488,7 +489,7 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the end of an access that begins at byte `from` of `room`.
+/// Returns the end of an access that begins at byte `from`. Fails if the end is behind byte `room`.
 fn within(from: u64, access: Use, room: u64) -> Result<u64, KeyError> {
     let Use { key, va, bytes, .. } = access;
     from.checked_add(bytes)
@@ -496,7 +497,7 @@ fn within(from: u64, access: Use, room: u64) -> Result<u64, KeyError> {
         .ok_or(KeyError::Range { key, va, bytes })
 }
 
-/// Makes the checks that do not depend on the access.
+/// Checks everything that does not depend on the kind and range of the access, and returns the key.
 pub(crate) fn usable(keys: &Table<Mkey>, key: u32, scope: KeyScope) -> Result<&Mkey, KeyError> {
     let mkey = keys.get(key >> 8).ok_or(KeyError::Missing { key })?;
     if u32::from(mkey.variant) != key & 0xff {
@@ -789,7 +790,8 @@ mod tests {
         );
     }
 
-    /// A KSM entry has no length, so it was not checked when the key was made.
+    /// A KSM entry with the reserved lkey needs `rlky` when it is used. A KSM entry has no length, so the creation of
+    /// the key does not check the entry.
     #[test]
     fn the_reserved_lkey_behind_an_indirect_key_needs_rlky() {
         let entry = Klm {
@@ -829,7 +831,8 @@ mod tests {
         );
     }
 
-    /// This holds for an access of zero length, too, that begins where the first range does.
+    /// An access outside of the ranges of an unlimited key of keys is refused, whether the access is before the first
+    /// range or behind the last one.
     #[test]
     fn an_access_before_the_first_range_of_a_key_of_keys_leaves_it() {
         let (mut keys, inner) = table(mkey(0x1000, 0x2000, 12, vec![0x10000, 0x30000]));
@@ -859,7 +862,8 @@ mod tests {
         }
     }
 
-    /// Four nested keys, each with a full table of one-byte ranges of the next key: 2^64 paths.
+    /// An access through nested keys follows a limited number of entries. The test nests four keys, each with a full
+    /// table of one-byte ranges of the next key, which makes 2^64 paths.
     #[test]
     fn nested_keys_are_followed_for_a_limited_number_of_entries() {
         let (mut keys, mut key) = table(mkey(0, 0x1000, 12, vec![0x10000]));
@@ -875,7 +879,7 @@ mod tests {
             read(&keys, one, scope(), 0, 1 << 16).unwrap().len(),
             1 << 16
         );
-        // Found by its offset, not by a search from the front.
+        // The entry is found by its offset, not by a search from the front, so the skipped entries do not count.
         let far = make(&mut keys, vec![range(1, one); 1 << 16]);
         assert_eq!(read(&keys, far, scope(), 0xfff0, 16).unwrap().len(), 16);
         let deep = KeyRules {
@@ -897,7 +901,7 @@ mod tests {
             matches!(refused, Err(KeyError::Access { .. })),
             "{refused:?}"
         );
-        // Empty ranges between two others count.
+        // Empty ranges between two others count as followed entries.
         let mut gap = vec![range(0, innermost); 1 << 16];
         gap[0].bytes = 1;
         gap[0xffff].bytes = 1;

@@ -1,4 +1,4 @@
-//! Multicast frames, received and sent: the members of their group ([`crate::mcg`]) get copies.
+//! Multicast frames: the members of a group ([`crate::mcg`]) get copies of received and of sent frames.
 
 use crate::env::Env;
 use crate::nic::Nic;
@@ -7,11 +7,11 @@ use crate::subnet::{FIRST_MULTICAST_LID, PERMISSIVE_LID};
 use crate::wire::frame::Headers;
 use crate::wire::{LrhPacket, Packet};
 
-/// Queue pair number in datagrams for groups.
+/// Destination queue pair number of datagrams for multicast groups.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
 impl Nic {
-    /// Returns whether a frame is for more than one station.
+    /// Returns whether the destination address of a frame is a multicast address.
     fn is_multicast(&self, frame: &[u8]) -> bool {
         match self.profile.port_type {
             PortType::Ethernet => Headers::of(frame).is_some_and(|headers| headers.is_multicast()),
@@ -20,12 +20,12 @@ impl Nic {
         }
     }
 
-    /// Returns whether queue pairs have joined any group.
+    /// Returns whether any queue pair has joined a group.
     pub(crate) fn has_groups(&self) -> bool {
         !self.objects.groups.is_empty()
     }
 
-    /// Returns the packet in a frame for a group that has members here.
+    /// Returns the packet in a frame, if it is for a group that has members in this function.
     fn grouped<'f>(&self, frame: &'f [u8]) -> Option<Packet<'f>> {
         if self.objects.groups.is_empty() || !self.is_multicast(frame) {
             return None;
@@ -40,8 +40,8 @@ impl Nic {
         })
     }
 
-    /// Copies a frame for a group to the group's members; `looped` if the function sent it itself. Returns whether
-    /// there is such a group.
+    /// Copies a multicast frame to the members of its group. `looped` is set if the function sent the frame itself.
+    /// Returns whether the group has members in this function.
     pub fn group_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) -> bool {
         let Some(packet) = self.grouped(frame) else {
             return false;
@@ -66,7 +66,7 @@ impl Nic {
         true
     }
 
-    /// Loops a copy of a sent frame back, if it is for a group of the function's own.
+    /// Loops a copy of a sent frame back, if the frame is for a group that has members in this function.
     pub fn replicate(&mut self, env: &mut Env, frame: &[u8]) {
         if env.is_up(self.seat) && self.grouped(frame).is_some() {
             env.loop_back(self.index, frame.to_vec());

@@ -1,17 +1,17 @@
-//! Switches in the world, and the ports of the cards on them.
+//! Switches in the simulation, and the ports of the cards connected to them.
 //!
 //! ```text
 //!   card: frames of functions -> queue of their priority, at the port's rate -> link -> switch -> link -> card
 //!                                   ^ silent while the switch asks for it
 //! ```
 //!
-//! A card on a switch has a port with a rate; one on a bare link, or on a link to the outside, has none, and frames
-//! pass it in no time. So switches have no effect on a world without any.
+//! A card on a switch has a port with a rate. A card on a bare link, or on a link to the outside, has no port with a
+//! rate, and frames pass it in no time. So nothing here has an effect on a simulation without switches.
 //!
-//! Such a port never drops: queue pairs wait while much is queued in their priority ([`PORT_BYTES`]), like a card's,
-//! which fetch no more than they can send. It obeys pauses of the priorities enabled in register PFCC. It sends none,
-//! since a card here accepts every frame. Packets of priorities in which the card reacts to congestion are marked
-//! ECT, as by firmware; Linux leaves those bits unchanged.
+//! Such a port never drops a frame. When a priority has [`PORT_BYTES`] queued, the queue pairs of that priority wait,
+//! as on a card, which fetches no more than it can send. The port obeys pauses of the priorities enabled in register
+//! PFCC. It sends no pauses, since a card here accepts every frame. Packets of priorities in which the card reacts to
+//! congestion are marked ECT, as the firmware of a card does; Linux leaves those bits unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,22 +23,22 @@ use crate::switch::classify::{PRIORITIES, make_capable, roce_v2};
 use crate::switch::egress::Egress;
 use crate::switch::{Switch, Unknown, pfc};
 
-/// Bytes queued in a priority at which queue pairs of that priority wait: a few of the largest packets.
+/// Number of queued bytes in a priority from which on queue pairs of that priority wait: a few of the largest packets.
 const PORT_BYTES: usize = 32 << 10;
 
 /// Reason for which a cable cannot be connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotConnected {
-    /// An end does not exist or has a cable already, or neither end is a switch.
+    /// A port does not exist or has a cable already, or neither end is a switch.
     #[error("no such port, or it has a cable already, or neither end is a switch")]
     Port,
-    /// An Ethernet switch does not forward InfiniBand.
+    /// The cable would connect an InfiniBand port to an Ethernet switch.
     #[error("an InfiniBand port cannot be on an Ethernet switch")]
     InfiniBand,
-    /// An InfiniBand switch does not forward Ethernet.
+    /// The cable would connect an Ethernet port to an InfiniBand switch.
     #[error("an Ethernet port cannot be on an InfiniBand switch")]
     Ethernet,
-    /// Switches would form a loop, and one of them floods.
+    /// The cable would close a loop of switches of which at least one floods.
     #[error(
         "in a loop of switches a flood would never end: make all of them drop frames to unknown addresses, or leave the loop open"
     )]
@@ -48,9 +48,9 @@ pub enum NotConnected {
 /// One end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// A card's port.
+    /// The port of the card with this index.
     Card(usize),
-    /// A port of a switch.
+    /// A port of an Ethernet switch.
     Switch {
         /// Number of the switch.
         switch: usize,
@@ -64,11 +64,11 @@ pub(crate) enum End {
         /// Number of the port, from 1.
         port: usize,
     },
-    /// The outside of this world.
+    /// A program outside of this simulation.
     Outside,
 }
 
-/// The port of a card on a switch.
+/// The port of a card that is connected to a switch.
 #[derive(Debug)]
 struct CardPort {
     egress: Egress,
@@ -76,7 +76,8 @@ struct CardPort {
     side: Side,
 }
 
-/// A frame that begins to travel: cable, its end, time at which the last byte has left, the frame.
+/// A frame that enters a cable: index of the cable, end of the cable, virtual time at which the last byte leaves,
+/// frame.
 pub(crate) type Sent = (usize, Side, u64, Vec<u8>);
 
 /// All switches, and the cards on them.
@@ -84,14 +85,14 @@ pub(crate) type Sent = (usize, Side, u64, Vec<u8>);
 pub(crate) struct Network {
     pub switches: Vec<Switch>,
     cards: BTreeMap<usize, CardPort>,
-    /// The cable at a switch's port, and its end there.
+    /// Cable at each port of a switch, and the end of the cable that is at that port.
     cables: BTreeMap<(usize, usize), (usize, Side)>,
-    /// Cables between switches, as pairs of switches.
+    /// Cables between switches, as pairs of switch numbers.
     trunks: Vec<(usize, usize)>,
 }
 
 impl Network {
-    /// Returns whether a port of a switch cannot take a cable: it has one, or does not exist.
+    /// Returns whether a port of a switch cannot get a cable, because it has one already or does not exist.
     pub(crate) fn is_taken(&self, switch: usize, port: usize) -> bool {
         let there = self
             .switches
@@ -100,8 +101,8 @@ impl Network {
         !there || self.cables.contains_key(&(switch, port))
     }
 
-    /// Returns whether a cable between these ends would close a loop of switches that flood. A flooded frame would
-    /// circulate for ever.
+    /// Returns whether a cable between these ends would close a loop of switches of which at least one floods. A
+    /// flooded frame would circulate forever.
     pub(crate) fn would_flood(&self, ends: [End; 2]) -> bool {
         let [
             End::Switch { switch: one, .. },
@@ -124,7 +125,7 @@ impl Network {
         reached.contains(&other) && reached.iter().any(floods)
     }
 
-    /// Registers a cable between these ends.
+    /// Registers a new cable between these ends.
     pub(crate) fn laid(&mut self, cable: usize, ends: [End; 2]) {
         if let [
             End::Switch { switch: one, .. },
@@ -155,12 +156,12 @@ impl Network {
         }
     }
 
-    /// Returns the rate of a card's port, if it is on a switch.
+    /// Returns the rate of a card's port in bits per second, if the card is on a switch.
     pub(crate) fn rate_bps(&self, card: usize) -> Option<u64> {
         self.cards.get(&card).map(|port| port.egress.rate_bps())
     }
 
-    /// Returns whether queue pairs of a card have to wait. Without a known priority all priorities count.
+    /// Returns whether queue pairs of a card have to wait. If `priority` is `None`, the bytes of all priorities count.
     pub(crate) fn is_full(&self, card: usize, priority: Option<usize>) -> bool {
         self.cards.get(&card).is_some_and(|port| match priority {
             Some(priority) => port.egress.depth(priority) >= PORT_BYTES,
@@ -168,7 +169,7 @@ impl Network {
         })
     }
 
-    /// Queues a frame that leaves a card.
+    /// Queues a frame that a card sends.
     pub(crate) fn leave(
         &mut self,
         now: u64,
@@ -211,7 +212,7 @@ impl Network {
         self.collect(switch, sent);
     }
 
-    /// Handles a frame that has reached a card. Returns whether it was a control frame, which ends there.
+    /// Handles a frame that has reached a card. Returns whether it was a control frame, which functions do not receive.
     pub(crate) fn control(
         &mut self,
         now: u64,
@@ -244,7 +245,7 @@ impl Network {
         true
     }
 
-    /// Returns the time of the next event.
+    /// Returns the virtual time of the next event in ns.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let cards = self
             .cards
@@ -254,7 +255,7 @@ impl Network {
         cards.chain(switches).min()
     }
 
-    /// Runs everything that is due.
+    /// Processes everything that is due at `now`.
     pub(crate) fn run(&mut self, now: u64, sent: &mut Vec<Sent>) {
         for port in self.cards.values_mut() {
             port.go_on(now, sent);
@@ -265,7 +266,7 @@ impl Network {
         }
     }
 
-    /// Puts departing frames of a switch onto its cables; frames of a port without a cable are lost.
+    /// Puts departing frames of a switch onto its cables. A frame that departs from a port without a cable is lost.
     fn collect(&mut self, switch: usize, sent: &mut Vec<Sent>) {
         while let Some(departure) = self
             .switches
@@ -289,7 +290,8 @@ impl CardPort {
     }
 }
 
-/// Returns the source address of a switch's own frames: locally administered, from its index in the world.
+/// Returns the source address of the frames that a switch itself sends. The address is locally administered and
+/// contains the switch's index in the simulation.
 pub(crate) fn switch_mac(number: usize) -> [u8; 6] {
     let [.., high, low] = number.to_be_bytes();
     [0x02, 0x00, 0x5e, 0x5c, high, low]

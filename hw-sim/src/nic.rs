@@ -1,12 +1,13 @@
 //! One function: its registers, its tables, and the connections between its parts.
 //!
-//! A [`Nic`] does nothing by itself. Register writes, frames and timers reach it from the world's step loop, each
-//! with the [`Env`] (time, randomness, log, work queues) as an argument. It owns everything that a function-level
-//! reset erases.
+//! A [`Nic`] does nothing by itself. The simulation's step loop passes it register writes, frames and timers, each with
+//! the [`Env`] (time, randomness, log, work queues) as an argument. It owns everything that a function-level reset
+//! erases.
 //!
-//! Two rules hold everywhere. Events caused by a command are posted after the command has been answered: while one
-//! executes, they collect in `after_command`. A completion queue that fails moves its queue pairs to ERR, but only
-//! after the queue pair that caused the failure has returned: `failed_cqs`.
+//! Two rules hold everywhere. First, events caused by a command are posted after the command has been answered. While
+//! the command executes, they collect in `after_command`. Second, a completion queue that fails moves its queue pairs
+//! to ERR, but only after the queue pair that caused the failure has returned. Until then, `failed_cqs` lists the
+//! queue.
 
 use crate::capabilities::Capabilities;
 use crate::card::CardEvent;
@@ -30,25 +31,25 @@ use driver::{Interrupt, Notices, SharedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Limit of driver bugs and refused commands kept in words. Later bugs are in the log only, later refusals are
-/// counted.
+/// Maximum number of driver bugs, and of refused commands, that are kept as records. Later bugs are only logged, and
+/// later refusals only counted.
 const MOST_IN_WORDS: usize = 1_000;
 
-/// Progress of bring-up (PRM "Initialization"); the boot stage follows from the pages given.
+/// Progress of bring-up (PRM "Initialization"). The pages that the driver has given determine the boot stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Reset, or DISABLE_HCA.
+    /// After a reset or DISABLE_HCA.
     Reset,
-    /// ENABLE_HCA, or TEARDOWN_HCA.
+    /// After ENABLE_HCA or TEARDOWN_HCA.
     Enabled,
-    /// INIT_HCA.
+    /// After INIT_HCA.
     Initialised,
 }
 
-/// Record of a function's driver, across resets.
+/// Counters and notes about a function's driver, which survive resets.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// Send doorbells rung.
+    /// Number of send doorbells rung.
     pub send_doorbells: u64,
     driver_bugs: Vec<String>,
     leaked: BTreeMap<&'static str, usize>,
@@ -61,11 +62,11 @@ pub struct Record {
 
 /// A function.
 pub struct Nic {
-    /// Index in the world.
+    /// Index of the function in the simulation.
     pub(crate) index: usize,
-    /// Position on its card.
+    /// Position of the function on its card.
     pub(crate) seat: Seat,
-    /// Its properties.
+    /// Properties of the function.
     pub(crate) profile: Profile,
     /// BAR 0.
     pub(crate) bar: SharedMemory,
@@ -73,7 +74,7 @@ pub struct Nic {
     pub(crate) config: ConfigSpace,
     /// Initialization segment.
     pub(crate) init: InitSegment,
-    /// DMA.
+    /// The IOMMU, for DMA.
     pub(crate) iommu: Iommu,
     /// Progress of bring-up.
     pub(crate) stage: Stage,
@@ -83,36 +84,36 @@ pub struct Nic {
     pub(crate) caps: Capabilities,
     /// Firmware pages.
     pub(crate) pages: FirmwarePages,
-    /// Firmware pages of the virtual functions that it manages, by number.
+    /// Firmware pages of the virtual functions that this function manages, by function number.
     pub(crate) pages_of: BTreeMap<u16, FirmwarePages>,
     /// Numbered objects.
     pub(crate) objects: Objects,
-    /// The queue pair that packets for QP 1 go to.
+    /// Number of the queue pair that receives packets for QP 1.
     pub(crate) gsi: Option<u32>,
-    /// The queue pair that packets for QP 0 go to.
+    /// Number of the queue pair that receives packets for QP 0.
     pub(crate) smi: Option<u32>,
     /// Command queue.
     pub(crate) commands: CommandInterface,
     /// Injected faults that wait for a command, an interrupt, a doorbell or a completion.
     pub(crate) faults: FaultPlan,
-    /// First half of a doorbell that arrives as two 4-byte stores, by UAR page and register.
+    /// First halves of doorbells that arrive as two 4-byte stores, by UAR page and register.
     pub(crate) halves: BTreeMap<(u32, u32), [u8; 4]>,
     /// Counters and notes for the report.
     pub(crate) record: Record,
     vectors: Vec<Interrupt>,
     notices: Notices,
     latched: BTreeSet<u16>,
-    /// Events of the command that executes, until it is answered.
+    /// Events of the command that executes, until the command is answered. `None` if no command executes.
     pub(crate) after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
     /// Buffer for the pieces of an access through a key.
     pub(crate) pieces: Vec<Piece>,
-    /// CQs that failed and whose queue pairs are still to be moved to ERR.
+    /// CQs that failed, and whose queue pairs must still be moved to ERR.
     pub(crate) failed_cqs: Vec<u32>,
     removed: bool,
 }
 
 impl Nic {
-    /// Returns a function after power-on.
+    /// Returns a function in its power-on state.
     pub fn new(
         index: usize,
         seat: Seat,
@@ -153,8 +154,8 @@ impl Nic {
         nic
     }
 
-    /// Function-level reset: erases every object, queue address, capability setting and page. The IOMMU's mappings
-    /// and the eventfds belong to the host and stay.
+    /// Performs a function-level reset: erases every object, queue address, capability setting and page. The IOMMU's
+    /// mappings and the eventfds belong to the host and stay.
     pub fn reset(&mut self, env: &mut Env) {
         env.note(self.index, format_args!("reset"));
         self.config.reset();
@@ -181,7 +182,7 @@ impl Nic {
             let time = time.min(self.profile.boot_time);
             env.now.saturating_add(nanoseconds(time))
         };
-        // A virtual function waits in pre-initialization until its manager enables it, possibly for ever.
+        // A virtual function waits in pre-initialization until its manager enables it, possibly forever.
         let waits = !env.vport(self.seat).is_running();
         let boot = Boot {
             silent_until: after(self.profile.silent_time),
@@ -200,8 +201,8 @@ impl Nic {
         }
     }
 
-    /// Resets the function for its driver, or its driver's system. The memory of a virtual function belongs to its
-    /// manager, which is notified.
+    /// Resets the function on behalf of its driver or of the driver's system. If the function is virtual, its manager
+    /// is notified, because the function's memory belongs to the manager.
     pub fn reset_by_driver(&mut self, env: &mut Env) {
         self.reset(env);
         let vport = self.seat.vport;
@@ -213,13 +214,14 @@ impl Nic {
         }
     }
 
-    /// Sets the number of interrupt vectors that its manager gave a virtual function, also in configuration space.
+    /// Sets the number of interrupt vectors of a virtual function, which its manager decides, also in configuration
+    /// space.
     pub fn set_vectors(&mut self, vectors: u16) {
         self.profile.msix_vectors = vectors;
         self.config = ConfigSpace::new(&self.profile);
     }
 
-    /// Resets a virtual function that its manager enabled or disabled.
+    /// Resets a virtual function that its manager has enabled or disabled.
     pub fn enabled_by_manager(&mut self, env: &mut Env, enabled: bool) {
         env.note(
             self.index,
@@ -228,17 +230,17 @@ impl Nic {
         self.reset(env);
     }
 
-    /// Updates the registers to virtual time.
+    /// Updates the registers to the virtual time `now`.
     pub fn tick(&mut self, now: u64) {
         self.init.tick(now);
     }
 
-    /// Returns whether the function is gone.
+    /// Returns whether the function has been removed from the bus.
     pub fn removed(&self) -> bool {
         self.removed
     }
 
-    /// Returns whether the firmware serves commands and the data path runs.
+    /// Returns whether the function is present and healthy: the firmware serves commands and the data path runs.
     pub fn alive(&self) -> bool {
         !self.removed && self.init.health_syndrome() == 0 && !self.init.is_dark()
     }
@@ -271,8 +273,8 @@ impl Nic {
         }
     }
 
-    /// Handles a write to BAR 0; the bytes are in memory already. Memory space enable is not checked: the host has
-    /// enabled it when it opened the function for the driver, as VFIO does.
+    /// Handles a write to BAR 0. The bytes are in memory already. Memory space enable is not checked, because the host
+    /// enables it when it opens the function for the driver, as VFIO does.
     pub fn bar_written(&mut self, env: &mut Env, offset: u64, bytes: &[u8]) {
         let in_bar = usize::try_from(offset)
             .ok()
@@ -287,8 +289,8 @@ impl Nic {
         }
         let is_silent = self.init.is_silent();
         if !is_silent && window(&self.profile, &self.caps.general).contains(&offset) {
-            // The store is in the BAR already, but the device may have written there since. Writing it again leaves
-            // the same bytes in both copies.
+            // The store is in the BAR already, but the device may have written to the same bytes since. Writing the
+            // bytes again makes both copies equal.
             self.bar.write_bytes(at, bytes);
             if !self.objects.device_memory.write(offset, bytes) {
                 self.driver_bug(
@@ -328,7 +330,7 @@ impl Nic {
         env.note(self.index, format_args!("nic_interface {state}"));
         match state {
             NIC_DISABLED => {
-                // Fast teardown: the device drops everything and confirms.
+                // Fast teardown: the device drops all objects and confirms.
                 self.stop(env);
                 self.init.set_nic_interface(NIC_DISABLED);
             }
@@ -338,7 +340,7 @@ impl Nic {
         }
     }
 
-    /// Tears down (TEARDOWN_HCA): objects that still exist are leaks.
+    /// Tears the function down (TEARDOWN_HCA). Objects that still exist count as leaked.
     pub fn stop(&mut self, env: &mut Env) {
         for (kind, count) in self.objects.census() {
             *self.record.leaked.entry(kind).or_default() += count;
@@ -357,7 +359,7 @@ impl Nic {
         }
     }
 
-    /// Sets the eventfds of all vectors; vectors raised before are signalled now.
+    /// Sets the eventfds of all vectors, and signals the vectors that were raised before.
     pub fn set_interrupts(&mut self, env: &mut Env, vectors: Vec<Interrupt>) {
         self.vectors = vectors;
         for vector in std::mem::take(&mut self.latched) {
@@ -365,12 +367,12 @@ impl Nic {
         }
     }
 
-    /// Sets the eventfds of the system's notices.
+    /// Sets the eventfds for notices of the operating system.
     pub fn set_notices(&mut self, notices: Notices) {
         self.notices = notices;
     }
 
-    /// Signals a notice of the system, if its eventfd was set.
+    /// Signals a notice of the operating system, if its eventfd was set.
     fn signal_notice(env: &mut Env, notice: Option<&Interrupt>) {
         if let Some(notice) = notice {
             notice.signal();
@@ -378,10 +380,10 @@ impl Nic {
         }
     }
 
-    /// Raises an MSI-X vector.
+    /// Raises an MSI-X vector. A vector without an eventfd is kept until one is set.
     pub fn raise(&mut self, env: &mut Env, vector: u16) {
         if !self.iommu.bus_master() {
-            // A message is a memory write; without bus mastering it is not sent.
+            // An MSI-X message is a memory write, so the function cannot send it without bus mastering.
             env.note(
                 self.index,
                 format_args!("interrupt {vector} lost: no bus master"),
@@ -405,13 +407,13 @@ impl Nic {
         }
     }
 
-    /// Reports a broken rule for which the device has no error code.
+    /// Reports that the driver broke a rule for which the device has no error code.
     pub fn driver_bug(&mut self, env: &mut Env, what: String) {
         env.note(self.index, format_args!("driver bug: {what}"));
         let kept = &mut self.record.driver_bugs;
         if kept.len() < MOST_IN_WORDS {
-            // A driver that keeps writing doorbells, for example after another program reset its function, repeats a
-            // message a thousand times.
+            // A driver that keeps writing doorbells repeats the same message a thousand times, for example after
+            // another program reset its function. So an equal message is not logged again.
             if kept.last() != Some(&what) {
                 tracing::warn!(function = %self.profile.name, "driver bug: {what}");
             }
@@ -419,12 +421,12 @@ impl Nic {
         }
     }
 
-    /// Counts a command.
+    /// Counts a command of this opcode.
     pub fn count_opcode(&mut self, opcode: u16) {
         *self.record.opcodes.entry(opcode).or_default() += 1;
     }
 
-    /// Counts a refused command.
+    /// Counts a refused command, and records it if the limit permits.
     pub fn count_refusal(&mut self, refused: Refused) {
         *self.record.refusals.entry(refused.opcode).or_default() += 1;
         if self.record.refused.len() < MOST_IN_WORDS {
@@ -432,7 +434,7 @@ impl Nic {
         }
     }
 
-    /// Counts an access of a register.
+    /// Counts an access to a port register by command.
     pub fn count_register(&mut self, register: u16, refused: bool) {
         let asked = self.record.registers.entry(register).or_default();
         asked.times += 1;
@@ -470,7 +472,7 @@ impl Nic {
         }
     }
 
-    /// Drops the waiting faults. Queue pairs that were stuck go on with their work.
+    /// Drops the injected faults that are still waiting. Queue pairs that were stuck continue with their work.
     pub fn mend(&mut self, env: &mut Env) {
         self.faults.clear();
         for (qpn, slot) in self.objects.qps.iter_mut() {
@@ -527,7 +529,7 @@ impl Nic {
         }
     }
 
-    /// Returns the function's properties for all keys.
+    /// Returns the function's properties that apply to all keys.
     pub fn key_rules(&self) -> KeyRules {
         KeyRules {
             reserved_lkey: self.profile.reserved_lkey,

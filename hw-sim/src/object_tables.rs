@@ -1,8 +1,8 @@
 //! A function's tables of numbered objects, and the references between them.
 //!
-//! Number ranges differ from kind to kind so that a number used for the wrong kind is noticed. A queue pair refers to
-//! more objects than anything else. Its references are kept beside it, because its transitions may change its
-//! context.
+//! Each kind of object has its own number range, so that a number used for the wrong kind is noticed. A queue pair
+//! refers to more objects than any other object. Its references are stored next to it, because a state transition may
+//! change its context.
 
 use crate::capabilities::Capabilities;
 use crate::cq::Cq;
@@ -20,43 +20,42 @@ use crate::uctx::Uctx;
 use crate::umem::{Places, Umem};
 use std::collections::BTreeMap;
 
-/// First UAR index handed out: the pages below are the initialization segment and the MSI-X
-/// structures.
+/// First UAR index that is allocated. The pages below it are the initialization segment and the MSI-X structures.
 const FIRST_UAR: u32 = 5;
 /// A queue pair and its references.
 pub struct QpSlot {
-    /// `None` while one of its methods runs.
+    /// The queue pair, or `None` while one of its methods runs.
     pub qp: Option<Box<Qp>>,
-    /// Service type.
+    /// Service type of the queue pair.
     pub service: u32,
-    /// Objects it refers to.
+    /// Objects that the queue pair refers to.
     pub refs: QpRefs,
-    /// Page list of its work queues, as given.
+    /// Page list of the work queues, as the driver gave it.
     pub pages: Vec<u64>,
-    /// True if it is in the world's run queue.
+    /// True if the queue pair is in the simulation's run queue.
     pub queued: bool,
-    /// Its entry in the world's timer set.
+    /// Entry of the queue pair in the simulation's timer set.
     pub timer: Option<u64>,
 }
 
-/// Objects a queue pair refers to.
+/// Objects that a queue pair refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpRefs {
-    /// Protection domain; the UMR queue pair has none.
+    /// Protection domain. The UMR queue pair has none.
     pub pd: Option<u32>,
-    /// UAR page; none without queues of its own.
+    /// UAR page. A queue pair without queues of its own has none.
     pub uar: Option<u32>,
-    /// Completion queue of the send queue.
+    /// Number of the completion queue of the send queue.
     pub cqn_snd: u32,
-    /// Completion queue of the receive queue.
+    /// Number of the completion queue of the receive queue.
     pub cqn_rcv: u32,
-    /// Receive memory pool.
+    /// Number of the shared receive queue (RMP or XRC SRQ), if any.
     pub srqn: Option<u32>,
-    /// XRC domain.
+    /// XRC domain, if any.
     pub xrcd: Option<u32>,
-    /// Counter set.
+    /// Number of the counter set, if any.
     pub counter: Option<u32>,
-    /// User memory.
+    /// User memory that holds the work queues and the doorbell record.
     pub places: Places,
 }
 
@@ -72,7 +71,7 @@ pub struct Objects {
     pub xrcds: Table<()>,
     /// Counter sets.
     pub counters: Table<Counters>,
-    /// The default counter set, of queues that name none.
+    /// The default counter set, for queues that name no counter set.
     pub default_counters: Counters,
     /// Event queues.
     pub eqs: Table<Eq>,
@@ -80,7 +79,7 @@ pub struct Objects {
     pub cqs: Table<Cq>,
     /// Memory keys, by index.
     pub mkeys: Table<Mkey>,
-    /// Bytes that the keys and their tables take.
+    /// Number of bytes that the keys and their tables use.
     pub key_memory: usize,
     /// Queue pairs.
     pub qps: Table<QpSlot>,
@@ -94,7 +93,7 @@ pub struct Objects {
     pub umems: Table<Umem>,
     /// Multicast groups.
     pub groups: Groups,
-    /// What is taken of the device's own memory.
+    /// Allocated pieces of the device's own memory.
     pub device_memory: DeviceMemory,
 }
 
@@ -123,7 +122,8 @@ impl Objects {
             cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
             key_memory: 0,
             mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
-            // Send queues follow: a doorbell names either kind by its number alone.
+            // The numbers of send queues follow, because a doorbell names a queue pair or a send queue by its number
+            // alone.
             qps: Table::new("QP", 0x58, FIRST_SQN - 1, some(general.log_max_qp())),
             rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
             eth: EthObjects::new(caps),
@@ -139,7 +139,7 @@ impl Objects {
         }
     }
 
-    /// Returns the number of objects of each kind, without empty kinds.
+    /// Returns the number of objects of each kind that has any.
     pub fn census(&self) -> BTreeMap<&'static str, usize> {
         [
             (self.uars.kind(), self.uars.len()),
@@ -163,7 +163,7 @@ impl Objects {
         .collect()
     }
 
-    /// Drops every object; numbers continue where they were.
+    /// Drops every object. New objects get numbers that follow the previous ones.
     pub fn clear(&mut self) {
         self.uars.clear();
         self.pds.clear();
@@ -200,7 +200,7 @@ impl Objects {
         self.eth.act_for(owner);
     }
 
-    /// Returns the kind and number of each object a user context owns.
+    /// Returns the kind and number of each object that a user context owns.
     pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
         self.uars
             .owned_by(owner)
@@ -217,7 +217,7 @@ impl Objects {
             .chain(self.eth.owned_by(owner))
     }
 
-    /// Returns the counter set of that number; 0 is the default one.
+    /// Returns the counter set of this number; number 0 is the default set.
     pub fn counters_of(&mut self, set: u32) -> Option<&mut Counters> {
         match set {
             0 => Some(&mut self.default_counters),

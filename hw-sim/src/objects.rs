@@ -1,33 +1,34 @@
 //! Numbered objects: existence, references, and the choice of the next number.
 //!
-//! A table hands out numbers from a range. Numbers are not dense, so that a driver that assumes 0, 1, 2 … fails. A
-//! freed number returns as late as possible: the cursor walks the whole range with a stride that is coprime to it
-//! before it reaches a number again.
+//! A table allocates numbers from a range. Numbers are not dense, so that a driver that assumes 0, 1, 2 … fails. A
+//! freed number is reused as late as possible: the cursor walks the whole range with a stride that is coprime to the
+//! size of the range before it reaches a number again.
 //!
-//! References are counted per object. The creator of a referrer calls [`Table::hold`] on each object it names and
-//! [`Table::release`] when the referrer is destroyed; [`Table::remove`] refuses while the count is not zero. The
-//! tables are independent of commands: the caller converts [`TableError`] to a status.
+//! References are counted per object. The creator of a referrer calls [`Table::hold`] on each object that the referrer
+//! names, and [`Table::release`] when the referrer is destroyed; [`Table::remove`] refuses while the count is not zero.
+//! The tables are independent of commands: the caller converts [`TableError`] to a status.
 //!
-//! An object belongs to the user context whose command created it ([`Table::act_for`]); to other contexts it does not
-//! exist. The driver itself, [`DRIVER`], sees all objects, and all contexts see [`SHARED`] ones. The function's own
-//! look-ups use [`Table::get`], which does not check the owner; a command's use [`Table::named`].
+//! An object belongs to the user context whose command created it ([`Table::act_for`]). For other contexts the object
+//! does not exist. The driver itself, [`DRIVER`], sees all objects, and all contexts see [`SHARED`] ones. The
+//! function's own look-ups use [`Table::get`], which does not check the owner; the look-ups of a command use
+//! [`Table::named`], which does.
 
 use std::collections::BTreeMap;
 
 /// Owner of objects created without a user context: the driver itself.
 pub const DRIVER: u16 = 0;
-/// Owner of objects that all user contexts may name, made by the driver itself: event queues and counter sets that
-/// Linux shares (`MLX5_SHARED_RESOURCE_UID`).
+/// Owner of objects that the driver itself created and that all user contexts may name: event queues and counter sets
+/// that Linux shares (`MLX5_SHARED_RESOURCE_UID`).
 pub const SHARED: u16 = 0xffff;
 
-/// Reason for which a table refused.
+/// Reason for which a table refused an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
     /// No object has this number.
     Unknown,
-    /// Number of references to the object, which is not zero.
+    /// The object is referenced. The value is the number of references.
     Referenced(u32),
-    /// All numbers up to the limit are in use.
+    /// The table has as many objects as its limit permits.
     Full,
 }
 
@@ -71,7 +72,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the kind of its objects, for reports.
+    /// Returns the kind of this table's objects, for reports.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
@@ -86,12 +87,12 @@ impl<T> Table<T> {
         self.entries.is_empty()
     }
 
-    /// Changes the limit of objects (a capability was set); existing objects beyond it stay.
+    /// Changes the limit of objects, after a capability was set. Existing objects above the limit stay.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.clamp(1, self.span);
     }
 
-    /// Takes the next number without creating anything yet.
+    /// Reserves the next number without creating an object.
     ///
     /// # Errors
     /// [`TableError::Full`].
@@ -113,7 +114,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Restarts numbers at the first one.
+    /// Restarts the allocation of numbers at the first number.
     pub fn count_anew(&mut self) {
         self.cursor = 0;
     }
@@ -121,7 +122,7 @@ impl<T> Table<T> {
     /// Creates an object under a number from [`Table::reserve`].
     ///
     /// # Panics
-    /// An object has this number.
+    /// An object has this number already.
     pub fn insert(&mut self, number: u32, value: T) {
         let old = self.entries.insert(
             number,
@@ -144,7 +145,8 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Sets the owner of objects created from here on.
+    /// Sets the acting owner: it owns the objects created from now on, and look-ups of commands are limited to its
+    /// rights.
     pub fn act_for(&mut self, owner: u16) {
         self.acting = owner;
     }
@@ -167,7 +169,8 @@ impl<T> Table<T> {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting || owner == SHARED
     }
 
-    /// Returns whether the acting owner may destroy or clear an object of `owner`: shared ones only the driver may.
+    /// Returns whether the acting owner may destroy or clear an object of `owner`. Only the driver may do so for a
+    /// shared object.
     fn governs(&self, owner: u16) -> bool {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting
     }
@@ -183,13 +186,13 @@ impl<T> Table<T> {
         self.named(number).is_some()
     }
 
-    /// Returns the object that a command names by that number, if the acting owner may name it.
+    /// Returns the object that a command names by this number, if the acting owner may name it.
     pub fn named(&self, number: u32) -> Option<&T> {
         let entry = self.entries.get(&number)?;
         self.reaches(entry.owner).then_some(&entry.value)
     }
 
-    /// Returns the object that a command names by that number, to change it.
+    /// Returns the object that a command names by this number, for modification, if the acting owner may name it.
     pub fn named_mut(&mut self, number: u32) -> Option<&mut T> {
         let owner = self.entries.get(&number)?.owner;
         match self.reaches(owner) {
@@ -198,12 +201,12 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the object of that number, whatever its owner.
+    /// Returns the object of this number, whatever its owner.
     pub fn get(&self, number: u32) -> Option<&T> {
         self.entries.get(&number).map(|entry| &entry.value)
     }
 
-    /// Returns the object of that number, whatever its owner, to change it.
+    /// Returns the object of this number, whatever its owner, for modification.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.entries.get_mut(&number).map(|entry| &mut entry.value)
     }
@@ -258,7 +261,7 @@ impl<T> Table<T> {
     /// Destroys the object unless it is referenced.
     ///
     /// # Errors
-    /// As [`Table::removable`]; the object stays.
+    /// As [`Table::removable`]. The object stays in the table.
     pub fn remove(&mut self, number: u32) -> Result<T, TableError> {
         self.removable(number)?;
         match self.entries.remove(&number) {
@@ -267,19 +270,19 @@ impl<T> Table<T> {
         }
     }
 
-    /// Drops every object, referenced or not (teardown, reset). Numbers continue where they were.
+    /// Drops every object, referenced or not (teardown, reset). New objects get numbers that follow the previous ones.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// Returns numbers and objects, by number.
+    /// Iterates over numbers and objects, in ascending order of numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries
             .iter()
             .map(|(&number, entry)| (number, &entry.value))
     }
 
-    /// Returns numbers and objects, to change them.
+    /// Iterates over numbers and objects, for modification.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.entries
             .iter_mut()

@@ -1,48 +1,49 @@
-//! Memory the firmware borrows from the host, page by page.
+//! Memory that the firmware borrows from the host, page by page.
 //!
-//! The firmware keeps its own data in 4 KiB pages of host memory. It reports the number it needs to boot, to be
-//! initialised and later (QUERY_PAGES, or a page request event). Software gives them with MANAGE_PAGES and takes them
-//! back after TEARDOWN_HCA. Each page is owned by exactly one side at any time.
+//! The firmware keeps its own data in 4 KiB pages of host memory. It reports the number of pages that it needs to boot,
+//! to be initialised and later (QUERY_PAGES, or a page request event). Software gives pages with MANAGE_PAGES and takes
+//! them back after TEARDOWN_HCA. Each page is owned by exactly one side at any time.
 //!
-//! The simulator does not need the memory. It detects what hardware would punish worse: it fills every page it is
-//! given with a pattern and checks the pattern when the page goes back. A driver that wrote into a page it had given
-//! away gets a driver bug; one that unmapped a page gets health syndrome 0x0a, as after an ICM fetch that failed.
+//! The simulator does not need the memory. It detects errors that have worse consequences on hardware: it fills every
+//! page that it is given with a pattern, and checks the pattern when it returns the page. If the driver wrote to a page
+//! that it had given, the simulator reports a driver bug. If the driver unmapped such a page, the function gets health
+//! syndrome 0x0a, as after an ICM fetch that failed.
 //!
-//! `wanted` is the number of pages the firmware has requested so far. Giving more is refused, and while the function
-//! is initialised only pages beyond it can be taken.
+//! `wanted` is the number of pages that the firmware has requested so far. Software cannot give more pages. While the
+//! function is initialised, software can take back only pages beyond that number.
 
 use crate::iommu::{Iommu, Who};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use zerocopy::IntoBytes;
 
-/// Bytes of a firmware page.
+/// Size of a firmware page in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Numbers of pages that the firmware needs at each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageProfile {
-    /// Before any other command (QUERY_PAGES op_mod 1).
+    /// Pages needed before any other command (QUERY_PAGES op_mod 1).
     pub boot: u32,
-    /// Before INIT_HCA (op_mod 2).
+    /// Pages needed before INIT_HCA (op_mod 2).
     pub init: u32,
-    /// After INIT_HCA (op_mod 3).
+    /// Pages needed after INIT_HCA (op_mod 3).
     pub regular: u32,
-    /// Requested by an event as soon as an EQ for page requests is armed.
+    /// Pages that an event requests as soon as an EQ for page requests is armed.
     pub runtime: u32,
-    /// Fill pages and verify them when they go back.
+    /// True if the simulator fills pages with a pattern and verifies the pattern when it returns them.
     pub verify: bool,
-    /// Pages for boot and for INIT_HCA must each come in one MANAGE_PAGES. Every stock driver does so (Linux
-    /// `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio_give_pages`, Snabb), but the PRM allows several, and Linux'
-    /// VFIO self test gives 512 at a time to a ConnectX-7.
+    /// True if the pages for boot and for INIT_HCA must each come in one MANAGE_PAGES. Every stock driver does so
+    /// (Linux `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio_give_pages`, Snabb), but the PRM allows several
+    /// commands, and Linux' VFIO self test gives 512 pages at a time to a ConnectX-7.
     pub in_one_command: bool,
-    /// Limit of pages that one MANAGE_PAGES take returns; 0: no limit. Drivers repeat the command until nothing is
-    /// left (Linux `pagealloc.c` `mlx5_reclaim_startup_pages`).
+    /// Maximum number of pages that one MANAGE_PAGES take returns; 0 means no limit. Drivers repeat the command until
+    /// no page is left (Linux `pagealloc.c` `mlx5_reclaim_startup_pages`).
     pub given_back: u32,
 }
 
 impl PageProfile {
-    /// Firmware that needs none.
+    /// Firmware that needs no pages.
     pub const NONE: Self = Self {
         boot: 0,
         init: 0,
@@ -54,44 +55,45 @@ impl PageProfile {
     };
 }
 
-/// Reason for which a page was not accepted.
+/// Reason for which the firmware refused a give of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveError {
-    /// More pages than the firmware requested.
+    /// Software gave more pages than the firmware requested.
     TooMany,
-    /// Only a part of the pages for a stage that must come at once.
+    /// Software gave only a part of the pages for a stage that must come in one command.
     Pieces {
-        /// Number of missing pages.
+        /// Number of pages that the stage needs.
         missing: usize,
     },
-    /// Not 4 KiB aligned.
+    /// This page address is not 4 KiB aligned.
     Address(u64),
-    /// The device cannot reach it.
+    /// The device cannot access the page at this address.
     Unreachable(u64),
-    /// Already given.
+    /// The page at this address was given already.
     Owned(u64),
 }
 
-/// Error of a page that was taken back.
+/// Error found in a page that software takes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeFinding {
-    /// Software wrote into it while the firmware owned it.
+    /// Software wrote to the page at this address while the firmware owned it.
     Scribbled(u64),
-    /// The device can no longer read it.
+    /// The device can no longer read the page at this address.
     Unreachable(u64),
 }
 
-/// The firmware's pages.
+/// Account of the pages that the firmware owns and has requested.
 #[derive(Debug)]
 pub struct FirmwarePages {
     profile: PageProfile,
     owned: BTreeSet<u64>,
     wanted: usize,
-    /// Between INIT_HCA and TEARDOWN_HCA.
+    /// True between INIT_HCA and TEARDOWN_HCA.
     in_use: bool,
-    /// Pages requested by events and still to be given (or, negative, to be taken).
+    /// Number of pages that events have requested and software has still to give. A negative number is to be taken
+    /// back.
     unanswered: i64,
-    /// True if the profile's run-time request was made.
+    /// True if the event for the profile's `runtime` pages was sent.
     pub runtime_requested: bool,
 }
 
@@ -108,32 +110,32 @@ impl FirmwarePages {
         }
     }
 
-    /// Resets the account; the pages are dropped without a check.
+    /// Resets the account, and drops the pages without a check.
     pub fn reset(&mut self) {
         *self = Self::new(self.profile);
     }
 
-    /// Returns the number of pages the firmware holds.
+    /// Returns the number of pages that the firmware owns.
     pub fn held(&self) -> usize {
         self.owned.len()
     }
 
-    /// Returns the number of pages it holds and has not offered back.
+    /// Returns the number of pages that the firmware owns and has not offered back.
     pub fn spoken_for(&self) -> usize {
         self.owned.len().min(self.wanted)
     }
 
-    /// QUERY_PAGES boot: returns the pages still missing to boot.
+    /// Handles QUERY_PAGES boot: returns the number of pages still missing to boot.
     pub fn query_boot(&mut self) -> u32 {
         self.want(self.profile.boot)
     }
 
-    /// QUERY_PAGES init: returns the pages still missing for INIT_HCA.
+    /// Handles QUERY_PAGES init: returns the number of pages still missing for INIT_HCA.
     pub fn query_init(&mut self) -> u32 {
         self.want(self.profile.boot + self.profile.init)
     }
 
-    /// QUERY_PAGES regular: returns the additional pages the firmware asks for.
+    /// Handles QUERY_PAGES regular: returns the number of additional pages that the firmware requests.
     pub fn query_regular(&mut self) -> u32 {
         self.want(self.profile.boot + self.profile.init + self.profile.regular)
     }
@@ -148,13 +150,13 @@ impl FirmwarePages {
         self.owned.len() >= (self.profile.boot + self.profile.init) as usize
     }
 
-    /// INIT_HCA: marks the given pages as in use.
+    /// Handles INIT_HCA: marks the given pages as in use.
     pub fn initialised(&mut self) {
         self.wanted = self.wanted.max(self.owned.len());
         self.in_use = true;
     }
 
-    /// TEARDOWN_HCA: marks all pages as no longer in use.
+    /// Handles TEARDOWN_HCA: marks all pages as no longer in use.
     pub fn torn_down(&mut self) {
         self.wanted = 0;
         self.in_use = false;
@@ -162,7 +164,7 @@ impl FirmwarePages {
         self.runtime_requested = false;
     }
 
-    /// Counts a page request event.
+    /// Counts a page request event for `pages` pages; a negative number offers pages back.
     pub fn request(&mut self, pages: i32) {
         self.unanswered += i64::from(pages);
         if let Ok(more) = usize::try_from(pages) {
@@ -172,12 +174,12 @@ impl FirmwarePages {
         }
     }
 
-    /// Returns whether a request for pages is still unanswered.
+    /// Returns whether software still has to give pages that an event requested.
     pub fn starving(&self) -> bool {
         self.unanswered > 0
     }
 
-    /// MANAGE_PAGES op_mod 0: software cannot give what was requested.
+    /// Handles MANAGE_PAGES op_mod 0: software cannot give the pages that an event requested.
     pub fn cannot_give(&mut self) {
         if self.unanswered > 0 {
             let missing = usize::try_from(self.unanswered).unwrap_or(0);
@@ -186,11 +188,11 @@ impl FirmwarePages {
         }
     }
 
-    /// MANAGE_PAGES give: all of them or none.
+    /// Handles MANAGE_PAGES give: accepts all pages or none.
     ///
     /// # Errors
-    /// [`GiveError`]: more pages than requested, a part of them where all must come at once, or the first page that
-    /// is not aligned, already given, or out of the device's reach.
+    /// [`GiveError`]: software gave more pages than requested, or a part of pages that must come in one command, or a
+    /// page that is not aligned, already given, or not accessible to the device. The first such page is reported.
     pub fn give(&mut self, iommu: &mut Iommu, addresses: &[u64]) -> Result<(), GiveError> {
         if self.owned.len() + addresses.len() > self.wanted {
             return Err(GiveError::TooMany);
@@ -201,7 +203,7 @@ impl FirmwarePages {
         }
         let mut fresh = BTreeSet::new();
         for &address in addresses {
-            // Zero is a valid address, and the first that rdma-core's driver gives.
+            // Zero is a valid address; rdma-core's driver gives it as its first page.
             if address % PAGE_BYTES as u64 != 0 {
                 return Err(GiveError::Address(address));
             }
@@ -224,7 +226,8 @@ impl FirmwarePages {
         Ok(())
     }
 
-    /// MANAGE_PAGES take: returns at most `most` pages, fewer if the firmware needs them, and the errors found.
+    /// Handles MANAGE_PAGES take: returns at most `most` pages and the errors found in them. Returns fewer pages if the
+    /// firmware still needs them, or if the profile limits the number per command.
     pub fn take(
         &mut self,
         iommu: &mut Iommu,
@@ -266,7 +269,7 @@ impl FirmwarePages {
     }
 }
 
-/// Contents of a page while the firmware owns it: one word that depends on its address, over and over.
+/// Returns the contents of a page while the firmware owns it: one repeated word that depends on the page's address.
 fn pattern(address: u64) -> [u64; PAGE_BYTES / 8] {
     [(address.rotate_left(23) ^ 0x5a5a_a5a5_c3c3_3c3c).to_be(); PAGE_BYTES / 8]
 }
@@ -323,7 +326,8 @@ mod tests {
         assert_eq!(pages.query_boot(), 0);
     }
 
-    /// No stock driver splits the pages for a stage.
+    /// If all pages of a stage must come in one command, the firmware refuses a part of them. No stock driver splits
+    /// the pages for a stage.
     #[test]
     fn a_part_of_the_missing_pages_is_refused_if_all_must_come_at_once() {
         let (mut pages, mut iommu, _memory) = firmware();

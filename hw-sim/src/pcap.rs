@@ -1,12 +1,12 @@
-//! The wire's frames, as a pcapng file.
+//! Writing the frames on the wire as a pcapng file.
 //!
-//! Each function is one interface, described when it is added. Each frame is an Enhanced Packet Block with the
+//! Each function is one interface, which is described when it is added. Each frame is an Enhanced Packet Block with the
 //! virtual time of its transmission. Time starts at the simulation's origin, in nanoseconds (`if_tsresol` 9), so that
-//! a capture of a deterministic run is the same file each time.
+//! a deterministic run always yields the same file.
 //!
-//! Records other than frames are notes, in text: an interface of notes is of link type WIRESHARK_UPPER_PDU, whose
-//! packets name the dissector for their bytes, here `json`. So Wireshark shows the fields of a note, without a
-//! complaint.
+//! Records other than frames are notes in text. An interface of notes has link type WIRESHARK_UPPER_PDU. A packet of
+//! this type names the Wireshark dissector for its bytes, here `json`. So Wireshark shows the fields of a note without
+//! a warning.
 
 use crate::profile::PortType;
 use pcap_file::pcapng::PcapNgWriter;
@@ -20,19 +20,19 @@ use std::io::Write;
 use std::time::Duration;
 use thiserror::Error;
 
-/// log10 of the timestamp unit, as `if_tsresol` codes it.
+/// log10 of the number of timestamp units per second, as `if_tsresol` codes it.
 const NANOSECONDS: u8 = 9;
 
-/// Header of a note's text: tag "name of the dissector" (12), 4 bytes, `json`, and the end of tags (Wireshark,
+/// Header before a note's text: tag "name of the dissector" (12), length 4, `json`, and the end of tags (Wireshark,
 /// `epan/exported_pdu.h`).
 pub const NOTE_HEADER: [u8; 12] = *b"\0\x0c\0\x04json\0\0\0\0";
 
-/// Description of a frame.
+/// Direction of a frame, and a comment on it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Remark<'a> {
-    /// Comment for people.
+    /// Comment that a capture viewer shows.
     pub comment: &'a str,
-    /// True if the function sent it, false if it arrived.
+    /// True if the function sent the frame, false if it received the frame.
     pub sent: bool,
 }
 
@@ -51,15 +51,16 @@ impl Remark<'_> {
 /// The capture could not be written.
 #[derive(Debug, Error)]
 pub enum CaptureError {
-    /// The writer refused.
+    /// The underlying writer failed.
     #[error("capture: {}", words(.0))]
     Write(#[from] PcapError),
-    /// A frame of an interface that was never added.
+    /// The caller wrote a frame to an interface that was never added.
     #[error("capture: interface {0} was never added")]
     Interface(u32),
 }
 
-/// Returns the error's text; for I/O errors the system's, because the library's is always "Error reading bytes".
+/// Returns the error's text. For I/O errors this is the system's text, because the library's is always "Error reading
+/// bytes".
 fn words(error: &PcapError) -> String {
     if let PcapError::IoError(error) = error {
         return error.to_string();
@@ -74,12 +75,12 @@ pub struct Capture<W: Write> {
 }
 
 impl<W: Write> Capture<W> {
-    /// Writes the section header.
+    /// Creates a capture and writes the section header.
     ///
     /// # Errors
-    /// [`CaptureError::Write`]: the writer refused.
+    /// [`CaptureError::Write`]: the writer failed.
     pub fn new(writer: W) -> Result<Self, CaptureError> {
-        // Fixed, not native: the file of a seed is the same on every machine.
+        // The byte order is fixed and not the machine's, so that a seed yields the same file on every machine.
         let writer = PcapNgWriter::with_endianness(writer, Endianness::Little)?;
         Ok(Self {
             writer,
@@ -87,10 +88,10 @@ impl<W: Write> Capture<W> {
         })
     }
 
-    /// Adds an interface; the returned number names it in [`Capture::frame`].
+    /// Adds an interface and returns its number, which the caller passes to [`Capture::frame`].
     ///
     /// # Errors
-    /// [`CaptureError::Write`]: the writer refused.
+    /// [`CaptureError::Write`]: the writer failed.
     pub fn add_interface(&mut self, name: &str, port_type: PortType) -> Result<u32, CaptureError> {
         let linktype = match port_type {
             PortType::Ethernet => DataLink::ETHERNET,
@@ -99,10 +100,10 @@ impl<W: Write> Capture<W> {
         self.describe(name, linktype)
     }
 
-    /// Adds an interface of notes, for [`Capture::note`].
+    /// Adds an interface for notes and returns its number, which the caller passes to [`Capture::note`].
     ///
     /// # Errors
-    /// [`CaptureError::Write`]: the writer refused.
+    /// [`CaptureError::Write`]: the writer failed.
     pub fn add_notes(&mut self, name: &str) -> Result<u32, CaptureError> {
         self.describe(name, DataLink::WIRESHARK_UPPER_PDU)
     }
@@ -121,7 +122,7 @@ impl<W: Write> Capture<W> {
         Ok(id)
     }
 
-    /// Writes a note in JSON made at `now`.
+    /// Writes a note in JSON with the time `now` (virtual nanoseconds).
     ///
     /// # Errors
     /// As [`Capture::frame`].
@@ -133,12 +134,12 @@ impl<W: Write> Capture<W> {
     /// Writes a frame that `interface` transmitted at `now` (virtual nanoseconds).
     ///
     /// # Errors
-    /// [`CaptureError::Interface`]: no interface has that number. [`CaptureError::Write`]: the writer refused.
+    /// [`CaptureError::Interface`]: no interface has this number. [`CaptureError::Write`]: the writer failed.
     pub fn frame(&mut self, interface: u32, now: u64, frame: &[u8]) -> Result<(), CaptureError> {
         self.block(interface, now, frame, Vec::new())
     }
 
-    /// Writes a frame with its description.
+    /// Writes a frame with its direction and a comment.
     ///
     /// # Errors
     /// As [`Capture::frame`].
@@ -189,7 +190,7 @@ impl<W: Write> Capture<W> {
     /// Flushes the writer.
     ///
     /// # Errors
-    /// [`CaptureError::Write`]: the writer refused.
+    /// [`CaptureError::Write`]: the writer failed.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
         self.writer
             .get_mut()

@@ -1,39 +1,40 @@
-//! A function's part of its port: addresses, lists, counters.
+//! State of a port that one function has: addresses, lists, counters.
 //!
 //! The RoCE address table gives source addresses to outgoing packets and decides which incoming packets go to the
-//! RDMA engine. The vport context keeps settings of software (MTU, MAC lists, promiscuity, RoCE enable) and returns
-//! them; the e-switch makes its rules from them ([`crate::card`]). A reset erases all of it.
+//! RDMA engine. The vport context keeps settings that software writes (MTU, MAC lists, promiscuity, RoCE enable) and
+//! returns them on request; the e-switch makes its rules from them ([`crate::card`]). A reset erases all of it.
 
 use crate::host::GidEntry;
 use crate::profile::{PortType, Profile};
 use crate::subnet::{PERMISSIVE_LID, Subnet};
 use crate::wire::LrhPacket;
 
-/// Bytes of the port MTU beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add the same 22).
+/// Number of bytes of the port MTU beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add the same 22).
 pub const ETHERNET_OVERHEAD: u16 = 22;
-/// Bytes of headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux `iboe_get_mtu`).
+/// Number of header bytes of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux
+/// `iboe_get_mtu`).
 const ROCE_OVERHEAD: u16 = 96;
-/// Bytes of the frame check sequence, which frames here do not have.
+/// Number of bytes of the frame check sequence, which simulated frames do not have.
 pub const FCS_BYTES: u16 = 4;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// Packets and bytes of one direction.
+/// Number of frames and of bytes in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Frames.
+    /// Number of frames.
     pub packets: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub octets: u64,
 }
 
 impl Traffic {
-    /// Counts a frame.
+    /// Counts a frame of `bytes` bytes.
     pub fn count(&mut self, bytes: usize) {
         self.packets += 1;
         self.octets += bytes as u64;
     }
 
-    /// Returns the difference to a part of it.
+    /// Returns this traffic minus `part`, which is contained in it.
     pub fn without(self, part: Self) -> Self {
         Self {
             packets: self.packets.saturating_sub(part.packets),
@@ -41,7 +42,7 @@ impl Traffic {
         }
     }
 
-    /// Returns the sum.
+    /// Returns the sum of both.
     pub fn and(self, other: Self) -> Self {
         Self {
             packets: self.packets + other.packets,
@@ -50,19 +51,19 @@ impl Traffic {
     }
 }
 
-/// Ethernet frames of one direction, by kind of destination.
+/// Counters of Ethernet frames in one direction, by kind of destination address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthTraffic {
-    /// For one station.
+    /// Frames with a unicast destination address.
     pub unicast: Traffic,
-    /// For a group.
+    /// Frames with a multicast destination address.
     pub multicast: Traffic,
-    /// For all.
+    /// Frames with the broadcast destination address.
     pub broadcast: Traffic,
 }
 
 impl EthTraffic {
-    /// Counts a frame.
+    /// Counts a frame by its destination address.
     pub fn count(&mut self, dst: [u8; 6], bytes: usize) {
         let traffic = match dst {
             BROADCAST => &mut self.broadcast,
@@ -81,65 +82,65 @@ impl EthTraffic {
     }
 }
 
-/// Counters of the Ethernet queues; the rest of a port's traffic is RDMA's.
+/// Counters of the Ethernet queues. All other traffic of a port is RDMA traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthCounters {
-    /// Frames for this port.
+    /// Received frames that are for this port.
     pub received: EthTraffic,
     /// Frames from send queues that left the port.
     pub transmitted: EthTraffic,
-    /// Frames that reached the port and had no receiver here.
+    /// Frames that reached the port but had no receiver in this function.
     pub unwanted: Traffic,
 }
 
-/// Address lists of the vport.
+/// Address lists of the vport context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressLists {
     /// Unicast MAC addresses, as 8-byte entries.
     pub unicast: Vec<u64>,
-    /// Multicast MAC addresses.
+    /// Multicast MAC addresses, as 8-byte entries.
     pub multicast: Vec<u64>,
-    /// VLANs.
+    /// VLAN IDs, as 8-byte entries.
     pub vlan: Vec<u64>,
 }
 
-/// A function's part of its port.
+/// State of a port that one function has.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// L2 MTU of the vport context, Ethernet header, VLAN tag and FCS included, as mlx5e counts it
+    /// L2 MTU of the vport context in bytes, including Ethernet header, VLAN tag and FCS, as mlx5e counts it
     /// (`MLX5E_SW2HW_MTU`).
     pub mtu: u16,
-    /// True if RoCE is on.
+    /// True if RoCE is enabled.
     pub roce: bool,
-    /// Promiscuous unicast, multicast, all.
+    /// Promiscuity for unicast, for multicast, and for all frames.
     pub promiscuous: [bool; 3],
-    /// True if loopback of own unicast, or multicast, is off. It does not affect RoCE traffic between queue pairs of
-    /// one function here; no source says whether it does on hardware.
+    /// True if loopback of the function's own unicast, or multicast, is off. Here it does not affect RoCE traffic
+    /// between queue pairs of one function; no source says whether it does on hardware.
     pub loopback_off: [bool; 2],
-    /// MAC and VLAN lists.
+    /// MAC and VLAN lists of the vport context.
     pub lists: AddressLists,
-    /// An InfiniBand port's part of its subnet.
+    /// Subnet state of an InfiniBand port; `None` for Ethernet.
     pub subnet: Option<Subnet>,
     /// RoCE address table.
     gids: Vec<Option<GidEntry>>,
-    /// The MAC addresses in it, each once.
+    /// MAC addresses in the RoCE address table, each once.
     macs: Vec<[u8; 6]>,
-    /// Number of changes of the table, over all resets.
+    /// Number of changes of the RoCE address table, counted across resets.
     changes: u64,
-    /// Description of the node, 64 bytes.
+    /// Node description, 64 bytes.
     pub node_description: [u8; 64],
-    /// Frames received.
+    /// All frames received.
     pub received: Traffic,
-    /// Frames sent.
+    /// All frames sent.
     pub transmitted: Traffic,
     /// Frames looped back inside the function.
     pub looped: Traffic,
-    /// Frames of the Ethernet queues.
+    /// Counters of the Ethernet queues.
     pub ethernet: EthCounters,
 }
 
 impl Port {
-    /// Returns the port after a reset.
+    /// Returns the state of a port after a reset.
     pub fn new(profile: &Profile) -> Self {
         let mut node_description = [0; 64];
         let name = profile.name.as_bytes();
@@ -168,7 +169,7 @@ impl Port {
         }
     }
 
-    /// Returns this port as successor of one that was reset.
+    /// Returns this new state with the parts of `before` that survive a reset.
     #[must_use]
     pub(crate) fn in_place_of(self, before: &Self) -> Self {
         let subnet = self.subnet.zip(before.subnet.clone());
@@ -179,8 +180,8 @@ impl Port {
         }
     }
 
-    /// Returns a number that changes with the RoCE address table, which holds all of an Ethernet port's own
-    /// addresses.
+    /// Returns a number that changes whenever the RoCE address table changes. That table holds all own addresses of an
+    /// Ethernet port. Returns `None` for an InfiniBand port.
     pub(crate) fn addresses(&self) -> Option<u64> {
         self.subnet.is_none().then_some(self.changes)
     }
@@ -208,12 +209,12 @@ impl Port {
         self.subnet.as_ref().map(|subnet| subnet.info().lid())
     }
 
-    /// Returns whether a LID is that of an InfiniBand port.
+    /// Returns whether a LID belongs to this port; false for an Ethernet port.
     pub fn owns_lid(&self, lid: u16) -> bool {
         self.subnet.as_ref().is_some_and(|subnet| subnet.owns(lid))
     }
 
-    /// Returns the largest RDMA path MTU for a wire of this MTU, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
+    /// Returns the largest RDMA path MTU on a wire with this MTU, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
     pub fn rdma_mtu(&self, wire: u16) -> u8 {
         if self.subnet.is_some() {
             return 5;
@@ -222,28 +223,28 @@ impl Port {
         (1..=5).rev().find(|code| room >= 128 << code).unwrap_or(1)
     }
 
-    /// Returns the longest frame that passes the vport, in bytes without a check sequence.
+    /// Returns the length of the longest frame that passes the vport, in bytes without the frame check sequence.
     pub fn longest_frame(&self) -> usize {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))
     }
 
-    /// Returns whether the unicast list has an address.
+    /// Returns whether the unicast list contains an address.
     pub fn lists_unicast(&self, address: [u8; 6]) -> bool {
         self.lists.unicast.contains(&entry_of(address))
     }
 
-    /// Returns whether the multicast list has an address. The broadcast address is a group like any other.
+    /// Returns whether the multicast list contains an address. The broadcast address has no special meaning here.
     pub fn lists_multicast(&self, address: [u8; 6]) -> bool {
         self.lists.multicast.contains(&entry_of(address))
     }
 
-    /// Returns whether there is anything that the e-switch could make rules from.
+    /// Returns whether the vport context contains anything from which the e-switch makes rules.
     pub fn is_listed(&self) -> bool {
         self.lists != AddressLists::default() || self.promiscuous != [false; 3]
     }
 
-    /// Returns whether an Ethernet frame is for software behind this port: for its address `own`, the lists of the
-    /// vport, the broadcast address, or those that promiscuity adds.
+    /// Returns whether an Ethernet frame is for software behind this port: its destination is the port's address `own`,
+    /// in the lists of the vport, the broadcast address, or accepted by promiscuity.
     pub fn accepts(&self, own: [u8; 6], dst: [u8; 6]) -> bool {
         let [all_unicast, all_multicast, all] = self.promiscuous;
         all || match dst {
@@ -253,14 +254,14 @@ impl Port {
         }
     }
 
-    /// Returns the received frames of RDMA.
+    /// Returns the counters of received RDMA frames.
     pub fn rdma_received(&self) -> Traffic {
         self.received
             .without(self.ethernet.received.total())
             .without(self.ethernet.unwanted)
     }
 
-    /// Returns the frames sent by RDMA.
+    /// Returns the counters of sent RDMA frames.
     pub fn rdma_transmitted(&self) -> Traffic {
         self.transmitted.without(self.ethernet.transmitted.total())
     }
@@ -278,13 +279,13 @@ impl Port {
     }
 }
 
-/// Returns a MAC address as an entry of the vport's lists.
+/// Returns a MAC address in the format of an entry of the vport's lists.
 pub fn entry_of([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// Returns an InfiniBand port's part of its subnet. Its tables are as long as the capabilities say: 8 GIDs and 128
-/// partitions, doubled by each step of `gid_table_size` and `pkey_table_size`.
+/// Returns the subnet state of an InfiniBand port, or `None` for Ethernet. The sizes of its tables follow the
+/// capabilities: 8 GIDs and 128 partitions, doubled by each step of `gid_table_size` and `pkey_table_size`.
 fn subnet(profile: &Profile) -> Option<Subnet> {
     let caps = &profile.general.current;
     let entries = |first: usize, steps: u32| first << steps.min(5);

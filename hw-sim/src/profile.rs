@@ -1,10 +1,10 @@
 //! Kind of device: identity, sizes, capabilities.
 //!
-//! A [`Profile`] is read from a file: one per generation of ConnectX, which come with the simulator
-//! ([`Profile::generation`]), or the recording of a real device ([`Profile::load`]). A file states the device's
-//! values and the evidence for them (`profiles/README.md`). Of those, `simulated` selects what the simulator reports:
-//! a bit is set only if the command, the event or the data path behind it exists here. Recorded pages are answered
-//! byte for byte.
+//! A [`Profile`] is read from a file. The simulator comes with one file per generation of ConnectX
+//! ([`Profile::generation`]); another file may be the recording of a real device ([`Profile::load`]). A file states the
+//! device's values and the evidence for them (`profiles/README.md`). `simulated` selects which of these values the
+//! simulator reports: a bit is set only if the simulator implements the command, the event or the data path behind it.
+//! Recorded pages are returned byte for byte.
 //!
 //! The default ([`Profile::default`]) is the ConnectX-5, with fewer firmware pages.
 
@@ -29,43 +29,43 @@ use std::time::Duration;
 
 pub use document::{Document, Evidence, ProfileError, RawPage, Stated, Statement};
 
-/// Device numbers of ConnectX-4 and ConnectX-4 Lx, physical and virtual functions.
+/// PCI device numbers from ConnectX-4 to the virtual functions of ConnectX-4 Lx.
 const CONNECTX_4: u16 = 0x1013;
 const CONNECTX_4_LX_VIRTUAL: u16 = 0x1016;
-/// log2 of the flow counters of one bulk query.
+/// log2 of the maximum number of flow counters in one bulk query.
 const LOG_COUNTERS_ASKED: u32 = 10;
 
 /// Link layer of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortType {
-    /// RoCE: GIDs and MACs.
+    /// Ethernet with RoCE, addressed by GIDs and MACs.
     Ethernet,
-    /// InfiniBand: LIDs.
+    /// InfiniBand, addressed by LIDs.
     InfiniBand,
 }
 
-/// A capability page: the maximum, and the values after a reset.
+/// A capability page, with its maximum values and its values after a reset.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
-    /// Maximum.
+    /// Maximum values.
     pub max: T,
-    /// Current value after a reset.
+    /// Current values after a reset.
     pub current: T,
-    /// Bytes behind the structure.
+    /// Recorded bytes behind the known structure.
     pub rest: Rest,
 }
 
-/// The end of a recorded page, behind the known structure; empty if it is all zeros.
+/// Bytes of a recorded page behind the known structure. Empty if they are all zeros.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rest {
-    /// Of the maximum page.
+    /// Last bytes of the maximum page.
     pub max: Vec<u8>,
-    /// Of the current page; it cannot be set.
+    /// Last bytes of the current page, which software cannot set.
     pub current: Vec<u8>,
 }
 
 impl<T: Layout> Page<T> {
-    /// Returns a page with nothing behind its structure.
+    /// Returns a page without bytes behind its structure.
     pub fn new(max: T, current: T) -> Self {
         Self {
             max,
@@ -74,7 +74,7 @@ impl<T: Layout> Page<T> {
         }
     }
 
-    /// Changes maximum and current value alike.
+    /// Applies a change to the maximum and to the current values.
     pub fn set(&mut self, change: impl Fn(&mut T)) -> &mut Self {
         change(&mut self.max);
         change(&mut self.current);
@@ -85,20 +85,20 @@ impl<T: Layout> Page<T> {
 /// Properties of a device's virtual functions, where they differ from the physical one (section `vf` of a file).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualFacts {
-    /// PCI device.
+    /// PCI device number.
     pub device_id: u16,
-    /// Length of BAR 0.
+    /// Length of BAR 0 in bytes.
     pub bar_bytes: usize,
-    /// MSI-X vectors.
+    /// Number of MSI-X vectors.
     pub msix_vectors: u16,
-    /// Firmware pages that they request themselves.
+    /// Firmware pages that a virtual function itself requests.
     pub pages: PageProfile,
-    /// Upper limits of their capabilities, whatever the physical function has.
+    /// Upper limits of the virtual functions' capabilities, which apply even if the physical function has more.
     pub capabilities: Vec<Most>,
 }
 
 impl Default for VirtualFacts {
-    /// Returns properties without any statement.
+    /// Returns properties for which the file states nothing.
     fn default() -> Self {
         Self {
             device_id: 0,
@@ -110,31 +110,31 @@ impl Default for VirtualFacts {
     }
 }
 
-/// Upper limit of a capability.
+/// Upper limit of a virtual function's capability.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Most {
-    /// Section of its page.
+    /// Section of the capability's page.
     pub section: String,
-    /// Its name there.
+    /// Name of the capability in that section.
     pub field: String,
-    /// Maximum.
+    /// Limit of the maximum value.
     pub max: u64,
-    /// Value after a reset.
+    /// Limit of the value after a reset.
     pub current: u64,
 }
 
-/// Choices between behaviours that no public source settles: drivers have to work with both, and the data path of
-/// every generation is tested with both (`docs/generations.md`).
+/// Choices between behaviours where no public source says which one hardware has. Drivers have to work with both, and
+/// the data path of every generation is tested with both (`docs/generations.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Habits {
-    /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers ignore the
-    /// upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
+    /// True if `wqe_counter` in a receive's CQE is an index within the ring. If false, it counts up to 2^16. Drivers
+    /// ignore the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
     pub cuts_receive_counter: bool,
-    /// The first packet of every connection causes an event (COMM_EST), not only one that finds its queue pair in RTR
-    /// (IBTA volume 1, section 11.6.3.1).
+    /// True if the first packet of every connection causes an event (COMM_EST). If false, only a packet that finds its
+    /// queue pair in RTR causes the event (IBTA volume 1, section 11.6.3.1).
     pub tells_every_connection: bool,
-    /// Numbers of queue pairs continue over a reset. Otherwise they restart, and a driver that restarts gets those
-    /// that its peers still regard as connected (docs/decisions/restarted-peer.md).
+    /// True if QP numbers continue after a reset. If false, they restart, and a driver that restarts gets numbers that
+    /// its peers still regard as connected (docs/decisions/restarted-peer.md).
     pub counts_queue_pairs_on: bool,
 }
 
@@ -143,82 +143,83 @@ pub struct Habits {
 pub struct Profile {
     /// Name of the function, for logs and captures.
     pub name: String,
-    /// Name of the profile it was made from.
+    /// Name of the profile from which the function was made.
     pub generation: String,
-    /// PCI vendor.
+    /// PCI vendor ID.
     pub vendor_id: u16,
-    /// PCI device.
+    /// PCI device ID.
     pub device_id: u16,
-    /// PCI subsystem.
+    /// PCI subsystem ID.
     pub subsystem_id: u16,
-    /// PCI revision.
+    /// PCI revision ID.
     pub revision: u8,
-    /// PCI subclass: 0 Ethernet, 7 InfiniBand.
+    /// PCI subclass: 0 for Ethernet, 7 for InfiniBand.
     pub subclass: u8,
-    /// Length of BAR 0, a power of two.
+    /// Length of BAR 0 in bytes, a power of two.
     pub bar_bytes: usize,
-    /// MSI-X vectors.
+    /// Number of MSI-X vectors.
     pub msix_vectors: u16,
     /// Firmware version: major, minor, sub-minor.
     pub firmware: (u16, u16, u16),
-    /// Board identity, at most 16 ASCII characters.
+    /// Board identity (PSID), at most 16 ASCII characters.
     pub psid: String,
-    /// Permanent MAC address of the port; GUIDs derive from it.
+    /// Permanent MAC address of the port. GUIDs are derived from it.
     pub mac: [u8; 6],
-    /// Link layer.
+    /// Link layer of the port.
     pub port_type: PortType,
-    /// Largest Ethernet MTU of the port.
+    /// Largest Ethernet MTU of the port in bytes.
     pub max_mtu: u16,
     /// True if the port has a carrier although no link is connected.
     pub carrier_without_link: bool,
-    /// Time the firmware boots after a reset.
+    /// Time that the firmware takes to boot after a reset.
     pub boot_time: Duration,
-    /// Part of the boot time in which BAR 0 reads ones and ignores writes.
+    /// Time from the reset in which BAR 0 reads as ones and ignores writes; at most `boot_time`.
     pub silent_time: Duration,
-    /// Part of the boot time in which the firmware does not read the initialization segment: writes to it are lost.
+    /// Time from the reset in which the firmware does not read the initialization segment, so that writes to it are
+    /// lost; at most `boot_time`.
     pub deaf_time: Duration,
-    /// Time a command takes.
+    /// Minimum time that a command takes.
     pub command_time: Duration,
-    /// Largest additional time, drawn per command: commands in several slots then finish in any order.
+    /// Maximum additional time, drawn per command. With it, commands in several slots finish in any order.
     pub command_jitter: Duration,
-    /// Firmware pages.
+    /// Numbers of firmware pages.
     pub pages: PageProfile,
-    /// Interface steps, bit n for step n (QUERY_ISSI `supported_issi_dw0`).
+    /// Supported interface steps, bit n for step n (QUERY_ISSI `supported_issi_dw0`).
     pub issi: u32,
-    /// Properties of its virtual functions; `None` if none are stated, or it is one.
+    /// Properties of the function's virtual functions. `None` if the file states none, or if the function is virtual.
     pub virtual_functions: Option<VirtualFacts>,
     /// Value of the reserved lkey.
     pub reserved_lkey: u32,
-    /// Choices that no public source settles for a generation.
+    /// Behaviours for which no public source says what hardware does.
     pub habits: Habits,
     /// General capabilities (type 0).
     pub general: Page<CmdHcaCap>,
-    /// General capabilities, second page (type 0x20); there with `hca_cap_2`.
+    /// General capabilities, second page (type 0x20). The device has it if `hca_cap_2` is set.
     pub general_2: Page<CmdHcaCap2>,
-    /// On-demand paging (type 2); there with `pg`.
+    /// On-demand paging (type 2). The device has it if `pg` is set.
     pub odp: Page<OdpCaps>,
     /// Atomic capabilities (type 3).
     pub atomic: Page<AtomicCaps>,
     /// RoCE capabilities (type 4).
     pub roce: Page<RoceCap>,
-    /// Ethernet offloads (type 1); there with `eth_net_offloads`.
+    /// Ethernet offloads (type 1). The device has them if `eth_net_offloads` is set.
     pub eth_offloads: Page<EthOffloadCaps>,
-    /// Flow tables (type 7); there with `nic_flow_table`.
+    /// Flow tables (type 7). The device has them if `nic_flow_table` is set.
     pub flow_table: Page<FlowTableNicCap>,
-    /// Flow tables of the e-switch (type 8); there with `eswitch_manager`.
+    /// Flow tables of the e-switch (type 8). The device has them if `eswitch_manager` is set.
     #[serde(with = "stored")]
     pub eswitch_flow_table: FlowTableEswitchCap,
-    /// The e-switch (type 9); there with `eswitch_manager`.
+    /// The e-switch (type 9). The device has it if `eswitch_manager` is set.
     #[serde(with = "stored")]
     pub eswitch: EswitchCap,
-    /// Pages of other types that were recorded, by type.
+    /// Recorded pages of other types, by type.
     pub other_pages: BTreeMap<u16, RawPage>,
-    /// Recorded registers, by number: the answer to a read where the simulator has no register of its own.
+    /// Recorded registers, by number. They answer reads of registers that the simulator does not implement.
     pub registers: BTreeMap<u16, Vec<u8>>,
 }
 
 impl Profile {
-    /// Returns a generation of ConnectX by name.
+    /// Returns the profile of a generation of ConnectX by name.
     ///
     /// # Errors
     /// [`ProfileError::UnknownGeneration`], with the known names.
@@ -226,12 +227,12 @@ impl Profile {
         Self::build(&generation::document(name)?)
     }
 
-    /// Returns the names of the generations.
+    /// Returns the names of the built-in generations.
     pub fn generations() -> impl Iterator<Item = &'static str> {
         generation::names()
     }
 
-    /// Returns the statements of a generation's file and its bases.
+    /// Returns the statements of a generation's file, with those of its base files.
     ///
     /// # Errors
     /// [`ProfileError::UnknownGeneration`].
@@ -242,19 +243,19 @@ impl Profile {
     /// Returns the device that a profile file describes.
     ///
     /// # Errors
-    /// [`ProfileError`]: the place in the file, and what is wrong there.
+    /// [`ProfileError`]: the place in the file, and the problem there.
     pub fn load(text: &str) -> Result<Self, ProfileError> {
         Self::build(&generation::complete(Document::read(text)?)?)
     }
 
-    /// Returns the virtual function number `index` (from 0) of a card with this physical function; `None` if its
-    /// properties are not stated.
+    /// Returns the virtual function number `index` (from 0) of a card with this physical function. Returns `None` if
+    /// the profile does not state the properties of virtual functions.
     ///
-    /// It has a device number of its own, by which alone Linux distinguishes the two (`main.c`
-    /// `mlx5_core_pci_table`). It manages nothing, and the physical function's driver gives its memory. It may write
-    /// HOST_ENDIANNESS: rdma-core's `mlx5_vfio_set_hca_ctrl` does on any function, and gives up where that is
-    /// refused. It may write PAOS and PMTU without effect: complete logs of ConnectX-5 virtual functions show no
-    /// refused register, and mlx5e writes both on every function (`en_main.c` `mlx5e_modify_admin_state`,
+    /// A virtual function has its own device number, which is all that Linux uses to distinguish it from a physical one
+    /// (`main.c` `mlx5_core_pci_table`). It manages nothing, and the physical function's driver gives its memory. It
+    /// may write HOST_ENDIANNESS, because rdma-core's `mlx5_vfio_set_hca_ctrl` writes it on any function and fails if
+    /// the write is refused. It may write PAOS and PMTU without effect: complete logs of ConnectX-5 virtual functions
+    /// show no refused register, and mlx5e writes both on every function (`en_main.c` `mlx5e_modify_admin_state`,
     /// `mlx5e_set_mtu`).
     #[must_use]
     pub fn virtual_function(&self, index: u16) -> Option<Self> {
@@ -274,7 +275,7 @@ impl Profile {
         for most in &facts.capabilities {
             profile.lower(most);
         }
-        // The table has a size if its manager may change that.
+        // The capability reports the size of the MSI-X table if the manager may change that size.
         let sized = self.general.max.num_total_dynamic_vf_msix() > 0;
         let vectors = if sized {
             u32::from(profile.msix_vectors)
@@ -288,12 +289,12 @@ impl Profile {
         Some(profile)
     }
 
-    /// Returns the value that the simulator reports for a file's statement: features it does not implement are off.
+    /// Returns the value that the simulator reports for a value in a file. Features without an implementation are off.
     pub fn announced(section: &str, field: &str, value: u64) -> u64 {
         simulated::announced(section, field, value)
     }
 
-    /// Gives the device another name and MAC address.
+    /// Returns the device with this name and MAC address.
     #[must_use]
     pub fn called(mut self, name: &str, mac: [u8; 6]) -> Self {
         name.clone_into(&mut self.name);
@@ -301,12 +302,12 @@ impl Profile {
         self
     }
 
-    /// Returns the default device under another name and MAC address.
+    /// Returns the default device with this name and MAC address.
     pub fn named(name: &str, mac: [u8; 6]) -> Self {
         Self::default().called(name, mac)
     }
 
-    /// Gives the device an InfiniBand port.
+    /// Returns the device with an InfiniBand port.
     #[must_use]
     pub fn infiniband(mut self) -> Self {
         self.port_type = PortType::InfiniBand;
@@ -315,12 +316,12 @@ impl Profile {
             page.set_port_type(0).set_roce(false).set_roce_accl(false);
             page.set_ib_virt(true);
             page.set_uc(true).set_xrc(true).set_mcam_reg(true);
-            // Eight GIDs: the table of a port that is not shared.
+            // 0 means eight GIDs, the table size of a port that functions do not share.
             page.set_gid_table_size(0).set_num_vhca_ports(0);
             page.set_disable_local_lb_uc(false)
                 .set_disable_local_lb_mc(false);
             page.set_eth_net_offloads(false).set_nic_flow_table(false);
-            // The subnet manager does their work, and there is no switch between MAC addresses.
+            // On InfiniBand the subnet manager does the work of both managers, and no switch forwards by MAC address.
             page.set_vport_group_manager(false)
                 .set_eswitch_manager(false)
                 .set_nic_vport_change_event(false)
@@ -329,15 +330,15 @@ impl Profile {
         self
     }
 
-    /// Gives the device the capabilities that operating systems' drivers require: Ethernet queues and flow tables for
-    /// a network device, and the services that their RDMA side creates objects of.
+    /// Returns the device with the capabilities that the drivers of operating systems require: Ethernet queues and flow
+    /// tables for a network device, and the transport services for which their RDMA side creates objects.
     #[must_use]
     pub fn ethernet(mut self) -> Self {
         self.general.set(|page| {
             page.set_eth_net_offloads(true).set_nic_flow_table(true);
             page.set_uc(true).set_xrc(true).set_mcam_reg(true);
             page.set_nic_receive_steering_discard(true);
-            // A device that has the queues already keeps its limits.
+            // A device that already has these queues keeps its limits.
             if page.log_max_rq() == 0 {
                 page.set_max_tc(8)
                     .set_log_max_rq(16)
@@ -352,8 +353,8 @@ impl Profile {
         self
     }
 
-    /// Gives the device user contexts, and the flow tables that kernels let programs use for steering: the
-    /// requirements of DevX.
+    /// Returns the device with the requirements of DevX: user contexts, and the flow tables that kernels let programs
+    /// use for steering.
     ///
     /// Cards from ConnectX-5 on have both if their firmware's setting UCTX_EN is on ([`Profile::may_have_devx`]).
     #[must_use]
@@ -365,7 +366,7 @@ impl Profile {
             page.set_max_flow_counter_15_0(MOST_COUNTERS)
                 .set_log_max_flow_counter_bulk(LOG_COUNTERS_ASKED);
         });
-        // Linux requires all four (FS_CHAINING_CAPS, fs_core.c).
+        // Linux requires the first four (FS_CHAINING_CAPS, fs_core.c).
         self.flow_table.set(|page| {
             page.flow_table_properties_nic_receive_mut()
                 .set_flow_modify_en(true)
@@ -377,13 +378,13 @@ impl Profile {
         self
     }
 
-    /// Returns whether this device can have a firmware with user contexts: from ConnectX-5 on.
+    /// Returns whether firmware for this device can have user contexts. Devices from ConnectX-5 on can.
     #[must_use]
     pub fn may_have_devx(&self) -> bool {
         !(CONNECTX_4..=CONNECTX_4_LX_VIRTUAL).contains(&self.device_id)
     }
 
-    /// Gives the device a slow firmware: each command takes one to two milliseconds.
+    /// Returns the device with slow firmware: each command takes one to two milliseconds.
     #[must_use]
     pub fn slow(mut self) -> Self {
         self.command_time = Duration::from_millis(1);
@@ -397,7 +398,7 @@ impl Profile {
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// Returns a device without any property.
+    /// Returns a device for which no file has stated anything.
     fn blank() -> Self {
         fn blank<T: Layout>(new: fn() -> T) -> Page<T> {
             Page::new(new(), new())
@@ -443,13 +444,13 @@ impl Profile {
     }
 }
 
-/// Pages that the default device needs before INIT_HCA. The file states thousands, each of which is filled and
-/// verified; users of the default device would wait for that at every open.
+/// Number of pages that the default device needs before INIT_HCA. The file states thousands. Each page is filled and
+/// verified, so with thousands users of the default device would wait at every open.
 const FEW_PAGES: u32 = 512;
 
-/// The default device.
+/// The default device, which every call of `Profile::default` copies.
 static DEFAULT: LazyLock<Profile> = LazyLock::new(|| {
-    // PANIC: its file is part of the program, and read by a test.
+    // PANIC: the file is part of the program, and a test reads it.
     let chosen = Profile::generation("connectx-5");
     let mut profile = chosen.unwrap_or_else(|error| panic!("connectx-5: {error}"));
     profile.pages.init = FEW_PAGES;
@@ -463,8 +464,8 @@ impl Default for Profile {
     }
 }
 
-/// Returns capabilities for Linux's legacy mode: an FDB of two levels below 22, and access lists of a vport's two
-/// directions.
+/// Returns the capabilities that Linux's legacy mode needs: an FDB whose two levels are below 22, and ingress and
+/// egress access lists of a vport.
 fn eswitch_flow_table() -> FlowTableEswitchCap {
     let mut caps = FlowTableEswitchCap::new();
     let all = |props: &mut FlowTableProperties| {

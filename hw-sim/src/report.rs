@@ -1,64 +1,64 @@
-//! Report about a function at the end of a run.
+//! Report about a function, at the end of a run or before.
 
 use crate::iommu::FaultRecord;
 use crate::port::Traffic;
 use std::collections::BTreeMap;
 
-/// Properties of a function that a test may require to be empty.
+/// Facts about a function. Tests may require some of them to be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionReport {
-    /// Objects that exist, by kind.
+    /// Number of objects that exist, by kind.
     pub objects: BTreeMap<&'static str, usize>,
-    /// Objects that still exist, and objects that TEARDOWN_HCA found still existing, by kind.
+    /// Number of objects that still exist or that TEARDOWN_HCA found still existing, by kind.
     pub leaked: BTreeMap<&'static str, usize>,
-    /// Number of firmware pages not given back.
+    /// Number of firmware pages that the driver has not taken back.
     pub pages_held: usize,
-    /// Accesses the IOMMU refused.
+    /// Accesses that the IOMMU refused, at most the first 256.
     pub dma_faults: Vec<FaultRecord>,
-    /// Broken rules for which the device has no error code.
+    /// Rules that the driver broke and for which the device has no error code.
     pub driver_bugs: Vec<String>,
-    /// Commands received, by opcode.
+    /// Number of received commands, by opcode.
     pub opcodes: BTreeMap<u16, u64>,
-    /// Registers accessed by ACCESS_REG: number of accesses, and of refusals.
+    /// Number of accesses by ACCESS_REG and of refused ones, by register.
     pub registers: BTreeMap<u16, Asked>,
-    /// Commands refused: opcode, status, syndrome, reason. Those beyond the first thousand are only counted.
+    /// Refused commands, with opcode, status, syndrome and reason. Those after the first thousand are only counted.
     pub refused: Vec<Refused>,
-    /// Commands refused, all of them, by opcode.
+    /// Number of all refused commands, by opcode.
     pub refusals: BTreeMap<u16, u64>,
-    /// Received frames without a receiver, by reason.
+    /// Number of received frames without a receiver, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Frames the port sent onto the wire.
+    /// Frames that the port sent to the wire.
     pub transmitted: Traffic,
-    /// Frames the port received from it.
+    /// Frames that the port received from the wire.
     pub received: Traffic,
     /// Number of send doorbells.
     pub send_doorbells: u64,
 }
 
-/// Number of accesses.
+/// Counters of the accesses to a register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// All of them.
+    /// Number of all accesses.
     pub times: u64,
-    /// The refused ones.
+    /// Number of refused accesses.
     pub refused: u64,
 }
 
-/// A command the firmware refused.
+/// A command that the firmware refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Opcode.
+    /// Opcode of the command.
     pub opcode: u16,
     /// Output status.
     pub status: u8,
-    /// Output syndrome: a hash of the reason, so that equal reasons have equal syndromes.
+    /// Output syndrome. It is a hash of the reason, so that equal reasons have equal syndromes.
     pub syndrome: u32,
-    /// Reason in words.
+    /// Reason of the refusal, as text.
     pub reason: String,
 }
 
 impl FunctionReport {
-    /// Returns whether the driver made no error: no leak, no page held, no fault, no bug.
+    /// Returns whether the driver made no error: no leaked object, no page held, no DMA fault, no driver bug.
     pub fn is_clean(&self) -> bool {
         self.leaked.is_empty()
             && self.pages_held == 0

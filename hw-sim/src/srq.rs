@@ -1,14 +1,15 @@
-//! Shared receive queues: receive memory pools (RMP), and XRC SRQs, which are the same with a
-//! completion queue of their own.
+//! Shared receive queues: receive memory pools (RMP), and XRC SRQs, which are the same but have their own completion
+//! queue.
 //!
-//! WQEs form a linked list in a ring of equal strides: each starts with the index of its successor. The device begins
-//! at index 0 and follows the links, taking as many as the doorbell record's counter has posted. A link that leaves
-//! the ring, or a counter further ahead than the ring is long, puts the queue in error with a catastrophic event.
+//! WQEs form a linked list in a ring of equal strides. Each WQE starts with the index of its successor. The device
+//! begins at index 0 and follows the links, and takes as many WQEs as the doorbell record's counter has posted. A link
+//! that leads out of the ring, or a counter that is further ahead than the ring is long, puts the queue in error with a
+//! catastrophic event.
 //!
-//! Or they are a plain ring, taken in order, and the links are ignored; UCX uses that with DevX (`srq_topo`,
-//! src/uct/ib/mlx5/rc/rc_mlx5_iface.c).
+//! A cyclic queue is a plain ring instead: the device takes WQEs in order and ignores the links. UCX uses this with
+//! DevX (`srq_topo`, src/uct/ib/mlx5/rc/rc_mlx5_iface.c).
 //!
-//! A limit (`lwm`) asks for one event when fewer WQEs are left; it is then disarmed.
+//! A limit (`lwm`) requests one event when fewer WQEs are left. The event disarms the limit.
 
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, SrqWqe, XrcSource};
@@ -17,66 +18,66 @@ use crate::umem::Places;
 use mlx_prm::DataSeg;
 use zerocopy::FromBytes;
 
-/// lkey that ends a scatter list (with a byte count of 0).
+/// lkey of the entry that ends a scatter list. The entry's byte count is 0.
 pub const TERMINATE_SCATTER_LIST: u32 = 0x100;
-/// Bytes of the next segment in front of the scatter list.
+/// Size in bytes of the next segment, which precedes the scatter list.
 const NEXT_SEGMENT: usize = 16;
 const DATA_SEGMENT: usize = 16;
 
-/// Result of taking a WQE.
+/// Result of an attempt to take a WQE.
 #[derive(Debug)]
 pub enum Taken {
-    /// A WQE.
+    /// A WQE was taken.
     Wqe {
-        /// The WQE.
+        /// The taken WQE.
         wqe: SrqWqe,
-        /// Fewer than the limit are left: send the limit event.
+        /// True if fewer WQEs than the limit are left. The caller must send the limit event.
         limit: bool,
     },
-    /// None is posted.
+    /// No WQE is posted.
     Empty,
-    /// The list is broken.
+    /// The list of WQEs is broken.
     Broken {
-        /// First time: send the catastrophic error event.
+        /// True the first time. The caller must then send the catastrophic error event.
         event: bool,
     },
 }
 
-/// Fields that an XRC SRQ has in addition.
+/// Fields that only an XRC SRQ has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcPart {
     /// XRC domain.
     pub xrcd: u32,
-    /// Completion queue of its receives.
+    /// Number of the completion queue of the SRQ's receives.
     pub cqn: u32,
-    /// Index in its CQEs of version 1.
+    /// User index that CQEs of version 1 carry for the SRQ.
     pub user_index: u32,
 }
 
 /// A receive memory pool or XRC SRQ.
 #[derive(Clone, Debug)]
 pub struct Srq {
-    /// Its number.
+    /// Number of the queue.
     pub number: u32,
     /// Protection domain.
     pub pd: u32,
-    /// log2 of the entries.
+    /// log2 of the number of entries.
     pub log_size: u32,
-    /// log2 of the bytes of a WQE.
+    /// log2 of the size of a WQE in bytes.
     pub log_stride: u32,
-    /// The ring.
+    /// Buffer of the ring.
     pub buffer: QueueBuffer,
     /// DMA address of the doorbell record.
     pub doorbell_record: u64,
-    /// Armed limit; 0 none.
+    /// Armed limit in WQEs; 0 means that no limit is armed.
     pub limit: u32,
-    /// True if WQEs follow each other in the ring, and links are ignored.
+    /// True if WQEs follow each other in the ring and links are ignored.
     pub cyclic: bool,
-    /// True if the list was found broken.
+    /// True if the list of WQEs was found broken.
     pub failed: bool,
-    /// Set for an XRC SRQ.
+    /// Additional fields of an XRC SRQ; `None` for an RMP.
     pub xrc: Option<XrcPart>,
-    /// User memory that ring and record lie in.
+    /// User memory that contains the ring and the doorbell record.
     pub places: Places,
     next: u16,
     taken: u16,
@@ -112,17 +113,17 @@ impl Srq {
         }
     }
 
-    /// Returns the number of WQEs taken since creation, 16 bits.
+    /// Returns the number of WQEs taken since creation, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.taken
     }
 
-    /// Returns the number of WQEs posted, as last read from the doorbell record.
+    /// Returns the number of WQEs posted modulo 2^16, as last read from the doorbell record.
     pub fn posted(&self) -> u16 {
         self.posted
     }
 
-    /// Returns the number of WQEs posted and not taken; reads the doorbell record.
+    /// Reads the doorbell record, and returns the number of WQEs that are posted and not taken.
     ///
     /// # Errors
     /// [`DmaFault`]: the doorbell record cannot be read.
@@ -133,7 +134,7 @@ impl Srq {
         Ok(self.posted.wrapping_sub(self.taken))
     }
 
-    /// Returns whether the armed limit is already undercut; disarms it if so.
+    /// Returns whether fewer WQEs than the armed limit are available. If so, disarms the limit.
     ///
     /// # Errors
     /// [`DmaFault`]: the doorbell record cannot be read.
@@ -170,7 +171,7 @@ impl Srq {
         self.buffer
             .read(at, &mut bytes, |iova, out| iommu.read(iova, out, who))?;
         let following = match self.cyclic {
-            // Below 2^16, the largest size of a ring.
+            // The result is below 2^16, which is the maximum number of entries.
             true => u16::try_from((u32::from(index) + 1) % entries).unwrap_or(0),
             false => u16::from_be_bytes([bytes[2], bytes[3]]),
         };
@@ -198,7 +199,7 @@ impl Srq {
     }
 }
 
-/// Returns the data segments up to the terminator or the end.
+/// Returns the data segments up to the terminator, or up to the end of the WQE.
 fn scatter_list(bytes: &[u8]) -> Vec<DataSeg> {
     bytes
         .chunks_exact(DATA_SEGMENT)
@@ -283,7 +284,7 @@ mod tests {
         let buffer = QueueBuffer::new(&[0x1000, 0x3000], 0, 1, 32 * 128).unwrap();
         let mut srq = Srq::new(7, 1, 5, 7, buffer, RECORD, 0);
         memory.store_be32(0x800, 2);
-        // Entry 0 is followed by entry 31, whose second half is the second page's beginning.
+        // Entry 0 is followed by entry 31, whose second half is at the beginning of the second page.
         memory.store_u8(64 + 3, 31);
         for segment in 0..4 {
             memory.store_be32(4096 - 48 + 16 * segment, 100);

@@ -1,4 +1,4 @@
-//! Switches of a [`Sim`]: connecting cables to them, and reading queues and counters.
+//! Methods of [`Sim`] for switches: connecting cables, and reading queues and counters.
 
 use crate::card::seat::Seat;
 use crate::card::{CongestionCounters, PauseCounters, PortQos};
@@ -10,7 +10,7 @@ use crate::record::{CableEnd, Record};
 use crate::switch::{PortCounters, SwitchConfig, SwitchError};
 use crate::world::{World, lock};
 
-/// A switch of a [`Sim`].
+/// Identifier of an Ethernet switch of a [`Sim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchId(pub(crate) usize);
 
@@ -19,7 +19,7 @@ pub struct SwitchId(pub(crate) usize);
 pub enum Connector<'a> {
     /// The port of a function's card.
     Function(&'a SimFunction),
-    /// A port of a switch, from 0.
+    /// A port of a switch, counted from 0.
     Port(SwitchId, usize),
 }
 
@@ -32,13 +32,14 @@ impl Connector<'_> {
     }
 }
 
-/// An InfiniBand switch of a [`Sim`].
+/// Identifier of an InfiniBand switch of a [`Sim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetSwitchId(pub(crate) usize);
 
 impl Sim {
-    /// Hands the subnet of InfiniBand ports to a program on one of the nodes. Each port is in Init and without a LID
-    /// until the manager configures it; otherwise ports are Active with a LID as soon as they have a carrier.
+    /// Lets a subnet manager, a program on one of the nodes, configure the InfiniBand subnet. From now on each port is
+    /// in Init and has no LID until the manager configures it. Without this call, ports are Active and have a LID as
+    /// soon as they have a carrier.
     pub fn leave_subnet_to_manager(&self) {
         let mut world = lock(&self.world);
         world.input(|| Record::SubnetManager);
@@ -46,19 +47,20 @@ impl Sim {
         world.driven();
     }
 
-    /// Adds an InfiniBand switch with 2 to 15 ports. It is a node of the subnet.
+    /// Adds an InfiniBand switch with 2 to 15 ports. The switch is a node of the subnet.
     ///
     /// # Errors
-    /// [`NotConnected::Port`]: another number of ports, or there are 64 switches already.
+    /// [`NotConnected::Port`] if the number of ports is out of range, or if there are 64 switches already.
     pub fn add_subnet_switch(&self, ports: usize) -> Result<SubnetSwitchId, NotConnected> {
         let mut world = lock(&self.world);
         world.add_subnet_switch(ports).map(SubnetSwitchId)
     }
 
-    /// Connects a cable from a function's InfiniBand port to a port of such a switch, from 1.
+    /// Connects a cable from a function's InfiniBand port to a port of an InfiniBand switch. Switch ports count from 1.
     ///
     /// # Errors
-    /// [`NotConnected::Port`]: the port does not exist, or an end has a cable. [`NotConnected::Ethernet`].
+    /// [`NotConnected::Port`] if the port does not exist or an end already has a cable. [`NotConnected::Ethernet`] if
+    /// the function's port is an Ethernet port.
     pub fn connect_subnet(
         &self,
         function: &SimFunction,
@@ -75,20 +77,19 @@ impl Sim {
         link.map(LinkId)
     }
 
-    /// Adds a switch.
+    /// Adds an Ethernet switch.
     ///
     /// # Errors
-    /// [`SwitchError`]: such a switch is impossible.
+    /// [`SwitchError`] if the configuration is invalid.
     pub fn add_switch(&self, config: SwitchConfig) -> Result<SwitchId, SwitchError> {
         let mut world = lock(&self.world);
         world.add_switch(config).map(SwitchId)
     }
 
-    /// Connects a cable to a port of a switch, from a function or from another switch. `delay_ns` of the faults is
-    /// the flight time.
+    /// Connects two ends by a cable: functions' ports or switch ports. `delay_ns` of `faults` is the time of flight.
     ///
     /// # Errors
-    /// [`NotConnected`].
+    /// [`NotConnected`] if an end cannot take the cable.
     pub fn connect_switch(
         &self,
         ends: [Connector<'_>; 2],
@@ -117,8 +118,8 @@ impl Sim {
         link
     }
 
-    /// Binds an address to a port of a switch, without learning. Returns false if the port does not exist, or there
-    /// is no room for more addresses.
+    /// Binds an address to a port of a switch permanently. Returns false if the port does not exist, or if the switch's
+    /// table of fixed addresses is full.
     #[must_use]
     pub fn fix_address(&self, switch: SwitchId, mac: [u8; 6], port: usize) -> bool {
         let mut world = lock(&self.world);
@@ -140,13 +141,13 @@ impl Sim {
         lock(&self.world).switch_mut(switch.0)?.counters(port)
     }
 
-    /// Returns the bytes that wait to leave by a port of a switch.
+    /// Returns the number of bytes queued at an egress port of a switch.
     #[must_use]
     pub fn queue_depth(&self, switch: SwitchId, port: usize) -> Option<usize> {
         lock(&self.world).switch_mut(switch.0)?.depth(port)
     }
 
-    /// Returns the priorities in which the peer has paused a port of a switch, a bit each.
+    /// Returns the bit mask of the priorities in which the peer has paused a port of a switch.
     #[must_use]
     pub fn silenced(&self, switch: SwitchId, port: usize) -> Option<u8> {
         let mut world = lock(&self.world);
@@ -154,15 +155,15 @@ impl Sim {
         world.switch_mut(switch.0)?.silenced(now, port)
     }
 
-    /// Sets priorities and congestion control of the port of a function's card.
+    /// Sets the priorities and the congestion control of the port of a function's card.
     ///
     /// # Panics
-    /// [`PortQos::check`] refuses the settings.
+    /// If [`PortQos::check`] rejects the settings.
     pub fn set_qos(&self, function: &SimFunction, qos: PortQos) {
         function.set_qos(qos);
     }
 
-    /// Returns the pauses requested of the port of a function's card, by priority.
+    /// Returns counters of the pauses that the link partner requested from a card's port, by priority.
     #[must_use]
     pub fn pauses(&self, function: &SimFunction) -> [PauseCounters; 8] {
         self.of_card(function, |world, seat| world.env.card(seat).uplink.pauses)

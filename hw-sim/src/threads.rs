@@ -1,32 +1,32 @@
-//! The threads of a program that use a world's time, and the sleeping ones among them
+//! Threads of a program that use the simulator's virtual time, and those of them that sleep
 //! ([`SimClock`](crate::SimClock)).
 
 use driver::Interrupt;
 use std::sync::{Arc, Condvar};
 
-/// The threads that use a world's time.
+/// The threads that use the simulator's virtual time.
 #[derive(Default)]
 pub struct Threads {
-    /// Number of threads that hold time.
+    /// Number of running threads that keep virtual time from advancing.
     pub(crate) busy: usize,
     pub(crate) sleepers: Vec<Sleeper>,
     next: u64,
     pub(crate) changed: Arc<Condvar>,
 }
 
-/// A thread that waits.
+/// A thread that waits for an interrupt or a deadline.
 pub(crate) struct Sleeper {
     number: u64,
     interrupts: Vec<Interrupt>,
     deadline: u64,
-    /// Count of the world's signals when its interrupts were last checked.
+    /// Value of the simulator's signal counter when this thread's interrupts were last checked.
     pub(crate) looked_at: Option<u64>,
     is_signalled: bool,
 }
 
 impl Sleeper {
-    /// Returns whether an interrupt is pending. Asking an eventfd is a system call, made only when the world has
-    /// signalled some since.
+    /// Returns whether an interrupt is pending. The check of an eventfd is a system call, so the result is cached until
+    /// the simulator has signalled another interrupt.
     fn is_woken(&mut self, signals: u64) -> bool {
         if self.looked_at != Some(signals) {
             self.looked_at = Some(signals);
@@ -54,7 +54,7 @@ impl Threads {
         own.is_some_and(|own| own.is_woken(signals))
     }
 
-    /// Returns whether another thread has to run before time goes on.
+    /// Returns whether a thread other than `but` has to run before virtual time may advance.
     pub(crate) fn go_first(&mut self, but: u64, signals: u64, now: u64) -> bool {
         let mut others = self.sleepers.iter_mut().filter(|one| one.number != but);
         self.busy > 0 || others.any(|one| one.deadline <= now || one.is_woken(signals))

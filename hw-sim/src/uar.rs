@@ -7,8 +7,8 @@
 //! | 0x048 | 4 | EQ consumer counter only |
 //! | 0x800 + n·0x100 | 8 | send doorbell: the first 8 bytes of the last WQE |
 //!
-//! An 8-byte doorbell may arrive as two 4-byte stores, low address first, as 32-bit hosts write it. A doorbell is
-//! valid only on the page its queue was created with; any other write is ignored and reported as a driver bug.
+//! An 8-byte doorbell may arrive as two 4-byte stores, low address first, as 32-bit hosts write it. A doorbell is valid
+//! only on the UAR page with which its queue was created. Any other write is ignored and reported as a driver bug.
 
 use crate::cq::Armed;
 use crate::env::Env;
@@ -19,11 +19,11 @@ const CQ_ARM: u32 = 0x20;
 const EQ_ARM: u32 = 0x40;
 const EQ_UPDATE: u32 = 0x48;
 const SEND: u32 = 0x800;
-/// Distance between the two registers of a send doorbell, in bytes.
+/// Distance between the two send doorbell registers of a page, in bytes.
 const SEND_HALF: u32 = 0x100;
 
 impl Nic {
-    /// Handles a write to a UAR page: `length` bytes of `value` at `offset` of BAR 0.
+    /// Handles a write of `length` bytes of `value` to a UAR page, at `offset` in BAR 0.
     pub fn uar_written(&mut self, env: &mut Env, offset: u64, value: [u8; 8], length: usize) {
         let page = u32::try_from(offset >> 12).unwrap_or(u32::MAX);
         let register = u32::try_from(offset & 0xfff).unwrap_or(0);
@@ -62,8 +62,9 @@ impl Nic {
                     self.send_doorbell(env, page, whole);
                 }
             }
-            // The rest of a WQE copied to a BlueFlame register; the WQE is in memory as well. UCX copies it there
-            // whatever the device's BlueFlame capability is (`uct_ib_mlx5_bf_copy` in src/uct/ib/mlx5/ib_mlx5.inl).
+            // A write of the rest of a WQE to a BlueFlame register is ignored: the WQE is in memory as well. UCX copies
+            // the whole WQE regardless of the BlueFlame capability (`uct_ib_mlx5_bf_copy` in
+            // src/uct/ib/mlx5/ib_mlx5.inl).
             _ if register >= SEND && self.takes_whole_wqes() => {}
             _ => self.driver_bug(
                 env,
@@ -109,7 +110,7 @@ impl Nic {
         }
     }
 
-    /// Sends the profile's run-time page request once an EQ carries its event.
+    /// Sends the profile's run-time page request when the driver first arms the EQ that page request events use.
     fn first_page_request(&mut self, env: &mut Env, eqn: u32) {
         let pages = self.profile.pages.runtime;
         if pages == 0 || self.pages.runtime_requested {
@@ -144,13 +145,15 @@ impl Nic {
             return;
         }
         let (eqn, record) = (cq.eqn, cq.doorbell_record);
-        // The record's second word holds the same value and is written first (PRM, CQ doorbell record).
+        // The second word of the doorbell record must equal the doorbell's first word. The driver writes the record
+        // before the doorbell (PRM, CQ doorbell record).
         let mut recorded = [0; 4];
         let read = self
             .iommu
             .read(record + 4, &mut recorded, crate::iommu::Who::Cq(cqn));
         let recorded = u32::from_be_bytes(recorded);
-        // The counter is 24 bits wide; a posted doorbell may find a later one in the record.
+        // The counter has 24 bits. If MMIO writes are posted, the record may already have a later counter than the
+        // doorbell.
         let newer = recorded.wrapping_sub(word) & 0xff_ffff < 0x80_0000;
         if read.is_ok() && recorded != word && !(env.posted_writes && newer) {
             self.driver_bug(

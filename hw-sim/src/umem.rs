@@ -1,38 +1,38 @@
-//! User memory objects (umem): memory registered once with the device, page by page, which contexts then name by
-//! number.
+//! User memory objects (umem): memory that is registered once with the device, page by page. Object contexts then refer
+//! to it by number.
 //!
-//! A queue in a umem needs no page list of its own: its context gives the umem's number and a byte offset, and the
-//! umem's page size and first byte apply. A doorbell record may lie in one as well; its address is then an offset. A
-//! queue or record holds a reference to its umem. Queues do not change owner, so offsets are resolved once, when the
-//! queue is created.
+//! A queue in a umem needs no page list: the queue's context gives the umem's number and a byte offset. The umem's page
+//! size and the offset of its first byte apply. A doorbell record may be in a umem as well; its address in the context
+//! is then an offset. A queue or record holds a reference to its umem. Queues do not change owner, so offsets are
+//! resolved once, when the queue is created.
 
 use crate::buffer::QueueBuffer;
 use crate::objects::{Table, TableError};
 
-/// Memory of a user context, or of the driver itself.
+/// A umem of a user context or of the driver itself.
 #[derive(Clone, Debug)]
 pub struct Umem {
-    /// All its memory, from its first byte.
+    /// Memory of the umem, from its first byte.
     pub buffer: QueueBuffer,
-    /// True if the device may write every page.
+    /// True if the device may write to every page.
     pub writable: bool,
 }
 
-/// A doorbell record in a umem.
+/// Location of a doorbell record in a umem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordPlace {
     /// Number of the umem.
     pub umem: u32,
-    /// Offset in bytes, as the context gave it.
+    /// Offset in bytes, as the queue's context gave it.
     pub offset: u64,
 }
 
-/// The umems a queue lies in.
+/// The umems that hold a queue and its doorbell record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// Umem of its entries; `None` for a page list.
+    /// Number of the umem that holds the queue's entries. `None` if the queue has a page list.
     pub queue: Option<u32>,
-    /// Umem of its doorbell record; `None` for a DMA address.
+    /// Location of the doorbell record. `None` if the record has a DMA address.
     pub record: Option<RecordPlace>,
 }
 
@@ -42,15 +42,15 @@ impl Places {
         self.queue.into_iter().chain(record)
     }
 
-    /// Adds the references.
+    /// Adds the references to the umems.
     ///
     /// # Errors
-    /// A umem does not exist.
+    /// [`TableError`] if a umem does not exist.
     pub fn hold(self, umems: &mut Table<Umem>) -> Result<(), TableError> {
         self.numbers().try_for_each(|number| umems.hold(number))
     }
 
-    /// Removes the references.
+    /// Removes the references to the umems.
     pub fn release(self, umems: &mut Table<Umem>) {
         for number in self.numbers() {
             umems.release(number);

@@ -1,18 +1,19 @@
 //! UMR: work requests that change a memory key (PRM "UMR WQE").
 //!
-//! One work request serves three purposes: binding a memory window (an indirect key gets a range of another key),
-//! fast registration (a free key gets pages and becomes usable), and local invalidation (a key becomes free). A mask
-//! selects the fields of the key's context that change; the translation table changes if the request carries
-//! octowords. The request is applied completely or not at all.
+//! A UMR serves three purposes: binding a memory window (an indirect key gets a range of another key), fast
+//! registration (a free key gets pages and becomes usable), and local invalidation (a key becomes free). A mask selects
+//! the fields of the key's context that change. The translation table changes if the request carries octowords. The
+//! request is applied completely or not at all.
 //!
-//! Permission: the key must have `umr_en`. Its protection domain is that of the queue pair, unless the request sets
-//! it, as the kernel's own UMR queue pair does for keys of other domains. The variant in the work request is the
-//! key's current one, unless the request changes it. The keys that a usable key's range reaches must exist and be
-//! usable by the queue pair; entries behind the range are padding with any contents.
+//! Permission: the key must have `umr_en`. The key must be in the queue pair's protection domain, unless the request
+//! sets the domain, as the kernel's own UMR queue pair does for keys of other domains. The key variant (low 8 bits) in
+//! the work request must be the key's current one, unless the request changes the variant. If the key is usable
+//! afterwards, the keys that its range reaches must exist and be usable by the queue pair. Table entries behind the
+//! range are padding with arbitrary contents.
 //!
-//! Changes of the memory reached are reserved to the kernel's queue pairs (QPC `fre`, and the UMR queue pair): the
-//! pages of a key, its entity size, its domain, and range and rights of a key that has pages. A program's queue pair
-//! may compose its indirect keys from keys of its regions, and free keys.
+//! Only the kernel's queue pairs (QPC `fre`, and the UMR queue pair) may change the memory that a key reaches: the
+//! pages of a key, its entity size, its domain, and the range and rights of a key that has pages. A program's queue
+//! pair may compose its indirect keys from keys of its regions, and may free keys.
 
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
 use crate::mkey::{
@@ -36,7 +37,8 @@ const MASK_REMOTE_WRITE: u32 = 20;
 const MASK_ATOMIC: u32 = 21;
 const MASK_FREE: u32 = 29;
 
-/// Range and rights: on a key that has pages they limit its owner.
+/// Mask bits of range and rights. On a key with pages, only the kernel's queue pairs may change these fields, because
+/// they restrict the owner of the key.
 const MASKS_OF_PAGES: u64 = 1 << MASK_LENGTH
     | 1 << MASK_START
     | 1 << MASK_LOCAL_READ
@@ -45,29 +47,30 @@ const MASKS_OF_PAGES: u64 = 1 << MASK_LENGTH
     | 1 << MASK_REMOTE_WRITE
     | 1 << MASK_ATOMIC;
 
-/// Flags of the control segment's first byte.
+/// Flags in the control segment's first byte.
 const CHECK_FREE: u8 = 0x20;
 const CHECK_NOT_FREE: u8 = 0x40;
 const OFFSET_VALID: u8 = 0x10;
 const CHECK_QPN: u8 = 0x08;
-/// Smallest page or entity.
+/// Logarithm of the smallest page or entity size, in bytes.
 const LOG_MIN_PAGE: u32 = 12;
-/// Largest page without the capability for a sixth bit of `log_page_size`.
+/// Logarithm of the largest page size, in bytes, without the capability for a sixth bit of `log_page_size`.
 const LOG_MAX_PAGE: u32 = 31;
-/// Largest translation offset without the capability for a longer one.
+/// Largest translation offset without `umr_extended_translation_offset`, in octowords.
 const MAX_SHORT_OFFSET: usize = 0xffff;
-/// Bytes of a translation octoword.
+/// Size of a translation octoword in bytes.
 const OCTOWORD: usize = 16;
-/// Unit in which tables are sized and changed, in octowords: Linux pads the table of a key made for four pages (two
-/// octowords) to it (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
+/// Number of octowords by which tables are sized and changed. Linux pads the table of a key for four pages (two
+/// octowords) to this unit (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
 const OCTOWORD_UNIT: usize = 4;
 
-/// Value in place of the first entry's key: entries of a repeated block follow.
+/// Value in the key field of the first entry which means that a repeated block follows.
 const REPEATED_BLOCK: u32 = 0x400;
-/// Limit of the pieces of a repeated block. Inferred: there is some limit.
+/// Maximum number of pieces into which a repeated block expands. The existence of a limit is inferred, its value
+/// chosen.
 const MOST_PIECES: u64 = 1 << 12;
 
-/// The control segment, parsed.
+/// A parsed control segment.
 struct Control {
     flags: u8,
     octowords: usize,
@@ -99,13 +102,13 @@ impl Control {
     }
 }
 
-/// Returns whether the key is free after this work request.
+/// Returns whether the work request frees the key.
 pub fn frees(control: &[u8; 48], context: &[u8; 64]) -> bool {
     Control::parse(control).sets(MASK_FREE) && Mkc::from_array(*context).free()
 }
 
-/// Returns whether a function with these capabilities cannot execute a work request (Linux `umr_check_mkey_mask` and
-/// `mlx5r_umr_can_load_pas`, drivers/infiniband/hw/mlx5/umr.c and umr.h).
+/// Returns whether a function with these capabilities is unable to execute a work request (Linux `umr_check_mkey_mask`
+/// and `mlx5r_umr_can_load_pas`, drivers/infiniband/hw/mlx5/umr.c and umr.h).
 pub fn is_disabled(caps: &CmdHcaCap, control: &[u8; 48]) -> bool {
     let control = Control::parse(control);
     control.sets(MASK_PAGE_SIZE) && caps.umr_modify_entity_size_disabled()
@@ -113,19 +116,19 @@ pub fn is_disabled(caps: &CmdHcaCap, control: &[u8; 48]) -> bool {
         || control.offset > MAX_SHORT_OFFSET && !caps.umr_extended_translation_offset()
 }
 
-/// Change of a key's table.
+/// Change of a key's translation table.
 enum Change {
-    /// New pages from this index on.
+    /// Pages that replace those from this index on.
     Pages(usize, Vec<u64>),
-    /// A new table.
+    /// Table that replaces the whole old one.
     Whole(Translation),
 }
 
-/// Executes a UMR work request. Tables may grow by `room` bytes.
+/// Executes a UMR work request. Translation tables may grow by `room` bytes.
 ///
 /// # Errors
-/// [`KeyError`]: no such key, one that no UMR may change, a domain that does not exist, or a translation that the key
-/// cannot have. The key is then unchanged.
+/// [`KeyError`] if the key does not exist or no UMR may change it, if the new domain does not exist, or if the key
+/// cannot have the new translation. The key is then unchanged.
 pub fn apply(
     keys: &mut Table<Mkey>,
     pds: &mut Table<()>,
@@ -156,7 +159,7 @@ pub fn apply(
     };
     if control.sets(MASK_PD) && mkey.pd != context.pd() {
         pds.release(mkey.pd);
-        // Checked above.
+        // This cannot fail: the domain was checked above.
         let _ = pds.hold(context.pd());
         mkey.pd = context.pd();
     }
@@ -166,7 +169,7 @@ pub fn apply(
         (Some(Change::Pages(first, new)), Translation::Pages(table)) => {
             let end = first + new.len();
             if table.len() < end / 2 {
-                // Zeroed memory takes no pages until it is written.
+                // `vec!` allocates zeroed memory, whose pages the operating system provides only when they are written.
                 let mut longer = vec![0; end];
                 longer[..table.len()].copy_from_slice(table);
                 *table = longer;
@@ -181,10 +184,10 @@ pub fn apply(
     Ok(())
 }
 
-/// Checks the entries that the key's range reaches after the request, if that carries entries, moves the range or
-/// makes the key usable. Entries behind the range are padding and not checked: Linux counts octowords by fours
-/// (`mlx5r_umr_get_xlt_octo`) and copies only the entries it has into the work request (`set_reg_wr` in
-/// drivers/infiniband/hw/mlx5/wr.c), so the bytes behind them are old contents of the ring.
+/// Checks the entries that the key's range reaches after the request. The check is made if the request carries entries,
+/// moves the range or makes the key usable. Entries behind the range are padding and not checked: Linux rounds the
+/// number of octowords up to a multiple of four (`mlx5r_umr_get_xlt_octo`), but copies only the real entries into the
+/// work request (`set_reg_wr` in drivers/infiniband/hw/mlx5/wr.c). The bytes behind them are old contents of the ring.
 fn check_reached(
     keys: &Table<Mkey>,
     current: &Mkey,
@@ -214,7 +217,7 @@ fn check_reached(
     Ok(())
 }
 
-/// Checks that this queue pair may change this key now.
+/// Checks that the queue pair may change the key in its current state.
 fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result<(), KeyError> {
     let (key, scope) = (request.key, request.scope);
     if !mkey.umr_enabled {
@@ -243,16 +246,17 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
     if control.sets(MASK_PAGE_SIZE) && !sizes.contains(&context.log_page_size()) {
         return Err(KeyError::Unsupported);
     }
-    // A key for all queue pairs passes: rdma-core frees keys of mlx5dv_create_mkey with this flag.
+    // The check also passes for a key that all queue pairs may use: rdma-core frees keys of mlx5dv_create_mkey with
+    // this flag.
     if control.flags & CHECK_QPN != 0 && mkey.qpn != ANY_QP && mkey.qpn != scope.qpn {
         return Err(KeyError::QueuePair { key });
     }
     Ok(())
 }
 
-/// Returns whether the request changes the memory that is reached (Linux sets `fre` for its own queue pairs only,
-/// `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c; rdma-core changes only keys made of other keys:
-/// `set_bind_wr`, `umr_sg_list_create`).
+/// Returns whether the request changes the memory that the key reaches, which needs `fre`. Linux sets `fre` only for
+/// its own queue pairs (`_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c). rdma-core changes only keys that are
+/// made of other keys (`set_bind_wr`, `umr_sg_list_create`).
 fn needs_fast_registration(mkey: &Mkey, control: &Control) -> bool {
     let has_entities = !matches!(mkey.translation, Translation::Keys(_));
     control.sets(MASK_PD)
@@ -260,7 +264,7 @@ fn needs_fast_registration(mkey: &Mkey, control: &Control) -> bool {
         || !mkey.is_indirect() && (control.octowords != 0 || control.mask & MASKS_OF_PAGES != 0)
 }
 
-/// Returns the translation after the request, if it changes.
+/// Returns the change of the translation table, or `None` if the request carries no octowords.
 fn translation(
     keys: &Table<Mkey>,
     mkey: &Mkey,
@@ -346,8 +350,8 @@ fn klms(
     Ok(table)
 }
 
-/// Expands a repeated block: its strips of memory in turn, a number of times, each time advanced by their strides
-/// (rdma-core `umr_strided_seg_create` in providers/mlx5/qp.c).
+/// Expands a repeated block into entries. Each repetition has the block's strips of memory in turn; every strip
+/// advances by its stride from one repetition to the next (rdma-core `umr_strided_seg_create` in providers/mlx5/qp.c).
 fn repeated(
     keys: &Table<Mkey>,
     block: &[u8; OCTOWORD],
@@ -408,7 +412,7 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
         mkey.remote_invalidate = context.en_rinval();
     }
     if control.sets(MASK_KEY) {
-        // CAST: an 8-bit field.
+        // CAST: the field has 8 bits.
         mkey.variant = u8::try_from(context.mkey_7_0()).unwrap_or(0);
     }
     if control.sets(MASK_QPN) {
@@ -429,10 +433,11 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
     }
 }
 
-/// Frees a key for a peer's SEND with Invalidate, if the key permits that and belongs to the queue pair's domain.
+/// Frees a key at a peer's SEND with Invalidate.
 ///
 /// # Errors
-/// [`KeyError`]: the scope may not use the key; [`KeyError::Access`] if a peer may not invalidate it.
+/// [`KeyError`] if the scope may not use the key, which includes a key of another protection domain.
+/// [`KeyError::Access`] if the key does not permit remote invalidation.
 pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(), KeyError> {
     if !usable(keys, key, scope)?.remote_invalidate {
         return Err(KeyError::Access { key });
@@ -491,7 +496,7 @@ mod tests {
         }
     }
 
-    /// Returns tables, and the keys of a region and a window.
+    /// Returns the tables of keys and protection domains, the key of a region, and the key of a window.
     fn world() -> (Table<Mkey>, Table<()>, u32, u32) {
         let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
         let region = keys
@@ -509,7 +514,7 @@ mod tests {
         (keys, pds, region, window)
     }
 
-    /// Returns a request that changes nothing, on a queue pair with `fre`.
+    /// Returns a UMR that changes nothing, from a queue pair with `fre`.
     fn request<'a>(key: u32) -> UmrRequest<'a> {
         UmrRequest {
             key,
@@ -560,7 +565,8 @@ mod tests {
         apply(keys, pds, &request, KEY_MEMORY)
     }
 
-    /// As rdma-core's `umr_strided_seg_create` writes it: the block, then its strips, and padding.
+    /// A repeated block expands to its strips, each advanced by its stride per repetition. The entries have the layout
+    /// of rdma-core's `umr_strided_seg_create`: the block, then its strips, and padding.
     #[test]
     fn a_repeated_block_is_its_strips_a_stride_further_each_time() {
         let (mut keys, mut pds, region, window) = world();
@@ -613,7 +619,8 @@ mod tests {
         }
     }
 
-    /// Linux' key of four pages has two octowords; its request brings four, the last two of zeros.
+    /// A UMR may write up to the key's table size, rounded up to four octowords. Linux' key of four pages has two
+    /// octowords, and its UMR carries four, of which the last two are zero.
     #[test]
     fn a_table_is_filled_up_by_four_octowords_and_by_no_more() {
         let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
@@ -637,8 +644,8 @@ mod tests {
         assert!(matches!(&filled.translation, Translation::Pages(table) if table[0] == 0x7000));
     }
 
-    /// Linux registers 512 MiB of small pages in pieces, whose positions exceed a 16-bit offset
-    /// (`mlx5r_umr_update_offset`), where `umr_extended_translation_offset` is set.
+    /// A UMR can write at an offset above 16 bits if `umr_extended_translation_offset` is set. Linux registers 512 MiB
+    /// of small pages in pieces with such offsets (`mlx5r_umr_update_offset`).
     #[test]
     fn a_long_table_is_written_in_pieces_behind_each_other() {
         let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
@@ -670,7 +677,8 @@ mod tests {
         assert!(!is_disabled(&caps, segment.as_array()));
     }
 
-    /// Linux `umr_check_mkey_mask` (drivers/infiniband/hw/mlx5/umr.c).
+    /// A UMR cannot change the fields that the capabilities disable (Linux `umr_check_mkey_mask` in
+    /// drivers/infiniband/hw/mlx5/umr.c).
     #[test]
     fn capabilities_tell_which_fields_a_umr_cannot_change() {
         let mut caps = CmdHcaCap::new();
@@ -683,7 +691,8 @@ mod tests {
         assert!(!is_disabled(&caps, &atomic) && is_disabled(&caps, &size));
     }
 
-    /// A program's queue pair may not, even for its own key: the entities of a KSM key would then lie elsewhere.
+    /// A queue pair without `fre` cannot change the entity size, not even that of its own key: the entities of a KSM
+    /// key would then be at other addresses.
     #[test]
     fn the_entity_size_changes_with_fre_alone() {
         let (mut keys, mut pds, ..) = world();
@@ -705,7 +714,7 @@ mod tests {
         }
     }
 
-    /// The device's own UMR queue pair changes keys of every protection domain.
+    /// The device's UMR queue pair can change keys of every protection domain.
     #[test]
     fn the_umr_queue_pair_reaches_keys_of_every_domain() {
         let (mut keys, mut pds, region, window) = world();
@@ -757,7 +766,8 @@ mod tests {
         assert!(keys.get(window >> 8).unwrap().free);
     }
 
-    /// A free key may be made with any entries, and a mask without a table leaves them unchanged.
+    /// A key becomes usable only if the entries that its range reaches are usable. A free key can have arbitrary
+    /// entries, and a UMR that changes only the `free` bit leaves the entries unchanged.
     #[test]
     fn a_key_becomes_usable_only_if_what_its_range_reaches_is() {
         let (mut keys, mut pds, region, window) = world();
@@ -794,13 +804,13 @@ mod tests {
         }
     }
 
-    /// Second lap of a ring. Linux' request of one entry counts four octowords (`ALIGN(bytes, 64) / 16`), and behind
-    /// the entry lie old contents of the ring: the control segment of an earlier request, then the beginning of a
-    /// context.
+    /// The padding behind the entries of a range is not checked. Linux' request of one entry counts four octowords
+    /// (`ALIGN(bytes, 64) / 16`). On the second pass through the ring, old contents follow the entry: the control
+    /// segment of an earlier request, then the beginning of a context.
     #[test]
     fn padding_behind_the_entries_of_a_range_is_not_checked() {
-        /// Inline, for a free key, of four octowords; the mask of Linux' `frwr_mkey_mask`. By `set_reg_umr_seg` in
-        /// drivers/infiniband/hw/mlx5/wr.c.
+        /// Control segment of the earlier request: inline, for a free key, four octowords, with the mask of Linux'
+        /// `frwr_mkey_mask` (`set_reg_umr_seg` in drivers/infiniband/hw/mlx5/wr.c).
         const BEFORE: [u8; OCTOWORD] = [
             0xa0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0x9e, 0x21, 0x43,
         ];
@@ -811,7 +821,8 @@ mod tests {
             Translation::EqualKeys(Vec::new()),
         ] {
             let (mut keys, mut pds, region, window) = world();
-            // A key that the padding happens to name gets no reference either: its owner could not destroy it.
+            // The padding happens to contain the number of this key. The key must get no reference from it, because a
+            // referenced key cannot be destroyed.
             let other = keys.create(mkey(Translation::Physical, false)).unwrap() << 8 | 7;
             keys.get_mut(window >> 8).unwrap().translation = kind;
             let mut entries = [0; 64];
@@ -836,7 +847,7 @@ mod tests {
             assert_eq!(register(&mut keys, 1), Ok(()));
             assert_eq!(keys.references(region >> 8), 1);
             assert_eq!(keys.references(other >> 8), 0);
-            // A later request without entries whose range reaches the padding.
+            // A later request without entries extends the range into the padding, and fails.
             let mut context = Mkc::new();
             context.set_len(2 * u64::from(bytes));
             let longer = UmrRequest {
@@ -848,7 +859,8 @@ mod tests {
         }
     }
 
-    /// A reference would keep its owner from destroying it.
+    /// An entry that refers to a key of another domain holds no reference to that key. A reference would keep the owner
+    /// from destroying the key.
     #[test]
     fn a_key_of_another_domain_is_not_held() {
         let (mut keys, mut pds, region, window) = world();
@@ -859,7 +871,7 @@ mod tests {
             va: 0,
         };
         let named = keys.get_mut(window >> 8).unwrap();
-        // As made by a command, which does not check the owner of a key behind it.
+        // A command can create this state, because it does not check who owns the keys in the table.
         named.translation = Translation::Keys(Ranges::new(vec![entry]));
         named.free = false;
         let request = UmrRequest {
@@ -872,7 +884,8 @@ mod tests {
         assert_eq!(keys.references(region >> 8), 0);
     }
 
-    /// A key declares 2^32 octowords, and its last entry is written.
+    /// A translation table grows only as far as the function has memory for keys. The key declares 2^32 octowords, and
+    /// the UMR writes its last entry.
     #[test]
     fn a_table_grows_as_far_as_there_is_memory_for_the_functions_keys() {
         let (mut keys, mut pds, region, window) = world();
@@ -882,7 +895,7 @@ mod tests {
             .set_klm_octwords(4)
             .set_translation_offset(0xfff0)
             .set_translation_offset_47_16(0xffff);
-        // The region's table has one entry of eight.
+        // The region's table has one entry of eight bytes.
         for (key, room, fits) in [
             (region, KEY_MEMORY, false),
             (window, KEY_MEMORY, false),

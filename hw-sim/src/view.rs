@@ -1,4 +1,4 @@
-//! The function's implementation of a queue pair's host.
+//! Implementation of [`Host`], by which a queue pair accesses its function.
 
 use crate::cq::Completed;
 use crate::env::Env;
@@ -20,21 +20,21 @@ use zerocopy::IntoBytes;
 
 /// Syndrome of a CQ error event: CQ overrun (PRM "CQ Error Event").
 const CQ_OVERRUN: u8 = 1;
-/// `umr_fence` of a function that executes WQEs behind a UMR in order.
+/// Value of `umr_fence` for a function that executes the WQEs after a UMR in order.
 const UMR_FENCE_NONE: u32 = 2;
 
-/// One queue pair's view of its function.
+/// A queue pair's access to its function.
 pub struct View<'a> {
-    /// The function.
+    /// Function of the queue pair.
     pub nic: &'a mut Nic,
-    /// The world's part.
+    /// State that all functions of the simulator have in common.
     pub env: &'a mut Env,
     /// Number of the queue pair.
     pub qpn: u32,
 }
 
 impl Nic {
-    /// Runs a queue pair's method with the function as its host.
+    /// Calls a method of a queue pair, with the function as its host. Returns `None` if the queue pair does not exist.
     pub fn with_qp<R>(
         &mut self,
         env: &mut Env,
@@ -55,7 +55,7 @@ impl Nic {
         Some(result)
     }
 
-    /// Puts a queue pair back into its table, and its work and timer into the world's queues.
+    /// Puts a queue pair back into its table, queues it if it has work to do, and updates its timer.
     fn settle(&mut self, env: &mut Env, qpn: u32, qp: Box<Qp>) {
         let Some(slot) = self.objects.qps.get_mut(qpn) else {
             return;
@@ -77,7 +77,7 @@ impl Nic {
         slot.qp = Some(qp);
     }
 
-    /// Moves the queues attached to failed CQs to ERR.
+    /// Moves to ERR every queue that is attached to a failed CQ.
     #[inline]
     pub(crate) fn fail_attached(&mut self, env: &mut Env) {
         if !self.failed_cqs.is_empty() {
@@ -114,7 +114,8 @@ impl Nic {
 }
 
 impl View<'_> {
-    /// Returns the pieces of an access, in a list that the caller returns afterwards.
+    /// Resolves an access to the pieces of memory that it reaches. The caller puts the list back into `Nic::pieces`, so
+    /// that the allocation is reused.
     fn pieces(
         &mut self,
         key: u32,
@@ -134,7 +135,8 @@ impl View<'_> {
         pieces.clear();
         let (keys, rules) = (&self.nic.objects.mkeys, self.nic.key_rules());
         let memory = resolve(keys, rules, access, &mut pieces)?;
-        // A reader's buffer has arbitrary contents, all of which must be overwritten.
+        // The pieces must cover the whole access: a reader's buffer has arbitrary contents, all of which must be
+        // overwritten.
         let found: u64 = pieces.iter().map(|piece| piece.bytes).sum();
         if found != bytes {
             return Err(KeyError::Range { key, va, bytes });
@@ -142,10 +144,10 @@ impl View<'_> {
         Ok((pieces, memory))
     }
 
-    /// Writes a CQE, and the first half of one of 128 bytes.
+    /// Writes a CQE. `first` is the first half of a 128-byte CQE.
     fn write_entry(&mut self, cqn: u32, first: Option<&[u8; 64]>, mut cqe: Cqe64, solicited: bool) {
         let now = self.env.now;
-        // In an error CQE the syndrome is in place of the low half of the timestamp.
+        // An error CQE has its syndrome in the low half of the timestamp field.
         if !matches!(cqe.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR) {
             cqe.set_timestamp(device_ticks(
                 now,
@@ -160,7 +162,7 @@ impl View<'_> {
             return;
         }
         let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
-            // References keep a CQ alive as long as a queue pair names it.
+            // This does not happen: a queue pair holds references to its CQs.
             self.env.note(
                 self.nic.index,
                 format_args!("completion for CQ {cqn:#x}, which does not exist"),
@@ -256,7 +258,7 @@ impl Host for View<'_> {
                         let bytes = piece.bytes;
                         return Err(KeyError::Range { key, va, bytes });
                     }
-                    // PANIC: device memory lies inside of the BAR.
+                    // PANIC: `write_bytes` stays in range, because device memory is inside of the BAR.
                     self.nic.bar.write_bytes(piece.bar_offset(), now);
                 }
             }
@@ -386,8 +388,8 @@ impl Host for View<'_> {
     }
 
     fn driver_bug(&mut self, what: String) {
-        // A function without DMA cannot check its queues in memory: a driver that stops its device for good does that
-        // while queues are at work (PCI, "Bus Master Enable").
+        // Without bus mastering, a function cannot check its queues in memory, so this may not be a driver bug. A
+        // driver that shuts its device down disables bus mastering while queues are active (PCI, "Bus Master Enable").
         if !self.nic.iommu.bus_master() {
             self.env
                 .note(self.nic.index, format_args!("not a bus master: {what}"));
@@ -465,7 +467,7 @@ impl Host for View<'_> {
     }
 }
 
-/// Returns the result for the log: without addresses.
+/// Returns the result in a form for the log, which contains no addresses.
 const fn outcome(done: &Result<(), KeyError>) -> &'static str {
     match done {
         Ok(()) => "ok",

@@ -1,19 +1,20 @@
-//! The world: functions, links, virtual time, and the loop that moves them.
+//! The simulated world: functions, links, virtual time, and the event loop.
 //!
-//! Everything that can happen waits in one of the world's queues, and [`World::step_now`] takes one item from the
-//! first queue that has any: events of cards, register writes in the order they were made, frames leaving ports,
-//! frames arriving inside a function, frames arriving over links, queue pairs with work, timers. Nothing else acts. A
-//! run is therefore a function of the seed and of software's actions, and its log can be compared byte by byte.
+//! All pending work is in queues of the [`World`]. [`World::step_now`] takes one item from the first queue that is not
+//! empty, in this order: events of cards, register writes in the order they were made, frames leaving ports, frames
+//! arriving inside a function, frames arriving over links, queue pairs with work, timers. There is no other activity. A
+//! run is therefore determined by the seed and by the actions of software, and its log can be compared byte by byte.
 //!
-//! [`World::run_until_idle`] may take several items at once where nothing can come between them: a packet that leaves
-//! while nothing else is to be done reaches the queue pair at the other end of a cable in one step, without being
-//! written as a frame. The results and the log are the same.
+//! [`World::run_until_idle`] may process several items at once if nothing can come between them: if a packet is the
+//! only pending work, it goes to the queue pair at the other end of a cable in one step, without being written as a
+//! frame. The results and the log are the same.
 //!
-//! Time moves only when a caller waits or asks for it ([`World::wait_step`], `Sim::advance`, `Sim::step`), and only
-//! to the next time at which something is due. In the inline drive every register write runs the world to idle before
-//! it returns, without moving time; in the stepped drive it is only queued.
+//! Virtual time advances only when a caller waits or requests it ([`World::wait_step`], `Sim::advance`, `Sim::step`),
+//! and only to the next time at which something is due. In the inline drive, every register write runs the simulation
+//! until it is idle, without advancing time, before the write returns. In the stepped drive, the write is only queued.
 //!
-//! There is one lock, around the whole world. Its holder calls nothing outside except the eventfds of interrupts.
+//! One lock protects the whole world. The only external calls under this lock are those that signal the eventfds of
+//! interrupts.
 
 use crate::alarm::Watch;
 use crate::card::seat::{PHYSICAL, Place, Seat};
@@ -42,23 +43,23 @@ mod subnet;
 
 use routes::RouteCache;
 
-/// Way in which the world is moved.
+/// Way in which register writes drive the simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Drive {
-    /// A register write runs everything that follows from it at the current time.
+    /// A register write runs the simulation until it is idle, at the current time.
     #[default]
     Inline,
-    /// A register write is only queued; the test steps.
+    /// A register write is only queued. The test steps the simulation explicitly.
     Stepped,
 }
 
-/// A link, with its two ends.
+/// A link with its two ends.
 struct Cable {
     link: Link,
     ends: [End; 2],
 }
 
-/// Returns the side of a cable at an end, and the other end.
+/// Returns which side of a cable `end` is on, and the other end.
 fn side_of(cable: &Cable, end: End) -> (LinkPort, End) {
     if cable.ends[0] == end {
         (LinkPort::A, cable.ends[1])
@@ -67,23 +68,23 @@ fn side_of(cable: &Cable, end: End) -> (LinkPort, End) {
     }
 }
 
-/// Limit of frames that wait outside to be fetched; more are dropped, as in a switch.
+/// Maximum number of frames per card that wait to be fetched from outside. Further frames are dropped, as in a switch.
 const OUTSIDE_FRAMES: usize = 4096;
-/// Number of waiting frames at which queue pairs wait: earlier frames reach the wire before more are made, and an
-/// acknowledgement is not queued behind megabytes of data.
+/// Number of a card's waiting frames from which its queue pairs do not run. Earlier frames reach the wire before new
+/// ones are created, so that an acknowledgement does not queue behind megabytes of data.
 const EGRESS_FRAMES: usize = 64;
 
-/// Destination of a copy of a frame, and its bytes if they are changed.
+/// Destination of a copy of a frame, and the copy's bytes if they differ from the frame.
 type Outgoing = (Place, Option<Vec<u8>>);
 
-/// A capture of the frames on the wire.
+/// Packet capture of the frames on the wire.
 pub(crate) struct Tap {
     pub(crate) capture: Capture<Box<dyn Write + Send>>,
-    /// Time of this world's origin in the file, in ns.
+    /// Time stamp in the capture file of virtual time 0, in ns.
     pub(crate) origin: u64,
-    /// True if each frame is written out at once.
+    /// True if each frame is flushed to the file at once.
     pub(crate) live: bool,
-    /// Interfaces of the functions, in their order, as far as they are described yet.
+    /// Capture interfaces of the functions, by function index. A new function gets its interface at the next frame.
     interfaces: Vec<u32>,
 }
 
@@ -97,7 +98,7 @@ impl Tap {
         }
     }
 
-    /// Describes the functions that are not described yet.
+    /// Adds an interface to the capture for each function that has none yet.
     fn describe(&mut self, nics: &[Nic]) -> Result<(), CaptureError> {
         for nic in nics.iter().skip(self.interfaces.len()) {
             let Profile {
@@ -126,49 +127,50 @@ impl Tap {
     }
 }
 
-/// Locks a world to change anything: cached routes are dropped.
+/// Locks the world for any change. Clears the cached routes.
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     let mut world = lock_to_go_on(world);
     world.routes.clear();
     world
 }
 
-/// Locks a world to read it, to let it go on, or to write a doorbell: cached routes stay valid.
+/// Locks the world for reading, for running the simulation, or for writing a doorbell. Keeps the cached routes.
 pub(crate) fn lock_to_go_on(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    // A panic while the lock was held is a bug of the simulator; the state is still the best there is for a report.
+    // A panic under the lock is a bug of the simulator. The state is used nevertheless, because it is the best
+    // available for a report.
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Functions, links and time.
+/// The simulated world: functions, links and virtual time.
 pub struct World {
-    /// Time, randomness, log and queues.
+    /// Virtual time, random generator, log and queues.
     pub env: Env,
     /// The functions.
     pub nics: Vec<Nic>,
-    /// Way in which it is moved.
+    /// Way in which register writes drive the simulation.
     pub drive: Drive,
     cables: Vec<Cable>,
-    /// Frames that have left this world, by their card.
+    /// Frames that left the simulator through an outside connection, by card. The caller has not fetched them yet.
     outside: BTreeMap<usize, VecDeque<Vec<u8>>>,
     tap: Option<Tap>,
-    /// Switches, and the ports of cards on them.
+    /// Ethernet switches, and the switch connections of cards.
     network: Option<Box<Network>>,
-    /// Switches of InfiniBand.
+    /// InfiniBand switches.
     subnet: Vec<SubnetSwitch>,
-    /// Buffer for frames that begin to travel there.
+    /// Reusable buffer for frames that `network` puts onto cables.
     sent: Vec<Sent>,
-    /// Alarm to ring when something becomes due.
+    /// Alarm that is notified of the time of the next event.
     pub(crate) watch: Option<Watch>,
-    /// Recorder of inputs, if the world is recorded.
+    /// Recorder of inputs, if the simulation is recorded.
     pub(crate) tape: Option<Tape>,
-    /// The last frames that functions have sent, and the number to keep.
+    /// Last frames that functions have sent, and the maximum number to keep.
     heard: (VecDeque<Vec<u8>>, usize),
-    /// Cached routes of frames, valid until something outside the data path happens.
+    /// Cached routes of frames. They are valid until something outside the data path happens.
     pub(crate) routes: RouteCache,
 }
 
 impl World {
-    /// Returns an empty world at time 0.
+    /// Creates an empty world at time 0.
     pub fn new(seed: u64, log: bool) -> Self {
         Self {
             env: Env::new(seed, log),
@@ -187,15 +189,15 @@ impl World {
         }
     }
 
-    /// Records an input from outside.
+    /// Records an input from outside, if the simulation is recorded.
     pub(crate) fn input(&mut self, record: impl FnOnce() -> Record) {
         if let Some(tape) = &self.tape {
             recorder::lock(tape).input(&mut self.env.log, record());
         }
     }
 
-    /// Records that a caller lets the world run to idle without any other input. A world that is idle already needs
-    /// no record.
+    /// Records that a caller runs the simulation until it is idle, without any other input. Records nothing if it is
+    /// idle already.
     pub(crate) fn looked_at(&mut self) {
         if self.tape.is_some() && self.drive == Drive::Inline && !self.is_idle() {
             self.input(|| Record::Idle);
@@ -212,7 +214,7 @@ impl World {
             && self.next_due().is_none_or(|due| due > env.now)
     }
 
-    /// Keeps the last `frames` frames that functions send from now on.
+    /// Starts to keep the frames that functions send. The last `frames` frames are kept.
     pub fn overhear(&mut self, frames: usize) {
         self.env.seal();
         self.heard = (VecDeque::new(), frames);
@@ -223,7 +225,7 @@ impl World {
         self.heard.0.get(at).map(Vec::as_slice)
     }
 
-    /// Connects the cards of two functions by a link; returns its number.
+    /// Connects the cards of two functions by a link. Returns the number of the link.
     pub fn connect(&mut self, a: usize, b: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
         if faults.corrupts() {
@@ -240,8 +242,8 @@ impl World {
         self.cables.len() - 1
     }
 
-    /// Connects the port of a function's card to the outside. The presence of a peer is not known: the carrier stays
-    /// unchanged.
+    /// Connects the port of a function's card to the outside. The carrier stays unchanged, because it is unknown
+    /// whether there is a peer. Returns the number of the link.
     pub fn connect_outside(&mut self, nic: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
         let card = self.nics[nic].seat.card;
@@ -254,16 +256,16 @@ impl World {
         self.cables.len() - 1
     }
 
-    /// Returns whether frames of a function's card have left this world since they were last taken.
+    /// Returns whether frames of a function's card have left to the outside since they were last fetched.
     pub fn has_outside(&self, nic: usize) -> bool {
         let left = self.outside.get(&self.nics[nic].seat.card);
         left.is_some_and(|left| !left.is_empty())
     }
 
-    /// Adds a switch; returns its number.
+    /// Adds an Ethernet switch. Returns its number.
     ///
     /// # Errors
-    /// [`SwitchError`]: such a switch is impossible.
+    /// [`SwitchError`] if the configuration is invalid.
     pub fn add_switch(&mut self, config: SwitchConfig) -> Result<usize, SwitchError> {
         config.check()?;
         self.input(|| Record::Switch(Box::new(config.clone())));
@@ -280,10 +282,10 @@ impl World {
         self.network.as_mut()?.switches.get_mut(number)
     }
 
-    /// Connects two ends, at least one of them a switch's, by a link; returns its number.
+    /// Connects two ends by a link. At least one of them is a switch port. Returns the number of the link.
     ///
     /// # Errors
-    /// [`NotConnected`].
+    /// [`NotConnected`] if an end cannot take the cable.
     pub fn connect_switch(
         &mut self,
         ends: [End; 2],
@@ -334,15 +336,15 @@ impl World {
         Ok(self.cables.len() - 1)
     }
 
-    /// Returns the number of frames on cables, if there are switches, which multiply frames; of frames that have
-    /// arrived; and of register writes that wait.
+    /// Returns the number of frames that have arrived plus the number of register writes that wait. If there are
+    /// switches, which multiply frames, the frames on cables count as well.
     pub fn under_way(&self) -> usize {
         let cables = self.cables.iter().filter(|_| self.network.is_some());
         let on_cables: usize = cables.map(|cable| cable.link.under_way()).sum();
         on_cables + self.env.arrivals.len() + self.env.doorbells.len()
     }
 
-    /// Returns the bytes of all frames that are on cables, have arrived, or wait outside.
+    /// Returns the number of bytes of all frames that are on cables, have arrived, or wait to be fetched from outside.
     pub fn frame_bytes(&self) -> usize {
         let cables = self.cables.iter().map(|cable| cable.link.bytes());
         let arrivals = self.env.arrivals.iter().map(|(_, frame, _)| frame.len());
@@ -350,7 +352,7 @@ impl World {
         cables.chain(arrivals).chain(outside).sum()
     }
 
-    /// Puts frames that begin to travel onto their cables.
+    /// Puts frames whose transmission begins onto their cables.
     fn put_onto_cables(&mut self, mut sent: Vec<Sent>) {
         for (cable, side, out, frame) in sent.drain(..) {
             self.cables[cable].link.send(out, side, frame);
@@ -358,7 +360,7 @@ impl World {
         self.sent = sent;
     }
 
-    /// Runs everything due at switches and at the ports of cards on them. Returns false if nothing is.
+    /// Runs everything that is due at switches and at cards' ports on switches. Returns false if nothing was due.
     fn run_network(&mut self) -> bool {
         let now = self.env.now;
         let Some(network) = &mut self.network else {
@@ -373,8 +375,8 @@ impl World {
         true
     }
 
-    /// Takes the frames of a function's card that have left this world since the last call, in exchange for buffers
-    /// to reuse.
+    /// Moves the frames of a function's card that have left to the outside into `frames`. The buffers that were in
+    /// `frames` are reused.
     pub fn exchange_outside(&mut self, nic: usize, frames: &mut VecDeque<Vec<u8>>) {
         frames.drain(..).for_each(|frame| self.env.recycle(frame));
         let card = self.nics[nic].seat.card;
@@ -394,7 +396,7 @@ impl World {
         }
     }
 
-    /// Adds the ICRC to frames that were on links when frames became observable.
+    /// Adds the ICRC to frames that were already on links when something first needed complete frames.
     fn seal_links(&mut self) {
         if self.env.seal_links() {
             for cable in &mut self.cables {
@@ -403,7 +405,7 @@ impl World {
         }
     }
 
-    /// Ends the faults of every link.
+    /// Removes the faults of every link.
     pub fn heal(&mut self) {
         for cable in &mut self.cables {
             cable.link.heal();
@@ -413,7 +415,7 @@ impl World {
     /// Captures every frame from now on.
     ///
     /// # Errors
-    /// [`CaptureError`]: its writer refused the interfaces. Then there is no capture.
+    /// [`CaptureError`] if the writer fails for the interface descriptions. There is no capture then.
     pub fn tap(&mut self, mut tap: Tap) -> Result<(), CaptureError> {
         self.env.seal();
         tap.describe(&self.nics)?;
@@ -421,20 +423,21 @@ impl World {
         Ok(())
     }
 
-    /// Writes out what the capture has buffered.
+    /// Flushes the capture's buffer.
     ///
     /// # Errors
-    /// [`CaptureError`]: its writer refused.
+    /// [`CaptureError`] if the writer fails.
     pub fn flush_tap(&mut self) -> Result<(), CaptureError> {
         self.tap.as_mut().map_or(Ok(()), |tap| tap.capture.flush())
     }
 
-    /// Runs one item that is due now. Returns false if there is none.
+    /// Processes one item that is due now. Returns false if there is none.
     pub fn step_now(&mut self) -> bool {
         self.step(false)
     }
 
-    /// Runs one item that is due now, or, `in_one_go`, several that nothing can come between.
+    /// Processes one item that is due now. If `in_one_go` is set, may process several items between which nothing can
+    /// come.
     fn step(&mut self, in_one_go: bool) -> bool {
         if let Some((nic, card_event)) = self.env.card_events.pop_front() {
             self.routes.clear();
@@ -457,17 +460,17 @@ impl World {
                 }
             }
         } else if in_one_go && self.env.frames.len() == 1 && self.pass_directly() {
-            // It has arrived.
+            // `pass_directly` has delivered the frame.
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
             self.leave(nic, frame.into_bytes());
         } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame, origin);
             self.env.recycle(frame);
         } else if self.deliver() {
-            // Arrived frames are handled before queue pairs continue: a port does not wait for them, and a responder
-            // that answered in no time could never have too much to answer.
+            // Arrived frames are handled before queue pairs continue. A port does not wait for queue pairs. Otherwise a
+            // responder, which answers without delay in virtual time, could never have too much to answer.
         } else if self.network.is_some() && self.run_network() {
-            // The same holds for switches.
+            // Switches are also handled before queue pairs continue, for the same reason.
         } else if let Some((nic, qpn)) = self.next_runnable() {
             self.run_qp(nic, qpn);
         } else {
@@ -476,7 +479,7 @@ impl World {
         true
     }
 
-    /// Returns the next queue pair to run. Queue pairs whose card already has too much to send wait.
+    /// Returns the next queue pair to run. Skips queue pairs whose card already has too many frames to send.
     fn next_runnable(&mut self) -> Option<(usize, u32)> {
         let may = |&(nic, qpn): &(usize, u32)| {
             let card = self.nics[nic].seat.card;
@@ -508,9 +511,10 @@ impl World {
         }
     }
 
-    /// Forwards a frame of a function to the destinations on its card's switch.
+    /// Forwards a frame that a function sends to its destinations on the card's switch.
     fn leave(&mut self, nic: usize, frame: Vec<u8>) {
-        // This frame may be software's, and keeps its ICRC.
+        // Seal the frames that are already on links before this frame follows: it may come from software, and its own
+        // ICRC must not be replaced.
         self.seal_links();
         let seat = self.nics[nic].seat;
         if !self.env.is_up(seat) {
@@ -560,7 +564,7 @@ impl World {
         }
     }
 
-    /// Delivers a frame of a function at its destination on the switch.
+    /// Delivers a frame that a function sent to one destination on the card's switch.
     fn put(&mut self, nic: usize, to: Place, frame: Vec<u8>) {
         let seat = self.nics[nic].seat;
         match to {
@@ -573,8 +577,8 @@ impl World {
         }
     }
 
-    /// Returns the destination of a frame that a card's switch forwards unchanged to one place. `None` leaves the
-    /// decision to `forward`.
+    /// Returns the destination of a frame that a card's switch forwards unchanged to a single destination. Returns
+    /// `None` in all other cases; `forward` decides then.
     fn passes(&self, seat: Seat, from: Place, frame: &[u8]) -> Option<Place> {
         let card = self.env.card(seat);
         let to = card.passes(from, frame)?;
@@ -588,8 +592,9 @@ impl World {
         Some(to)
     }
 
-    /// Returns the destinations of a frame on a card's switch, with its bytes where they are changed. Vports that are
-    /// down count the frames they would have received (Linux `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
+    /// Returns the destinations of a frame on a card's switch, with the frame's bytes where the switch changes them. A
+    /// vport that is down counts the frames that it would have received (Linux `esw/legacy.c`
+    /// `mlx5_esw_query_vport_drop_stats`).
     fn forward(&mut self, seat: Seat, from: Place, frame: &[u8]) -> Result<Vec<Outgoing>, Lost> {
         let mut down = Vec::new();
         let copies = self.env.card(seat).forward(from, frame, &mut down);
@@ -607,7 +612,7 @@ impl World {
         copies
     }
 
-    /// Sends an InfiniBand packet: the card has no switch, and a packet to an own LID loops back.
+    /// Sends an InfiniBand packet. An InfiniBand card has no switch. A packet to one of the port's own LIDs loops back.
     fn leave_for_subnet(&mut self, nic: usize, frame: Vec<u8>) {
         if !is_of_management_lane(&frame) && self.nics[nic].is_managed_only(&self.env) {
             self.nics[nic].count_drop(&mut self.env, "port not active");
@@ -646,7 +651,7 @@ impl World {
         }
     }
 
-    /// Delivers a frame from the switch to a function.
+    /// Delivers a frame from the card's switch to a function.
     fn enter(&mut self, seat: Seat, frame: Vec<u8>) {
         let vport = self.env.vport_mut(seat);
         vport.port.received.count(frame.len());
@@ -654,7 +659,8 @@ impl World {
         self.env.arrives(function, frame);
     }
 
-    /// Delivers the earliest frame that has arrived over a link; among equal times that of the first link.
+    /// Delivers the frame on the links that arrived first; at equal times, the frame of the first link. Returns false
+    /// if no frame has arrived.
     fn deliver(&mut self) -> bool {
         self.seal_links();
         let now = self.env.now;
@@ -701,18 +707,17 @@ impl World {
         true
     }
 
-    /// Delivers a frame from outside this world to the port of a function's card; another buffer is left in its
-    /// place.
+    /// Delivers a frame from outside to the port of a function's card. Leaves another buffer in `frame`.
     pub fn arrive_from_outside(&mut self, nic: usize, frame: &mut Vec<u8>) {
         self.env.seal();
         self.capture(nic, frame);
-        // A buffer of the same length, for the caller's next frame.
+        // The caller gets a buffer of the same length for its next frame.
         let room = self.env.buffer(frame.len());
         let frame = std::mem::replace(frame, room);
         self.arrive(self.nics[nic].seat, frame);
     }
 
-    /// Handles a control frame of a switch, which ends at the card's port. Returns false for other frames.
+    /// Handles a control frame of a switch, which the card's port consumes. Returns false for any other frame.
     fn is_control(&mut self, card: usize, frame: &[u8]) -> bool {
         let Some(network) = &mut self.network else {
             return false;
@@ -729,7 +734,7 @@ impl World {
         is
     }
 
-    /// Returns the position of a card's physical function.
+    /// Returns the seat of a card's physical function.
     fn physical(&self, card: usize) -> Option<Seat> {
         let seat = Seat {
             card,
@@ -752,7 +757,7 @@ impl World {
         }
     }
 
-    /// Handles a frame that arrives at a card's port. The physical function counts frames lost there.
+    /// Handles a frame that arrives at a card's port. The physical function counts frames that are lost at the port.
     fn arrive(&mut self, seat: Seat, frame: Vec<u8>) {
         let Some(physical) = self.physical(seat.card) else {
             return;
@@ -787,7 +792,7 @@ impl World {
         }
     }
 
-    /// Runs the earliest timer that has run out.
+    /// Runs the earliest timer that has expired. Returns false if none has.
     fn timer(&mut self) -> bool {
         let now = self.env.now;
         if let Some((&key, &(nic, timer))) = self.env.timers.first_key_value()
@@ -819,12 +824,13 @@ impl World {
         false
     }
 
-    /// Runs everything that is due now.
+    /// Processes everything that is due now.
     pub fn run_until_idle(&mut self) {
         while self.step(true) {}
     }
 
-    /// Runs to idle after a register write, in the inline drive.
+    /// Processes everything that is due after a register write, in the inline drive. Notifies the alarm of the next
+    /// event.
     pub fn driven(&mut self) {
         if self.drive == Drive::Inline {
             self.run_until_idle();
@@ -853,7 +859,7 @@ impl World {
             .min()
     }
 
-    /// Moves time forward to `to`; never back.
+    /// Advances time to `to`. A time in the past changes nothing.
     pub fn set_time(&mut self, to: u64) {
         if to > self.env.now {
             self.env.now = to;
@@ -863,8 +869,8 @@ impl World {
         }
     }
 
-    /// Runs one item, moving time to the next event if nothing is due now, but not beyond `deadline`. Returns false
-    /// once the deadline is reached and nothing is due any more.
+    /// Processes one item. If nothing is due now, advances time to the next event first, but not beyond `deadline`.
+    /// Returns false if the deadline is reached and nothing is due any more.
     pub fn wait_step(&mut self, deadline: u64) -> bool {
         if self.step_now() {
             return true;
@@ -882,7 +888,7 @@ impl World {
     }
 }
 
-/// Returns the copies of a frame; the last unchanged one is the frame itself, without a copy.
+/// Returns the copies of a frame. The last unchanged copy is the frame itself, which saves one copy.
 fn into_copies(frame: Vec<u8>, copies: Vec<Outgoing>) -> impl Iterator<Item = (Place, Vec<u8>)> {
     let last = copies.iter().rposition(|(_, changed)| changed.is_none());
     let mut frame = Some(frame);

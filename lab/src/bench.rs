@@ -1,12 +1,12 @@
 //! `cargo xtask bench`: the cost of an operation, in instructions and in nanoseconds.
 //!
-//! `udapl/benches/hotpath.rs` brings two simulated functions up, connects them, and runs each operation in a function
+//! `udapl/benches/hotpath.rs` initialises two simulated functions, connects them, and runs each operation in a function
 //! of its own, named `region_*`. Callgrind counts instructions inside those functions only, so set-up and simulator
-//! do not count. An in-process BAR costs a call that tells the simulator about the register write (`driver`'s
-//! `tell`). A mapped BAR has no such call, so its instructions are subtracted and shown apart. Nanoseconds come from
-//! a second, native run, in which doorbells are not reported to the simulator.
+//! do not count. With an in-process BAR, a register write includes a call that reports it to the simulator (`driver`'s
+//! `tell`). With a mapped BAR there is no such call, so its instructions are subtracted and shown separately.
+//! Nanoseconds come from a second, native run, in which doorbells are not reported to the simulator.
 //!
-//! The benchmark fails if an operation exceeds its bar.
+//! The benchmark fails if an operation exceeds its upper bound.
 //!
 //! The baseline runs in the same program: a bare loop that writes the same 64-byte WQE, doorbell record and doorbell
 //! register with the same fences.
@@ -31,7 +31,7 @@ pub struct Arguments {
     json: Option<std::path::PathBuf>,
 }
 
-/// Upper bounds on instructions per operation that this project holds itself to.
+/// Upper bounds on instructions per operation that this project guarantees.
 const BARS: [(&str, u64); 22] = [
     ("post_rdma_write", 88),
     ("post_rdma_write_any", 106),
@@ -57,20 +57,20 @@ const BARS: [(&str, u64); 22] = [
     ("c_dequeue_many_16", 66),
 ];
 
-/// Most instructions that a call through C may cost beyond the same call through Rust.
+/// Number of instructions that a call through C may cost beyond the same call through Rust.
 ///
-/// They pay for a call by pointer with its arguments and registers, the table of handles, the lane, and the look-up
-/// of the IA in memory at each call. The path is that of Rust's calls.
+/// They cover the call by pointer with its arguments and registers, the table of handles, the lane, and the look-up of
+/// the IA in memory at each call. The rest of the path is the same as that of a Rust call.
 const C_MORE: u64 = 50;
 
-/// Operations through C, each with the Rust operation it is compared with: the same posts of one bare triplet.
+/// Operations through C, each with the Rust operation with which it is compared. Both post one bare triplet.
 const THROUGH_C: [(&str, &str); 2] = [
     ("c_post_rdma_write", "post_rdma_write_triplet"),
     ("c_post_recv", "post_recv_triplet"),
 ];
 
-/// Returns the upper bound on an operation, if it has one: a number, or a margin over the Rust operation, as measured
-/// by `net`.
+/// Returns the upper bound on an operation, if it has one: a number, or for an operation through C the measured
+/// instructions of the Rust operation (`net`) plus a margin.
 fn bar(name: &str, net: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     let fixed = BARS.iter().find(|(operation, _)| *operation == name);
     let through_c = THROUGH_C.iter().find(|(operation, _)| *operation == name);
@@ -81,14 +81,14 @@ fn bar(name: &str, net: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     }
 }
 
-/// Instructions of one region per operation, and those of them inside `tell`.
+/// Instructions per operation of one region. `told` is the part of them inside `tell`.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     instructions: f64,
     told: f64,
 }
 
-/// Builds the benchmark, counts, times and prints.
+/// Builds the benchmark, counts instructions, measures times and prints the table.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let program = build("hotpath")?;
     let times = native(&program)?;
@@ -162,7 +162,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Rounds to hundredths, the precision of the figures.
+/// Rounds a figure to hundredths, the precision of the table.
 fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
@@ -208,7 +208,7 @@ fn parse_lines(text: &str) -> Result<BTreeMap<String, (f64, u64)>> {
     Ok(found)
 }
 
-/// Runs each operation alone under callgrind, so that the cost of `tell` belongs to that operation.
+/// Runs each operation alone under callgrind, so that the instructions inside `tell` belong to that operation.
 fn count(
     program: &Path,
     operations: &BTreeMap<String, (f64, u64)>,
@@ -253,7 +253,7 @@ fn count(
     Ok(costs)
 }
 
-/// Returns the inclusive cost of each function of a callgrind profile: its own lines plus those of its calls. (In
+/// Returns the inclusive cost of each function in a callgrind profile: its own lines plus the calls that it makes. (In
 /// callgrind's format, the line after `calls=` has the inclusive cost of the calls.)
 pub fn inclusive(profile: &str) -> BTreeMap<String, u64> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
@@ -274,7 +274,7 @@ pub fn inclusive(profile: &str) -> BTreeMap<String, u64> {
     costs
 }
 
-/// Resolves a name of callgrind, which writes `(12) name` once and `(12)` afterwards.
+/// Resolves a name in callgrind's format, which is `(12) name` at its first use and `(12)` afterwards.
 fn resolve(names: &mut BTreeMap<String, String>, text: &str) -> String {
     match text.split_once(' ') {
         Some((id, name)) => {

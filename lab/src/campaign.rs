@@ -1,7 +1,8 @@
-//! `cargo xtask campaign`: seeded worlds of adapters, traffic and faults, and the invariants checked in them.
+//! `cargo xtask campaign`: simulated runs of adapters, traffic and faults, each from a seed, and the invariants checked
+//! in them.
 //!
-//! The worlds are the crate `campaign`; `cargo xtask campaign --help` lists its options. Long runs use an optimised
-//! build.
+//! The runs are in the crate `campaign`; `cargo xtask campaign --help` lists its options. Long campaigns use an
+//! optimised build.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// Number of seeds above which the build is an optimised one.
+/// Number of seeds above which the campaign uses an optimised build.
 const LONG: u64 = 1_000;
 
 fn is_long(arguments: &[String]) -> bool {
@@ -37,7 +38,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     shell::run(command)
 }
 
-/// Captures the packets of a world without faults.
+/// Captures the packets of a simulated run without faults.
 pub fn capture(path: &Path) -> Result<()> {
     let arguments = [
         "--quiet",

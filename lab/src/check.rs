@@ -15,7 +15,7 @@ use crate::{
     vm, wire,
 };
 
-/// Runs every test of the workspace, then the external checks of the wire. Lists at the end what was left out.
+/// Runs every test of the workspace, then checks captures with external programs. Lists at the end what was left out.
 pub fn test(filter: Option<&str>) -> Result<()> {
     if filter.is_none() {
         conformance::check_complete()?;
@@ -23,7 +23,7 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     with_what_was_left_out(|| tests(filter))
 }
 
-/// Runs `work`, then lists everything that `test` or `check` left out.
+/// Runs `work`, then lists all checks that `test` or `check` left out.
 fn with_what_was_left_out(work: impl FnOnce() -> Result<()>) -> Result<()> {
     let result = work();
     match left_out::table() {
@@ -61,7 +61,8 @@ fn tests(filter: Option<&str>) -> Result<()> {
 
 /// Environment variable with the number of tests that run at once.
 const THREADS: &str = "RUST_TEST_THREADS";
-/// Tests that run at once beyond one for each processor, since some wait for a timer or a process.
+/// Number of tests that run at once in addition to one for each processor, since some tests wait for a timer or a
+/// process.
 const WAITING: usize = 2;
 
 /// Modules of `udapl/tests/dat` about the data path: messages, windows and shared receive queues.
@@ -93,8 +94,8 @@ struct Profile {
     memory_windows: bool,
 }
 
-/// Runs the tests of the data path, or those with `filter` in their names, on every generation that the driver
-/// supports, and on its virtual functions.
+/// Runs the tests of the data path, or those with `filter` in their names, on every card generation that the driver
+/// supports, and on the virtual functions of each.
 pub fn profiles(filter: Option<&str>) -> Result<()> {
     let listed = ["run", "--bin", "datctl", "--", "--json", "sim", "profiles"];
     let listed: Profiles = serde_json::from_str(&shell::capture(shell::cargo(&listed))?)?;
@@ -125,8 +126,8 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test` and shows its output as it comes. The error repeats the names of the failed tests, which are far
-/// above by then. Notes what tests have left out.
+/// Runs `cargo test` and prints its output as it comes. The error at the end repeats the names of the failed tests,
+/// which have scrolled out of view by then. Records what tests have left out.
 fn run_tests(mut command: Command, to: &mut impl Write) -> Result<()> {
     let shown = shell::announce(&command);
     let mut child = command
@@ -156,8 +157,8 @@ fn list(failed: &[String]) -> String {
     }
 }
 
-/// Runs all checks: format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and
-/// the same tests through a kernel in a virtual machine.
+/// Runs all checks: format, lints, documentation, house rules, foreign crates, tests, the upper bounds of the hot path,
+/// and the tests of the data path through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
     with_what_was_left_out(checks)
 }
@@ -169,7 +170,7 @@ fn checks() -> Result<()> {
     result
 }
 
-/// Phases of `check`, each with its duration.
+/// Phases of `check` that have run, each with its duration.
 #[derive(Default)]
 struct Phases {
     took: Vec<(&'static str, Duration)>,

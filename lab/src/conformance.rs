@@ -1,12 +1,12 @@
-//! Maps clauses to tests and results, and checks the table of the calls.
+//! Maps the clauses of DAT to tests and results, and checks the table of the calls.
 //!
-//! The clauses are the tables of `docs/clauses.md`. A test names the clauses it verifies in a doc line `/// Clauses:
-//! SEND-1, SEND-29.` above its function. It is an error if a clause that binds the provider (a kind that begins with
-//! P) has no test, or if a call has no clauses.
+//! The clauses are in the tables of `docs/clauses.md`. A test names the clauses that it verifies in a doc line `///
+//! Clauses: SEND-1, SEND-29.` above its function. It is an error if a clause that binds the provider (a kind that
+//! begins with P) has no test, or if a call has no clauses.
 //!
-//! `docs/conformance.md` is the matrix, written by `cargo xtask conformance` and checked in. A check fails if the
-//! file differs from the matrix generated now. The file holds no results: a check that passes has run every test in
-//! it.
+//! `docs/conformance.md` is the matrix, which `cargo xtask conformance` writes and which is checked in. A check fails
+//! if the file differs from the matrix generated now. The file contains no results, because a check that passes has run
+//! every test in it.
 
 mod calls;
 mod matrix;
@@ -22,7 +22,7 @@ use crate::shell;
 /// Folders with tests that name clauses.
 const TESTS: &[&str] = &["udapl/tests", "udapl/src", "dat-core/src", "fuzz/tests"];
 
-/// What to do about the clauses.
+/// Options of `cargo xtask conformance`.
 #[derive(Args)]
 pub struct Arguments {
     /// Write docs/conformance.md and run no test.
@@ -34,7 +34,7 @@ struct Clause {
     id: String,
     kind: String,
     text: String,
-    /// The heading above the clause: calls, separated by commas.
+    /// Heading above the clause: names of calls, separated by commas.
     section: String,
 }
 
@@ -47,15 +47,15 @@ impl Clause {
 /// A test that names a clause.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Test {
-    /// Path of its file, from the workspace's root.
+    /// Path of the test's file from the workspace's root.
     file: String,
     name: String,
 }
 
-/// Clause → tests that verify it.
+/// The tests that verify each clause.
 type Tests = BTreeMap<String, Vec<Test>>;
 
-/// Returns the Rust sources below some folders, in order.
+/// Returns the Rust sources below some folders, sorted.
 fn sources(folders: &[&str]) -> Result<Vec<PathBuf>> {
     let mut folders: Vec<PathBuf> = folders.iter().map(|at| shell::root().join(at)).collect();
     let mut found = Vec::new();
@@ -92,7 +92,7 @@ fn parse_clauses(text: &str) -> Vec<Clause> {
         if let Some(heading) = line.strip_prefix("## ") {
             heading.clone_into(&mut section);
         }
-        // A cell may contain an escaped bar.
+        // A cell may contain an escaped vertical bar.
         let line = line.replace("\\|", "\u{1}");
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         if let [_, id, kind, text, _] = cells[..]

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell;
 
-/// Downloads packages into a folder, which is made anew, and unpacks them below `root`, a folder in it.
+/// Downloads packages into a folder, which is created anew, and unpacks them into `root`, a folder in it.
 ///
 /// # Errors
 /// The required programs or the packages are not available.
@@ -19,7 +19,7 @@ pub fn unpack(folder: &Path, root: &Path, packages: &[&str]) -> Result<()> {
     }
     std::fs::create_dir_all(root)?;
     if let Err(first) = download(folder, packages) {
-        // The package lists may be old or missing.
+        // The package lists may be old or missing, so they are updated first.
         shell::run(shell::command("apt-get", &["update", "-qq"])).context(first)?;
         download(folder, packages)?;
     }

@@ -1,4 +1,4 @@
-//! The example `demo` of crate `udapl`, over a small file.
+//! Runs the example `demo` of crate `udapl` with a small file.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// Runs the demo over a small file of the repository, for the checks of its capture.
+/// Runs the demo with a small file of the repository and captures its packets for the checks.
 pub fn small(capture: &Path) -> Result<()> {
     let file = shell::root().join("Cargo.lock");
     let [file, capture] = [&file, capture].map(|path| path.to_string_lossy().into_owned());

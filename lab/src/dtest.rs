@@ -1,4 +1,4 @@
-//! `cargo xtask dtest`: programs of DAT 2.0 as Debian packages them, unmodified, on our library.
+//! `cargo xtask dtest`: runs unmodified DAT 2.0 programs from Debian's packages on our library.
 //!
 //! ```text
 //!   dtest -P ia          --> libdat2.so.2 --DAT_OVERRIDE=0.conf--> our libdat.so --> sim:0 --.
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Server and client are two processes. Each has its own `dat.conf`, in which the same name leads to a simulated
-//! function of its own. One wire connects the functions. Every mode of `dtest` that reliable connections have, and
-//! the tests of `dapltest`, are run, and a table shows the result of each. Before that a C compiler checks our
+//! function of its own. One wire connects the functions. Every mode of `dtest` that works on reliable connections, and
+//! the tests of `dapltest`, are run, and a table shows the result of each. Before that, a C compiler checks our
 //! structures of DAT 2.0 against the package's headers.
 //!
 //! The packages are unpacked under the target directory, not installed. If they are not available, a message says so.
@@ -26,24 +26,24 @@ use crate::{install, left_out};
 use distribution::Distribution;
 use pair::{Outcome, Pair};
 
-/// What to run.
+/// Options of `cargo xtask dtest`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Also dtest as it is without options: 8 GB by RDMA Write, about a minute.
+    /// Also run dtest without options: 8 GB by RDMA Write, about a minute.
     #[arg(long)]
     long: bool,
-    /// How cargo builds the library: `release`, or `dev` for a quick one.
+    /// Cargo profile of the library: `release`, or `dev` for a quick build.
     #[arg(long, default_value = "dev")]
     profile: String,
-    /// Print what server and client say.
+    /// Print the output of server and client.
     #[arg(long)]
     show: bool,
 }
 
-/// A run of a server and a client.
+/// One test: a server and a client with certain options.
 struct Mode {
     program: Program,
-    /// Options of the client; dtest's server gets them too.
+    /// Options of the client. The server of dtest gets them, too.
     options: &'static str,
     what: &'static str,
 }
@@ -54,7 +54,7 @@ enum Program {
     Dtestcm,
     Dtestx,
     Dapltest,
-    /// One process that prints how many objects it could create.
+    /// A single process that prints how many objects it could create.
     Limit,
 }
 
@@ -172,7 +172,8 @@ const MODES: &[Mode] = &[
     ),
     dapltest("-T P -i 1024 -p 4 -m b RR 4096 2", "performance, RDMA Read"),
     limit("limit_ia", "100 instances"),
-    // With -w 8 the other limits give endpoints of all instances a connection EVD of the first, which DAT forbids.
+    // With -w 8, the other limits would give endpoints of all instances a connection EVD of the first instance, which
+    // DAT forbids.
     limit("-w 8 limit_pz", "100 PZs in 8 instances"),
     limit("-w 8 limit_cno", "100 CNOs in 8 instances"),
     limit("-w 8 limit_evd", "100 EVDs in 8 instances"),
@@ -196,7 +197,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     run_on(&distribution, arguments)
 }
 
-/// Runs the modes as one of the checks. Without the packages it reports that and returns success.
+/// Runs all modes as one of the checks. If the packages are not available, reports that and returns success.
 ///
 /// # Errors
 /// A mode failed.

@@ -1,12 +1,12 @@
-//! `cargo xtask install --prefix DIR`: installs the library as C programs use it.
+//! `cargo xtask install --prefix DIR`: installs the library for C programs.
 //!
 //! | file | is |
 //! |---|---|
-//! | `lib/libdat.so.1` | the shared library, under the name DAT 1.2 programs load |
-//! | `lib/libdat.so` | the same, under the name they link |
-//! | `lib/libdat.so.1.debug` | its names and lines, which debuggers and backtraces find beside it |
-//! | `lib/libdat.a` | the same to be linked in |
-//! | `lib/pkgconfig/dat.pc` | how to compile and link |
+//! | `lib/libdat.so.1` | the shared library, under the name that DAT 1.2 programs load |
+//! | `lib/libdat.so` | the same, under the name with which programs are linked |
+//! | `lib/libdat.so.1.debug` | its symbols and line numbers, which debuggers and backtraces find beside it |
+//! | `lib/libdat.a` | the library for static linking |
+//! | `lib/pkgconfig/dat.pc` | the compiler and linker flags for pkg-config |
 //! | `include/dat/*.h` | the headers |
 //!
 //! Only this module builds the crate `udapl` as these libraries, so that no other build has to link them.
@@ -19,21 +19,21 @@ use clap::Args;
 
 use crate::shell;
 
-/// The name programs of DAT 1.2 load.
+/// Name under which DAT 1.2 programs load the library.
 pub const SONAME: &str = "libdat.so.1";
 
-/// Where to, and how built.
+/// Options of `cargo xtask install`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The directory that gets lib and include.
+    /// Directory in which lib and include are installed.
     #[arg(long)]
     prefix: PathBuf,
-    /// How cargo builds it: `release`, or `dev` for a quick one.
+    /// Cargo profile of the library: `release`, or `dev` for a quick build.
     #[arg(long, default_value = "release")]
     profile: String,
 }
 
-/// Builds and copies.
+/// Installs the library and prints how to use it.
 pub fn run(arguments: &Arguments) -> Result<()> {
     install(&arguments.prefix, &arguments.profile)?;
     println!(
@@ -43,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Installs into a prefix without a message on its use.
+/// Installs into a prefix without printing how to use the library.
 ///
 /// # Errors
 /// Cargo or a tool of binutils failed, or a file could not be read or written.
@@ -70,11 +70,11 @@ pub fn install(prefix: &Path, profile: &str) -> Result<()> {
     Ok(())
 }
 
-/// The built library and its debug file.
+/// The built library, its debug file, and the archive for static linking.
 pub struct Library {
     pub stripped: PathBuf,
     pub debug: PathBuf,
-    /// The archive with its debug information, which programs that link it may want.
+    /// Archive for static linking, with debug information, which the linked programs may need.
     pub archive: PathBuf,
 }
 
@@ -96,7 +96,8 @@ impl Library {
         };
         let whole = file("libudapl.so")?;
         objcopy(&["--only-keep-debug".as_ref(), whole, &library.debug])?;
-        // The library contains the name and a checksum of the debug file: debuggers look beside it, then by build id.
+        // The library contains the name and a checksum of the debug file. Debuggers search for that name beside the
+        // library first, and then search by build id.
         let link = format!("--add-gnu-debuglink={}", library.debug.display());
         let strip: [&Path; 4] = [
             "--strip-unneeded".as_ref(),
@@ -109,10 +110,10 @@ impl Library {
         Ok(library)
     }
 
-    /// Returns the build id, by which a debugger finds the debug file, in hexadecimal digits.
+    /// Returns the build id, with which a debugger finds the debug file, in hexadecimal digits.
     ///
     /// # Errors
-    /// The linker wrote none.
+    /// The linker wrote no build id.
     pub fn build_id(&self) -> Result<String> {
         let mut notes = shell::command("readelf", &["--notes"]);
         notes.arg(&self.stripped);
@@ -152,12 +153,12 @@ pub fn pkgconfig(prefix: &str, libraries: &str) -> Result<String> {
         .replace("@version@", env!("CARGO_PKG_VERSION")))
 }
 
-/// Builds the libraries and returns the files.
+/// Builds the shared and the static library with cargo, and returns the paths of the files.
 fn build(profile: &str) -> Result<Vec<PathBuf>> {
     let soname = format!("-Clink-arg=-Wl,-soname,{SONAME}");
-    // In a program of DAT 2.0 other libraries have calls of the same names, and the linker must not bind our calls to
-    // theirs. And threads of ours may outlive the last adapter, so the library stays loaded after the registry closes
-    // it.
+    // -Bsymbolic: in a program of DAT 2.0, other libraries have functions of the same names, and the linker must not
+    // bind our calls to them. -z nodelete: our threads may still run after the last adapter is closed, so the library
+    // must stay loaded after the registry closes it.
     let alone = "-Clink-arg=-Wl,-Bsymbolic,-z,nodelete";
     let messages = shell::capture(shell::cargo(&[
         "rustc",
@@ -195,13 +196,13 @@ mod tests {
 
     use super::*;
 
-    /// Time limits of one wait of an example, as published and in this test. They end a wait that would never end,
-    /// and measure nothing. On a busy machine valgrind takes longer than the published limit.
+    /// Time limits of a wait in the examples: as published, and as used by this test. They only end a wait that would
+    /// never end, and measure nothing. On a busy machine valgrind takes longer than the published limit.
     const PATIENCE: [&str; 2] = ["#define PATIENCE 60000000 ", "#define PATIENCE 600000000 "];
-    /// Seconds after which a program that hangs outside of such a wait is ended, with status 124.
+    /// Seconds after which a program that hangs outside of such a wait is killed. Its exit status is then 124.
     const HANGS: &str = "3000";
 
-    /// A prefix with everything installed, and the means to build and run programs against it.
+    /// A temporary prefix with an installed library, against which programs are built and run.
     struct Prefix(tempfile::TempDir);
 
     impl Prefix {
@@ -229,7 +230,7 @@ mod tests {
             self.compile_file(name, &source, link)
         }
 
-        /// Compiles a published example with a longer limit of its waits.
+        /// Compiles a published example with a longer time limit of its waits.
         fn compile_example(&self, name: &str, source: &Path) -> PathBuf {
             let text = fs::read_to_string(source).expect("a program");
             let [usual, longer] = PATIENCE;
@@ -252,7 +253,7 @@ mod tests {
             cc
         }
 
-        /// Checks the output of a program, by itself and under valgrind if that is installed.
+        /// Checks the output of a program, run alone and then under valgrind if valgrind is installed.
         fn run_checked(&self, program: &Path, arguments: &[&Path], printed: &str) {
             let mut alone = Command::new(program);
             alone.args(arguments);
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Returns the calls that the installed headers declare, each at the begin of a line: `DAT_RETURN dat_NAME(`.
+    /// Returns the calls that the installed headers declare. Each declaration begins a line: `DAT_RETURN dat_NAME(`.
     fn declared(prefix: &Prefix) -> BTreeSet<String> {
         let headers = std::fs::read_dir(prefix.0.path().join("include/dat")).expect("headers");
         let texts = headers.map(|header| {
@@ -334,7 +335,8 @@ mod tests {
         assert_eq!(prefix.run(Command::new(&linked_in)), DEMO);
         let source = shell::root().join("udapl/tests/c/demo.c");
         let mut alone = prefix.cc("alone", &source, &["--cflags", "--static", "--libs"]);
-        // The linker warns of dlopen(3): a statically linked program loads no providers of other libraries.
+        // The linker prints a warning for dlopen(3), because a statically linked program cannot load providers from
+        // other libraries.
         alone.arg("-static").env("LC_ALL", "C");
         shell::capture(alone).expect("it links as pkg-config says");
         let alone = prefix.0.path().join("alone");
@@ -345,7 +347,8 @@ mod tests {
         assert_eq!(prefix.run(Command::new(&alone)), DEMO);
     }
 
-    /// IAO-1, IAO-5, IAO-6, PINI-1, REGL-1, REGL-2, REGL-3, in C.
+    /// A C program finds, opens and is refused adapters as its `dat.conf` says (IAO-1, IAO-5, IAO-6, PINI-1, REGL-1,
+    /// REGL-2, REGL-3).
     #[test]
     fn a_c_program_opens_what_its_dat_conf_names() {
         let prefix = Prefix::new();
@@ -357,9 +360,8 @@ mod tests {
         assert_eq!(prefix.run(without), "nothing listed\n");
     }
 
-    /// In virtual time, where a wait never sleeps, and in the machine's time.
-    ///
-    /// CNO-15, EVDW-8, in C.
+    /// A signal ends a wait of a C program without the loss of an event (CNO-15, EVDW-8). This holds in virtual time,
+    /// in which a wait never sleeps, and in real time.
     #[test]
     fn a_signal_ends_the_waits_of_a_c_program_and_nothing_is_lost() {
         let prefix = Prefix::new();
@@ -378,7 +380,7 @@ mod tests {
         let program = prefix.compile("locked", &["--cflags", "--libs"]);
         let printed = prefix.run(Command::new(program));
         match printed.strip_prefix("left out: ") {
-            // The process may not lock that much memory.
+            // The limit on locked memory (RLIMIT_MEMLOCK) is too low for this program.
             Some(why) => println!("left out: {why}"),
             None => assert_eq!(printed, "locked, and small\n"),
         }
@@ -403,7 +405,7 @@ mod tests {
         assert!(sections(&debug).contains(".debug_line"));
     }
 
-    /// LMRC-7, LMRC-8, in C.
+    /// Two C programs register the same shared memory under one name (LMRC-7, LMRC-8).
     #[test]
     fn two_c_programs_share_memory_under_one_name() {
         let prefix = Prefix::new();
@@ -412,7 +414,7 @@ mod tests {
         assert_eq!(prefix.run(program), "one memory\n");
     }
 
-    /// LMRC-2, LMRC-3, LMRC-5, LMRC-6, LMRF-1, LMRF-2, in C.
+    /// A C program creates regions of parts of other regions (LMRC-2, LMRC-3, LMRC-5, LMRC-6, LMRF-1, LMRF-2).
     #[test]
     fn a_c_program_makes_regions_of_regions() {
         let prefix = Prefix::new();
@@ -422,7 +424,8 @@ mod tests {
         assert_eq!(prefix.run(Command::new(program)), expected);
     }
 
-    /// PINI-1, PINI-2, REGA-1 to REGA-3 and REGR-1 to REGR-3, in C.
+    /// A C program adds, calls, loads and removes providers of other libraries (PINI-1, PINI-2, REGA-1 to REGA-3,
+    /// REGR-1 to REGR-3).
     #[test]
     fn providers_of_other_libraries_are_added_called_loaded_and_removed() {
         let prefix = Prefix::new();
@@ -436,8 +439,8 @@ mod tests {
         prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }
 
-    /// Calls of a child of fork(2) are refused, and its parent is not disturbed. The test does not use valgrind,
-    /// which reports memory held by the parent's threads as lost in the child.
+    /// Calls in a child of fork(2) are refused, and its parent is not disturbed. The test does not use valgrind, which
+    /// would report memory held by the parent's threads as lost in the child.
     #[test]
     fn a_c_program_that_forks_keeps_its_adapters_to_itself() {
         let prefix = Prefix::new();
@@ -448,7 +451,8 @@ mod tests {
         assert_eq!(prefix.run(forked), printed);
     }
 
-    /// Functions with a wire of their own use threads and the machine's time.
+    /// A C program whose functions are connected by an external wire passes valgrind. Such functions use threads and
+    /// real time.
     #[test]
     fn valgrind_finds_nothing_in_a_c_program_whose_functions_have_a_wire() {
         let prefix = Prefix::new();
@@ -493,7 +497,7 @@ mod tests {
         );
     }
 
-    /// The first C program of the documentation.
+    /// The first C program of the documentation prints what the documentation says.
     #[test]
     fn the_example_in_c_finds_both_texts() {
         let prefix = Prefix::new();
@@ -504,7 +508,8 @@ mod tests {
         prefix.run_checked(&program, &[], printed);
     }
 
-    /// The program uses the names in its opening comment, except for the path of the wire.
+    /// The two-program example in C works as two processes and as two threads. It uses the names in its opening
+    /// comment, except for the path of the wire.
     #[test]
     fn the_example_of_two_programs_in_c_talks_as_processes_and_as_threads() {
         let prefix = Prefix::new();
@@ -543,7 +548,7 @@ mod tests {
             "client: received: you said: hello\n"
         );
         assert!(server.wait().expect("its end").success());
-        // The reason for refusing a name is printed as a sentence.
+        // If a name is refused, the program prints the reason as a sentence.
         let mut refused = Command::new(&program);
         refused
             .args(["server", "sim:s,link=unix:wire"])

@@ -1,5 +1,5 @@
-//! Records what a run left out, and why. Each entry is printed at once, and again in a table at the end, since the
-//! first message is far above by then.
+//! Records which checks a run left out, and why. Each entry is printed at once, and again in a table at the end, since
+//! the first message has scrolled out of view by then.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,13 +7,13 @@ use comfy_table::{ContentArrangement, Table};
 
 static LEFT_OUT: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-/// Prints and records something that is left out.
+/// Prints and records a check that is left out.
 pub fn say(what: &str, why: &str) {
     println!("left out: {what}: {why}");
     note(what, why);
 }
 
-/// Records something left out that has already been printed.
+/// Records a check that is left out and has already been printed.
 pub fn note(what: &str, why: &str) {
     let mut all = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let line = (what.to_owned(), why.to_owned());
@@ -22,7 +22,7 @@ pub fn note(what: &str, why: &str) {
     }
 }
 
-/// Returns the table, if anything was left out.
+/// Returns the table of all entries, if there are any.
 pub fn table() -> Option<Table> {
     let all = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     if all.is_empty() {

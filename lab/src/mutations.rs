@@ -1,8 +1,8 @@
 //! `cargo xtask mutations`: puts defects into a copy of the tree, one at a time, and reports the seed in which the
 //! campaign finds each.
 //!
-//! The defects are listed in `campaign/mutations.toml`. A campaign that found none of them would prove nothing by
-//! finding none in the tree as it is.
+//! The defects are listed in `campaign/mutations.toml`. They show that the campaign can find defects: if it found none
+//! of these, a campaign without failures would prove nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,18 +15,18 @@ use serde::Deserialize;
 
 use crate::shell;
 
-/// Number of worlds in one run of the campaign.
+/// Number of seeds in one run of the campaign.
 const AT_A_TIME: u64 = 20;
-/// Time limit of a run in seconds. Worlds that exceed it count as a find.
+/// Time limit of a run in seconds. A run that exceeds it has found the defect.
 const PATIENCE: u32 = 60;
 
-/// What to try.
+/// Options of `cargo xtask mutations`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Seeds to try, at most, for each.
+    /// Largest number of seeds to try for each defect.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// Only those whose name contains this.
+    /// Try only the defects whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -42,12 +42,12 @@ struct Mutation {
     file: String,
     before: String,
     after: String,
-    /// Reason why no campaign can find it.
+    /// Reason why no campaign can find this defect.
     blind: Option<String>,
 }
 
 impl Mutation {
-    /// Returns the file with the defect in it.
+    /// Returns the text of the file with the defect in it.
     fn applied(&self, root: &Path) -> Result<String> {
         let text = fs::read_to_string(root.join(&self.file))
             .with_context(|| format!("{}: {}", self.name, self.file))?;
@@ -100,7 +100,7 @@ fn copy_of_the_tree(to: &Path) -> Result<PathBuf> {
     for file in files {
         let (from, to) = (root.join(file), to.join(file));
         let Ok(bytes) = fs::read(&from) else { continue };
-        // An unchanged file keeps its time, so that it is not built again.
+        // An unchanged file keeps its modification time, so that cargo does not build it again.
         if fs::read(&to).is_ok_and(|there| there == bytes) {
             continue;
         }
@@ -110,7 +110,7 @@ fn copy_of_the_tree(to: &Path) -> Result<PathBuf> {
     Ok(to.to_path_buf())
 }
 
-/// Returns the seed in which the mutation was found, and the failure.
+/// Builds the campaign with the mutation. Returns the first seed that fails, and the failure.
 fn try_one(
     mutation: &Mutation,
     tree: &Path,
@@ -141,8 +141,8 @@ fn build(tree: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(target.join("debug/campaign"))
 }
 
-/// Runs some worlds. Returns the first that failed, counted from 1, and its message. Worlds that do not end have
-/// failed, too.
+/// Runs some seeds of the campaign. Returns the position of the first seed that failed, counted from 1, and the
+/// failure. A run that exceeds its time limit has failed, too.
 fn worlds(campaign: &Path, first: u64) -> Result<Option<(u64, String)>> {
     let output = Command::new("timeout")
         .arg(PATIENCE.to_string())
@@ -181,7 +181,7 @@ fn worlds(campaign: &Path, first: u64) -> Result<Option<(u64, String)>> {
 mod tests {
     use super::*;
 
-    /// The code moves, but the text that a mutation replaces must occur exactly once.
+    /// Every mutation applies: the text that it replaces occurs exactly once in the current sources.
     #[test]
     fn every_mutation_applies() {
         let mutations = catalogue().expect("it parses");

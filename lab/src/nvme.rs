@@ -1,9 +1,9 @@
 //! `cargo xtask nvme bench`: the cost of an I/O in the NVMe target, in instructions.
 //!
-//! In `nvmeof/benches/io.rs` a host sends a given number of commands at once, again and again, to workers with a null
-//! disk. Callgrind counts the workers' turns twice, with different numbers of rounds, so that the cost before the
-//! first command is subtracted. Calls that tell a simulator of registers, and turns without work, are subtracted,
-//! too. The result is the same in each run.
+//! In `nvmeof/benches/io.rs` a host repeatedly sends a given number of commands at once to workers with a null disk.
+//! Callgrind counts the instructions of the workers' turns in two runs with different numbers of rounds, so that the
+//! cost before the first command is subtracted. The calls that report register writes to the simulator, and turns
+//! without work, are subtracted, too. The result is the same in each run.
 
 use std::path::Path;
 
@@ -16,12 +16,12 @@ use crate::{bench, setup, shell};
 struct Row {
     operation: &'static str,
     bytes: u32,
-    /// Commands outstanding at each worker.
+    /// Number of commands outstanding at each worker.
     at_once: u64,
     workers: u64,
-    /// Rounds of the shorter run; the longer one has four times as many.
+    /// Number of rounds of the shorter run. The longer run has four times as many.
     rounds: u64,
-    /// Upper bound on the instructions of an I/O; `None` for a row without a bar.
+    /// Upper bound on the instructions of an I/O; `None` for a row without a bound.
     bar: Option<u32>,
 }
 
@@ -61,15 +61,15 @@ const ROWS: [Row; 12] = [
     row("read", 4096, 32, 2),
     row("read", 4096, 32, 4),
 ];
-/// Output and cost of one run.
+/// Figures of one run under callgrind.
 struct Counted {
     ios: u64,
     idle: u64,
-    /// Instructions of the worker's turns, without calls that tell a simulator of registers.
+    /// Instructions of the workers' turns, without the calls that report register writes to the simulator.
     instructions: f64,
 }
 
-/// Counts instructions and prints the table.
+/// Counts the instructions of each row and prints the table.
 pub fn bench() -> Result<()> {
     setup::run()?;
     let program = bench::build("io")?;

@@ -22,11 +22,11 @@ use serde_json::Value;
 
 use crate::{debian, shell};
 
-/// Time limit for Prometheus to have a rate, which takes its start and two scrapes.
+/// Time limit until Prometheus can compute a rate, which requires its start and two scrapes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Operations of the process with traffic: more than it completes in that time.
+/// Number of operations of the process with traffic: more than it completes within the time limit.
 const OPERATIONS: &str = "100000000";
-/// Queries, each with its meaning.
+/// Prometheus queries, each with its meaning.
 const QUERIES: [(&str, &str); 3] = [
     ("up{job=\"udapl\"}", "the target is up"),
     (
@@ -44,7 +44,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The program may have ended.
+        // Both calls fail if the program has ended already, which does no harm.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -169,11 +169,11 @@ fn configuration(target: &str, alerts: &Path) -> String {
     )
 }
 
-/// Repeats `look` until it returns a value.
+/// Calls `look` until it returns a value, or fails after the time limit.
 fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
-        // The server may not listen yet.
+        // An error may mean that the server does not listen yet.
         match look() {
             Ok(Some(found)) => return Ok(found),
             Ok(None) if Instant::now() > until => bail!("{what}: not within {PATIENCE:?}"),
@@ -183,14 +183,14 @@ fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<
     }
 }
 
-/// Returns the TCP address at which a process listens, if it does yet. Prometheus does not print the port it took, so
-/// the address is taken from the system: the local address of the socket in state 0Ah that is one of the process's
-/// descriptors (proc_pid_net(5)).
+/// Returns the TCP address at which a process listens, or `None` if it does not listen yet. Prometheus does not print
+/// the port that it uses, so the kernel is asked: the address is the local address of the socket in state 0Ah that is
+/// one of the process's descriptors (proc_pid_net(5)).
 fn listens(pid: u32) -> Result<Option<String>> {
     let of = PathBuf::from(format!("/proc/{pid}"));
     let mut sockets = Vec::new();
     for descriptor in std::fs::read_dir(of.join("fd"))? {
-        // A descriptor may be closed meanwhile.
+        // The process may close a descriptor while its descriptors are read.
         sockets.extend(std::fs::read_link(descriptor?.path()));
     }
     let table = std::fs::read_to_string(of.join("net/tcp"))?;
@@ -205,7 +205,7 @@ fn listens(pid: u32) -> Result<Option<String>> {
     Ok(port.map(|port| format!("127.0.0.1:{port}")))
 }
 
-/// Returns the first value of a query, if it has one.
+/// Returns the first value in the result of a query, or `None` if the result is empty.
 fn number(server: &str, query: &str) -> Result<Option<f64>> {
     let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let answer = ask(server, &format!("/api/v1/query?query={query}"))?;
@@ -216,7 +216,7 @@ fn number(server: &str, query: &str) -> Result<Option<f64>> {
         .transpose()
 }
 
-/// Returns the answer of Prometheus (its HTTP API, prometheus.io/docs/prometheus/latest/querying/api).
+/// Sends a request to Prometheus and returns the answer (HTTP API, prometheus.io/docs/prometheus/latest/querying/api).
 fn ask(server: &str, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -25,18 +25,19 @@ use crate::shell;
 use contents::Programs;
 use deb::Build;
 
-/// How, and whether they are tried.
+/// Options of `cargo xtask package`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How cargo builds what is packed: `release`, or `dev` for a quick one.
+    /// Cargo profile of the packed programs: `release`, or `dev` for a quick build.
     #[arg(long, default_value = "release")]
     profile: String,
-    /// Then install them in a clean Debian, use them, and remove them without a trace. Needs root and mmdebstrap.
+    /// Then install the packages in a clean Debian, use them, purge them, and check that no file is left. Needs root
+    /// and mmdebstrap.
     #[arg(long)]
     test: bool,
 }
 
-/// Makes the packages, and tries them if asked to.
+/// Builds the packages, and tests them if `--test` is given.
 ///
 /// # Errors
 /// A tool is missing or fails, or a package does not work.
@@ -73,8 +74,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Builds the packaged programs with cargo.
 fn programs(profile: &str, folder: &Path) -> Result<Programs> {
-    // Released programs have no features that only tests of other crates ask for. A quick build is that of the tests:
-    // the whole workspace with an example, which cargo builds with the features of the tests.
+    // A released program must not have features that only tests of other crates request. A quick build has the features
+    // of the test builds: cargo builds the whole workspace with an example, so that nothing is built twice.
     let selected: &[&str] = match profile {
         "dev" => &[
             "--workspace",

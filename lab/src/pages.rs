@@ -1,8 +1,8 @@
-//! Checks the pages of documentation: README.md and those beside it, `docs`, and the README of simnic. Every target
+//! Checks the pages of documentation: README.md and the pages beside it, `docs`, and the README of simnic. Every target
 //! of a link must exist, and docs/SUMMARY.md, the table of contents of the site, must list each page of `docs` once.
 //! The check takes milliseconds, so it is one of the house rules.
 //!
-//! Links are inline ones, `[text](target)`, outside of code. Links to other sites are not checked.
+//! Only inline links, `[text](target)`, outside of code are checked. Links to other sites are not.
 
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -11,27 +11,27 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// The table of contents.
+/// Path of the site's table of contents.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// The page of a crate that is a product by itself.
+/// Path of the README of simnic, the only crate whose README is checked.
 const SIMNIC: &str = "simnic/README.md";
 
-/// A page and its path in the tree.
+/// A page of documentation.
 pub struct Page {
-    /// Its path from the root, with slashes.
+    /// Path of the page from the workspace's root, with slashes.
     pub path: String,
-    /// Its text.
+    /// Text of the page.
     pub text: String,
 }
 
 /// A link to another file of the tree.
 pub struct Link {
-    /// Byte range of the target in the text.
+    /// Byte range of the link's target in the page's text.
     pub range: Range<usize>,
-    /// The file, from the root.
+    /// Path of the target file from the workspace's root.
     pub path: String,
-    /// The heading in it, if the link names one.
+    /// Anchor of a heading in the target file, if the link names one.
     pub anchor: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Page {
         Ok(Self { path, text })
     }
 
-    /// Returns its links into the tree.
+    /// Returns the page's links to files of the tree.
     pub fn links(&self) -> Vec<Link> {
         let folder = Path::new(&self.path).parent().unwrap_or(Path::new(""));
         targets(&self.text)
@@ -69,7 +69,7 @@ impl Page {
             .collect()
     }
 
-    /// Returns the anchors of its headings, as forges and mdBook generate them.
+    /// Returns the anchors of the page's headings, as forges and mdBook generate them.
     pub fn anchors(&self) -> Vec<String> {
         let mut anchors: Vec<String> = Vec::new();
         for (_, line) in prose(&self.text) {
@@ -105,7 +105,7 @@ impl Page {
     }
 }
 
-/// Returns every page.
+/// Returns every page that is checked.
 pub fn all() -> Result<Vec<Page>> {
     let root = shell::root();
     let mut pages = vec![Page::read(SIMNIC.to_owned())?];
@@ -125,7 +125,7 @@ pub fn all() -> Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// Adds the errors of the pages.
+/// Checks all pages, and adds a line to `breaches` for each error.
 pub fn check(breaches: &mut Vec<String>) -> Result<()> {
     let pages = all()?;
     for page in &pages {
@@ -172,7 +172,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the byte ranges of the targets of links.
+/// Returns the byte ranges of the targets of all links.
 fn targets(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for (start, line) in prose(text) {
@@ -207,7 +207,8 @@ fn anchor_of(heading: &str) -> String {
         .collect()
 }
 
-/// Returns the path without `.` and `..`. A path out of the tree keeps its `..`, and does not exist.
+/// Returns the path without `.` and `..`. A path that leads out of the tree keeps its `..`, so no file of the tree has
+/// it.
 fn straight(path: &Path) -> String {
     let mut parts = PathBuf::new();
     for part in path.components() {

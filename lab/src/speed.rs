@@ -7,8 +7,8 @@
 //!   stock Linux      mlx5 on simulated functions, and software RoCE: ib_write_lat and ib_write_bw, both in one guest
 //! ```
 //!
-//! The latency of a ping-pong is that of one way, as UCX, libfabric and perftest print it. Programs that are compared
-//! run in turn, since two processors have room for one pair of them.
+//! The latency of a ping-pong is that of one way, as UCX, libfabric and perftest print it. The compared programs run
+//! one after the other, since two processors can run only one pair of them at a time.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,25 +21,25 @@ use guest::Root;
 
 use crate::{bench, shell};
 
-/// Packages to unpack.
+/// Debian packages that are unpacked.
 const PACKAGES: [&str; 2] = ["ucx-utils", "libfabric-bin"];
-/// Their folder in the root.
+/// Folder of the unpacked packages below the root.
 const FOLDER: &str = "speed";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
-/// Attempts of a client to reach its server.
+/// Number of times that a client tries to reach its server.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
-/// Time limit of one program, in seconds.
+/// Time limit of each program, in seconds.
 const SECONDS: &str = "60";
-/// Exit status of `timeout` after the time limit.
+/// Exit status of `timeout` when the time limit was exceeded.
 const TIMED_OUT: i32 = 124;
 const PORT: &str = "18600";
 
-/// Tests: a ping-pong of 64 bytes, and streams of 4 KiB and of 64 KiB messages.
+/// Tests of UCX and their message sizes in bytes: a ping-pong, and two streams.
 const TESTS: [(&str, usize); 3] = [("tag_lat", 64), ("ucp_put_bw", 4096), ("ucp_put_bw", 65536)];
 
-/// Both pairs of devices in the guest: mlx5 over its link, and software RoCE to itself, without a link.
+/// Script for the two pairs of devices in the guest: mlx5 ports on a link, and software RoCE in loopback.
 const GUEST: &str = r#"
 # pair NAME PORT ADDRESS DEVICE-HERE DEVICE-THERE GID
 pair() {
@@ -58,7 +58,7 @@ pair mlx5 2 192.0.2.2 mlx5_0 mlx5_1 3
 pair rxe 1 198.51.100.1 rxe0 rxe0 1
 "#;
 
-/// A row: microseconds one way for 64 bytes; bytes each second at 4 KiB, at 64 KiB.
+/// A row of the table: microseconds one way for 64 bytes, and bytes per second for messages of 4 KiB and of 64 KiB.
 struct Line {
     name: String,
     figures: [Option<f64>; 3],
@@ -121,7 +121,7 @@ pub fn run() -> Result<()> {
     in_a_guest(&target)
 }
 
-/// Returns the table of the benchmark: names, and microseconds each.
+/// Runs the benchmark of the simulated functions, whose output has microseconds per operation, and returns its rows.
 fn ours(simulator: &Path) -> Result<Vec<Line>> {
     let said = shell::capture(Command::new(simulator))?;
     println!("{said}");
@@ -174,8 +174,8 @@ fn ours(simulator: &Path) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Returns a command for a program of the packages, with a time limit. It runs in a terminal, since otherwise
-/// `ucx_perftest` asks MPI for its peer.
+/// Returns a command for a program of the packages, with a time limit. The command runs in a terminal, because
+/// otherwise `ucx_perftest` asks MPI for its peer.
 fn program(others: &Path, name: &str, arguments: &[&str]) -> Command {
     let at = |path: &str| others.join(path).display().to_string();
     let libraries = at(LIBRARIES);
@@ -194,13 +194,14 @@ fn program(others: &Path, name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// A server, which ends with its client, or else on drop.
+/// A server, which ends when its client ends. If it still runs on drop, it is killed.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // `timeout` passes SIGTERM on to the program; if `timeout` was killed, the program would stay.
+            // `timeout` passes SIGTERM on to the program. If `timeout` itself were killed, the program would continue
+            // to run.
             let id = self.0.id().to_string();
             let _gone = Command::new("kill").args(["-s", "TERM", &id]).output();
             let _gone = self.0.wait();
@@ -232,7 +233,7 @@ fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<St
     anyhow::bail!("no client reaches its server: {shown}")
 }
 
-/// Returns the numbers of the last line that begins with a number.
+/// Returns the numbers in the last line that begins with a number.
 fn numbers(said: &str) -> Option<Vec<f64>> {
     said.lines().rev().find_map(|line| {
         let words: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
@@ -240,8 +241,8 @@ fn numbers(said: &str) -> Option<Vec<f64>> {
     })
 }
 
-/// Measures by `ucx_perftest -f`. Columns: iterations; percentile, average and overall microseconds; average and
-/// overall MiB/s.
+/// Measures with `ucx_perftest -f`. Its columns are: iterations; percentile, average and overall microseconds; average
+/// and overall MiB/s.
 fn ucx(others: &Path, transport: &str) -> Result<Line> {
     let mut figures = [None; 3];
     for (figure, (test, bytes)) in figures.iter_mut().zip(TESTS) {
@@ -267,8 +268,8 @@ fn ucx(others: &Path, transport: &str) -> Result<Line> {
     })
 }
 
-/// Measures by `fi_pingpong`. Columns: bytes, sent, acknowledged, total, time, MB/s, microseconds of one way,
-/// millions a second.
+/// Measures with `fi_pingpong`. Its columns are: bytes, sent, acknowledged, total, time, MB/s, microseconds one way,
+/// million transfers per second.
 fn libfabric(others: &Path, transport: &str) -> Result<Line> {
     let arguments = ["-p", transport, "-e", "rdm", "-S", "64", "-I", "20000"];
     let with = |arguments: &[&str]| program(others, "fi_pingpong", arguments);
@@ -288,7 +289,7 @@ fn libfabric(others: &Path, transport: &str) -> Result<Line> {
     })
 }
 
-/// Measures software RoCE, which is a module of the kernel, and mlx5 in a guest.
+/// Measures mlx5 and software RoCE, which is a kernel module, in a guest.
 fn in_a_guest(target: &Path) -> Result<()> {
     shell::run(shell::cargo(&[
         "build",
@@ -339,7 +340,7 @@ fn in_a_guest(target: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Output of `ucx_perftest -f` of UCX 1.18.
+    /// The figures of UCX are those of its last line (output of `ucx_perftest -f` of UCX 1.18).
     #[test]
     fn the_figures_of_ucx_are_those_of_its_last_line() {
         let said = "+--------------+--------------+----------+---------+\r\n\

@@ -1,7 +1,7 @@
 //! House rules that no lint checks. (Clippy's rules are in `Cargo.toml` and `clippy.toml`.)
 //!
-//! Each rule is a function over the tracked Rust sources. Its comment names the property it protects. An exception to
-//! a rule stands here with its reason, not in the source.
+//! Each rule is a function over the tracked Rust sources. Its comment names the property that it protects. An exception
+//! to a rule is listed here with its reason, not in the source.
 
 mod circles;
 mod facade;
@@ -22,7 +22,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the lines outside comments, numbered from 1.
+    /// Returns the lines that are not comments, with their numbers counted from 1.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
             .lines()
@@ -42,7 +42,7 @@ impl Source {
     }
 }
 
-/// Checks every rule and reports all breaches at once.
+/// Checks every rule and reports the breaches of all rules together.
 pub fn run() -> Result<()> {
     let sources = sources()?;
     let mut breaches = Vec::new();
@@ -88,12 +88,12 @@ const RULES: [Rule; 11] = [
     files_are_named_for_what_they_hold,
 ];
 
-/// Checks that `udapl`, which denies unsafe code but cannot forbid it, allows it in the C ABI alone. All other crates
-/// but `driver` forbid it, and so do examples and build scripts, which are crates of their own.
+/// Checks that in `udapl` only the C ABI has unsafe code. `udapl` can only deny unsafe code, not forbid it. All other
+/// crates except `driver` forbid it, and so do examples and build scripts, which are crates of their own.
 fn unsafe_stays_in_the_c_abi(source: &Source, breaches: &mut Vec<String>) {
     let at = |place| source.path.starts_with(place);
     let elsewhere = !(at("driver/") || at(C_ABI) || source.is_test());
-    // In two pieces, since this file is a source of the check, too.
+    // The name is in two pieces, because this file is checked, too.
     let lint = concat!("unsafe", "_code");
     let holds = |line: &str| {
         ["deny", "forbid"]
@@ -110,7 +110,7 @@ fn unsafe_stays_in_the_c_abi(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Checks that a module with unsafe code begins with the reason for it.
+/// Checks that a file with unsafe code has an UNSAFETY line with the reason.
 fn unsafe_modules_say_so(source: &Source, breaches: &mut Vec<String>) {
     let has = source
         .code()
@@ -123,7 +123,8 @@ fn unsafe_modules_say_so(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// The C ABI, the other place of unsafe code. Its crate denies unsafe code; the others forbid it.
+/// Folder of the C ABI, which has unsafe code as `driver` does. Its crate denies unsafe code; the other crates forbid
+/// it.
 const C_ABI: &str = "udapl/src/capi/";
 
 fn crates_forbid_unsafe(source: &Source, breaches: &mut Vec<String>) {
@@ -156,10 +157,10 @@ fn files_hold_one_concept(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Columns of a comment, which rustfmt does not wrap.
+/// Largest width of a comment in columns. rustfmt does not wrap comments.
 const COMMENT_COLUMNS: usize = 120;
 
-/// Checks the width of comments, except for tables and text between fences, which cannot be broken.
+/// Checks the width of comments, except for tables and fenced code, whose lines cannot be broken.
 fn comments_fit_the_screen(source: &Source, breaches: &mut Vec<String>) {
     let mut fenced = false;
     for (index, line) in source.text.lines().enumerate() {
@@ -181,11 +182,11 @@ fn comments_fit_the_screen(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Checks the names that crates of ARCHITECTURE.md must not mention. Edges between crates are Cargo's, ours and
-/// foreign ones (`deny.toml`); clocks and threads are checked by clippy (`clippy.toml` of the crate).
+/// Checks that crates do not mention the names that ARCHITECTURE.md forbids them. Dependencies between crates are
+/// checked by Cargo and `deny.toml`; clocks and threads are checked by clippy (`clippy.toml` of the crate).
 fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
     let forbidden: &[&str] = match source.crate_name() {
-        // Its tests name drivers to which a function may be bound.
+        // The tests of `driver` name drivers to which a function may be bound.
         "driver" if !source.is_test() => &["mlx5", "Mlx"],
         "hw-mlx" if source.path.contains("/src/") => &["std::fs", "vfio"],
         "dat-mlx" if !source.is_test() => &["std::fs", "vfio"],
@@ -202,7 +203,8 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// The floors of dat-core, from the ground up, by prefixes of their paths. Every other path belongs to the ground.
+/// The layers of dat-core from the lowest to the highest, as path prefix and module. Every other path is in the ground
+/// layer below them.
 const FLOORS: [(&str, &str); 4] = [
     ("dat-core/src/object", "crate::object"),
     ("dat-core/src/adapter", "crate::adapter"),
@@ -210,9 +212,9 @@ const FLOORS: [(&str, &str); 4] = [
     ("dat-core/src/ia/call", "crate::ia::call"),
 ];
 
-/// Checks the floors of dat-core (docs/decisions/floors.md): an object may name neither the tables that hold it nor a
-/// call, a table may name no call, and the ground may name none of them. Names must be imported from their modules,
-/// not from the crate's root, which re-exports all of them.
+/// Checks the layers of dat-core (docs/decisions/floors.md). An object must not name the tables that hold it, nor a
+/// call. A table must not name a call. The ground layer must name none of them. Names must be imported from their
+/// modules, not from the crate's root, which re-exports all of them.
 fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
     let outside = [
         "dat-core/src/lib.rs",
@@ -247,8 +249,8 @@ fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Checks that code above `driver` is the same for every backend: one file maps a name to a function, and no code is
-/// compiled for one backend only.
+/// Checks that the code above `driver` is the same for every backend: only one file resolves a name to a function, and
+/// no code is compiled for one backend only.
 fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<String>) {
     let above = matches!(
         source.crate_name(),
@@ -270,10 +272,10 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
             ));
         }
         let configured = line.contains("cfg!(") || line.contains("#[cfg(");
-        // The calling convention of a variadic C function differs by processor, too.
+        // This file may depend on the architecture, because the calling convention of a variadic C function does.
         let of_the_processor = line.contains("target_endian")
             || line.contains("target_arch") && source.path == "udapl/src/capi/dat2/variadic.rs";
-        // A part selected by a feature of the program, independent of its platform.
+        // A feature of the program selects this part. It does not depend on the platform.
         let of_the_program = line.contains("cfg(feature = ");
         if configured && !of_the_processor && !of_the_program && !line.contains("cfg(test)") {
             breaches.push(format!(
@@ -284,13 +286,13 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
     }
 }
 
-/// The file that declares the register of the send doorbell. No other file names the register.
+/// File that declares the register of the send doorbell. No other file names the register.
 const SEND_DOORBELL: &str = "hw-mlx/src/uar.rs";
-/// The file that rings it, in one place: `SendQueue::ring`.
+/// File that rings the send doorbell, in one place: `SendQueue::ring`.
 const SEND_QUEUE: &str = "hw-mlx/src/qp/send.rs";
 
-/// Checks that one function owns the ordering between a WQE and its doorbell: the drivers name the register in one
-/// file, its type in that file and in the send queue's, and the send queue rings it in one place.
+/// Checks that one function owns the ordering between a WQE and its doorbell. The drivers name the register in one file
+/// only. Only that file and the file of the send queue name the register's type. The send queue rings it in one place.
 fn one_doorbell(source: &Source, breaches: &mut Vec<String>) {
     if !matches!(source.crate_name(), "hw-mlx" | "dat-mlx") || source.is_test() {
         return;
@@ -317,7 +319,8 @@ fn one_doorbell(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Checks that a file's name says what the file holds. (A manager of an e-switch is called so in the field.)
+/// Checks that no file has a vague name such as `util` or `common`. The manager of an e-switch is an exception, because
+/// that is its standard name.
 fn files_are_named_for_what_they_hold(source: &Source, breaches: &mut Vec<String>) {
     let name = source.path.rsplit('/').next().unwrap_or_default();
     let stem = name.strip_suffix(".rs").unwrap_or(name);
@@ -338,7 +341,7 @@ fn files_are_named_for_what_they_hold(source: &Source, breaches: &mut Vec<String
     }
 }
 
-/// Reads a manifest of Cargo.
+/// Reads a Cargo manifest.
 fn manifest(path: &str) -> Result<toml::Table> {
     let text =
         std::fs::read_to_string(shell::root().join(path)).with_context(|| path.to_owned())?;
@@ -355,7 +358,7 @@ fn members() -> Result<Vec<String>> {
         .collect())
 }
 
-/// Checks the dependencies of each crate against ARCHITECTURE.md, the third column of its table.
+/// Checks that the dependencies of each crate are those in the third column of ARCHITECTURE.md's table.
 fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
     let page = std::fs::read_to_string(shell::root().join("ARCHITECTURE.md"))?;
     let crates = members()?;
@@ -382,7 +385,8 @@ fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that simnic without its features is a card in software only: it must not depend on code that drives one.
+/// Checks that simnic without its features does not depend on code that drives a card, since it is only a simulated
+/// card.
 fn the_simulator_stands_on_no_driver(breaches: &mut Vec<String>) -> Result<()> {
     let drivers = ["udapl", "dat_core", "dat_mlx", "hw_mlx", "neighbour"];
     let found = stands_on("simnic", "normal", &drivers)?;
@@ -394,7 +398,7 @@ fn the_simulator_stands_on_no_driver(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the card's driver, and its tests, do not depend on DAT.
+/// Checks that the card's driver and its tests do not depend on DAT.
 fn the_card_knows_no_dat(breaches: &mut Vec<String>) -> Result<()> {
     let found = stands_on("hw-mlx", "normal,dev", &["dat_core", "dat_mlx", "udapl"])?;
     breaches.extend(
@@ -405,7 +409,7 @@ fn the_card_knows_no_dat(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the libraries of `others` that a crate depends on, by these edges and without its features.
+/// Returns those of the libraries `others` on which a crate depends through edges of these kinds, without its features.
 fn stands_on(package: &str, edges: &str, others: &[&str]) -> Result<BTreeSet<String>> {
     let tree = shell::capture(shell::cargo(&[
         "tree",
@@ -426,7 +430,7 @@ fn stands_on(package: &str, edges: &str, others: &[&str]) -> Result<BTreeSet<Str
     Ok(found.map(str::to_owned).collect())
 }
 
-/// Pages that name places in the tree.
+/// Pages that name paths in the tree.
 const MAPS: [&str; 9] = [
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -439,7 +443,8 @@ const MAPS: [&str; 9] = [
     "docs/vm.md",
 ];
 
-/// Checks that every path in such a page exists: text in backticks with a slash, in one of our folders.
+/// Checks that every path in these pages exists. A path is text in backticks that begins with one of our folders and a
+/// slash.
 fn the_maps_name_what_is_there(breaches: &mut Vec<String>) -> Result<()> {
     let mut folders = members()?;
     folders.push("docs".to_owned());
@@ -461,7 +466,7 @@ fn the_maps_name_what_is_there(breaches: &mut Vec<String>) -> Result<()> {
 }
 
 /// Checks that every error text quoted in a page occurs in the sources or in the expected output of a test, so that a
-/// reader can find an error by its words. `…` in a quote stands for a variable part.
+/// reader can find the error by searching for its text. `…` in a quote stands for a variable part.
 fn errors_are_quoted_as_they_are_said(
     sources: &[Source],
     breaches: &mut Vec<String>,
@@ -500,7 +505,8 @@ fn sources() -> Result<Vec<Source>> {
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = entry?.path();
             if path.is_dir() {
-                // cargo marks its build folders (bford.info/cachedir); test data of a target has no mark.
+                // cargo marks its build folders with this file (bford.info/cachedir). A folder `target` with test data
+                // has no mark.
                 if !path.join("CACHEDIR.TAG").exists() {
                     folders.push(path);
                 }

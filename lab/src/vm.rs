@@ -4,10 +4,10 @@
 //!   cargo xtask vm --- datctl sim serve --- two sockets --- QEMU, vfio-user-pci --- Linux --- vfio-pci --- programs
 //! ```
 //!
-//! Programs in the guest reach the functions as on a customer's machine: through `/dev/vfio`, behind an (emulated
-//! Intel) IOMMU, woken by MSI-X. QEMU and the kernel are Debian's packages, unpacked into a folder under the target
-//! directory ([`machine`]). A guest is an initramfs ([`image`]) whose parts a suite names as data. Its results come
-//! back as lines on a serial port of their own ([`guest`]), and are judged here, test by test ([`report`]).
+//! Programs in the guest use the functions as on a real machine: through `/dev/vfio`, behind an (emulated Intel) IOMMU,
+//! with MSI-X interrupts. QEMU and the kernel are Debian's packages, unpacked into a folder under the target directory
+//! ([`machine`]). A guest is an initramfs ([`image`]) whose parts a suite lists as data. The guest sends its results as
+//! lines on a serial port of their own ([`guest`]). They are judged here, test by test ([`report`]).
 //!
 //! Root is not needed: programs run in the folder where they were unpacked.
 
@@ -50,50 +50,50 @@ pub use self::stock::coverage::Coverage;
 /// What to do with the guest.
 #[derive(Subcommand)]
 pub enum Task {
-    /// Boot, run the suite, print what ran and with which figures.
+    /// Boot, run the suites, and print which steps ran and their figures.
     Test {
-        /// The kernel's own mlx5 drivers and rdma-core's programs, instead of ours on vfio-pci.
+        /// Run the suites of the kernel's own mlx5 drivers and rdma-core's programs, instead of our driver on vfio-pci.
         #[arg(long)]
         stock: bool,
     },
-    /// Only what of the stock suites has Ethernet ports: network devices, RoCE, NVMe over RDMA.
+    /// Run only the stock suite with Ethernet ports: network devices, RoCE, NVMe over RDMA.
     Roce,
-    /// Only what of the stock suites has a subnet that opensm manages: infiniband-diags, IPoIB, `rdma_cm` over it.
+    /// Run only the stock suite with a subnet that opensm manages: infiniband-diags, IPoIB, `rdma_cm`.
     Subnet,
-    /// Only what of the stock suites others wrote to test RDMA with, and what uses it in the kernel.
+    /// Run only the suites of RDMA test programs, and kernel users of RDMA, that others wrote.
     Foreign {
-        /// One of them.
+        /// Run only this suite.
         suite: Option<foreign::Which>,
     },
-    /// Only what of the stock suites has our driver on one side and a stock RDMA stack on the other.
+    /// Run only the suites with our driver on one side and a stock RDMA stack on the other.
     Interop {
-        /// One of the two.
+        /// Run only this suite.
         suite: Option<interop::Which>,
     },
-    /// Only one card of the stock suites: its physical function with the kernel's drivers, two virtual ones with ours.
+    /// Run only the suite of one card: the kernel drives its physical function, our driver its two virtual functions.
     Card,
-    /// Boot and give the console to a person. Ctrl-a x ends the machine.
+    /// Boot, and connect the guest's console to this terminal. Ctrl-a x ends the machine.
     Shell {
-        /// The guest with the kernel's own mlx5 drivers.
+        /// Use the guest with the kernel's own mlx5 drivers.
         #[arg(long)]
         stock: bool,
-        /// The guest on Ethernet ports.
+        /// Use the guest with Ethernet ports.
         #[arg(long)]
         roce: bool,
     },
 }
 
-/// Of what every task is told.
+/// Options of every task.
 #[derive(Args)]
 pub struct Options {
-    /// The guest's kernel, by the release of Debian that has it.
+    /// The guest's kernel, given by the Debian release that contains it.
     #[arg(long, value_enum, default_value_t, global = true)]
     kernel: Kernel,
-    /// Steps to run, of all those that the suites have: names, separated by commas; a * at a name's end stands for any
-    /// rest.
+    /// Run only these steps of the suites: names separated by commas. A * at the end of a name stands for any
+    /// characters.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
-    /// How often steps run that draw from a seed; each time from the next one.
+    /// How often to run the steps that depend on a seed. Each repetition uses the next seed.
     #[arg(long, default_value_t = 1, global = true, value_parser = clap::value_parser!(u32).range(1..))]
     seeds: u32,
     /// The first seed.
@@ -102,7 +102,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns whether a step is to run.
+    /// Returns whether a step is selected.
     fn wants(&self, step: &str) -> bool {
         let named = |pattern: &String| match pattern.strip_suffix('*') {
             Some(beginning) => step.starts_with(beginning),
@@ -115,56 +115,56 @@ impl Options {
 /// Default time limit of a suite.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A suite: the parts of the guest, and the function that judges its script's output.
+/// A suite: the contents of its guest, and the function that judges its script's output.
 struct Suite {
     image: Image,
     slots: Slots,
-    /// Memory of the guest.
+    /// Amount of memory of the guest.
     memory: &'static str,
-    /// Time limit of the whole suite.
+    /// Time limit for the whole suite.
     patience: Duration,
-    /// Arguments of `datctl sim serve` besides the sockets.
+    /// Arguments of `datctl sim serve` in addition to the sockets.
     serve: &'static [&'static str],
-    /// The process at the other end of the functions' wire while the guest runs.
+    /// Command of the host process at the other end of the functions' wire, which runs while the guest runs.
     beside: Option<fn(&Machine) -> Result<Command>>,
-    /// Returns the state of that process after the guest was ended in the middle of a step ([`serial::Line::Lost`]),
-    /// as the output of that step.
+    /// Returns the state of that process once the guest was ended in the middle of a step ([`serial::Line::Lost`]). The
+    /// state becomes the output of that step.
     lost: Option<fn(&Beside<'_>) -> Vec<String>>,
     /// Builds our programs for the guest.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,
-    /// Files of the run that the suite judges, as steps behind those of its script.
+    /// Files of the run that the suite judges, as additional steps after those of its script.
     shown: &'static [Shown],
-    /// Turns the output of a step into figures, or returns an error. The last step is no program: `functions`, the
-    /// log of the server of the functions.
+    /// Returns the figures in the output of a step, or an error. The last step, `functions`, is not a program: its
+    /// output is the log of the server of the functions.
     judge: fn(&Step) -> Result<String>,
 }
 
-/// Functions in the slots of a guest.
+/// Simulated functions in the PCI slots of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slots {
-    /// A function; its link leads to a network device of the guest.
+    /// One function, whose link leads to a network device of the guest.
     Networked,
-    /// Two functions with a server each; the link of each leads to a process of the host.
+    /// Two functions, each with a server of its own. The link of each leads to a process on the host.
     Wired,
     /// Two functions on one link.
     Linked,
-    /// A card: its physical function, then two virtual ones. The script may change their settings as the card's
-    /// administrator ([`serial::Line::Card`]).
+    /// A card: its physical function, then two virtual functions. The script may change their settings in the role of
+    /// the card's administrator ([`serial::Line::Card`]).
     Card,
 }
 
-/// A file that a run leaves behind, and the part of it that is judged.
+/// A file that a run produces, and the part of it that is judged.
 struct Shown {
-    /// Name of the step for it.
+    /// Name of the step for the file.
     step: &'static str,
-    /// Its path in the folder of the run.
+    /// Path of the file in the folder of the run.
     file: &'static str,
-    /// Returns its lines to be judged.
+    /// Returns the lines of the file that are judged.
     look: fn(&Path) -> Result<Vec<String>>,
 }
 
 impl Shown {
-    /// Judges the RNR NAKs in the capture that the server of the functions writes.
+    /// Returns the step that judges the RNR NAKs in the capture of the functions' server.
     const fn wire(file: &'static str) -> Self {
         Self {
             step: "wire",
@@ -174,8 +174,8 @@ impl Shown {
     }
 }
 
-/// Returns a command that builds tests without running them. It equals the command that runs them all, so that it has
-/// the same features and nothing is built twice.
+/// Returns a command that builds tests without running them. Its packages and features equal those of the command that
+/// runs all tests, so that nothing is built twice.
 fn cargo_test() -> Command {
     shell::cargo(&["test", "--workspace", "--no-run"])
 }
@@ -188,8 +188,8 @@ fn datctl() -> Result<PathBuf> {
     Ok(shell::target_directory()?.join("debug/datctl"))
 }
 
-/// Builds an example, and returns its name and path. `cargo test --example` would build its tests, and leave the
-/// program as it was.
+/// Builds an example, and returns its name and path. `cargo test --example` would build only the tests in the example,
+/// and would not update the program.
 fn example(name: &str) -> Result<image::Program> {
     shell::run(shell::cargo(&["build", "--workspace", "--example", name]))?;
     let path = shell::target_directory()?.join("debug/examples").join(name);
@@ -213,7 +213,7 @@ pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
         if !options.wants(nvme::LOST[1]) {
             return Ok(());
         }
-        // Each further seed needs a new guest, since the step ends the guest.
+        // Each further seed needs a new guest, because the step `host-lost` ends its guest.
         for seed in (options.seed..).take(options.seeds as usize).skip(1) {
             let again = Options {
                 kernel: options.kernel,
@@ -270,7 +270,7 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
             for suite in foreign::all() {
                 test(&suite)?;
             }
-            // The page lists the requests of one kernel, which are complete only if all steps ran.
+            // The page lists the requests of the default kernel. They are complete only if all steps ran.
             if options.only.is_empty() && options.kernel == Kernel::default() {
                 stock::write_coverage(&machine)?;
             }
@@ -295,8 +295,8 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
     }
 }
 
-/// Runs the suite on `vfio-pci` as one of the checks, and the NVMe target's short form. If QEMU or a kernel is not
-/// available, reports that and runs nothing.
+/// Runs the suite on `vfio-pci`, and the short form of the NVMe target's suite, as one of the checks. If QEMU or a
+/// kernel is not available, reports that and runs nothing.
 pub fn check() -> Result<()> {
     let options = Options {
         kernel: Kernel::default(),

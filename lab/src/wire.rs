@@ -7,11 +7,11 @@ use comfy_table::Table;
 
 use crate::{left_out, setup, shell};
 
-/// Computes the ICRC of every packet with scapy and compares it with the one on the wire.
+/// Python script that computes the ICRC of every packet with scapy and compares it with the captured ICRC.
 const ICRC_SCRIPT: &str = include_str!("../scripts/icrc.py");
 
-/// Opcodes of the base transport header that only calls beyond DAT 1.2 cause, as far as worlds use them (IBTA volume
-/// 1, "OpCode field").
+/// Opcodes of the base transport header that the campaign uses only for calls beyond DAT 1.2 (IBTA volume 1, "OpCode
+/// field").
 pub const EXTENSIONS: [(u8, &str); 4] = [
     (3, "SEND last with immediate"),
     (5, "SEND only with immediate"),
@@ -19,11 +19,11 @@ pub const EXTENSIONS: [(u8, &str); 4] = [
     (20, "FetchAdd"),
 ];
 
-/// Options by which tshark does not dissect payloads. By default it takes some bytes of files for nested frames, and
-/// reports them as malformed: 24 packets of the demo's capture, which has an executable in it.
+/// Options that stop tshark from dissecting payloads. By default it takes some payload bytes for nested frames and
+/// reports them as malformed: 24 packets of the demo's capture, which transfers an executable.
 const AS_BYTES: [&str; 2] = ["-o", "infiniband.identify_payload:FALSE"];
 
-/// Checks a capture, which must contain each of these operations. Checks whose tool is missing are left out with a
+/// Checks a capture, which must contain each of these operations. A check whose tool is missing is left out with a
 /// message.
 pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
     let name = capture
@@ -42,7 +42,7 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
             lines.filter(|line| line.contains(protocol)).count()
         };
         let roce = with("udp:infiniband");
-        // Frames that announce and resolve addresses.
+        // Frames of ARP and neighbour discovery.
         let neighbours = with("arp") + with("icmpv6");
         table.add_row([
             "tshark",
@@ -101,7 +101,7 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
 
 /// Returns the output of `tshark` on a capture.
 pub fn tshark(capture: &str, arguments: &[&str]) -> Result<String> {
-    // tshark's heuristics take some of our programs' messages for malformed RPC over RDMA.
+    // tshark's heuristics would take some of our programs' messages for malformed RPC over RDMA.
     let quiet = ["--disable-protocol", "rpcordma"];
     let mut command = shell::command("tshark", &quiet);
     command.args(["-r", capture]);

@@ -1,14 +1,14 @@
-//! The Rust programs of docs/guide.md and docs/first-steps.md, each assembled from its blocks in order, and the
-//! blocks of other pages, each by itself. The guide's program in C is built with the programs of the installed
-//! library (`install`).
+//! Runs the Rust programs of docs/guide.md and docs/first-steps.md, each assembled from its blocks in order, and the
+//! blocks of other pages, each as a program of its own. The guide's program in C is built with the tests of the
+//! installed library (`install`).
 //!
-//! Programs are processes of their own: the first two simulated functions of a process are the ends of a wire, and
-//! blocks of other pages open some, too.
+//! Each program of a page is a process of its own, because a wire connects the first two simulated functions of a
+//! process, and blocks of other pages open functions, too.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Blocks of pages.
+/// Tests made of the blocks of other pages.
 mod snippets {
     include!(concat!(env!("OUT_DIR"), "/snippets.rs"));
 }
@@ -45,10 +45,10 @@ mod first_steps {
     }
 }
 
-/// Environment variable that selects the program of this process, and the adapter's name.
+/// Environment variable with the name of the program that this process runs, and the name of its adapter.
 const PROGRAM: &str = "GUIDE_PROGRAM";
 
-/// Starts this test again, as a process that is one of the programs.
+/// Starts this test program again, as a process that runs one of the page's programs.
 fn start(program: &str, name: &str) -> Child {
     Command::new(std::env::current_exe().expect("its path"))
         .args(["--exact", "this_process_is_a_program_if_it_is_told_so"])
@@ -70,7 +70,7 @@ fn this_process_is_a_program_if_it_is_told_so() {
     }
 }
 
-/// Waits until the process has printed a line. Returns whether it did.
+/// Waits until the process prints a line. Returns false if its output ends before.
 fn says(output: &mut impl BufRead, expected: &str) -> bool {
     output
         .lines()
@@ -86,7 +86,7 @@ fn the_guide_s_program_in_rust_does_what_it_says() {
     assert!(program.wait().expect("its end").success());
 }
 
-/// The program uses the page's names, except for the path of the wire.
+/// The first program of the page connects two processes. It uses the page's names, except for the path of the wire.
 #[test]
 fn the_first_program_talks_between_two_processes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +108,7 @@ fn the_first_program_talks_between_two_processes() {
     assert!(says(&mut from_server, "received: hello there"));
     assert!(client.wait().expect("its end").success());
     assert!(server.wait().expect("its end").success());
-    // Each side has captured the frames of both.
+    // Each side's capture has the frames of both sides.
     for side in ["s", "c"] {
         let capture = std::fs::read(folder.path().join(side)).expect("a capture");
         let has = |text: &[u8]| capture.windows(text.len()).any(|part| part == text);

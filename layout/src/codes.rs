@@ -1,9 +1,9 @@
-//! The `codes!` macro: numeric codes with names, which keep values without a name.
+//! The `codes!` macro: numeric codes with names, which can also have values without a name.
 //!
-//! Firmware sends codes that its manual does not list. Therefore a code is its number, with the known values as
-//! constants; a `match` over them always has an arm for the rest.
+//! Firmware sends codes that its manual does not list. Therefore a code is a newtype of its number, with the known
+//! values as constants. A `match` over a code always needs an arm for the other values.
 
-/// Defines a newtype per list of codes: constants, names, `Debug` and `Display` by name.
+/// Defines a newtype per list of codes, with constants, names, and `Debug` and `Display` that print the name.
 #[macro_export]
 macro_rules! codes {
     ($( $(#[$meta:meta])* pub struct $name:ident($int:ident) { $( $(#[$doc:meta])* $code:ident = $value:literal $($label:literal)?, )* } )+) => {$(
@@ -29,7 +29,7 @@ macro_rules! codes {
                 })
             }
 
-            /// Makes the code from the low bits of a field.
+            /// Makes the code from the value of a field.
             #[inline]
             #[must_use]
             #[allow(clippy::cast_possible_truncation, reason = "fields of a code are no wider than the code")]
@@ -38,11 +38,11 @@ macro_rules! codes {
                 Self(bits as $int)
             }
 
-            /// Returns the code as a field's value.
+            /// Returns the code as the value of a field.
             #[inline]
             #[must_use]
             pub const fn bits(self) -> u32 {
-                // CAST: widens.
+                // CAST: widens to u32.
                 self.0 as u32
             }
         }

@@ -4,27 +4,27 @@
 //! device: `mlx-prm` has the ConnectX's tables in this notation.
 //!
 //! A table line `[31:28] status` at offset 0x00 becomes `status: 0x00[31:28]` and expands to a getter `status()` and
-//! a chainable setter `set_status(v)`. The struct is only its bytes, in the device's order. So it can be copied to
-//! and from DMA memory, and no field of it can be read in the host's byte order by mistake.
+//! a chainable setter `set_status(v)`. The struct contains only the bytes, in the device's order. So it can be copied
+//! to and from DMA memory, and nobody can read a field in the host's byte order by mistake.
 //!
 //! Forms after the offset:
 //!
 //! | form | field | getter returns |
 //! |---|---|---|
 //! | `[hi:lo]` | bits of the big-endian dword at that offset | `u32` |
-//! | `[bit]` | one bit of it | `bool` |
-//! | `(Type[hi:lo])` | the same, as one of [`codes!`] | `Type` |
+//! | `[bit]` | one bit of that dword | `bool` |
+//! | `(Type[hi:lo])` | bits of that dword, as one of [`codes!`] | `Type` |
 //! | `u8` `u16` `u32` `u64` | a whole number | the number |
 //! | `[u8; N]` | bytes | `&[u8; N]` |
 //! | `Type` | another layout | `&Type`, and `field_mut()` |
 //!
-//! Offsets of bit fields are those of dwords, bit 31 being the most significant, as in the PRM. A constant assertion
+//! The offset of a bit field is that of its dword; bit 31 is the most significant, as in the PRM. A constant assertion
 //! per struct refuses fields that overlap or leave the struct. Bits that no field names are reserved.
-//! [`Layout::reserved_bits`] finds reserved bits that are set. [`Layout::reencode`] keeps the named fields only; by
-//! it, recordings of real hardware are compared with the tables.
+//! [`Layout::reserved_bits`] finds reserved bits that are set. [`Layout::reencode`] keeps only the named fields; tests
+//! use it to compare recordings of real hardware with the tables.
 //!
-//! A setter asserts that the value fits. Values come from our own code; one that does not fit is our bug, and
-//! shifting it into the next field would send that bug to the device.
+//! A setter asserts that the value fits. Values come from our own code, so a value that does not fit is our bug.
+//! Shifting such a value into the next field would send the bug to the device.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ pub mod support;
 #[cfg(test)]
 mod tests;
 
-/// Operations of all layouts; the same exist as inherent methods.
+/// Operations of all layouts. Each layout also has them as inherent methods.
 pub trait Layout:
     FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Clone + fmt::Debug
 {
@@ -46,13 +46,13 @@ pub trait Layout:
     const TYPE_NAME: &'static str;
     /// Size in bytes.
     const SIZE: usize;
-    /// Its named fields, in the order of the table.
+    /// Named fields, in the order of the table.
     const FIELDS: &'static [Field];
 
     /// Returns the byte offset of the first dword with a set bit that no field names.
     fn reserved_bits(&self) -> Option<usize>;
 
-    /// Returns a zeroed struct with every named field set to its value here.
+    /// Returns a copy with the values of all named fields; its other bits are zero.
     #[must_use]
     fn reencode(&self) -> Self;
 }
@@ -60,9 +60,9 @@ pub trait Layout:
 /// A named field of a layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// The PRM's name.
+    /// Name in the PRM.
     pub name: &'static str,
-    /// Offset in bytes: of the dword for a bit field, of the first byte for others.
+    /// Offset in bytes: of the dword for a bit field, of the first byte for other fields.
     pub offset: usize,
     /// Form of the field.
     pub shape: Shape,
@@ -80,21 +80,21 @@ pub enum Shape {
     },
     /// A big-endian number of this many bytes.
     Number(usize),
-    /// This many bytes.
+    /// An array of this many bytes.
     Bytes(usize),
     /// Another layout.
     Nested {
-        /// Its type.
+        /// Name of the layout's type.
         type_name: &'static str,
-        /// Its size.
+        /// Size of the layout in bytes.
         bytes: usize,
-        /// Its fields; offsets are relative to it.
+        /// Fields of the layout; their offsets are relative to the layout's first byte.
         fields: &'static [Field],
     },
 }
 
 impl Shape {
-    /// Returns the size of the field, or of its dword, in bytes.
+    /// Returns the size of the field in bytes; for a bit field, the size of its dword.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -105,8 +105,8 @@ impl Shape {
 }
 
 impl Field {
-    /// Returns the value of a bit field or number in a struct of `bytes`; `None` for byte arrays, nested layouts, and
-    /// bytes too short to hold the field.
+    /// Returns the value of a bit field or number in a struct whose bytes are `bytes`. Returns `None` for byte arrays
+    /// and nested layouts, and if `bytes` is too short for the field.
     #[must_use]
     pub fn value(&self, bytes: &[u8]) -> Option<u64> {
         let at = bytes.get(self.offset..self.offset + self.shape.bytes())?;
@@ -121,8 +121,8 @@ impl Field {
         }
     }
 
-    /// Stores a value where [`Field::value`] reads it. Returns false, and stores nothing, if it does not fit, or if
-    /// `value` would return `None`.
+    /// Stores a value where [`Field::value`] reads it. Returns false, and stores nothing, if the value does not fit,
+    /// or if `value` would return `None`.
     #[must_use]
     pub fn store(&self, bytes: &mut [u8], value: u64) -> bool {
         let Some(at) = bytes.get_mut(self.offset..self.offset + self.shape.bytes()) else {
@@ -147,9 +147,9 @@ impl Field {
     }
 }
 
-/// Defines one struct per table; the crate's own page has the notation.
+/// Defines one struct per table. The crate's documentation has the notation.
 ///
-/// The caller depends on `zerocopy` 0.8 with its derives, whose traits the struct gets.
+/// The struct implements traits of `zerocopy` 0.8, so the caller's crate must depend on it with its derives.
 #[macro_export]
 macro_rules! layout {
     ($( $(#[$meta:meta])* pub struct $name:ident($size:literal) { $($fields:tt)* } )+) => {$(
@@ -180,14 +180,14 @@ macro_rules! layout {
         }
 
         $crate::support::const_assert_eq!(size_of::<$name>(), $size);
-        // Fields neither overlap nor leave the struct.
+        // Refuses, at compile time, fields that overlap or leave the struct.
         const _: [u8; $size] = $name::NAMED_BITS;
 
         #[allow(clippy::len_without_is_empty, reason = "`len` is a field's name in the PRM")]
         impl $name {
             /// Size in bytes.
             pub const SIZE: usize = $size;
-            /// Its named fields.
+            /// Named fields, in the order of the table.
             pub const FIELDS: &'static [$crate::Field] = &[$(
                 $crate::Field {
                     name: $crate::support::plain(stringify!($field)),
@@ -197,8 +197,8 @@ macro_rules! layout {
             )*];
             const NAMED_BITS: [u8; $size] = $crate::support::mask(Self::FIELDS);
 
-            /// Returns the byte offset of a field: of its dword for bits. Evaluated at compile time, an unknown name
-            /// is a compile error.
+            /// Returns the byte offset of a field; for a bit field, the offset of its dword. In a call that runs at
+            /// compile time, an unknown name is a compile error.
             #[must_use]
             pub const fn offset_of(field: &str) -> usize {
                 $crate::support::offset_of(Self::FIELDS, field)
@@ -350,14 +350,14 @@ macro_rules! layout {
         #[inline]
         #[must_use]
         pub fn $field(&self) -> &$type {
-            // PANIC: never; the slice has the type's size and the type no alignment.
+            // PANIC: never; the slice has the type's size, and the type has no alignment requirement.
             zerocopy::FromBytes::ref_from_bytes(&self.bytes[$offset..$offset + $size]).expect("a part of the struct")
         }
 
         #[doc = concat!("`", stringify!($field), "`, to be changed in place.")]
         #[inline]
         pub fn [<$field _mut>](&mut self) -> &mut $type {
-            // PANIC: never, as above.
+            // PANIC: never; the slice has the type's size, and the type has no alignment requirement.
             zerocopy::FromBytes::mut_from_bytes(&mut self.bytes[$offset..$offset + $size]).expect("a part of the struct")
         }
 

@@ -1,4 +1,4 @@
-//! Functions that the macros' expansions call. Not for use by hand.
+//! Functions that the macros' expansions call. Other code must not use them.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use crate::{Field, Shape};
 pub use pastey::paste;
 pub use static_assertions::const_assert_eq;
 
-/// Returns every bit that a field names, as a mask over the struct. Refuses, at compile time, fields that overlap or
+/// Returns a mask over the struct of all bits that belong to a field. Refuses, at compile time, fields that overlap or
 /// leave the struct.
 pub const fn mask<const N: usize>(fields: &[Field]) -> [u8; N] {
     let mut mask = [0; N];
@@ -53,7 +53,7 @@ const fn claim<const N: usize>(mask: &mut [u8; N], base: usize, fields: &[Field]
     }
 }
 
-/// Returns the offset of the field with a name. Panics if there is none.
+/// Returns the offset of the field with this name. Panics if no field has the name.
 #[must_use]
 pub const fn offset_of(fields: &[Field], name: &str) -> usize {
     let mut index = 0;
@@ -74,7 +74,7 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// Returns the name of a raw identifier, without its prefix.
+/// Returns an identifier without the prefix `r#` of raw identifiers.
 pub const fn plain(name: &'static str) -> &'static str {
     match name.as_bytes() {
         [b'r', b'#', ..] => name.split_at(2).1,
@@ -82,13 +82,13 @@ pub const fn plain(name: &'static str) -> &'static str {
     }
 }
 
-/// Returns the dword at `at`.
+/// Returns the big-endian dword at offset `at`.
 #[inline]
 pub const fn dword<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Sets bits `hi:lo` of the dword at `at`.
+/// Sets bits `hi:lo` of the big-endian dword at offset `at`.
 #[inline]
 pub fn set_bits<const N: usize>(
     bytes: &mut [u8; N],
@@ -121,7 +121,7 @@ pub fn unnamed_bits(bytes: &[u8], mask: &[u8]) -> Option<usize> {
         .map(|at| at & !3)
 }
 
-/// Prints the fields of a struct that are not zero.
+/// `Debug` form of a struct that prints only the fields that are not zero.
 pub struct NonZero<'a> {
     pub type_name: &'static str,
     pub fields: &'static [Field],

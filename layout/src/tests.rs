@@ -1,4 +1,4 @@
-//! The notation, on a struct with one field of every form.
+//! Tests of the notation on a struct that has one field of every form.
 
 use crate::{Layout, codes, layout};
 
@@ -7,7 +7,7 @@ codes! {
     pub struct Outcome(u8) {
         /// Success.
         OK = 0x00,
-        /// No such number.
+        /// No object has this number.
         BAD_INDEX = 0x0a "BAD_INDEX(10)",
     }
 }
@@ -15,13 +15,13 @@ codes! {
 layout! {
     /// One field of every form.
     pub struct Sample(0x20) {
-        /// At the top of a dword.
+        /// Bits at the top of a dword.
         top: 0x00[31:28],
         /// One bit.
         flag: 0x00[17],
         /// A whole dword as bits.
         all: 0x04[31:0],
-        /// Typed.
+        /// Bits with a type.
         outcome: 0x08 (Outcome[15:8]),
         small: 0x0c u8,
         middle: 0x0e u16,

@@ -1,6 +1,6 @@
-//! Port and management registers, reached through ACCESS_REG (PRM "Access Registers").
+//! Port and management registers, which are accessed by ACCESS_REG (PRM "Access Registers").
 //!
-//! Input and output carry the whole register image after their 16 bytes.
+//! In the input and in the output of the command, the whole register image follows the first 16 bytes.
 
 use layout::codes;
 use layout::layout;
@@ -9,10 +9,10 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 command! {
-    /// op_mod 0 writes, 1 reads. The register image follows, both ways.
+    /// op_mod 0 writes a register, 1 reads it. The register image follows the input and the output.
     ACCESS_REG: AccessRegIn(0x10) {
         register_id: 0x08[15:0],
-        /// 0 for all registers below.
+        /// Argument of the access; 0 for all registers below.
         argument: 0x0c u32,
     } -> AccessRegOut(0x10) {}
 }
@@ -22,31 +22,31 @@ codes! {
     pub struct RegisterId(u16) {
         /// Trust state: the frame field that selects a port's priority.
         QPTS = 0x4002,
-        /// Groups, shares and limits of traffic classes.
+        /// Groups, shares and rate limits of traffic classes.
         QETCR = 0x4005,
         /// Traffic class of each priority.
         QTCT = 0x400a,
-        /// Priority of each code point.
+        /// Priority of each DSCP.
         QPDPM = 0x4013,
         /// InfiniBand port capability mask.
         PCAP = 0x5001,
-        /// Modules and lanes.
+        /// Mapping of a port's lanes to modules.
         PMLP = 0x5002,
         /// Port MTU.
         PMTU = 0x5003,
         /// Link type and speed.
         PTYS = 0x5004,
-        /// Administrative and operational state.
+        /// Administrative and operational state of a port.
         PAOS = 0x5006,
-        /// Pause and priority flow control.
+        /// Pause and priority flow control of a port.
         PFCC = 0x5007,
         /// Port counters.
         PPCNT = 0x5008,
-        /// Up/down event.
+        /// Port up/down event.
         PUDE = 0x5009,
-        /// InfiniBand virtual lanes.
+        /// Virtual lanes of an InfiniBand port.
         PVLC = 0x500f,
-        /// Diagnostics.
+        /// Port diagnostics.
         PDDR = 0x5031,
         /// Capability mask of registers 0x50xx.
         PCAM = 0x507f,
@@ -56,7 +56,7 @@ codes! {
         HOST_ENDIANNESS = 0x7004,
         /// Temperature of a sensor.
         MTMP = 0x900a,
-        /// Module EEPROM.
+        /// EEPROM of a module.
         MCIA = 0x9014,
         /// Firmware reset level.
         MFRL = 0x9028,
@@ -64,9 +64,9 @@ codes! {
         MCQS = 0x9060,
         /// Information about a firmware component.
         MCQI = 0x9061,
-        /// Pulse per second.
+        /// Pulse per second (PPS) pins.
         MTPPS = 0x9053,
-        /// Clock.
+        /// Time and frequency of the device's clock.
         MTUTC = 0x9055,
         /// Capability mask of registers 0x90xx.
         MCAM = 0x907f,
@@ -80,7 +80,7 @@ codes! {
 layout! {
     /// Byte order of the host (register HOST_ENDIANNESS).
     pub struct HostEndianness(0x10) {
-        /// 0 little endian, 0x80 big endian.
+        /// Byte order: 0 is little endian, 0x80 is big endian.
         he: 0x00 u8,
     }
 
@@ -88,11 +88,11 @@ layout! {
     pub struct Paos(0x10) {
         swid: 0x00[31:24],
         local_port: 0x00[23:16],
-        /// 1 up, 2 down, 3 up once, 4 disabled.
+        /// Administrative status: 1 up, 2 down, 3 up once, 4 disabled.
         admin_status: 0x00[11:8],
-        /// 1 up, 2 down.
+        /// Operational status: 1 up, 2 down.
         oper_status: 0x00[3:0],
-        /// Set: the admin_status field takes effect.
+        /// Enable bit of a write: if set, admin_status takes effect.
         ase: 0x04[31],
         ee: 0x04[30],
         /// Event generation mode.
@@ -102,20 +102,20 @@ layout! {
     /// Temperature of a sensor, in units of 0.125 degrees Celsius, signed (register MTMP; `mlx5_ifc_mtmp_reg_bits` in
     /// Linux include/linux/mlx5/mlx5_ifc.h).
     pub struct Mtmp(0x20) {
-        /// Which; 0 is the card's chip.
+        /// Index of the sensor; 0 is the card's chip.
         sensor_index: 0x00[11:0],
         temperature: 0x04[15:0],
-        /// Set: the highest temperature is kept.
+        /// Enable bit: if set, the device records the maximum temperature.
         mte: 0x08[31],
-        /// Set by a write: it begins anew.
+        /// Reset bit: a write with this bit starts a new maximum.
         mtr: 0x08[30],
-        /// The highest since then.
+        /// Maximum temperature since the last reset of the maximum.
         max_temperature: 0x08[15:0],
-        /// Events at the thresholds.
+        /// Enables events at the temperature thresholds.
         tee: 0x0c[31:30],
         temperature_threshold_hi: 0x0c[15:0],
         temperature_threshold_lo: 0x10[15:0],
-        /// The sensor's name, eight characters.
+        /// Name of the sensor, eight characters.
         sensor_name_hi: 0x18 u32,
         sensor_name_lo: 0x1c u32,
     }
@@ -124,12 +124,13 @@ layout! {
     pub struct Pmtu(0x10) {
         local_port: 0x00[23:16],
         max_mtu: 0x04[31:16],
-        /// The MTU to write.
+        /// MTU that a write sets.
         admin_mtu: 0x08[31:16],
         oper_mtu: 0x0c[31:16],
     }
 
-    /// Modules and lanes (register PMLP). Mapping of a lane: module 7:0, transmit lane 19:16, receive lane 27:24.
+    /// Mapping of a port's lanes to modules (register PMLP). A lane's mapping has the module in 7:0, the transmit lane
+    /// in 19:16 and the receive lane in 27:24.
     pub struct Pmlp(0x40) {
         rxtx: 0x00[31],
         local_port: 0x00[23:16],
@@ -166,8 +167,8 @@ layout! {
         proto_mask: 0x00[2:0],
         an_status: 0x04[31:28],
         data_rate_oper: 0x04[15:0],
-        /// Bit per rate×lanes: 4 10G, 5 40G, 6 25G, 7/8 50G, 9..11 100G, 12/13 200G, 15/16 400G, 19
-        /// 800G; used when PCAM says ptys_extended_ethernet.
+        /// Bit per rate and number of lanes: 4 10G, 5 40G, 6 25G, 7/8 50G, 9..11 100G, 12/13 200G, 15/16 400G, 19 800G.
+        /// Valid if PCAM reports ptys_extended_ethernet.
         ext_eth_proto_capability: 0x08 u32,
         /// Bit per link mode: 12..14 10G, 6/7/15/16 40G, 27..29 25G, 18/30/31 50G, 20..23 100G.
         eth_proto_capability: 0x0c u32,
@@ -179,7 +180,7 @@ layout! {
         ib_proto_admin: 0x1c[15:0],
         ext_eth_proto_oper: 0x20 u32,
         eth_proto_oper: 0x24 u32,
-        /// Bit 0 1x, 1 2x, 2 4x, 3 8x, 4 12x.
+        /// Bit per width: 0 1x, 1 2x, 2 4x, 3 8x, 4 12x.
         ib_link_width_oper: 0x28[31:16],
         ib_proto_oper: 0x28[15:0],
         connector_type: 0x2c[3:0],
@@ -191,7 +192,7 @@ layout! {
         swid: 0x00[31:24],
         local_port: 0x00[23:16],
         pnat: 0x00[15:14],
-        /// 0 IEEE 802.3, 1 RFC2863, 2 RFC2819, 3 RFC3635, 5 Ethernet extended, 0x10 per priority, 0x11
+        /// Counter group: 0 IEEE 802.3, 1 RFC2863, 2 RFC2819, 3 RFC3635, 5 Ethernet extended, 0x10 per priority, 0x11
         /// per traffic class, 0x12 physical, 0x20 IB port, 0x21 IB extended.
         grp: 0x00[5:0],
         clr: 0x04[31],
@@ -212,9 +213,9 @@ layout! {
     pub struct Mcam(0x48) {
         feature_group: 0x00[23:16],
         access_reg_group: 0x00[7:0],
-        /// Register 0x9061 exists.
+        /// Set: register MCQI (0x9061) exists.
         mcqi: 0x08[1],
-        /// Register 0x9060 exists.
+        /// Set: register MCQS (0x9060) exists.
         mcqs: 0x08[0],
         regs_95_to_0: 0x0c [u8; 0x0c],
         features: 0x28 [u8; 0x10],
@@ -226,7 +227,7 @@ layout! {
         last_index_flag: 0x00[31],
         fw_device: 0x00[23:16],
         component_index: 0x00[15:0],
-        /// 1 boot image.
+        /// Kind of the component: 1 boot image.
         identifier: 0x04[15:0],
         /// 0 not present, 1 present, 2 in use.
         component_status: 0x08[8:4],
@@ -236,9 +237,9 @@ layout! {
         last_update_state_changer_host_id: 0x0c[27:24],
     }
 
-    /// Information about a firmware component (register MCQI), with the information of type 1, its version.
+    /// Information about a firmware component (register MCQI). The layout is that of `info_type` 1, the version.
     pub struct Mcqi(0x38) {
-        /// True for the component that a reset activates.
+        /// True to query the version that the next reset activates, false to query the running version.
         read_pending_component: 0x00[31],
         component_index: 0x00[15:0],
         /// 0 capabilities, 1 version.
@@ -253,7 +254,7 @@ layout! {
         build_time: 0x20 u64,
     }
 
-    /// One time limit.
+    /// A time limit: a value and its unit.
     pub struct DefaultTimeout(0x04) {
         /// Unit of `to_value`: 0 milliseconds, 1 seconds, 2 minutes, 3 hours.
         to_multiplier: 0x00[31:29],

@@ -1,4 +1,4 @@
-//! The capability page of the NIC's flow tables (PRM "flow_table_nic_cap", type 7), its beginning.
+//! Beginning of the capability page of the NIC's flow tables (PRM "flow_table_nic_cap", type 7).
 
 use layout::layout;
 
@@ -27,11 +27,11 @@ layout! {
         outer_tcp_sport: 0x00[11],
         outer_tcp_dport: 0x00[10],
         outer_tcp_flags: 0x00[9],
-        /// Tunnels and sources.
+        /// Fields of tunnels and packet sources, outer headers.
         outer_others: 0x00[8:0],
-        /// As the first dword, for the inner headers.
+        /// Fields of the inner headers, in the same order as the first dword.
         inner: 0x04 u32,
-        /// MPLS, IPsec, RoCE.
+        /// Fields of MPLS, IPsec and RoCE headers.
         others: 0x08 u32,
         /// Metadata registers C 7 to 0.
         metadata_reg_c: 0x0c[7:0],
@@ -42,17 +42,17 @@ layout! {
         /// True if tables of this type exist.
         ft_support: 0x00[31],
         flow_counter: 0x00[29],
-        /// Entries can be changed in place.
+        /// Set: software can change an entry in place.
         flow_modify_en: 0x00[28],
-        /// SET_FLOW_TABLE_ROOT.
+        /// Set: SET_FLOW_TABLE_ROOT supported.
         modify_root: 0x00[27],
-        /// A miss can forward to a table by number.
+        /// Set: the miss action can forward to a table that is named by its number.
         identified_miss_table_mode: 0x00[26],
-        /// MODIFY_FLOW_TABLE.
+        /// Set: MODIFY_FLOW_TABLE supported.
         flow_table_modify: 0x00[25],
         reformat: 0x00[24],
         decap: 0x00[23],
-        /// SET_FLOW_TABLE_ROOT with op_mod 1.
+        /// Set: SET_FLOW_TABLE_ROOT with op_mod 1 supported.
         reset_root_to_default: 0x00[22],
         pop_vlan: 0x00[21],
         push_vlan: 0x00[20],
@@ -71,20 +71,20 @@ layout! {
         ipsec_decrypt: 0x00[2],
         sw_owner_v2: 0x00[1],
         termination_table_raw_traffic: 0x04[31],
-        /// log2 of the largest number of entries of a table.
+        /// log2 of the largest number of entries in a table.
         log_max_ft_size: 0x04[29:24],
         log_max_modify_header_context: 0x04[23:16],
         max_modify_header_actions: 0x04[15:8],
-        /// Largest number of levels of a packet's path.
+        /// Largest number of table levels that a packet can pass.
         max_ft_level: 0x04[7:0],
         reformat_and_aso: 0x08 u32,
         reformat_and_macsec: 0x0c[31:16],
         /// log2 of the number of tables.
         log_max_ft_num: 0x0c[7:0],
         log_max_flow_counter: 0x10[15:8],
-        /// log2 of the number of destinations of an entry.
+        /// log2 of the largest number of destinations of an entry.
         log_max_destination: 0x10[7:0],
-        /// log2 of the number of entries of all tables.
+        /// log2 of the largest number of entries in all tables together.
         log_max_flow: 0x14[7:0],
         ft_field_support: 0x20 FlowTableFields,
         /// Fields that can be compared with a bit mask.

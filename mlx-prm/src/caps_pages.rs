@@ -1,4 +1,4 @@
-//! Capability pages other than the general one, and the list of pages (PRM "HCA Capabilities").
+//! Capability pages other than the general page, and the list of all pages (PRM "HCA Capabilities").
 
 #![expect(non_snake_case, reason = "fields keep the PRM's spelling")]
 
@@ -79,38 +79,39 @@ layout! {
     /// RoCE capabilities (PRM "roce_cap", type 4).
     pub struct RoceCap(0x100) {
         roce_apm: 0x00[31],
-        /// Drivers set it to 1 if the maximum has it: software supplies the RoCEv2 UDP source port in the address path.
+        /// Set: software supplies the RoCEv2 UDP source port in the address path.
+        /// Drivers set it to 1 if the maximum is 1.
         sw_r_roce_src_udp_port: 0x00[27],
         fl_rc_qp_when_roce_disabled: 0x00[26],
-        /// Force-loopback RC QP with RoCE on.
+        /// Set: an RC QP can use force-loopback while RoCE is enabled.
         fl_rc_qp_when_roce_enabled: 0x00[25],
         roce_cc_general: 0x00[24],
-        /// Drivers set it to 1 together with `sw_r_roce_src_udp_port` if the maximum is 1.
+        /// Drivers set it to 1, together with `sw_r_roce_src_udp_port`, if the maximum is 1.
         qp_ooo_transmit_default: 0x00[23],
         /// 0 free running, 1 real time, 2 both.
         qp_ts_format: 0x00[1:0],
         /// Bit 1 IPv4, bit 2 IPv6.
         l3_type: 0x10[19:16],
-        /// Bit 0 RoCE v1, bit 2 RoCE v2.
+        /// UDP destination port of RoCEv2, 4791.
         roce_version: 0x10[7:0],
         /// 4791.
         r_roce_dest_udp_port: 0x14[15:0],
         r_roce_max_src_udp_port: 0x18[31:16],
-        /// Lower bound for udp_sport.
+        /// Smallest UDP source port that software may choose (`udp_sport`).
         r_roce_min_src_udp_port: 0x18[15:0],
-        /// Number of GID entries (count).
+        /// Number of entries in the RoCE address (GID) table.
         roce_address_table_size: 0x1c[15:0],
     }
 
-    /// Atomic capabilities (PRM "atomic_caps", type 3).
+    /// Mode 1: results of atomics are in host endianness. Drivers set mode 1 if the next field allows it.
     pub struct AtomicCaps(0x100) {
-        /// Drivers set it to 1 (results in host endianness) if bit 25 is set.
+        /// Set: mode 1 supported.
         atomic_req_8B_endianness_mode: 0x08[31:30],
         /// Mode 1 possible.
         supported_atomic_req_8B_endianness_mode_1: 0x08[25],
         /// Bit 0 compare-swap, 1 fetch-add, 2 extended compare-swap, 3 extended fetch-add.
         atomic_operations: 0x10[15:0],
-        /// Bit mask of sizes; 8 bytes = bit 3.
+        /// Bit mask of operand sizes: bit n is 2^n bytes.
         atomic_size_qp: 0x14[15:0],
         atomic_size_dc: 0x18[15:0],
     }
@@ -135,7 +136,7 @@ layout! {
         allowed_object_for_other_vhca_access: 0x20 u64,
         flow_table_type_2_type: 0x34[31:24],
         format_select_dw_8_6_ext: 0x34[21],
-        /// Smallest page size exponent of an mkey.
+        /// log2 of the smallest page of an mkey in bytes.
         log_min_mkey_entity_size: 0x34[20:16],
         sw_vhca_id_valid: 0x44[30],
         sw_vhca_id: 0x44[29:16],
@@ -147,18 +148,18 @@ layout! {
         generate_wqe_type: 0x54 u32,
         min_mkey_log_entity_size_fixed_buffer: 0x70[20:16],
         ec_vf_vport_base: 0x70[15:0],
-        /// Largest page exponent of an MTT key.
+        /// log2 of the largest page of an MTT mkey in bytes.
         max_mkey_log_entity_size_mtt: 0x74[21:16],
         max_rqt_vhca_id: 0x74[15:0],
         pcc_ifa2: 0x7c[15],
         min_mkey_log_entity_size_fixed_buffer_valid: 0x80[30],
         return_reg_id: 0x80[15:0],
         flow_table_hash_type: 0x84[3:0],
-        /// Wide EQ count.
+        /// Number of EQs, in 24 bits.
         max_num_eqs_24b: 0x88[23:0],
     }
 
-    /// Ethernet offload capabilities (PRM "per_protocol_networking_offload_caps", type 1), the beginning.
+    /// Beginning of the Ethernet offload capabilities (PRM "per_protocol_networking_offload_caps", type 1).
     pub struct EthOffloadCaps(0x100) {
         csum_cap: 0x00[31],
         vlan_cap: 0x00[30],
@@ -166,12 +167,12 @@ layout! {
         lro_psh_flag: 0x00[28],
         lro_time_stamp: 0x00[27],
         wqe_vlan_insert: 0x00[24],
-        /// TIR loopback block can be modified.
+        /// Set: MODIFY_TIR can change the loopback block.
         self_lb_en_modifiable: 0x00[23],
-        /// log2 of the largest LSO size.
+        /// log2 of the largest LSO packet in bytes.
         max_lso_cap: 0x00[20:16],
         multi_pkt_send_wqe: 0x00[15:14],
-        /// 0 L2 headers inline required, 1 taken from vport context, 2 none required.
+        /// Headers that a send WQE must carry inline: 0 L2, 1 as the vport context says, 2 none.
         wqe_inline_mode: 0x00[13:12],
         rss_ind_tbl_cap: 0x00[11:8],
         reg_umr_sq: 0x00[7],
@@ -205,11 +206,11 @@ layout! {
 
     /// On-demand paging capabilities (PRM "odp_cap", type 2).
     pub struct OdpCaps(0x100) {
-        /// Transport page fault scheme, services by dword.
+        /// Capabilities of the transport page fault scheme, one dword per transport service.
         transport_page_fault_scheme_cap: 0x00 [u8; 0x40],
-        /// Memory page fault scheme, services by dword.
+        /// Capabilities of the memory page fault scheme, one dword per transport service.
         memory_page_fault_scheme_cap: 0x40 [u8; 0x40],
-        /// Selects the memory scheme.
+        /// Set: the memory page fault scheme is selected.
         mem_page_fault: 0xc0[31],
     }
 }

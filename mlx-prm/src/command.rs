@@ -1,13 +1,13 @@
-//! The `command!` macro: a command's input and output as two layouts.
+//! The `command!` macro, which defines a command's input and output as two layouts.
 
-/// Defines a command: input and output, each with the common header, and the opcode.
+/// Defines commands: for each, the opcode and the layouts of input and output, both with the common header.
 macro_rules! command {
     ($( $(#[$meta:meta])* $opcode:ident: $input:ident($in_size:literal) { $($in_fields:tt)* } -> $output:ident($out_size:literal) { $($out_fields:tt)* } )+) => {$(
         layout::layout!(@struct [
             #[doc = concat!("Input of `", stringify!($opcode), "`.\n")]
             $(#[$meta])*
         ] $input $in_size {
-            /// The command.
+            /// Opcode of the command.
             opcode: 0x00 (Opcode[31:16]),
             /// Variant of the command; 0 if it has none.
             op_mod: 0x04[15:0],
@@ -16,7 +16,7 @@ macro_rules! command {
 
         #[allow(clippy::new_without_default, reason = "an all-zero command is not a sensible one")]
         impl $input {
-            /// Makes an input with the opcode set and all else zero.
+            /// Makes an input whose opcode is set and whose other bytes are zero.
             #[must_use]
             pub fn new() -> Self {
                 let mut input = Self { bytes: [0; $in_size] };
@@ -38,16 +38,16 @@ macro_rules! command {
             #[doc = concat!("Output of `", stringify!($opcode), "`.\n")]
             $(#[$meta])*
         ] $output $out_size {
-            /// Result of the command.
+            /// Status of the command.
             status: 0x00 (CmdStatus[31:24]),
-            /// The firmware's reason for a refusal; its meaning is the vendor's.
+            /// Vendor-specific reason why the firmware refused the command.
             syndrome: 0x04 u32,
             $($out_fields)*
         });
 
         #[allow(clippy::new_without_default, reason = "an all-zero answer is a claim of success")]
         impl $output {
-            /// Makes an all-zero output: status OK.
+            /// Makes an all-zero output, which reports status OK.
             #[inline]
             #[must_use]
             pub const fn new() -> Self {

@@ -1,25 +1,25 @@
 //! Priorities and congestion control of a port: the frame field that selects the priority (registers QPTS and QPDPM),
-//! and the device's RoCE congestion control (PRM "QUERY_CONG_STATUS", "QUERY_CONG_PARAMS"). Layouts are those of
+//! and the device's RoCE congestion control (PRM "QUERY_CONG_STATUS", "QUERY_CONG_PARAMS"). The layouts are those of
 //! Linux: `include/linux/mlx5/mlx5_ifc.h` (`qpts_reg`, `qpdpm_reg`, `query_cong_status_in`, `query_cong_params_out`,
 //! `modify_cong_params_in`, `cong_control_r_roce_ecn_rp`, `cong_control_r_roce_ecn_np`) and
 //! `drivers/infiniband/hw/mlx5/cong.c`.
 //!
-//! Pause frames are register PFCC ([`Pfcc`](crate::Pfcc)).
+//! Register PFCC ([`Pfcc`](crate::Pfcc)) configures pause frames.
 
 use layout::{codes, layout};
 
 use super::command::command;
 use super::{CmdStatus, Opcode};
 
-/// Number of IP code points (RFC 2474).
+/// Number of IP code points (DSCP values, RFC 2474).
 pub const DSCPS: usize = 64;
 
 codes! {
     /// The frame field that selects a port's priority (register QPTS).
     pub struct TrustState(u8) {
-        /// The priority of its VLAN tag.
+        /// The priority of the frame's VLAN tag.
         PCP = 1,
-        /// The code point of its IP header.
+        /// The code point (DSCP) of the frame's IP header.
         DSCP = 2,
     }
 }
@@ -43,7 +43,7 @@ layout! {
         trust_state: 0x04(TrustState[2:0]),
     }
 
-    /// Priority of each code point (register QPDPM): two bytes each, with the enable bit and the priority.
+    /// Priority of each code point (register QPDPM). `dscp` has two bytes per code point: enable bit and priority.
     pub struct Qpdpm(0x84) {
         local_port: 0x00[23:16],
         dscp: 0x04 [u8; 0x80],
@@ -53,11 +53,11 @@ layout! {
     pub struct CongControlRRoceEcnRp(0x100) {
         clamp_tgt_rate: 0x0c[27],
         clamp_tgt_rate_after_time_inc: 0x0c[23],
-        /// Microseconds.
+        /// Time between rate increases, in microseconds.
         rpg_time_reset: 0x14 u32,
         rpg_byte_reset: 0x18 u32,
         rpg_threshold: 0x1c u32,
-        /// Mb/s; 0 is the port's rate.
+        /// Highest rate in Mb/s; 0 is the port's rate.
         rpg_max_rate: 0x20 u32,
         rpg_ai_rate: 0x24 u32,
         rpg_hai_rate: 0x28 u32,
@@ -71,9 +71,9 @@ layout! {
         initial_alpha_value: 0x68 u32,
     }
 
-    /// Parameters of the notification point: how a receiver reports marks to a sender (CNP).
+    /// Parameters of the notification point: how a receiver reports ECN marks to the sender with CNPs.
     pub struct CongControlRRoceEcnNp(0x100) {
-        /// Microseconds.
+        /// Shortest time between two CNPs, in microseconds.
         min_time_between_cnps: 0x14 u32,
         cnp_dscp: 0x18[13:8],
         cnp_prio_mode: 0x18[3],
@@ -84,29 +84,29 @@ layout! {
 codes! {
     /// Bits of `field_select` for the reaction point (Linux `cong.c`, `MLX5_IB_RP_..._ATTR`).
     pub struct RpField(u8) {
-        /// A rate cut lowers the target rate, too.
+        /// A rate cut also lowers the target rate.
         CLAMP_TGT_RATE = 1,
-        /// A rate cut lowers the target rate, too, if the time counter has advanced since.
+        /// A rate cut also lowers the target rate, if the timer has increased the rate since the last cut.
         CLAMP_TGT_RATE_AFTER_TIME_INC = 2,
-        /// Time between rate increases.
+        /// Time between rate increases, in microseconds.
         TIME_RESET = 3,
-        /// Bytes between rate increases.
+        /// Number of bytes between rate increases.
         BYTE_RESET = 4,
         /// Number of timer or byte-counter events until the target rate rises.
         THRESHOLD = 5,
         /// Highest rate.
         MAX_RATE = 6,
-        /// Additive increase.
+        /// Rate step of the additive increase phase.
         AI_RATE = 7,
-        /// Hyper increase.
+        /// Rate step of the hyper increase phase.
         HAI_RATE = 8,
         /// Smallest factor of a rate cut.
         MIN_DEC_FAC = 9,
-        /// Lowest rate.
+        /// Lowest rate of a sender.
         MIN_RATE = 10,
-        /// Rate after the first notification.
+        /// Rate after the first CNP.
         RATE_TO_SET_ON_FIRST_CNP = 11,
-        /// Gain of α.
+        /// Gain of the updates of α.
         DCE_TCP_G = 12,
         /// Time after which α decreases.
         DCE_TCP_RTT = 13,
@@ -122,11 +122,11 @@ codes! {
 codes! {
     /// Bits of `field_select` for the notification point (Linux `cong.c`, `MLX5_IB_NP_..._ATTR`).
     pub struct NpField(u8) {
-        /// Time between two notifications.
+        /// Shortest time between two CNPs.
         MIN_TIME_BETWEEN_CNPS = 2,
-        /// Code point of notifications.
+        /// Code point (DSCP) of CNPs.
         CNP_DSCP = 3,
-        /// Priority of notifications, and its mode.
+        /// Priority of CNPs, and the mode that selects it.
         CNP_PRIO_MODE = 4,
     }
 }
@@ -139,7 +139,7 @@ impl Qpdpm {
         self.dscp().get(low).map_or(0, |low| low & 0xf)
     }
 
-    /// Sets the priority of a code point, with its enable bit.
+    /// Sets the priority of a code point, and its enable bit. Ignores a code point that is not below `DSCPS`.
     pub fn set_priority(&mut self, dscp: usize, priority: u8) {
         let mut all = *self.dscp();
         if let Some(entry) = all
@@ -169,15 +169,15 @@ command! {
         congestion_parameters: 0x10 [u8; 0x100],
     }
 
-    /// Changes the parameters of congestion control that `field_select` names, one bit each, by the protocol's
-    /// numbers ([`RpField`], [`NpField`]).
+    /// Changes parameters of congestion control. `field_select` has a bit per parameter that changes; the protocol
+    /// determines the bits' numbers ([`RpField`], [`NpField`]).
     MODIFY_CONG_PARAMS: ModifyCongParamsIn(0x120) {
         cong_protocol: 0x08(CongProtocol[3:0]),
         field_select: 0x0c u32,
         congestion_parameters: 0x20 [u8; 0x100],
     } -> ModifyCongParamsOut(0x10) {}
 
-    /// Counters of congestion control of the port. Linux shows them as `np_cnp_sent` and so on in a port's
+    /// Queries the port's counters of congestion control. Linux reports them as `np_cnp_sent` and so on in a port's
     /// `hw_counters`.
     QUERY_CONG_STATISTICS: QueryCongStatisticsIn(0x10) {
         clear: 0x08[31],
@@ -200,8 +200,8 @@ mod tests {
     use super::*;
     use zerocopy::{FromBytes, IntoBytes};
 
-    /// Bits counted from the first, as in `mlx5_ifc.h`: `trust_state` at 0x3d of `qpts_reg`; in `qpdpm_reg` the entry
-    /// of code point 26 at 0x20 + 26 * 0x10, its enable bit first and its priority last.
+    /// Registers have the bit offsets of `mlx5_ifc.h`: `trust_state` is at 0x3d of `qpts_reg`. In `qpdpm_reg` the entry
+    /// of code point 26 is at 0x20 + 26 * 0x10; its first bit is the enable bit, its last bits are the priority.
     #[test]
     fn the_registers_of_priorities_lie_where_linux_has_them() {
         let qpts = Qpts::read_from_bytes(&[0, 1, 0, 0, 0, 0, 0, 2]).expect("8 bytes");
@@ -222,7 +222,8 @@ mod tests {
         assert_eq!(qpdpm.as_bytes(), bytes, "there is no such code point");
     }
 
-    /// `query_cong_status_in`: `priority` at 0x58, `cong_protocol` at 0x5c; `_out`: `enable` at 0x60.
+    /// Fields have the bit offsets of Linux. `query_cong_status_in`: `priority` is at 0x58, `cong_protocol` at 0x5c.
+    /// `query_cong_status_out`: `enable` is at 0x60.
     #[test]
     fn the_commands_of_congestion_lie_where_linux_has_them() {
         let mut ask = QueryCongStatusIn::new();
@@ -244,7 +245,8 @@ mod tests {
         );
     }
 
-    /// `modify_cong_params_in`: `cong_protocol` at 0x5c, `field_select` at 0x60, `congestion_parameters` at 0x100.
+    /// Fields of `modify_cong_params_in` have Linux's bit offsets: `cong_protocol` 0x5c, `field_select` 0x60,
+    /// `congestion_parameters` 0x100.
     #[test]
     fn the_command_that_changes_parameters_lies_where_linux_has_it() {
         let mut change = ModifyCongParamsIn::new();
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(bytes[0x20..], [7; 0x100]);
     }
 
-    /// `cnp_dscp` at 0xd2, six bits; `initial_alpha_value` at 0x340.
+    /// Fields have the bit offsets of Linux: `cnp_dscp` is at 0xd2 and has six bits; `initial_alpha_value` is at 0x340.
     #[test]
     fn the_parameters_of_congestion_lie_where_linux_has_them() {
         let mut bytes = [0; 0x100];

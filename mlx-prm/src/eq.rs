@@ -1,6 +1,6 @@
 //! Event queues: context, entry, commands (PRM "Event Queues").
 //!
-//! An entry's last byte has its owner bit; the device writes that byte last.
+//! The last byte of an entry has the owner bit. The device writes that byte last.
 
 use layout::codes;
 use layout::layout;
@@ -9,43 +9,43 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 layout! {
-    /// Event queue context (PRM "Event Queue Context").
+    /// Status: 0 ok, 0xa EQ write failure.
     pub struct Eqc(0x40) {
         /// 0 ok, 0xa EQ write failure.
         status: 0x00[31:28],
-        /// Event collapse, 0.
+        /// Event collapse; always 0.
         ec: 0x00[18],
         /// Overrun ignore: 1 = device may overwrite unread entries.
         oi: 0x00[17],
         /// State, read only: 9 armed, 0xa fired.
         st: 0x00[11:8],
-        /// Always 0.
+        /// Offset in the first page; always 0.
         page_offset: 0x08[11:6],
-        /// log2 of the entries (entry = 64 bytes).
+        /// log2 of the number of entries (64 bytes each).
         log_eq_size: 0x0c[28:24],
-        /// UAR index whose page is used for this EQ's doorbells.
+        /// Index of the UAR whose page has this EQ's doorbells.
         uar_page: 0x0c[23:0],
         /// MSI-X vector.
         intr: 0x14[11:0],
-        /// log2(page bytes) − 12.
+        /// log2 of the page size in bytes, minus 12.
         log_page_size: 0x18[28:24],
-        /// 24-bit, as last written by doorbell.
+        /// Consumer counter, 24 bits, as the last doorbell wrote it.
         consumer_counter: 0x28[23:0],
-        /// 24-bit.
+        /// Producer counter of the device, 24 bits.
         producer_counter: 0x2c[23:0],
     }
 
     /// Event queue entry (PRM "Event Queue Entry Format"). The contents of `event_data` depend on the type.
     pub struct Eqe(0x40) {
-        /// See [`EventType`].
+        /// Type of the event; see [`EventType`].
         event_type: 0x01 u8,
         /// Sub-type; its meaning depends on the type.
         event_sub_type: 0x03 u8,
-        /// Payload.
+        /// Payload, whose layout depends on the type.
         event_data: 0x20 [u8; 28],
         /// Not checked by drivers.
         signature: 0x3e u8,
-        /// Toggles each lap: bit 0 of the last byte.
+        /// Owner bit (bit 0 of the last byte). The device inverts its value on each pass over the queue.
         owner: 0x3c[0],
     }
 }
@@ -55,13 +55,13 @@ command! {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         eq_context_entry: 0x10 Eqc,
-        /// Event types 0 to 63 that go to this queue, bit = type.
+        /// Event types 0 to 63 that the device reports to this queue; bit n is type n.
         event_bitmask: 0x58 u64,
-        /// Types 64 to 127.
+        /// Event types 64 to 127.
         event_bitmask_64: 0x60 u64,
-        /// Types 128 to 191.
+        /// Event types 128 to 191.
         event_bitmask_128: 0x68 u64,
-        /// Types 192 to 255.
+        /// Event types 192 to 255.
         event_bitmask_192: 0x70 u64,
     } -> CreateEqOut(0x10) {
         eq_number: 0x08[7:0],
@@ -75,11 +75,11 @@ command! {
         eq_number: 0x08[7:0],
     } -> QueryEqOut(0x110) {
         eq_context_entry: 0x10 Eqc,
-        /// Event types 0 to 63 that go to this queue, bit = type.
+        /// Event types 0 to 63 that the device reports to this queue; bit n is type n.
         event_bitmask: 0x58 u64,
     }
 
-    /// Lets the device write the given 64-byte EQE.
+    /// Makes the device write the given 64-byte EQE to an event queue.
     GEN_EQE: GenEqeIn(0x50) {
         eq_number: 0x08[7:0],
         eqe: 0x10 [u8; 64],
@@ -107,7 +107,7 @@ codes! {
         INTERNAL_ERROR = 0x08,
         /// The port went up or down, or changed.
         PORT_CHANGE = 0x09,
-        /// Commands are done.
+        /// Commands completed.
         CMD = 0x0a,
         /// The firmware requests pages, or returns some.
         PAGE_REQUEST = 0x0b,
@@ -121,11 +121,11 @@ codes! {
         VHCA_STATE_CHANGE = 0x0f,
         /// A work queue got an invalid request.
         WQ_INVAL_REQ_ERROR = 0x10,
-        /// A work queue's access violation.
+        /// A work queue had an access violation.
         WQ_ACCESS_ERROR = 0x11,
         /// A shared receive queue failed.
         SRQ_CATAS_ERROR = 0x12,
-        /// The last WQE a failed queue pair took from a shared receive queue is done.
+        /// A queue pair in error has completed the last WQE that it took from a shared receive queue.
         SRQ_LAST_WQE = 0x13,
         /// A shared receive queue fell below its limit.
         SRQ_RQ_LIMIT = 0x14,
@@ -137,7 +137,7 @@ codes! {
         TEMP_WARN = 0x17,
         /// A tag matching queue failed.
         XRQ_ERROR = 0x18,
-        /// Remote configuration protocol.
+        /// Doorbells arrive faster than the device can process them.
         REMOTE_CONFIG = 0x19,
         /// Doorbells come too fast.
         DB_BF_CONGESTION = 0x1a,
@@ -149,9 +149,9 @@ codes! {
         DCT_KEY_VIOLATION = 0x1d,
         /// FPGA error.
         FPGA_ERROR = 0x20,
-        /// FPGA queue pair error.
+        /// General event; the sub-type has the kind.
         FPGA_QP_ERROR = 0x21,
-        /// See the sub-type.
+        /// A monitored counter changed.
         GENERAL = 0x22,
         /// Monitored counter.
         MONITOR_COUNTER = 0x24,
@@ -177,7 +177,7 @@ codes! {
         PKEY = 7,
         /// The port's GUID changed.
         GUID = 8,
-        /// Clients must register again.
+        /// The subnet manager requests that clients register again.
         CLIENT_REREG = 9,
     }
 
@@ -189,7 +189,7 @@ codes! {
         IRISC_ERR = 0x07,
         /// Unrecoverable hardware error.
         HW_UNRECOVERABLE_ERR = 0x08,
-        /// Firmware CRC error.
+        /// The device could not fetch context memory over PCI, for example after an IOMMU fault on a firmware page.
         FW_CRC_ERR = 0x09,
         /// Context memory could not be fetched over PCI, as after an IOMMU fault on a firmware page.
         ICM_FETCH_PCI_ERR = 0x0a,

@@ -6,19 +6,19 @@ use super::command::command;
 use super::{CmdStatus, FlowTableProperties, Opcode};
 
 layout! {
-    /// Flow tables of the e-switch (PRM "flow_table_eswitch_cap", type 8), the beginning.
+    /// Beginning of the capabilities of the e-switch's flow tables (PRM "flow_table_eswitch_cap", type 8).
     pub struct FlowTableEswitchCap(0x100) {
         flow_table_properties_nic_esw_fdb: 0x40 FlowTableProperties,
         flow_table_properties_esw_acl_ingress: 0x80 FlowTableProperties,
         flow_table_properties_esw_acl_egress: 0xc0 FlowTableProperties,
     }
 
-    /// The e-switch (PRM "e_switch_cap", type 9), the beginning.
+    /// Beginning of the e-switch's capabilities (PRM "e_switch_cap", type 9).
     pub struct EswitchCap(0x40) {
         vport_svlan_strip: 0x00[31],
         vport_cvlan_strip: 0x00[30],
         vport_svlan_insert: 0x00[29],
-        /// Inserts a tag into frames that have none.
+        /// Set: the e-switch can insert a tag into frames that have no tag.
         vport_cvlan_insert_if_not_exist: 0x00[28],
         vport_cvlan_insert_overwrite: 0x00[27],
         vport_cvlan_insert_always: 0x00[25],
@@ -38,11 +38,11 @@ layout! {
         vport_svlan_strip: 0x00[0],
     }
 
-    /// The switch's handling of a vport's frames (PRM "esw_vport_context").
+    /// How the e-switch handles a vport's frames (PRM "esw_vport_context").
     pub struct EswVportContext(0x100) {
         fdb_to_vport_reg_c: 0x00[31],
         vport_svlan_strip: 0x00[28],
-        /// Removes the tag from frames to the vport.
+        /// Set: the e-switch removes the VLAN tag from frames to the vport.
         vport_cvlan_strip: 0x00[27],
         vport_svlan_insert: 0x00[26],
         /// Tag insertion: 0 none, 1 into frames without a tag, 2 replacing the frame's tag, 3 into all frames.

@@ -1,8 +1,8 @@
 //! Receive and send queues of an Ethernet port: contexts and commands (PRM "Receive Queues", "Send Queues").
 //!
-//! Unlike the halves of a queue pair they stand alone: an RQ gets its packets from a TIR, an SQ sends through a TIS.
-//! Both start in reset; MODIFY moves them to ready (1), back to reset, or into error (3). The command has the queue's
-//! current state as software knows it; the context has the new state.
+//! Unlike the two queues of a queue pair, each is an object of its own: an RQ gets its packets from a TIR, an SQ sends
+//! through a TIS. Both start in reset. MODIFY moves them to ready (1), back to reset, or to error (3): the command's
+//! state field has the current state as software knows it, and the context has the new state.
 
 use layout::layout;
 
@@ -12,27 +12,27 @@ use super::{CmdStatus, Opcode, Wq};
 layout! {
     /// Receive queue context (PRM "RQ Context").
     pub struct Rqc(0xf0) {
-        /// The reserved lkey is allowed.
+        /// Set: WQEs may use the reserved lkey.
         rlky: 0x00[31],
-        /// Hold packets back instead of dropping them while there are no WQEs.
+        /// Set: while there are no WQEs, the device delays packets instead of dropping them.
         delay_drop_en: 0x00[30],
-        /// Scatter the frame check sequence too.
+        /// Set: the device also writes the frame check sequence to the receive buffer.
         scatter_fcs: 0x00[29],
-        /// VLAN stripping disabled.
+        /// Set: VLAN stripping is disabled.
         vsd: 0x00[28],
-        /// 0 its own queue in `wq`, 1 a receive memory pool.
+        /// Source of WQEs: 0 the queue in `wq`, 1 a receive memory pool.
         mem_rq_type: 0x00[27:24],
-        /// 0 reset, 1 ready, 3 error.
+        /// State: 0 reset, 1 ready, 3 error.
         state: 0x00[23:20],
-        /// WQEs of a queue in error are completed as flushed.
+        /// Set: the device completes the WQEs of a queue in error as flushed.
         flush_in_error_en: 0x00[18],
         hairpin: 0x00[17],
-        /// 0 free running, 1 default, 2 real time.
+        /// Timestamp format: 0 free running, 1 default, 2 real time.
         ts_format: 0x00[5:4],
         /// Returned in CQEs of version 1.
         user_index: 0x04[23:0],
         cqn: 0x08[23:0],
-        /// Counter set for packets that found no WQE.
+        /// Number of the counter set that counts packets for which there was no WQE.
         counter_set_id: 0x0c[31:24],
         rmpn: 0x10[23:0],
         hairpin_peer_sq: 0x14[23:0],
@@ -46,27 +46,27 @@ layout! {
 
     /// Send queue context (PRM "SQ Context").
     pub struct Sqc(0xf0) {
-        /// The reserved lkey is allowed.
+        /// Set: WQEs may use the reserved lkey.
         rlky: 0x00[31],
-        /// Cross channel.
+        /// Set: the queue is a master of cross-channel operations.
         cd_master: 0x00[30],
-        /// Fast register work requests are allowed.
+        /// Set: fast register work requests are allowed.
         fre: 0x00[29],
-        /// WQEs of a queue in error are completed as flushed.
+        /// Set: the device completes the WQEs of a queue in error as flushed.
         flush_in_error_en: 0x00[28],
-        /// One WQE may carry several packets.
+        /// Set: one WQE may carry several packets.
         allow_multi_pkt_send_wqe: 0x00[27],
-        /// Headers every WQE carries inline: 0 none, 1 L2, 2 IP, 3 TCP/UDP.
+        /// Headers that every WQE must carry inline: 0 none, 1 L2, 2 IP, 3 TCP/UDP.
         min_wqe_inline_mode: 0x00[26:24],
-        /// 0 reset, 1 ready, 3 error.
+        /// State: 0 reset, 1 ready, 3 error.
         state: 0x00[23:20],
-        /// UMR is allowed.
+        /// Set: UMR is allowed.
         reg_umr: 0x00[19],
-        /// The software parser is allowed.
+        /// Set: WQEs may use the software parser.
         allow_swp: 0x00[18],
         hairpin: 0x00[17],
         non_wire: 0x00[16],
-        /// 0 free running, 1 default, 2 real time.
+        /// Timestamp format: 0 free running, 1 default, 2 real time.
         ts_format: 0x00[5:4],
         /// Returned in CQEs of version 1.
         user_index: 0x04[23:0],
@@ -75,7 +75,7 @@ layout! {
         hairpin_peer_vhca: 0x10[15:0],
         ts_cqe_to_dest_cqn: 0x18[23:0],
         packet_pacing_rate_limit_index: 0x1c[15:0],
-        /// Number of TISes that the queue sends through: 0 (only internal work) or 1.
+        /// Number of TISes through which the queue sends: 0 (internal work only) or 1.
         tis_lst_sz: 0x20[31:16],
         qos_queue_group_id: 0x20[15:0],
         tis_num_0: 0x2c[23:0],
@@ -108,7 +108,7 @@ command! {
         rqn: 0x08[23:0],
     }
 
-    /// The context has the new state.
+    /// Changes the state and other fields. `rq_state` has the current state, the context has the new state.
     MODIFY_RQ: ModifyRqIn(0x110) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
@@ -140,7 +140,7 @@ command! {
         sqn: 0x08[23:0],
     }
 
-    /// The context has the new state.
+    /// Changes the state and other fields. `sq_state` has the current state, the context has the new state.
     MODIFY_SQ: ModifySqIn(0x110) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],

@@ -1,9 +1,10 @@
 //! Flow steering: tables, groups, entries (PRM "Flow Tables").
 //!
-//! A table has a type (direction) and a level, and holds groups. A group owns a range of the table's entries, and
-//! selects the header bits that its entries compare. An entry has the values and the action. A packet starts at the
-//! type's root table. The first matching entry forwards it to tables of higher levels and finally to a TIR. A packet
-//! that matches no entry follows the table's miss action. [`super::flow_match`] has the compared fields.
+//! A table has a type (direction) and a level, and contains groups. A group owns a range of the table's entries, and
+//! selects the header bits that its entries compare. An entry has the values and the action. The device processes a
+//! packet from the root table of the type. The first matching entry forwards the packet to a table of a higher level
+//! or to a TIR. A packet that matches no entry follows the table's miss action. [`super::flow_match`] has the fields
+//! that can be compared.
 
 use layout::codes;
 use layout::layout;
@@ -33,7 +34,7 @@ codes! {
         TIR = 0x02,
         FLOW_SAMPLER = 0x06,
         UPLINK = 0x08,
-        /// The root of another type of tables.
+        /// The root table of another type of tables.
         TABLE_TYPE = 0x0a,
     }
 }
@@ -54,7 +55,7 @@ pub mod flow_action {
     pub const VLAN_PUSH: u32 = 1 << 8;
 }
 
-/// Bits of `match_criteria_enable`: the parts of the match that are compared.
+/// Bits of `match_criteria_enable`, which select the parts of `FteMatchParam` that are compared.
 pub mod match_criteria {
     /// `outer_headers`.
     pub const OUTER_HEADERS: u32 = 1 << 0;
@@ -73,12 +74,12 @@ layout! {
     pub struct FlowTableContext(0x28) {
         reformat_en: 0x00[31],
         decap_en: 0x00[30],
-        /// Software writes the table's memory itself.
+        /// Set: software writes the table's memory itself.
         sw_owner: 0x00[29],
         termination_table: 0x00[28],
-        /// 0 default of the type, 1 the table `table_miss_id`, 2 to another domain.
+        /// Miss action: 0 the default of the type, 1 forward to table `table_miss_id`, 2 forward to another domain.
         table_miss_action: 0x00[27:24],
-        /// Entries forward to tables of higher levels only.
+        /// Level of the table; entries forward only to tables of higher levels.
         level: 0x00[23:16],
         rtc_valid: 0x00[15],
         /// log2 of the number of entries.
@@ -97,17 +98,17 @@ layout! {
         vid: 0x00[11:0],
     }
 
-    /// Flow table entry (PRM "Flow Context"); destinations follow, then counters, 8 bytes each.
+    /// Flow table entry (PRM "Flow Context"). The destinations follow it, then the counters, 8 bytes each.
     pub struct FlowContext(0x300) {
         push_vlan: 0x00 VlanTag,
         group_id: 0x04 u32,
-        /// Returned in the receive CQE.
+        /// Tag that the device writes to the receive CQE.
         flow_tag: 0x08[23:0],
-        /// Bits of [`flow_action`].
+        /// Actions: bits of [`flow_action`].
         action: 0x0c[15:0],
         extended_destination: 0x10[31],
         uplink_hairpin_en: 0x10[30],
-        /// 0 any, 1 the uplink, 2 a local vport.
+        /// Source of the packets that match: 0 any, 1 the uplink, 2 a local vport.
         flow_source: 0x10[29:28],
         encrypt_decrypt_type: 0x10[27:24],
         destination_list_size: 0x10[23:0],
@@ -168,14 +169,14 @@ command! {
     MODIFY_FLOW_TABLE: ModifyFlowTableIn(0x40) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
-        /// Bit 0 the miss action and table, bit 15 `lag_master_next_table_id`.
+        /// Fields that change: bit 0 the miss action and table, bit 15 `lag_master_next_table_id`.
         modify_field_select: 0x0c[15:0],
         table_type: 0x10 (FlowTableType[31:24]),
         table_id: 0x14[23:0],
         flow_table_context: 0x18 FlowTableContext,
     } -> ModifyFlowTableOut(0x10) {}
 
-    /// op_mod 0 sets the root, 1 resets it to the default.
+    /// Sets the root table of a type (op_mod 0), or resets it to the default (op_mod 1).
     SET_FLOW_TABLE_ROOT: SetFlowTableRootIn(0x40) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
@@ -192,17 +193,17 @@ command! {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
         table_type: 0x10 (FlowTableType[31:24]),
-        /// 0 matches by criteria, 1 hash split.
+        /// Kind of the group: 0 entries match by criteria, 1 hash split.
         group_type: 0x10[19:16],
         table_id: 0x14[23:0],
         source_eswitch_owner_vhca_id_valid: 0x18[31],
         start_flow_index: 0x1c u32,
-        /// Last entry, inclusive.
+        /// Index of the group's last entry, inclusive.
         end_flow_index: 0x24 u32,
         match_definer_id: 0x28[15:0],
-        /// Bits of [`match_criteria`].
+        /// Parts of `match_criteria` that are compared: bits of [`match_criteria`].
         match_criteria_enable: 0x3c[7:0],
-        /// Ones in the bits that entries compare.
+        /// Mask of the header bits that the group's entries compare.
         match_criteria: 0x40 FteMatchParam,
     } -> CreateFlowGroupOut(0x10) {
         group_id: 0x08[23:0],
@@ -227,14 +228,14 @@ command! {
         match_criteria: 0x40 FteMatchParam,
     }
 
-    /// op_mod 0 new entry, 1 change one; the destination list follows at 0x340.
+    /// Creates an entry (op_mod 0) or changes it (op_mod 1). The destination list follows at 0x340.
     SET_FLOW_TABLE_ENTRY: SetFlowTableEntryIn(0x340) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
         table_type: 0x10 (FlowTableType[31:24]),
         table_id: 0x14[23:0],
         ignore_flow_level: 0x18[31],
-        /// Bit 0 action, 1 flow tag, 2 destinations, 3 counters.
+        /// Fields that op_mod 1 changes: bit 0 action, 1 flow tag, 2 destinations, 3 counters.
         modify_enable_mask: 0x18[7:0],
         flow_index: 0x20 u32,
         flow_context: 0x40 FlowContext,
@@ -252,11 +253,11 @@ command! {
     ALLOC_FLOW_COUNTER: AllocFlowCounterIn(0x10) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
-        /// Requested number, if counters are created by number.
+        /// Requested number of the counter, if software chooses counter numbers.
         flow_counter_id: 0x08 u32,
-        /// log2 of the number of counters, if they are requested by that.
+        /// log2 of the number of counters, if software requests the number in this form.
         flow_counter_bulk_log_size: 0x0c[12:8],
-        /// Bit n: 128 << n consecutive counters; 0 is one counter.
+        /// Bit n requests 128 << n consecutive counters; 0 requests one counter.
         flow_counter_bulk: 0x0c[7:0],
     } -> AllocFlowCounterOut(0x10) {
         flow_counter_id: 0x08 u32,
@@ -268,17 +269,17 @@ command! {
         flow_counter_id: 0x08 u32,
     } -> DeallocFlowCounterOut(0x10) {}
 
-    /// The counts follow the output, [`super::TrafficCounter`] each.
+    /// The counts follow the output, one [`super::TrafficCounter`] per counter.
     QUERY_FLOW_COUNTER: QueryFlowCounterIn(0x20) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
-        /// Memory key of the buffer for dumped counts.
+        /// Memory key of the buffer to which the device dumps the counts.
         mkey: 0x0c u32,
         address: 0x10 u64,
-        /// Resets the counter after reading.
+        /// Set: the device resets the counter after reading.
         clear: 0x18[31],
         dump_to_memory: 0x18[30],
-        /// Number of consecutive counters, of which some may not exist; 0 is one counter, which must exist.
+        /// Number of consecutive counters, of which some may not exist. 0 reads one counter, which must exist.
         num_of_counters: 0x18[29:0],
         flow_counter_id: 0x1c u32,
     } -> QueryFlowCounterOut(0x10) {

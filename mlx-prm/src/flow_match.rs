@@ -1,6 +1,6 @@
 //! Fields that flow groups and entries compare: the header fields of a packet, in one struct (PRM "fte_match_param").
 //!
-//! A group has ones in the bits that its entries compare; an entry has values in the same bits.
+//! A group has a mask in this struct: ones in the bits that its entries compare. An entry has the values of those bits.
 
 use layout::layout;
 
@@ -18,13 +18,13 @@ layout! {
         ip_protocol: 0x10[31:24],
         ip_dscp: 0x10[23:18],
         ip_ecn: 0x10[17:16],
-        /// The frame has a tag of type 0x8100.
+        /// Set: the frame has a VLAN tag of type 0x8100.
         cvlan_tag: 0x10[15],
-        /// The frame has a tag of type 0x88a8.
+        /// Set: the frame has a VLAN tag of type 0x88a8.
         svlan_tag: 0x10[14],
-        /// The packet is a fragment.
+        /// Set: the packet is an IP fragment.
         frag: 0x10[13],
-        /// 4, 6, or 0 for no IP.
+        /// IP version: 4, 6, or 0 if the packet is not IP.
         ip_version: 0x10[12:9],
         tcp_flags: 0x10[8:0],
         tcp_sport: 0x14[31:16],
@@ -34,9 +34,9 @@ layout! {
         ttl_hoplimit: 0x18[7:0],
         udp_sport: 0x1c[31:16],
         udp_dport: 0x1c[15:0],
-        /// IPv4 in the last four bytes.
+        /// Source IP address; an IPv4 address is in the last four bytes.
         src_ipv4_src_ipv6: 0x20 [u8; 16],
-        /// IPv4 in the last four bytes.
+        /// Destination IP address; an IPv4 address is in the last four bytes.
         dst_ipv4_dst_ipv6: 0x30 [u8; 16],
     }
 
@@ -80,13 +80,13 @@ layout! {
         outer_headers: 0x00 FteMatchSetLyr24,
         misc_parameters: 0x40 FteMatchSetMisc,
         inner_headers: 0x80 FteMatchSetLyr24,
-        /// MPLS, metadata registers.
+        /// Fields of MPLS, and metadata registers.
         misc_parameters_2: 0xc0 [u8; 0x40],
-        /// TCP sequence numbers, ICMP, further tunnels.
+        /// Fields of TCP sequence numbers, ICMP and further tunnels.
         misc_parameters_3: 0x100 [u8; 0x40],
-        /// Programmable parser.
+        /// Fields of the programmable parser.
         misc_parameters_4: 0x140 [u8; 0x40],
-        /// Tunnel headers.
+        /// Fields of tunnel headers.
         misc_parameters_5: 0x180 [u8; 0x40],
     }
 }

@@ -1,10 +1,10 @@
 //! Layouts and numbers of the device, without any logic.
 //!
 //! All of it comes from the PRM as public drivers quote it: Linux 6.12 `include/linux/mlx5/*.h` and
-//! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. Structs are the PRM's tables in the PRM's
-//! spelling ([`layout!`](layout::layout) has the notation), so that code and manual can be laid side by side. A
-//! driver and a simulator of the device use the same structs. A recording of a real ConnectX-4 Lx (`testdata/` of
-//! this crate) checks them: it must decode and encode back unchanged.
+//! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. The structs are the PRM's tables in the
+//! PRM's spelling ([`layout!`](layout::layout) has the notation), so that a reader can compare the code with the
+//! manual line by line. A driver and a simulator of the device use the same structs. Tests check the structs with a
+//! recording of a real ConnectX-4 Lx (`testdata/` of this crate): each message must decode and encode back unchanged.
 //!
 //! | module | what |
 //! |---|---|
@@ -13,14 +13,15 @@
 //! | [`opcode`], [`status`], [`syndrome`] | the commands, their results, and known reasons of refusals |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
-//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`], [`congestion`] | contexts and commands by object |
+//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`] | contexts and commands of queues and memory |
+//! | [`vport`], [`smp`], [`access_reg`], [`port_counters`], [`congestion`] | contexts and commands of ports |
 //! | [`eth_queue`], [`tir`] | Ethernet queues, and the objects between them and steering |
 //! | [`flow`], [`flow_match`] | flow tables, and the fields that their entries compare |
 //! | [`eswitch`] | capabilities of the switch between a card's functions |
 //! | [`wqe`] | segments of work queue entries |
 //! | [`numbers`] | object numbers, packet sequence numbers |
 //!
-//! Everything is re-exported here; the modules are for reading.
+//! The crate re-exports every item at its root; the modules only group the documentation.
 
 #![forbid(unsafe_code)]
 

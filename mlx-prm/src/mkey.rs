@@ -11,47 +11,47 @@ use super::{CmdStatus, Opcode};
 layout! {
     /// Memory key context (PRM "Memory Key Context").
     pub struct Mkc(0x40) {
-        /// Set: key exists but is free (usable only as UMR target).
+        /// Set: the key is allocated but free, so that only UMR can use it (as its target).
         free: 0x00[30],
-        /// High bits of the access mode (0 for PA/MTT/KLM/KSM).
+        /// High bits of the access mode; 0 for physical, MTT, KLM and KSM.
         access_mode_4_2: 0x00[28:26],
-        /// Needs the capability of the same name.
+        /// Set: relaxed ordering of writes. Requires the capability of the same name.
         relaxed_ordering_write: 0x00[18],
-        /// Always 0 in CREATE_MKEY (only updatable through UMR mask bit 23).
+        /// Always 0 in CREATE_MKEY; only UMR can change it (mask bit 23).
         small_fence_on_rdma_read_response: 0x00[16],
         /// UMR may modify this key. Linux sets it on reusable MRs and on MWs, not on the PA key; rdma-core's VFIO
         /// driver does not set it.
         umr_en: 0x00[15],
-        /// Remote atomic.
+        /// Right: remote atomic.
         a: 0x00[14],
-        /// Remote write.
+        /// Right: remote write.
         rw: 0x00[13],
-        /// Remote read.
+        /// Right: remote read.
         rr: 0x00[12],
-        /// Local write.
+        /// Right: local write.
         lw: 0x00[11],
-        /// Local read (drivers always set it).
+        /// Right: local read; drivers always set it.
         lr: 0x00[10],
         /// Low bits of the access mode: 0 physical, 1 MTT, 2 KLM, 3 KSM.
         access_mode_1_0: 0x00[9:8],
-        /// Set: use PCIe ATS.
+        /// Nonzero: the device uses PCIe ATS.
         ma_translation_mode: 0x00[5:4],
-        /// 0xffffff = any QP.
+        /// Number of the queue pair that may use the key; 0xffffff is any.
         qpn: 0x04[31:8],
-        /// Variant, low byte of the key.
+        /// Variant: the low byte of the key.
         mkey_7_0: 0x04[7:0],
-        /// Set: no length limit, whole 64-bit space (len ignored).
+        /// Set: the key covers the whole 64-bit address space, and `len` is ignored.
         length64: 0x0c[31],
-        /// Signature.
+        /// Set: the key has a signature descriptor (BSF).
         bsf_en: 0x0c[30],
         sync_umr: 0x0c[29],
         expected_sigerr_count: 0x0c[26],
-        /// Set: remote SEND-with-invalidate may invalidate (type-2 MW, FRWR).
+        /// Set: a peer's Send with invalidate may invalidate the key (type-2 MW, FRWR).
         en_rinval: 0x0c[24],
         pd: 0x0c[23:0],
-        /// Virtual address of the first byte.
+        /// Virtual address of the first byte of the key's memory.
         start_addr: 0x10 u64,
-        /// Bytes.
+        /// Length of the key's memory in bytes.
         len: 0x18 u64,
         /// Always 0.
         bsf_octword_size: 0x20 u32,
@@ -59,9 +59,9 @@ layout! {
         crossing_target_vhca_id: 0x30[31:16],
         /// Length of the translation table in 16-byte units.
         translations_octword_size: 0x34 u32,
-        /// Needs the capability of the same name.
+        /// Set: relaxed ordering of reads. Requires the capability of the same name.
         relaxed_ordering_read: 0x38[6],
-        /// log2 of the page/entity size of the table (0 for PA).
+        /// log2 of the page or entry size of the translation table in bytes; 0 for physical keys.
         log_page_size: 0x38[5:0],
     }
 }
@@ -70,20 +70,20 @@ command! {
     CREATE_MKEY: CreateMkeyIn(0x110) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
-        /// Linux sets it only with capability `pg`; rdma-core's VFIO driver always does for MTT keys.
+        /// "Page access" flag. Linux sets it only with capability `pg`, rdma-core's VFIO driver always for MTT keys.
         pg_access: 0x0c[31],
-        /// 0 when the list is inline.
+        /// Set: the translation list is in a umem. 0: the list follows inline.
         mkey_umem_valid: 0x0c[30],
         data_direct: 0x0c[29],
         memory_key_mkey_entry: 0x10 Mkc,
-        /// Number of 16-byte units present in the list.
+        /// Size of the translation list in the command, in 16-byte units.
         translations_octword_actual_size: 0x60 u32,
     } -> CreateMkeyOut(0x10) {
-        /// Lkey = rkey = index << 8 | mkey_7_0.
+        /// Index of the key: lkey = rkey = index << 8 | mkey_7_0.
         mkey_index: 0x08[23:0],
     }
 
-    /// mkey_index = lkey >> 8.
+    /// Destroys a memory key; mkey_index = lkey >> 8.
     DESTROY_MKEY: DestroyMkeyIn(0x10) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],

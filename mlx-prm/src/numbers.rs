@@ -1,8 +1,8 @@
 //! Numbers of device objects, and the packet sequence number.
 //!
-//! The types are distinct, because a QP number in place of a CQ number would compile as an integer and corrupt a
-//! queue. They are names: no arithmetic, no order. All are at most 24 bits wide, the width of their fields in
-//! contexts, doorbells and entries.
+//! Each kind of object has its own type. With plain integers, a QP number in place of a CQ number would compile and
+//! corrupt a queue. The types only identify objects, so they have no arithmetic. All are at most 24 bits wide, which
+//! is the width of their fields in contexts, doorbells and entries.
 
 use core::fmt;
 
@@ -13,17 +13,17 @@ macro_rules! numbers {
         pub struct $name(u32);
 
         impl $name {
-            /// Returns the number, if it has no more bits than the device's field.
+            /// Returns the number, or `None` if it has more bits than the device's field.
             #[inline]
             #[must_use]
             pub const fn checked(number: u32) -> Option<Self> {
                 if number >> $bits == 0 { Some(Self(number)) } else { None }
             }
 
-            /// Makes a number that is known to fit: from a field of that width, or one of our own.
+            /// Makes a number that the caller knows to fit: it comes from a device field of that width, or we chose it.
             ///
             /// # Panics
-            /// If it does not fit.
+            /// If the number does not fit.
             #[inline]
             #[must_use]
             pub const fn new(number: u32) -> Self {
@@ -31,7 +31,7 @@ macro_rules! numbers {
                 Self(number)
             }
 
-            /// Returns the number.
+            /// Returns the number as an integer.
             #[inline]
             #[must_use]
             pub const fn get(self) -> u32 {
@@ -54,32 +54,32 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// A queue pair.
+    /// Number of a queue pair.
     Qpn(24);
-    /// A completion queue.
+    /// Number of a completion queue.
     Cqn(24);
-    /// An event queue.
+    /// Number of an event queue.
     Eqn(8);
-    /// A protection domain.
+    /// Number of a protection domain.
     Pdn(24);
-    /// A transport domain.
+    /// Number of a transport domain.
     Tdn(24);
-    /// An XRC domain.
+    /// Number of an XRC domain.
     Xrcdn(24);
-    /// A receive memory pool, the device's object behind a basic shared receive queue.
+    /// Number of a receive memory pool, the device's object behind a basic shared receive queue.
     Rmpn(24);
-    /// A memory key without its variant: CREATE_MKEY returns it, and DESTROY_MKEY takes it.
+    /// Index of a memory key, without the key's variant byte. CREATE_MKEY returns it, and DESTROY_MKEY takes it.
     MkeyIndex(24);
-    /// A doorbell page: 4 KiB of BAR 0 at this number times 4096.
+    /// Number of a doorbell page: the page is the 4 KiB of BAR 0 at this number times 4096.
     UarIndex(24);
 }
 
 impl MkeyIndex {
-    /// Returns the key of this index with the given variant, as in lkey and rkey fields.
+    /// Returns the key with this index and the given variant, as lkey and rkey fields have it.
     #[inline]
     #[must_use]
     pub const fn key(self, variant: u8) -> u32 {
-        // CAST: widens.
+        // CAST: widens u8 to u32.
         self.0 << 8 | variant as u32
     }
 
@@ -98,21 +98,21 @@ pub struct Psn(u32);
 impl Psn {
     const MASK: u32 = (1 << 24) - 1;
 
-    /// Makes a number from the low 24 bits.
+    /// Makes a sequence number from the low 24 bits of an integer.
     #[inline]
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number & Self::MASK)
     }
 
-    /// Returns the number.
+    /// Returns the sequence number as an integer.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// Returns the number `n` packets later.
+    /// Returns the sequence number `n` packets later.
     #[inline]
     #[must_use]
     pub const fn advance(self, n: u32) -> Self {

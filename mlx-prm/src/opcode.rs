@@ -5,134 +5,134 @@ use layout::codes;
 codes! {
     /// Opcode of a command.
     pub struct Opcode(u16) {
-        /// Capabilities.
+        /// Queries capabilities.
         QUERY_HCA_CAP = 0x100,
-        /// Vendor id, PSID.
+        /// Queries vendor ID and PSID.
         QUERY_ADAPTER = 0x101,
-        /// Start function.
+        /// Starts the function.
         INIT_HCA = 0x102,
-        /// Stop function.
+        /// Stops the function.
         TEARDOWN_HCA = 0x103,
-        /// First command.
+        /// Enables the function; a driver's first command.
         ENABLE_HCA = 0x104,
-        /// Last command.
+        /// Disables the function; a driver's last command.
         DISABLE_HCA = 0x105,
-        /// Number of firmware pages.
+        /// Queries the number of pages that the firmware needs.
         QUERY_PAGES = 0x107,
-        /// Give or take pages, or report that none can be given.
+        /// Gives pages to the firmware, takes pages back, or reports that the driver has no pages.
         MANAGE_PAGES = 0x108,
-        /// Set capabilities, before INIT_HCA.
+        /// Sets capabilities; allowed only before INIT_HCA.
         SET_HCA_CAP = 0x109,
-        /// Interface step sequence id.
+        /// Queries the interface step sequence ID (ISSI).
         QUERY_ISSI = 0x10a,
-        /// Choose ISSI 1.
+        /// Sets the interface step; drivers choose ISSI 1.
         SET_ISSI = 0x10b,
-        /// Informational.
+        /// Reports the driver's version to the firmware, for information only.
         SET_DRIVER_VERSION = 0x10d,
-        /// Memory key.
+        /// Creates a memory key.
         CREATE_MKEY = 0x200,
         QUERY_MKEY = 0x201,
         DESTROY_MKEY = 0x202,
-        /// Reserved lkey, null mkey and others.
+        /// Queries the reserved lkey, the null mkey and others.
         QUERY_SPECIAL_CONTEXTS = 0x203,
-        /// ODP only.
+        /// Resumes a queue after a page fault (on-demand paging only).
         PAGE_FAULT_RESUME = 0x204,
-        /// Device memory.
+        /// Allocates device memory.
         ALLOC_MEMIC = 0x205,
         DEALLOC_MEMIC = 0x206,
         CREATE_EQ = 0x301,
         DESTROY_EQ = 0x302,
         QUERY_EQ = 0x303,
-        /// Software-generated EQE.
+        /// Makes the device write an EQE that software supplies.
         GEN_EQE = 0x304,
         CREATE_CQ = 0x400,
         DESTROY_CQ = 0x401,
         QUERY_CQ = 0x402,
-        /// Moderation, EQ remap, resize.
+        /// Changes moderation or the event queue, or resizes the queue.
         MODIFY_CQ = 0x403,
         CREATE_QP = 0x500,
-        /// Drivers call it in the RST state only.
+        /// Destroys a queue pair; drivers call it only in the reset state.
         DESTROY_QP = 0x501,
         RST2INIT_QP = 0x502,
         INIT2RTR_QP = 0x503,
         RTR2RTS_QP = 0x504,
         RTS2RTS_QP = 0x505,
         SQERR2RTS_QP = 0x506,
-        /// From any state.
+        /// Moves a queue pair from any state to error.
         TO_ERR_QP = 0x507 "2ERR_QP",
-        /// From any state.
+        /// Moves a queue pair from any state to reset.
         TO_RST_QP = 0x50a "2RST_QP",
         QUERY_QP = 0x50b,
         SQD_RTS_QP = 0x50c,
-        /// IB-port SMP/GMP through firmware.
+        /// Passes an InfiniBand SMP or GMP to the firmware.
         MAD_IFC = 0x50d,
         INIT2INIT_QP = 0x50e,
-        /// Signature only.
+        /// Creates a signature object (PSV); used for signatures only.
         CREATE_PSV = 0x600,
         DESTROY_PSV = 0x601,
-        /// ISSI 0 only.
+        /// Creates a shared receive queue; interface step (ISSI) 0 only.
         CREATE_SRQ = 0x700,
         DESTROY_SRQ = 0x701,
         QUERY_SRQ = 0x702,
-        /// SRQ limit (ISSI 0), XRQ.
+        /// Arms the limit event of an SRQ (ISSI 0) or XRQ.
         ARM_RQ = 0x703,
-        /// SRQ of type XRC.
+        /// Creates an SRQ of type XRC.
         CREATE_XRC_SRQ = 0x705,
         DESTROY_XRC_SRQ = 0x706,
         QUERY_XRC_SRQ = 0x707,
-        /// SRQ limit.
+        /// Arms the limit event of an XRC SRQ.
         ARM_XRC_SRQ = 0x708,
-        /// Dynamically connected target.
+        /// Creates a dynamically connected target.
         CREATE_DCT = 0x710,
         DESTROY_DCT = 0x711,
         DRAIN_DCT = 0x712,
         QUERY_DCT = 0x713,
-        /// Tag matching / generic SRQ.
+        /// Creates an XRQ: an SRQ with tag matching, or a generic SRQ.
         CREATE_XRQ = 0x717,
         DESTROY_XRQ = 0x718,
         QUERY_XRQ = 0x719,
         ARM_XRQ = 0x71a,
-        /// Functions of the e-switch.
+        /// Queries the functions of the e-switch.
         QUERY_ESW_FUNCTIONS = 0x740,
         QUERY_VPORT_STATE = 0x750,
         MODIFY_VPORT_STATE = 0x751,
         QUERY_ESW_VPORT_CONTEXT = 0x752,
         MODIFY_ESW_VPORT_CONTEXT = 0x753,
-        /// MAC, MTU, roce_en.
+        /// Queries the MAC address, the MTU and `roce_en`.
         QUERY_NIC_VPORT_CONTEXT = 0x754,
         MODIFY_NIC_VPORT_CONTEXT = 0x755,
-        /// GID table read.
+        /// Reads an entry of the GID table.
         QUERY_ROCE_ADDRESS = 0x760,
-        /// GID table write.
+        /// Writes an entry of the GID table.
         SET_ROCE_ADDRESS = 0x761,
-        /// IB port: LID, state.
+        /// Queries LID and state of an InfiniBand port.
         QUERY_HCA_VPORT_CONTEXT = 0x762,
         MODIFY_HCA_VPORT_CONTEXT = 0x763,
-        /// IB port GIDs.
+        /// Queries the GIDs of an InfiniBand port.
         QUERY_HCA_VPORT_GID = 0x764,
-        /// IB port PKEYs.
+        /// Queries the P_Keys of an InfiniBand port.
         QUERY_HCA_VPORT_PKEY = 0x765,
-        /// Diagnostic counters.
+        /// Queries a vport's diagnostic counters.
         QUERY_VNIC_ENV = 0x76f,
         QUERY_VPORT_COUNTER = 0x770,
-        /// Counter set for QPs.
+        /// Allocates a counter set for QPs.
         ALLOC_Q_COUNTER = 0x771,
         DEALLOC_Q_COUNTER = 0x772,
         QUERY_Q_COUNTER = 0x773,
         ALLOC_PD = 0x800,
         DEALLOC_PD = 0x801,
-        /// Doorbell page.
+        /// Allocates a doorbell page.
         ALLOC_UAR = 0x802,
         DEALLOC_UAR = 0x803,
         CONFIG_INT_MODERATION = 0x804,
-        /// Port / management registers.
+        /// Reads or writes a port or management register.
         ACCESS_REG = 0x805,
-        /// Multicast.
+        /// Attaches a QP to a multicast group.
         ATTACH_TO_MCG = 0x806,
         DETACH_FROM_MCG = 0x807,
-        /// IB.
+        /// InfiniBand only.
         QUERY_MAD_DEMUX = 0x80b,
-        /// IB.
+        /// InfiniBand only.
         SET_MAD_DEMUX = 0x80c,
         NOP = 0x80d,
         ALLOC_XRCD = 0x80e,
@@ -144,14 +144,14 @@ codes! {
         QUERY_CONG_PARAMS = 0x824,
         MODIFY_CONG_PARAMS = 0x825,
         QUERY_CONG_STATISTICS = 0x826,
-        /// MPFS: accept MAC.
+        /// Enters a MAC address in the L2 table (MPFS), so that the function receives its frames.
         SET_L2_TABLE_ENTRY = 0x829,
         QUERY_L2_TABLE_ENTRY = 0x82a,
         DELETE_L2_TABLE_ENTRY = 0x82b,
         CREATE_LAG = 0x840,
         QUERY_LAG = 0x842,
         DESTROY_LAG = 0x843,
-        /// Receive transport object.
+        /// Creates a transport interface receive object.
         CREATE_TIR = 0x900,
         MODIFY_TIR = 0x901,
         DESTROY_TIR = 0x902,
@@ -164,19 +164,19 @@ codes! {
         MODIFY_RQ = 0x909,
         DESTROY_RQ = 0x90a,
         QUERY_RQ = 0x90b,
-        /// Basic SRQ under ISSI 1.
+        /// Creates a receive memory pool, which is a basic SRQ under ISSI 1.
         CREATE_RMP = 0x90c,
-        /// SRQ limit.
+        /// Sets the SRQ limit of a receive memory pool.
         MODIFY_RMP = 0x90d,
         DESTROY_RMP = 0x90e,
         QUERY_RMP = 0x90f,
         SET_DELAY_DROP_PARAMS = 0x910,
-        /// Send transport object.
+        /// Creates a transport interface send object.
         CREATE_TIS = 0x912,
         MODIFY_TIS = 0x913,
         DESTROY_TIS = 0x914,
         QUERY_TIS = 0x915,
-        /// RSS indirection.
+        /// Creates an RQ table (RSS indirection).
         CREATE_RQT = 0x916,
         MODIFY_RQT = 0x917,
         DESTROY_RQT = 0x918,
@@ -203,10 +203,10 @@ codes! {
         MODIFY_GENERAL_OBJECT = 0xa01,
         QUERY_GENERAL_OBJECT = 0xa02,
         DESTROY_GENERAL_OBJECT = 0xa03,
-        /// DevX user context (uid).
+        /// Creates a DevX user context (uid).
         CREATE_UCTX = 0xa04,
         DESTROY_UCTX = 0xa06,
-        /// DevX memory handle, alternative to PAS lists.
+        /// Creates a DevX user memory (umem), the alternative to PAS lists.
         CREATE_UMEM = 0xa08,
         DESTROY_UMEM = 0xa0a,
         QUERY_VHCA_STATE = 0xb0d,

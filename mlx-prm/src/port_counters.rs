@@ -1,5 +1,5 @@
-//! Groups of port counters, as register PPCNT's `counter_set` (PRM "Ports Performance Counters"): those from which
-//! drivers make a network device's statistics.
+//! Groups of port counters, in the form of register PPCNT's `counter_set` (PRM "Ports Performance Counters"). Drivers
+//! make a network device's statistics from these groups.
 
 use layout::codes;
 use layout::layout;
@@ -60,7 +60,7 @@ layout! {
         if_out_broadcast_pkts: 0x60 u64,
     }
 
-    /// Group 0x02, receive counters (PRM "eth_2819_cntrs_grp_data_layout").
+    /// Group 0x02, its receive counters (PRM "eth_2819_cntrs_grp_data_layout").
     pub struct Rfc2819Counters(0xf8) {
         ether_stats_octets: 0x08 u64,
         ether_stats_pkts: 0x10 u64,
@@ -68,17 +68,17 @@ layout! {
         ether_stats_multicast_pkts: 0x20 u64,
     }
 
-    /// Group 0x10, of one priority (PRM "eth_per_prio_grp_data_layout").
+    /// Group 0x10, counters of one priority (PRM "eth_per_prio_grp_data_layout").
     pub struct PriorityCounters(0xf8) {
         rx_octets: 0x00 u64,
         rx_frames: 0x20 u64,
         tx_octets: 0x28 u64,
         tx_frames: 0x48 u64,
         rx_pause: 0x50 u64,
-        /// Microseconds.
+        /// Time for which received pause frames kept the port from sending, in microseconds.
         rx_pause_duration: 0x58 u64,
         tx_pause: 0x60 u64,
-        /// Microseconds.
+        /// Time for which the port's pause frames stopped the far end, in microseconds.
         tx_pause_duration: 0x68 u64,
         rx_pause_transition: 0x70 u64,
         rx_discards: 0x78 u64,
@@ -94,13 +94,13 @@ layout! {
         ppan: 0x04[31:28],
         prio_mask_tx: 0x04[23:16],
         prio_mask_rx: 0x04[7:0],
-        /// Pause frames are sent.
+        /// Set: the port sends pause frames.
         pptx: 0x08[31],
         aptx: 0x08[30],
         pptx_mask_n: 0x08[29],
-        /// Priorities that are paused.
+        /// Bit per priority for which the port sends priority flow control frames.
         pfctx: 0x08[23:16],
-        /// Pause frames are obeyed.
+        /// Set: the port obeys received pause frames.
         pprx: 0x0c[31],
         aprx: 0x0c[30],
         pprx_mask_n: 0x0c[29],

@@ -1,14 +1,14 @@
 //! BAR 0 as register blocks: the initialization segment at its beginning, and a doorbell page (PRM
 //! "Initialization Segment", "User Access Region").
 //!
-//! Every register is big-endian and reached by one access of its own width. Bit groups within a register are
-//! constants and functions here, because a register is read once and then decoded.
+//! Every register is big-endian; software accesses a register with one access of the register's width. Bit groups of
+//! a register are constants and functions in this module, because a driver reads a register once and then decodes it.
 
 use driver::{Be32, Be64, Ro, Rw, Wo};
 use static_assertions::const_assert_eq;
 use zerocopy::FromBytes;
 
-/// Revision of the command interface with these layouts, which every driver requires (Linux `cmd.c` `CMD_IF_REV`).
+/// Command interface revision that has these layouts; every driver requires it (Linux `cmd.c` `CMD_IF_REV`).
 pub const COMMAND_INTERFACE_REVISION: u32 = 5;
 
 /// Initialization segment, the beginning of BAR 0 (PRM "Initialization Segment").
@@ -20,25 +20,25 @@ pub struct InitSegment {
     /// Command interface revision in 31:16, firmware sub-minor in 15:0.
     pub cmdif_rev_fw_sub: Ro<Be32>,
     rsvd_08: [u32; 2],
-    /// Command queue address 63:32; written first.
+    /// Bits 63:32 of the command queue's address; the driver writes this register before `cmdq_addr_l_sz`.
     pub cmdq_addr_h: Rw<Be32>,
-    /// Address 31:12, interface mode 10:8, log size 7:4 and log stride 3:0. Writing it activates the
-    /// queue; sizes are read before that.
+    /// Command queue: address 31:12, interface mode 10:8, log size 7:4 and log stride 3:0. The driver first reads the
+    /// sizes from this register. Writing it activates the queue.
     pub cmdq_addr_l_sz: Rw<Be32>,
-    /// Bit n hands command entry n to the device.
+    /// Doorbell: writing bit n gives command queue entry n to the device.
     pub cmd_dbell: Wo<Be32>,
     rsvd_1c: [u32; 120],
-    /// Bit 31 set while the firmware boots.
+    /// Bit 31 is set while the firmware boots.
     pub initializing: Ro<Be32>,
-    /// Health buffer: for the firmware's vendor.
+    /// Health buffer: six dwords of vendor-specific details of the assertion.
     pub assert_var: [Ro<Be32>; 6],
     rsvd_218: [u32; 2],
-    /// Health buffer: address of the firmware's assertion.
+    /// Health buffer: address of the firmware code whose assertion failed.
     pub assert_exit_ptr: Ro<Be32>,
-    /// Health buffer: return address of the firmware's assertion.
+    /// Health buffer: return address at the failed assertion.
     pub assert_callra: Ro<Be32>,
     rsvd_228: u32,
-    /// Health buffer: time of the assertion.
+    /// Health buffer: time at which the assertion failed.
     pub health_time: Ro<Be32>,
     /// Health buffer: firmware version; all ones when the device is gone.
     pub fw_ver: Ro<Be32>,
@@ -51,23 +51,23 @@ pub struct InitSegment {
     /// Not used by drivers.
     pub no_dram_nic_offset: Ro<Be32>,
     rsvd_244: [u32; 877],
-    /// Time a command may take: unit in 31:29 (0 ms, 1 s, 2 min, 3 h), value in 19:0.
+    /// Longest time that a command may take: unit in 31:29 (0 ms, 1 s, 2 min, 3 h), value in 19:0.
     pub cmd_exec_to: Ro<Be32>,
-    /// Time that the command queue may take to become ready, in the same format.
+    /// Longest time until the command queue is ready, in the format of `cmd_exec_to`.
     pub cmd_q_init_to: Ro<Be32>,
-    /// Free-running timer, high half; read again to detect a carry.
+    /// Free-running timer, high half. Drivers read it again after the low half, to detect a carry.
     pub internal_timer_h: Ro<Be32>,
-    /// Low half.
+    /// Free-running timer, low half.
     pub internal_timer_l: Ro<Be32>,
     rsvd_1008: u32,
     /// Bit 0 clears the legacy interrupt.
     pub clear_int: Wo<Be32>,
-    /// Syndrome in 31:24; counter in 23:0, which stops if the firmware does.
+    /// Bits 31:24: syndrome. Bits 23:0: counter, which stops if the firmware stops.
     pub health_counter: Ro<Be32>,
     rsvd_1014: [u32; 11],
     /// Real-time clock, high half.
     pub real_time_h: Ro<Be32>,
-    /// Low half.
+    /// Real-time clock, low half.
     pub real_time_l: Ro<Be32>,
     rsvd_1048: [u32; 1006],
 }
@@ -94,11 +94,11 @@ const_assert_eq!(core::mem::offset_of!(InitSegment, clear_int), 0x100c);
 const_assert_eq!(core::mem::offset_of!(InitSegment, health_counter), 0x1010);
 const_assert_eq!(core::mem::offset_of!(InitSegment, real_time_h), 0x1040);
 
-/// The same block as plain words up to its timers, for copying its contents.
+/// The initialization segment up to its timers as plain words, for copying its contents.
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct InitSegmentWords {
-    /// Dword n at 4n.
+    /// Dword n is at offset 4n.
     pub words: [Ro<Be32>; 0x400],
 }
 
@@ -109,22 +109,22 @@ const_assert_eq!(
 
 /// A doorbell page: 4 KiB of BAR 0 (PRM "User Access Region").
 ///
-/// Of the send doorbells (0x800, 0x900, 0xa00, …) only the first is declared: alternating between them
-/// keeps write-combined stores apart, and BARs are mapped uncached.
+/// Of the send doorbells (0x800, 0x900, 0xa00, …) only the first is declared. The others exist so that write-combined
+/// stores can alternate between doorbells; we map BARs uncached.
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct UarPage {
     rsvd_000: [u32; 8],
-    /// Arms a completion queue: its doorbell record's arm word, then its number.
+    /// Arms a completion queue: the arm word of the doorbell record, then the queue's number.
     pub cq_doorbell: Wo<Be64>,
     rsvd_028: [u32; 6],
-    /// Event queue number in 31:24 and consumer counter in 23:0: updates the counter and arms.
+    /// Event queue number in 31:24 and consumer counter in 23:0. A write updates the counter and arms the queue.
     pub eq_arm: Wo<Be32>,
     rsvd_044: u32,
-    /// Event queue number and consumer counter as above: updates the counter without arming.
+    /// Event queue number and consumer counter, as in `eq_arm`. A write updates the counter without arming the queue.
     pub eq_update: Wo<Be32>,
     rsvd_04c: [u32; 493],
-    /// First eight bytes of the last WQE posted.
+    /// Doorbell for sends: first eight bytes of the last posted WQE.
     pub send_doorbell: Wo<Be64>,
     rsvd_808: [u32; 510],
 }

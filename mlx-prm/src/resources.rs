@@ -5,7 +5,7 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 command! {
-    /// The page is at BAR0 + uar·4096.
+    /// Allocates a doorbell page, which is at BAR0 + uar·4096.
     ALLOC_UAR: AllocUarIn(0x10) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
@@ -72,7 +72,7 @@ command! {
     QUERY_Q_COUNTER: QueryQCounterIn(0x20) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
-        /// Set: reset after read.
+        /// Set: the device resets the counters after reading.
         clear: 0x18[31],
         aggregate: 0x18[30],
         counter_set_id: 0x1c[7:0],
@@ -116,13 +116,13 @@ command! {
     }
 
     QUERY_SPECIAL_CONTEXTS: QuerySpecialContextsIn(0x10) {} -> QuerySpecialContextsOut(0x20) {
-        /// Valid if capability `dump_fill_mkey` is set.
+        /// Key for dump and fill; valid if capability `dump_fill_mkey` is set.
         dump_fill_mkey: 0x08 u32,
-        /// Reserved lkey: plain DMA addresses, usable only by queues with rlky=1.
+        /// Reserved lkey: its addresses are plain DMA addresses. Only queues with `rlky` set can use it.
         resd_lkey: 0x0c u32,
-        /// Valid if capability `null_mkey` is set; fills gaps without access in indirect keys.
+        /// Key without access, for gaps in indirect keys. Valid if capability `null_mkey` is set.
         null_mkey: 0x10 u32,
-        /// Valid if the capability of that name is set; otherwise the constant is 0x100.
+        /// Key that ends a scatter list. Valid if the capability of the same name is set; otherwise drivers use 0x100.
         terminate_scatter_list_mkey: 0x14 u32,
         repeated_mkey: 0x18 u32,
     }

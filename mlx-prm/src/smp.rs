@@ -11,11 +11,11 @@ layout! {
         mgmt_class: 0x01 u8,
         class_version: 0x02 u8,
         method: 0x03 u8,
-        /// On a directed route, bit 15 is the direction: set on the way back.
+        /// Status. On a directed route, bit 15 is the direction: set on the way back.
         status: 0x04 u16,
-        /// Directed route only.
+        /// Hop pointer; directed route only.
         hop_pointer: 0x06 u8,
-        /// Directed route only.
+        /// Hop count; directed route only.
         hop_count: 0x07 u8,
         transaction_id: 0x08 u64,
         attribute_id: 0x10 u16,
@@ -26,9 +26,9 @@ layout! {
         /// Directed route: LID at which the directed part ends; 0xffff if no LID-routed part follows it.
         dr_dlid: 0x22 u16,
         data: 0x40 [u8; 64],
-        /// Egress ports, entry n for hop n.
+        /// Directed route: egress ports on the way out; entry n is for hop n.
         initial_path: 0x80 [u8; 64],
-        /// Egress ports on the way back.
+        /// Directed route: egress ports on the way back.
         return_path: 0xc0 [u8; 64],
     }
 
@@ -59,7 +59,7 @@ layout! {
         default_multicast_primary_port: 0x09 u8,
         default_multicast_not_primary_port: 0x0a u8,
         life_time_value: 0x08[7:3],
-        /// Set by the switch when a port's state changes; writing it as one clears it.
+        /// Set by the switch when a port's state changes; a Set that writes one clears it.
         port_state_change: 0x08[2],
         optimized_sl_to_vl: 0x08[1:0],
         lids_per_port: 0x0c u16,
@@ -86,9 +86,9 @@ layout! {
         link_width_supported: 0x1e u8,
         link_width_active: 0x1f u8,
         link_speed_supported: 0x20[31:28],
-        /// 1 Down, 2 Init, 3 Armed, 4 Active; 0 changes nothing.
+        /// Port state: 1 Down, 2 Init, 3 Armed, 4 Active. In a Set, 0 changes nothing.
         port_state: 0x20[27:24],
-        /// 2 Polling, 3 Disabled, 5 LinkUp; 0 changes nothing.
+        /// Physical state: 2 Polling, 3 Disabled, 5 LinkUp. In a Set, 0 changes nothing.
         port_physical_state: 0x20[23:20],
         link_down_default_state: 0x20[19:16],
         m_key_protect_bits: 0x20[15:14],
@@ -146,7 +146,7 @@ layout! {
     pub struct ClassPortInfo(0x48) {
         base_version: 0x00 u8,
         class_version: 0x01 u8,
-        /// Bit 8: every port may be selected at once. Bit 9: extended counters. Bit 12: PortXmitWait.
+        /// Bit 8: a request may select all ports at once. Bit 9: extended counters. Bit 12: PortXmitWait.
         capability_mask: 0x02 u16,
         capability_mask_2: 0x04[31:5],
         resp_time_value: 0x04[4:0],
@@ -155,7 +155,7 @@ layout! {
     /// PortCounters (IBTA volume 1, section 16.1.3.5).
     pub struct PortCounters(0x2c) {
         port_select: 0x01 u8,
-        /// In a Set, one bit for each counter to write, in their order.
+        /// In a Set, one bit for each counter to write, in the order of the counters.
         counter_select: 0x02 u16,
         symbol_error_counter: 0x04 u16,
         link_error_recovery_counter: 0x06 u8,
@@ -170,9 +170,9 @@ layout! {
         local_link_integrity_errors: 0x10[7:4],
         excessive_buffer_overrun_errors: 0x10[3:0],
         vl15_dropped: 0x16 u16,
-        /// In units of four bytes.
+        /// Data sent, in units of four bytes.
         port_xmit_data: 0x18 u32,
-        /// In units of four bytes.
+        /// Data received, in units of four bytes.
         port_rcv_data: 0x1c u32,
         port_xmit_pkts: 0x20 u32,
         port_rcv_pkts: 0x24 u32,
@@ -184,9 +184,9 @@ layout! {
         port_select: 0x01 u8,
         counter_select: 0x02 u16,
         counter_select_2: 0x04 u32,
-        /// In units of four bytes.
+        /// Data sent, in units of four bytes.
         port_xmit_data: 0x08 u64,
-        /// In units of four bytes.
+        /// Data received, in units of four bytes.
         port_rcv_data: 0x10 u64,
         port_xmit_pkts: 0x18 u64,
         port_rcv_pkts: 0x20 u64,
@@ -216,13 +216,13 @@ layout::codes! {
         SL_TO_VL_MAPPING_TABLE = 0x0017,
         /// Weights of virtual lanes.
         VL_ARBITRATION_TABLE = 0x0018,
-        /// Port of each unicast LID.
+        /// Egress port of each unicast LID.
         LINEAR_FORWARDING_TABLE = 0x0019,
-        /// Ports of each multicast LID.
+        /// Egress ports of each multicast LID.
         MULTICAST_FORWARDING_TABLE = 0x001b,
         /// State of a subnet manager.
         SM_INFO = 0x0020,
-        /// The vendor's: link speed FDR10 (opensm's `ib_mlnx_ext_port_info`; Linux `MLX5_ATTR_EXTENDED_PORT_INFO`).
+        /// Vendor-specific: link speed FDR10 (opensm's `ib_mlnx_ext_port_info`; Linux `MLX5_ATTR_EXTENDED_PORT_INFO`).
         EXTENDED_PORT_INFO = 0xff90,
     }
 
@@ -238,13 +238,13 @@ layout::codes! {
 
     /// Methods of management datagrams (IBTA volume 1, table "Common Management Methods").
     pub struct MadMethod(u8) {
-        /// Read an attribute.
+        /// Reads an attribute.
         GET = 0x01,
-        /// Write an attribute; the answer has its new value.
+        /// Writes an attribute; the response has the attribute's new value.
         SET = 0x02,
-        /// Confirms a trap, which is then not repeated.
+        /// Confirms a trap; the sender then stops repeating the trap.
         TRAP_REPRESS = 0x07,
-        /// Answer to a Get or a Set.
+        /// Response to a Get or a Set.
         GET_RESP = 0x81,
     }
 

@@ -1,37 +1,37 @@
-//! Syndromes of refused commands that were met on real cards and published.
+//! Published syndromes of commands that the firmware of real cards refused.
 //!
-//! Beside the status of a command (PRM "Command Status") the firmware returns 32 bits of its own, which no manual
-//! lists. Each entry here was published, with the condition found for it. The meanings are those that the publishers
-//! found; the vendor has not confirmed them. The table is sorted by syndrome, then by opcode.
+//! Beside the status of a command (PRM "Command Status") the firmware returns a 32-bit syndrome, which no manual
+//! lists. Each entry here is a published syndrome, with the condition that the publisher found to cause it. The vendor
+//! has not confirmed these meanings. The table is sorted by syndrome, then by opcode.
 //!
-//! A syndrome of zero tells nothing, so it is not listed.
+//! The table has no entry for syndrome zero, because zero says nothing about the reason.
 
 use super::{CmdStatus, Opcode};
 
-/// A syndrome, and the card it was met on.
+/// A syndrome, and the card that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownSyndrome {
-    /// The syndrome, as the command's output has it.
+    /// The syndrome in the command's output.
     pub syndrome: u32,
     /// The command that was refused.
     pub opcode: Opcode,
-    /// The status beside the syndrome.
+    /// The status that the firmware returned with the syndrome.
     pub status: CmdStatus,
-    /// The condition that was found for it.
+    /// The condition that caused the refusal, as the publisher found.
     pub means: &'static str,
-    /// The card and the function, as far as published.
+    /// The card and the function, if published.
     pub card: &'static str,
-    /// The publication.
+    /// The publication that reports the syndrome.
     pub source: &'static str,
 }
 
-/// Returns the entry of a syndrome of this command.
+/// Returns the entry for this command and syndrome, if there is one.
 #[must_use]
 pub fn known_syndrome(opcode: Opcode, syndrome: u32) -> Option<&'static KnownSyndrome> {
     known_syndromes(syndrome).find(|known| known.opcode == opcode)
 }
 
-/// Returns all entries of a syndrome, for any command.
+/// Returns the entries for a syndrome, of all commands.
 pub fn known_syndromes(syndrome: u32) -> impl Iterator<Item = &'static KnownSyndrome> {
     KNOWN_SYNDROMES
         .iter()
@@ -40,7 +40,7 @@ pub fn known_syndromes(syndrome: u32) -> impl Iterator<Item = &'static KnownSynd
 
 macro_rules! table {
     ($($syndrome:literal $opcode:ident $status:ident $means:literal, $card:literal, $source:literal;)*) => {
-        /// The table.
+        /// The known syndromes, sorted by syndrome, then by opcode.
         pub const KNOWN_SYNDROMES: &[KnownSyndrome] = &[$(KnownSyndrome {
             syndrome: $syndrome,
             opcode: Opcode::$opcode,

@@ -1,4 +1,4 @@
-//! Tests of this device's tables that show more of the notation than an invented struct.
+//! Tests of the notation on tables of this device, in cases that an invented struct does not have.
 
 use zerocopy::IntoBytes;
 
@@ -104,7 +104,7 @@ fn syndromes_are_sorted_and_unique_beside_a_command_and_each_names_its_source() 
         for text in [known.means, known.card, known.source] {
             assert!(!text.is_empty() && text.trim() == text, "{at}: {text:?}");
         }
-        // A mailing list, a repository's issue, or a commit, so that it can be looked up.
+        // The source is a mailing list, a repository's issue, or a commit, so that a reader can find it.
         let places = ["mailing list", "github.com/", "Linux commit"];
         assert!(
             places.iter().any(|place| known.source.contains(place)),

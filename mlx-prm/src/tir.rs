@@ -1,8 +1,8 @@
 //! Objects between flow tables and Ethernet queues: TIRs, TISes and RQ tables (PRM "Transport Interface Receive",
 //! "Transport Interface Send", "RQ Table").
 //!
-//! A TIR is a destination of steering. A direct TIR names its RQ. An indirect one hashes the packet's headers and
-//! takes the RQ from an RQ table: that is receive side scaling.
+//! A TIR is a destination of flow steering. A direct TIR names its RQ. An indirect TIR hashes the packet's headers and
+//! selects the RQ from an RQ table: this is receive side scaling (RSS).
 
 use layout::layout;
 
@@ -14,7 +14,8 @@ layout! {
     pub struct RxHashFieldSelect(0x04) {
         /// 0 IPv4, 1 IPv6.
         l3_prot_type: 0x00[31],
-        /// 0 TCP, 1 UDP.
+        /// Bit per hashed field: 0 source address, 1 destination address, 2 source port, 3 destination port, 4 IPsec
+        /// SPI.
         l4_prot_type: 0x00[30],
         /// Bit 0 source address, 1 destination address, 2 source port, 3 destination port, 4 IPsec SPI.
         selected_fields: 0x00[29:0],
@@ -22,23 +23,23 @@ layout! {
 
     /// Transport interface receive context (PRM "TIR Context").
     pub struct Tirc(0xf0) {
-        /// 0 direct (`inline_rqn`), 1 indirect (`indirect_table`).
+        /// Kind: 0 direct (`inline_rqn`), 1 indirect (`indirect_table`).
         disp_type: 0x04[31:28],
         tls_en: 0x04[27],
-        /// Microseconds.
+        /// Timeout of large receive, in microseconds.
         lro_timeout_period_usecs: 0x10[27:12],
-        /// Large receive: bit 0 IPv4, 1 IPv6; bit 2 header split.
+        /// Packets that large receive merges: bit 0 IPv4, 1 IPv6; bit 2 header split.
         packet_merge_mask: 0x10[11:8],
-        /// 256-byte units.
+        /// Largest IP payload of large receive, in 256-byte units.
         lro_max_ip_payload_size: 0x10[7:0],
         inline_rqn: 0x1c[23:0],
         rx_hash_symmetric: 0x20[31],
         tunneled_offload_en: 0x20[29],
-        /// RQ table.
+        /// Number of the RQ table.
         indirect_table: 0x20[23:0],
-        /// 0 none, 1 inverted XOR of 8 bits, 2 Toeplitz.
+        /// Hash function: 0 none, 1 inverted XOR of 8 bits, 2 Toeplitz.
         rx_hash_fn: 0x24[31:28],
-        /// Loopback of the own transport domain's packets: bit 0 blocks unicast, 1 multicast.
+        /// Bits that block loopback of packets of the same transport domain: bit 0 unicast, 1 multicast.
         self_lb_block: 0x24[25:24],
         transport_domain: 0x24[23:0],
         rx_hash_toeplitz_key: 0x28 [u8; 40],
@@ -54,19 +55,19 @@ layout! {
         /// Ethernet priority in bits 3:1.
         prio: 0x00[19:16],
         transport_domain: 0x24[23:0],
-        /// InfiniBand ports.
+        /// Number of the underlay QP (IPoIB); InfiniBand ports only.
         underlay_qpn: 0x28[23:0],
-        /// TLS.
+        /// Protection domain, for TLS.
         pd: 0x2c[23:0],
     }
 
     /// RQ table context (PRM "RQ Table Context"); [`RqNum`]s follow it.
     pub struct Rqtc(0xf0) {
-        /// 0 RQs.
+        /// Kind of the listed queues: 0 RQs.
         list_q_type: 0x14[26:24],
         /// Capacity in entries, a power of two.
         rqt_max_size: 0x14[15:0],
-        /// True if entries name their function, too.
+        /// True if each entry also has the ID of its function.
         rq_vhca_id_format: 0x18[31],
         /// Number of entries in use.
         rqt_actual_size: 0x18[15:0],
@@ -79,11 +80,11 @@ layout! {
 
     /// Fields that MODIFY_TIR takes from its context.
     pub struct ModifyTirBitmask(0x08) {
-        /// `self_lb_block`.
+        /// Set: MODIFY_TIR takes `self_lb_block`.
         self_lb_en: 0x04[4],
-        /// Hash function, key and fields.
+        /// Set: MODIFY_TIR takes hash function, hash key and hashed fields.
         hash: 0x04[2],
-        /// Large receive.
+        /// Set: MODIFY_TIR takes the fields of large receive.
         packet_merge: 0x04[0],
     }
 
@@ -155,7 +156,7 @@ command! {
         tis_context: 0x10 Tisc,
     }
 
-    /// The entries follow: `rqt_actual_size` [`RqNum`]s.
+    /// Creates an RQ table. `rqt_actual_size` entries ([`RqNum`]) follow the context.
     CREATE_RQT: CreateRqtIn(0x110) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
@@ -164,12 +165,12 @@ command! {
         rqtn: 0x08[23:0],
     }
 
-    /// The entries follow.
+    /// Changes an RQ table. The entries follow the context.
     MODIFY_RQT: ModifyRqtIn(0x110) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         rqtn: 0x08[23:0],
-        /// Takes the entries.
+        /// Set: the command takes the entries.
         bitmask_rqn_list: 0x14[0],
         ctx: 0x20 Rqtc,
     } -> ModifyRqtOut(0x10) {}
@@ -180,7 +181,7 @@ command! {
         rqtn: 0x08[23:0],
     } -> DestroyRqtOut(0x10) {}
 
-    /// The entries follow the output.
+    /// Queries an RQ table. The entries follow the output.
     QUERY_RQT: QueryRqtIn(0x10) {
         rqtn: 0x08[23:0],
     } -> QueryRqtOut(0x110) {

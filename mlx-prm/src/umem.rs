@@ -1,5 +1,5 @@
-//! User memory objects and user contexts. A user memory is registered once; queue contexts then name it by its ID. A
-//! user context is the identity ("uid") that issues a command.
+//! User memory objects (umem) and user contexts. Software registers a umem once; queue contexts then name it by its
+//! ID. A user context gives the identity ("uid") under which commands are issued.
 //!
 //! Names and offsets are those of rdma-core `providers/mlx5/mlx5_ifc.h` and Linux 6.12
 //! `include/linux/mlx5/mlx5_ifc.h`.
@@ -12,9 +12,9 @@ use super::{CmdStatus, Opcode};
 layout! {
     /// User memory context, without the list of pages that follows it.
     pub struct Umem(0x20) {
-        /// The addresses are the host's virtual ones (PCIe ATS).
+        /// Set: the addresses are virtual addresses of the host (PCIe ATS).
         ats: 0x10[31],
-        /// log2(page) − 12 of the list.
+        /// log2 of the page size in bytes, minus 12, of the list's pages.
         log_page_size: 0x10[4:0],
         /// Offset in the first page, in bytes.
         page_offset: 0x14 u32,
@@ -25,7 +25,7 @@ layout! {
     /// User context.
     pub struct Uctx(0x30) {
         /// Rights of the context beyond plain objects: bit 0 raw Ethernet transmission, bit 1 internal device
-        /// resources, and further ones that capability `uctx_cap` names.
+        /// resources. Capability `uctx_cap` lists further rights.
         cap: 0x00 u32,
     }
 }
@@ -36,7 +36,8 @@ pub const MTT_READ: u64 = 1;
 pub const MTT_WRITE: u64 = 2;
 
 command! {
-    /// The list of pages follows, one address each, with [`MTT_READ`] and [`MTT_WRITE`] in its low bits.
+    /// Registers a umem. The list of pages follows: one address each, with [`MTT_READ`] and [`MTT_WRITE`] in the low
+    /// bits.
     CREATE_UMEM: CreateUmemIn(0x30) {
         /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
@@ -54,7 +55,7 @@ command! {
     CREATE_UCTX: CreateUctxIn(0x40) {
         uctx: 0x10 Uctx,
     } -> CreateUctxOut(0x10) {
-        /// The uid for later commands.
+        /// The uid for commands of the new user context.
         uid: 0x08[15:0],
     }
 

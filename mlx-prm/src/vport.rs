@@ -1,5 +1,5 @@
-//! The virtual port: its context, its RoCE address table, its entries in the port's forwarding table, and multicast
-//! and MAD commands (PRM "Vport Commands", "RoCE Address Table").
+//! The virtual port: its context, its RoCE address table, its entries in the port's L2 table, and multicast and MAD
+//! commands (PRM "Vport Commands", "RoCE Address Table").
 
 use layout::layout;
 
@@ -9,17 +9,17 @@ use super::{CmdStatus, Opcode};
 layout! {
     /// Entry of the RoCE address (GID) table (PRM "RoCE Address Layout").
     pub struct RoceAddr(0x20) {
-        /// GID; IPv4 as ::ffff:a.b.c.d; RoCE v1 link-local fe80::….
+        /// GID: an IPv4 address as ::ffff:a.b.c.d; the link-local fe80::… for RoCE v1.
         source_l3_address: 0x00 [u8; 16],
-        /// Set: VLAN tag used.
+        /// Set: frames carry the VLAN tag `vlan_id`.
         vlan_valid: 0x10[28],
         vlan_id: 0x10[27:16],
-        /// Source MAC.
+        /// Source MAC: bytes 0..1; the next field has bytes 2..5.
         source_mac_47_32: 0x10[15:0],
         source_mac_31_0: 0x14 u32,
-        /// 0 IPv4, 1 IPv6 (only for v2).
+        /// L3 type for RoCE v2: 0 IPv4, 1 IPv6.
         roce_l3_type: 0x18[11:8],
-        /// 0 RoCE v1, 2 RoCE v2.
+        /// Version: 0 RoCE v1, 2 RoCE v2.
         roce_version: 0x18[7:0],
     }
 
@@ -41,12 +41,12 @@ layout! {
 
     /// NIC vport context (PRM "NIC Vport Context"); the address list follows it.
     pub struct NicVportContext(0x100) {
-        /// 0 none, 1 L2, 2 IP, 3 TCP/UDP (Ethernet SQ only).
+        /// Headers that a WQE must carry inline (Ethernet SQs only): 0 none, 1 L2, 2 IP, 3 TCP/UDP.
         min_wqe_inline_mode: 0x00[26:24],
         disable_mc_local_lb: 0x00[2],
-        /// Set: unicast loopback off.
+        /// Set: the vport does not loop unicast frames back.
         disable_uc_local_lb: 0x00[1],
-        /// 1 enables RoCE on the vport.
+        /// Set: RoCE is enabled on the vport.
         roce_en: 0x00[0],
         arm_change_event: 0x04[31],
         event_on_mtu: 0x04[4],
@@ -58,7 +58,7 @@ layout! {
         affiliation_criteria: 0x08[19:16],
         affiliated_vhca_id: 0x08[15:0],
         sd_group: 0x20[30:28],
-        /// L2 MTU.
+        /// MTU of layer 2 in bytes.
         mtu: 0x24[15:0],
         system_image_guid: 0x28 u64,
         port_guid: 0x30 u64,
@@ -66,10 +66,10 @@ layout! {
         qkey_violation_counter: 0x68[31:16],
         promisc_uc: 0xf0[31],
         promisc_mc: 0xf0[30],
-        /// All frames; set together with the other two.
+        /// Set: the vport receives all frames. Drivers set it together with the other two promiscuous flags.
         promisc_all: 0xf0[29],
         allowed_list_type: 0xf0[26:24],
-        /// Number of 8-byte entries from 0x100.
+        /// Number of 8-byte entries in the address list, which begins at 0x100.
         allowed_list_size: 0xf0[11:0],
         permanent_address: 0xf4 MacAddress,
     }
@@ -84,9 +84,10 @@ layout! {
         num_port_plane: 0x20[23:16],
         port_physical_state: 0x20[15:12],
         vport_state_policy: 0x20[11:8],
-        /// InfiniBand PortInfo encoding (1 down, 2 init, 3 armed, 4 active).
+        /// Port state, encoded as in InfiniBand's PortInfo (1 down, 2 init, 3 armed, 4 active).
         port_state: 0x20[7:4],
-        /// Encoded as `port_state`; drivers take the port's state from this field (`mlx5_query_hca_port` of Linux).
+        /// State of the vport, encoded as `port_state`. Drivers report this field as the port's state (Linux
+        /// `mlx5_query_hca_port`).
         vport_state: 0x20[3:0],
         system_image_guid: 0x28 u64,
         port_guid: 0x30 u64,
@@ -105,7 +106,7 @@ layout! {
         pkey_violation_counter: 0x68[15:0],
     }
 
-    /// A MAC address in a dword and a half (PRM "mac_address_layout").
+    /// A MAC address in two dwords (PRM "mac_address_layout").
     pub struct MacAddress(0x08) {
         /// Bytes 0 and 1.
         mac_addr_47_32: 0x00[15:0],
@@ -123,7 +124,7 @@ layout! {
         counter_error_queues: 0x00 u32,
         total_error_queues: 0x04 u32,
         send_queue_priority_update_flow: 0x08 u32,
-        /// Packets that no flow table accepted.
+        /// Number of received packets that matched no flow table entry and were discarded.
         nic_receive_steering_discard: 0x10 u64,
         receive_discard_vport_down: 0x18 u64,
         transmit_discard_vport_down: 0x20 u64,
@@ -138,17 +139,18 @@ layout! {
         handled_pkt_steering_fail: 0x68 u64,
     }
 
-    /// Packets and bytes (PRM "traffic_counter").
+    /// Counts of packets and bytes (PRM "traffic_counter").
     pub struct TrafficCounter(0x10) {
-        /// Packets.
+        /// Number of packets.
         packets: 0x00 u64,
-        /// Bytes.
+        /// Number of bytes.
         octets: 0x08 u64,
     }
 }
 
 command! {
-    /// op_mod 0 NIC vport, 1 e-switch vport, 2 uplink; admin 0 down 1 up 2 follow; state 0 down 1 up.
+    /// Queries a vport's state. op_mod: 0 NIC vport, 1 e-switch vport, 2 uplink. admin_state: 0 down, 1 up, 2 follow.
+    /// state: 0 down, 1 up.
     QUERY_VPORT_STATE: QueryVportStateIn(0x10) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
@@ -157,14 +159,14 @@ command! {
         state: 0x0c[3:0],
     }
 
-    /// op_mod as in QUERY_VPORT_STATE.
+    /// Changes a vport's administrative state. op_mod is as in QUERY_VPORT_STATE.
     MODIFY_VPORT_STATE: ModifyVportStateIn(0x10) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
         admin_state: 0x0c[7:4],
     } -> ModifyVportStateOut(0x10) {}
 
-    /// allowed_list_type 0 unicast, 1 multicast, 2 VLAN.
+    /// Queries the NIC vport context. allowed_list_type selects the address list: 0 unicast, 1 multicast, 2 VLAN.
     QUERY_NIC_VPORT_CONTEXT: QueryNicVportContextIn(0x10) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
@@ -173,7 +175,7 @@ command! {
         nic_vport_context: 0x10 NicVportContext,
     }
 
-    /// The context starts at 0x100, not at 0x10.
+    /// Changes the NIC vport context. The context starts at 0x100, not at 0x10.
     MODIFY_NIC_VPORT_CONTEXT: ModifyNicVportContextIn(0x200) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
@@ -181,7 +183,7 @@ command! {
         nic_vport_context: 0x100 NicVportContext,
     } -> ModifyNicVportContextOut(0x10) {}
 
-    /// vhca_port_num only if capability `num_vhca_ports` > 0.
+    /// Writes an entry of the RoCE address table. vhca_port_num is valid only if capability `num_vhca_ports` > 0.
     SET_ROCE_ADDRESS: SetRoceAddressIn(0x30) {
         roce_address_index: 0x08[31:16],
         vhca_port_num: 0x08[3:0],
@@ -195,7 +197,7 @@ command! {
         roce_address: 0x10 RoceAddr,
     }
 
-    /// port_num 1.
+    /// Queries the HCA vport context; port_num is 1.
     QUERY_HCA_VPORT_CONTEXT: QueryHcaVportContextIn(0x10) {
         other_vport: 0x08[31],
         port_num: 0x08[19:16],
@@ -211,7 +213,7 @@ command! {
         hca_vport_context: 0x10 HcaVportContext,
     } -> ModifyHcaVportContextOut(0x10) {}
 
-    /// gid_index 0xffff = whole table; 16 bytes each.
+    /// Queries GIDs, 16 bytes each. gid_index 0xffff queries the whole table.
     QUERY_HCA_VPORT_GID: QueryHcaVportGidIn(0x10) {
         other_vport: 0x08[31],
         port_num: 0x08[19:16],
@@ -221,7 +223,7 @@ command! {
         gids_num: 0x0c[31:16],
     }
 
-    /// pkey_index 0xffff = whole table; one dword each, value in \[15:0\].
+    /// Queries P_Keys, one dword each with the value in \[15:0\]. pkey_index 0xffff queries the whole table.
     QUERY_HCA_VPORT_PKEY: QueryHcaVportPkeyIn(0x10) {
         other_vport: 0x08[31],
         port_num: 0x08[19:16],
@@ -229,8 +231,8 @@ command! {
         pkey_index: 0x0c[15:0],
     } -> QueryHcaVportPkeyOut(0x10) {}
 
-    /// table_index < 2^log_max_l2_table; mac_address: \[15:0\] of first dword = MAC bytes 0..1, second
-    /// dword = bytes 2..5.
+    /// Writes an entry of the L2 table; table_index < 2^log_max_l2_table. In mac_address, \[15:0\] of the first dword
+    /// has MAC bytes 0..1, and the second dword has bytes 2..5.
     SET_L2_TABLE_ENTRY: SetL2TableEntryIn(0x40) {
         table_index: 0x14[23:0],
         silent_mode_valid: 0x1c[15],
@@ -254,13 +256,13 @@ command! {
 
     /// Counters of a vport.
     QUERY_VPORT_COUNTER: QueryVportCounterIn(0x20) {
-        /// True if the vport is not our own.
+        /// True if `vport_number` names another vport, false for the vport of the function that issues the command.
         other_vport: 0x08[31],
-        /// Port.
+        /// Number of the port.
         port_num: 0x08[19:16],
         /// Number of the vport.
         vport_number: 0x08[15:0],
-        /// Resets the counters after reading.
+        /// Set: the device resets the counters after reading.
         clear: 0x18[31],
     } -> QueryVportCounterOut(0x210) {
         received_errors: 0x10 TrafficCounter,
@@ -278,7 +280,7 @@ command! {
         local_loopback: 0xd0 TrafficCounter,
     }
 
-    /// Diagnostic counters of a vport; needs capability `vnic_env_queue_counters` or a related one.
+    /// Queries a vport's diagnostic counters; requires capability `vnic_env_queue_counters` or a related one.
     QUERY_VNIC_ENV: QueryVnicEnvIn(0x10) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
@@ -300,7 +302,8 @@ command! {
         multicast_gid: 0x10 [u8; 16],
     } -> DetachFromMcgOut(0x10) {}
 
-    /// op_mod bit 0 = ignore M_Key, bit 1 = ignore B_Key; remote_lid = source LID of the request.
+    /// Passes a MAD to the firmware. op_mod bit 0 = ignore M_Key, bit 1 = ignore B_Key; remote_lid = source LID of the
+    /// request.
     MAD_IFC: MadIfcIn(0x110) {
         remote_lid: 0x08[31:16],
         plane_index: 0x08[15:8],

@@ -1,9 +1,9 @@
 //! Work queue entries and their segments (PRM "Work Queue Entry Formats").
 //!
-//! A send WQE is a control segment, then transport segments (remote address and atomic, or address
-//! vector), then data: pointers, or one inline segment. A receive WQE is data pointers, ended by its
-//! stride or by a terminator (lkey 0x100, byte count 0). A shared receive queue's entry puts a next
-//! segment before them. Every segment is a multiple of 16 bytes; `ds` counts in that unit.
+//! A send WQE is a control segment, then transport segments (remote address and atomic, or address vector), then
+//! data: pointers, or one inline segment. A receive WQE is a list of data pointers. The list ends at the stride's end,
+//! or at a terminator (lkey 0x100, byte count 0). An entry of a shared receive queue begins with a next segment. The
+//! size of every segment is a multiple of 16 bytes, and `ds` counts in that unit.
 
 use layout::codes;
 use layout::layout;
@@ -11,25 +11,25 @@ use layout::layout;
 layout! {
     /// Control segment (PRM "Ctrl Segment").
     pub struct CtrlSeg(0x10) {
-        /// Variant of the opcode; 0 in all but a few.
+        /// Variant of the opcode; 0 for most opcodes.
         opmod: 0x00[31:24],
-        /// Index of the WQE's first 64-byte block, counted since the queue's creation.
+        /// Index of the WQE's first 64-byte block (WQEBB), counted since the queue's creation.
         wqe_index: 0x00[23:8],
-        /// See [`WqeOpcode`].
+        /// Operation; see [`WqeOpcode`].
         opcode: 0x00[7:0],
-        /// Number of the queue pair, or send queue.
+        /// Number of the queue pair or send queue.
         qp_or_sq: 0x04[31:8],
         /// Size of the WQE in 16-byte units, this segment included.
         ds: 0x04[5:0],
-        /// 0 unless the queue signs its WQEs.
+        /// Signature; 0 unless the queue's WQEs carry signatures.
         signature: 0x08[31:24],
-        /// DC initiator stream; else 0.
+        /// Stream of a DC initiator; otherwise 0.
         dci_stream_channel_id: 0x08[23:8],
-        /// Fence: 0 none, 1 wait for the UMR before, 2 fence, 3 strong ordering, 4 both of 1 and 2.
+        /// Fence: 0 none, 1 wait for the preceding UMR, 2 fence, 3 strong ordering, 4 both 1 and 2.
         fm: 0x08[7:5],
-        /// Completion: 0 on error only, 1 on the first error only, 2 always, 3 always with an event.
+        /// When the device writes a CQE: 0 on error, 1 on the first error, 2 always, 3 always, with an event.
         ce: 0x08[3:2],
-        /// Solicited event at the responder.
+        /// Set: solicited event at the responder.
         se: 0x08[1],
         /// Immediate data as the peer receives it, the rkey to invalidate, or the mkey of a UMR.
         imm: 0x0c u32,
@@ -37,9 +37,9 @@ layout! {
 
     /// Remote address segment (PRM "Remote Address Segment").
     pub struct RaddrSeg(0x10) {
-        /// Address at the responder.
+        /// Virtual address at the responder.
         raddr: 0x00 u64,
-        /// Key at the responder.
+        /// Remote key of the responder's memory.
         rkey: 0x08 u32,
     }
 
@@ -65,27 +65,27 @@ layout! {
 
     /// XRC segment.
     pub struct XrcSeg(0x10) {
-        /// Target shared receive queue.
+        /// Number of the target shared receive queue.
         xrc_srqn: 0x00[23:0],
     }
 
     /// Data pointer segment (PRM "Pointer Data Segment").
     pub struct DataSeg(0x10) {
-        /// Set in an inline segment, which this is not.
+        /// 0; the bit is set only in an inline segment.
         inline: 0x00[31],
-        /// Bytes; 0 means 2 GiB, except in a terminator.
+        /// Length in bytes; 0 means 2 GiB, except in a terminator.
         byte_count: 0x00[30:0],
         /// Local key.
         lkey: 0x04 u32,
-        /// Address under that key.
+        /// Address in the memory of `lkey`.
         addr: 0x08 u64,
     }
 
     /// Header of an inline data segment; the data follows directly (PRM "Inline Data Segment").
     pub struct InlineSeg(0x04) {
-        /// Set.
+        /// Always set; marks the segment as inline.
         inline: 0x00[31],
-        /// Bytes of data.
+        /// Number of bytes of data.
         byte_count: 0x00[9:0],
     }
 
@@ -93,9 +93,9 @@ layout! {
     pub struct Av(0x30) {
         /// Q_Key.
         q_key: 0x00 u32,
-        /// True if the address vector is complete; always set.
+        /// True if the address vector is complete; drivers always set it.
         ext: 0x08[31],
-        /// Destination queue pair.
+        /// Number of the destination queue pair.
         dqp: 0x08[23:0],
         /// Static rate code.
         stat_rate: 0x0c[31:28],
@@ -125,47 +125,47 @@ layout! {
 
     /// Head of a shared receive queue's WQE: links to the next entry.
     pub struct SrqNextSeg(0x10) {
-        /// Index of the next entry.
+        /// Index of the next entry in the shared receive queue.
         next_wqe_index: 0x02 u16,
-        /// 0 unless the queue signs its WQEs.
+        /// Signature; 0 unless the queue's WQEs carry signatures.
         signature: 0x04 u8,
     }
 
     /// UMR control segment (PRM "UMR Control Segment").
     pub struct UmrCtrlSeg(0x30) {
-        /// Translation entries follow inline.
+        /// Set: the translation entries follow inline.
         inline: 0x00[31],
-        /// 1: fail unless the key is free; 2: fail if the key is free.
+        /// Check of the key's state: 1 fail unless the key is free, 2 fail if the key is free.
         check_free: 0x00[30:29],
-        /// `bsf_octword_offset` is a translation offset.
+        /// Set: the field after `klm_octwords` is a translation offset.
         translation_offset_en: 0x00[28],
-        /// Fail unless the key's QP number is this queue's.
+        /// Set: fail unless the key's QP number is that of this queue.
         check_qpn: 0x00[27],
-        /// Translation entries written, in 16-byte units.
+        /// Size of the translation entries that the WQE writes, in 16-byte units.
         klm_octwords: 0x04[31:16],
         /// Translation offset in 16-byte units, or size of the BSF.
         translation_offset: 0x04[15:0],
-        /// Fields of the memory key context that change.
+        /// Bit per field of the memory key context that changes.
         mkey_mask: 0x08 u64,
-        /// Upper part of the translation offset.
+        /// Bits 47:16 of the translation offset.
         translation_offset_47_16: 0x10 u32,
     }
 
     /// Entry of an indirect key's translation table.
     pub struct Klm(0x10) {
-        /// Bytes; 0 where entries are of one size.
+        /// Length in bytes; 0 if all entries have the same size.
         byte_count: 0x00 u32,
-        /// Key.
+        /// Memory key of the entry.
         mkey: 0x04 u32,
-        /// Address under that key.
+        /// Address in the memory of `mkey`.
         address: 0x08 u64,
     }
 
-    /// Ethernet segment (PRM "Ethernet Segment"); inline header bytes continue after it.
+    /// Ethernet segment (PRM "Ethernet Segment"). The rest of the inline headers follows the segment.
     pub struct EthSeg(0x10) {
         /// Software parser offsets.
         swp_offsets: 0x00 u32,
-        /// Checksums to compute: bit 4 inner L3, 5 inner L4, 6 L3, 7 L4.
+        /// Bit per checksum that the device computes: 4 inner L3, 5 inner L4, 6 L3, 7 L4.
         cs_flags: 0x04 u8,
         /// Software parser flags.
         swp_flags: 0x05 u8,
@@ -173,28 +173,28 @@ layout! {
         mss: 0x06 u16,
         /// Metadata for flow tables.
         metadata: 0x08 u32,
-        /// Bytes of inline headers.
+        /// Number of bytes of inline headers.
         inline_hdr_sz: 0x0c u16,
-        /// The first two bytes of inline headers.
+        /// First two bytes of the inline headers.
         inline_hdr_start: 0x0e [u8; 2],
     }
 }
 
 impl EthSeg {
-    /// Number of inline header bytes in the segment; the others follow it.
+    /// Number of inline header bytes in the segment; the other header bytes follow the segment.
     pub const INLINE_BYTES: usize = 2;
 }
 
 /// Memory key context segment of a UMR WQE: the context itself.
 pub type MkeySeg = super::Mkc;
 
-/// The local key that ends a receive scatter list early, unless the device names another.
+/// The local key that ends a receive scatter list early, unless the device reports another terminator key.
 pub const TERMINATE_SCATTER_LIST_LKEY: u32 = 0x100;
 
 codes! {
     /// Operation of a send WQE.
     pub struct WqeOpcode(u8) {
-        /// Nothing.
+        /// No operation.
         NOP = 0x00,
         /// Send, and invalidate an rkey at the peer.
         SEND_INVAL = 0x01,
@@ -242,9 +242,9 @@ codes! {
         RGET_PSV = 0x26,
         /// RCHECK signature value.
         RCHECK_PSV = 0x27,
-        /// Tag matching.
+        /// Changes the list of tag matching.
         TAG_MATCHING = 0x28,
-        /// Several packets in one (Ethernet).
+        /// Sends several packets in one WQE (Ethernet).
         ENHANCED_MPSW = 0x29,
         /// Flow table access.
         FLOW_TBL_ACCESS = 0x2c,

@@ -1,13 +1,14 @@
-//! Compares the layout of CREATE_QP with bytes that Linux's mlx5_core sent to a real ConnectX-4, and the answer.
+//! Compares the layouts of CREATE_QP with a command that Linux's mlx5_core sent to a real ConnectX-4, and with the
+//! card's output.
 //!
-//! The start-up trace that `trace.rs` reads ends before the first queue pair. See `testdata/README.md`.
+//! `trace.rs` cannot do this, because the start-up trace ends before the first queue pair. See `testdata/README.md`.
 
 use mlx_prm::{CmdStatus, CreateQpIn, CreateQpOut, Layout, Opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 const RECORDED: &str = include_str!("../testdata/connectx4-create_qp.txt");
 
-/// Returns the bytes below a heading of the file: rows of an offset and four words.
+/// Returns the bytes below a heading of the file. Each row of the file has an offset and four words.
 fn dump(heading: &str) -> Vec<u8> {
     let rows = RECORDED
         .lines()
@@ -32,7 +33,7 @@ fn create_qp_of_a_real_card_decodes_and_encodes_back_to_the_same_bytes() {
     assert_eq!((input.opcode(), input.uid()), (Opcode::CREATE_QP, 2));
     assert_eq!(input.reserved_bits(), None, "every bit has a name");
     assert_eq!(input.reencode().as_bytes(), &sent[..CreateQpIn::SIZE]);
-    // The queues take two pages.
+    // The work queues occupy two pages.
     let pages: Vec<_> = pages.chunks(8).collect();
     let addresses = [0x0006_180c_0000_u64, 0x0005_4420_0000].map(u64::to_be_bytes);
     assert_eq!(pages, addresses);
@@ -53,11 +54,11 @@ fn the_context_of_a_real_queue_pair_says_what_verbs_asked_for() {
         (qpc.log_rq_size(), qpc.log_rq_stride(), qpc.log_sq_size()),
         (7, 0, 9)
     );
-    // Pages of 64 KiB; the queues begin at 12/64 of the first one.
+    // The pages have 64 KiB. The queues begin at 12/64 of the first page.
     assert_eq!((qpc.log_page_size(), qpc.page_offset()), (4, 12));
     assert_eq!((qpc.cqn_snd(), qpc.cqn_rcv()), (0x10d, 0x10d));
     assert_eq!((qpc.uar_page(), qpc.user_index()), (0x15, 0x03_ff5d));
-    // Linux sets an XRC domain and an SRQ of its own in each context; with rq_type 0 neither is used.
+    // Linux sets its own XRC domain and SRQ in each context. With rq_type 0 the device uses neither.
     assert_eq!(
         (qpc.xrcd(), qpc.rq_type(), qpc.srqn_rmpn_xrqn()),
         (0x11, 0, 0x101)

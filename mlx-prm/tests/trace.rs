@@ -1,9 +1,9 @@
 //! Compares the layouts with a recording of a real ConnectX-4 Lx and Linux's mlx5_core.
 //!
-//! The driver and the simulator share the layouts, so they agree even if both are wrong. This recording is
-//! independent of both (see `testdata/README.md`). Decoding alone proves little: a table that lacks a field still
-//! decodes. So every message is also encoded again from its named fields alone, and must give the same bytes. The
-//! exceptions are listed here.
+//! The driver and the simulator use the same layouts, so they agree even if a layout is wrong. This recording is
+//! independent of both (see `testdata/README.md`). A test that only decodes proves little: a table that lacks a field
+//! still decodes. So the tests also encode every message again from its named fields alone, and compare the bytes. The
+//! tests list the exceptions.
 
 mod support;
 
@@ -19,7 +19,7 @@ use mlx_prm::{
 };
 use support::trace::{self, Recorded};
 
-/// Reads the beginning of `bytes` as a layout; missing bytes are zero, as drivers may omit trailing zeros.
+/// Reads the beginning of `bytes` as a layout. Missing bytes are read as zero, because drivers may omit trailing zeros.
 fn layout<T: Layout>(bytes: &[u8]) -> T {
     let mut whole = vec![0; T::SIZE];
     let given = bytes.len().min(T::SIZE);
@@ -27,7 +27,7 @@ fn layout<T: Layout>(bytes: &[u8]) -> T {
     T::read_from_bytes(&whole).expect("the layout's own size")
 }
 
-/// Returns the dwords of `value` in which a bit is set that no field names: offset and those bits.
+/// Returns the offset of each dword of `value` that has set bits without a name, and those bits.
 fn unnamed<T: Layout>(value: &T) -> Vec<(usize, u32)> {
     let words = |bytes: &[u8]| -> Vec<u32> {
         bytes
@@ -51,7 +51,7 @@ fn unnamed<T: Layout>(value: &T) -> Vec<(usize, u32)> {
         .collect()
 }
 
-/// Returns the unnamed bits of a command's input and output; `None` for commands without a layout.
+/// Returns the set bits without a name in a command's input and output; `None` if the command has no layout.
 fn unnamed_of(command: &Recorded) -> Option<Vec<(usize, u32)>> {
     fn both<C: Command>(command: &Recorded) -> Vec<(usize, u32)> {
         let (input, output) = (
@@ -95,7 +95,7 @@ fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }
 
-/// Returns the outputs for one opcode and op_mod.
+/// Returns all recorded outputs of an opcode with an op_mod.
 fn answers(opcode: Opcode, op_mod: u32) -> Vec<Vec<u8>> {
     let asked = trace::connectx4lx()
         .into_iter()
@@ -103,12 +103,12 @@ fn answers(opcode: Opcode, op_mod: u32) -> Vec<Vec<u8>> {
     asked.map(|command| command.answer()).collect()
 }
 
-/// Returns the structure of a capability page, after the 16 bytes that precede it.
+/// Returns the capability page in a message, which follows the first 16 bytes.
 fn page<T: Layout>(message: &[u8]) -> T {
     layout(&message[0x10..])
 }
 
-/// Compares with a checked-in file, or writes it when `TRACE_BLESS` is set.
+/// Compares text with a checked-in file, or writes the file if `TRACE_BLESS` is set.
 fn expect_file(name: &str, actual: &str) {
     let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("TRACE_BLESS").is_some() {
@@ -118,9 +118,9 @@ fn expect_file(name: &str, actual: &str) {
     assert_eq!(actual, expected, "differs from {path}");
 }
 
-/// The driver signs every input. The device signs its outputs until INIT_HCA puts the set capabilities in force,
-/// including `cmdif_checksum` 0. After that it leaves the driver's signature, which is wrong for every output that is
-/// not empty.
+/// The driver signs every input. The device signs its outputs until INIT_HCA, when the capabilities that the driver
+/// has set take effect, among them `cmdif_checksum` 0. After that the device keeps the driver's signature, which is
+/// wrong for every output that is not empty.
 #[test]
 fn every_entry_decodes_and_is_signed_until_init_hca() {
     let mut signed = true;
@@ -142,7 +142,7 @@ fn every_entry_decodes_and_is_signed_until_init_hca() {
         assert!(!done.ownership());
         assert_eq!(done.status(), DeliveryStatus::OK);
         let inline = xor(done.command_output_inline_data());
-        // Signed as it was while the device owned it: the sum lacks the ownership bit now.
+        // The device signed with the ownership bit set. The bit is clear now, so the XOR is 0xfe, not 0xff.
         assert_eq!(
             xor(done.as_array()),
             if signed { 0xfe } else { 0xfe ^ inline },
@@ -167,7 +167,8 @@ fn tokens_are_never_zero_and_count_up() {
     assert_eq!(tokens, (1..=42).collect::<Vec<_>>());
 }
 
-/// The driver has checksums off for mailboxes (`cmdif_checksum` is 0): signatures are 0 in both directions.
+/// Mailboxes are numbered, linked, and carry the token. Their signatures are 0 in both directions, because the driver
+/// has disabled checksums for mailboxes (`cmdif_checksum` is 0).
 #[test]
 fn mailboxes_are_numbered_linked_and_carry_the_token() {
     for command in trace::connectx4lx() {
@@ -187,7 +188,7 @@ fn mailboxes_are_numbered_linked_and_carry_the_token() {
     }
 }
 
-/// The recorder stops when its offset, which counts the entry and whole mailboxes, reaches the
+/// The recorder cuts off messages: it stops when its offset, which counts the entry and whole mailboxes, reaches the
 /// message's length.
 #[test]
 fn recorder_cuts_off_the_longest_message_and_those_little_longer_than_an_entry() {
@@ -245,7 +246,8 @@ fn every_command_encodes_back_from_its_named_fields() {
     assert!(commands.keys().all(|opcode| opcode.name().is_some()));
 }
 
-/// Bits that the card reports and no table names. Firmware 14.12.1220 sets them in both modes.
+/// Capability pages encode back, except for bits that the card reports and no table names. Firmware 14.12.1220 sets
+/// these bits in both modes (maximum and current).
 #[test]
 fn capability_pages_encode_back_except_for_known_bits() {
     fn lost<T: Layout>(page_type: CapType) -> Vec<Vec<(usize, u32)>> {
@@ -278,7 +280,7 @@ fn firmware_is_the_one_the_recording_names() {
     );
 }
 
-/// The reference sequence of bring-up as mlx5_core ran it.
+/// The recorded commands are the reference sequence of bring-up, as mlx5_core issued it.
 #[test]
 fn commands_come_in_the_order_of_bring_up() {
     let mut table = String::new();
@@ -361,7 +363,7 @@ fn firmware_gets_the_pages_it_asked_for() {
             addresses.insert(address);
         }
     }
-    // As many pages as were recorded, each once: 179 mailboxes of 64 addresses.
+    // All recorded pages are different: 179 mailboxes of 64 addresses.
     assert_eq!(addresses.len(), 179 * 64);
 }
 
@@ -436,7 +438,8 @@ fn general_capabilities_are_those_of_a_connectx_4_lx() {
     assert!(!max.pg() && !max.imaicl() && !max.hca_cap_2() && !max.page_request_disable());
 }
 
-/// mlx5_core changes the number of queue pairs, and no other named field.
+/// SET_HCA_CAP of mlx5_core changes the number of queue pairs and no other named field; the device then reports the
+/// set page as the current one.
 #[test]
 fn capabilities_in_force_become_those_that_were_set() {
     let current = answers(Opcode::QUERY_HCA_CAP, CapType::GENERAL.current());
@@ -494,7 +497,7 @@ fn roce_and_atomic_capabilities_are_those_of_a_connectx_4_lx() {
 fn adapter_names_its_maker() {
     let adapter: QueryAdapterOut = layout(&answers(Opcode::QUERY_ADAPTER, 0)[0]);
     let block = adapter.query_adapter_struct();
-    // 0x2c9 is Mellanox's organizationally unique identifier, 0x15b3 its PCI vendor number.
+    // 0x2c9 is Mellanox's OUI (organizationally unique identifier), 0x15b3 its PCI vendor ID.
     assert_eq!(
         (block.ieee_vendor_id(), block.vsd_vendor_id()),
         (0x02c9, 0x15b3)
@@ -502,7 +505,7 @@ fn adapter_names_its_maker() {
     assert!(block.vsd_contd_psid().starts_with(b"MT_"), "{block:?}");
 }
 
-/// Queues for commands (vector 1), async events (2), pages (0), then one for each of the other vectors.
+/// mlx5_core makes event queues for commands (vector 1), async events (2), pages (0), then one for each other vector.
 #[test]
 fn event_queues_are_made_as_the_layout_says() {
     let made: Vec<Recorded> = trace::connectx4lx()
@@ -547,7 +550,7 @@ fn event_queues_are_made_as_the_layout_says() {
     }
 }
 
-/// Writes the recorded pages as text, for people and for a simulator's profile.
+/// The checked-in text of the capability pages equals the recording. People and a simulator's profile use the text.
 #[test]
 fn recorded_capability_pages_are_checked_in_as_text() {
     let mut text = String::from(

@@ -1,6 +1,6 @@
-//! Compares the capability pages with those that Linux set on a virtual function of a newer card by SET_HCA_CAP.
+//! Compares the capability pages with those that Linux set by SET_HCA_CAP on a virtual function of a newer card.
 //!
-//! They were in force on that function, including Linux's changes. See `testdata/README.md`.
+//! These pages were the capabilities in force on that function, including Linux's changes. See `testdata/README.md`.
 
 use mlx_prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, Layout, OdpCaps, RoceCap};
 
@@ -8,7 +8,7 @@ const RECORDED: &str = include_str!("../testdata/connectx-vf-set_hca_cap.txt");
 /// Number of recorded bytes of a page.
 const KEPT: usize = 0x100;
 
-/// Returns the page of this type, as a layout; bytes that were not recorded are zero.
+/// Returns the page of this type as a layout. Bytes that were not recorded are zero.
 fn page<T: Layout>(page_type: CapType) -> T {
     let heading = page_type.to_string();
     let mut bytes = vec![0; T::SIZE.max(KEPT)];
@@ -40,9 +40,9 @@ fn a_newer_virtual_function_has_what_a_driver_of_roce_needs() {
     assert_eq!((caps.log_max_eq(), caps.max_num_eqs()), (5, 28));
     assert_eq!((caps.log_max_qp(), caps.log_max_cq()), (0x11, 0x18));
     assert_eq!((caps.log_max_msg(), caps.log_max_mrw_sz()), (30, 64));
-    // Linux sets no signatures, and pages of 4 KiB.
+    // Linux disables signatures (0) and sets UAR pages of 4 KiB (0).
     assert_eq!((caps.cmdif_checksum(), caps.log_uar_page_sz()), (0, 0));
-    // Its vport's lists hold 128 and 2,048 addresses; another function manages the e-switch.
+    // The lists of the function's vport have 128 and 2,048 addresses. Another function manages the e-switch.
     assert_eq!(
         (
             caps.log_max_current_uc_list(),
@@ -52,7 +52,7 @@ fn a_newer_virtual_function_has_what_a_driver_of_roce_needs() {
     );
     assert!(!caps.eswitch_manager() && caps.vport_counters());
     assert!(caps.nic_flow_table() && caps.eth_net_offloads());
-    // Queues support free-running clocks only.
+    // Timestamps of queues support only the free-running format.
     assert_eq!((caps.sq_ts_format(), caps.rq_ts_format()), (0, 0));
     assert!(caps.relaxed_ordering_write() && caps.relaxed_ordering_read());
 }
@@ -74,7 +74,7 @@ fn its_roce_page_has_both_versions_a_source_port_of_ours_and_forced_loopback() {
     assert!(roce.sw_r_roce_src_udp_port() && roce.fl_rc_qp_when_roce_enabled());
 }
 
-/// Linux writes this page as zero except for the mode, whatever was in force.
+/// Linux writes this page as zero except for the mode, whatever the current values are.
 #[test]
 fn the_atomic_page_is_written_with_its_mode_alone() {
     let mut wanted = AtomicCaps::new();
@@ -82,7 +82,7 @@ fn the_atomic_page_is_written_with_its_mode_alone() {
     assert_eq!(page::<AtomicCaps>(CapType::ATOMIC), wanted);
 }
 
-/// Named bits encode back from their names; the meaning of the others is the vendor's.
+/// Named bits encode back to the same values; only the vendor knows the meaning of the other bits.
 #[test]
 fn named_bits_of_every_page_encode_back() {
     fn named<T: Layout>(page_type: CapType) {

@@ -1,7 +1,7 @@
-//! Addresses: which may be ours, which are on link, and what an address alone tells.
+//! Addresses: which addresses may be ours, which are on link, and which properties an address alone shows.
 //!
-//! An address of ours comes with the prefix that is on its link, its VLAN, and perhaps a gateway. Mistakes of a
-//! caller are refused here, with the numbers; later code does not check again.
+//! An address of ours has the prefix of its link, a VLAN, and perhaps a gateway. This module refuses invalid arguments
+//! of a caller and reports the values; later code does not check them again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,15 +11,15 @@ pub type Mac = [u8; 6];
 /// Broadcast address of Ethernet (IEEE 802.3).
 pub(crate) const BROADCAST: Mac = [0xff; 6];
 
-/// ff02::1, to which every node listens (RFC 4291, 2.7.1).
+/// ff02::1, the group of which every node is a member (RFC 4291, 2.7.1).
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// A VLAN as in an 802.1Q tag.
+/// A VLAN, as in an 802.1Q tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vlan {
     /// VLAN ID, 1 to 4,094.
     pub id: u16,
-    /// Priority (PCP) of sent frames, 0 to 7. Received frames may have any.
+    /// Priority (PCP) of sent frames, 0 to 7. Received frames may have any priority.
     pub priority: u8,
 }
 
@@ -28,9 +28,9 @@ pub struct Vlan {
 pub struct Interface {
     /// The address. An IPv4-mapped IPv6 address (::ffff:a.b.c.d, as in a GID) is treated as IPv4.
     pub address: IpAddr,
-    /// Number of leading bits that all neighbours share: at most 32 or 128.
+    /// Number of leading bits that the addresses of all neighbours have in common: at most 32 or 128.
     pub prefix: u8,
-    /// Its VLAN. `None`: frames without a tag, and those with a priority tag.
+    /// VLAN of the address's frames. `None`: frames without a tag, or with a priority tag.
     pub vlan: Option<Vlan>,
     /// Next hop for destinations that are not on link.
     pub gateway: Option<IpAddr>,
@@ -39,47 +39,47 @@ pub struct Interface {
 /// Reason why an address is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Unspecified, loopback, multicast, broadcast or reserved.
+    /// The address is unspecified, loopback, multicast, broadcast or reserved.
     #[error("{address}: no address of one node on a network")]
     NotUnicast {
-        /// The address given.
+        /// The refused address.
         address: IpAddr,
     },
     /// The prefix is longer than the address.
     #[error("{address}/{prefix}: the prefix has at most {most} bits")]
     Prefix {
-        /// The address given.
+        /// The refused address.
         address: IpAddr,
-        /// Its prefix, in bits.
+        /// Prefix of the address, in bits.
         prefix: u8,
-        /// Number of bits of the address.
+        /// Length of the address, in bits.
         most: u8,
     },
     /// The VLAN ID or the priority is not legal in a tag.
     #[error("VLAN {id} with priority {priority}: 1 to 4094, and 0 to 7")]
     Vlan {
-        /// VLAN ID given.
+        /// The refused VLAN ID.
         id: u16,
-        /// Priority given.
+        /// The refused priority.
         priority: u8,
     },
     /// The gateway is not a neighbour: it is of another family, outside of the prefix, or the address itself.
     #[error("gateway {gateway} is not on the link of {address}/{prefix}")]
     GatewayNotOnLink {
-        /// The gateway given.
+        /// The refused gateway.
         gateway: IpAddr,
-        /// The address it was given for.
+        /// The address of ours that has the gateway.
         address: IpAddr,
         /// The prefix of that address, in bits.
         prefix: u8,
     },
-    /// The address is ours already. Each address of ours is in one VLAN.
+    /// The address is ours already. An address of ours can be in one VLAN only.
     #[error("{address} is ours already")]
     Taken {
-        /// The address given.
+        /// The refused address.
         address: IpAddr,
     },
-    /// There is no room for a further one.
+    /// The maximum number of addresses is reached.
     #[error("{have} addresses, and there is room for {most}")]
     TooMany {
         /// Current number of addresses.
@@ -87,16 +87,16 @@ pub enum AddressError {
         /// Maximum number of addresses.
         most: usize,
     },
-    /// The MAC given for a neighbour is a group's, all zero, or ours.
+    /// The MAC given for a neighbour is a group's or all zero.
     #[error("{mac:02x?} is not the MAC of a neighbour")]
     NotAMac {
-        /// The MAC given.
+        /// The refused MAC.
         mac: Mac,
     },
 }
 
 impl Interface {
-    /// Returns this interface with its addresses in canonical form, if it is legal.
+    /// Returns this interface with its addresses in canonical form, or the reason why it is not valid.
     pub(crate) fn checked(self) -> Result<Self, AddressError> {
         let address = self.address.to_canonical();
         let prefix = self.prefix;
@@ -133,26 +133,26 @@ impl Interface {
         }
     }
 
-    /// Returns the VLAN ID; VLAN ID and address name a neighbour.
+    /// Returns the VLAN ID. A VLAN ID and an address together identify a neighbour.
     pub(crate) fn vlan_id(&self) -> Option<u16> {
         self.vlan.map(|vlan| vlan.id)
     }
 
-    /// Returns whether `address` has the same prefix.
+    /// Returns whether `address` has the prefix of this interface.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         shared_bits(self.address, address).is_some_and(|shared| shared >= u32::from(self.prefix))
     }
 
-    /// Returns whether `address` can be a neighbour here: one node, and on link. Every IPv6 link-local address is
-    /// (RFC 4291, 2.5.6).
+    /// Returns whether `address` can be a neighbour on this link: it must be the address of one node, and on link.
+    /// Every IPv6 link-local address is on link (RFC 4291, 2.5.6).
     fn can_reach(&self, address: IpAddr) -> bool {
         let same_family = self.address.is_ipv4() == address.is_ipv4();
         let on_link = self.has(address) || address.is_ipv6() && is_link_local(address);
         same_family && on_link && is_unicast(address) && !self.is_edge(address)
     }
 
-    /// Returns whether `address` is the first or the last of the prefix, which name the network and its broadcast
-    /// (RFC 1122, 3.2.1.3); with 31 bits or more they do not (RFC 3021).
+    /// Returns whether `address` is the first or the last address of the prefix. These are the addresses of the network
+    /// and of its broadcast (RFC 1122, 3.2.1.3), except with prefixes of 31 bits or more (RFC 3021).
     pub(crate) fn is_edge(&self, address: IpAddr) -> bool {
         let (IpAddr::V4(address), true) = (address, self.prefix < 31) else {
             return false;
@@ -167,7 +167,7 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the number of leading bits that two addresses share; `None` if they are of two families.
+/// Returns the number of leading bits that two addresses have in common; `None` if their families differ.
 pub(crate) fn shared_bits(one: IpAddr, other: IpAddr) -> Option<u32> {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
@@ -180,11 +180,11 @@ pub(crate) fn shared_bits(one: IpAddr, other: IpAddr) -> Option<u32> {
     }
 }
 
-/// Returns whether an address can be that of one node on a network, as far as the address alone tells.
+/// Returns whether an address can be the address of one node. Only the address itself is checked.
 pub(crate) fn is_unicast(address: IpAddr) -> bool {
     match address {
-        // 0/8 and 127/8 (RFC 1122, 3.2.1.3); multicast, and the reserved addresses from 240/4 on, including broadcast
-        // (RFC 1112).
+        // Not one node's: 0/8 and 127/8 (RFC 1122, 3.2.1.3); multicast, and the reserved addresses from 240/4 on,
+        // including broadcast (RFC 1112).
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(address) => {
             !(address.is_unspecified() || address.is_loopback() || address.is_multicast())
@@ -200,12 +200,13 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Returns whether a MAC is that of one adapter.
+/// Returns whether a MAC is an individual address, not a group's and not all zero.
 pub(crate) fn is_station(mac: Mac) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
 
-/// Returns the MAC that a link-local address was made of, if it was made of one (RFC 4291, appendix A).
+/// Returns the MAC from which a link-local address was formed, or `None` if it was not formed from a MAC (RFC 4291,
+/// appendix A).
 pub(crate) fn named_mac(address: IpAddr) -> Option<Mac> {
     let IpAddr::V6(address) = address else {
         return None;

@@ -1,20 +1,20 @@
-//! Rate limit: a number per second, of which as many at once after a pause.
+//! Rate limit: a number of actions per second. After a pause, that number may come at once.
 
 use std::time::Duration;
 
 /// Limit on the rate of an action.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// Time that one action costs.
+    /// Time that one action uses up.
     each: Duration,
-    /// Time up to which the budget is spent; at most a burst ahead of the current time.
+    /// Time up to which the budget is used up; at most `burst` later than the current time.
     spent: Duration,
     burst: Duration,
 }
 
 impl Budget {
-    /// Makes a budget of `per_second` actions, of which those of one second may come at once. Zero counts as one per
-    /// second.
+    /// Makes a budget of `per_second` actions per second. After a pause, the actions of one second may come at once.
+    /// Zero counts as one per second.
     pub(crate) fn new(per_second: u32) -> Self {
         let burst = Duration::from_secs(1);
         let each = burst / per_second.max(1);
@@ -25,7 +25,7 @@ impl Budget {
         }
     }
 
-    /// Takes one action, or returns when the next may be taken.
+    /// Takes one action from the budget. If there is none left, returns the time at which the next action is allowed.
     pub(crate) fn take(&mut self, now: Duration) -> Result<(), Duration> {
         let spent = self.spent.max(now) + self.each;
         if spent > now + self.burst {

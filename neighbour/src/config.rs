@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use crate::address::Mac;
 
-/// Largest number of addresses that a caller may allow: with as many, a report of all groups still fits a frame.
+/// Largest number of addresses that a caller may allow. With this number, a report of all groups still fits in a frame.
 pub(crate) const MOST_ADDRESSES: usize = 64;
 
 /// Duplicate detection for an address of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detection {
-    /// None: no DupAddrDetectTransmits (RFC 4862, 5.1).
+    /// No detection: DupAddrDetectTransmits is zero (RFC 4862, 5.1).
     Never,
-    /// The address is usable at once. For IPv6, duplicates are detected at the same time (RFC 4429). IPv4 is
-    /// announced, and conflicts are watched for from then on (RFC 5227, 2.4).
+    /// The address is usable at once. For IPv6, duplicate detection runs at the same time (RFC 4429). An IPv4 address
+    /// is announced; from then on, conflicts are detected (RFC 5227, 2.4).
     #[default]
     Optimistic,
-    /// The address is usable when no other node has claimed it: RFC 5227, 2.1, after five to eight seconds; RFC 4862,
-    /// 5.4, after one to two.
+    /// The address becomes usable after detection, if no other node has claimed it: for IPv4 after five to eight
+    /// seconds (RFC 5227, 2.1), for IPv6 after one to two (RFC 4862, 5.4).
     First,
 }
 
@@ -26,29 +26,30 @@ pub enum Detection {
 pub struct Config {
     /// Our MAC, an individual address.
     pub mac: Mac,
-    /// Seed of all random delays. Two adapters need two different seeds.
+    /// Seed of all random delays. Every adapter needs a different seed.
     pub seed: u64,
     /// Duplicate detection for our addresses.
     pub detection: Detection,
     /// Maximum number of our addresses; at most 64.
     pub addresses: usize,
-    /// Maximum number of neighbours found by asking. When it is reached, the one idle for longest is dropped.
+    /// Maximum number of neighbours learnt by requests. When it is reached, a new neighbour replaces the one that was
+    /// idle for longest.
     pub neighbours: usize,
-    /// Maximum number of frames queued for [`next_frame`](crate::Neighbours::next_frame). Replies take at most half
-    /// of it, echoes a quarter.
+    /// Maximum number of frames queued for [`next_frame`](crate::Neighbours::next_frame). Replies can occupy at most
+    /// half of the queue, echo replies a quarter.
     pub frames: usize,
-    /// Maximum number of events queued for [`next_event`](crate::Neighbours::next_event). Beyond it the oldest is
-    /// lost.
+    /// Maximum number of events queued for [`next_event`](crate::Neighbours::next_event). When the queue is full, a new
+    /// event replaces the oldest.
     pub events: usize,
-    /// Requests per second, over all neighbours; as many at once after a pause.
+    /// Maximum number of requests per second, to all neighbours together. After a pause, as many may be sent at once.
     pub asks_per_second: u32,
-    /// Replies per second to requests for our addresses; as many at once after a pause.
+    /// Maximum number of replies per second to requests for our addresses. After a pause, as many may be sent at once.
     pub answers_per_second: u32,
-    /// Echo replies per second; as many at once after a pause.
+    /// Maximum number of echo replies per second. After a pause, as many may be sent at once.
     pub echoes_per_second: u32,
-    /// Time for which a neighbour that did not answer is not asked again.
+    /// Time during which we send no further request to a neighbour that did not answer.
     pub holdoff: Duration,
-    /// REACHABLE_TIME; the time used is random between half of it and one and a half (RFC 4861, 6.3.2).
+    /// REACHABLE_TIME. The time in use is random, between half of this value and one and a half (RFC 4861, 6.3.2).
     pub reachable: Duration,
 }
 
@@ -73,42 +74,42 @@ impl Config {
     }
 }
 
-/// Time between two requests to one neighbour: RETRANS_TIMER (RFC 4861, 10). ARP is not repeated more often, either
-/// (RFC 1122, 2.3.2.1).
+/// Time between two requests to one neighbour: RETRANS_TIMER (RFC 4861, 10). The limit applies to ARP, too (RFC 1122,
+/// 2.3.2.1).
 pub(crate) const RETRANS_TIMER: Duration = Duration::from_secs(1);
-/// MAX_MULTICAST_SOLICIT (RFC 4861, 10); for ARP, broadcast requests.
+/// Number of multicast requests: MAX_MULTICAST_SOLICIT (RFC 4861, 10). For ARP, number of broadcast requests.
 pub(crate) const MAX_MULTICAST_SOLICIT: u8 = 3;
-/// MAX_UNICAST_SOLICIT (RFC 4861, 10).
+/// Number of unicast requests: MAX_UNICAST_SOLICIT (RFC 4861, 10).
 pub(crate) const MAX_UNICAST_SOLICIT: u8 = 3;
-/// DELAY_FIRST_PROBE_TIME (RFC 4861, 10).
+/// Time in `Delay` before the first unicast request: DELAY_FIRST_PROBE_TIME (RFC 4861, 10).
 pub(crate) const DELAY_FIRST_PROBE: Duration = Duration::from_secs(5);
 
 /// PROBE_WAIT: longest time before the first probe for an IPv4 address (RFC 5227, 1.1).
 pub(crate) const PROBE_WAIT: Duration = Duration::from_secs(1);
-/// PROBE_NUM (RFC 5227, 1.1).
+/// PROBE_NUM: number of probes (RFC 5227, 1.1).
 pub(crate) const PROBE_NUM: u8 = 3;
-/// PROBE_MIN and PROBE_MAX: time between two probes (RFC 5227, 1.1).
+/// PROBE_MIN and PROBE_MAX: shortest and longest time between two probes (RFC 5227, 1.1).
 pub(crate) const PROBE_INTERVAL: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
-/// ANNOUNCE_WAIT: time after the last probe (RFC 5227, 1.1).
+/// ANNOUNCE_WAIT: time from the last probe to the first announcement (RFC 5227, 1.1).
 pub(crate) const ANNOUNCE_WAIT: Duration = Duration::from_secs(2);
-/// ANNOUNCE_NUM (RFC 5227, 1.1).
+/// ANNOUNCE_NUM: number of announcements (RFC 5227, 1.1).
 pub(crate) const ANNOUNCE_NUM: u8 = 2;
-/// ANNOUNCE_INTERVAL (RFC 5227, 1.1).
+/// ANNOUNCE_INTERVAL: time between two announcements (RFC 5227, 1.1).
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 /// DEFEND_INTERVAL: an address is defended at most once in this time (RFC 5227, 1.1).
 pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// MAX_RTR_SOLICITATION_DELAY: longest time before the first solicitation for an IPv6 address (RFC 4862, 5.4.2).
 pub(crate) const MAX_RTR_SOLICITATION_DELAY: Duration = Duration::from_secs(1);
-/// DupAddrDetectTransmits (RFC 4862, 5.1).
+/// DupAddrDetectTransmits: number of solicitations of duplicate detection (RFC 4862, 5.1).
 pub(crate) const DUP_ADDR_DETECT_TRANSMITS: u8 = 1;
-/// MAX_NEIGHBOR_ADVERTISEMENT: number of times a change is announced (RFC 4861, 7.2.6 and 10).
+/// MAX_NEIGHBOR_ADVERTISEMENT: number of times that a change is announced (RFC 4861, 7.2.6 and 10).
 pub(crate) const MAX_NEIGHBOR_ADVERTISEMENT: u8 = 3;
-/// Longest random delay of an announcement beyond its interval, so that adapters that started together do not send
-/// together.
+/// Longest random delay that is added to the interval of announcements. Adapters that started together therefore do
+/// not send together.
 pub(crate) const ANNOUNCE_JITTER: Duration = Duration::from_millis(500);
 
-/// Robustness Variable: number of times a change of groups is reported (RFC 3810, 9.1).
+/// Robustness Variable: number of times that a change of groups is reported (RFC 3810, 9.1).
 pub(crate) const ROBUSTNESS: u8 = 2;
 /// Unsolicited Report Interval: time within which a report is repeated (RFC 3810, 9.11).
 pub(crate) const UNSOLICITED_REPORT_INTERVAL: Duration = Duration::from_secs(1);

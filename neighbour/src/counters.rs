@@ -1,30 +1,30 @@
-//! Counters.
+//! Counters of frames, requests and events, and the reasons why frames are ignored.
 
 /// Reason why a frame was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Refusal {
-    /// Shorter than its own length fields, or a field has an illegal value.
+    /// The frame is shorter than its own length fields say, or a field has an illegal value.
     Malformed,
     /// A checksum is wrong.
     Checksum,
     /// A router has forwarded a message that must stay on the link (RFC 4861, 7.1).
     HopLimit,
-    /// A fragment of a packet.
+    /// The packet is a fragment.
     Fragment,
-    /// Of a kind that is not handled: another protocol, router advertisements, redirects, errors.
+    /// The message is of a kind that is not handled: another protocol, router advertisements, redirects, errors.
     Kind,
-    /// For another station, or for a group that we have not joined.
+    /// The frame is for another station, or for a group that we have not joined.
     Elsewhere,
-    /// In a VLAN in which we have no address.
+    /// The frame is in a VLAN in which we have no address.
     Vlan,
-    /// About an address that is not ours, not yet ours, or not ours in this VLAN.
+    /// The message is about an address that is not ours, not yet ours, or not ours in this VLAN.
     Address,
-    /// From an address that cannot be a sender's, or with a MAC that is not one station's.
+    /// The sender's IP address cannot be a sender's, or its MAC is not an individual address.
     Sender,
-    /// From our own MAC: our own frame has come back, or another node uses our MAC.
+    /// The frame is from our own MAC: our own frame has come back, or another node uses our MAC.
     Ourselves,
-    /// About a neighbour that we did not ask for, or an echo reply that we do not expect.
+    /// The message is about a neighbour for which we sent no request, or it is an unexpected echo reply.
     Unasked,
     /// The link is down.
     LinkDown,
@@ -33,61 +33,61 @@ pub enum Refusal {
 /// Number of reasons.
 const REFUSALS: usize = Refusal::LinkDown as usize + 1;
 
-/// Counters since the beginning.
+/// Counters since the module was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames received.
+    /// Number of frames received.
     pub received: u64,
-    /// ARP requests among these, including probes and announcements.
+    /// Number of ARP requests among these frames, including probes and announcements.
     pub arp_requests: u64,
-    /// ARP replies.
+    /// Number of ARP replies among these frames.
     pub arp_replies: u64,
-    /// Neighbour solicitations.
+    /// Number of neighbour solicitations among these frames.
     pub solicitations: u64,
-    /// Neighbour advertisements.
+    /// Number of neighbour advertisements among these frames.
     pub advertisements: u64,
-    /// Echo requests.
+    /// Number of echo requests among these frames.
     pub echo_requests: u64,
-    /// Echo replies.
+    /// Number of echo replies among these frames.
     pub echo_replies: u64,
-    /// Queries of MLDv2.
+    /// Number of MLDv2 queries among these frames.
     pub queries: u64,
     refused: [u64; REFUSALS],
 
-    /// Requests sent to all, by broadcast or multicast.
+    /// Number of requests sent to all nodes, by broadcast or multicast.
     pub asked_all: u64,
-    /// Requests sent by unicast to a neighbour with a known MAC.
+    /// Number of requests sent by unicast to a neighbour with a known MAC.
     pub asked_one: u64,
-    /// Requests delayed by the rate limit.
+    /// Number of requests that the rate limit delayed.
     pub asks_put_off: u64,
-    /// Replies sent to requests for our addresses.
+    /// Number of replies sent to requests for our addresses.
     pub answered: u64,
-    /// Echo replies sent.
+    /// Number of echo replies sent.
     pub echoed: u64,
-    /// Requests not answered, because of the rate limit or because the reply would have been too long.
+    /// Number of received requests without a reply, because of the rate limit, a full queue, or a too long reply.
     pub unanswered: u64,
-    /// Announcements of our addresses.
+    /// Number of announcements of our addresses.
     pub announced: u64,
-    /// Probes that check whether an address of ours is in use.
+    /// Number of probes that check whether another node uses an address of ours.
     pub probed: u64,
-    /// Announcements that defend an address of ours against another user.
+    /// Number of announcements that defend an address of ours against another node.
     pub defended: u64,
-    /// Reports of our groups sent.
+    /// Number of reports of our groups sent.
     pub reported: u64,
 
-    /// Frames and requests that claim an address of ours for another node.
+    /// Number of frames and requests in which another node claims an address of ours.
     pub conflicts: u64,
-    /// Messages with another MAC than the neighbour's known one.
+    /// Number of messages with another MAC than the known MAC of the neighbour.
     pub contradicted: u64,
-    /// Neighbours that were found to have another MAC.
+    /// Number of neighbours whose MAC was found to have changed.
     pub moved: u64,
-    /// Neighbours dropped from the full table.
+    /// Number of neighbours dropped because the table was full.
     pub evicted: u64,
     /// Current number of neighbours in the table; this counter also decreases.
     pub neighbours: u64,
-    /// Frames not sent, because the queue was full or the caller's buffer was too short.
+    /// Number of frames not sent, because the queue was full, the link went down, or the caller's buffer was too short.
     pub frames_lost: u64,
-    /// Events lost because the caller did not fetch them in time.
+    /// Number of events dropped because the event queue was full.
     pub events_lost: u64,
 }
 

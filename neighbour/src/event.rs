@@ -6,109 +6,112 @@ use std::time::Duration;
 use crate::address::Mac;
 use crate::state::State;
 
-/// Next hop's MAC for a destination.
+/// Result of the search for the next hop's MAC for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Send to this MAC.
+    /// The MAC is known: the caller sends frames to it.
     Known(Mac),
-    /// The neighbour is being asked for. An event about [`next_hop`](crate::Neighbours::next_hop) reports the result.
+    /// A request for the MAC is outstanding. An event for [`next_hop`](crate::Neighbours::next_hop) reports the result.
     Pending,
     /// The destination cannot be reached.
     Unreachable(Reason),
 }
 
-/// Reason why a destination is not reached.
+/// Reason why a destination cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The source is not an address of ours, or of the other family.
+    /// The source is not an address of ours, or its family is not that of the destination.
     #[error("the source is not an address of ours of this family")]
     NotOurs,
-    /// Duplicate detection for the source is not finished: [`Event::Announced`] says when it is usable.
+    /// Duplicate detection for the source is not finished. [`Event::Announced`] reports that the source is usable.
     #[error("duplicate detection of the source is not finished")]
     Detecting,
-    /// Another node has the source address, too.
+    /// Another node also has the source address.
     #[error("another node has the source address, too")]
     Duplicate,
-    /// The destination is not the address of one other node: unspecified, loopback, a group or a broadcast.
+    /// The destination is not the address of one other node: it is unspecified, loopback, a group or a broadcast.
     #[error("the destination is not one node")]
     NotUnicast,
-    /// The destination is not on link, and there is no gateway; or the source is link-local, which no router forwards.
+    /// The destination is not on link, and there is no gateway; or the source is link-local, and routers do not
+    /// forward such packets.
     #[error("no route: not on link, and no gateway serves this source")]
     NoRoute,
-    /// No reply has come.
+    /// The neighbour did not reply.
     #[error("no reply came")]
     NoAnswer,
-    /// The link is down, and no MAC is known from an earlier time.
+    /// The link is down, and no MAC is known from before.
     #[error("the link is down")]
     LinkDown,
-    /// The table is full of neighbours that are being asked.
+    /// The table is full of neighbours with outstanding requests.
     #[error("too many neighbours are being asked for")]
     TableFull,
-    /// The entry was dropped for another, or the last address of ours in its VLAN was removed.
+    /// Another neighbour replaced the entry, or the last address of ours in the entry's VLAN was removed.
     #[error("no longer asked for")]
     Forgotten,
 }
 
-/// An event. It is about a neighbour, as [`next_hop`](crate::Neighbours::next_hop) names it, or about an address of
-/// ours.
+/// An event about a neighbour or about an address of ours. The neighbour is the one that
+/// [`next_hop`](crate::Neighbours::next_hop) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A neighbour that was asked for has a MAC.
+    /// A requested MAC of a neighbour is known.
     Resolved {
-        /// The neighbour.
+        /// IP address of the neighbour.
         address: IpAddr,
-        /// Its VLAN.
+        /// VLAN of the neighbour.
         vlan: Option<u16>,
-        /// Its MAC.
+        /// MAC of the neighbour.
         mac: Mac,
     },
-    /// A neighbour that was asked for was not found.
+    /// A requested MAC of a neighbour was not found.
     Unreachable {
-        /// The neighbour.
+        /// IP address of the neighbour.
         address: IpAddr,
-        /// The VLAN in which it was asked for.
+        /// VLAN in which the requests were sent.
         vlan: Option<u16>,
-        /// The reason.
+        /// Reason why the neighbour is unreachable.
         reason: Reason,
     },
-    /// A neighbour has another MAC than before: state made for the old one has to be made again. `Resolved` follows.
+    /// The MAC of a neighbour has changed. The caller must replace state that it made for the old MAC. `Resolved`
+    /// follows.
     Moved {
-        /// The neighbour.
+        /// IP address of the neighbour.
         address: IpAddr,
-        /// Its VLAN.
+        /// VLAN of the neighbour.
         vlan: Option<u16>,
-        /// The MAC that no longer answers.
+        /// The previous MAC, which no longer answers.
         old: Mac,
-        /// The MAC that answers.
+        /// The new MAC, which answers.
         new: Mac,
     },
     /// Another node uses an address of ours.
     Duplicate {
-        /// The address.
+        /// The address of ours.
         address: IpAddr,
-        /// Its VLAN.
+        /// VLAN of the address.
         vlan: Option<u16>,
         /// MAC of the other node.
         mac: Mac,
-        /// True if duplicate detection was still running: then the address is not ours, and is not usable until it is
-        /// added again or the link has been down. If false, it stays ours and is defended (RFC 5227, 2.4 (c)).
+        /// True if duplicate detection was still running. The address is then not ours, and is not usable until the
+        /// caller adds it again or the link has been down. If false, the address stays ours, and we defend it
+        /// (RFC 5227, 2.4 (c)).
         detecting: bool,
     },
     /// A neighbour, or a node behind a gateway, has answered [`echo`](crate::Neighbours::echo).
     Echoed {
-        /// Address of the node.
+        /// IP address of the node that answered.
         address: IpAddr,
         /// Sequence number of the echo.
         sequence: u16,
-        /// Bytes of data in the reply.
+        /// Number of data bytes in the reply.
         bytes: usize,
     },
-    /// An address is ours, as far as the network tells, and is being announced. Repeated after the link has been
-    /// down.
+    /// An address is ours: duplicate detection, if any, found no other user, and the address is being announced. The
+    /// event is repeated after the link has been down.
     Announced {
-        /// The address.
+        /// The address of ours.
         address: IpAddr,
-        /// Its VLAN.
+        /// VLAN of the address.
         vlan: Option<u16>,
     },
 }
@@ -116,14 +119,14 @@ pub enum Event {
 /// A neighbour, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its address.
+    /// IP address of the neighbour.
     pub address: IpAddr,
-    /// Its VLAN. A static entry is valid in every VLAN.
+    /// VLAN of the neighbour. A static entry is valid in every VLAN.
     pub vlan: Option<u16>,
-    /// Its MAC, if one is known; it may be used if the state is usable.
+    /// MAC of the neighbour, if known. Senders may use it if the state is usable.
     pub mac: Option<Mac>,
-    /// Its state; `None` for a static entry.
+    /// State of the neighbour; `None` for a static entry.
     pub state: Option<State>,
-    /// Time since the state began.
+    /// Time since the neighbour entered the state.
     pub age: Duration,
 }

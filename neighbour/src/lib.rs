@@ -1,9 +1,10 @@
-//! Neighbours of an adapter: finds the MAC of an address, and answers requests for ours. A protocol without I/O.
+//! Neighbours of an adapter: finds the MAC of an address, and answers requests for our addresses. A protocol
+//! implementation without I/O.
 //!
-//! ARP for IPv4 (RFC 826, RFC 5227), neighbour discovery for IPv6 (RFC 4861, RFC 4862, RFC 4429), reports of our
-//! groups (RFC 3810), and echoes. [`Neighbours`] is a state machine: frames and the time go in, frames and events
-//! come out. It has no thread, socket, clock or random source. A caller
-//! 1. tells it the adapter's addresses ([`Neighbours::add`]) and whether the link is up ([`Neighbours::link`]);
+//! The crate implements ARP for IPv4 (RFC 826, RFC 5227), neighbour discovery for IPv6 (RFC 4861, RFC 4862, RFC 4429),
+//! reports of our groups (RFC 3810), and echoes. [`Neighbours`] is a state machine. Its inputs are frames and the time,
+//! its outputs are frames and events. It has no thread, socket, clock or random source. A caller
+//! 1. passes in the adapter's addresses ([`Neighbours::add`]) and whether the link is up ([`Neighbours::link`]);
 //! 2. passes in every received frame that does not belong to a queue pair ([`Neighbours::received`]), and the time
 //!    when it is [`Neighbours::due`] ([`Neighbours::tick`]);
 //! 3. after each of these and after [`Neighbours::resolve`], sends the frames of [`Neighbours::next_frame`] and
@@ -14,21 +15,21 @@
 //! |---|---|
 //! | `address`, `config`, `counters`, `event` | arguments and results |
 //! | `wire` | parsing and building of frames, without state |
-//! | `state`, `table` | a neighbour: its states and times; the table of them |
-//! | `own`, `membership` | an address of ours: detected, announced, defended; its groups |
+//! | `state`, `table` | a neighbour: its states and times; the table of neighbours |
+//! | `own`, `membership` | an address of ours: detection, announcement, defence; its groups |
 //! | `budget`, `draw`, `outbox` | rate limits, random delays, queues |
-//! | `neighbours`, `route`, `timers`, `receive` | the state machine: the caller's calls, next hops, timers, received frames |
+//! | `neighbours`, `route`, `timers`, `receive` | the state machine: calls, next hops, timers, received frames |
 //!
-//! **The user of an entry proves it.** Traffic of a queue pair does not pass through this crate. A caller that has
+//! **Callers confirm entries.** Traffic of a queue pair does not pass through this crate. So a caller that has
 //! connections to a neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when traffic has
-//! come back from there. Only neighbours in use are asked again.
+//! come back from the neighbour. The crate renews only the entries of neighbours in use.
 //!
-//! **No sender is trusted.** Only our own requests create entries. A received message can complete an entry that we
-//! asked for, and can make us ask a MAC that we have, no more (`docs/decisions/neighbours.md`).
+//! **No sender is trusted.** Only our own requests create entries. A received message can only complete an entry for
+//! which we sent a request, or make us send a request to a known MAC (`docs/decisions/neighbours.md`).
 //!
-//! Not handled: router advertisements and redirects (addresses and gateways come from the caller), fragments, IPv4
-//! options, ICMP errors, MLDv1 queries, tags within tags. IPv4 groups are not reported by IGMP, since we join none
-//! but that of all hosts (RFC 1112, 4).
+//! The crate does not handle router advertisements and redirects (addresses and gateways come from the caller),
+//! fragments, IPv4 options, ICMP errors, MLDv1 queries, and tags within tags. It sends no IGMP reports of IPv4 groups,
+//! since the only IPv4 group that we join is that of all hosts (RFC 1112, 4).
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 

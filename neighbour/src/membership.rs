@@ -1,8 +1,9 @@
-//! Groups we listen to, and their reports to routers and switches (RFC 3810).
+//! The groups of which we are a member, and the reports of them to routers and switches (RFC 3810).
 //!
-//! There is one `Membership` for each VLAN with something to report. Changes are reported at once and once more
-//! within a second (6.1). A query is answered with all groups, after a random delay (6.2 asks for one group only in
-//! the answer to a query for one; more is not wrong). The group of all nodes is never reported (6).
+//! There is one `Membership` for each VLAN that has something to report. A change is reported at once, and once more
+//! within a second (6.1). The answer to a query reports all groups, after a random delay. For a query about one group,
+//! 6.2 requires only that group in the answer; reporting more groups is allowed. The group of all nodes is never
+//! reported (6).
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Records that a group was joined or left; later changes of it replace earlier ones.
+    /// Records that a group was joined or left. A later change of the group replaces an earlier one.
     pub(crate) fn change(&mut self, group: Ipv6Addr, record: Record, now: Duration) {
         self.changes.retain(|change| change.group != group);
         self.changes.push(Change {
@@ -37,8 +38,8 @@ impl Membership {
         self.change_due = Some(now);
     }
 
-    /// Schedules the answer to a query. One that is already scheduled answers both, unless the new query needs it
-    /// earlier (RFC 3810, 6.2).
+    /// Schedules the answer to a query. If an answer is already scheduled, the earlier of the two times applies, and
+    /// that answer is for both queries (RFC 3810, 6.2).
     pub(crate) fn query(&mut self, within: Duration, now: Duration, draw: &mut Draw) {
         let due = now + draw.up_to(within);
         self.answer_due = Some(self.answer_due.map_or(due, |earlier| earlier.min(due)));

@@ -1,4 +1,4 @@
-//! Calls of the caller, and the state of the module.
+//! The functions that the caller calls, and the state of the module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -30,8 +30,7 @@ pub(crate) struct Echoing {
 
 /// The neighbours of one adapter.
 ///
-/// Times count from an arbitrary beginning of the clock. A time earlier than a previous one is taken as the previous
-/// one.
+/// All times have the same arbitrary origin. If a time is earlier than a previous one, the previous time is used.
 #[derive(Debug)]
 pub struct Neighbours {
     pub(crate) config: Config,
@@ -40,7 +39,7 @@ pub struct Neighbours {
     pub(crate) own: Vec<Own>,
     pub(crate) statics: BTreeMap<IpAddr, Mac>,
     pub(crate) table: Table,
-    /// One for each VLAN that has something to report.
+    /// Membership of each VLAN that has something to report.
     pub(crate) memberships: BTreeMap<Option<u16>, Membership>,
     pub(crate) draw: Draw,
     pub(crate) asks: Budget,
@@ -50,12 +49,12 @@ pub struct Neighbours {
     pub(crate) echo: Option<Echoing>,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
-    /// Time not later than the first timer.
+    /// Time of the first timer, or an earlier time; `None` if no timer is set.
     pub(crate) due: Option<Duration>,
 }
 
 impl Neighbours {
-    /// Makes the module for an adapter without addresses and neighbours, whose link is up.
+    /// Makes the module for an adapter that has no addresses and neighbours, and whose link is up.
     #[must_use]
     pub fn new(config: Config, now: Duration) -> Self {
         let config = Config {
@@ -87,10 +86,10 @@ impl Neighbours {
         self.config.mac
     }
 
-    /// Adds an address of ours; duplicate detection may begin first: see [`Detection`](crate::Detection).
+    /// Adds an address of ours. [`Detection`](crate::Detection) decides whether duplicate detection runs first.
     ///
     /// # Errors
-    /// The fault of the address; nothing has changed.
+    /// The reason why the address is not valid; the call has then changed nothing.
     pub fn add(&mut self, interface: Interface, now: Duration) -> Result<(), AddressError> {
         let interface = interface.checked()?;
         let address = interface.address;
@@ -130,10 +129,10 @@ impl Neighbours {
         true
     }
 
-    /// Sets the MAC of a neighbour, in every VLAN, whatever any node claims.
+    /// Sets the MAC of a neighbour in every VLAN. Received messages do not change a static MAC.
     ///
     /// # Errors
-    /// [`AddressError::NotUnicast`] and [`AddressError::NotAMac`]: the address or the MAC is not one station's.
+    /// [`AddressError::NotUnicast`] and [`AddressError::NotAMac`]: the address or the MAC is not that of one station.
     pub fn add_static(&mut self, address: IpAddr, mac: Mac) -> Result<(), AddressError> {
         let address = address.to_canonical();
         if !is_unicast(address) {
@@ -143,7 +142,7 @@ impl Neighbours {
             return Err(AddressError::NotAMac { mac });
         }
         self.statics.insert(address, mac);
-        // Nothing asks for it any more; those that wait get the MAC now.
+        // The static entry replaces entries of the table. Callers that wait for a reply get the MAC now.
         for key in self.table.keys(|_| true) {
             if key.address == address {
                 let waits = self
@@ -163,15 +162,15 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Removes a static entry; the neighbour is found by asking again. Returns `false` if there was no such static
-    /// entry.
+    /// Removes a static entry; requests then find the neighbour's MAC again. Returns `false` if there was no such
+    /// static entry.
     pub fn remove_static(&mut self, address: IpAddr) -> bool {
         self.statics.remove(&address.to_canonical()).is_some()
     }
 
-    /// Sets the link up or down. Down: nothing is sent, queued frames are dropped, pending requests end with an
-    /// event, and learnt MACs are asked for again at their next use. Up again: our addresses are announced, and
-    /// detection begins again for those that were duplicates.
+    /// Sets the link up or down. While the link is down, nothing is sent. When it goes down, queued frames are dropped,
+    /// pending requests end with an event, and learnt MACs need a new request at their next use. When it comes up, our
+    /// addresses are announced, and detection starts again for those that were duplicates.
     pub fn link(&mut self, up: bool, now: Duration) {
         self.pass(now);
         if self.up == up {
@@ -196,7 +195,7 @@ impl Neighbours {
             for key in self.table.keys(|_| true) {
                 self.step(key, Step::LinkDown, Reason::LinkDown);
             }
-            // Neighbours without a reply are asked for again when the link is up.
+            // Dropping neighbours that did not reply lets the next use send a request again when the link is up.
             for key in self
                 .table
                 .keys(|entry| entry.state() == crate::State::Unreachable)
@@ -215,14 +214,14 @@ impl Neighbours {
         }
     }
 
-    /// Returns the time at which to call [`tick`](Self::tick). Sometimes nothing is due then.
+    /// Returns the time at which to call [`tick`](Self::tick). The time may be earlier than the first timer.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Writes the next frame to send and returns its length: 60 to 1,518 bytes, with a tag if its VLAN has one,
-    /// without FCS. Frames longer than `out` are lost.
+    /// Writes the next frame to send to `out`, and returns its length: 60 to 1,518 bytes, with a tag if its VLAN has
+    /// one, without FCS. Drops frames that are longer than `out`.
     pub fn next_frame(&mut self, out: &mut [u8]) -> Option<usize> {
         self.outbox.take_frame(out, &mut self.counters)
     }
@@ -232,8 +231,8 @@ impl Neighbours {
         self.outbox.take_event()
     }
 
-    /// Returns the MACs of the groups whose frames we have to receive, each once: all nodes, and the solicited-node
-    /// groups of our addresses. They change with [`add`](Self::add) and [`remove`](Self::remove) only.
+    /// Returns the MACs of the groups whose frames the adapter must receive, without duplicates: all nodes, and the
+    /// solicited-node groups of our addresses. Only [`add`](Self::add) and [`remove`](Self::remove) change them.
     pub fn groups(&self) -> impl Iterator<Item = Mac> + use<> {
         let asked = self.all_groups().into_iter().map(|(_, group)| group);
         let mut groups: BTreeSet<Mac> = asked.map(group_mac).collect();
@@ -248,7 +247,7 @@ impl Neighbours {
         self.own.iter().map(|own| own.interface)
     }
 
-    /// Returns all neighbours: static ones first, then those found, by VLAN and address.
+    /// Returns all neighbours: first the static ones, then the learnt ones, ordered by VLAN and address.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         let statics = self.statics.iter().map(|(&address, &mac)| Entry {
             address,
@@ -275,7 +274,7 @@ impl Neighbours {
         counters
     }
 
-    /// Advances the time.
+    /// Sets the current time, unless it is earlier than the previous one.
     pub(crate) fn pass(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
@@ -295,8 +294,8 @@ impl Neighbours {
         }
     }
 
-    /// Takes a step of an entry, if there is one, and reports the event. `why` is the reason if it has no MAC any
-    /// more. Returns `false` if the step changed nothing.
+    /// Applies a step to an entry, if the entry exists, and reports the event. `why` is the reason in the event that
+    /// the neighbour is unreachable. Returns `false` if the step changed nothing.
     pub(crate) fn step(&mut self, key: Key, step: Step, why: Reason) -> bool {
         use crate::State;
         let Some(entry) = self.table.get_mut(key) else {
@@ -321,7 +320,7 @@ impl Neighbours {
         true
     }
 
-    /// Notes the time of a timer.
+    /// Makes `due` not later than the time of a timer.
     pub(crate) fn wake_at(&mut self, due: Option<Duration>) {
         self.due = [self.due, due].into_iter().flatten().min();
     }
@@ -341,7 +340,7 @@ impl Neighbours {
         }
     }
 
-    /// Drops an entry, and reports that if it was being asked for.
+    /// Drops an entry. Reports an event if a request for it was outstanding.
     pub(crate) fn forget(&mut self, key: Key) {
         let Some(entry) = self.table.get(key) else {
             return;
@@ -357,7 +356,7 @@ impl Neighbours {
         }
     }
 
-    /// Returns the solicited-node groups of our addresses, with the VLAN of each; each once.
+    /// Returns the solicited-node groups of our addresses, with the VLAN of each, without duplicates.
     pub(crate) fn all_groups(&self) -> BTreeSet<(Option<u16>, Ipv6Addr)> {
         let own = self.own.iter().filter_map(|own| match own.address() {
             IpAddr::V6(address) => Some((own.interface.vlan_id(), solicited_node(address))),
@@ -366,8 +365,8 @@ impl Neighbours {
         own.collect()
     }
 
-    /// Joins or leaves the group of an address that is not (or no longer) in the list. A group that another address
-    /// of ours needs does not change.
+    /// Joins or leaves the group of an address. The address must not be in `own` (it is not yet added, or is already
+    /// removed). A group that another address of ours needs does not change.
     fn change_group(&mut self, vlan: Option<u16>, address: Ipv6Addr, record: Record) {
         let group = solicited_node(address);
         if self.up && !self.all_groups().contains(&(vlan, group)) {

@@ -1,4 +1,4 @@
-//! Queues of frames and events for the caller, both bounded.
+//! Queues of frames and events for the caller; both have a maximum length.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,15 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;
 
-/// Purpose of a frame. Requests from others must not keep us from sending our own.
+/// Purpose of a frame, which limits its use of the queue. Replies to others must not keep us from sending our own
+/// frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Our own frame: all the room.
+    /// Our own frame: may fill the queue.
     Ours,
-    /// A reply: half of the room.
+    /// A reply: may fill half of the queue.
     Answer,
-    /// An echo reply: a quarter of the room.
+    /// An echo reply: may fill a quarter of the queue.
     Echo,
 }
 
@@ -35,7 +36,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether the queue has room for a frame of that purpose.
+    /// Returns whether the queue can take a frame of that purpose.
     pub(crate) fn has_room(&self, share: Share) -> bool {
         let most = match share {
             Share::Ours => self.most_frames,
@@ -45,7 +46,7 @@ impl Outbox {
         self.frames.len() < most
     }
 
-    /// Queues a frame of our own, if there is room.
+    /// Queues a frame of our own. Counts the frame as lost if the queue is full.
     pub(crate) fn send(&mut self, frame: Vec<u8>, counters: &mut Counters) {
         if self.has_room(Share::Ours) {
             self.frames.push_back(frame);
@@ -64,13 +65,13 @@ impl Outbox {
         }
     }
 
-    /// Drops queued frames because the link is down: they would be outdated when it is up again.
+    /// Drops queued frames because the link is down: they would be outdated when the link is up again.
     pub(crate) fn drop_frames(&mut self, counters: &mut Counters) {
         counters.frames_lost += self.frames.len() as u64;
         self.frames.clear();
     }
 
-    /// Takes the next frame that fits.
+    /// Removes the next frame that fits in `out`, copies it to `out`, and returns its length.
     pub(crate) fn take_frame(&mut self, out: &mut [u8], counters: &mut Counters) -> Option<usize> {
         while let Some(frame) = self.frames.pop_front() {
             if let Some(place) = out.get_mut(..frame.len()) {

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! [`Detection`](crate::Detection) decides the first state. `Tentative` is RFC 4862's and, for IPv4, the probing of
-//! RFC 5227, 2.1; `Optimistic` is RFC 4429's. `Preferred` stays ours even in a conflict (RFC 5227, 2.4 (c); RFC 4862,
-//! 5.4.4, leaves it open), because connections use it. Only [`Own::begin`] leaves `Duplicate`: the link has been
-//! down, and the network may be another.
+//! RFC 5227, 2.1; `Optimistic` is RFC 4429's. A `Preferred` address stays ours even in a conflict (RFC 5227, 2.4 (c);
+//! RFC 4862, 5.4.4, leaves it open), because connections use it. Only [`Own::begin`] moves an address out of
+//! `Duplicate`: it runs after the link has been down, because the network may then be another.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,13 +28,13 @@ use crate::draw::Draw;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Claim {
-    /// Detection is running; not usable.
+    /// Detection is running; the address is not usable yet.
     Tentative,
-    /// Detection is running; already usable.
+    /// Detection is running; the address is already usable.
     Optimistic,
-    /// Ours.
+    /// The address is ours.
     Preferred,
-    /// Another node has it, too; not usable.
+    /// Another node also has the address; it is not usable.
     Duplicate,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Finding {
 }
 
 impl Claim {
-    /// Returns the next state by the transition table. `None`: no change.
+    /// Returns the next state by the transition table; `None` if the finding does not change the state.
     pub(crate) const fn next(self, finding: Finding) -> Option<Self> {
         use {Claim as C, Finding as F};
         Some(match (self, finding) {
@@ -69,29 +69,30 @@ impl Claim {
     }
 }
 
-/// Action that is due for an address of ours.
+/// Action that is due for one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Todo {
-    /// Send a probe for it.
+    /// Send a probe for the address.
     Probe,
-    /// Detection has passed: it is ours from now on.
+    /// Detection has passed; the address is ours from now on.
     Pass,
-    /// Announce it; `first` for the first time since it is ours or since the link is up.
+    /// Announce the address. `first` is true for the first announcement since the address became ours or the link came
+    /// up.
     Announce { first: bool },
 }
 
-/// Result of a conflict.
+/// Consequence of a conflict over one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The address is not ours.
+    /// Detection has failed: the address is not ours.
     Lost,
-    /// The address is ours, and must be defended.
+    /// The address is ours, and we must defend it by an announcement.
     Defend,
-    /// No action: it was defended recently, or is lost already.
+    /// Nothing is to be done: we defended the address recently, or have lost it already.
     Nothing,
 }
 
-/// An address of ours.
+/// One of our addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     pub(crate) interface: Interface,
@@ -124,7 +125,8 @@ impl Own {
         self.claim
     }
 
-    /// Sets the first state, at the beginning or again if it is not ours yet. Nothing is due before [`Own::link_up`].
+    /// Sets the state with which detection starts: for a new address, and again for an address that is not ours yet
+    /// when the link comes up. Nothing is due before [`Own::link_up`].
     fn begin(&mut self, detection: Detection) {
         let v4 = self.address().is_ipv4();
         (self.claim, self.probes) = match detection {
@@ -142,7 +144,7 @@ impl Own {
             self.begin(detection);
         }
         let wait = match (self.claim, self.address()) {
-            // RFC 4429, 3.3: it is usable as soon as the solicitation is sent, so that is sent now.
+            // RFC 4429, 3.3: the address is usable as soon as the solicitation is sent, so that is sent now.
             (Claim::Optimistic | Claim::Duplicate, _) => Duration::ZERO,
             (Claim::Preferred, _) => {
                 self.announcements = self.times();
@@ -158,7 +160,7 @@ impl Own {
         self.due = None;
     }
 
-    /// Returns the number of announcements.
+    /// Returns the number of announcements that we send for the address.
     fn times(&self) -> u8 {
         match self.address() {
             IpAddr::V4(_) => ANNOUNCE_NUM,
@@ -166,7 +168,7 @@ impl Own {
         }
     }
 
-    /// Returns the next action due at `now`. Call it until it returns `None`.
+    /// Returns the next action that is due at `now`. The caller repeats the call until it returns `None`.
     pub(crate) fn next_action(&mut self, now: Duration, draw: &mut Draw) -> Option<Todo> {
         if self.due.is_none_or(|due| due > now) {
             return None;
@@ -199,7 +201,7 @@ impl Own {
         Some(Todo::Announce { first })
     }
 
-    /// Handles another node's use of the address.
+    /// Handles another node's use of the address, and returns the consequence.
     pub(crate) fn conflict(&mut self, now: Duration) -> Verdict {
         let was = self.claim;
         if !self.step(Finding::Conflict) {

@@ -1,9 +1,9 @@
 //! Received frames.
 //!
-//! A frame can have four effects: it is answered; it completes, proves or answers a request of ours; it makes us ask;
-//! or it takes an address of ours for which detection is running. It never creates an entry. Each effect is bounded:
-//! replies and echoes by their rate and their share of the queue, a request to one per second for each neighbour, a
-//! defence to one in ten seconds.
+//! A frame can have four effects: we answer it; it completes or proves an entry, or answers our echo request; it makes
+//! us send a request; or another node takes one of our addresses, for which detection is running. A frame never creates
+//! an entry. Each effect is bounded: replies and echoes by a rate and by their quota of the queue, requests by one per
+//! second and neighbour, the defence of an address by one announcement in ten seconds.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::wire::{self, Advertisement, Arp, Echo, Message, Query, Solicitation, 
 type Taken = Result<(), Refusal>;
 
 impl Neighbours {
-    /// Handles a received Ethernet frame, without FCS. Any bytes are safe.
+    /// Handles a received Ethernet frame, without FCS. The frame may contain any bytes.
     pub fn received(&mut self, frame: &[u8], now: Duration) {
         self.pass(now);
         self.counters.received += 1;
@@ -89,7 +89,7 @@ impl Neighbours {
             return Err(Refusal::Ourselves);
         }
         let target = self.own_in(link, arp.target.into());
-        // A probe for an address that we are probing for is a conflict, too (RFC 5227, 2.1.1).
+        // RFC 5227, 2.1.1: another node's probe for an address that we are probing for is a conflict, too.
         let races =
             |at: &usize| arp.sender.is_unspecified() && self.own[*at].claim() == Claim::Tentative;
         let claimed = self.own_in(link, arp.sender.into());
@@ -114,7 +114,7 @@ impl Neighbours {
             address: arp.sender.into(),
         };
         match self.heard(key, arp.sender_mac, answers) {
-            // RFC 826: the sender is not in the table, but the request for our address is answered all the same.
+            // RFC 826: the sender is not in the table, but its request for our address is answered all the same.
             Err(_) if !arp.reply && serving.is_some() => Ok(()),
             Err(_) if !arp.reply => Err(Refusal::Address),
             taken => taken,
@@ -137,22 +137,22 @@ impl Neighbours {
                 vlan: link.vlan,
                 address: source.into(),
             };
-            // RFC 4861, 7.2.3: an entry is updated; none is created.
+            // RFC 4861, 7.2.3: a solicitation updates an existing entry. We create no entry for it.
             let _ = self.heard(key, mac, false);
         }
         let at = self.own_in(link, target.into()).ok_or(Refusal::Address)?;
         let overrides = match (self.own[at].claim(), detects) {
             (Claim::Tentative | Claim::Optimistic, true) => {
-                // Both nodes detect, and neither may have the address (RFC 4862, 5.4.3; RFC 4429, 3.3).
+                // Both nodes run detection, so neither may have the address (RFC 4862, 5.4.3; RFC 4429, 3.3).
                 self.conflict(at, link.source);
                 return Ok(());
             }
             (Claim::Tentative | Claim::Duplicate, _) => return Err(Refusal::Address),
-            // RFC 4429, 3.3: the answer must not override another node's entry in a cache.
+            // RFC 4429, 3.3: our answer must not override another node's entry in a neighbour cache.
             (Claim::Optimistic, false) => false,
             (Claim::Preferred, _) => true,
         };
-        // A static entry for the asker has precedence.
+        // A static entry for the asking node takes precedence over the MAC in the message.
         let fixed = self.statics.get(&IpAddr::V6(source)).copied();
         let asker = (!detects).then(|| ndisc::Asker {
             address: source,
@@ -181,7 +181,7 @@ impl Neighbours {
             .own_in(link, advertisement.destination.into())
             .is_some();
         let answers = advertisement.solicited && is_ours && link.destination == self.config.mac;
-        // Without the option it is about the MAC that was asked (RFC 4861, 7.2.5).
+        // An advertisement without the MAC option is about the MAC that we asked (RFC 4861, 7.2.5).
         let known = self.table.get(key).and_then(|entry| entry.usable_mac());
         let mac = advertisement.mac.or(known).ok_or(Refusal::Unasked)?;
         self.heard(key, mac, answers)
@@ -213,7 +213,7 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Handles the reply to our echo request, once.
+    /// Handles the reply to our outstanding echo request. A second reply to the same request is refused.
     fn take_echo_reply(&mut self, link: &Link, reply: &Echo<'_>) -> Taken {
         self.counters.echo_replies += 1;
         if link.destination != self.config.mac {
@@ -257,13 +257,13 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Returns the index of this address among ours in the VLAN of a frame.
+    /// Returns the index of `address` among our addresses in the VLAN of the frame.
     fn own_in(&self, link: &Link, address: IpAddr) -> Option<usize> {
         let is_it = |own: &Own| own.address() == address && own.interface.vlan_id() == link.vlan;
         self.own.iter().position(is_it)
     }
 
-    /// Replies to a request for our address, within the rate limit.
+    /// Sends a reply to a request for one of our addresses, unless the rate limit or the queue's quota is used up.
     fn answer_with(&mut self, emit: impl FnOnce(Mac) -> Vec<u8>) {
         if self.outbox.has_room(Share::Answer) && self.answers.take(self.now).is_ok() {
             self.counters.answered += 1;
@@ -273,7 +273,7 @@ impl Neighbours {
         }
     }
 
-    /// Handles another node's use of an address of ours.
+    /// Handles another node's use of one of our addresses. `mac` is that node's MAC.
     fn conflict(&mut self, at: usize, mac: Mac) {
         self.counters.conflicts += 1;
         let interface = self.own[at].interface;
@@ -296,8 +296,8 @@ impl Neighbours {
         }
     }
 
-    /// Handles a message that names a neighbour's MAC: in answer to a request of ours, or unsolicited. The sender may
-    /// be another node.
+    /// Handles a message that names a neighbour's MAC. `answers` is true if the message answers a request of ours,
+    /// false if it is unsolicited. The sender may be another node than the neighbour.
     fn heard(&mut self, key: Key, mac: Mac, answers: bool) -> Taken {
         if self.statics.contains_key(&key.address) {
             return Err(Refusal::Unasked);
@@ -322,7 +322,7 @@ impl Neighbours {
                 if known != Some(mac) {
                     self.contradicted(key);
                 } else if answers {
-                    // An unsolicited message proves nothing: only `Probe` takes this step.
+                    // An unsolicited message proves nothing, so it takes no step. Only `Probe` changes its state here.
                     self.step(key, Step::Answered, Reason::NoAnswer);
                 }
             }
@@ -331,8 +331,8 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Handles a message with another MAC than the neighbour's known one. The known MAC is asked: at once, or when
-    /// the neighbour has been reachable for a second.
+    /// Handles a message that names another MAC than the known MAC of the neighbour. We ask the known MAC: at once, or
+    /// when the neighbour has been reachable for a second.
     fn contradicted(&mut self, key: Key) {
         self.counters.contradicted += 1;
         let Some(entry) = self.table.get_mut(key) else {
@@ -349,7 +349,7 @@ impl Neighbours {
         }
     }
 
-    /// Reports the MAC of a neighbour that was asked for.
+    /// Reports the MAC of a neighbour that we asked for. If the MAC differs from the known one, reports that as well.
     fn tell_found(&mut self, key: Key, known: Option<Mac>, mac: Mac) {
         let Key { vlan, address } = key;
         if let Some(old) = known.filter(|&old| old != mac) {

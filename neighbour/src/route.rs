@@ -1,4 +1,4 @@
-//! Routes: the source, the next hop, and its MAC.
+//! Routes: choice of the source address, of the next hop, and of the next hop's MAC.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -12,14 +12,19 @@ use crate::state::{State, Step};
 use crate::table::{Key, Neighbour};
 use crate::wire::Echo;
 
-/// Data of our echo requests: as much as `ping` sends.
+/// Data of our echo requests: 56 bytes, as many as `ping` sends.
 pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 
 impl Neighbours {
-    /// Returns the address of ours to send from: the destination itself if it is ours. For a link-local destination,
-    /// a link-local address. Otherwise one that shares its prefix with the destination, the longest prefix first;
-    /// otherwise one with a gateway. Of two equal ones, the one added first. An address under detection is not
-    /// usable, unless it is optimistic.
+    /// Returns which of our addresses to send from. The rules, in this order:
+    ///
+    /// - the destination itself, if it is one of our addresses;
+    /// - an address whose prefix contains the destination and that has the destination's scope (link-local or not); of
+    ///   several such addresses, one with the longest prefix;
+    /// - for a link-local destination: any link-local address; for another destination: an address with a gateway.
+    ///
+    /// Of two equal addresses, the one that was added first is returned. An address under detection is not used, unless
+    /// it is optimistic.
     #[must_use]
     pub fn source(&self, destination: IpAddr) -> Option<IpAddr> {
         let destination = destination.to_canonical();
@@ -43,17 +48,19 @@ impl Neighbours {
         found.map(|own| own.address)
     }
 
-    /// Returns the neighbour that frames from `source` to `destination` go to; events name it. It is the destination
-    /// if that is on link. Otherwise it is the gateway of the source, or of another address of ours in its VLAN.
+    /// Returns the neighbour to which frames from `source` to `destination` go. Events name this neighbour. It is the
+    /// destination if the destination is on link. Otherwise it is the gateway of the source, or the gateway of another
+    /// of our addresses in the source's VLAN.
     ///
     /// # Errors
-    /// The reason why there is no route; never a reason that asking gives.
+    /// The reason why there is no route. A reason that results from asking a neighbour is never returned.
     pub fn next_hop(&self, source: IpAddr, destination: IpAddr) -> Result<IpAddr, Reason> {
         self.route(source.to_canonical(), destination.to_canonical())
             .map(|(key, _)| key.address)
     }
 
-    /// Returns the MAC to send to from `source`, an address of ours, to `destination`. Asks for it if necessary.
+    /// Returns the MAC to which frames from `source`, one of our addresses, to `destination` are sent. If the MAC is
+    /// not known, asks the neighbours for it.
     pub fn resolve(&mut self, source: IpAddr, destination: IpAddr, now: Duration) -> Resolution {
         self.pass(now);
         let destination = destination.to_canonical();
@@ -64,7 +71,7 @@ impl Neighbours {
         if is_ours {
             return Resolution::Known(self.config.mac);
         }
-        // A static entry of the destination applies to it, gateway or not.
+        // A static entry for the destination applies to it, even if the destination is behind a gateway.
         let fixed = [destination, key.address];
         if let Some(&mac) = fixed.iter().find_map(|address| self.statics.get(address)) {
             return Resolution::Known(mac);
@@ -80,9 +87,10 @@ impl Neighbours {
         self.answer(key)
     }
 
-    /// Sends an echo request to `destination`, from `source`, an address of ours. If the result is
-    /// [`Resolution::Known`], the request is queued, and replies to an earlier one are no longer expected. Otherwise
-    /// it only does what [`resolve`](Self::resolve) does. The reply is [`Event::Echoed`](crate::Event::Echoed).
+    /// Sends an echo request to `destination` from `source`, one of our addresses. If the result is
+    /// [`Resolution::Known`], the request is queued, and a reply to an earlier request is no longer accepted. Otherwise
+    /// this function only does what [`resolve`](Self::resolve) does. The reply is reported as
+    /// [`Event::Echoed`](crate::Event::Echoed).
     pub fn echo(
         &mut self,
         source: IpAddr,
@@ -116,8 +124,8 @@ impl Neighbours {
         resolution
     }
 
-    /// Notes that traffic from `destination` to `source`, an address of ours, has proven that the neighbour on its
-    /// path receives our frames (RFC 4861, 7.3.1).
+    /// Records that traffic from `destination` to `source`, one of our addresses, has proven that the next hop to
+    /// `destination` receives our frames (RFC 4861, 7.3.1).
     pub fn confirm(&mut self, source: IpAddr, destination: IpAddr, now: Duration) {
         self.pass(now);
         let route = self.route(source.to_canonical(), destination.to_canonical());
@@ -132,7 +140,7 @@ impl Neighbours {
         }
     }
 
-    /// Returns the next hop, and whether it is ourselves.
+    /// Returns the next hop, and whether the destination is one of our own addresses.
     fn route(&self, source: IpAddr, destination: IpAddr) -> Result<(Key, bool), Reason> {
         let own = self.own(source).ok_or(Reason::NotOurs)?;
         if source.is_ipv4() != destination.is_ipv4() {
@@ -170,11 +178,11 @@ impl Neighbours {
             .ok_or(Reason::NoRoute)
     }
 
-    /// Creates the entry of an unknown neighbour.
+    /// Creates the entry of a neighbour that is not in the table, and starts to ask for its MAC.
     fn begin(&mut self, key: Key, source: IpAddr) -> Resolution {
         let named = named_mac(key.address).filter(|&mac| mac != self.config.mac);
         if !self.up {
-            // No entry is kept: the neighbour is asked for when the link is up.
+            // No entry is created. The first sender after the link is up asks for the neighbour.
             let unreachable = Resolution::Unreachable(Reason::LinkDown);
             return named.map_or(unreachable, Resolution::Known);
         }
@@ -193,7 +201,7 @@ impl Neighbours {
         self.answer(key)
     }
 
-    /// Returns the resolution that an entry gives.
+    /// Returns the resolution that the state of the entry implies.
     fn answer(&self, key: Key) -> Resolution {
         let entry = self.table.get(key);
         match entry.map(|entry| (entry.state(), entry.usable_mac())) {
@@ -203,8 +211,8 @@ impl Neighbours {
         }
     }
 
-    /// Returns the address of ours that asks for a neighbour: the one that wants to send, or else another in its
-    /// VLAN. An optimistic or tentative address must not ask (RFC 4429, 3.2).
+    /// Returns the address from which we ask for a neighbour: `wanted`, the address that wants to send, or otherwise
+    /// another of our addresses in the same VLAN. An optimistic or tentative address must not ask (RFC 4429, 3.2).
     pub(crate) fn asker(&self, key: Key, wanted: IpAddr) -> Option<&Own> {
         let may_ask = |own: &&Own| {
             own.claim() == Claim::Preferred

@@ -16,37 +16,37 @@
 //!                         Incomplete <----------------- Elapsed ---------'
 //! ```
 //!
-//! RFC 4861, 7.3.2, with four differences:
-//! - A request without a reply leaves `Unreachable` for a while. So senders are told at once, and the network is not
-//!   asked again for each of them. RFC 7048 has a state of that name, for the same reason.
-//! - `Probe` without a reply asks all (`Incomplete`). RFC 4861, 7.3.3, would delete the entry, and the next sender
-//!   would ask.
-//! - A message that contradicts a known MAC is never believed; it makes us ask the known one
-//!   (docs/decisions/neighbours.md). 7.2.5 would take the new one, or make the entry `Stale`.
-//! - A link-local address that names its MAC starts as if that had been learnt, in `Delay`: the MAC is used at once
+//! The states are those of RFC 4861, 7.3.2, with four differences:
+//! - If nobody answers, the entry stays in `Unreachable` for a while. Senders get the error at once, and the network is
+//!   not asked again for each of them. RFC 7048 has a state of the same name for the same reason.
+//! - If the neighbour does not answer in `Probe`, we ask all nodes (`Incomplete`). RFC 4861, 7.3.3, would delete the
+//!   entry, and the next sender would ask.
+//! - A message that contradicts a known MAC is never believed. It makes us ask the known MAC
+//!   (docs/decisions/neighbours.md). RFC 4861, 7.2.5, would take the new MAC, or make the entry `Stale`.
+//! - A link-local address that names its MAC starts in `Delay`, as if we had learnt that MAC. The MAC is used at once,
 //!   and asked soon.
 
 /// State of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum State {
-    /// No entry.
+    /// The table has no entry for the neighbour.
     Absent,
-    /// All were asked; no MAC is usable.
+    /// We have asked all nodes; no MAC is usable yet.
     Incomplete,
     /// The MAC was proven recently.
     Reachable,
-    /// The MAC may be valid; it is not in use.
+    /// The MAC may still be valid; no sender uses it.
     Stale,
-    /// The MAC is in use, and will be asked if nothing proves it soon.
+    /// A sender uses the MAC. We ask the neighbour if nothing proves the MAC soon.
     Delay,
-    /// The MAC is in use, and is being asked.
+    /// A sender uses the MAC, and we are asking the neighbour.
     Probe,
-    /// No reply has come.
+    /// No reply has come; senders get an error until the hold-off time is over.
     Unreachable,
 }
 
-/// Steps of a neighbour.
+/// Events that change the state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Step {
@@ -54,29 +54,29 @@ pub(crate) enum Step {
     Used,
     /// A sender needs the MAC, and the address names one.
     Named,
-    /// The neighbour has answered our request: with the MAC we asked or, if we asked all, with one.
+    /// The neighbour has answered our request: from the MAC that we asked or, if we asked all nodes, from any MAC.
     Answered,
     /// An unsolicited message has named the neighbour's MAC.
     Hinted,
-    /// A message has named another MAC than the known one.
+    /// A message has named another MAC than the known MAC.
     Contradicted,
     /// Traffic has proven that the neighbour receives our frames (RFC 4861, 7.3.1).
     Confirmed,
-    /// The time of the state is over, or its last request had no reply.
+    /// The time of the state is over, or the last request of the state had no reply.
     Elapsed,
     /// The link has gone down.
     LinkDown,
 }
 
 impl State {
-    /// Returns the next state by the transition table. `None`: no change.
+    /// Returns the next state by the transition table; `None` if the step does not change the state.
     pub(crate) const fn next(self, step: Step) -> Option<Self> {
         use {State as S, Step as E};
         Some(match (self, step) {
             (S::Absent, E::Used) => S::Incomplete,
             (S::Absent, E::Named) | (S::Stale, E::Used) => S::Delay,
             (S::Incomplete | S::Probe, E::Answered) => S::Reachable,
-            // RFC 4861, 7.2.5 and 7.2.3: STALE; those that wait send at once, which makes it DELAY.
+            // RFC 4861, 7.2.5 and 7.2.3, make the entry STALE. The waiting senders send at once, which makes it DELAY.
             (S::Incomplete, E::Hinted) => S::Delay,
             (S::Incomplete, E::Elapsed | E::LinkDown) => S::Unreachable,
             (S::Reachable, E::Elapsed) => S::Stale,
@@ -85,7 +85,7 @@ impl State {
             (S::Reachable | S::Stale | S::Delay | S::Probe, E::Confirmed) => S::Reachable,
             (S::Reachable | S::Stale | S::Delay, E::Contradicted) => S::Probe,
             (S::Reachable | S::Stale | S::Delay | S::Probe, E::LinkDown) => S::Stale,
-            // The neighbour is there after all: the next sender asks.
+            // The neighbour exists after all, or the hold-off is over: the next sender asks.
             (S::Unreachable, E::Elapsed | E::Hinted) => S::Absent,
             _ => return None,
         })
@@ -100,7 +100,7 @@ impl State {
         )
     }
 
-    /// Returns whether a request of ours is outstanding.
+    /// Returns whether we are asking in this state.
     #[must_use]
     pub const fn is_asking(self) -> bool {
         matches!(self, Self::Incomplete | Self::Probe)

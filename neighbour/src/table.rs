@@ -1,7 +1,8 @@
-//! Table of the neighbours found by asking.
+//! Table of the neighbours whose MACs we found by asking.
 //!
-//! An entry is created only when a sender here needs it. [`state`](crate::state) has its transitions; the times of a
-//! state are set here, when it is entered. The table is ordered by key, so that one seed gives one run.
+//! An entry is created only when a local sender needs the neighbour. [`state`](crate::state) has the transitions of an
+//! entry. This module sets the duration of a state when the entry enters the state. The table is ordered by key, so
+//! that runs with the same seed are identical.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,19 +23,19 @@ pub(crate) struct Key {
 /// A neighbour.
 #[derive(Clone, Debug)]
 pub(crate) struct Neighbour {
-    /// Changed by [`Neighbour::step`] only.
+    /// State of the entry. Only [`Neighbour::step`] changes it.
     state: State,
-    /// The MAC last learnt. In `Incomplete`, the MAC before the requests without reply.
+    /// MAC last learnt. In `Incomplete`, the MAC that was known before the requests had no reply.
     pub(crate) mac: Option<Mac>,
-    /// The address of ours that wants to send.
+    /// Address of ours from which a sender last wanted to send.
     pub(crate) asker: IpAddr,
     /// Number of requests sent in this state.
     pub(crate) tries: u8,
-    /// True if a message has named another MAC since the state began; the known MAC is asked when `due`.
+    /// True if a message has named another MAC since the state began. Then the known MAC is asked at `due`.
     pub(crate) suspect: bool,
     /// Time of the next action.
     pub(crate) due: Option<Duration>,
-    /// Time at which a sender last needed it.
+    /// Time at which a sender last needed the neighbour.
     pub(crate) used: Duration,
     /// Time at which the state began.
     pub(crate) since: Duration,
@@ -63,7 +64,7 @@ impl Neighbour {
         self.mac.filter(|_| self.state.is_usable())
     }
 
-    /// Takes a step, the only way to change the state. Returns `false` if it changes nothing.
+    /// Applies an event to the state. Nothing else changes the state. Returns `false` if the event changes nothing.
     pub(crate) fn step(
         &mut self,
         step: Step,
@@ -142,7 +143,7 @@ impl Table {
         self.entries.values().filter_map(|entry| entry.due).min()
     }
 
-    /// Returns the neighbour idle for longest among those not being asked.
+    /// Returns the neighbour that has been unused for longest, among those that we are not asking.
     pub(crate) fn idle(&self) -> Option<Key> {
         let idle = self.iter().filter(|(_, entry)| !entry.state.is_asking());
         idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key)

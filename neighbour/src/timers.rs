@@ -1,4 +1,4 @@
-//! Timers: requests, detection and announcements, reports.
+//! Timers of requests, of detection and announcements, and of multicast reports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::table::Key;
 use crate::wire::{arp, mld, ndisc};
 
 impl Neighbours {
-    /// Does everything that is due, and finds the time of the next timer.
+    /// Does everything that is due, and computes the time of the next timer.
     pub(crate) fn run_timers(&mut self) {
-        // Groups first: a node that detects duplicates has to receive the answer (RFC 4862, 5.4.2).
+        // Groups are reported first, so that a node that detects duplicates receives the answers (RFC 4862, 5.4.2).
         let vlans: Vec<Option<u16>> = self.memberships.keys().copied().collect();
         for vlan in vlans {
             self.report_if_due(vlan);
@@ -36,7 +36,7 @@ impl Neighbours {
         self.due = own.chain(reports).chain(self.table.due()).min();
     }
 
-    /// Sends a neighbour's request, or takes its next step, until nothing of it is due.
+    /// Sends the request to a neighbour, or applies the step that is due, until nothing is due for this neighbour.
     pub(crate) fn ask_if_due(&mut self, key: Key) {
         while let Some(entry) = self.table.get(key)
             && entry.due.is_some_and(|due| due <= self.now)
@@ -70,7 +70,7 @@ impl Neighbours {
             .asker(key, entry.asker)
             .map(|own| (own.address(), own.interface.vlan))
         else {
-            // An optimistic address must not ask; the request waits until the address is ours (RFC 4429, 3.2).
+            // No address may ask now, since an optimistic one must not (RFC 4429, 3.2). The request waits for one.
             self.put_off(key, None);
             return;
         };
@@ -111,14 +111,14 @@ impl Neighbours {
         self.wake_at(due);
     }
 
-    /// Carries out the action of an address of ours.
+    /// Carries out an action that is due for one of our addresses.
     fn act(&mut self, at: usize, todo: Todo) {
         let interface = self.own[at].interface;
         let mac = self.config.mac;
         match todo {
             Todo::Probe => {
                 let frame = match interface.address {
-                    // RFC 5227, 2.1.1: with sender 0.0.0.0, so that no cache is changed.
+                    // RFC 5227, 2.1.1: the sender is 0.0.0.0, so that the probe changes no neighbour cache.
                     IpAddr::V4(target) => arp::Out {
                         reply: false,
                         sender: Ipv4Addr::UNSPECIFIED,
@@ -147,8 +147,8 @@ impl Neighbours {
         }
     }
 
-    /// Announces that an address is ours: by an ARP request for it (RFC 5227, 2.3), or by an advertisement to all
-    /// nodes that overrides (RFC 4861, 7.2.6).
+    /// Announces that an address is ours: for IPv4, by an ARP request for the address (RFC 5227, 2.3); for IPv6, by an
+    /// advertisement to all nodes with the override flag (RFC 4861, 7.2.6).
     pub(crate) fn announce(&mut self, address: IpAddr, vlan: Option<Vlan>) {
         let mac = self.config.mac;
         let frame = match address {
@@ -164,7 +164,7 @@ impl Neighbours {
         self.send(frame);
     }
 
-    /// Makes requests due that waited for an address of ours to be usable.
+    /// Makes the requests due that waited until one of our addresses in this VLAN is usable.
     fn wake_askers(&mut self, vlan: Option<u16>, v4: bool) {
         let now = self.now;
         for (key, entry) in self.table.iter_mut() {
@@ -186,7 +186,7 @@ impl Neighbours {
         if records.is_empty() {
             return;
         }
-        // RFC 3810, 5.2.13: from a link-local address of ours that is preferred, or from the unspecified one.
+        // RFC 3810, 5.2.13: the source is a preferred link-local address of ours, or the unspecified address.
         let in_vlan = self
             .own
             .iter()
@@ -199,7 +199,7 @@ impl Neighbours {
             IpAddr::V4(_) => None,
         });
         let tag = in_vlan.clone().find_map(|own| own.interface.vlan);
-        // After the last address was removed, the priority of a VLAN is not known any more.
+        // After its last address was removed, the priority of a VLAN is not known any more; the report uses 0.
         let tag = tag.or(vlan.map(|id| Vlan { id, priority: 0 }));
         let source = source.unwrap_or(Ipv6Addr::UNSPECIFIED);
         for records in records.chunks(mld::MOST_RECORDS) {

@@ -1,5 +1,5 @@
-//! The cost of an I/O in the target: workers on a null disk, and the tests' host on the other end of a simulated
-//! wire.
+//! Measures the cost of an I/O in the target. Workers serve a null disk; the tests' host is on the other end of a
+//! simulated wire.
 //!
 //! ```text
 //! cargo xtask nvme bench
@@ -8,12 +8,13 @@
 //! Operations are `read`, `write`, and `inline`, a write whose data is in the capsule.
 //!
 //! `io OPERATION BYTES DEPTH ROUNDS WORKERS` makes the host send `DEPTH` commands at once to each of `WORKERS`
-//! workers, on one queue each, `ROUNDS` times. It prints the number of I/Os, of turns of the workers, and of idle
-//! turns. One thread runs the host and the workers in turn, and time is the simulator's, so that each run is the
-//! same.
+//! workers, on one queue each, `ROUNDS` times. It prints the number of I/Os, the number of loop iterations of the
+//! workers, and how many of these were idle. One thread runs the host and the workers alternately, and time is
+//! simulated, so that every run is the same.
 //!
-//! Under callgrind the cost collected in [`region_turn`] is the workers'. The reader of the profile subtracts the
-//! simulator's work for their doorbells (functions named `tell`), and the idle turns, whose cost `io idle` measures.
+//! Under callgrind the cost collected in [`region_turn`] is the workers' cost. The reader of the profile subtracts the
+//! simulator's work for their doorbells (functions named `tell`), and the idle iterations, whose cost `io idle`
+//! measures.
 #![forbid(unsafe_code)]
 
 #[path = "../tests/target/host.rs"]
@@ -39,25 +40,25 @@ use udapl::fabric::Fabric;
 use host::{Host, Meanwhile, transfer};
 use world::{PORT, World};
 
-/// Bytes of the disk, and of a block.
+/// Size of the disk in bytes, and block size as a power of two.
 const DISK: u64 = 1 << 30;
 const SHIFT: u8 = 12;
-/// Simulated time between two turns.
+/// Simulated time between two loop iterations.
 const STEP: Duration = Duration::from_micros(100);
-/// Turns of a run without I/O.
+/// Number of loop iterations of a run without I/O.
 const IDLE: u32 = 10_000;
 
-/// The measured region: one turn of a worker.
+/// Runs one loop iteration of a worker: the region that callgrind measures.
 #[inline(never)]
 fn region_turn(worker: &mut Worker) -> Result<bool, WorkerError> {
     worker.turn()
 }
 
-/// Counts of turns: all, and idle ones.
+/// Number of loop iterations of the workers, and of the idle ones among them.
 #[derive(Clone, Default)]
 struct Turns(Rc<Cell<(u64, u64)>>);
 
-/// Runs a turn of each worker, and of the world.
+/// Returns a closure that runs one loop iteration of each worker, and advances the simulated time.
 fn others(fabric: Fabric, mut workers: Vec<Worker>, turns: Turns) -> Meanwhile {
     Box::new(move || {
         for worker in &mut workers {
@@ -77,7 +78,7 @@ fn main() -> Result<()> {
         .collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (operation, bytes, depth, rounds, workers) = match words[..] {
-        // The arguments of `cargo bench`.
+        // `cargo bench` passes no arguments.
         [] => ("read", 4096, 32, 100, 1),
         ["idle"] => ("idle", 4096, 1, 0, 1),
         [operation, bytes, depth, rounds, workers] => (
@@ -120,7 +121,7 @@ fn main() -> Result<()> {
     use_disk(&world, host, &turns, &load)
 }
 
-/// The host's load.
+/// The I/O that the host issues.
 struct Load {
     code: u8,
     is_inline: bool,
@@ -130,7 +131,7 @@ struct Load {
     workers: u16,
 }
 
-/// Runs the host, and prints the results.
+/// Issues the I/O of the load from the host, and prints the results.
 fn use_disk(world: &World, mut host: Host, turns: &Turns, load: &Load) -> Result<()> {
     let Load {
         bytes,
@@ -146,7 +147,7 @@ fn use_disk(world: &World, mut host: Host, turns: &Turns, load: &Load) -> Result
     };
     let subsystem = world.subsystem.clone();
     let (_admin, controller) = host.controller(&subsystem)?;
-    // One queue for each worker: a connection goes to the worker with the fewest.
+    // There is one queue for each worker, because a new connection goes to the worker with the fewest connections.
     let mut queues = Vec::new();
     for number in 1..=workers {
         queues.push(host.io_queue(&subsystem, controller, number, 64)?);

@@ -1,12 +1,12 @@
-//! The shortest target: one subsystem, one namespace, one worker for each processor.
+//! The shortest target: one subsystem, one namespace, and one worker for each processor.
 //!
 //! ```text
 //! cargo run -p nvmeof --example target -- 0000:3b:00.2 /dev/nvme0n1     # WRITTEN TO by whoever connects
 //! cargo run -p nvmeof --example target -- sim:target,link=unix:/tmp/wire,mac=02:00:00:00:0f:01 disk.img
 //! ```
 //!
-//! It serves until its input ends. `nvmeofd` is the one for use: with a configuration, hosts that may connect, and a
-//! control socket.
+//! It serves until its standard input ends. For real use take `nvmeofd`, which has a configuration file, a list of
+//! hosts that may connect, and a control socket.
 #![forbid(unsafe_code)]
 
 use std::io::Read;

@@ -1,9 +1,9 @@
-//! Disks: files, block devices and memory that namespaces are on.
+//! Disks: the files, block devices and memory that namespaces use.
 //!
-//! A [`Disk`] is opened once. Each worker has a [`Handle`] of its own, which is made from that first descriptor and
-//! never from the path, since another file may take the path. Files and block devices are read and written past the
-//! page cache if they can be (O_DIRECT), and locked against other programs (`claim`). A memory disk is a file without a
-//! name, so it works like a file. A faulty disk fails by order ([`faults`]).
+//! A [`Disk`] is opened once. Each worker has its own [`Handle`], which is made from the disk's descriptor and never
+//! from the path, because the path may name another file by then. If possible, files and block devices are read and
+//! written without the page cache (O_DIRECT). They are locked against other programs (`claim`). A memory disk is an
+//! unnamed file, so it works like a file. A faulty disk fails by order ([`faults`]).
 
 mod claim;
 pub mod faults;
@@ -33,85 +33,85 @@ pub const SHIFTS: [u8; 2] = [9, 12];
 pub enum Source {
     /// A regular file or a block device.
     File(PathBuf),
-    /// A descriptor of this name, opened by the program that started this process (`LISTEN_FDS`).
+    /// A descriptor that the program that started this process has handed in under this name (`LISTEN_FDS`).
     Given(String),
-    /// Memory of this many bytes, which ends with the process.
+    /// Memory of this many bytes. Its content is lost when the process ends.
     Memory(u64),
-    /// Memory of this many bytes that fails and delays by order: for tests.
+    /// Memory of this many bytes whose operations can be made to fail or to be late, for tests.
     Faulty(u64),
-    /// A disk of this many bytes that ignores writes and reads as zeros: for measuring.
+    /// A disk of this many bytes that ignores writes and reads as zeros, for benchmarks.
     Null(u64),
 }
 
 /// Reason why a disk cannot be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// It cannot be opened or examined.
+    /// The file cannot be opened or examined.
     #[error("{0}")]
     File(#[from] ReactorError),
-    /// There is no memory for it.
+    /// There is not enough memory for a memory disk.
     #[error("{bytes} bytes of memory for a disk: {error}")]
     Memory {
-        /// Number of bytes.
+        /// Size of the disk in bytes.
         bytes: u64,
-        /// The system's answer.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// No such descriptor was handed in.
+    /// No descriptor with this name was handed in.
     #[error("{0}")]
     HandedIn(#[from] HandedInError),
     /// A descriptor that was handed in cannot be used.
     #[error("descriptor {name:?}: {error}")]
     Given {
-        /// The name.
+        /// Name of the descriptor.
         name: String,
-        /// The system's answer.
+        /// Error of the system.
         error: std::io::Error,
     },
     /// The disk does not support this block size.
     #[error("{}: blocks of {asked} bytes on a disk whose own have {has}", path.display())]
     Blocks {
-        /// The disk.
+        /// Path of the disk.
         path: PathBuf,
-        /// Bytes of a block that were asked for.
+        /// Block size that was requested, in bytes.
         asked: u32,
-        /// Bytes of a block that the disk has.
+        /// Smallest block size of the disk, in bytes.
         has: u32,
     },
-    /// Another program has it, or another namespace.
+    /// Another program or another namespace has locked the disk.
     #[error("{what} is in use: {holder}; key `lock = false` serves it all the same")]
     Taken {
-        /// The disk.
+        /// Name of the disk.
         what: String,
-        /// The program that has it, if the system tells.
+        /// Description of the program that has the lock, as far as the system reports it.
         holder: String,
     },
-    /// It cannot be locked.
+    /// The disk cannot be locked.
     #[error("{what} cannot be locked: {error}; key `lock = false` serves it without a lock")]
     Lock {
-        /// The disk.
+        /// Name of the disk.
         what: String,
-        /// The system's answer.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// Its path names another file now.
+    /// The path of the disk now names another file than the open one.
     #[error("{} is {now} now; the namespace keeps {open}, which it has open", path.display())]
     Replaced {
-        /// The path.
+        /// Path of the disk.
         path: PathBuf,
-        /// The file that is open.
+        /// Identity of the file that is open.
         open: Identity,
-        /// The file that the path names now, or the reason why there is none.
+        /// Description of the file that the path names now, or the reason why the path names no file.
         now: String,
     },
-    /// It is smaller than a block.
+    /// The disk is smaller than a block.
     #[error("{what}: {bytes} bytes are less than a block of {block}")]
     Empty {
-        /// The disk.
+        /// Name of the disk.
         what: String,
-        /// Its size.
+        /// Size of the disk in bytes.
         bytes: u64,
-        /// Bytes of a block.
+        /// Block size in bytes.
         block: u32,
     },
 }
@@ -124,33 +124,33 @@ pub struct Disk {
     read_only: bool,
     direct: bool,
     deallocates: bool,
-    /// The first descriptor, which the others are made from; `None` if it has no file.
+    /// File from which the workers' handles are made; `None` for a null disk.
     file: Option<File>,
-    /// The descriptor that was handed in. Another program has the same open file, and its lock.
+    /// Descriptor that was handed in. Another program shares the open file, and with it the lock.
     given: Option<File>,
-    /// The open file, if it has a name.
+    /// Identity of the open file; `None` for a disk without a file of the file system.
     identity: Option<Identity>,
-    /// The lock, until it is given up.
+    /// Lock of the disk, until it is released.
     claim: Mutex<Option<Claim>>,
-    /// The faults of a faulty disk.
+    /// Faults of a faulty disk; `None` for every other disk.
     faults: Option<Arc<Faults>>,
 }
 
-/// A disk as a worker has it open.
+/// A worker's access to a disk.
 #[derive(Clone, Debug)]
 pub enum Handle {
-    /// A file, by the worker's ring.
+    /// A file, which the worker accesses by its ring.
     File(File),
-    /// Likewise, with faults by order.
+    /// A file as above, whose operations fail or are late by order.
     Faulty(File, Arc<Faults>),
-    /// A null disk: operations do nothing.
+    /// A null disk, whose operations do nothing.
     Null,
 }
 
 impl Disk {
-    /// Opens a disk with blocks of two to the `shift` bytes, and locks it: no other program that asks for a lock, and
-    /// no other namespace, has it at the same time. Read-only namespaces may share a regular file, and a block device
-    /// that was handed in and that this process may not open by itself; any other block device serves one namespace.
+    /// Opens a disk with blocks of two to the `shift` bytes, and locks it. While it is locked, no other program that
+    /// asks for a lock and no other namespace can open it. There are two exceptions: read-only namespaces may share a
+    /// regular file, and they may share a block device that was handed in and that this process may not open by itself.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -177,8 +177,8 @@ impl Disk {
         Self::open_for(true, source, shift, read_only)
     }
 
-    /// Looks whether a disk could be opened, but for its lock, and changes nothing: one that was handed in may be
-    /// served already, here or by another program.
+    /// Checks whether a disk could be opened, apart from its lock. Changes nothing, because a descriptor that was
+    /// handed in may be in use already, by this process or another program.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -223,7 +223,7 @@ impl Disk {
             Source::File(path) => {
                 let (file, is_direct) = match open(path, read_only, O_DIRECT) {
                     Ok(file) => (file, true),
-                    // File systems in memory have no O_DIRECT.
+                    // Some file systems in memory do not support O_DIRECT.
                     Err(ReactorError::Open { .. }) => (open(path, read_only, 0)?, false),
                     Err(other) => return Err(other.into()),
                 };
@@ -236,9 +236,9 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Takes a descriptor that was handed in.
+    /// Uses a descriptor that was handed in as the disk's file.
     fn take_given(&mut self, given: File, serves: bool) -> Result<(), DiskError> {
-        // A descriptor that was opened for reading only stays so.
+        // A descriptor that was opened for reading only cannot be written.
         self.read_only |= !is_writable(&given)?;
         let (file, is_direct) = own(&given, self.read_only, serves)?;
         self.take_file(file, is_direct, serves)?;
@@ -246,7 +246,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes an open file or block device, after its geometry is checked.
+    /// Uses an open file or block device as the disk's file, after checking its block size and alignment.
     fn take_file(&mut self, file: File, is_direct: bool, serves: bool) -> Result<(), DiskError> {
         let geometry = file.geometry()?;
         let asked = 1 << self.shift;
@@ -263,7 +263,7 @@ impl Disk {
                     has: least,
                 });
             }
-            // A file goes through the cache instead.
+            // A regular file can be accessed through the page cache instead.
             if serves {
                 set_direct(&file, false);
             }
@@ -283,7 +283,7 @@ impl Disk {
         }
     }
 
-    /// Its name in messages.
+    /// Returns the disk's name for messages.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.source {
@@ -295,13 +295,13 @@ impl Disk {
         }
     }
 
-    /// Its source.
+    /// Returns the source of the disk.
     #[must_use]
     pub const fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Bytes of a block, as a power of two.
+    /// Returns the block size in bytes, as a power of two.
     #[must_use]
     pub const fn shift(&self) -> u8 {
         self.shift
@@ -325,13 +325,13 @@ impl Disk {
         matches!(self.source, Source::File(_) | Source::Given(_))
     }
 
-    /// Its faults; `None` if it is not a faulty disk.
+    /// Returns the faults of a faulty disk; `None` for every other disk.
     #[must_use]
     pub const fn faults(&self) -> Option<&Arc<Faults>> {
         self.faults.as_ref()
     }
 
-    /// Number of whole blocks that it has now. A disk may be resized.
+    /// Returns the number of whole blocks that the disk has now. A disk may be resized.
     ///
     /// # Errors
     /// [`DiskError::File`].
@@ -339,7 +339,7 @@ impl Disk {
         Ok(self.bytes()? >> self.shift)
     }
 
-    /// Number of blocks after a change of its size: at least one.
+    /// Returns the number of whole blocks after a resize. There must be at least one.
     ///
     /// # Errors
     /// [`DiskError::File`], [`DiskError::Empty`].
@@ -351,7 +351,7 @@ impl Disk {
         }
     }
 
-    /// Bytes behind the last whole block, which no host reaches.
+    /// Returns the number of bytes after the last whole block, which no host can access.
     ///
     /// # Errors
     /// [`DiskError::File`].
@@ -369,13 +369,13 @@ impl Disk {
         }
     }
 
-    /// The open file or block device; `None` if it has no name.
+    /// Returns the identity of the open file or block device; `None` for memory disks and null disks.
     #[must_use]
     pub const fn identity(&self) -> Option<Identity> {
         self.identity
     }
 
-    /// Checks that its path still names the open file. A disk without a path passes.
+    /// Checks that the path still names the open file. A disk without a path passes.
     ///
     /// # Errors
     /// [`DiskError::Replaced`].
@@ -395,7 +395,7 @@ impl Disk {
         })
     }
 
-    /// Returns whether this disk and another one are the same file, and locks keep them apart.
+    /// Returns whether this disk and another are the same file, both are locked, and the locks exclude each other.
     #[must_use]
     pub fn excludes(&self, other: &Self) -> bool {
         let is_same = self.identity.is_some() && self.identity == other.identity;
@@ -406,7 +406,7 @@ impl Disk {
         is_same && !(self.read_only && other.read_only) && has_lock(self) && has_lock(other)
     }
 
-    /// Releases its lock. Handles stay open for as long as their workers have them.
+    /// Releases the lock. The workers' handles stay open until the workers drop them.
     pub fn give_up(&self) {
         drop(
             self.claim
@@ -416,16 +416,16 @@ impl Disk {
         );
     }
 
-    /// Opens it for a worker.
+    /// Makes the handle of a worker.
     ///
     /// # Errors
-    /// [`DiskError::File`]: it cannot be opened once more.
+    /// [`DiskError::File`]: the file cannot be opened once more.
     pub fn handle(&self) -> Result<Handle, DiskError> {
         let Some(file) = &self.file else {
             return Ok(Handle::Null);
         };
         let file = match &self.source {
-            // The daemon may have no right to open it by itself.
+            // The descriptor is copied, because the daemon may have no right to open the file by itself.
             Source::Given(_) => copy(file)?,
             Source::File(_) | Source::Memory(_) | Source::Faulty(_) | Source::Null(_) => {
                 again(file, self.read_only, if self.direct { O_DIRECT } else { 0 })?
@@ -444,12 +444,12 @@ fn open(path: &Path, read_only: bool, flags: i32) -> Result<File, ReactorError> 
     File::open_with(&options, path)
 }
 
-/// Opens an open file once more, whatever its path names now. Without the right to do so, it copies the descriptor.
+/// Opens an open file once more, whatever its path names now. If this process may not open it, copies the descriptor.
 fn again(file: &File, read_only: bool, flags: i32) -> Result<File, ReactorError> {
     anew(file, read_only, flags).or_else(|_| copy(file))
 }
 
-/// Opens a file that is open once more.
+/// Opens an open file once more, by its entry in /proc.
 fn anew(file: &File, read_only: bool, flags: i32) -> std::io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_std().as_raw_fd());
     let mut options = OpenOptions::new();
@@ -457,13 +457,14 @@ fn anew(file: &File, read_only: bool, flags: i32) -> std::io::Result<File> {
     Ok(File::from_std(options.open(path)?, file.path()))
 }
 
-/// A file for a descriptor that was handed in, past the page cache where that can be had, and whether it is: opened
-/// once more, since its flags are the open file's (open(2)), which other processes have, too. Without a right to open
-/// it, the flag is set on the open file that was handed in; a look takes that for done, which fails for no block
-/// device.
+/// Returns a file for a descriptor that was handed in, and whether the file bypasses the page cache (O_DIRECT).
+///
+/// If possible, the file is opened once more, because the flags belong to the open file (open(2)), which other
+/// processes share. If this process may not open it, the descriptor is copied and O_DIRECT is set on the shared open
+/// file. A mere check (`serves` is false) does not set the flag and assumes success: no block device refuses it.
 fn own(given: &File, read_only: bool, serves: bool) -> Result<(File, bool), ReactorError> {
     let kind = given.as_std().metadata().map(|there| there.file_type());
-    // To open what is no disk may take for ever, as a pipe does without a writer.
+    // Only files and block devices are opened: opening a pipe without a writer would block for ever.
     if kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
         for (flags, is_direct) in [(O_DIRECT, true), (0, false)] {
             if let Ok(file) = anew(given, read_only, flags) {
@@ -476,7 +477,7 @@ fn own(given: &File, read_only: bool, serves: bool) -> Result<(File, bool), Reac
     Ok((file, is_direct))
 }
 
-/// Copies a descriptor. Flags and locks belong to the open file, which copies share.
+/// Copies a descriptor. The copies share the open file, and with it the flags and the locks.
 fn copy(file: &File) -> Result<File, ReactorError> {
     match file.as_std().try_clone() {
         Ok(another) => Ok(File::from_std(another, file.path())),
@@ -503,7 +504,7 @@ fn set_direct(file: &File, direct: bool) -> bool {
     fcntl(file.as_std(), FcntlArg::F_SETFL(flags)).is_ok()
 }
 
-/// Returns memory as a file.
+/// Makes an unnamed file in memory.
 fn anonymous(bytes: u64) -> Result<File, DiskError> {
     let failed = |error: std::io::Error| DiskError::Memory { bytes, error };
     let made = memfd_create(c"nvmeof-disk", MFdFlags::MFD_CLOEXEC);

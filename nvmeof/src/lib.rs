@@ -15,8 +15,8 @@
 //!   nvme     what the specifications lay down: bytes and numbers; nothing that acts
 //! ```
 //!
-//! It uses what any program may use of [`udapl`], and holds no unsafe code. What of the specifications is there, and
-//! what is refused, is in docs/nvmeof.md.
+//! The target uses only the public interface of [`udapl`], and contains no unsafe code. docs/nvmeof.md lists which
+//! parts of the specifications are supported and which are refused.
 #![forbid(unsafe_code)]
 
 pub mod auth;

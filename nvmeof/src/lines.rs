@@ -1,8 +1,8 @@
-//! Budgets of log lines that peers cause, by the address of the peer.
+//! Limits of log lines that peers can cause, by the address of the peer.
 //!
-//! Each kind of line has a budget for each source ([`LogBudget`]), and there are [`SOURCES`] budgets at a time: one
-//! that was not used for a period makes room. If all are in use, a line is not written. The next line that is written
-//! has the number of those that were not.
+//! Each kind of line has a limit for each source ([`LogBudget`]). At most [`SOURCES`] budgets exist at a time; one that
+//! was not used for a period can be replaced. If all are in use, the line is not written. The next line that is written
+//! contains the number of lines that were not.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,15 +11,15 @@ use udapl::log_budget::{LogBudget, PERIOD};
 
 use crate::model::Moment;
 
-/// Number of budgets at a time, one for each source and kind of line.
+/// Maximum number of budgets, one for each source and kind of line.
 const SOURCES: usize = 64;
 
-/// Budgets.
+/// The budgets of log lines.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// Each with the time of its last use.
+    /// Budget of each source and kind of line, with the time of its last use.
     budgets: BTreeMap<(IpAddr, &'static str), (Moment, LogBudget)>,
-    /// Lines that were not written, and that no budget counts.
+    /// Number of lines that were not written, and that no existing budget counts.
     unlogged: u64,
 }
 
@@ -28,8 +28,8 @@ fn nanos(now: Moment) -> u64 {
 }
 
 impl Lines {
-    /// Returns `Some` if a line of this kind is to be written, with the number of lines that were not since the last
-    /// one.
+    /// Returns `Some` if a line of this kind is to be written. The value is the number of lines that were not written
+    /// since the last one.
     pub(crate) fn take(&mut self, source: IpAddr, kind: &'static str, now: Moment) -> Option<u64> {
         let whose = (source, kind);
         if self.budgets.len() >= SOURCES && !self.budgets.contains_key(&whose) {
@@ -63,7 +63,7 @@ mod tests {
         IpAddr::from(number.to_be_bytes())
     }
 
-    /// Sixty-four budgets of eight lines in ten seconds are all that there is, from however many addresses.
+    /// There are 64 budgets of eight lines in ten seconds, however many addresses cause lines.
     #[test]
     fn lines_of_any_number_of_sources_are_bounded_and_those_that_are_missing_are_told() {
         let mut lines = Lines::default();
@@ -76,7 +76,7 @@ mod tests {
         }
         assert_eq!(written, 64 * 8);
         let later = now + PERIOD;
-        // The first that comes has those of all sources without a budget, and of the one that made room: 936 x 10 + 2.
+        // The first line counts those of all sources without a budget and of the replaced budget: 936 x 10 + 2.
         assert_eq!(lines.take(source(2000), "a", later), Some(9362));
         assert_eq!(lines.take(source(2000), "b", later), Some(2));
         assert_eq!(lines.take(source(63), "a", later), Some(2));

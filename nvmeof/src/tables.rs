@@ -1,11 +1,11 @@
-//! Tables of state machines, compared with checked-in files.
+//! Compares tables of state machines with checked-in files.
 
 use std::fmt::Debug;
 
 use strum::VariantArray;
 
-/// Compares each pair of state and step with the checked-in table. `refused` stands in the row of a pair without a next
-/// state.
+/// Compares each pair of state and step with the checked-in table. `refused` is the text in the table for a pair
+/// without a next state.
 #[track_caller]
 pub(crate) fn assert_table<S, T>(next: impl Fn(S, T) -> Option<S>, refused: &str, checked_in: &str)
 where

@@ -1,22 +1,22 @@
-//! An adapter's own addresses.
+//! Addresses of an adapter.
 
 use core::net::IpAddr;
 
 /// An address of an adapter, with its prefix, gateway and VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
+    /// The IP address.
     pub address: IpAddr,
-    /// Number of leading bits that all addresses on the link share; with 0, every address of its family is on the
-    /// link. `None` is 0, and 64 for a link-local one.
+    /// Number of leading bits that all addresses on the link have in common. With 0, every address of the family is on
+    /// the link. `None` means 0, or 64 for a link-local address.
     pub prefix: Option<u8>,
-    /// The router on the link for all other addresses.
+    /// The router on the link through which all other addresses are reached.
     pub gateway: Option<IpAddr>,
-    /// The VLAN of its frames; `None` for frames without a tag.
+    /// The VLAN of the address's frames; `None` for frames without a tag.
     pub vlan: Option<Vlan>,
 }
 
-/// A VLAN, and the priority of our frames in it. Networks that keep RoCE lossless by priority flow control are tagged.
+/// A VLAN, and the priority of our frames in it. Networks that make RoCE lossless by priority flow control use tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {
     /// VLAN ID, 1..=4094.
@@ -50,7 +50,7 @@ impl Address {
     /// Checks that the address is valid for an adapter, with its prefix, gateway and VLAN.
     ///
     /// # Errors
-    /// The rule that it violates.
+    /// The rule that the address violates.
     pub fn check(&self) -> Result<(), &'static str> {
         let Self {
             address,

@@ -3,21 +3,21 @@
 /// Data of a completion besides its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Nothing.
+    /// No further data.
     None,
     /// The request failed in the device, with this syndrome and vendor syndrome.
     Failed(u8, u8),
-    /// A receive: the peer's Send came with immediate data.
+    /// Of a receive: the peer's Send has this immediate data.
     SendImmediate(u32),
-    /// A receive: the peer's RDMA Write came with immediate data. The bytes are at the address that the peer named,
-    /// none are in the receive's buffer, and the length transferred is the Write's.
+    /// Of a receive: the peer's RDMA Write has this immediate data. The bytes are at the address that the peer named,
+    /// not in the receive's buffer. The length transferred is that of the Write.
     WriteImmediate(u32),
-    /// A receive: the peer's Send has invalidated this remote key.
+    /// Of a receive: the peer's Send has invalidated this remote key.
     Invalidated(u32),
 }
 
 impl Detail {
-    /// Makes a detail from a syndrome and a vendor syndrome; zeros give `None`.
+    /// Makes a detail from a syndrome and a vendor syndrome; `None` if both are zero.
     #[inline]
     #[must_use]
     pub const fn of_syndrome(syndrome: (u8, u8)) -> Self {
@@ -27,7 +27,7 @@ impl Detail {
         }
     }
 
-    /// Returns syndrome and vendor syndrome, or zeros.
+    /// Returns the syndrome and the vendor syndrome; both are zero unless the request failed in the device.
     #[inline]
     #[must_use]
     pub const fn syndrome(self) -> (u8, u8) {
@@ -40,7 +40,7 @@ impl Detail {
         }
     }
 
-    /// Returns true for a receive that holds no message because the peer's RDMA Write with immediate data has
+    /// Returns true for a receive that contains no message, because the peer's RDMA Write with immediate data has
     /// consumed it.
     #[inline]
     #[must_use]
@@ -51,7 +51,7 @@ impl Detail {
         }
     }
 
-    /// Returns the immediate data of the peer's Send or RDMA Write.
+    /// Returns the immediate data of the peer's Send or RDMA Write, if any.
     #[inline]
     #[must_use]
     pub const fn immediate(self) -> Option<u32> {
@@ -61,7 +61,7 @@ impl Detail {
         }
     }
 
-    /// Returns the remote key that the peer has invalidated.
+    /// Returns the remote key that the peer has invalidated, if any.
     #[inline]
     #[must_use]
     pub const fn invalidated(self) -> Option<u32> {
@@ -74,26 +74,26 @@ impl Detail {
     }
 }
 
-/// Short form of a successful completion that is reported, which most completions are.
+/// Short form of a successful completion that is reported to the caller. Most completions have this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
-    /// The cookie given at the post, unchanged.
+    /// Cookie that the caller passed to the post.
     pub cookie: u64,
-    /// Bytes transferred.
+    /// Number of bytes transferred.
     pub bytes: u32,
     /// True for Send, RDMA Read and RDMA Write; false for receives.
     pub request: bool,
 }
 
-/// Counters of a queue pair since its creation. They only grow.
+/// Counters of a queue pair since its creation. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePairCounts {
-    /// Work requests posted to the send queue: DTOs, binds, and requests that the connection itself needs.
+    /// Number of work requests posted to the send queue: DTOs, binds, and requests that the connection itself needs.
     pub requests: u64,
-    /// Bytes of these requests, including those that RDMA Reads asked for.
+    /// Number of bytes of these requests, including those that RDMA Reads request from the peer.
     pub request_bytes: u64,
-    /// Receives posted to its own receive queue.
+    /// Number of receives posted to the queue pair's own receive queue.
     pub recvs: u64,
-    /// Bytes that arrived in them.
+    /// Number of bytes that arrived in these receives.
     pub received_bytes: u64,
 }

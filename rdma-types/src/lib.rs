@@ -1,17 +1,17 @@
 //! Requests and completions of RDMA as plain data, exchanged between the driver of a network adapter and the code
 //! that posts to its queues.
 //!
-//! Nothing acts here, and nothing is translated twice: a request goes from the caller to the queue as the value
-//! it was made as. [`dat-core`](https://docs.rs/dat-core) names these types under DAT's names; a driver without DAT
-//! uses them as they are.
+//! The crate has only types. A request reaches the queue as the same value that the caller made, without conversion.
+//! [`dat-core`](https://docs.rs/dat-core) re-exports these types under DAT's names; a driver without DAT uses them
+//! under their own names.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `request` | segments, requests and their flags, receives, windows, sizes of queues |
-//! | `completion` | what comes with a completion, and the short form that most have |
-//! | `path` | the way to a peer, and what connects a queue pair to it |
-//! | `address` | an adapter's own addresses |
-//! | `access` | rights in memory |
+//! | `completion` | data of a completion besides its status, and the short form of most completions |
+//! | `path` | path to a peer, and parameters that connect a queue pair to the peer |
+//! | `address` | addresses of an adapter |
+//! | `access` | access rights to memory |
 #![forbid(unsafe_code)]
 #![no_std]
 

@@ -1,6 +1,6 @@
-//! Paths, and the parameters that bring a queue pair up.
+//! Paths, and the parameters of the transitions to RTR and RTS.
 
-/// The peer and the path to it. The provider resolves the MAC of the next station on the link.
+/// The peer and the path to it. The provider resolves the MAC of the next hop on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Index of our source GID.
@@ -11,9 +11,9 @@ pub struct Path {
     pub hop_limit: u8,
     /// IP traffic class.
     pub traffic_class: u8,
-    /// Flow label (20 bits); chooses the UDP source port.
+    /// Flow label (20 bits); determines the UDP source port.
     pub flow_label: u32,
-    /// Priority of the frames, 0..=7, written in the VLAN tag if there is one.
+    /// Priority of the frames, 0..=7; written to the VLAN tag if the frames have a tag.
     pub priority: u8,
 }
 
@@ -24,11 +24,11 @@ pub struct ReadyToReceive {
     pub path: Path,
     /// The peer's queue pair number (24 bits).
     pub remote_qpn: u32,
-    /// The first packet sequence number the peer will send (24 bits).
+    /// First packet sequence number that the peer will send (24 bits).
     pub receive_psn: u32,
     /// Path MTU code, 1..=5 for 256..=4096 bytes (IBTA encoding).
     pub mtu: u8,
-    /// RDMA Reads the peer may have outstanding here; 0 refuses them.
+    /// Number of RDMA Reads that the peer may have outstanding here; 0 refuses RDMA Reads.
     pub reads_in: u8,
     /// RNR NAK timer code (IBTA encoding, 5 bits).
     pub min_rnr_timer: u8,
@@ -37,22 +37,22 @@ pub struct ReadyToReceive {
 /// Parameters of the transition from RTR to RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToSend {
-    /// The first packet sequence number we send (24 bits).
+    /// First packet sequence number that we send (24 bits).
     pub send_psn: u32,
-    /// RDMA Reads we may have outstanding.
+    /// Number of RDMA Reads that we may have outstanding.
     pub reads_out: u8,
-    /// Transport retries, 0..=7.
+    /// Number of transport retries, 0..=7.
     pub retry_count: u8,
-    /// RNR retries, 0..=7; 7 is without limit.
+    /// Number of RNR retries, 0..=7; 7 is without limit.
     pub rnr_retry: u8,
-    /// Local ACK timeout code, 4.096 us * 2^n; 0 is without limit.
+    /// Local ACK timeout code n: 4.096 us * 2^n; 0 is without limit.
     pub ack_timeout: u8,
 }
 
 /// Destination or source of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadAddress {
-    /// The path.
+    /// Path to the other side.
     pub path: Path,
     /// Queue pair number at the other side (1 for the general services interface).
     pub qpn: u32,

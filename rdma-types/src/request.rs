@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::access::Access;
 
-/// One checked, non-empty piece of local memory: the content of a data segment of a work queue entry.
+/// A checked, non-empty range of local memory: the content of a data segment of a work queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSegment {
     /// Local key of the memory region.
@@ -20,16 +20,16 @@ pub struct DataSegment {
 pub enum RequestOp {
     /// Send: consumes a receive buffer of the peer.
     Send,
-    /// RDMA Write to `address` under the peer's `rmr_context`.
+    /// Address of the first byte at the peer.
     RdmaWrite {
-        /// First byte at the peer.
+        /// Address of the first byte at the peer.
         address: u64,
         /// The peer's remote key.
         rmr_context: u32,
     },
-    /// RDMA Read of as many bytes as the local segments hold.
+    /// RDMA Read of as many bytes as the local segments have.
     RdmaRead {
-        /// First byte at the peer.
+        /// Address of the first byte at the peer.
         address: u64,
         /// The peer's remote key.
         rmr_context: u32,
@@ -41,28 +41,28 @@ pub enum RequestOp {
         /// The peer's remote key.
         rmr_context: u32,
     },
-    /// RDMA Write with immediate data: consumes a receive of the peer, which gets no bytes.
+    /// RDMA Write with immediate data. It consumes a receive of the peer, but no bytes go to the receive's buffer.
     RdmaWriteImmediate {
-        /// First byte at the peer.
+        /// Address of the first byte at the peer.
         address: u64,
         /// The peer's remote key.
         rmr_context: u32,
-        /// The data.
+        /// The immediate data.
         immediate: u32,
     },
-    /// Adds to the 8 bytes at the peer, a number in its host's byte order. The previous value goes into the one local
-    /// segment, of 8 bytes, in our host's byte order.
+    /// Adds to the 8-byte number at the peer, which is in the byte order of the peer's host. The previous value goes to
+    /// the only local segment, of 8 bytes, in the byte order of our host.
     FetchAdd {
-        /// First byte at the peer, a multiple of 8.
+        /// Address of the number at the peer, a multiple of 8.
         address: u64,
         /// The peer's remote key.
         rmr_context: u32,
         /// Number to add, modulo 2^64.
         add: u64,
     },
-    /// Replaces the 8 bytes at the peer if they equal `compare`. The previous value is returned as for fetch-and-add.
+    /// Replaces the 8 bytes at the peer if they equal `compare`. The previous value is returned as for `FetchAdd`.
     CompareSwap {
-        /// First byte at the peer, a multiple of 8.
+        /// Address of the 8 bytes at the peer, a multiple of 8.
         address: u64,
         /// The peer's remote key.
         rmr_context: u32,
@@ -76,19 +76,19 @@ pub enum RequestOp {
 /// How a request is executed and reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestFlags {
-    /// A successful completion is not reported. The queue still asks the device for completions of its own, often
-    /// enough to reclaim its entries, and hides them.
+    /// Set: the queue does not report a successful completion. The queue still requests completions from the device,
+    /// often enough to reclaim its entries, and hides them from the caller.
     pub suppress: bool,
-    /// The matching receive at the peer is a solicited one.
+    /// Set: the request carries the solicited event bit for the peer.
     pub solicited: bool,
-    /// The request waits for earlier RDMA Reads of the queue.
+    /// Set: the request waits for earlier RDMA Reads of the queue.
     pub fence: bool,
-    /// Returned with the completion; the queue does not use it.
+    /// Flag that the queue returns with the completion and does not use itself.
     pub unsignalled: bool,
 }
 
 impl RequestFlags {
-    /// No flag: the completion is reported.
+    /// No flag set: the queue reports the completion.
     pub const NONE: Self = Self {
         suppress: false,
         solicited: false,
@@ -97,7 +97,7 @@ impl RequestFlags {
     };
 }
 
-/// Target of a memory window: a range of a region, and the peers' rights in it.
+/// Target of a memory window: a range of a region, and the rights of peers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowTarget {
     /// Local key of the region.
@@ -106,31 +106,31 @@ pub struct WindowTarget {
     pub address: u64,
     /// Length in bytes, at most the device's limit for a window; 0 unbinds the window.
     pub bytes: u64,
-    /// Rights of peers. Only the remote rights and the right to invalidate count.
+    /// Rights of peers. Only the remote rights and the right to invalidate have an effect.
     pub access: Access,
 }
 
-/// A receive that is posted and not complete.
+/// A posted receive that is not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostedRecv {
-    /// Buffers for the message.
+    /// Buffers for the message, in order.
     pub segments: Vec<DataSegment>,
-    /// The cookie given at the post.
+    /// Cookie that the caller passed to the post.
     pub cookie: u64,
-    /// [`RequestFlags::unsignalled`], as given at the post.
+    /// [`RequestFlags::unsignalled`] that the caller passed to the post.
     pub unsignalled: bool,
 }
 
-/// Why an inline post was refused; nothing was written.
+/// Reason why an inline post was refused. The queue has not written anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InlineError {
-    /// No room.
+    /// The queue is full.
     Full,
-    /// The data does not fit an entry of this queue.
+    /// The data does not fit in an entry of this queue.
     TooLong {
-        /// Bytes asked for.
+        /// Number of bytes in the request.
         bytes: usize,
-        /// Bytes that fit.
+        /// Largest number of bytes that fit.
         limit: usize,
     },
 }
@@ -148,23 +148,23 @@ impl core::fmt::Display for InlineError {
 
 impl core::error::Error for InlineError {}
 
-/// The queue has no room for another entry; nothing was posted.
+/// The queue has no free entry. Nothing was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
-/// Size of the queues of a queue pair.
+/// Sizes of the queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSizes {
-    /// Requests that may be outstanding; 0 for none.
+    /// Number of requests that may be outstanding; 0 for no send queue.
     pub max_requests: u32,
-    /// Receives that may be outstanding; 0 for none or when an SRQ is used.
+    /// Number of receives that may be outstanding; 0 for no receive queue, or if the queue pair uses an SRQ.
     pub max_recvs: u32,
-    /// Data segments per Send or RDMA Write.
+    /// Largest number of data segments in a Send or RDMA Write.
     pub max_request_segments: u32,
-    /// Data segments per RDMA Read.
+    /// Largest number of data segments in an RDMA Read.
     pub max_read_segments: u32,
-    /// Data segments per receive.
+    /// Largest number of data segments in a receive.
     pub max_recv_segments: u32,
-    /// Requests may be binds of memory windows, which take more room.
+    /// True if requests may be binds of memory windows, which need more space in the send queue.
     pub binds: bool,
 }

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-/// Returns the number from which a function's address is made. Two servers on one wire know nothing of each other but
-/// need different addresses, which must not change when a server is restarted. So the number is a hash of the
-/// socket's path.
+/// Returns the number from which the function's MAC address is derived: a hash of the socket's path. Two servers on one
+/// wire do not know each other but need different addresses, and a restart must not change an address.
 pub(crate) fn address_number(socket: &Path) -> usize {
     // FNV-1a ("Fowler/Noll/Vo"): any hash that is the same in every build would do.
     let hash = socket

@@ -62,7 +62,7 @@ fn set(settings: &mut VfSettings, word: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses the MAC address of a station; group addresses are refused.
+/// Parses a unicast MAC address; refuses a group address.
 fn station(text: &str) -> Option<[u8; 6]> {
     driver::mac_of(text).filter(|mac| mac[0] & 1 == 0)
 }
@@ -104,7 +104,7 @@ impl FromStr for RuleOptions {
 /// A function and the path of its socket.
 pub(crate) type Served = (Arc<SimFunction>, PathBuf);
 
-/// Adds a card to the world.
+/// Adds a card with the options' profile, rules and settings to the simulation.
 pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard, Box<dyn Error>> {
     let name = format!("sim:{}", path.display());
     let mac = mac(address_number(path));
@@ -121,7 +121,7 @@ pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard
     Ok(card)
 }
 
-/// Applies the settings of a virtual function.
+/// Applies settings to a virtual function of the card.
 fn apply(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), String> {
     if card.set_vf(*index, *settings) {
         return Ok(());
@@ -132,8 +132,8 @@ fn apply(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<()
     ))
 }
 
-/// Starts a thread for `--control`: each line of standard input has the same form as `--vf`, and is answered by one
-/// line. At the end of the input the settings remain.
+/// Starts a thread for `--control`. Each line of standard input has the same form as `--vf`, and the thread answers it
+/// with one line. At the end of the input the settings stay in force.
 pub(crate) fn control(card: SimCard) {
     thread::spawn(move || {
         for line in stdin().lock().lines() {
@@ -147,14 +147,14 @@ pub(crate) fn control(card: SimCard) {
                 .and_then(|()| output.flush())
                 .is_err()
             {
-                // The reader of the answers is gone.
+                // The reader of the answers has closed the pipe.
                 return;
             }
         }
     });
 }
 
-/// Returns the functions of a card to serve, each with a socket path of its own.
+/// Returns the functions of a card that are to be served, each with the path of its socket.
 pub(crate) fn served(card: &SimCard, path: &Path, no_physical: bool) -> Vec<Served> {
     let at = |ending: String| {
         let mut name = path.as_os_str().to_owned();

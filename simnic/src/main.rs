@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `run` boots a stock kernel with one to eight ports and runs a command in it. `serve` serves functions for a user's
-//! own QEMU. `ctl` steers the world of either. `replay` repeats a recorded one.
+//! own QEMU. `ctl` steers the simulation of a running `run` or `serve`. `replay` repeats a recorded simulation.
 #![forbid(unsafe_code)]
 
 mod run;
@@ -45,9 +45,9 @@ struct Arguments {
 enum Command {
     /// Boots a stock Linux kernel with simulated ports, and runs a command in it.
     ///
-    /// The working directory is there under the same path; input, output and exit status are the command's. With two
-    /// ports, the first has address 192.0.2.1, the second 192.0.2.2, in a network namespace of its own: `peer COMMAND`
-    /// runs a command there.
+    /// The guest sees the working directory under the same path. Input, output and exit status are the command's. With
+    /// two ports, the first has address 192.0.2.1. The second has 192.0.2.2, in a network namespace of its own:
+    /// `peer COMMAND` runs a command there.
     #[command(after_help = "Examples:
   simnic run -- ibv_devinfo
   simnic run -- sh -c 'peer ibv_rc_pingpong -g 3 & sleep 2; ibv_rc_pingpong -g 3 192.0.2.2'
@@ -81,7 +81,7 @@ enum Command {
   simnic ctl /tmp/steer.sock function 1:link-down
   simnic ctl /tmp/steer.sock counters")]
     Ctl(steer::Options),
-    /// Replays a world recorded with --record, without a machine, and reports the first difference.
+    /// Replays a simulation recorded with --record, without a machine, and reports the first difference.
     #[command(after_help = "Examples:
   simnic replay failure.rec
   simnic replay failure.rec --log
@@ -174,7 +174,8 @@ fn served(options: &serve::Options) -> Result<(), Box<dyn Error>> {
 mod tests {
     use super::*;
 
-    /// They stand at the end of help, and in a section of their own in the page. What follows a pipe is the shell's.
+    /// Each command has examples that its parser accepts. They are at the end of the help, and in a section of the
+    /// manual page. Words after a pipe or a redirection belong to the shell and are not parsed.
     #[test]
     fn each_command_has_examples_that_its_command_line_takes() {
         let mut program = Arguments::command();

@@ -1,7 +1,7 @@
-//! Files that a package installs beside a program: manual pages and completions of its commands.
+//! Files that a package installs with a program: manual pages, and shell completions of its commands.
 //!
-//! Both are generated from the parser of the command line, so they are complete. Options hidden from help are hidden
-//! here, too.
+//! Both are generated from the parser of the command line, so they are complete. Options that are hidden from the help
+//! are hidden from these files, too.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -38,13 +38,14 @@ pub fn page(command: Command) -> io::Result<Vec<u8>> {
     rendered(command, source).map(|(_, page)| page)
 }
 
-/// Writes one page for each command that is not hidden, into a folder that is made if needed. Returns their names.
+/// Writes one manual page for each command that is not hidden into a folder, and creates the folder if needed. Returns
+/// the names of the pages.
 ///
 /// # Errors
 /// The folder or a file cannot be written.
 pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
     std::fs::create_dir_all(folder)?;
-    // This gives each command its full name from the root on.
+    // `build` gives each command its full name, from the root on.
     command.build();
     let source = source(&command);
     let mut pages = Vec::new();
@@ -62,7 +63,8 @@ pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
     Ok(pages)
 }
 
-/// Returns a page's name and its text. The examples at the end of the help get a section of their own.
+/// Returns the file name and the text of a manual page. The examples at the end of the help get a section of their
+/// own.
 fn rendered(command: Command, source: String) -> io::Result<(String, Vec<u8>)> {
     let after = command.get_after_help().map(ToString::to_string);
     let after = after.unwrap_or_default();
@@ -83,7 +85,7 @@ fn rendered(command: Command, source: String) -> io::Result<(String, Vec<u8>)> {
     Ok((man.get_filename(), page))
 }
 
-/// Returns the name of the manual in the header of each page.
+/// Returns the program's name and version for the footer of each page.
 fn source(program: &Command) -> String {
     let version = program.get_version().unwrap_or_default();
     format!("{} {version}", program.get_name())

@@ -1,7 +1,7 @@
-//! `simnic replay FILE`: repeats a recorded world without a machine.
+//! `simnic replay FILE`: repeats a recorded simulation without a machine.
 //!
-//! The file of `simnic run --record FILE` or `simnic serve --record FILE` is executed again, and the event log is
-//! compared with the recorded one, byte for byte ([`hw_sim::record`]). A test starts with [`open`].
+//! The input in a file of `simnic run --record FILE` or `simnic serve --record FILE` is executed again, and the event
+//! log is compared with the recorded one, byte for byte ([`hw_sim::record`]). A test starts with [`open`].
 
 mod coverage;
 
@@ -36,8 +36,8 @@ pub struct Options {
     /// Print the commands, registers and packets, with their counts and the counts of refusals.
     #[arg(long)]
     coverage: bool,
-    /// With --coverage: begin a new part at this time of the world, like 12.5s, as `simnic ctl SOCKET time` prints
-    /// it. May be repeated.
+    /// With --coverage: begin a new part at this virtual time, like 12.5s, as `simnic ctl SOCKET time` prints it. May
+    /// be repeated.
     #[arg(long, value_name = "TIME", requires = "coverage", value_parser = duration)]
     part: Vec<Duration>,
     /// Print every record, with its number, before its effects.
@@ -68,10 +68,10 @@ pub fn open(path: &Path) -> Result<Replay, Box<dyn Error>> {
     Ok(replay.map_err(|error| failed(&error))?)
 }
 
-/// Replays, and prints the requested lists; then the reports of the functions.
+/// Replays a recording, prints the requested lists, and then prints the reports of the functions.
 ///
 /// # Errors
-/// The file is damaged, the world differs from the recorded one, or the output cannot be written.
+/// The file is damaged, the simulation differs from the recorded one, or the output cannot be written.
 pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> {
     let mut replay = open(&options.file)?;
     let header = replay.header();
@@ -89,13 +89,14 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
     let mut failures = Failures::default();
     let ended = loop {
         let Some((number, makes)) = replay.next() else {
-            // A damaged file makes this step fail with the reason.
+            // There is no next record. If the file is damaged, this step fails with the reason.
             break replay.step().map(drop);
         };
         if options.until.is_some_and(|last| number > last) {
             break Ok(());
         }
-        // Cards and links come first; the capture covers those that exist when it starts.
+        // The capture starts after the records that create cards and links, because it covers only the links that exist
+        // when it starts.
         if let Some(path) = capture.take_if(|_| !makes) {
             let file =
                 File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -133,7 +134,8 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
     Ok(ended?)
 }
 
-/// Completions with an error, by which a program notices a failure: the first ones, each with its record.
+/// Completions with an error, by which a program notices a failure: their number, and the first of them with the
+/// numbers of their records.
 #[derive(Default)]
 struct Failures {
     first: Vec<String>,
@@ -141,7 +143,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// Number of completions shown; those after the first are mostly flushed because of it.
+    /// Maximum number of completions that are shown. The completions after the first are mostly flushed because of
+    /// it.
     const SHOWN: usize = 8;
 
     fn after(&mut self, step: &Step) {
@@ -170,7 +173,7 @@ impl Failures {
     }
 }
 
-/// Returns whether a line of the log is a completion with a syndrome.
+/// Returns whether a line of the log is a completion with a nonzero syndrome.
 fn is_failure(line: &str) -> bool {
     let syndrome = line.split_once(" synd=0x").map(|(_, rest)| rest);
     line.contains(" cqe ") && syndrome.is_some_and(|rest| !rest.starts_with("00"))

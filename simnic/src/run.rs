@@ -1,4 +1,4 @@
-//! `simnic run`: a command in a stock kernel that has simulated ports.
+//! `simnic run`: runs a command in a stock kernel that has simulated ports.
 //!
 //! ```text
 //!   simnic ---- serve, a thread of its own: two functions on a link, or more on a switch
@@ -8,12 +8,13 @@
 //!     '--- sockets --'       terminal, or input, output, errors; control: signals go in, the exit status comes out
 //! ```
 //!
-//! The guest's files are an image made of Debian packages ([`image`]), read over 9p under an overlay in memory:
-//! changes by the command are lost with it. The shared folder is the host's, and changes in it remain.
+//! The guest's files are an image made of Debian packages ([`image`]). The guest reads the image over 9p under an
+//! overlay in memory, so changes by the command are lost. The shared folder is the host's, and changes in it remain.
 //!
-//! The order: unpacking ([`Prepared`]), the functions, QEMU, the guest's message that the command begins, its exit
-//! status. QEMU is ended when the reader of simnic's output has all output of the command. The guest has [`BOOT`] to
-//! begin. The command and the reader have no limit, or `--timeout`, which ends a run in any case.
+//! A run has these steps: the packages are unpacked ([`Prepared`]), the functions are served, QEMU starts, the guest
+//! reports that the command begins, and the guest reports its exit status. simnic ends QEMU when the reader of simnic's
+//! output has read all output of the command. The guest has [`BOOT`] to begin. The command and the reader have no
+//! limit unless `--timeout` is given, which ends a run in any case.
 
 mod checked;
 mod command;
@@ -49,17 +50,18 @@ use self::checked::CheckedOptions;
 use self::machine::Which;
 use self::session::{Drained, Event, Session};
 
-/// Limit on ports, that of the switch in the server.
+/// Maximum number of ports, which is that of the server's switch.
 const MOST_PORTS: i64 = serve::MOST_PORTS as i64;
 /// Longest `--timeout` in seconds: a year.
 const LONGEST: u64 = 365 * 24 * 60 * 60;
 /// Exit status if simnic itself fails.
 pub const NO_STATUS: u8 = 125;
-/// Exit status after `--timeout`.
+/// Exit status of a run that `--timeout` has ended.
 const TIMED_OUT: u8 = 124;
-/// Time an emulated machine has to begin the command: it takes a minute on an idle host, and several on a busy one.
+/// Time limit for an emulated machine to begin the command. It takes a minute on an idle host and several minutes on a
+/// busy one.
 const BOOT: Duration = Duration::from_secs(1200);
-/// Time the functions have until they are served.
+/// Time limit for the server to serve the functions.
 const SERVED: Duration = Duration::from_secs(300);
 /// Number of lines of a log that are shown with an error.
 const TAIL: usize = 25;
@@ -137,7 +139,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the switch between the ports; `None` for a link.
+    /// Returns the settings of the switch between the ports; `None` if the ports have a link.
     fn switch(&self) -> Option<SwitchOptions> {
         let usual = (self.ports > 2).then(|| match ProfileOptions::is_infiniband(&self.profile) {
             true => SwitchOptions::infiniband(),
@@ -147,7 +149,7 @@ impl Options {
     }
 }
 
-/// Runs the command. Returns its exit status.
+/// Runs the command in a guest. Returns the command's exit status.
 pub fn run(options: &Options) -> Result<u8> {
     ensure!(
         options.ports == 1 || options.link.is_none(),
@@ -177,7 +179,7 @@ pub fn run(options: &Options) -> Result<u8> {
     machine::share(&mut qemu, "share", &share, false);
     let ended = follow(options, &mut session, &tied(&qemu), &logs);
     over.store(true, Ordering::Release);
-    // On its end the server writes out the capture.
+    // The server writes out the capture when it ends.
     let served = functions.join();
     match (ended, served) {
         (Err(error), _) => Err(explained(&error, &logs)),
@@ -219,7 +221,7 @@ fn serve_functions(
         .name("functions".into())
         .spawn(move || {
             let ready = |_: &[&Path]| {
-                // The receiver has given up waiting, and ends the run.
+                // If sending fails, the receiver has given up waiting and ends the run.
                 let _ = tell.send(());
                 Ok(())
             };
@@ -235,7 +237,7 @@ fn serve_functions(
     }
 }
 
-/// Boots, and passes data and signals on until the command has ended. Returns its exit status.
+/// Boots the guest, and passes data and signals on until the command has ended. Returns the exit status.
 fn follow(
     options: &Options,
     session: &mut Session,
@@ -292,7 +294,7 @@ fn follow(
     }
 }
 
-/// Passes on the command's remaining output, and ends the machine.
+/// Passes on the remaining output of the command, and ends the machine.
 fn finish(
     session: &mut Session,
     running: Running,
@@ -307,7 +309,7 @@ fn finish(
     Ok(drained)
 }
 
-/// Prints a message on standard error. If its reader is stuck, the message is abandoned.
+/// Prints a message on standard error. Gives up after a short time if nobody reads standard error.
 pub fn print_error(text: &str) {
     let text = format!("simnic: {text}");
     let (said, is_said) = sync_channel(1);
@@ -318,7 +320,7 @@ pub fn print_error(text: &str) {
     let _ = is_said.recv_timeout(session::GRACE);
 }
 
-/// Returns the error, followed by the ends of the logs.
+/// Returns the error, followed by the last lines of the logs.
 fn explained(error: &anyhow::Error, logs: &Path) -> anyhow::Error {
     let mut text = format!("{error:#}");
     for name in ["console.log", "qemu.log"] {
@@ -333,7 +335,7 @@ fn explained(error: &anyhow::Error, logs: &Path) -> anyhow::Error {
     anyhow!(text)
 }
 
-/// Returns the accelerator: emulation on request, or else the best one.
+/// Returns the accelerator: emulation if the user requested it, otherwise the best that is available.
 fn accelerator(options: &Options) -> Accelerator {
     match options.emulate {
         true => Accelerator::Tcg,

@@ -1,10 +1,10 @@
-//! Simulated functions for other processes: `simnic serve`, which is `datctl sim serve` too.
+//! Serves simulated functions to other processes: `simnic serve`, which is also `datctl sim serve`.
 //!
-//! Each socket has a thread that answers its clients; a register write runs the world until idle in that thread. The
-//! main thread advances delayed work (commands, frames under way, retransmission timers): it moves the world's time
-//! on by the time that has passed ([`Pace`]), then waits for the next due event, for a register write, or for a
-//! millisecond. Complaints of a function about its driver (an access that the IOMMU refused, a broken rule that the
-//! device cannot report) are logged with a short delay.
+//! Each socket has a thread that answers its clients. A register write runs the simulation in that thread until the
+//! simulation is idle. The main thread handles delayed work (commands, frames on the wire, retransmission timers): it
+//! advances virtual time by the real time that has passed ([`Pace`]), then waits for the next due event, for a
+//! register write, or for a millisecond. Complaints of a function about its driver (an access that the IOMMU refused, a
+//! broken rule that the device cannot report) are logged with a short delay.
 //!
 //! SIGINT, SIGTERM and SIGHUP end the server, which removes its sockets.
 
@@ -30,14 +30,14 @@ use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
 use crate::switch::SwitchOptions;
 
-/// Limit on cards and functions on a switch.
+/// Maximum number of cards and functions on a switch.
 pub const MOST_PORTS: usize = 8;
-/// Longest time by which the world lags behind the machine while no register is written.
+/// Longest time by which virtual time lags behind real time while no register is written.
 const TICK: Duration = Duration::from_millis(1);
-/// Interval of logging the functions' complaints about their drivers.
+/// Interval at which the functions' complaints about their drivers are logged.
 const ASK: Duration = Duration::from_millis(100);
 
-/// Interval of flushing a recording; a killed process loses the part after the last flush.
+/// Interval at which a recording is flushed. If the process is killed, the part after the last flush is lost.
 const KEEP: Duration = Duration::from_secs(5);
 
 /// Options of a server.
@@ -96,7 +96,7 @@ pub struct Options {
     /// Faults, a list like loss=1%,delay=5us on the link and removal@5s in a function.
     #[arg(long)]
     pub faults: Vec<FaultOptions>,
-    /// Socket on which `ctl` steers the world, for this user and root.
+    /// Socket on which `ctl` steers the simulation, for this user and root.
     #[arg(long, value_name = "SOCKET")]
     pub steer: Option<PathBuf>,
 }
@@ -115,10 +115,10 @@ pub fn run(arguments: &Options) -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Serves until `over`; `ready` gets the sockets once clients can connect.
+/// Serves until `over` is set. Calls `ready` with the paths of the sockets as soon as clients can connect.
 ///
 /// # Errors
-/// As [`run`]'s, and the error of `ready`.
+/// The errors of [`run`], and the error of `ready`.
 pub fn serve(
     arguments: &Options,
     over: &Stop,
@@ -169,7 +169,7 @@ pub fn serve(
         };
         let mut profile = ProfileOptions::profile(&arguments.profile, &name, mac(number));
         if arguments.switch.is_some() {
-            // With congestion control, drivers may query it and report their actions.
+            // A switch may mark frames, so the device permits drivers to query and change congestion control.
             profile.general.set(|page| {
                 page.set_cc_query_allowed(true);
                 page.set_cc_modify_allowed(true);
@@ -251,7 +251,7 @@ pub fn serve(
         arguments.record.is_some(),
         arguments.report.as_deref(),
     );
-    // Effects of the shutdown do not belong into the recording.
+    // The recording ends here, so that it does not contain the effects of the shutdown.
     if arguments.record.is_some() {
         sim.flush_record();
     }
@@ -262,8 +262,8 @@ pub fn serve(
     ended
 }
 
-/// Writes the commands and registers of every function with their results, and the frames it lost by reason. The file
-/// is replaced atomically.
+/// Writes for each function its commands and registers with their results, and its lost frames by reason. Replaces the
+/// file atomically.
 fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), Box<dyn Error>> {
     let mut text = String::new();
     for one in functions {
@@ -281,13 +281,13 @@ fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), 
     let new = path.with_extension("new");
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
     if written.is_err() {
-        // An incomplete list is useless, and the disk may need the space.
+        // An incomplete report is removed: it is useless, and the disk may need the space.
         let _gone = std::fs::remove_file(&new);
     }
     Ok(written.map_err(failed)?)
 }
 
-/// Complaints of a function about its driver so far.
+/// Numbers of a function's complaints about its driver that are logged already.
 struct Complaints {
     function: Arc<SimFunction>,
     dma_faults: usize,
@@ -303,7 +303,7 @@ impl Complaints {
         }
     }
 
-    /// Logs new complaints.
+    /// Logs the complaints that are new since the last call.
     fn log(&mut self, sim: &Sim) {
         let FunctionReport {
             dma_faults,
@@ -311,7 +311,7 @@ impl Complaints {
             ..
         } = sim.report(&self.function);
         let name = self.function.name();
-        // A reset may clear the record.
+        // If there are fewer complaints than before, a reset has cleared them, so all are new.
         let new = |seen: usize, now: usize| if now < seen { 0 } else { seen };
         for record in dma_faults
             .iter()
@@ -340,7 +340,7 @@ impl Complaints {
     }
 }
 
-/// Returns the planned events of functions with their times, the next one last.
+/// Returns the planned faults of functions with their times, latest first.
 fn planned(
     faults: &[FaultOptions],
     functions: &[Arc<SimFunction>],
@@ -359,7 +359,7 @@ fn planned(
     Ok(planned)
 }
 
-/// Moves the world's time with the machine's until the program is asked to end, or no server is left.
+/// Advances virtual time with real time until the program is asked to end, or no server thread is left.
 #[expect(clippy::too_many_arguments, reason = "all that a server has, once")]
 fn follow(
     sim: &Sim,
@@ -397,7 +397,8 @@ fn follow(
                 && let Err(error) = write_report(path, sim, &complaints)
                 && !told
             {
-                // The functions are more important; the next report is tried when the disk has space again.
+                // The error is logged once and does not end the server. Later reports are still tried, because the disk
+                // may have space again.
                 tracing::error!("--report: {error}");
                 told = true;
             }
@@ -412,7 +413,7 @@ fn follow(
         });
         match poked.recv_timeout(wait) {
             Ok(()) => {}
-            // A quiet moment: flush, so that the capture is complete if the process is killed.
+            // The simulation is idle, so the capture is flushed. It is complete if the process is killed now.
             Err(RecvTimeoutError::Timeout) if captures => captures = flush(sim),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err("no server is left".into()),
@@ -420,7 +421,8 @@ fn follow(
     }
 }
 
-/// Flushes the capture. Returns whether the capture continues. A full disk ends the capture, not the functions.
+/// Flushes the capture. Returns whether the capture continues. An error, such as a full disk, ends the capture but not
+/// the server.
 fn flush(sim: &Sim) -> bool {
     let flushed = sim.flush_pcap();
     if let Err(error) = &flushed {
@@ -429,12 +431,12 @@ fn flush(sim: &Sim) -> bool {
     flushed.is_ok()
 }
 
-/// Wakes the thread that moves the time when a register is written.
+/// Wakes the thread that advances virtual time whenever a register is written.
 struct Poking(SyncSender<()>);
 
 impl Poking {
     fn poke(&self) {
-        // Full: the thread will wake anyway. Closed: the thread has ended, and the process ends with it.
+        // If the channel is full, a wake-up is pending. If it is closed, the thread has ended, and so will the process.
         let _ = self.0.try_send(());
     }
 }

@@ -1,8 +1,8 @@
 //! Signals that end a command in an orderly way: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 //!
-//! A separate thread waits for them; the command checks [`Stop`] where it can end. A second signal ends the process
-//! at once, unless it comes together with the first, as timeout(1) sends two. A signal that is ignored when the
-//! program begins stays ignored, as Ctrl-C is for a background job of a shell.
+//! A separate thread waits for the signals. The command checks [`Stop`] at points where it can end. A second signal
+//! ends the process at once, unless it arrives together with the first, because timeout(1) sends two. A signal that is
+//! ignored when the program begins stays ignored, like Ctrl-C in a background job of a shell.
 
 use std::error::Error;
 use std::process::exit;
@@ -16,10 +16,10 @@ use nix::sys::signal::{SigSet, Signal};
 /// Exit status of a process ended by Ctrl-C: 128 plus the signal's number, as in shells.
 const ENDED: i32 = 130;
 
-/// A signal that comes so soon after the first belongs to it.
+/// Time after the first signal in which further signals are considered part of it.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Flag that asks a command to end.
+/// A flag that requests a command to end.
 pub struct Stop(Option<Arc<AtomicBool>>);
 
 impl Stop {
@@ -33,7 +33,8 @@ impl Stop {
         Self(Some(flag))
     }
 
-    /// Makes a flag that a signal sets. Threads started later leave these signals to the thread started here.
+    /// Makes a flag that a signal sets. Blocks the signals in this thread and all threads started later, and starts the
+    /// thread that waits for them.
     ///
     /// # Errors
     /// No thread can be started, or /proc is missing.

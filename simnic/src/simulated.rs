@@ -1,8 +1,8 @@
-//! Options for the server's functions and their link: `--profile` and `--faults`.
+//! Options for the served functions and their link: `--profile` and `--faults`.
 //!
-//! Both are comma-separated lists, and may be given several times; a later word overrides an earlier one. Faults of
-//! the link are rates and times that apply from the start. A fault of a function happens once, at a time counted from
-//! the start.
+//! Both options are comma-separated lists and may be given several times. A later word overrides an earlier one. Faults
+//! of the link are rates and times that apply from the start. A fault of a function happens once, at a time after the
+//! start.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use hw_sim::{Fault, Faults, LinkFaults, PortType, Profile};
 use hw_sim_host::profile::{BadProfile, profile};
 
-/// One million frames: rates are in parts per million.
+/// Scale of rates, which are in parts per million frames.
 const MILLION: u32 = 1_000_000;
 
-/// `--faults`: one list.
+/// `--faults`: one list of faults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultOptions {
     words: Vec<FaultWord>,
@@ -21,7 +21,7 @@ pub struct FaultOptions {
 
 #[derive(Clone, Debug, PartialEq)]
 enum FaultWord {
-    /// Rates drawn from the seed.
+    /// Fault rates that are drawn from the seed.
     Swarm,
     Loss(u32),
     Duplicate(u32),
@@ -36,11 +36,11 @@ enum FaultWord {
 /// A planned fault of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionFault {
-    /// The function, by its socket's position on the command line, from 0.
+    /// Number of the function: the position of its socket on the command line, from 0.
     pub function: usize,
-    /// Time from the start.
+    /// Time of the fault, from the start.
     pub after: Duration,
-    /// The fault.
+    /// Fault to inject.
     pub fault: Fault,
 }
 
@@ -57,7 +57,8 @@ impl FromStr for FaultOptions {
 }
 
 impl FaultOptions {
-    /// Returns the link's faults of all lists together, the same in both directions unless drawn from the seed.
+    /// Returns the faults of the link that all lists specify together. They are the same in both directions, unless
+    /// they are drawn from the seed.
     pub fn link(lists: &[Self], seed: u64) -> LinkFaults {
         let mut faults = LinkFaults::NONE;
         for word in lists.iter().flat_map(|list| &list.words) {
@@ -71,7 +72,7 @@ impl FaultOptions {
         faults
     }
 
-    /// Returns the planned faults of functions, in order of time.
+    /// Returns the planned faults of functions in all lists, in order of time.
     pub fn functions(lists: &[Self]) -> Vec<FunctionFault> {
         let mut planned: Vec<FunctionFault> = lists
             .iter()
@@ -105,7 +106,7 @@ impl FaultWord {
             Self::ReorderTime(ns) => way.reorder_ns = ns,
             Self::Swarm | Self::Function(_) => {}
         }
-        // Frames must be held back for some time to be reordered.
+        // Frames can be reordered only if they are held back for some time.
         if way.reorder_ppm > 0 && way.reorder_ns == 0 {
             way.reorder_ns = 50_000;
         }
@@ -177,7 +178,7 @@ fn byte(text: &str) -> Option<u8> {
     }
 }
 
-/// Parses `1%`, `0.05%` or `300ppm`.
+/// Parses a rate such as `1%`, `0.05%` or `300ppm`. Returns it in parts per million.
 fn rate(text: &str) -> Result<u32, String> {
     let ppm = match (text.strip_suffix('%'), text.strip_suffix("ppm")) {
         (Some(percent), _) => percent.parse().map(|percent: f64| percent * 10_000.0),
@@ -198,7 +199,7 @@ fn nanos(text: &str) -> Result<u64, String> {
     u64::try_from(nanos).map_err(|_| format!("{text:?} is longer than 584 years"))
 }
 
-/// Parses a number with its unit: ns, us, ms, s.
+/// Parses a duration: a number with a unit (ns, us, ms or s).
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time like 5us, 20ms or 1.5s");
     let at = text
@@ -216,7 +217,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
 }
 
-/// `--profile`: the simulated device.
+/// `--profile`: one list that describes the simulated device.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileOptions {
     words: Vec<ProfileWord>,
@@ -224,7 +225,7 @@ pub struct ProfileOptions {
 
 #[derive(Clone, Debug)]
 enum ProfileWord {
-    /// A generation by name, or the contents of a file.
+    /// Device of a generation given by name, or described by a file.
     Device(Box<Profile>),
     InfiniBand,
     /// True if an external program manages the subnet.
@@ -251,7 +252,7 @@ impl FromStr for ProfileOptions {
 }
 
 impl ProfileOptions {
-    /// Returns the device of all lists together, with a name and a MAC address.
+    /// Returns the device that all lists describe together, with this name and MAC address.
     pub fn profile(lists: &[Self], name: &str, mac: [u8; 6]) -> Profile {
         let mut profile = Profile::named(name, mac);
         let (mut stock, mut devx) = (false, None);
@@ -277,15 +278,16 @@ impl ProfileOptions {
         profile
     }
 
-    /// Returns whether the device of all lists together has an InfiniBand port.
+    /// Returns whether the device that all lists describe together has an InfiniBand port.
     pub fn is_infiniband(lists: &[Self]) -> bool {
         Self::profile(lists, "", [0; 6]).port_type == PortType::InfiniBand
     }
 
-    /// Returns whether an external program manages the subnet of the ports; false unless they are InfiniBand.
+    /// Returns whether an external program manages the subnet of the ports. Always false for ports that are not
+    /// InfiniBand.
     ///
     /// # Errors
-    /// The lists set a manager for ports that are not InfiniBand.
+    /// The lists name a manager for ports that are not InfiniBand.
     pub fn has_manager(lists: &[Self]) -> Result<bool, String> {
         let words = lists.iter().flat_map(|list| &list.words);
         let managed = |word: &ProfileWord| {

@@ -1,8 +1,8 @@
-//! Steering of a simulated world while it is served: `simnic serve --steer SOCKET` and `simnic ctl SOCKET`, which are
-//! also `datctl sim serve` and `datctl sim ctl`.
+//! Steering of a simulation while it is served: `simnic serve --steer SOCKET` and `simnic ctl SOCKET`, which are also
+//! `datctl sim serve` and `datctl sim ctl`.
 //!
-//! The protocol is that of the control socket (docs/control.md). Here it changes the world, so it has an option of
-//! its own. Faults are written as in `--faults`.
+//! The protocol is that of the control socket (docs/control.md). Because requests change the simulation here, there is
+//! a separate option for this socket. Faults have the same form as in `--faults`.
 
 use std::error::Error;
 use std::fmt;
@@ -27,17 +27,17 @@ const METHODS: [&str; 5] = [
     "sim.counters",
 ];
 
-/// A served world.
+/// A simulation that is served.
 pub(crate) struct World {
     pub(crate) sim: Sim,
-    /// The link between its two ends, if both are in this process.
+    /// Link between two cards or functions, or between one and a wire; `None` if there is a switch or only one end.
     pub(crate) link: Option<LinkId>,
-    /// Served functions, with their sockets.
+    /// Functions that are served, with the paths of their sockets.
     pub(crate) functions: Vec<(Arc<SimFunction>, PathBuf)>,
     pub(crate) seed: u64,
 }
 
-/// A world, and the handle that keeps its socket open. A world sends no notices.
+/// A served simulation, with the handle that keeps its control socket open. It never sends notices.
 struct Steered {
     world: World,
     _tell: Tell,
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Sets the faults of the link, in place of all earlier ones; `none` ends them.
+    /// Replaces all faults of the link; `none` removes them.
     fn set_link(&self, words: &str) -> Result<(), Refusal> {
         let Some(link) = self.link else {
             let what = "there is no link";
@@ -110,7 +110,7 @@ impl World {
         Ok(())
     }
 
-    /// Applies a fault to a function now.
+    /// Injects a fault into a function now.
     fn inject(&self, event: &str) -> Result<(), Refusal> {
         let list: FaultOptions = format!("{event}@0s").parse().map_err(wrong)?;
         for planned in FaultOptions::functions(&[list]) {
@@ -190,7 +190,7 @@ enum What {
         /// Event, with the number of its socket in front if that is not 0, as 1:removal.
         event: String,
     },
-    /// Prints the time of the world.
+    /// Prints the virtual time of the simulation.
     #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock time")]
     Time,
     /// Prints the counters of the functions.
@@ -202,16 +202,16 @@ enum What {
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Answer {
-    /// Time of the world.
+    /// Virtual time of the simulation.
     Time(SimTime),
     /// Counters of the functions.
     Counters(SimCounters),
 }
 
-/// Sends a command.
+/// Sends a command to the server.
 ///
 /// # Errors
-/// There is no server at the socket, or it refuses.
+/// There is no server at the socket, or the server refuses the command.
 pub fn run(options: &Options) -> Result<Answer, Box<dyn Error>> {
     if !options.socket.exists() {
         let path = options.socket.display();
@@ -251,7 +251,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Converts nanoseconds to seconds, for people.
+/// Converts nanoseconds to seconds for the output.
 fn seconds(nanoseconds: u64) -> f64 {
     std::time::Duration::from_nanos(nanoseconds).as_secs_f64()
 }
@@ -275,8 +275,8 @@ mod tests {
         )
     }
 
-    /// Each slow client has an unfinished request, of which a byte is sent in each round; a disconnected one
-    /// reconnects.
+    /// A simulation is steered in time although 20 slow clients send one byte of an unfinished request in each round
+    /// and reconnect whenever they are disconnected.
     #[test]
     fn a_world_is_steered_while_slow_clients_hold_all_places() {
         let directory = tempfile::tempdir().expect("a directory");

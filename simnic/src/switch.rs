@@ -1,4 +1,4 @@
-//! `--switch`: the switch between cards, wherever they are served.
+//! `--switch`: the switch between cards, used by all programs that serve cards.
 
 use std::error::Error;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use hw_sim::{Connector, LinkFaults, PortQos, Reaction, Sim, SimFunction};
 
 use crate::simulated::duration;
 
-/// Default priority of pauses.
+/// Default priority for which a switch sends pause frames.
 pub const PRIORITY: u8 = 3;
 
 /// Settings of a switch, as a comma-separated list; a later word overrides an earlier one.
@@ -20,12 +20,12 @@ pub struct SwitchOptions {
     buffer: Buffer,
     ecn: Option<Red>,
     pfc: Option<Pfc>,
-    /// True if it forwards InfiniBand; then the other settings do not apply.
+    /// True for an InfiniBand switch. Then the other settings do not apply.
     infiniband: bool,
 }
 
 impl SwitchOptions {
-    /// Returns a switch for InfiniBand ports: a node of their subnet.
+    /// Returns the settings of a switch for InfiniBand ports, which is a node of their subnet.
     #[must_use]
     pub fn infiniband() -> Self {
         Self {
@@ -34,7 +34,7 @@ impl SwitchOptions {
         }
     }
 
-    /// Returns the configuration for the switch.
+    /// Returns the simulator's configuration of the switch.
     #[must_use]
     pub fn config(&self) -> SwitchConfig {
         SwitchConfig {
@@ -46,14 +46,14 @@ impl SwitchOptions {
         }
     }
 
-    /// Returns the settings of cards at such a switch: they trust code points, obey pauses if the switch sends them,
-    /// and react to marks if it makes any.
+    /// Returns the settings of the cards at this switch. They trust DSCPs, obey pause frames if the switch sends them,
+    /// and react to ECN marks if the switch makes them.
     #[must_use]
     pub fn qos(&self) -> PortQos {
         qos(&self.config())
     }
 
-    /// Connects the cards of functions to a switch, one at each port.
+    /// Adds the switch to the simulation, and connects the card of each function to a port of its own.
     pub(crate) fn lay(
         &self,
         sim: &Sim,
@@ -81,11 +81,11 @@ impl SwitchOptions {
     }
 }
 
-/// Shortest interval of the paper's receivers between two notifications.
+/// Shortest interval between two congestion notifications of a receiver, from the DCQCN paper.
 const PAPER_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Returns the settings of cards at a switch. The switch marks as in the DCQCN paper, so the cards react with that
-/// paper's numbers.
+/// Returns the settings of the cards at a switch. The switch marks as in the DCQCN paper, so the cards react with the
+/// parameters of that paper.
 pub(crate) fn qos(config: &SwitchConfig) -> PortQos {
     let lossless = config.pfc.map_or(0, |pfc| pfc.priorities);
     let reacts = if config.ecn.is_some() { u8::MAX } else { 0 };
@@ -189,7 +189,7 @@ impl FromStr for SwitchOptions {
     }
 }
 
-/// Parses a number with optional K or M, of 1024.
+/// Parses a number of bytes, with an optional unit K (1024) or M (1024 K).
 fn bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = match text.strip_suffix(['K', 'M']) {
         Some(number) if text.ends_with('K') => (number, 1 << 10),
@@ -203,7 +203,7 @@ fn bytes(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("{text:?} is no number of bytes like 64K or 1M"))
 }
 
-/// Parses a number with M or G, of 1000.
+/// Parses a rate in bits per second with the unit M or G (powers of 1000).
 fn rate(text: &str) -> Result<u64, String> {
     let (number, unit) = match (text.strip_suffix('G'), text.strip_suffix('M')) {
         (Some(number), _) => (number, 1_000_000_000),
@@ -234,7 +234,7 @@ fn red(text: &str) -> Result<Red, String> {
     })
 }
 
-/// Parses numbers separated by slashes.
+/// Parses priorities separated by slashes. Returns a bit mask.
 fn priorities(text: &str) -> Result<u8, String> {
     let bit = |number: &str| match number.parse::<u8>() {
         Ok(number @ 0..=7) => Ok(1 << number),

@@ -1,11 +1,11 @@
-//! Replays a recording of a stock kernel's run without the kernel.
+//! Tests that replay recordings of a stock kernel's runs without the kernel.
 //!
 //! `linux.rec` records `mlx5_core` and `mlx5_ib` of Debian's Linux 6.12 on two functions, `ibv_devinfo`, and an
-//! `ibv_rc_pingpong` from one port to the other. A change of the simulator's behaviour makes a replay differ; then
-//! `cargo xtask simnic --record` makes the file again.
+//! `ibv_rc_pingpong` from one port to the other. If the simulator's behaviour changes, a replay differs; then
+//! `cargo xtask simnic --record` creates the file anew.
 //!
 //! `late-write.rec` records a failing program: `simnic/examples/late-write.py`, whose client writes with the key of a
-//! region that the server has deregistered. The manual steps of docs/replay.md are a test here.
+//! region that the server has deregistered. A test here follows the manual steps of docs/replay.md.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -108,7 +108,7 @@ fn a_recording_that_was_packed_by_gzip_is_unpacked_on_the_way() {
     assert!(!end.is_cut && end.now == other.now);
 }
 
-/// After a change of the simulator the error names the record and the line.
+/// If the simulator behaves differently than at the recording, the replay fails with the record and the line.
 #[test]
 fn a_world_that_differs_from_the_recorded_one_is_detected() {
     let mut replay = replay::open(linux()).expect("a recording");
@@ -120,7 +120,7 @@ fn a_world_that_differs_from_the_recorded_one_is_detected() {
             break;
         }
     }
-    // This world receives register writes, and does nothing.
+    // From here on the simulation receives register writes but executes nothing.
     replay.sim().set_drive(Drive::Stepped);
     let Err(ReplayError::Different(difference)) = replay.run(None) else {
         panic!("nothing comes of commands, and nothing is missing");
@@ -132,7 +132,7 @@ fn a_world_that_differs_from_the_recorded_one_is_detected() {
     assert!(!difference.before.is_empty(), "{difference}");
 }
 
-/// The first lines that a person reads after a replay.
+/// A replay's output ends with the completions that had an error, each with its record.
 #[test]
 fn a_replay_ends_with_the_completions_that_had_an_error_and_their_records() {
     let program = env!("CARGO_BIN_EXE_simnic");
@@ -175,8 +175,8 @@ fn key_of_write(frame: &[u8], psn: u32) -> Option<u32> {
         .flatten()
 }
 
-/// A program ends with "remote access error", with no other information. Its recording shows the queue pair, the
-/// packet and the key, and that the other side's driver had revoked that key before the packet arrived.
+/// A recording shows the cause of a "remote access error" for which the program has no other information: the queue
+/// pair, the packet and the key, and that the other side's driver revoked the key before the packet arrived.
 #[test]
 fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
     let mut replay = replay::open(late_write()).expect("a recording");
@@ -188,14 +188,14 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
             .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));
         let step = step.expect("a completion with an error");
         log.extend(step.log.lines().map(str::to_owned));
-        // Remote access error, in the device's code (Linux include/linux/mlx5/cq.h).
+        // 0x13 is the device's code for a remote access error (Linux include/linux/mlx5/cq.h).
         if let Some(line) = step.log.lines().find(|line| line.contains(" synd=0x13 ")) {
             let frames = (0..).map_while(|at| replay.sim().overheard(at));
             break (line.to_owned(), frames.collect::<Vec<_>>());
         }
     };
     assert!(failed.contains(" f0 cqe "), "the client has it: {failed}");
-    // The last write that the server's card received and refused.
+    // The server's card received three writes, and refused the last one.
     let writes: Vec<&String> = log
         .iter()
         .filter(|line| line.contains(" f1 packet ") && line.contains("operation: WriteFirst"))
@@ -207,7 +207,7 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
     let psn = u32::from_str_radix(value(refused, "psn=0x"), 16).expect("a number");
     let key = frames.iter().find_map(|frame| key_of_write(frame, psn));
     let key = key.expect("the packet is among the last");
-    // A key consists of its index and eight bits that its owner chooses.
+    // The low eight bits of a key are chosen by its owner, so the log of the UMR has them cleared.
     let taken = format!(" f1 umr key={:#010x} ok", key & !0xff);
     let at = |wanted: &str| log.iter().rposition(|line| line.contains(wanted));
     let (given, taken, came) = (

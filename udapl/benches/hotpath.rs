@@ -44,7 +44,7 @@ use udapl::{
     Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
-/// Operations per region call: the capacity of a queue.
+/// Number of operations of a region call: the capacity of a queue.
 const BATCH: u64 = 1024;
 /// Capacity of an endpoint, in requests and receives.
 const DEPTH: u32 = 2 * 1024;
@@ -77,7 +77,7 @@ fn endpoint(ia: &mut Ia, pz: PzHandle, events: EvdHandle, depth: u32) -> EpHandl
         max_recv_dtos: depth.min(DEPTH),
         max_request_dtos: depth,
         max_recv_iov: 1,
-        // WQEs of two WQEBBs, which hold 64 bytes inline.
+        // A WQE has two WQEBBs, which hold 64 bytes inline.
         max_request_iov: 4,
         max_rdma_read_in: 8,
         max_rdma_read_out: 8,
@@ -121,7 +121,7 @@ impl Side {
         }
     }
 
-    /// Connects its endpoint to the other side's.
+    /// Connects this side's endpoint to the other side's.
     fn connect(&mut self, other: &mut Self, service: ConnQual) {
         let (ia, peer) = (&mut self.ia, &mut other.ia);
         peer.psp_create(service, other.events, PspFlags::CONSUMER)
@@ -156,7 +156,7 @@ fn timed(work: impl FnOnce()) -> u128 {
     began.elapsed().as_nanos()
 }
 
-/// Two connected pairs; the first side of each is measured, one through Rust and one through C.
+/// Two connected pairs. The first side of each pair is measured: one through Rust, the other through C.
 struct Bench {
     a: Side,
     b: Side,
@@ -195,7 +195,7 @@ impl Bench {
         }
     }
 
-    /// Creates a pair with one side in C.
+    /// Creates a pair whose first side is used through C.
     fn c_pair() -> ((c::CSide, Arc<Quiet>), Side) {
         let sim = Sim::new(SimConfig {
             seed: 2,
@@ -206,18 +206,19 @@ impl Bench {
         ((c::CSide::new(c.ia), c.device), d)
     }
 
-    /// Like [`Bench::quietly`], for C's side.
+    /// Like [`Bench::quietly`], for the side that is used through C.
     fn c_quietly(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
         self.c_device.front.quietly(|| timed(|| region(&self.c)))
     }
 
-    /// Runs `region` without showing register writes to the simulator. Returns the nanoseconds it took.
+    /// Runs `region` without showing register writes to the simulator. Returns the duration in nanoseconds.
     fn quietly(&mut self, region: impl FnOnce(&mut Side)) -> u128 {
         let device = Arc::clone(&self.a.device);
         device.front.quietly(|| timed(|| region(&mut self.a)))
     }
 
-    /// Posts one further request visibly: the doorbell record counts all requests.
+    /// Posts one further request, and shows its doorbell to the simulator. The doorbell record counts all earlier
+    /// requests, so the simulator executes them, too.
     fn ring(&mut self) {
         let Side { ia, ep, slice, .. } = &mut self.a;
         let remote = self.b.remote;
@@ -225,7 +226,7 @@ impl Bench {
             .expect("a post");
     }
 
-    /// Takes all events of both EVDs.
+    /// Dequeues all events of all sides.
     fn drain(&mut self) {
         self.c.drain();
         for side in [&mut self.a, &mut self.b, &mut self.d] {
@@ -242,7 +243,7 @@ impl Bench {
         }
     }
 
-    /// Runs one batch of an operation. Returns nanoseconds and operations.
+    /// Runs one batch of an operation. Returns its nanoseconds and its number of operations.
     fn batch(&mut self, name: &str) -> (u128, u64) {
         let remote = self.b.remote;
         let result = match name {
@@ -396,7 +397,7 @@ impl Bench {
                 self.quietly(|side| region_dequeue_empty(&mut side.ia, side.events)),
                 BATCH,
             ),
-            // One event at a time, so that the number of operations is known.
+            // The EVD gets one event at a time, so that each wait returns exactly one.
             "evd_wait_ready" => {
                 let mut took = 0;
                 for _ in 0..BATCH {
@@ -491,7 +492,7 @@ fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &R
     }
 }
 
-/// The same with a flight recorder.
+/// Posts RDMA Writes while a flight recorder records.
 #[inline(never)]
 fn region_recorded_post_rdma_write(
     ia: &mut Ia,
@@ -534,7 +535,7 @@ fn region_post_rdma_write_suppressed(
     }
 }
 
-/// The same after an LMR was freed since the slice was cut.
+/// Posts RDMA Writes with a slice that was made before some LMR was freed.
 #[inline(never)]
 fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let iov = [slice];
@@ -544,12 +545,12 @@ fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remo
     }
 }
 
-/// The same with slice, target, cookie and flags loaded from memory for each post.
+/// Posts RDMA Writes; slice, target, cookie and flags are loaded from memory for each post.
 #[inline(never)]
 fn region_post_rdma_write_any(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let (mut iov, mut remote, mut flags) = ([slice], *remote, FLAGS);
     for cookie in 0..BATCH {
-        // Code that has a reference to it may have changed it.
+        // `black_box` may have changed the values, as code with a reference to them could.
         black_box((&mut iov, &mut remote, &mut flags));
         ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), &remote, flags)
             .expect("a post");
@@ -687,7 +688,7 @@ fn region_post_and_dequeue(
     }
 }
 
-/// Reference cost of posting: 64 bytes of WQE, the doorbell record, the doorbell, and the fences between.
+/// Measures the reference cost of posting: 64 bytes of WQE, the doorbell record, the doorbell, and the fences between.
 fn bare_post() -> u128 {
     let ring: Vec<AtomicU64> = (0..8 * 64).map(AtomicU64::new).collect();
     let ring: &[AtomicU64; 8 * 64] = ring
@@ -724,7 +725,8 @@ fn region_bare_post(ring: &[AtomicU64; 8 * 64], record: &AtomicU32, register: &A
     }
 }
 
-/// Reference cost of polling: the owner byte, the fence, the fields a completion needs, the consumer index.
+/// Measures the reference cost of polling: the owner byte, the fence, the fields that a completion needs, the consumer
+/// index.
 fn bare_poll() -> u128 {
     let ring: Vec<[AtomicU64; 8]> = (0..BATCH)
         .map(|number| [0; 8].map(|_: u64| AtomicU64::new(number)))
@@ -796,7 +798,7 @@ fn main() {
         _ => {
             let mut bench = Bench::new();
             for name in OPERATIONS {
-                // The best of many batches: the one least disturbed by other processes.
+                // The best of many batches counts, because other processes have disturbed it least.
                 let best = (0..50)
                     .map(|_| bench.batch(name))
                     .map(|(nanoseconds, operations)| {

@@ -101,7 +101,8 @@ impl Instance {
             .expect("begun");
     }
 
-    /// Takes all events. Accepts requests with the next of `free`. Returns the number of connections established.
+    /// Dequeues all events. Accepts each connection request with the next endpoint of `free`. Returns the number of
+    /// connections established.
     fn take(&mut self, free: &mut impl Iterator<Item = EpHandle>) -> usize {
         let mut established = 0;
         while let Ok(Some(event)) = self.ia.evd_dequeue(self.events) {
@@ -118,22 +119,22 @@ impl Instance {
         established
     }
 
-    /// Takes all events.
+    /// Dequeues all events.
     fn drain(&mut self) {
         while matches!(self.ia.evd_dequeue(self.events), Ok(Some(_))) {}
     }
 }
 
-/// Reorders endpoints, so that neighbours are far apart.
+/// Returns the endpoints in an order in which successive ones are far apart in memory.
 fn scattered(eps: &[EpHandle]) -> Vec<EpHandle> {
-    // A prime that divides no sensible number of endpoints.
+    // A prime that divides no usual number of endpoints.
     const STEP: usize = 7919;
     (0..eps.len())
         .map(|at| eps[at * STEP % eps.len()])
         .collect()
 }
 
-/// Connects each endpoint of an instance to one of another, which listens at `qual`.
+/// Connects each endpoint of `one` to an endpoint of `other`, which listens at `qual`.
 fn connect(one: &mut Instance, other: &mut Instance, qual: ConnQual) {
     let (mine, theirs) = (one.eps.clone(), other.eps.clone());
     let mut free = theirs.into_iter();
@@ -167,7 +168,7 @@ impl Side {
         let handle =
             Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function");
         let mut config = HcaConfig::new();
-        // QP 0 and QP 1 are reserved.
+        // QP 0 and QP 1 are reserved, so two more QPs are needed.
         let wanted = u32::try_from(endpoints + 2).expect("a number of endpoints");
         config.log_max_qp = Some(wanted.next_power_of_two().ilog2());
         let provider = MlxProvider::open(handle, config).expect("bring-up");
@@ -209,7 +210,7 @@ impl World {
         Self { a, b }
     }
 
-    /// Connects everything, one instance after the other. Returns the time it took.
+    /// Connects all endpoints, one instance after the other. Returns the CPU time.
     fn connect(&mut self) -> Duration {
         let began = spent();
         let pairs = self.a.instances.iter_mut().zip(&mut self.b.instances);
@@ -219,7 +220,7 @@ impl World {
         spent() - began
     }
 
-    /// The same, with a thread for each pair of instances.
+    /// Connects all endpoints, with a thread for each pair of instances. Returns the CPU time.
     fn connect_in_threads(&mut self) -> Duration {
         let began = spent();
         let pairs = self.a.instances.iter_mut().zip(&mut self.b.instances);
@@ -231,12 +232,12 @@ impl World {
         spent() - began
     }
 
-    /// Returns the memory of the peer that the first instance writes to.
+    /// Returns the peer's memory to which the first instance writes.
     fn target(&self) -> RmrTriplet {
         self.b.instances[0].remote
     }
 
-    /// Posts an RDMA Write on each endpoint of the first instance, visible to the device.
+    /// Posts an RDMA Write on each endpoint of the first instance, and shows the doorbells to the device.
     fn write(&mut self, target: &RmrTriplet) {
         let Instance { ia, eps, slice, .. } = &mut self.a.instances[0];
         for &ep in &*eps {
@@ -245,7 +246,7 @@ impl World {
         }
     }
 
-    /// Runs a region in the first instance without showing register writes to the device.
+    /// Runs a region in the first instance without showing register writes to the device. Returns the CPU time.
     fn quietly(&mut self, region: impl FnOnce(&mut Instance)) -> Duration {
         let device = Arc::clone(&self.a.device);
         device.front.quietly(|| {
@@ -255,7 +256,7 @@ impl World {
         })
     }
 
-    /// Runs a region, with its preparation and its cleanup. Returns the time and the number of operations.
+    /// Runs a region with its preparation and its cleanup. Returns the CPU time and the number of operations.
     fn run(&mut self, name: &str) -> (Duration, usize) {
         let (target, endpoints) = (self.target(), self.a.instances[0].eps.len());
         let many = usize::try_from(TIMES).expect("a small number");
@@ -263,7 +264,7 @@ impl World {
             "post_recv" => (self.quietly(region_post_recv), endpoints),
             "post_rdma_write" => {
                 let took = self.quietly(|side| region_post_rdma_write(side, &target));
-                // The device sees the second doorbell and does both.
+                // The device sees only the second doorbell of each endpoint, and executes both requests.
                 self.write(&target);
                 (took, endpoints)
             }
@@ -271,7 +272,7 @@ impl World {
                 self.write(&target);
                 (self.quietly(region_dequeue), endpoints)
             }
-            // After `post_recv`: each endpoint has a receive.
+            // This region runs after `post_recv`, so each endpoint has a receive.
             "dequeue_recv" => {
                 let peer = &mut self.b.instances[0];
                 for &ep in &peer.eps {
@@ -318,7 +319,7 @@ fn region_dequeue(side: &mut Instance) {
     }
 }
 
-/// Work of a thread that finds no event, once in many looks.
+/// Does the work that a polling thread does now and then while it finds no event.
 #[inline(never)]
 fn region_progress(side: &mut Instance) {
     for _ in 0..TIMES {
@@ -326,7 +327,7 @@ fn region_progress(side: &mut Instance) {
     }
 }
 
-/// A wait that finds no event and has a timeout of 0: everything but the sleep.
+/// Waits with a timeout of 0 and finds no event: all work of a wait except the sleep.
 #[inline(never)]
 fn region_evd_wait(side: &mut Instance) {
     for _ in 0..TIMES {
@@ -341,7 +342,7 @@ fn spent() -> Duration {
     spent.into()
 }
 
-/// Returns the process's kilobytes of shared memory and of heap.
+/// Returns the shared memory and the heap of the process, in kilobytes.
 fn resident() -> [usize; 2] {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     ["RssShmem:", "RssAnon:"].map(|what| {

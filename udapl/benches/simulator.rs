@@ -24,14 +24,14 @@ use udapl::{
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
 const PATIENCE: Timeout = Timeout::from_micros(60_000_000);
 const FLAGS: CompletionFlags = CompletionFlags::empty();
-/// Bytes that each end registers.
+/// Size of the memory that each end registers, in bytes.
 const MEMORY: usize = 1 << 20;
 const DEPTH: usize = 16;
 /// Size of a ping-pong message in bytes.
 const MESSAGE: usize = 64;
 const ROUNDS: usize = 5;
 
-/// First byte of a message: tells the peer what to do.
+/// First byte of a message: the action that the peer should take.
 const POLL: u8 = 0;
 const SLEEP: u8 = 1;
 const ECHO: u8 = 2;
@@ -84,7 +84,7 @@ impl End {
         end
     }
 
-    /// Posts a receive into the slot of that number.
+    /// Posts a receive into this slot.
     fn receive(&mut self, slot: usize) {
         let slice = self
             .ia
@@ -141,7 +141,7 @@ impl End {
         }
     }
 
-    /// Returns the next message and posts its receive again. `None`: the connection has ended.
+    /// Returns the first byte of the next message, and posts its receive again. `None`: the connection has ended.
     fn message(&mut self, polls: bool) -> Option<u8> {
         loop {
             let Event::Dto(done) = self.event(polls) else {
@@ -284,7 +284,7 @@ fn in_one_process() {
     ia_close(server.ia, CloseFlags::Abrupt).expect("closed");
 }
 
-/// Measures two pairs, each in a thread and a world of its own, and one pair alone.
+/// Measures two pairs, each in a thread and a simulator of its own, and then one pair alone.
 fn pairs() {
     const TIMES: usize = 16_384;
     let fabrics = [1, 2].map(Fabric::pair);
@@ -325,7 +325,7 @@ fn name(side: &str, number: u8, wire: &Path) -> String {
     format!("sim:{side},mac=02:00:00:00:09:0{number},link=unix:{wire}")
 }
 
-/// Runs the other process.
+/// Runs the peer's end in the other process.
 fn peer(wire: &Path) {
     let mut end = End::open(&name("peer", 2, wire));
     end.listen();

@@ -1,5 +1,5 @@
-//! One thread, one epoll instance, two adapters: an echo server and its client. The thread never waits for only one
-//! of them.
+//! One thread, one epoll instance, two adapters: an echo server and its client. The thread always waits for both
+//! adapters.
 //!
 //! ```text
 //! cargo run --example epoll                       # two simulated functions on a wire
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An event loop sleeps on many descriptors. An armed adapter's descriptor becomes readable when the adapter has an
-//! event. So each round of the loop arms both adapters, and sleeps only if both report that they have no event.
+//! event. So each iteration of the loop arms both adapters, and sleeps only if both report that they have no event.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl End {
             .ep_post_send(self.ep, &[self.outbox], DtoCookie(0), NO_FLAGS)?)
     }
 
-    /// Takes one event. Accepts a connection request.
+    /// Dequeues one event. Accepts a connection request.
     fn take(&mut self) -> Result<Option<News>> {
         let Ok(Some(event)) = self.ia.evd_dequeue(self.events) else {
             return Ok(None);
@@ -114,7 +114,7 @@ impl End {
     }
 }
 
-/// Returns how long the loop may sleep: zero while an end has an event.
+/// Returns the maximum duration of the loop's sleep: zero while an end has an event.
 fn sleep_of(ends: &mut [End; 2]) -> Result<Duration> {
     let mut longest = Duration::from_secs(1);
     for End { ia, events, .. } in ends {
@@ -126,7 +126,7 @@ fn sleep_of(ends: &mut [End; 2]) -> Result<Duration> {
     Ok(longest)
 }
 
-/// Returns how often the loop slept.
+/// Runs both ends until the client is done. Returns the number of times that the loop slept.
 fn run(names: &[String; 2]) -> Result<u64> {
     let mut ends = [End::open(&names[0])?, End::open(&names[1])?];
     let [client, server] = &mut ends;
@@ -189,7 +189,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Runs between the functions of these names, or two simulated ones.
+/// Runs the example between the functions of these names, or between two simulated ones.
 fn echo(names: &[String]) -> Result<u64> {
     let folder = tempfile::tempdir().context("a directory for the wire")?;
     let wire = folder.path().join("wire");

@@ -63,7 +63,7 @@ impl End {
     }
 }
 
-/// Returns the bytes that the server received by the write and by the message.
+/// Runs the example. Returns the bytes that the server received by the RDMA Write and by the message.
 fn hello(client: &str, server: &str) -> Result<[String; 2]> {
     let mut server = End::open(server).context("the server's adapter")?;
     let mut client = End::open(client).context("the client's adapter")?;
@@ -77,7 +77,7 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
         .ia
         .ep_post_recv(server.ep, &[inbox], DtoCookie(1), NO_FLAGS)?;
 
-    // The client connects. The reply has the address of the server's memory.
+    // The client connects. The accept's private data contains the address of the server's memory.
     let address = server.ia.query().ia.ia_address;
     let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
     let ia = &mut client.ia;
@@ -98,7 +98,7 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
         ensure!(event.number() == ESTABLISHED, "no connection: {event:?}");
     }
 
-    // The client writes, then sends. When the message arrives, the written bytes are in place.
+    // The client writes, then sends. When the message arrives, the bytes of the RDMA Write are in memory.
     let place = client.ia.ep_private_data(client.ep)?;
     let remote = RmrTriplet {
         segment_length: 13,

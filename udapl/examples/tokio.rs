@@ -1,15 +1,15 @@
-//! Tokio tasks over RDMA: a server with one task per client, and clients that give up if an answer does not come in
-//! time.
+//! Tokio tasks over RDMA: a server with one task for each client, and clients that give up if an answer does not come
+//! in time.
 //!
 //! ```text
 //! cargo run --example tokio                               # two simulated functions on a wire
 //! cargo run --example tokio -- 0000:3b:00.2 0000:3b:00.3
 //! ```
 //!
-//! The adapter's driver runs beside the tasks that use it (`drive`). It takes in events, wakes the tasks, and sleeps
-//! on the adapter's descriptor, which tokio polls with all others. Everything here runs in one thread, as an instance
-//! of an adapter must. A program with several threads has a single-threaded runtime and an instance
-//! (`udapl::Adapter`) in each of them. This needs the feature `tokio` of crate `udapl`.
+//! The adapter's driver (`drive`) runs beside the tasks that use the adapter. The driver polls events, wakes the tasks,
+//! and sleeps on the adapter's descriptor, which tokio polls with all others. Everything here runs in one thread,
+//! because an instance of an adapter must stay in one thread. A program with several threads has a single-threaded
+//! runtime and an instance (`udapl::Adapter`) in each of them. This example needs the feature `tokio` of crate `udapl`.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -26,10 +26,10 @@ use udapl::{CloseFlags, ConnQual, MemPrivFlags, OpenOptions, ia_open};
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000a);
 const PATIENCE: Duration = Duration::from_secs(60);
 const CLIENTS: usize = 4;
-/// Size of a pool: more buffers than all clients use at once.
+/// Number of buffers of a pool: more than all clients use at once.
 const BUFFERS: u32 = 16;
 const QUESTIONS: usize = 100;
-/// The server does not answer this question.
+/// Question that the server does not answer.
 const UNANSWERED: &[u8] = b"why?";
 
 fn open(name: &str) -> Result<Driver> {
@@ -92,7 +92,7 @@ async fn ask(endpoint: &Endpoint, pool: &Pool, text: &[u8]) -> Result<Option<Vec
     Ok(Some(answer.to_vec()))
 }
 
-/// Asks many questions, and one that is not answered. Returns the number of correct answers.
+/// Sends many questions, and one that the server does not answer. Returns the number of correct answers.
 async fn client(handle: Handle, server: IpAddr, number: usize) -> Result<usize> {
     let pool = pool(&handle)?;
     let all = pool.available();
@@ -138,7 +138,7 @@ async fn both(names: &[String; 2]) -> Result<usize> {
     result
 }
 
-/// Runs between the functions of these names, or two simulated ones.
+/// Runs the example between the functions of these names, or between two simulated ones.
 fn run(names: &[String]) -> Result<usize> {
     let folder = tempfile::tempdir().context("a folder for the wire")?;
     let wire = folder.path().join("wire");

@@ -1,13 +1,14 @@
 //! An open adapter: configuration, attributes, and the report of its close.
 //!
 //! [`ia_open`](crate::ia_open) opens a function and returns its first instance, an [`Ia`]. An
-//! [`Adapter`](crate::Adapter) stands for the function: it opens an instance for each further thread, and starts a
-//! [`BackgroundThread`]. [`OpenOptions`](crate::OpenOptions) is made of [`IaConfig`], [`HcaConfig`], and [`HandedIn`]
+//! [`Adapter`](crate::Adapter) represents the function: it opens an instance for each further thread, and starts a
+//! [`BackgroundThread`]. [`OpenOptions`](crate::OpenOptions) consists of [`IaConfig`], [`HcaConfig`], and [`HandedIn`]
 //! or [`Simulated`]. [`Ia::query`] returns an [`IaParam`]: the limits of the adapter and the properties of the
-//! provider. [`ia_close`](crate::ia_close) returns a [`CloseReport`], which names what the device did not give back.
+//! provider. [`ia_close`](crate::ia_close) returns a [`CloseReport`], which names the resources that the device did not
+//! return.
 //!
-//! A device can die while it is open ([`dead_cause`]). Every [handle](AnyHandle) keeps its meaning until its object is
-//! freed; a handle of a freed object, or of another instance, is refused and never names a wrong object.
+//! A device can die while it is open ([`dead_cause`]). Every [handle](AnyHandle) stays valid until its object is freed.
+//! A handle of a freed object, or of another instance, is refused and never names a wrong object.
 
 pub use dat_core::{
     AnyHandle, HandleType, IaAttr, IaConfig, IaParam, NamedAttr, ProviderAttr, TransportConfig,
@@ -26,13 +27,13 @@ pub fn function(ia: &Ia) -> &Function {
     ia.provider().hca().function()
 }
 
-/// Returns the report of the bring-up: its steps and their times, and what the function does without.
+/// Returns the report of the bring-up: its steps and their times, and the optional features that the function lacks.
 #[must_use]
 pub fn bringup_report(ia: &Ia) -> &BringupReport {
     ia.provider().hca().bringup_report()
 }
 
-/// Returns the cause of the device's death; `None` while it lives.
+/// Returns the cause of the device's death; `None` while the device works.
 #[must_use]
 pub fn dead_cause(ia: &Ia) -> Option<DeadCause> {
     ia.provider().hca().dead_cause()

@@ -5,9 +5,9 @@ use driver::{DmaBuffer, DmaError, DmaMemory, DmaPool, PoolBuilder};
 use crate::Ia;
 
 /// Allocates `bytes` zeroed bytes of the adapter's memory, aligned to 256 (`DAT_OPTIMAL_ALIGNMENT`). The memory is
-/// freed when its last clone drops; an LMR holds a clone.
+/// freed when its last clone is dropped; an LMR holds a clone.
 ///
-/// [`DmaMemory`] describes the access to the bytes: by copy ([`read_into`](DmaMemory::read_into),
+/// A program accesses the bytes through [`DmaMemory`]: by copy ([`read_into`](DmaMemory::read_into),
 /// [`write_from`](DmaMemory::write_from)), or in place ([`bytes`](DmaMemory::bytes)).
 ///
 /// # Errors

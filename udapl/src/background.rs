@@ -1,4 +1,4 @@
-//! A thread that serves an adapter while the program's own threads are busy.
+//! A thread that serves an adapter while the program's own threads do something else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,17 +10,17 @@ use dat_core::{Arm, AsyncEvent, CloseFlags, Event, IaConfig, Waker};
 use crate::Ia;
 use crate::open::{Adapter, OpenError};
 
-/// A thread of the library with an instance of its own. It does the work that all instances share: firmware commands,
-/// health polling and the connection manager, which answers REQs, retransmissions and DREQs of peers. Completions of
-/// other instances wait for the threads of those instances.
+/// A thread of the library with an instance of its own. The thread does the work that all instances share: firmware
+/// commands, health polling and the connection manager, which answers REQs, retransmissions and DREQs of peers. The
+/// thread does not poll completions of other instances; their threads do that.
 ///
-/// A program needs none as long as one of its threads polls or waits in some instance. The adapter stays open while
-/// this thread runs. Dropping the handle ends the thread. The thread ends by itself if the device dies or the system
-/// wants it back.
+/// A program needs no such thread as long as one of its own threads polls or waits in some instance. The adapter stays
+/// open while this thread runs. Dropping this handle ends the thread. The thread ends by itself if the device dies or
+/// the system wants the device back.
 ///
 /// Use it only for functions that run in real time. In virtual time (functions of a `fabric::Fabric`, `sim:` names with
-/// `,time=virtual`) a sleeping
-/// thread advances the clock, and a thread that only sleeps advances it as fast as the machine can.
+/// `,time=virtual`) a sleeping thread advances the clock, and a thread that only sleeps advances the clock as fast as
+/// the machine can.
 #[derive(Debug)]
 #[must_use = "dropping it ends the thread"]
 pub struct BackgroundThread {
@@ -45,12 +45,12 @@ impl Adapter {
     /// the system cannot start a thread; nothing has changed.
     pub fn background_thread(&self) -> Result<BackgroundThread, OpenError> {
         let mut ia = self.instance(IaConfig::default())?;
-        // Create the descriptor to sleep on first, so that nothing can fail in the thread.
+        // The descriptor that the thread sleeps on is created here, so that nothing can fail in the thread.
         ia.descriptor()?;
         let over = Arc::new(AtomicBool::new(false));
         let waker = Wake(ia.provider().waker());
         let ends = Arc::clone(&over);
-        // If the thread cannot start, its closure is dropped, and the instance with it.
+        // If the thread cannot start, its closure is dropped, and so is the instance.
         let thread = Builder::new()
             .name("udapl-progress".to_owned())
             .spawn(move || run(ia, &ends))
@@ -70,7 +70,8 @@ fn run(mut ia: Ia, over: &AtomicBool) {
     let evd = ia.async_evd();
     while !over.load(Ordering::Acquire) {
         match ia.arm(&[evd]) {
-            // If `drop` set `over` before the arming, the arming consumed its wake-up: do not sleep.
+            // If `drop` set `over` before the arming, the arming has consumed its wake-up, so the thread must not
+            // sleep.
             Ok(Arm::Armed(armed)) if !over.load(Ordering::Acquire) => armed.sleep(),
             Ok(Arm::Armed(_)) => break,
             Ok(Arm::Ready) => {

@@ -1,14 +1,14 @@
 //! The control socket of an adapter: shows the state of a live process to other processes.
 //!
-//! JSON-RPC 2.0 over a Unix socket. docs/control.md lists the methods; `datctl resource`, `stat`, `top`, `monitor`
-//! and `metrics` use them. No method changes what the process does, except that a client can turn on latency
-//! measurement while it is connected (method `measure`). A program asks for a socket by the adapter's name
+//! The protocol is JSON-RPC 2.0 over a Unix socket. docs/control.md lists the methods; `datctl resource`, `stat`,
+//! `top`, `monitor` and `metrics` use them. No method changes what the process does, except that a client can turn on
+//! latency measurement while it is connected (method `measure`). A program requests a socket by the adapter's name
 //! (`0000:3b:00.2,control=/run/target.sock`), by [`OpenOptions::control`](crate::OpenOptions::control), by
 //! `DAT_CONTROL` in its environment, or by [`serve`].
 //!
-//! An instance belongs to one thread, and only that thread can read its counters: it does so inside its next call of
-//! the library. An instance whose thread makes no call for 200 ms is reported as silent, with its previous
-//! answer.
+//! An instance belongs to one thread, and only that thread can read the instance's counters. The thread does so inside
+//! its next call of the library. An instance whose thread makes no call for 200 ms is reported as silent, with its
+//! previous answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -32,13 +32,13 @@ use crate::counters::Counters;
 use crate::open::{Adapter, OpenError};
 use crate::recorder::{self, Dump};
 
-/// Longest wait for the answers of all instances.
+/// Maximum time to wait for the answers of all instances.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Default limit on the objects of each kind reported for each instance.
 const OBJECTS: u64 = 4_096;
 /// Default limit on the flight recorder events reported for each instance.
 const EVENTS: u64 = 4_096;
-/// Maximum number of events in a pcapng answer, whose hex digits take more space.
+/// Maximum number of events in a pcapng answer. It limits the size of the answer, which holds the file as hex digits.
 const MAX_FILE_EVENTS: u64 = 8_192;
 /// Maximum number of notices queued for the socket's thread.
 const NOTICES: usize = 4_096;
@@ -54,8 +54,8 @@ const METHODS: [&str; 8] = [
     "unmeasure",
 ];
 
-/// Serves the control socket of an adapter until the [`Service`] is dropped. After `Service::leave` it serves the
-/// socket until the adapter is closed.
+/// Serves the control socket of an adapter until the [`Service`] is dropped. If the caller calls `Service::leave`
+/// instead of dropping it, the socket is served until the adapter is closed.
 ///
 /// # Errors
 /// [`OpenError::Control`]; [`OpenError::Closed`].
@@ -94,15 +94,15 @@ fn with_process(path: &Path) -> PathBuf {
     }
 }
 
-/// Notices not yet fetched, and the number that were lost because the queue was full.
+/// Queue of notices that the socket's thread has not fetched, and the number of notices lost because it was full.
 #[derive(Default)]
 struct NoticeQueue {
     notices: VecDeque<Notice>,
     lost: u64,
 }
 
-/// Queues the adapter's notices for the socket. Returns false if the adapter is closed. The watcher is freed with the
-/// adapter.
+/// Queues the adapter's notices for the socket's thread. Returns false if the adapter is closed. The closure that
+/// queues them is freed with the adapter.
 fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<NoticeQueue>>) -> bool {
     let to = Arc::clone(notices);
     adapter.dat().watch(Box::new(move |notice| {
@@ -121,7 +121,7 @@ fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<NoticeQueue>>) -> bo
 struct Observed {
     adapter: Adapter,
     notices: Arc<Mutex<NoticeQueue>>,
-    /// The last answer of each instance.
+    /// Last answer of each instance, by the instance's number.
     last: BTreeMap<u32, InstanceView>,
     /// True while latencies are measured for a client.
     measures: bool,
@@ -179,7 +179,8 @@ impl Observed {
         }
     }
 
-    /// Asks all instances and waits up to [`PATIENCE`]. Returns the views, and the numbers of silent instances.
+    /// Requests a view from each instance and waits up to [`PATIENCE`] for the answers. Returns the last view of each
+    /// instance, and the numbers of the instances that did not answer.
     fn ask(&mut self, wanted: Wanted) -> Result<(Vec<InstanceView>, Vec<u32>), Refusal> {
         let closed = || Refusal::new(FAILED, format!("{} is closed", self.adapter.name()));
         let asked = self.adapter.dat().ask(wanted);
@@ -196,7 +197,7 @@ impl Observed {
         }
         let told = self.last.values().cloned();
         let views = told.map(|mut view| {
-            // A silent instance's old answer may be longer than the limit of this request.
+            // The old answer of a silent instance may have more objects than this request allows.
             view.eps.truncate(wanted.objects);
             view.evds.truncate(wanted.objects);
             view.srqs.truncate(wanted.objects);
@@ -331,7 +332,7 @@ impl Observed {
     }
 }
 
-/// Reads a number from the parameters, or `usual` if it is missing.
+/// Returns a number from the parameters, or `usual` if the parameter is missing. A number above `most` is refused.
 fn number(params: &Value, name: &str, usual: u64, most: u64) -> Result<usize, Refusal> {
     let number = match params.get(name) {
         None => Some(usual),
@@ -422,7 +423,7 @@ fn flags<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join("|")
 }
 
-/// Counters by name. Completion statuses with a count of 0 are left out.
+/// Returns counters by name. Omits completion statuses with a count of 0.
 fn counters(named: dat_core::stats::Named) -> Counters {
     let told = named.into_iter();
     let told = told.filter(|(name, count)| *count != 0 || !name.contains("_DAT_"));

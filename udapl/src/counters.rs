@@ -4,12 +4,16 @@
 //! |---|---|---|
 //! | an adapter: commands, memory, connections, the network | [`Adapter::stats`] | [`AdapterStats`] |
 //! | its device and port, counted by the device | [`Adapter::stats`], field `device` | [`DeviceCounters`] |
-//! | an instance, an endpoint, an EVD, an SRQ | [`Ia::stats`], [`Ia::ep_stats`], [`Ia::evd_stats`], [`Ia::srq_stats`] | [`IaStats`], [`EpStats`], [`EvdStats`], [`SrqStats`] |
+//! | an instance | [`Ia::stats`] | [`IaStats`] |
+//! | an endpoint | [`Ia::ep_stats`] | [`EpStats`] |
+//! | an EVD | [`Ia::evd_stats`] | [`EvdStats`] |
+//! | an SRQ | [`Ia::srq_stats`] | [`SrqStats`] |
 //!
 //! Event counters only grow, and no call resets them. Fields that count what exists now (instances, regions,
-//! endpoints, firmware pages) also fall. An instance's counters are read by its own thread; an adapter's by any thread.
-//! [`AdapterStats::groups`] returns all groups but the commands; counters that `rdma statistic` or `ethtool -S` also
-//! have keep the names used there. `docs/observability.md` explains each of them; module `control` serves them to other processes.
+//! endpoints, firmware pages) also fall. Only an instance's own thread reads the instance's counters; any thread reads
+//! an adapter's counters. [`AdapterStats::groups`] returns all groups but the commands. Counters that `rdma statistic`
+//! or `ethtool -S` also have keep the names used there. `docs/observability.md` explains each counter; module `control`
+//! serves the counters to other processes.
 //!
 //! [`Ia::stats`]: crate::Ia::stats
 //! [`Ia::ep_stats`]: crate::Ia::ep_stats
@@ -27,23 +31,23 @@ pub use hw_mlx::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, V
 
 use crate::open::{Adapter, OpenError};
 
-/// Counters of the commands of one kind, since the adapter was opened.
+/// Counters of the firmware commands with one opcode, since the adapter was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommandStats {
-    /// Name in the PRM; `None` for a number without a name.
+    /// Name of the command in the PRM; `None` if the PRM has no name for the opcode.
     pub name: Option<&'static str>,
     /// Opcode.
     pub opcode: u16,
-    /// Number answered, refusals included.
+    /// Number of commands that the firmware has answered, including refused ones.
     pub answered: u64,
-    /// Number that the firmware refused, or whose answer was malformed.
+    /// Number of commands that the firmware refused, or whose answer was malformed.
     pub refused: u64,
-    /// Number given up after their time limit, or because the device died.
+    /// Number of commands given up after their time limit, or because the device died.
     pub unanswered: u64,
-    /// Total time from the doorbell until the answer was taken in, over all answered commands.
+    /// Total time of all answered commands, each from the doorbell until the driver has read the answer.
     pub time: Duration,
-    /// Longest such time.
+    /// Longest time of an answered command, measured in the same way.
     pub longest: Duration,
 }
 
@@ -53,25 +57,26 @@ pub struct CommandStats {
 pub struct AdapterStats {
     /// Number of open instances.
     pub instances: usize,
-    /// Its commands, by opcode.
+    /// Counters of the adapter's commands, by opcode.
     pub commands: Vec<CommandStats>,
-    /// Pages of 4 KiB that the firmware holds.
+    /// Number of 4 KiB pages that the firmware holds.
     pub firmware_pages: u64,
     /// Number of regions registered since the adapter was opened.
     pub registrations: u64,
     /// Number of regions registered now.
     pub regions: u64,
-    /// Registered bytes now; a byte counts once for each region that it is in.
+    /// Number of bytes registered now. A byte counts once for each region that contains it.
     pub registered_bytes: u64,
-    /// Counters of the connection manager: connections, their refusals by reason, datagrams.
+    /// Counters of the connection manager: connections, refused connections by reason, datagrams.
     pub connections: ConnectionCounters,
-    /// Frames of ARP, neighbour discovery and the like; `None` if the adapter takes no part in the network.
+    /// Counters of frames of ARP, neighbour discovery and similar protocols; `None` if the adapter takes no part in the
+    /// network.
     pub network: Option<NetworkCounters>,
-    /// The device's own counters.
+    /// Counters that the device itself keeps.
     pub device: DeviceCounters,
 }
 
-/// A group of counters: values by name.
+/// A group of counters: values by the counter's name.
 pub type Counters = BTreeMap<String, u64>;
 
 impl AdapterStats {
@@ -142,7 +147,7 @@ fn named<'a>(all: impl IntoIterator<Item = (&'a str, u64)>) -> Counters {
     all.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Renames a counter for a priority: `rx_bytes` of priority 3 becomes `rx_prio3_bytes`.
+/// Returns the name of a counter of a priority: `rx_bytes` of priority 3 becomes `rx_prio3_bytes`.
 fn of_priority(priority: usize, name: &str) -> String {
     match name.split_once('_') {
         Some((direction, what)) => format!("{direction}_prio{priority}_{what}"),
@@ -157,11 +162,11 @@ fn refusals(refused: &Refused) -> Counters {
 }
 
 impl Adapter {
-    /// Returns the adapter's counters. Any thread may call it. Commands, memory and connections cost nothing to read;
-    /// the device's counters take a dozen commands. No counter is reset.
+    /// Returns the adapter's counters. Any thread may call it. The counters of commands, memory and connections cost
+    /// nothing to read; the device's counters cost a dozen commands. No counter is reset.
     ///
     /// A counter that the device lacks, or does not report to this function, is `None` in [`AdapterStats::device`].
-    /// All of them are `None` if the device is dead or does not answer.
+    /// All of the device's counters are `None` if the device is dead or does not answer.
     ///
     /// # Errors
     /// [`OpenError::Closed`].

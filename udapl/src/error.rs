@@ -1,10 +1,11 @@
 //! Errors: the numbers of DAT, and errors of opening, closing, memory and waiting.
 //!
-//! A call of DAT fails with a [`DatError`](crate::DatError): a [`ReturnType`], the return code of the manual pages, a
-//! [`Subtype`], which names the argument or state at fault, and a sentence with the numbers. The device's own words are
-//! in [`Ia::last_device_error`](crate::Ia::last_device_error). [`OpenError`] says which step of opening failed.
-//! [`NotClosed`] returns the adapter if objects kept it open. Work that was posted fails later, with the
-//! [`DtoStatus`](crate::DtoStatus) of its completion; [`explain`](crate::explain) turns that into a line for people.
+//! A call of DAT fails with a [`DatError`](crate::DatError). It has a [`ReturnType`] (the return code in the manual
+//! pages), a [`Subtype`], which names the argument or state at fault, and a sentence with the numbers. The text of the
+//! device's own error is in [`Ia::last_device_error`](crate::Ia::last_device_error). [`OpenError`] names the step of
+//! opening that failed. [`NotClosed`] returns the adapter if objects kept it open. A request that was posted can fail
+//! later, with the [`DtoStatus`](crate::DtoStatus) of its completion; [`explain`](crate::explain) describes that in one
+//! readable line.
 //!
 //! Modules [`reactor`](crate::reactor), [`registry`](crate::registry), `future`, `control`, `recorder` and
 //! `fabric` have errors of their own.

@@ -1,7 +1,7 @@
 //! Describes a completion in words, for a log line about a failed DTO.
 //!
-//! DAT has twelve statuses. The device reports more: a syndrome, and a vendor syndrome that refines it. A person
-//! needs a third thing: where to look. [`explain`] puts all three on one line.
+//! DAT has twelve statuses. The device reports more: a syndrome, and a vendor syndrome that refines it. A person also
+//! needs advice where to search for the cause. [`explain`] puts all three on one line.
 
 use dat_core::{DtoCompletion, DtoStatus};
 
@@ -20,7 +20,7 @@ pub fn explain(completion: &DtoCompletion) -> String {
         "receive"
     };
     let status = completion.status;
-    // CAST: the discriminant is the number.
+    // CAST: the discriminant is DAT's number.
     let (name, number) = (status.name(), status as u32);
     if status == DtoStatus::Success {
         return format!(
@@ -30,7 +30,7 @@ pub fn explain(completion: &DtoCompletion) -> String {
     }
     let (syndrome, vendor) = completion.syndrome();
     let advice = match (status, syndrome) {
-        // The library flushed it, because the device is dead and reports nothing.
+        // The library flushed the request, because the device is dead. There is no syndrome from the device.
         (DtoStatus::ErrFlushed, 0) => {
             hw_mlx::completion::explain(hw_mlx::completion::syndrome::FLUSHED, 0)
         }

@@ -1,10 +1,10 @@
 //! Simulated functions on one link, for programs that control the simulator: faults, captures, reports, time.
 //!
 //! A program that only opens `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open). [`simulate`] acts on
-//! such a function: it takes the link down or up, resets the function, or requests it back from its driver.
+//! such a function: it takes the link down or up, resets the function, or requests the function back from its driver.
 //!
 //! A fabric's time is virtual: it advances when a thread waits, or by [`Sim::step`] and [`Sim::advance`]. This module
-//! re-exports everything needed for that, so a program depends on this crate alone:
+//! re-exports everything needed for that, so that a program depends on this crate alone:
 //!
 //! ```
 //! use std::time::Duration;
@@ -43,15 +43,15 @@ use crate::open::{OpenError, OpenOptions};
 
 /// Two simulated functions and the link between them.
 pub struct Fabric {
-    /// The simulated world: time, faults, captures, event log.
+    /// Simulator that runs both functions: time, faults, captures, event log.
     pub sim: Sim,
-    /// The link.
+    /// Link between the two functions.
     pub link: LinkId,
     functions: [Arc<SimFunction>; 2],
 }
 
 impl Fabric {
-    /// Creates a pair on a link without faults. The same seed gives the same world.
+    /// Creates a pair on a link without faults. The same seed gives the same simulation.
     #[must_use]
     pub fn pair(seed: u64) -> Self {
         Self::with(SimConfig::seeded(seed), LinkFaults::default(), |profile| {
@@ -59,13 +59,14 @@ impl Fabric {
         })
     }
 
-    /// Creates a pair with all settings given.
+    /// Creates a pair with the given simulator configuration and faults of the link. `shape` changes the functions'
+    /// profiles.
     #[must_use]
     pub fn with(config: SimConfig, faults: LinkFaults, shape: impl Fn(Profile) -> Profile) -> Self {
         Self::made(Sim::new(config), faults, shape)
     }
 
-    /// Like [`Fabric::with`], and records every input of the world for [`Replay`](hw_sim::record::Replay).
+    /// Like [`Fabric::with`], and records every input of the simulator for [`Replay`](hw_sim::record::Replay).
     ///
     /// # Errors
     /// The writer's I/O errors.
@@ -93,7 +94,7 @@ impl Fabric {
     }
 
     /// Creates a pair of virtual functions on two linked cards. The physical functions have no driver. `shape`
-    /// changes the configuration of the cards.
+    /// changes the profiles of the physical functions.
     ///
     /// # Panics
     /// Panics if the profile has no virtual functions.
@@ -135,7 +136,7 @@ impl Fabric {
     /// Returns the IPv4 address that [`Fabric::options`] gives a side.
     #[must_use]
     pub fn ipv4(side: usize) -> IpAddr {
-        // CAST: a fabric of more than 254 functions repeats addresses.
+        // CAST: a side is below 255. A fabric of more than 254 functions repeats addresses.
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a fabric has a handful of functions"
@@ -143,7 +144,7 @@ impl Fabric {
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, side as u8 + 1))
     }
 
-    /// Returns options for a side: its IPv4 address, and the other side's as a neighbour.
+    /// Returns options for opening a side: its IPv4 address, and the other side as a neighbour.
     #[must_use]
     pub fn options(side: usize) -> OpenOptions {
         let peer = 1 - side;
@@ -152,7 +153,7 @@ impl Fabric {
             .neighbour(Self::ipv4(peer), mac(peer))
     }
 
-    /// Brings a side up and opens it as an IA.
+    /// Brings the function of a side up and opens it as an IA, with `Fabric::options`.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -160,8 +161,8 @@ impl Fabric {
         self.open_with(side, &Self::options(side))
     }
 
-    /// Brings a side up and opens it with other options. If the options have no seed, the driver's random numbers
-    /// follow from the seed of the world, so that the whole run is repeatable.
+    /// Brings the function of a side up and opens it with the given options. If the options have no seed, the driver's
+    /// random numbers are derived from the simulator's seed, so that the whole run is repeatable.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -172,7 +173,7 @@ impl Fabric {
         open_function(Arc::clone(&self.functions[side]), 1, &options)
     }
 
-    /// Driver bugs that the function of a side has reported.
+    /// Returns the driver bugs that the function of a side has reported.
     #[must_use]
     pub fn report(&self, side: usize) -> FunctionReport {
         self.sim.report(&self.functions[side])

@@ -204,7 +204,7 @@ pub(crate) enum OnCard {
     Alone,
     /// A card's physical function.
     Physical,
-    /// A virtual one, from 0.
+    /// A card's virtual function; the index counts from 0.
     Virtual(usize),
 }
 
@@ -228,9 +228,9 @@ pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
     }
 }
 
-/// Splits a name into its device, and the given options with those of the name added. [`ia_open`](crate::ia_open)
-/// calls this itself. A program that reads names from users can call it earlier, to check them. It does not check
-/// that the device exists.
+/// Splits a name into its device and its options. Returns the device, and a copy of `options` with the options of the
+/// name added. [`ia_open`](crate::ia_open) calls this itself. A program that reads names from users can call it
+/// earlier, to check them. This function does not check that the device exists.
 ///
 /// ```
 /// use udapl::{OpenOptions, name};

@@ -1,11 +1,11 @@
 //! The port, its addresses, and the network around it.
 //!
 //! An adapter has a link-local address and those of its options ([`Address`], with prefix, gateway and [`Vlan`]);
-//! [`Ia::address_add`](crate::Ia::address_add) adds one while it is open. To find the MAC of a peer it takes part in
-//! the network by ARP and neighbour discovery, if its [`Participation`] and the device allow it; [`state`] says whether
-//! it does. Otherwise it reaches configured neighbours
-//! ([`OpenOptions::neighbour`](crate::OpenOptions::neighbour)) and addresses that contain the peer's MAC. [`port`] returns the [`Port`], with MAC, MTU and GUID;
-//! changes of the network arrive as [`NetworkEvent`](crate::event::NetworkEvent)s.
+//! [`Ia::address_add`](crate::Ia::address_add) adds an address while the adapter is open. The adapter finds the MAC of
+//! a peer by ARP and neighbour discovery, if its [`Participation`] and the device allow that; [`state`] returns whether
+//! they do. Otherwise it reaches only configured neighbours ([`OpenOptions::neighbour`](crate::OpenOptions::neighbour))
+//! and addresses that contain the peer's MAC. [`port`] returns the [`Port`], with MAC, MTU and GUID. Changes of the
+//! network arrive as [`NetworkEvent`](crate::event::NetworkEvent)s.
 
 pub use dat_core::{Address, Echo, Vlan};
 pub use dat_mlx::{NetworkState, Participation};
@@ -19,7 +19,7 @@ pub fn port(ia: &Ia) -> &Port {
     ia.provider().hca().port()
 }
 
-/// Returns whether an adapter takes part in the network, and if not, the reason.
+/// Returns whether an adapter uses ARP and neighbour discovery, and if not, the reason.
 #[must_use]
 pub fn state(ia: &Ia) -> NetworkState {
     ia.provider().network_state()

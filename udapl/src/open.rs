@@ -1,5 +1,5 @@
-//! Opening an adapter by name, and closing it. Module [`name`](crate::name) describes the names. Module `wired` has
-//! simulated functions on a wire to another process (`sim:A,link=unix:PATH`). Without feature `sim` there are no
+//! Opening an adapter by name, and closing it. Module [`name`](crate::name) describes the names. Module `wired` has the
+//! simulated functions whose wire leads to another process (`sim:A,link=unix:PATH`). Without feature `sim` there are no
 //! simulated functions.
 
 #[cfg(feature = "sim")]
@@ -72,7 +72,8 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
     }
 }
 
-/// Serves the control socket that the options, or else the environment, ask for.
+/// Opens the control socket whose path the options give. If they give none, the environment variable `DAT_CONTROL`
+/// gives the path; without either there is no socket.
 fn serve_control(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
     let asked = options.control.clone();
     let Some(path) = asked.or_else(|| std::env::var_os("DAT_CONTROL").map(PathBuf::from)) else {
@@ -137,8 +138,8 @@ fn by_descriptors(
 /// A lock on the fabric of a function: while it is held, no other thread opens a function of that fabric.
 type Held = Box<dyn std::any::Any>;
 
-/// Opens the function of a name without options. While the returned fabric lock is held, no other thread of this
-/// process opens a function of that fabric.
+/// Opens the function of a device name, which has no options. While the returned fabric lock is held, no other thread
+/// of this process opens a function of that fabric.
 fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), OpenError> {
     if options.simulated != Simulated::default() && !name.starts_with("sim:") {
         return Err(OpenError::BadOption {
@@ -186,7 +187,7 @@ fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), 
     let simulated = simulated.ok_or_else(is_none)?;
     let (_, place) = crate::name::on_card(simulated);
     if place == OnCard::Alone && simulated.contains('/') {
-        // Refuse it: a mistyped function name would silently create an unlinked function.
+        // Refuse such a name: a mistyped function name would silently create an unlinked function.
         return Err(is_none());
     }
     let reached = Err(OpenError::NoSimulator {
@@ -217,7 +218,8 @@ fn in_process<D: driver::Device + 'static>(
 /// I/O address spaces by the `memory` name that adapters were opened with.
 static SPACES: Mutex<BTreeMap<String, DmaSpace>> = Mutex::new(BTreeMap::new());
 
-/// Opens a function in the I/O address space that its options name. The first function of that name gets a new one.
+/// Opens a function in the I/O address space that its `memory` option names. If no open function uses that name, the
+/// function gets a new I/O address space.
 fn sharing(
     options: &OpenOptions,
     open: impl FnOnce(Option<&DmaSpace>) -> Result<Function, FunctionError>,
@@ -245,19 +247,20 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
     };
     let provider = MlxProvider::open(function, config);
     let provider = provider.map_err(|error| match reached.lost() {
-        // The device is gone; the error is more useful than the all-ones that its registers read as.
+        // The device is lost. The error that says so is more useful than an error from registers that read as all ones.
         Some(error) => OpenError::Function { name, error },
         None => OpenError::BringUp { name, error },
     })?;
     #[cfg(feature = "control")]
     if let Some(folder) = folder.and_then(|path| crate::recorder::shared(&path).ok()) {
-        // `recorder` has opened the folder above, so this finds it.
+        // `recorder` opened the folder above, so `shared` finds that folder and does not fail.
         crate::recorder::keep(provider.hca().recorder(), folder);
     }
     Ok(with_recorder_folder(Ia::open(provider, ia)?))
 }
 
-/// Returns whether instances record, and the folder for dumps. The options decide, or else the environment.
+/// Returns whether the environment asks for recording (`DAT_RECORDER=1`), and the folder for dumps: that of the
+/// options, or the value of `DAT_RECORDER` if the options name none and the value contains a `/`.
 fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>), OpenError> {
     let said = std::env::var_os("DAT_RECORDER").map(PathBuf::from);
     let folder = said
@@ -287,7 +290,7 @@ fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>)
 /// An adapter whose close was refused. It is unchanged.
 #[derive(Debug)]
 pub struct StillOpen<T = Ia> {
-    /// In a mutex, because an `Ia` is not `Sync` and an error must be.
+    /// The adapter. It is in a mutex because an `Ia` is not `Sync`, and an error must be.
     ia: Mutex<Box<T>>,
     /// DAT_INVALID_STATE|IA_IN_USE.
     pub error: DatError,

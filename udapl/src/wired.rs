@@ -1,19 +1,20 @@
 //! A simulated function whose wire leads to another process: `sim:a,link=unix:/run/wire`.
 //!
 //! The other end of the wire is a function of another process that names the same path, opened this way or served by
-//! `datctl sim serve --link`. Two programs that share nothing but a path, such as a client and a server, each get a
-//! function of their own, and both functions are on one link.
+//! `datctl sim serve --link`. Two programs that have nothing but a path in common, such as a client and a server, each
+//! get a function of their own, and both functions are on one link.
 //!
-//! Three threads may advance the world of such a function. A register write runs it to idle in the writing thread. A
-//! frame that arrives runs it in the thread that listens at the wire. Timers run in a third thread, which keeps the
-//! world's time equal to the machine's. The thread that produced a frame sends it; if the wire is full, the third
-//! thread does. So memory changes while the program reads it and makes no call, as with a card.
+//! Three threads may advance the simulation of such a function. A thread that writes a register runs the simulation
+//! until it is idle. The thread that listens at the wire runs it when a frame arrives. A third thread runs its timers,
+//! and keeps the simulation's time equal to the machine's. The thread that produced a frame sends it; if the wire is
+//! full, the third thread sends it later. So memory may change while the program reads it without a call, as with a
+//! card.
 //!
-//! The function's clock is the machine's, because the other process lives by it ([`WireClock`]). A thread that reads
-//! this clock, or sleeps by it, also receives from the wire, so that no other thread has to be woken for that.
+//! The function's clock is the machine's clock, because the other process uses that, too ([`WireClock`]). A thread that
+//! reads this clock, or sleeps by it, also receives from the wire, so that no other thread has to be woken for that.
 //!
-//! The function and its wire exist while an adapter has it open. Opening it again creates a function in its power-on
-//! state, with the same MAC on the same wire. In between, the other end sees its link go down.
+//! The function and its wire exist while an adapter has the function open. Opening it again creates a function in its
+//! power-on state, with the same MAC on the same wire. In between, the other end's link is down.
 
 use std::io;
 use std::path::Path;
@@ -28,13 +29,13 @@ use hw_sim_host::pace::Pace;
 use hw_sim_host::timed::LAG;
 use hw_sim_host::wire::{Wake, Wire, WirePath};
 
-/// Limit on rounds of sending the function's last frames when it is closed.
+/// Maximum number of rounds in which the function's last frames are sent when it is closed.
 const FINAL_SENDS: usize = 64;
 
 /// A function behind its wire.
 pub(crate) type WiredFunction = Fronted<SimFunction, Wired>;
 
-/// The wire of a function; a `Fronted` layer before the function.
+/// The wire of a function. `Fronted` passes the accesses of the driver through this layer.
 pub(crate) struct Wired {
     wire: Arc<Wire>,
     /// Wakes the thread that advances the time.
@@ -46,7 +47,7 @@ pub(crate) struct Wired {
 }
 
 impl Wired {
-    /// Creates a function in a world of its own, and connects its wire to a path. Its port has a carrier while
+    /// Creates a function in a simulation of its own, and connects its wire to a path. Its port has a carrier while
     /// another process is at the other end.
     ///
     /// # Errors
@@ -55,7 +56,7 @@ impl Wired {
         let (function, mut wired, sim) = Self::unmoved(profile, path)?;
         let (sends, world) = (Arc::clone(&wired.wire), sim.clone());
         let (alarm, over) = (Arc::clone(&wired.alarm), Arc::clone(&wired.over));
-        // Signals are delivered to the program's own threads.
+        // The new thread blocks signals, so that they are delivered to the program's own threads.
         let _held = HeldSignals::hold();
         let follower = thread::Builder::new()
             .name("sim-time".into())
@@ -65,7 +66,7 @@ impl Wired {
         Ok((wired.before(function), world))
     }
 
-    /// Puts this wire before a function.
+    /// Puts this wire in front of a function.
     fn before(self, device: Arc<SimFunction>) -> Arc<WiredFunction> {
         Arc::new(Fronted {
             device,
@@ -73,7 +74,7 @@ impl Wired {
         })
     }
 
-    /// Creates a function on a wire, without the thread that advances its world.
+    /// Creates a function on a wire, without the thread that advances the simulation's time.
     fn unmoved(profile: Profile, path: &Path) -> io::Result<(Arc<SimFunction>, Self, Sim)> {
         let sim = Sim::new(SimConfig {
             seed: 0,
@@ -107,7 +108,7 @@ impl Wired {
         let _rest = (0..FINAL_SENDS).all(|_| self.wire.send());
     }
 
-    /// Sends outgoing frames, or leaves them to the thread if the wire is full.
+    /// Sends outgoing frames. If the wire is full, wakes the thread, which sends them later.
     fn send_or_wake(&self) {
         if !self.wire.send_at_once() {
             self.alarm.ring();
@@ -123,7 +124,7 @@ struct WireClock {
 
 impl Clock for WireClock {
     fn now(&self) -> driver::Instant {
-        // A program that polls reads the time now and then.
+        // Receive here, because a program that polls reads the clock regularly.
         self.wire.attend();
         self.machine.now()
     }
@@ -152,7 +153,8 @@ impl Clock for WireClock {
 }
 
 impl Drop for Wired {
-    /// The last adapter has let go of the function. Sends its last frames, cuts the wire and joins the thread.
+    /// Sends the function's last frames, cuts the wire and joins the thread. Runs after the last adapter has closed the
+    /// function.
     fn drop(&mut self) {
         self.flush();
         self.wire.cut();
@@ -166,7 +168,8 @@ impl Drop for Wired {
     }
 }
 
-/// Keeps the world's time equal to the machine's, and sends the frames that no other thread could, until `over`.
+/// Keeps the simulation's time equal to the machine's, and sends frames that did not fit into the wire before, until
+/// `over` is set.
 fn follow(sim: &Sim, wire: &Wire, alarm: &Arc<Alarm>, over: &AtomicBool) {
     let mut pace = Pace::new(Instant::now());
     while !over.load(Ordering::Acquire) {
@@ -186,7 +189,7 @@ impl Front<SimFunction> for Wired {
     }
 
     fn config_write(&self, function: &SimFunction, offset: u16, data: &[u8]) {
-        // The write may disable bus mastering, which a driver does last: send everything now.
+        // This write may disable bus mastering, the last step of a driver: send everything now.
         self.flush();
         function.config_write(offset, data);
     }
@@ -220,7 +223,7 @@ mod tests {
     const SERVICE: u64 = 0x1_0000_0001;
     const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
 
-    /// Runs a world, and sends its frames unless `silent`.
+    /// Advances a simulation until `over` is set, and sends its frames unless `silent`.
     fn moved(sim: &Sim, wire: &Wire, silent: &Mutex<bool>, over: &AtomicBool, alarm: &Alarm) {
         let mut pace = Pace::new(Instant::now());
         while !over.load(Ordering::Relaxed) {
@@ -234,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Ends the moving thread even if a test panics.
+    /// Ends the thread that runs `moved` even if a test panics.
     struct Over<'a>(&'a AtomicBool);
 
     impl Drop for Over<'_> {
@@ -280,7 +283,8 @@ mod tests {
         }
     }
 
-    /// Only the closing side sends after this, as when the process ends: the peer must still receive it.
+    /// A close sends all its frames before it returns: the peer gets the disconnect although no other thread sends
+    /// frames afterwards, as when the process ends.
     #[test]
     fn what_a_close_has_to_say_has_left_when_it_is_over() {
         let folder = tempfile::tempdir().expect("a directory");

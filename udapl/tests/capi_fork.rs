@@ -93,7 +93,8 @@ fn records() -> Result<i32, u32> {
     if answer == 0 { Ok(count) } else { Err(answer) }
 }
 
-/// In the child: the registry's calls fail like an opening, and no call waits for a lock. Numbers from 200.
+/// Checks in the child that the registry's calls fail as an open does, and that no call waits for a lock. Returns the
+/// number of the first check that fails, from 200; 0 if all hold.
 fn without_a_registry() -> i32 {
     // SAFETY: null is a valid value of each function.
     let table: CProvider = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -117,7 +118,8 @@ fn without_a_registry() -> i32 {
     first_wrong(200, &hold)
 }
 
-/// In the child: returns the number, from 1, of the first call that accepts the parent's handle; 0 if none does.
+/// Runs in the child. Returns the number, from 1, of the first call that accepts the parent's handle; 0 if no call
+/// does.
 fn without_handles(worlds: &[World]) -> i32 {
     for world in worlds {
         for (handle, kind) in world.objects() {
@@ -131,7 +133,8 @@ fn without_handles(worlds: &[World]) -> i32 {
     without_a_registry()
 }
 
-/// A thread makes the registry and blocks in it, because `dat.conf` is a pipe, while another thread forks.
+/// Checks that a child does not wait for a thread that was creating the registry when its parent forked. That thread
+/// blocks, because `dat.conf` is a pipe.
 fn a_child_does_not_wait_for_who_makes_the_registry(folder: &Path) {
     let pipe = folder.join("dat.conf");
     let path = CString::new(pipe.as_os_str().as_bytes()).expect("a path");
@@ -186,7 +189,7 @@ fn registry_of_2(folder: &Path) -> Library {
     unsafe { Library::new(library) }.expect("a library")
 }
 
-/// The same through the table of functions that the registry of DAT 2.0 gets from this library.
+/// Checks the same through the table of functions with which this library registers at the registry of DAT 2.0.
 fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
     let registry = registry_of_2(folder);
     let registered = info(c"fork2", 2);
@@ -197,7 +200,7 @@ fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
     // SAFETY: the function has this type.
     let table = unsafe { registry.get::<extern "C" fn() -> *const Provider2>("registered_table") };
     let table = table.expect("a function")();
-    // SAFETY: the provider has registered it, and never frees it.
+    // SAFETY: the provider has registered the table, and never frees it.
     let functions = unsafe { table.as_ref() }.expect("registered");
     let open = |name: &CStr| {
         let (mut evd, mut ia) = (null_mut(), null_mut());

@@ -1,6 +1,6 @@
-//! The commands in groups, for the help of `cargo xtask`. A test of `lab` holds that these are the commands it has.
+//! The commands in groups, for the help of `cargo xtask`. A test of `lab` checks that `lab` has exactly these commands.
 
-/// A heading, and the commands below it: name and effect.
+/// A group: its heading, and the name and effect of each command.
 pub type Group = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// All commands.

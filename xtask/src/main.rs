@@ -1,7 +1,7 @@
-//! Everything a person types: `cargo xtask COMMAND`.
+//! The entry point of all development commands: `cargo xtask COMMAND`.
 //!
-//! `demo` is carried out here. Every other command is one of `lab`, which needs libraries that take a minute to build;
-//! this program needs none, so that the demo begins at once.
+//! This program runs `demo` itself. Every other command is in `lab`, which needs libraries that take a minute to build.
+//! This program needs none of them, so that the demo starts at once.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Carries out a command in place of this program. Returns only if it cannot.
+/// Replaces this process by a command. Returns only if that is not possible.
 fn carry_out(command: &OsStr, rest: &[OsString]) -> ExitCode {
     match command.to_str() {
         Some("demo") => cargo(&["run", "--example", "demo", "--"], None, rest),
@@ -51,8 +51,9 @@ fn carry_out(command: &OsStr, rest: &[OsString]) -> ExitCode {
     }
 }
 
-/// Becomes cargo, for the whole workspace, so that every command and the tests have one build in common. The program
-/// runs where the caller is: file names mean the caller's files. Returns only if cargo cannot be started.
+/// Replaces this process by cargo, which builds the program from the whole workspace, so that all commands and the
+/// tests use the same build. The program runs in the caller's directory, so relative file names refer to that
+/// directory. Returns only if cargo cannot be started.
 fn cargo(run: &[&str], name: Option<&str>, rest: &[OsString]) -> ExitCode {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let error = Command::new(&program)
@@ -67,7 +68,7 @@ fn cargo(run: &[&str], name: Option<&str>, rest: &[OsString]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The workspace's root.
+/// Returns the workspace's root.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()

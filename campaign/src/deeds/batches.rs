@@ -1,7 +1,7 @@
-//! Batches: requests posted behind one doorbell, and events dequeued together.
+//! Batches: requests that are posted with one doorbell, and events that are dequeued together.
 //!
-//! A batch has the effect of as many single calls, and is accounted for in the same way. A request refused in a batch
-//! changes nothing, and the requests before it are posted, whatever the program's closure then returns.
+//! A batch has the effect of as many single calls, and is accounted for in the same way. A request that is refused in
+//! a batch changes nothing. The requests before it are posted, whatever the program's closure then returns.
 
 use rand::Rng;
 use udapl::error::{ReturnType, Subtype};
@@ -12,13 +12,13 @@ use super::traffic::{Prepared, immediate};
 use crate::end::Kind;
 use crate::world::World;
 
-/// Longest batch, in requests: more than an endpoint has slots for.
+/// Maximum number of requests in a batch, which is more than an endpoint has slots for.
 const LONGEST: usize = 6;
-/// Most events dequeued together.
+/// Maximum number of events dequeued together.
 const ROOM: usize = 24;
 
 impl World {
-    /// Posts several requests at once.
+    /// Posts several requests in one batch.
     pub fn post_batch(&mut self, side: usize, at: usize, bytes: usize) {
         let count = self.random.random_range(1..=LONGEST);
         let (gives_up, goes_on) = (self.random.random_bool(0.25), self.random.random_bool(0.5));
@@ -87,7 +87,7 @@ impl World {
                 if gives_up {
                     return Err(DatError::new(ReturnType::Abort, Subtype::None));
                 }
-                // A batch of which nothing was posted is refused.
+                // A batch whose requests were all refused is refused itself.
                 match answers.last() {
                     Some(&Err(error)) if answers.iter().all(Result::is_err) => Err(error),
                     Some(_) | None => Ok(()),
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Dequeues the completions of a side into a buffer for several.
+    /// Dequeues all completions of a side, several at a time.
     pub fn poll(&mut self, side: usize) {
         let room = self.random.random_range(1..=ROOM);
         loop {

@@ -1,8 +1,8 @@
 //! Programs that are busy, programs that wait, and programs that reset an endpoint without dequeuing its events.
 //!
-//! A program that finds a completion at every dequeue never reaches an empty queue. The driver must handle its other
-//! input (datagrams, events of the device) all the same. A program that waits for a completion must be woken by it,
-//! not by a timeout.
+//! A program that finds a completion at every dequeue never finds the queue empty. The driver must handle its other
+//! input (datagrams, events of the device) all the same. A program that waits for a completion must be woken by the
+//! completion, not by a timeout.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::side::{CONN_QUAL, ENDS, MIXED};
 use crate::stranger::{STRANGER, datagram};
 use crate::world::World;
 
-/// Consecutive completions after which the driver must have handled all other input (`hw_mlx::cq`).
+/// Number of consecutive completions after which the driver must have handled all other input (`hw_mlx::cq`).
 const IN_A_ROW: usize = 2048;
 /// Time in which a request without data completes, on a wire without faults.
 const ROUND_TRIP: Duration = Duration::from_micros(200);
-/// Time in which a wait for it must end: a sleeper without a wake-up wakes less often ([`driver::MAX_WAIT`]).
+/// Limit on the duration of a wait. A sleeper that misses the wake-up sleeps longer, up to [`driver::MAX_WAIT`].
 const AWAKE: Duration = Duration::from_millis(5);
-/// Consecutive waits.
+/// Number of consecutive waits.
 const WAITS: usize = 3;
 /// Timeout of a wait: far longer than a call of a healthy device takes.
 const PATIENCE: Timeout = Timeout::from_micros(900_000);
 
 impl World {
-    /// Returns the first endpoint of a side that carries requests at once: no fault has affected its connection or
-    /// the wire.
+    /// Returns the first endpoint of a side on which a request completes without delay: no request is outstanding, and
+    /// no fault has affected the endpoint's connection or the wire.
     fn brisk(&self, side: usize) -> Option<usize> {
         let one = &self.sides[side];
         let open = one.open.as_ref()?;
@@ -45,14 +45,14 @@ impl World {
         })
     }
 
-    /// Dequeues completions as fast as it posts requests, while other input arrives.
+    /// Dequeues completions as fast as it posts requests, and checks that other input is handled meanwhile.
     pub fn busy(&mut self, side: usize) {
         let Some(at) = self.brisk(side) else { return };
         let received = |world: &Self| {
             let open = world.sides[side].open.as_ref();
             open.map_or(0, |open| open.ia.cm_counters().received)
         };
-        // Input that has arrived by now is handled first.
+        // Input that has arrived before is handled first.
         self.turn(ROUND_TRIP);
         let Some(to) = self.address(side).filter(|_| self.brisk(side) == Some(at)) else {
             return;
@@ -63,12 +63,12 @@ impl World {
             .deliver(&card, &datagram(STRANGER, to, 1, &[0; 256]));
         let mut taken = 0;
         while taken <= IN_A_ROW {
-            // The last of four requests finds the queue full, so the driver reaps what is done.
+            // If four requests are posted, the last one finds the queue full, so the driver reaps completions.
             for _ in 0..if full { WINDOW } else { WINDOW - 1 } {
                 self.post_empty(side, at);
             }
             self.sim.advance(ROUND_TRIP);
-            // A dequeue from an empty queue would handle other input.
+            // The queue is not dequeued until it is empty, because then the driver would handle other input.
             for _ in 1..WINDOW {
                 let Some(open) = &mut self.sides[side].open else {
                     return;
@@ -87,9 +87,9 @@ impl World {
         );
     }
 
-    /// Posts a request and waits for it, more than once.
+    /// Posts a request and waits for its completion, several times.
     pub fn await_work(&mut self, side: usize) {
-        // Without delay the request would complete before the waiter sleeps.
+        // Without a delay on the wire, the request would complete before the waiter sleeps.
         let far = Faults {
             delay_ns: 50_000,
             ..Faults::NONE
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Disconnects an endpoint, posts to it, and resets it before dequeuing any of these events.
+    /// Disconnects an endpoint, posts to it, and resets it before dequeuing the events of these posts.
     pub fn start_over(&mut self, side: usize, at: usize) {
         self.events(side);
         self.disconnect(side, at, CloseFlags::Abrupt);
@@ -160,8 +160,8 @@ impl World {
         }
     }
 
-    /// Lets a program not dequeue its events for a while; its connections live. Requests of foreign nodes fill the
-    /// EVD that requests and connection events share, and then a connection event arrives.
+    /// Makes a program stop dequeuing its events for some turns, while its connections are served. Requests of foreign
+    /// nodes fill the EVD that requests and connection events share, and then a connection event arrives.
     pub fn nap(&mut self, side: usize, at: usize) {
         let turns = self.random.random_range(1..24);
         let Some(to) = self.address(side).filter(|_| self.sides[side].manner.mixed) else {

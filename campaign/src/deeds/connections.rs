@@ -1,4 +1,4 @@
-//! Connections: requested, accepted, ended.
+//! Connections: requesting, disconnecting, and renewing their endpoints.
 
 use rand::Rng;
 use udapl::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
@@ -9,7 +9,7 @@ use crate::end::{End, GRACEFUL, Name, Phase};
 use crate::side::{COMMON_QUAL, CONN_QUAL, ENDS, LENDING_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
-/// Returns the connection qualifier that a request names.
+/// Returns the connection qualifier for a request, given a random number.
 fn qualifier(draw: u32) -> u64 {
     match draw {
         0 => crate::side::OTHER_QUAL,
@@ -39,7 +39,8 @@ impl World {
         self.connect_to(side, at, peer, qual, seconds, draw == 11);
     }
 
-    /// Requests a connection with a peer, or with the node that another endpoint is connected to.
+    /// Requests a connection with `peer`. If `again` is set, requests one with the peer of another connected endpoint
+    /// instead (`dat_ep_dup_connect`).
     pub fn connect_to(
         &mut self,
         side: usize,
@@ -96,13 +97,13 @@ impl World {
         let link = self.link(name);
         self.links[link].ends[0] = (side, opening, at);
         if dup.is_some() || !listens {
-            // The peer of a passive endpoint does not listen at the address its request came from.
+            // A duplicated request may go to the peer of a passive endpoint, which need not listen at that address.
             self.links[link].spoil("nobody listens");
         }
         if asked.iter().any(|other| self.sides[*other].manner.mixed) {
             self.spoil_link(link, "a short backlog");
         }
-        // The peer may be gone before it answers, or opened again.
+        // The peer may end, or may be opened again, before it answers.
         self.links[link].ends[1].0 = peer;
         self.links[link].anybody = common.then_some(self.sides[peer].place);
         self.spoil_if_tampered(link, peer);
@@ -112,7 +113,7 @@ impl World {
         }
     }
 
-    /// Disconnects an endpoint.
+    /// Disconnects an endpoint that is connected or connecting.
     pub fn disconnect(&mut self, side: usize, at: usize, flags: CloseFlags) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -142,7 +143,7 @@ impl World {
         }
     }
 
-    /// Resets an endpoint.
+    /// Resets an endpoint, which becomes idle if that succeeds.
     pub fn reset(&mut self, side: usize, at: usize) {
         let Some(ep) = self.sides[side]
             .open
@@ -160,7 +161,7 @@ impl World {
         }
     }
 
-    /// Frees an endpoint, in whatever state it is, and makes another.
+    /// Frees an endpoint in any state, and makes another one in its place.
     pub fn renew(&mut self, side: usize, at: usize) {
         self.events(side);
         let there = self.sides[side].open.as_ref();
@@ -171,7 +172,7 @@ impl World {
         self.make_end(side, at);
     }
 
-    /// Frees an endpoint and forgets its posted requests.
+    /// Frees an endpoint and removes the records of its posted requests. Returns whether no endpoint is left.
     pub fn free_end(&mut self, side: usize, at: usize) -> bool {
         let number = self.next_number();
         let Some(ep) = self.sides[side]
@@ -186,7 +187,7 @@ impl World {
         let Some(answer) = answer else { return false };
         self.cover.count("free an endpoint", outcome(&answer));
         if answer.is_err() {
-            // If the free failed half-way, the endpoint is DISCONNECTED, without an event.
+            // If the free failed half-way, the endpoint is DISCONNECTED although no event reports that.
             if let Some(open) = &mut self.sides[side].open
                 && let Ok(status) = open.ia.ep_get_status(ep)
                 && status.state == udapl::endpoint::EpState::Disconnected
@@ -231,7 +232,7 @@ impl World {
         }
     }
 
-    /// Makes the endpoints that could not be made before.
+    /// Makes the endpoints that are missing because making them failed before.
     pub fn make_missing(&mut self, side: usize) {
         for at in 0..ENDS {
             let open = self.sides[side].open.as_ref();

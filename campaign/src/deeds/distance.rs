@@ -1,8 +1,8 @@
-//! Cases that need a distant peer: requests are under way while the program goes on.
+//! Cases that need a distant peer: requests are outstanding while the program goes on.
 //!
-//! A wire has no delay unless it is given one, so a request is done before the next call. Here the wire has a delay
-//! for the length of one action: a graceful disconnect finds requests under way, and a bind waits behind a fenced
-//! Read while another endpoint binds the same window, if that bind is accepted.
+//! The wire has no delay by default, so a request completes before the next call. Here the wire has a delay during one
+//! action. So a graceful disconnect finds outstanding requests, and a bind waits behind a fenced Read while another
+//! endpoint binds the same window, if that bind is accepted.
 
 use hw_sim::{Faults, LinkFaults};
 use rand::Rng;
@@ -12,14 +12,14 @@ use crate::end::{Kind, Phase, WINDOW};
 use crate::side::ENDS;
 use crate::world::World;
 
-/// Delay of one direction.
+/// Delay of the wire in each direction.
 const FAR: Faults = Faults {
     delay_ns: 50_000,
     ..Faults::NONE
 };
 
 impl World {
-    /// Runs an action while the wire has a delay, if the wire has no other fault.
+    /// Performs an action while the wire has a delay. Does nothing if the wire has another fault.
     fn at_a_distance(&mut self, deed: impl FnOnce(&mut Self)) {
         let calm = self.until.is_none() && self.now() >= self.trained && self.repeats.is_none();
         if !calm {
@@ -30,7 +30,7 @@ impl World {
         self.sim.set_faults(self.wire, LinkFaults::default());
     }
 
-    /// Posts requests, and disconnects gracefully before they are done.
+    /// Posts requests and disconnects gracefully before they complete.
     pub fn linger(&mut self, side: usize, at: usize) {
         let count = self.random.random_range(1..=WINDOW);
         let up = |world: &Self| {
@@ -49,7 +49,7 @@ impl World {
         });
     }
 
-    /// Binds one window on an endpoint behind a slow Read, and at once on another endpoint.
+    /// Binds a window on one endpoint behind a slow Read, and immediately binds it on another endpoint.
     pub fn bind_twice(&mut self, side: usize, which: usize) {
         let Some(open) = &self.sides[side].open else {
             return;

@@ -1,9 +1,10 @@
 //! Several instances of one adapter. They open and close independently, and share the port, memory and the connection
 //! manager.
 //!
-//! Each instance is a side of the world with queues, objects and endpoints of its own, and every check of an adapter
-//! applies to it. A fault of the function affects all its instances. Each listens at qualifiers of its own, and all
-//! listen at a common one; which instance serves a request there is known when it accepts.
+//! Each instance is a side of the simulation with queues, objects and endpoints of its own, and every check of an
+//! adapter applies to it. A fault of the function affects all its instances. Each instance listens at qualifiers of its
+//! own, and all listen at a common one. Which instance gets a request at the common qualifier is known only when it
+//! accepts.
 
 use rand::Rng;
 use udapl::{Adapter, DmaMemory, PspFlags};
@@ -15,7 +16,7 @@ use crate::side::{COMMON_QUAL, CONN_QUAL, OTHER_QUAL};
 use crate::world::World;
 
 impl World {
-    /// Returns the sides that are instances of a side's function, including that side.
+    /// Returns the sides that are instances of the same function as `side`, including `side`.
     pub fn kin(&self, side: usize) -> Vec<usize> {
         let place = self.sides[side].place;
         let of = |other: &usize| self.sides[*other].place == place;
@@ -28,14 +29,14 @@ impl World {
         self.kin(side).into_iter().filter(open).collect()
     }
 
-    /// Records an event at a function that may end connections and attempts of all its instances.
+    /// Records an event at a function that may end the connections and connection attempts of all its instances.
     pub fn spoil_function(&mut self, why: &'static str, side: usize) {
         for other in self.kin(side) {
             self.spoil_side(why, other);
         }
     }
 
-    /// Opens one more instance of the adapter that another side has open.
+    /// Opens another instance of the adapter that the side `other` has open.
     pub fn join(&mut self, side: usize, other: usize) {
         let Some(open) = &self.sides[other].open else {
             return;
@@ -57,7 +58,7 @@ impl World {
         }
     }
 
-    /// Closes an instance while others go on, or starts or stops listening at the common qualifier.
+    /// Closes or drops an instance while others remain open, or starts or stops listening at the common qualifier.
     pub fn change_of_instances(&mut self, side: usize) {
         let draw = self.random.random_range(0..6);
         let alone = self.beside(side).is_empty();
@@ -85,7 +86,7 @@ impl World {
         }
     }
 
-    /// Returns the qualifier that a request is handed off to: another service point of the side, or of another
+    /// Returns the qualifier to which a request is handed off: that of another service point of the side, or of another
     /// instance.
     pub fn elsewhere(&mut self, side: usize) -> u64 {
         let own = OTHER_QUAL + self.sides[side].manner.apart;
@@ -100,7 +101,7 @@ impl World {
         }
     }
 
-    /// Returns, some of the time, memory that was allocated through another instance.
+    /// Returns memory that was allocated through another instance, in half of the calls.
     pub fn slot_of_kin(&mut self, side: usize) -> Option<DmaMemory> {
         if !self.sides[side].manner.several || self.random.random_bool(0.5) {
             return None;
@@ -111,7 +112,7 @@ impl World {
         Some(self.sides[other].open.as_ref()?.slot())
     }
 
-    /// Returns keys of other instances of a side's function, which open nothing to this side's peers.
+    /// Returns the keys of other instances of the side's function. This side's peers may access nothing with them.
     pub fn keys_of_kin(&self, side: usize) -> Vec<Key> {
         let beside = self.beside(side);
         let opens = beside

@@ -1,8 +1,10 @@
-//! Remote invalidation: a window is bound so that peers may invalidate its key, and a Send with Invalidate does so.
+//! Remote invalidation: a program binds a window so that peers may invalidate its key, and a peer's Send with
+//! Invalidate does so.
 //!
-//! Once either program learns of the invalidation, no peer may access the memory behind the key: that memory is
-//! watched, and every connected peer writes with the key. Peers also try to invalidate keys that they may not (of
-//! regions, of windows bound without that right, void ones). Then the connection breaks, and the keys are unchanged.
+//! Once either program learns of the invalidation, no peer may access the memory of that key. The memory is watched,
+//! and every connected peer writes with the key. Peers also try to invalidate keys that they may not invalidate: keys
+//! of regions, keys of windows bound without that right, and void keys. Then the connection breaks and the keys are
+//! unchanged.
 
 use std::time::Duration;
 
@@ -15,8 +17,8 @@ use crate::side::VEILS;
 use crate::world::World;
 
 impl World {
-    /// Binds a window that peers may invalidate, or invalidates a key of the peer, which first binds a window if it
-    /// has none.
+    /// Binds a window whose key peers may invalidate, or invalidates such a key of the peer. The peer binds a window
+    /// first if it has none.
     pub fn yield_or_take(&mut self, side: usize, at: usize) {
         let (which, takes) = (
             self.random.random_range(0..VEILS),
@@ -64,8 +66,8 @@ impl World {
         (other.openings == opening && other.open.is_some()).then_some((peer, there))
     }
 
-    /// Invalidates a key of the peer, or tries to; then every node that the key's owner is connected to writes with
-    /// it.
+    /// Tries to invalidate a key of the peer. Then, in half of the calls, all nodes that are connected to the key's
+    /// owner write with its keys.
     fn take_away(&mut self, side: usize, at: usize) {
         let (draw, pick, bytes, fence) = (
             self.random.random_range(0..8),
@@ -96,8 +98,8 @@ impl World {
         }
     }
 
-    /// Records that a request with invalidation is about to be posted. If its success is not certain, it may end its
-    /// connection, and the connections of others that invalidate the same key.
+    /// Records that a request with invalidation is about to be posted. If its success is not certain, it may break its
+    /// connection, and also the connections of other requests that invalidate the same key.
     pub fn is_claimed(&mut self, link: usize, (peer, opening): (usize, u64), work: &Work) {
         let Kind::Invalidate(context) = work.kind else {
             return;
@@ -118,8 +120,8 @@ impl World {
         }
     }
 
-    /// Records that a window is about to be bound again, unbound or freed: an invalidation of its key may come too
-    /// late.
+    /// Records that a window is about to be bound again, unbound or freed. An invalidation of its key that is
+    /// outstanding may arrive too late and break its connection.
     pub fn spoil_takers(&mut self, side: usize, which: usize) {
         let open = self.sides[side].open.as_ref();
         let context = open.and_then(|open| open.veils[which].context);

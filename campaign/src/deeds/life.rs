@@ -1,4 +1,4 @@
-//! Adapters: opened, closed, dropped; and programs that end.
+//! Opening, closing and dropping adapters, and restarting programs.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::bytes::Freed;
 use crate::calls;
 use crate::world::World;
 
-/// Duration of a command with slow firmware, within the command's timeout.
+/// Duration of a command of slow firmware, which is shorter than the command's timeout.
 const SLOW: Duration = Duration::from_secs(25);
 
 impl World {
-    /// Requests a graceful close, which is refused while any object is left, and then changes nothing.
+    /// Requests a graceful close. The close must be refused because objects exist, and must change nothing.
     pub fn close_gracefully(&mut self, side: usize) {
         let state = self.state_of(side);
         let Some(mut open) = self.sides[side].open.take() else {
@@ -32,8 +32,8 @@ impl World {
         self.sides[side].open = Some(open);
     }
 
-    /// Closes an adapter. No peer may access its memory any more, whatever the device answered. Returns whether the
-    /// close succeeded as it should.
+    /// Closes an adapter. From then on no peer may access its memory, whatever the device answered. Returns whether the
+    /// close succeeded.
     pub fn close(&mut self, side: usize) -> bool {
         let (state, keys) = (self.state_of(side), self.keys_of(side));
         let bereaved = self.bereaved(side);
@@ -83,7 +83,8 @@ impl World {
         closed
     }
 
-    /// Closes an adapter whose firmware is slow for each command: all commands together have the time limit of one.
+    /// Closes an adapter whose firmware is slow at every command. All commands of the close together have the time
+    /// limit of one command.
     pub fn close_slowly(&mut self, side: usize) {
         if self.sides[side].open.is_none() {
             return;
@@ -98,7 +99,7 @@ impl World {
         self.sim.mend(&self.sides[side].function);
     }
 
-    /// Drops an adapter that is not closed.
+    /// Drops an adapter without closing it.
     pub fn abandon(&mut self, side: usize) {
         let (keys, bereaved) = (self.keys_of(side), self.bereaved(side));
         let Some(open) = self.sides[side].open.take() else {
@@ -116,7 +117,7 @@ impl World {
         self.haunt(side, keys);
     }
 
-    /// Ends a program without a close, and starts another on the same function at once.
+    /// Ends a program without a close, and immediately starts another on the same function.
     pub fn restart(&mut self, side: usize) {
         self.abandon(side);
         self.cover.count("restart", "done");
@@ -130,11 +131,12 @@ impl World {
             return;
         }
         let kin = self.kin(side);
-        // Memory that is still held keeps its opening of the function.
+        // Memory that is still held keeps the function open, so all watched memory of the function is checked once more
+        // and dropped.
         self.look();
         self.freed.retain(|freed| !kin.contains(&freed.side));
         let before = self.sides[side].tampered;
-        // Faults that wait for their commands stay through an opening, or are removed before it.
+        // Faults that wait for a command either persist through the opening or are removed before it.
         let forgets = self.healing || (!self.scripted && self.random.random_bool(0.5));
         if forgets {
             self.sim.mend(&self.sides[side].function);
@@ -146,7 +148,7 @@ impl World {
             .count("open", if answer.is_ok() { "done" } else { "refused" });
         self.tell(side, format_args!("open: {:?}", answer.as_ref().err()));
         match answer {
-            // The reset before the opening has ended all other faults of the function.
+            // The reset at the opening has removed all other faults of the function.
             Ok(()) => {
                 for other in kin {
                     self.sides[other].tampered = before && !forgets;

@@ -1,4 +1,4 @@
-//! Service points, made and freed.
+//! Making and freeing service points.
 
 use rand::Rng;
 use udapl::{ConnQual, PspFlags};
@@ -8,7 +8,7 @@ use crate::side::{COMMON_QUAL, CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUA
 use crate::world::World;
 
 impl World {
-    /// Makes or frees a service point of some kind.
+    /// Makes or frees a random kind of service point, or decides about the held requests.
     pub fn listen(&mut self, side: usize, at: usize) {
         let draw = self.random.random_range(0..12);
         let apart = self.sides[side].manner.apart;
@@ -58,7 +58,8 @@ impl World {
         }
     }
 
-    /// Frees a service point, or makes it.
+    /// Frees the service point `psp`, or makes one at `qual` if there is none. Returns the service point that exists
+    /// afterwards.
     pub fn point(
         &mut self,
         side: usize,
@@ -81,7 +82,7 @@ impl World {
         if let Some(Ok(param)) = asked {
             assert_eq!((param.conn_qual, param.flags), (ConnQual(qual), flags));
         }
-        // Requests under way find no listener.
+        // Requests that are on the wire will find no listener.
         let place = self.sides[side].place;
         self.spoil("a service point freed", |link| {
             let asked = link.ends[1].0 == side || link.anybody == Some(place);
@@ -91,7 +92,7 @@ impl World {
         Some(psp).filter(|_| freed.is_none_or(|freed| freed.is_err()))
     }
 
-    /// Reserves an idle endpoint for a request, or frees the reserved service point.
+    /// Makes a reserved service point for an idle endpoint, or frees the existing one.
     fn reserve(&mut self, side: usize, at: usize) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -120,7 +121,7 @@ impl World {
         }
     }
 
-    /// Frees a reserved service point. An endpoint whose request has arrived stays with the request.
+    /// Frees a reserved service point. If a request has arrived for its endpoint, the endpoint stays with the request.
     pub fn release_reserved(&mut self, side: usize) {
         self.spoil("a service point freed", |link| {
             link.ends[1].0 == side && link.up != [true, true]
@@ -140,7 +141,7 @@ impl World {
         }
     }
 
-    /// Frees a reserved service point, and returns the index of its endpoint.
+    /// Frees the reserved service point, and returns the index of its endpoint if that succeeded.
     pub fn free_reserved(&mut self, side: usize) -> Option<usize> {
         let (rsp, at) = self.sides[side].open.as_ref()?.spare.reserved?;
         let freed = self.call(side, "dat_rsp_free", |open| open.ia.rsp_free(rsp))?;

@@ -1,4 +1,4 @@
-//! Memory: registered, freed, and opened by windows.
+//! Registering and freeing memory, and memory windows.
 
 use rand::Rng;
 use udapl::memory::RmrCookie;
@@ -12,7 +12,7 @@ use crate::keys::Key;
 use crate::side::Open;
 use crate::world::World;
 
-/// Most regions of an adapter that peers may write to and that may be freed.
+/// Maximum number of an adapter's regions that peers may write to and that may be freed at any time.
 const MOST_LOOSE: usize = 3;
 
 impl World {
@@ -37,7 +37,7 @@ impl World {
         self.free_loose(side);
     }
 
-    /// Registers memory of another adapter, which must be refused.
+    /// Registers memory of another adapter. The call must be refused.
     fn lend_foreign(&mut self, side: usize) {
         let other = (side + 1) % self.sides.len();
         let kin = self.sides[other].place == self.sides[side].place;
@@ -55,7 +55,7 @@ impl World {
         );
     }
 
-    /// Frees the oldest lent memory.
+    /// Frees the oldest region that may be freed, and watches its memory.
     pub fn free_loose(&mut self, side: usize) {
         let number = self.next_number();
         let open = self.sides[side].open.as_ref();
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Binds, unbinds, makes or frees a memory window.
+    /// Makes, binds, unbinds, queries or frees a memory window, or tries to free its memory.
     pub fn window(&mut self, side: usize, at: usize) {
         let (which, draw) = (
             self.random.random_range(0..crate::side::VEILS),
@@ -96,7 +96,7 @@ impl World {
             0 => {
                 let (bound, binds, claimed) = (veil.key.is_some(), veil.binds, veil.claimed);
                 let asked = self.call(side, "dat_rmr_query", |open| open.ia.rmr_query(rmr));
-                // The program may not know of a failed bind.
+                // The program may not know yet that a bind has failed.
                 if let Some(Ok(param)) = asked.filter(|_| !claimed) {
                     assert!(
                         param.binding.is_none() || bound,
@@ -110,7 +110,8 @@ impl World {
             }
             1 => self.free_window(side, which),
             2 => {
-                // Memory that a window may open cannot be freed; other memory stays registered meanwhile.
+                // Memory to which a window may be bound cannot be freed. If no window is bound, the memory is not
+                // freed here either, because later binds need it.
                 let lmr = veil.region.lmr.lmr;
                 if veil.key.is_some() && veil.binds == 0 && !veil.claimed {
                     let answer = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr));
@@ -157,7 +158,7 @@ impl World {
         self.bind_with(side, at, which, open_it, MemPrivFlags::empty(), none);
     }
 
-    /// Binds or unbinds a window, with more than the rights to read and write, and with completion flags.
+    /// Binds or unbinds a window, with the rights `more` in addition to reading and writing, and with completion flags.
     pub fn bind_with(
         &mut self,
         side: usize,

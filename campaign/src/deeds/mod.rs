@@ -1,4 +1,4 @@
-//! Actions of programs, by the objects they act on.
+//! Random actions of programs, in modules by the objects that they act on.
 
 mod batches;
 mod busy;
@@ -35,7 +35,7 @@ impl World {
     /// Performs one random action of a program.
     pub fn deed(&mut self, side: usize) {
         if self.sides[side].open.is_none() {
-            // A removed function is retried until it might have booted.
+            // A removed function cannot be opened before it has booted, so it is tried rarely.
             if !self.sides[side].removed || self.random.random_ratio(1, 16) {
                 self.reopen(side);
             }
@@ -58,7 +58,7 @@ impl World {
         }
         if self.sides[side].open.as_ref().is_some_and(|open| open.dead) && self.has(Feature::Calls)
         {
-            // Queries a dead adapter.
+            // A dead adapter is queried, too.
             self.ask(side, end);
             self.spare(side);
         }

@@ -1,5 +1,4 @@
-//! Calls that carry no traffic: queries, contexts, zones, notification objects, the registry; and calls that must
-//! fail.
+//! Calls that carry no traffic (queries, contexts, protection zones, CNOs, the registry), and calls that must fail.
 
 use rand::Rng;
 use udapl::Timeout;
@@ -16,7 +15,7 @@ use crate::side::attributes;
 use crate::world::World;
 
 impl World {
-    /// Modifies an endpoint's attributes: more room, or the same; posted receives stay.
+    /// Modifies an endpoint's attributes to allow more DTOs, or as many as before. Posted receives stay.
     pub fn modify(&mut self, side: usize, at: usize) {
         let more = self.random.random_range(0..3);
         let Some(open) = &self.sides[side].open else {
@@ -38,7 +37,7 @@ impl World {
         }
     }
 
-    /// Queries objects, and compares the answers with what is known.
+    /// Queries objects, and compares the answers with the known state.
     pub fn ask(&mut self, side: usize, at: usize) {
         let draw = self.random.random_range(0..12);
         let word = self.next_number();
@@ -198,7 +197,7 @@ impl World {
         self.cover.call("dat_strerror", STATELESS, true);
     }
 
-    /// Acts on objects that no traffic depends on.
+    /// Makes, uses or frees objects on which no traffic depends.
     pub fn spare(&mut self, side: usize) {
         let draw = self.random.random_range(0..10);
         let Some(open) = &self.sides[side].open else {

@@ -1,13 +1,13 @@
 //! Queues that are too short: programs that dequeue nothing for a while, and ports with many events.
 //!
-//! A program with the shortest possible EVD that posts more than the EVD holds, and does not dequeue, may lose the
+//! A program may have the shortest possible EVD, post more than the EVD holds, and not dequeue. Then it may lose the
 //! completions that do not fit. It gets an event on the asynchronous EVD, and the connections that the EVD served are
 //! broken (uDAPL 1.2, dat_evd_create, DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD that holds all that
-//! can be outstanding never overflows, the events that did fit arrive in order, and other connections go on. The
-//! program then makes another EVD, and endpoints for it.
+//! can be outstanding never overflows, the events that fit arrive in order, and other connections go on. The program
+//! then makes another EVD, and endpoints for it.
 //!
 //! The device's own event queue has a fixed length. A port whose carrier comes and goes while no driver reads the
-//! queue can fill it: up to its length nothing happens, and beyond it the firmware fails (health syndrome 0x0c).
+//! queue can fill it. Up to its length nothing happens; beyond it the firmware fails (health syndrome 0x0c).
 
 use hw_sim::Fault;
 use rand::Rng;
@@ -20,7 +20,7 @@ use crate::end::{Kind, Phase, WINDOW, Work};
 use crate::side::{BURST, ENDS, EVENTS_OF_THE_PORT, Open};
 use crate::world::World;
 
-/// Events in a device's queue besides those of the port, at most.
+/// Maximum number of events in a device's queue besides those of the port.
 const OTHERS: u32 = 32;
 
 impl World {
@@ -44,7 +44,7 @@ impl World {
         (one.asleep, one.deep) = (sleep, deep);
     }
 
-    /// Posts a Write of no bytes, which needs only its entry in the queues.
+    /// Posts a Write of no bytes, which needs only its entry in the queues. Returns whether it was accepted.
     pub fn post_empty(&mut self, side: usize, at: usize) -> bool {
         let cookie = self.next_number();
         let Some(open) = &self.sides[side].open else {
@@ -83,7 +83,8 @@ impl World {
         answer.is_ok()
     }
 
-    /// Records whether more is outstanding than an adapter's short EVD holds: from then on completions may be lost.
+    /// Records whether more requests are outstanding than an adapter's short EVD holds. From then on completions may be
+    /// lost.
     pub fn crowd(&mut self, side: usize) {
         let Some(open) = self.sides[side].open.as_mut().filter(|open| open.narrow) else {
             return;
@@ -98,11 +99,12 @@ impl World {
         }
     }
 
-    /// Handles the asynchronous event that an EVD has lost an event.
+    /// Handles an asynchronous event which reports that an EVD has lost an event. Returns the name of the case.
     pub fn overflowed(&mut self, side: usize, evd: EvdHandle) -> &'static str {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         if evd == open.cr && evd == open.connect {
-            // Each endpoint has one entry there, whatever requests come; a second event of an endpoint may find none.
+            // The EVD reserves one entry for each endpoint, however many requests arrive. Only a second event of an
+            // endpoint may be lost.
             let places = open.ends.iter().filter(|end| end.ep.is_some()).count();
             assert!(
                 open.heard >= places,
@@ -112,7 +114,7 @@ impl World {
             self.ask_what_was_lost(side);
             return "connection event lost";
         }
-        // Requests are the only events whose number other nodes choose.
+        // Connection requests may be lost, because other nodes determine their number.
         if evd == open.cr {
             return "request lost";
         }
@@ -128,7 +130,7 @@ impl World {
         "completion lost"
     }
 
-    /// Queries the state of all endpoints after a connection event was lost.
+    /// Queries the state of all endpoints after a connection event was lost, and updates the records.
     fn ask_what_was_lost(&mut self, side: usize) {
         let open = self.sides[side].open.as_ref().expect("it has an event");
         let state = |at: usize| {
@@ -136,7 +138,7 @@ impl World {
             open.ia.ep_get_status(ep).ok().map(|status| status.state)
         };
         let states: Vec<_> = (0..ENDS).map(state).collect();
-        // Events that arrived before and are not lost are dequeued first.
+        // Events that have arrived are dequeued before the states are compared.
         self.hear_connections(side);
         for (at, state) in states.into_iter().enumerate() {
             let open = self.sides[side].open.as_mut().expect("it has an event");
@@ -157,7 +159,7 @@ impl World {
         }
     }
 
-    /// Replaces an EVD that has lost completions, with endpoints of its own.
+    /// Replaces an EVD that has lost completions, together with its endpoints.
     pub fn replace_spent(&mut self, side: usize) {
         let Some(open) = self.sides[side].open.as_ref().filter(|open| open.spent) else {
             return;
@@ -223,8 +225,8 @@ impl World {
         }
     }
 
-    /// Toggles the carrier of a card's port while no driver reads events, about as often as devices have room for
-    /// events, or more often.
+    /// Toggles the carrier of a card's port while no driver reads events. The number of events is half of what a
+    /// device's event queue holds, nearly all, or more.
     pub fn storm(&mut self, side: usize, small: u32) {
         let (what, times) = match small {
             1 => ("event queues overrun", EVENTS_OF_THE_PORT + 200),
@@ -241,13 +243,13 @@ impl World {
             if small == 1 {
                 self.sides[other].tampered = true;
             }
-            // The next turn of these sides empties the queues.
+            // The drivers of these sides empty the queues in the next loop iteration.
             (self.sides[other].asleep, self.sides[other].deep) = (0, false);
         }
         self.tell(side, format_args!("{times} events of the port"));
         self.spoil_wire();
         let card = self.cards[self.sides[side].card].physical();
-        // A port that is down gets its carrier back, too.
+        // If the port was down, it has its carrier again afterwards.
         self.sim.inject(&card, &Fault::LinkUp);
         for _ in 0..times / 2 {
             self.sim.inject(&card, &Fault::LinkDown);
@@ -255,7 +257,8 @@ impl World {
         }
     }
 
-    /// Returns whether a side's program sleeps through this turn, and whether its connections are not served either.
+    /// Returns `None` if the side's program is awake in this loop iteration. Otherwise returns whether its connections
+    /// are not served either.
     pub fn sleeps(&mut self, side: usize) -> Option<bool> {
         let one = &mut self.sides[side];
         if self.healing || one.asleep == 0 || one.open.is_none() {
@@ -264,7 +267,7 @@ impl World {
         }
         one.asleep -= 1;
         let deep = one.deep;
-        // Requests wait until a program decides.
+        // Connection requests wait until a program decides, so they may time out.
         let place = one.place;
         self.spoil("a program that sleeps", |link| {
             link.up != [true, true] && link.concerns(side, place)

@@ -1,4 +1,4 @@
-//! Calls on an endpoint in states in which DAT refuses them, and queries in any state.
+//! Calls on an endpoint in states in which DAT forbids them, and queries in any state.
 
 use udapl::connection::CrHandle;
 use udapl::endpoint::{EpChange, EpState};
@@ -14,15 +14,15 @@ use crate::keys::Region;
 use crate::world::World;
 
 impl World {
-    /// Makes every call on an endpoint that its state forbids. The judge finds calls that succeed, and changes of
-    /// state by a refused call.
+    /// Makes every call that the state of an endpoint forbids. The module `judge` finds forbidden calls that succeed,
+    /// and refused calls that change the state.
     pub fn poke(&mut self, side: usize, ep: EpHandle) {
         use EpState as S;
         self.ask_about(side, ep);
         self.overreach(side, ep);
         self.poke_posts(side, ep);
         self.poke_connects(side, ep);
-        // A call may process input, which changes the state.
+        // A call may process input, which may change the state. So the state is read again before each of these calls.
         if self.is_none_of(side, ep, &[S::Unconnected, S::Disconnected]) {
             self.ep_call(side, "dat_ep_reset", ep, |open| open.ia.ep_reset(ep));
         }
@@ -73,7 +73,7 @@ impl World {
         });
     }
 
-    /// Posts buffers that begin a byte before their LMR or end a byte behind it.
+    /// Posts buffers that begin a byte before their LMR or end a byte after it. Each post must be refused.
     fn overreach(&mut self, side: usize, ep: EpHandle) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -125,7 +125,7 @@ impl World {
             segment_length: 8,
         };
         let none = CompletionFlags::empty();
-        // Posts process no input, so the state stays; a bind does, and comes last.
+        // Posts process no input, so the state stays the same between them. A bind does, so it comes last.
         if !self.is_none_of(side, ep, &[EpState::Connected, EpState::Disconnected]) {
             return;
         }
@@ -168,7 +168,7 @@ impl World {
         });
     }
 
-    /// Accepts a request with endpoints that cannot serve it.
+    /// Tries to accept a request with endpoints that are not idle. Each call must be refused.
     pub fn accept_wrongly(&mut self, side: usize, cr: CrHandle) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Makes calls on an endpoint in a transient state.
+    /// Makes the forbidden calls on an endpoint of this index, for example in a transient state.
     pub fn poke_end(&mut self, side: usize, at: usize) {
         let open = self.sides[side].open.as_ref();
         if let Some(ep) = open.and_then(|open| open.ends[at].ep) {

@@ -12,7 +12,7 @@ use crate::side::{EVENTS, Open, SHARED, SHARED_DTOS};
 use crate::world::World;
 
 impl World {
-    /// Acts on a shared receive queue.
+    /// Makes, frees, queries, or changes a shared receive queue, or posts to it.
     pub fn share(&mut self, side: usize) {
         let draw = self.random.random_range(0..10);
         let mark = self.random.random_range(0..4);
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// Frees an SRQ, which is refused while an endpoint uses it; its endpoints are freed first.
+    /// Frees an SRQ and makes another. While endpoints use the SRQ, the call must be refused, so they are freed next.
     fn free_srq(&mut self, side: usize) {
         let Some(srq) = self.sides[side].open.as_ref().and_then(|open| open.srq) else {
             return;
@@ -75,7 +75,7 @@ impl World {
                 "side {side}: an SRQ is freed that endpoints use"
             );
         }
-        // Completions already queued name slots; they are dequeued before the endpoints are freed.
+        // Queued completions refer to slots of these endpoints, so they are dequeued before the endpoints are freed.
         self.events(side);
         while let Some(at) = self.sides[side].open.as_ref().and_then(shares) {
             if !self.free_end(side, at) {
@@ -90,7 +90,7 @@ impl World {
             && let Some(open) = &mut self.sides[side].open
         {
             open.srq = None;
-            // Completions may still arrive for buffers that endpoints had taken.
+            // Completions may still arrive for buffers that endpoints had taken from the SRQ.
             let buffers = std::mem::take(&mut open.buffers);
             open.orphans
                 .extend(buffers.into_keys().map(|cookie| (false, cookie)));
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// Acts on an event dispatcher.
+    /// Resizes, queries, waits on, or tries to free an event dispatcher, or posts software events.
     pub fn dispatch(&mut self, side: usize) {
         let draw = self.random.random_range(0..12);
         let more = self.random.random_range(0..200);
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Waits with a zero timeout, and dequeues all events.
+    /// Waits with a timeout of zero, and handles the event if there is one.
     fn wait(&mut self, side: usize, evd: udapl::EvdHandle) {
         let event = self.call(side, "dat_evd_wait", |open| {
             let waited = open.ia.evd_wait(evd, Timeout::ZERO, 1);
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// Posts software events.
+    /// Posts a software event. In some calls, dequeues all software events or frees their EVD.
     fn software(&mut self, side: usize, draw: u32, number: u64) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -229,7 +229,7 @@ impl World {
             open.ia.evd_post_se(evd, SoftwareEvent(number))
         });
         if draw == 10 {
-            // They come out in the order they went in; the last one ends the series.
+            // Software events arrive in the order in which they were posted. The one posted last is dequeued last.
             let mut last = None;
             while let Some(Ok(Some(event))) =
                 self.call(side, "dat_evd_dequeue", |open| open.ia.evd_dequeue(evd))

@@ -1,4 +1,4 @@
-//! Connection requests: accepted, rejected, held, handed off.
+//! Accepting, rejecting, holding and handing off connection requests.
 
 use hw_sim::Fault;
 use mlx_prm::{Opcode, QpState, ServiceType};
@@ -14,7 +14,7 @@ use crate::stranger::QPNS;
 use crate::world::World;
 
 impl World {
-    /// Decides about a request that has arrived.
+    /// Decides what to do with a connection request that has arrived.
     pub fn request(&mut self, side: usize, cr: CrHandle) {
         let draw = self.random.random_range(0..20);
         let name = self.call(side, "dat_cr_query", |open| {
@@ -57,7 +57,7 @@ impl World {
                 if answer.is_some_and(|answer| answer.is_err()) {
                     self.reject(side, cr, link);
                 } else {
-                    // The endpoint of a reserved service point stays behind.
+                    // The endpoint of a reserved service point does not go with the request, so it is released.
                     self.release_reserved(side);
                 }
             }
@@ -71,7 +71,8 @@ impl World {
         }
     }
 
-    /// Accepts a request that no program of this world has made. The endpoint is in use until the attempt has failed.
+    /// Accepts a request that no program of this simulation has made. The endpoint stays in use until the attempt
+    /// fails.
     fn accept_stranger(&mut self, side: usize, cr: CrHandle) {
         let idle = |end: &End| end.phase == Phase::Idle && end.ep.is_some();
         let open = self.sides[side].open.as_ref();
@@ -96,7 +97,8 @@ impl World {
         }
     }
 
-    /// Checks that each connected queue pair gives up after some time, whatever its peer.
+    /// Checks the acknowledgement timeout of each connected queue pair: it must give up in bounded time, whatever its
+    /// peer requested.
     fn is_patient_enough(&self, side: usize) {
         let most = dat_core::cm::Config::default().max_ack_timeout;
         for qpn in QPNS {
@@ -113,7 +115,7 @@ impl World {
         }
     }
 
-    /// Decides all held requests.
+    /// Accepts or rejects all held requests.
     pub fn decide_held(&mut self, side: usize) {
         let held = match &mut self.sides[side].open {
             Some(open) => std::mem::take(&mut open.spare.held),
@@ -143,7 +145,7 @@ impl World {
         self.refuse(side, cr);
     }
 
-    /// Rejects a request; the endpoint of a reserved service point returns to its owner.
+    /// Rejects a request, and releases the endpoint of a reserved service point.
     fn refuse(&mut self, side: usize, cr: CrHandle) {
         let answer = self.call(side, "dat_cr_reject", |open| open.ia.cr_reject(cr));
         if let Some(answer) = answer {
@@ -189,7 +191,7 @@ impl World {
         let Some(accepted) = accepted else { return };
         self.cover.count("accept", outcome(&accepted));
         if accepted.is_err() {
-            // The request still exists, and its sender gets a rejection.
+            // The request still exists. Rejecting it informs its sender.
             self.reject(side, cr, link);
             if brought.is_some() && reserved.is_none() {
                 self.forget_end(side, at);
@@ -213,8 +215,8 @@ impl World {
         }
     }
 
-    /// Accepts a request while the device fails one command that brings the queue pair up. That call fails, without
-    /// other effects: the request may be accepted again, and the endpoint keeps its receives.
+    /// Tries to accept a request while the device fails one of the commands that bring the queue pair up. The accept
+    /// must fail without other effects: the request can be accepted again, and the endpoint keeps its receives.
     fn accept_half_way(&mut self, side: usize, cr: CrHandle, ep: EpHandle, own: Option<EpHandle>) {
         let last = self.random.random_bool(0.5);
         let opcode = if last {
@@ -252,7 +254,8 @@ impl World {
         self.cover.count("accept", "refused half-way");
     }
 
-    /// Handles a request that arrives again after its first accept failed: the program that accepted it has no peer.
+    /// Handles a request that arrives again although a program has accepted it. The endpoint of that program has no
+    /// peer any more.
     fn part(&mut self, link: usize) {
         let (side, opening, at) = self.links[link].ends[1];
         if opening == 0 {
@@ -278,7 +281,7 @@ impl World {
         }
     }
 
-    /// Puts an endpoint that came with a request in the place of an idle one.
+    /// Replaces an idle endpoint by the endpoint that the provider made for a request.
     fn adopt(&mut self, side: usize, at: usize, ep: udapl::EpHandle) -> bool {
         let Some(open) = &self.sides[side].open else {
             return false;

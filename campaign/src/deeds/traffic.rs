@@ -1,4 +1,4 @@
-//! Posted requests: receives, sends, RDMA.
+//! Posting requests: receives, sends and RDMA.
 
 use rand::Rng;
 use udapl::memory::{LmrTriplet, RmrTriplet};
@@ -11,7 +11,7 @@ use crate::end::{Kind, Phase, Sent, WINDOW, Work};
 use crate::keys::{Key, Region};
 use crate::world::World;
 
-/// Returns the bytes of a region's slot as a local buffer.
+/// Returns the first `bytes` bytes of a region's slot as a local buffer.
 pub fn local(region: &Region, slot: usize, bytes: usize) -> LmrTriplet {
     LmrTriplet {
         lmr_context: region.lmr.lmr_context,
@@ -28,14 +28,14 @@ pub fn remote(region: &Region, slot: usize, bytes: usize) -> RmrTriplet {
     }
 }
 
-/// Returns the immediate data of a message; one message in four has some.
+/// Returns the immediate data of a message, which one message in four has.
 #[must_use]
 pub fn immediate(number: u64) -> Option<u32> {
     let data = u32::try_from(number & u64::from(u32::MAX)).ok();
     data.filter(|data| data % 4 == 3)
 }
 
-/// A request that is about to be posted.
+/// A request that is ready to be posted.
 pub struct Prepared {
     pub ep: EpHandle,
     link: usize,
@@ -105,7 +105,7 @@ impl World {
         self.post_one(side, at, kind, bytes, pick, fence);
     }
 
-    /// Posts a request, if it has a connection.
+    /// Posts a request if the endpoint has a connection.
     pub fn post_one(
         &mut self,
         side: usize,
@@ -163,8 +163,9 @@ impl World {
         }
     }
 
-    /// Prepares a request to be posted behind others, if it has a connection and a slot. The arguments are its kind,
-    /// its length, the key an attack uses, and whether it is fenced.
+    /// Prepares a request that is to be posted after the requests `before`, if the endpoint has a connection and a free
+    /// slot. The tuple is the kind, the length in bytes, the index of the key for an attack, and whether the request is
+    /// fenced.
     pub fn prepare(
         &mut self,
         side: usize,
@@ -267,8 +268,8 @@ impl World {
         end.requests.push_back(work);
     }
 
-    /// Returns whether the peer has a buffer for one more message on a connection, behind those that are about to be
-    /// sent.
+    /// Returns whether the peer has a receive buffer for one more message on a connection, after the outstanding
+    /// messages and `before` more.
     fn is_awaited(
         &self,
         peer: usize,
@@ -295,8 +296,8 @@ impl World {
         end.receives.len() > self.links[link].sent[own].len() + before
     }
 
-    /// Returns the target of a request, and whether its key is void. An adapter that was opened again has other
-    /// memory; only peers that knew the keys of the old opening use them, as recorded in the connection.
+    /// Returns the target of a request, and its key if that is void. An adapter that was opened again has other memory.
+    /// Only peers that knew the keys of the old opening use these keys, as recorded in the connection.
     #[allow(
         clippy::type_complexity,
         reason = "a place, and the key in it that is void"

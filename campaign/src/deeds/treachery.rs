@@ -1,8 +1,8 @@
-//! Revocation of access that the device refuses, and peers that try at once to use that access.
+//! Revocation of access that the device refuses, and peers that immediately try to use that access.
 //!
-//! A fault that waits for any of forty commands seldom meets the one that ends access, and a peer that writes at
-//! random seldom tries a key in the moment it becomes void. Here both are forced: the command for one action is
-//! refused, the action is done, and every connected peer writes with the key.
+//! A fault that waits for any of forty commands seldom meets the command that ends access, and a peer that writes at
+//! random seldom tries a key just when it becomes void. Here both are forced: the command for one action is refused,
+//! the action is performed, and every connected peer writes with the key.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::side::{ENDS, Open, VEILS};
 use crate::world::World;
 
 impl World {
-    /// Ends access by a command that the device refuses: the call fails, or the function is stopped.
+    /// Performs an action that ends access, while the device refuses or does not answer the action's command. The call
+    /// fails, or the function is stopped.
     pub fn betray(&mut self, side: usize, at: usize) {
         let (deed, which, times) = (
             self.random.random_range(0..8),
@@ -62,13 +63,13 @@ impl World {
                 self.renew(side, at);
             }
         }
-        // A bind is done when it has completed.
+        // A bind counts as done only when the program has dequeued its completion.
         self.events(side);
         self.attack(side);
     }
 
-    /// Binds a window, and ends the connection on which it was bound: the next bind there fails, and the window must
-    /// be unbound by command. Returns whether both succeeded.
+    /// Binds a window, and ends the connection on which it was bound. Then the next bind on that endpoint fails, and a
+    /// command must unbind the window. Returns whether the window is bound and the connection was ended.
     fn bound_and_left(&mut self, side: usize, at: usize, which: usize) -> bool {
         let bound = |world: &Self| {
             let open = world.sides[side].open.as_ref();
@@ -91,8 +92,8 @@ impl World {
         bound(self)
     }
 
-    /// Makes every endpoint connected to a side write with one of the keys it was ever told, often the one voided
-    /// last.
+    /// Makes every endpoint that is connected to a side write with one of the keys that the side ever gave to peers.
+    /// In half of the cases this is the key that became void last.
     pub fn attack(&mut self, side: usize) {
         let youngest = self.sides[side].open.as_ref().and_then(Open::youngest_void);
         for (other, at) in self.connected_to(side) {
@@ -105,7 +106,7 @@ impl World {
         }
     }
 
-    /// Returns endpoints whose peer is, or was, an endpoint of this side.
+    /// Returns the side and the index of all endpoints that are connected to an endpoint of this side.
     fn connected_to(&self, side: usize) -> Vec<(usize, usize)> {
         let all = (0..self.sides.len()).flat_map(|other| (0..ENDS).map(move |at| (other, at)));
         all.filter(|(other, at)| {
@@ -118,13 +119,13 @@ impl World {
         .collect()
     }
 
-    /// Returns the keys of an adapter that is about to close, which voids all of them.
+    /// Returns the valid keys of an adapter that is about to close. The close makes all of them void.
     pub fn keys_of(&self, side: usize) -> Vec<Key> {
         let open = self.sides[side].open.as_ref();
         open.map_or_else(Vec::new, |open| open.granted().collect())
     }
 
-    /// Makes every peer of a closed adapter write to its memory with keys that it had given.
+    /// Makes every peer of a closed adapter write to its memory with keys that the adapter had given to peers.
     pub fn haunt(&mut self, side: usize, keys: Vec<Key>) {
         if self.healing || self.scripted {
             return;
@@ -134,7 +135,7 @@ impl World {
         self.ghosts.clear();
     }
 
-    /// Returns the target of an attack on an adapter that is gone.
+    /// Returns the target of an attack on an adapter that was closed or dropped.
     pub fn ghost(&self, pick: usize, bytes: usize) -> Option<RmrTriplet> {
         let key = self.ghosts.get(pick % self.ghosts.len().max(1))?;
         Some(RmrTriplet {

@@ -1,4 +1,4 @@
-//! A small flood of requests to connect, in every run of the tests; `cargo xtask campaign --flood` sends a large one.
+//! A small flood of connection requests, run with every `cargo test`; `cargo xtask campaign --flood` sends a large one.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn an_honest_client_connects_in_a_flood_and_an_established_connection_carries_on
         requests: 2_048,
         per_turn: 64,
     });
-    // All but the most recent requests.
+    // The server has handled all but the most recent requests.
     assert!(ebb.flood.handled > 1_900, "{ebb:?}");
     assert_eq!(
         ebb.flood.refused, 0,

@@ -1,4 +1,4 @@
-//! The campaign, small: what every run of the tests does of it.
+//! The part of the campaign that every run of the tests includes.
 
 mod flood;
 mod worlds;

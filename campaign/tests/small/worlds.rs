@@ -1,14 +1,14 @@
-//! Some worlds of the campaign, in every run of the tests; `cargo xtask campaign` runs any number.
+//! A fixed number of the campaign's seeded runs, in every run of the tests; `cargo xtask campaign` runs any number.
 
 use std::collections::BTreeSet;
 
 use campaign::{Case, FAULTS, Harm, Plan, Record, case, many, run};
 
-/// Seeds of every run.
+/// Number of seeds that every run of the tests uses.
 const SEEDS: u64 = 240;
 const STEPS: u32 = 400;
 
-/// Returns two more seeds, new with every commit (`cargo xtask test` names the commit).
+/// Returns two more seeds, taken from the commit's hash, which `cargo xtask test` passes in `SIM_COMMIT`.
 fn of_the_commit() -> Vec<u64> {
     let commit = std::env::var("SIM_COMMIT").unwrap_or_default();
     let word = |at: usize| u64::from_str_radix(commit.get(at..at + 8)?, 16).ok();
@@ -57,7 +57,7 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }
-    // Operations of each kind were judged; others were not.
+    // Operations of each kind were judged. Others were counted as not judged.
     let operations = ["connect", "disconnect", "message", "not judged"];
     assert_eq!(coverage.came_to("honest"), BTreeSet::from(operations));
     let heard = coverage.came_to("notice of a close");

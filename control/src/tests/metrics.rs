@@ -1,4 +1,4 @@
-//! Honest and hostile scrapers, by a clock of the test.
+//! Tests of the metrics server with honest and hostile scrapers. The test controls the clock.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use crate::metrics::{CLIENTS, PATIENCE, Scrapers};
 
 const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
-/// Turns within which an honest client must have a short answer beside clients on all places: one for each of these,
-/// which connect at the same time, one for its own connection, and one for its answer.
+/// Limit on the server's loop iterations until an honest client has a short answer while `CLIENTS` hostile clients
+/// connect at the same time. Each iteration accepts one client: 16 hostile ones, then the honest one. One more answers.
 const TURNS: usize = 20;
-/// Turns within which a client that reads at once must have an answer of 8 MiB.
+/// Limit on the server's loop iterations until a client that reads without delay has an answer of 8 MiB.
 const LONG_TURNS: usize = 200;
 
-/// Runs one turn of the server.
+/// Function that runs one loop iteration of the server.
 type Turn<'a> = &'a mut dyn FnMut();
 
-/// Runs a test with a server whose text has this many bytes.
+/// Runs a test with a server whose metrics text is `bytes` long.
 fn with_server(bytes: usize, test: impl FnOnce(&TcpListener, &Cell<Duration>, Turn<'_>)) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let now = Cell::new(Duration::ZERO);
@@ -48,7 +48,7 @@ fn heard(mut stream: &TcpStream, said: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Sends a request, and reads the answer within a number of turns.
+/// Sends a request, and reads the answer within at most `most` loop iterations of the server.
 fn scrape(listener: &TcpListener, ask: &[u8], most: usize, turn: Turn<'_>) -> String {
     let mut stream = connect(listener);
     stream.write_all(ask).expect("room for a head");
@@ -81,7 +81,8 @@ fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
     });
 }
 
-/// As many clients as there are places send a byte of a head every second, and reconnect when they are disconnected.
+/// An honest scraper is answered although `CLIENTS` slow clients send one byte of a head per second and reconnect
+/// whenever they are disconnected.
 #[test]
 fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
     with_server(10, |listener, now, turn| {
@@ -103,7 +104,7 @@ fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
 fn a_client_has_one_deadline_for_its_head_and_its_answer() {
     with_server(64 << 20, |listener, now, turn| {
         let mut drips = connect(listener);
-        // It sends a request, and reads nothing of the answer, which no buffer of the system can hold.
+        // This client sends a request and reads nothing of the answer, which is too long for the system's buffers.
         let mut takes_nothing = connect(listener);
         takes_nothing.write_all(ASK).expect("room for a head");
         turn();
@@ -120,7 +121,7 @@ fn a_client_has_one_deadline_for_its_head_and_its_answer() {
         let mut said = Vec::new();
         assert!(heard(&takes_nothing, &mut said), "after its time");
         assert!(said.len() < 64 << 20, "cut off");
-        // They leave nothing behind: the next turn is the next client's.
+        // Both clients are removed completely, so the next client is served in time.
         let said = scrape(listener, b"GET / HTTP/1.1\r\n\r\n", TURNS, turn);
         assert!(said.starts_with("HTTP/1.1 404"), "{said}");
     });

@@ -1,4 +1,4 @@
-//! A served socket with honest and hostile clients.
+//! Tests of a control socket with honest and hostile clients.
 
 mod metrics;
 
@@ -16,10 +16,10 @@ use crate::schema;
 use crate::server::CLIENTS;
 use crate::{Access, Client, ClientError, Service, Subject, Tell, serve};
 
-/// A subject that echoes requests, and sends given notices.
+/// A subject that echoes requests and sends the notices that a test puts into it.
 struct Echo {
     notices: Arc<Mutex<Vec<Value>>>,
-    /// Calls of `measure`.
+    /// Arguments of all calls of `measure`.
     measured: Arc<Mutex<Vec<bool>>>,
 }
 
@@ -73,10 +73,10 @@ fn world() -> World {
     }
 }
 
-/// Returns a socket's answers to these bytes, until the server has no more or disconnects.
+/// Sends bytes to the control socket as a new client. Returns all answers until the server closes the connection.
 fn answers(world: &World, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(world.service.path()).expect("it listens");
-    // A client that was disconnected meanwhile cannot write the rest.
+    // Writing fails if the server disconnects the client meanwhile; the error is ignored.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answers = Vec::new();
@@ -105,7 +105,8 @@ fn a_request_is_answered_under_its_name() {
     );
 }
 
-/// jsonrpc.org/specification, section 5.1 and the examples of section 7.
+/// An invalid request is refused with its error code, and the next request is answered (jsonrpc.org/specification,
+/// section 5.1 and the examples of section 7).
 #[test]
 fn an_invalid_request_is_refused_with_its_code_and_the_next_one_is_answered() {
     let world = world();
@@ -150,7 +151,8 @@ fn an_invalid_request_is_refused_with_its_code_and_the_next_one_is_answered() {
     }
 }
 
-/// A client's turn ends, and its remaining requests are still answered.
+/// The server answers all of 100 requests that arrive at once, although it serves other clients in between, and also if
+/// the client has closed its sending side.
 #[test]
 fn every_request_of_many_at_once_is_answered_and_so_are_those_before_the_end() {
     let world = world();
@@ -186,7 +188,7 @@ fn a_client_that_reads_nothing_is_let_go() {
     let world = world();
     let mut stream = UnixStream::connect(world.service.path()).expect("it listens");
     let ask = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"much\"}\n";
-    // 16 MiB may be unread; the system buffers some more.
+    // The server permits 16 MiB of unread answers; the system buffers some more.
     let asked = (0..100).try_for_each(|_| stream.write_all(ask.as_bytes()));
     let mut all = Vec::new();
     let read = stream.read_to_end(&mut all);
@@ -195,7 +197,7 @@ fn a_client_that_reads_nothing_is_let_go() {
     let _: Value = other.call("echo", json!({})).expect("an answer");
 }
 
-/// Returns whether the server has disconnected a client; other received bytes are dropped.
+/// Returns whether the server has disconnected a client. Discards other received bytes.
 fn is_let_go(mut stream: &UnixStream) -> bool {
     stream.set_nonblocking(true).expect("a socket");
     loop {
@@ -218,7 +220,8 @@ fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longe
     };
     ask();
     let silent: Vec<UnixStream> = (1..CLIENTS).map(|_| connect()).collect();
-    // One client is accepted per turn, and each answer takes a turn: all are connected, and this one has asked since.
+    // Each loop iteration accepts one client, and each answer takes one iteration. So by now all clients are connected,
+    // and the honest one has sent requests since.
     (0..2 * CLIENTS).for_each(|_| ask());
     assert_eq!(answers(&world, b"\n").lines().count(), 1);
     ask();
@@ -227,7 +230,8 @@ fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longe
     assert_eq!(gone, first_alone);
 }
 
-/// Each slow client has an unfinished request, of which a byte is sent in each round; a disconnected one reconnects.
+/// An honest client is answered although `CLIENTS` slow clients send one byte of an unfinished request in each round
+/// and reconnect whenever they are disconnected.
 #[test]
 fn an_honest_client_is_answered_while_slow_ones_hold_all_places() {
     let world = world();
@@ -281,13 +285,14 @@ fn it_is_measured_as_long_as_one_client_wants_it() {
     let _: bool = one.call("unmeasure", Value::Null).expect("an answer");
     assert_eq!(told(), [true]);
     drop(other);
-    // The server notices in its next turn.
+    // The server notices the end of the client in its next loop iteration.
     while told() != [true, false] {
         let _: Value = one.call("echo", json!({})).expect("an answer");
     }
 }
 
-/// 90 in [8 us, 9 us), 9 in [16 us, 18 us), one in [1 ms, 1.1 ms).
+/// A quantile is the end of the interval that contains it. The measurements are 90 in [8 us, 9 us), 9 in
+/// [16 us, 18 us) and one in [1 ms, 1.1 ms).
 #[test]
 fn a_quantile_is_the_time_that_so_many_were_quicker_than() {
     let buckets = vec![(9_000, 90), (18_000, 9), (1_100_000, 1)];
@@ -352,7 +357,7 @@ fn the_socket_is_its_owners_alone_and_goes_with_its_service() {
     assert!(!path.exists());
 }
 
-/// Returns the block of docs/control.md that begins with this name.
+/// Returns the example with this name from docs/control.md.
 fn example(name: &str) -> Value {
     let page = include_str!("../../../docs/control.md");
     let (_, block) = page
@@ -362,7 +367,7 @@ fn example(name: &str) -> Value {
     serde_json::from_str(json).expect("JSON")
 }
 
-/// Checks that each field of an example is one of the type, and has the same value there.
+/// Checks that an example parses as `T`, and that `T` has all fields of the example with the same values.
 fn check<T: serde::de::DeserializeOwned + serde::Serialize>(name: &str) {
     let example = example(name);
     let read: T = serde_json::from_value(example.clone()).expect(name);

@@ -1,19 +1,19 @@
 //! Limits on the resources that peers may take in the connection manager.
 //!
 //! A request costs memory before the consumer has decided about it, and any host may send one. So pending requests
-//! are counted by source address and by listener, and bounded by both ([`Config::max_pending_per_peer`],
-//! [`Config::max_pending_per_listener`]). A part of all connections is reserved for those we start ourselves. A
-//! request over a bound is refused, and no state is kept for it.
+//! are counted and limited by source address and by listener ([`Config::max_pending_per_peer`],
+//! [`Config::max_pending_per_listener`]). A fraction of all connections is reserved for those we start ourselves. A
+//! request over a limit is refused, and no state is kept for it.
 //!
-//! An accepted request costs more, since the consumer gives it an endpoint before the peer has shown that it receives
-//! the reply. If a listener is at its limit, a request from an address that has few of them ([`FEW`]) is admitted all
-//! the same: the listener's accepted request that has waited longest for its peer is dropped. A peer that answers
-//! needs one round trip, so a flood from many addresses does not keep it out: the flood would have to replace all of
-//! the listener's requests within that time.
+//! An accepted request costs more, because the consumer gives it an endpoint before the peer has shown that it
+//! receives the reply. If a listener is at its limit, a request from an address with few pending requests ([`FEW`]) is
+//! still admitted. In exchange, the listener's accepted request that has waited longest for its peer is dropped. A
+//! peer that answers needs one round trip. A flood from many addresses could only keep that peer out by replacing all
+//! of the listener's requests within that time.
 //!
-//! A request that the consumer has refused is not pending any more. It is remembered for a while, because the refusal
-//! may be lost and then has to be repeated. It counts under a bound of its own only, and the oldest is dropped when
-//! that is reached ([`Refusals`]).
+//! A request that the consumer has refused is no longer pending. It is remembered for a while, because the refusal
+//! may be lost and then has to be repeated. Refused requests have a limit of their own; when it is reached, the
+//! oldest one is dropped ([`Refusals`]).
 //!
 //! Established connections are not counted here: the consumer has agreed to each of them.
 
@@ -25,14 +25,14 @@ use super::params::Config;
 use super::state::State;
 use super::wire::RejectReason;
 
-/// Divisor of `max_connections`: that share is reserved for connections we start.
+/// Divisor of `max_connections`: this fraction is reserved for connections that we start.
 const KEPT_FOR_US: usize = 16;
 
-/// Divisor of `max_pending_per_listener`: an address with fewer pending requests than that share, at all listeners,
-/// may replace an accepted request.
+/// Divisor of `max_pending_per_listener`. An address may replace an accepted request if the number of its pending
+/// requests, at all listeners, is below this fraction.
 pub(super) const FEW: usize = 64;
 
-/// Pending requests of peers.
+/// Counts of the pending requests of peers.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     by_peer: BTreeMap<[u8; 16], usize>,
@@ -43,8 +43,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Decides whether one more request may be kept, with `connections` existing already. Returns the accepted
-    /// request to drop for it, if one has to be.
+    /// Decides whether one more request may be kept when `connections` connections exist already. Returns the accepted
+    /// request that must be dropped in exchange, if any.
     ///
     /// # Errors
     /// The reason for the refusal.
@@ -106,12 +106,12 @@ impl Pending {
     }
 }
 
-/// Returns the number of connections up to which requests are admitted.
+/// Returns the number of connections from which on requests of peers are refused.
 pub(super) const fn room(config: &Config) -> usize {
     config.max_connections - config.max_connections / KEPT_FOR_US
 }
 
-/// Requests of peers that were refused, remembered so that the refusal can be repeated.
+/// Refused requests of peers, remembered so that the refusal can be repeated.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     in_order: BTreeMap<u64, ConnId>,
@@ -119,8 +119,8 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Updates the list for a connection whose state has changed. Returns the one to drop, if there are more than
-    /// `most`.
+    /// Updates the list for a connection whose state has changed. Returns the refused request to drop, if the list
+    /// holds more than `most`.
     pub(super) fn follow(&mut self, id: ConnId, conn: &mut Conn, most: usize) -> Option<ConnId> {
         let refused = conn.role == Role::Passive && conn.state == State::Refused;
         match (refused, conn.refused_as) {
@@ -149,7 +149,7 @@ impl Refusals {
     }
 }
 
-/// Returns whether a request in this state is neither decided nor forgotten.
+/// Returns whether a request in this state counts as pending: undecided, or accepted but not established.
 const fn is_pending(state: State) -> bool {
     match state {
         State::ReqReceived
@@ -168,7 +168,7 @@ const fn is_pending(state: State) -> bool {
     }
 }
 
-/// Counts one more or one less; a count of zero is removed.
+/// Increments the count of `key` if `more`, otherwise decrements it. A count of zero is removed.
 fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
     if more {
         *counts.entry(key).or_insert(0) += 1;
@@ -181,12 +181,12 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
 }
 
 impl Conn {
-    /// Returns the peer's adapter and its communication ID, once the peer has sent them.
+    /// Returns the peer's communication ID with its GID and GUID, or `None` before the peer has sent them.
     pub(super) fn peer_comm_id(&self) -> Option<PeerName> {
         self.remote_id.map(|number| self.peer_name(number))
     }
 
-    /// Returns the peer's adapter and its queue pair.
+    /// Returns the peer's queue pair number with its GID and GUID.
     pub(super) fn peer_qp(&self) -> PeerName {
         self.peer_name(self.remote_qpn)
     }

@@ -1,33 +1,34 @@
-//! Effects of the numbers that a peer sets.
+//! Handling of the numbers that a peer sets in its messages.
 //!
-//! Each field of a REQ and of a REP is a row of [`PEER_NUMBERS`]. A test walks the table with every value of small
-//! fields and the ends of wide ones (`cm/tests/numbers.rs`), and compares it with `docs/decisions/strangers.md`.
+//! Each field of a REQ and of a REP is a row of [`PEER_NUMBERS`]. A test goes through the table with every value of
+//! small fields and with the extreme values of wide ones (`cm/tests/numbers.rs`). It also compares the table with
+//! `docs/decisions/strangers.md`.
 
-/// Treatment of a field.
+/// How the connection manager treats a field of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// Not read.
+    /// The field is not read.
     Ignored,
-    /// A name that has a meaning for its sender only.
+    /// The field is an identifier. It has a meaning only together with the sender's address.
     Name,
-    /// Used as it comes.
+    /// The value is used unchanged.
     AsItIs,
-    /// Used up to a limit of ours.
+    /// The value is used up to a limit that we set.
     Bounded,
-    /// Some values refuse the whole message.
+    /// Some values make us refuse the whole message.
     Refused,
 }
 
 /// A field of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerNumber {
-    /// REQ or REP.
+    /// Name of the message, "REQ" or "REP".
     pub message: &'static str,
-    /// The field, as in [`ReqRepr`](super::wire::ReqRepr) or [`RepRepr`](super::wire::RepRepr).
+    /// Name of the field in [`ReqRepr`](super::wire::ReqRepr) or [`RepRepr`](super::wire::RepRepr).
     pub field: &'static str,
     /// Treatment of the field.
     pub treatment: Treatment,
-    /// Use of the field, and the reason why it does no harm.
+    /// Use of the field, and the reason why no value of it does harm.
     pub why: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! State of one connection, and the messages made from it.
 //!
-//! The message that may have to be repeated (REQ, REP or DREQ) is kept as it was sent: a repetition is the same
-//! bytes. The others are made when they are needed, because they depend on the message they answer.
+//! A message that may have to be repeated (REQ, REP or DREQ) is stored, so that a repetition has the same bytes. The
+//! other messages are made when they are needed, because they depend on the message they answer.
 
 use super::event::CmEvent;
 use super::name::{ConnId, ListenId};
@@ -14,98 +14,101 @@ use super::wire::{
 };
 use crate::provider::{MadAddress, Nanos};
 
-/// Number of times a refusal is prolonged because the peer still asks.
+/// Maximum number of times that a remembered refusal is prolonged because the peer still sends messages.
 const MAX_HOLDS: u8 = 16;
-/// Number of times a request refused as stale is repeated. The first repetition finds the old connection gone, unless
-/// the message that ends it is lost.
+/// Maximum number of repetitions of a request that the peer refuses as stale. When the first repetition arrives, the
+/// peer has normally ended its old connection; it has not if the message that ends that connection was lost.
 pub(super) const MAX_STALE: u8 = 4;
 
-/// Largest code of a response timeout that a requester can name: 8.6 s. Linux names 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`
-/// 20). A longer one would only let an unknown peer occupy our resources for longer.
+/// Upper limit for the response timeout code in a peer's request: 8.6 s. Linux sends 20, which is 4.3 s
+/// (`CMA_CM_RESPONSE_TIMEOUT`). A longer timeout would only let an unknown peer occupy our resources for longer.
 const MAX_NAMED: u8 = 21;
 
-/// Largest code of an MRA's service timeout that is accepted: 69 s, which Linux sends (`CMA_CM_MRA_SETTING` 24).
+/// Upper limit for the service timeout code in a peer's MRA: 69 s, the value that Linux sends (`CMA_CM_MRA_SETTING`
+/// 24).
 const MAX_SERVICE: u8 = 24;
 
-/// Our end of the connection.
+/// Our side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Active,
     Passive,
 }
 
-/// One connection.
+/// State of one connection.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) state: State,
     pub(super) role: Role,
-    /// Destination of its messages.
+    /// Destination of our messages to the peer.
     pub(super) peer: MadAddress,
     pub(super) service_id: u64,
-    /// Passive: the listener.
+    /// Listener that the request came to; `None` on the active side.
     pub(super) listen: Option<ListenId>,
-    /// True while it counts as a pending request.
+    /// True while the connection counts as a pending request.
     pub(super) pending: bool,
-    /// Its number among the peers' requests that were accepted and are not established.
+    /// Sequence number of the request in the list of accepted requests, while it is accepted but not established.
     pub(super) accepted_as: Option<u64>,
-    /// Its number among the peers' requests that were refused.
+    /// Sequence number of the request in the list of refused requests, while its refusal is remembered.
     pub(super) refused_as: Option<u64>,
     /// Our communication ID.
     pub(super) local_id: u32,
-    /// The peer's communication ID; the active side learns it from the REP.
+    /// The peer's communication ID. The active side learns it from the REP.
     pub(super) remote_id: Option<u32>,
-    /// GUID of the peer's adapter, learned with `remote_id`.
+    /// GUID of the peer's adapter, learned together with `remote_id`.
     pub(super) remote_ca_guid: u64,
     pub(super) local_qpn: u32,
-    /// The peer's queue pair, learned with `remote_id`.
+    /// The peer's queue pair, learned together with `remote_id`.
     pub(super) remote_qpn: u32,
-    /// Our port, when the connection goes through the RDMA CM.
+    /// Our port if we started the connection through the RDMA CM, otherwise 0.
     pub(super) local_port: u16,
-    /// Transaction of the handshake in progress: the REQ's, later the DREQ's.
+    /// Transaction ID of the current handshake: that of the REQ, later that of the DREQ.
     pub(super) transaction_id: u64,
-    /// Transaction of our own DREQ.
+    /// Transaction ID for our own DREQ.
     pub(super) disconnect_transaction_id: u64,
-    /// The message that is repeated until it is answered.
+    /// REQ, REP or DREQ that we repeat until the peer answers.
     pub(super) repeatable: Option<Box<Mad>>,
-    /// Repetitions made so far.
+    /// Number of repetitions made so far.
     retries: u8,
-    /// Repetitions to make.
+    /// Maximum number of repetitions.
     max_retries: u8,
-    /// Time to wait for an answer.
+    /// Time that we wait for an answer.
     response_wait: Nanos,
     /// Time that the peer waits for our answer before it repeats its message.
     peer_wait: Nanos,
-    /// Time to wait after the peer has acknowledged our message.
+    /// Time that we wait for an answer after the peer has acknowledged our message with an MRA. On the passive side it
+    /// is 0 until the peer sends an MRA.
     service_wait: Nanos,
-    /// Time after which we send the peer an MRA for its request.
+    /// Time after which we send the peer an MRA for its undecided request.
     mra_after: Nanos,
-    /// Duration of the time wait.
+    /// Duration of the `TimeWait` state.
     time_wait: Nanos,
-    /// Reason of our refusal.
+    /// Reason that our refusal carries.
     pub(super) refusal: RejectReason,
     /// Private data of our consumer's refusal.
     pub(super) refusal_data: Box<[u8]>,
-    /// Number of prolongations of the refusal so far.
+    /// Number of times that our refusal was prolonged.
     holds: u8,
     /// Number of times the peer has refused our request as stale.
     stale: u8,
-    /// The owner, if one was set.
+    /// Number of the instance that owns the connection, if one was set. It is not interpreted here.
     pub(super) owner: Option<u32>,
     /// True if the consumer wants no more events.
     pub(super) silent: bool,
-    /// True if the consumer has released the name.
+    /// True if the consumer has released the connection's `ConnId`.
     pub(super) released: bool,
     pub(super) deadlines: Deadlines,
     config: Config,
 }
 
 impl Conn {
-    /// Returns the time of a round trip and of the other side's processing, from the codes.
+    /// Returns the time for a round trip plus the other side's processing. `code` is the timeout code of the
+    /// processing.
     fn round_trip(config: &Config, code: u8) -> Nanos {
         code_nanos(code) + 2 * code_nanos(config.packet_lifetime)
     }
 
-    /// Makes the connection that a call of `connect` starts; `req` is the message to send.
+    /// Creates the active side's connection for a call of `connect`. `req` is the message to send.
     pub(super) fn active(
         config: &Config,
         peer: MadAddress,
@@ -153,7 +156,7 @@ impl Conn {
         }
     }
 
-    /// Makes the connection that a received REQ starts.
+    /// Creates the passive side's connection for a received REQ.
     pub(super) fn passive(
         config: &Config,
         peer: MadAddress,
@@ -186,7 +189,8 @@ impl Conn {
             response_wait: Self::round_trip(config, req.local_response_timeout.min(MAX_NAMED)),
             peer_wait: Self::round_trip(config, req.remote_response_timeout.min(MAX_NAMED)),
             service_wait: 0,
-            // Half of the time that the peer waits: the other half is for the wire and for our own queue.
+            // We send the MRA after half of the time that the peer waits. The other half is for the wire and for our
+            // own queue.
             mra_after: code_nanos(req.remote_response_timeout.min(MAX_NAMED)) / 2,
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
@@ -201,18 +205,18 @@ impl Conn {
         }
     }
 
-    /// Returns whether the peer, whose request was accepted, has sent an MRA before. It may do so once: an MRA for
-    /// each repetition of our reply would otherwise occupy the endpoint for many times as long.
+    /// Returns whether the peer has already sent an MRA for our reply. A peer may do so once. If each repetition of our
+    /// reply could bring a further MRA, the peer would occupy the endpoint many times as long.
     pub(super) fn has_asked_for_time(&self) -> bool {
         self.role == Role::Passive && self.service_wait != 0
     }
 
-    /// Extends the wait by the peer's `service_timeout`.
+    /// Extends the wait for an answer by the `service_timeout` code of the peer's MRA.
     pub(super) fn extend_wait(&mut self, service_timeout: u8) {
         self.service_wait = Self::round_trip(&self.config, service_timeout.min(MAX_SERVICE));
     }
 
-    /// Returns the input for the end of the state's time.
+    /// Returns the input that the expiry of the state's deadline causes. Counts a repetition if that input is `Retry`.
     pub(super) fn time_is_up(&mut self) -> Input {
         match self.state {
             State::ReqReceived => Input::MraDue,
@@ -236,12 +240,12 @@ impl Conn {
         }
     }
 
-    /// Returns whether a message of ours awaits its answer and may be sent again.
+    /// Returns whether a message of ours is unanswered and may be sent again.
     pub(super) fn may_repeat(&self) -> bool {
         self.waits_for_answer() && self.retries < self.max_retries
     }
 
-    /// Returns whether the peer has been sent a message that it has not answered.
+    /// Returns whether we have sent the peer a message that it has not answered.
     pub(super) const fn waits_for_answer(&self) -> bool {
         matches!(
             self.state,
@@ -254,8 +258,8 @@ impl Conn {
         self.stale < MAX_STALE && matches!(self.state, State::ReqSent | State::ReqAcknowledged)
     }
 
-    /// Returns the time that the new state may take when it is entered from `from` by `input`. The outer `None`
-    /// leaves the deadline alone, the inner one clears it.
+    /// Returns the time that the current state may last, after `input` led to it from `from`. `None` leaves the
+    /// deadline unchanged, `Some(None)` clears it.
     pub(super) fn wait_after(&mut self, from: State, input: Input) -> Option<Option<Nanos>> {
         if self.state == State::Refused && from == State::Refused {
             if self.holds == MAX_HOLDS || input == Input::Abort {
@@ -266,7 +270,7 @@ impl Conn {
         }
         if input == Input::RejStale {
             self.stale += 1;
-            // By then no packet of the old connection is in the network any more.
+            // After this time no packet of the old connection is in the network any more, so the request may succeed.
             return Some(Some(self.time_wait));
         }
         if self.state == from && input != Input::Retry {
@@ -281,8 +285,8 @@ impl Conn {
             State::ReqReceived => Some(self.mra_after),
             State::Refused => Some(2 * self.peer_wait),
             State::TimeWait => Some(self.time_wait),
-            // The consumer ends these (`ready` and `accept` follow their events at once, `Withdrawn` and `MraSent`
-            // wait for its decision), or they end at the consumer's own limit, or not at all.
+            // These states have no deadline here. The consumer ends `RepReceived` with `ready` and `MraSent` and
+            // `Withdrawn` with its decision, or its own timeout ends them. `Established` and `Closed` have no limit.
             State::RepReceived
             | State::MraSent
             | State::Withdrawn
@@ -291,7 +295,7 @@ impl Conn {
         })
     }
 
-    /// Makes the message that a transition sends. `input` is the cause, `from` the former state.
+    /// Makes the message that a transition sends. `input` is the input of the transition, `from` the former state.
     pub(super) fn message(&mut self, send: Emit, from: State, input: Input) -> Option<Mad> {
         let local_comm_id = self.local_id;
         let remote_comm_id = self.remote_id.unwrap_or(0);
@@ -357,8 +361,8 @@ impl Conn {
     }
 }
 
-/// Makes the events of a `tell` that carry nothing but the name. `Reply` and `Rejected` are made where the message is
-/// read.
+/// Returns the events of `tell` that carry only the connection. `Reply` and `Rejected` carry contents of a message,
+/// so the code that reads the message makes them.
 pub(super) fn plain_events(tell: Tell, conn: ConnId) -> [Option<CmEvent>; 2] {
     let one = |event| [Some(event), None];
     match tell {

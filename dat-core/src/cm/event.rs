@@ -7,18 +7,18 @@ use crate::provider::Path;
 
 /// An event of a connection.
 ///
-/// RDMA Read depths are given from our side: `reads_in` is the number that the peer wants to have outstanding towards
-/// us. `reads_out` is the number that it can answer, and so the most we may have outstanding.
+/// RDMA Read depths are given from our side. `reads_in` is the number of RDMA Reads that the peer wants to have
+/// outstanding towards us. `reads_out` is the number that the peer can answer, so it is our maximum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
-    /// Passive side: a peer asks for a connection. The consumer answers with `accept` or `reject`, at any time; the
-    /// peer waits as long as it is willing to.
+    /// Passive side: a peer asks for a connection. The consumer answers with `accept` or `reject`, at any time. The
+    /// peer decides how long it waits.
     Request {
-        /// The name of the new connection.
+        /// Identifier of the new connection.
         conn: ConnId,
-        /// The listener.
+        /// Listener that the request came to.
         listen: ListenId,
-        /// Service ID that was asked for.
+        /// Service ID that the peer asked for.
         service_id: u64,
         /// GID of the peer.
         remote_gid: [u8; 16],
@@ -28,9 +28,9 @@ pub enum CmEvent {
         remote_qpn: u32,
         /// First packet sequence number the peer wants us to send (24 bits).
         remote_psn: u32,
-        /// RDMA Reads the peer wants to have outstanding towards us.
+        /// Number of RDMA Reads that the peer wants to have outstanding towards us.
         reads_in: u8,
-        /// RDMA Reads the peer can answer at a time.
+        /// Number of RDMA Reads that the peer can answer at a time.
         reads_out: u8,
         /// Path MTU code, 1..=5.
         mtu: u8,
@@ -40,15 +40,15 @@ pub enum CmEvent {
         retry_count: u8,
         /// RNR retries we should make, 0..=7.
         rnr_retry: u8,
-        /// The peer's private data; from an RDMA CM peer with the padding, 56 bytes.
+        /// The peer's private data. From an RDMA CM peer it includes the padding, 56 bytes in total.
         private_data: Vec<u8>,
         /// The peer's port if the request came through the RDMA CM, otherwise 0.
         remote_port: u16,
-        /// True if the peer's queue pair takes its receives from a shared queue.
+        /// True if the peer's queue pair uses a shared receive queue.
         srq: bool,
     },
-    /// Active side: the peer accepts. The consumer moves its queue pair to RTS and calls `ready`, or
-    /// it calls `reject`. There is no further event for `ready`.
+    /// Active side: the peer accepts. The consumer moves its queue pair to RTS and calls `ready`, or it calls `reject`.
+    /// After `ready` no further event reports the establishment.
     Reply {
         /// The connection.
         conn: ConnId,
@@ -56,15 +56,15 @@ pub enum CmEvent {
         remote_qpn: u32,
         /// First packet sequence number the peer wants us to send (24 bits).
         remote_psn: u32,
-        /// RDMA Reads the peer wants to have outstanding towards us.
+        /// Number of RDMA Reads that the peer wants to have outstanding towards us.
         reads_in: u8,
-        /// RDMA Reads the peer can answer at a time.
+        /// Number of RDMA Reads that the peer can answer at a time.
         reads_out: u8,
         /// RNR retries we should make, 0..=7.
         rnr_retry: u8,
-        /// ACK timeout code that leaves the peer's adapter the time it needs, 1..=31.
+        /// ACK timeout code for our queue pair, long enough for the ACK delay of the peer's adapter, 1..=31.
         ack_timeout: u8,
-        /// The peer's private data; from an RDMA CM peer with the padding, 196 bytes.
+        /// The peer's private data. From an RDMA CM peer it includes the padding, 196 bytes in total.
         private_data: Vec<u8>,
     },
     /// Passive side: the accepted connection is established.
@@ -76,35 +76,35 @@ pub enum CmEvent {
     Rejected {
         /// The connection.
         conn: ConnId,
-        /// True if the peer's consumer refused (reason 28).
+        /// True if the peer's consumer refused (reason 28), false if its connection manager did.
         by_consumer: bool,
         /// Reason code on the wire.
         reason: u16,
-        /// Private data of the refusal by the peer's consumer; from an RDMA CM peer with the padding, 148 bytes.
-        /// Empty if there was none, or if the consumer did not refuse.
+        /// Private data of the refusal by the peer's consumer. From an RDMA CM peer it includes the padding, 148 bytes
+        /// in total. Empty if the peer sent none, or if its consumer did not refuse.
         private_data: Vec<u8>,
     },
-    /// Active side: the peer answered none of the repetitions.
+    /// Active side: the peer did not answer the request or any repetition.
     Unreachable {
         /// The connection.
         conn: ConnId,
     },
-    /// Active side: the consumer's timeout passed.
+    /// Active side: the timeout that the consumer set has expired.
     TimedOut {
         /// The connection.
         conn: ConnId,
     },
-    /// The peer disconnected; the handshake is done.
+    /// The peer disconnected, and its DREQ is answered.
     Disconnected {
         /// The connection.
         conn: ConnId,
     },
-    /// A `disconnect` has been answered, or all its repetitions were made.
+    /// Our `disconnect` is complete: the peer answered the DREQ, or all repetitions were sent without an answer.
     DisconnectDone {
         /// The connection.
         conn: ConnId,
     },
-    /// Passive side: the accepted connection will not be established: the peer refused, gave up, or is gone.
+    /// Passive side: the accepted connection will not be established, because the peer refused, gave up, or is gone.
     AcceptFailed {
         /// The connection.
         conn: ConnId,
@@ -129,54 +129,55 @@ impl CmEvent {
     }
 }
 
-/// Counters. Each received datagram counts once under `received` and at most once below.
+/// Counters of the connection manager. Each received datagram counts once under `received`, and at most once under
+/// one of the other counters of received datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams received.
     pub received: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Repetitions among those sent, for lack of an answer.
+    /// Number of datagrams in `sent` that repeat an unanswered message.
     pub repeated: u64,
-    /// Datagrams received that are no known connection management message.
+    /// Datagrams received that are not a known connection management message.
     pub malformed: u64,
-    /// Datagrams received that name no connection, or do not come from its peer.
+    /// Datagrams received that belong to no connection, or do not come from the connection's peer.
     pub foreign: u64,
-    /// Datagrams received that have no meaning in the state of their connection.
+    /// Datagrams received that the state of their connection does not allow.
     pub unexpected: u64,
-    /// Requests refused without asking a consumer.
+    /// Requests that we refused without asking a consumer.
     pub refused: u64,
-    /// Requests received again.
+    /// Repeated requests received.
     pub duplicates: u64,
 
     /// Connections that our consumers asked for.
     pub connects: u64,
     /// Requests of peers that were reported to consumers.
     pub requests: u64,
-    /// Requests among `requests` that consumers accepted.
+    /// Number of `requests` that consumers accepted.
     pub accepted: u64,
     /// Connections that were established, by either side.
     pub established: u64,
     /// Established connections that ended, by either side.
     pub ended: u64,
-    /// Connects among `connects` that no peer answered.
+    /// Number of `connects` that no peer answered.
     pub unreachable: u64,
-    /// Connects among `connects` whose consumer's timeout passed.
+    /// Number of `connects` that ended because the consumer's timeout expired.
     pub timed_out: u64,
-    /// Accepts among `accepted` whose connection was not established.
+    /// Number of `accepted` requests whose connection was not established.
     pub accept_failed: u64,
-    /// Refusals by peers of `connects`.
+    /// Number of `connects` that peers refused, by reason.
     pub refused_by_peers: Refused,
-    /// Refusals by us: of requests, by consumers and without asking one (`refused`), and of replies that came too
-    /// late.
+    /// Number of refusals that we sent, by reason. We refuse requests (by a consumer's decision, or without asking one,
+    /// see `refused`), and replies that came too late.
     pub refused_by_us: Refused,
 }
 
-/// Refusals by their reason (REJ, IBTA volume 1, "Rejection Reason").
+/// Number of refusals for each reason (REJ, IBTA volume 1, "Rejection Reason").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused([u64; REASONS.len()]);
 
-/// Reasons that are counted separately; the last stands for all others.
+/// Reasons that are counted separately. The last entry counts all other reasons.
 const REASONS: [RejectReason; 13] = [
     RejectReason::NoQp,
     RejectReason::NoResources,
@@ -199,19 +200,20 @@ impl Refused {
         named.unwrap_or(REASONS.len() - 1)
     }
 
-    /// Returns the number for a reason; all reasons without a name count under [`RejectReason::Other`].
+    /// Returns the number of refusals for a reason. All reasons that are not counted separately count as
+    /// [`RejectReason::Other`].
     #[must_use]
     pub fn times(&self, reason: RejectReason) -> u64 {
         self.0[Self::place(reason)]
     }
 
-    /// Returns the total.
+    /// Returns the number of refusals for all reasons.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Returns the reasons that occurred, with their numbers.
+    /// Returns each reason that occurred, with its number of refusals.
     pub fn each(&self) -> impl Iterator<Item = (RejectReason, u64)> {
         let all = REASONS.into_iter().zip(self.0);
         all.filter(|(_, times)| *times != 0)
@@ -223,7 +225,8 @@ impl Refused {
 }
 
 impl Counters {
-    /// Counts a step of a connection. `given` is the reason that its consumer named, `told` that of the peer.
+    /// Counts a transition of a connection. `given` is the reason for which our side refuses, `told` the reason in the
+    /// peer's refusal.
     pub(crate) fn step(
         &mut self,
         from: State,

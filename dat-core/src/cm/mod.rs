@@ -14,22 +14,23 @@
 //!     DisconnectDone <- DREP
 //! ```
 //!
-//! [`Cm`] knows neither clock nor socket nor random source. Time, received datagrams and random bits come in as
-//! arguments. [`Cm::poll_transmit`] returns datagrams to send, [`Cm::poll_event`] returns events for the consumer,
-//! and [`Cm::next_timeout`] says when to call [`Cm::handle_timeout`]. After any other call, drain both.
+//! [`Cm`] has no clock, socket or random source. Time, received datagrams and random bits come in as arguments.
+//! [`Cm::poll_transmit`] returns datagrams to send, [`Cm::poll_event`] returns events for the consumer, and
+//! [`Cm::next_timeout`] returns the time at which to call [`Cm::handle_timeout`]. After any other call, the caller
+//! must call `poll_transmit` and `poll_event` until they return `None`.
 //!
-//! [`State::next`] is the table of all transitions. Datagrams get lost: REQ, REP and DREQ are repeated until
-//! answered, a bounded number of times, and a repetition is answered by a repetition. Every wait ends, except two
-//! that the consumer controls: its decision about a request, and the established connection.
+//! [`State::next`] is the table of all transitions. Datagrams may be lost. So REQ, REP and DREQ are repeated until
+//! answered, a bounded number of times, and the receiver of a repetition repeats its answer. Every wait ends, except
+//! two that the consumer controls: its decision about a request, and the established connection.
 //!
-//! A received datagram is matched by the communication IDs, which are random, and by the GID of its sender. One that
-//! does not match is counted ([`Counters`]) and dropped. Everything else a datagram says of its sender (GUID, queue
-//! pair, source address) names objects of that GID alone, so a third party changes nothing between others. Module
-//! `admission` bounds the resources of undecided requests. Two messages are answered although they name no
-//! connection, because the peer would wait otherwise: a DREQ (with DREP), and a REP (with REJ, invalid communication
-//! ID).
+//! A received datagram is matched to a connection by the communication IDs, which are random, and by the GID of its
+//! sender. A datagram that does not match is counted ([`Counters`]) and dropped. All other identifiers in a datagram
+//! (GUID, queue pair, source address) are only valid together with the sender's GID, so a third party cannot change
+//! connections between others. Module `admission` bounds the resources of undecided requests. Two messages are
+//! answered although they belong to no connection, because the peer would wait otherwise: a DREQ (with DREP), and a
+//! REP (with REJ, invalid communication ID).
 //!
-//! A connection's name, [`ConnId`], is the consumer's until [`Cm::release`]. Answers that the peer still needs after
+//! The consumer owns a connection's name, [`ConnId`], until [`Cm::release`]. Answers that the peer still needs after
 //! that (a repeated refusal, a DREP) are sent; then the state is dropped.
 //!
 //! RoCE: LIDs have no meaning and are permissive (0xffff) on a routed path, as in Linux; the P_Key is 0xffff; GIDs
@@ -75,13 +76,13 @@ use rdma_cm::IpHeader;
 use timers::{Kind, Timers};
 use wire::{Mad, Message, PathRepr, RepRepr, ReqRepr};
 
-/// The partition that every port is a member of.
+/// P_Key of the default partition, to which every port belongs.
 const DEFAULT_PKEY: u16 = 0xffff;
-/// The general services interface.
+/// Queue pair number of the general services interface (GSI).
 const GSI_QPN: u32 = 1;
 /// Permissive LID, for ports without LIDs.
 const PERMISSIVE_LID: u16 = 0xffff;
-/// First dynamic port (RFC 6335), the lowest that a connection may come from.
+/// First dynamic port (RFC 6335), the lowest source port of our connections.
 const FIRST_DYNAMIC_PORT: u16 = 0xc000;
 
 /// The connection manager of one port.
@@ -106,7 +107,7 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// Makes a connection manager without listeners and connections.
+    /// Creates a connection manager without listeners and connections.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -126,7 +127,7 @@ impl Cm {
         }
     }
 
-    /// Reports requests for `service_id` from now on.
+    /// Starts listening: requests for `service_id` are reported from now on.
     ///
     /// # Errors
     /// [`InUse`].
@@ -139,7 +140,7 @@ impl Cm {
         Ok(id)
     }
 
-    /// Refuses new requests from now on. The consumer still answers those already reported.
+    /// Stops listening: new requests are refused from now on. The consumer can still answer those already reported.
     pub fn unlisten(&mut self, listen: ListenId) {
         if let Some(service_id) = self.listeners.remove(listen) {
             self.by_service.remove(&service_id);
@@ -227,7 +228,8 @@ impl Cm {
         private_data: [u8; 92],
     ) -> ReqRepr {
         let path = &params.path;
-        // Linux (drivers/infiniband/core/cm.c) decides by the hop limit, and so can Linux peers.
+        // Like Linux (drivers/infiniband/core/cm.c), we decide by the hop limit, so that Linux peers come to the same
+        // result.
         let subnet_local = path.hop_limit <= 1;
         let lid = if subnet_local { 0 } else { PERMISSIVE_LID };
         ReqRepr {
@@ -350,7 +352,7 @@ impl Cm {
         self.call(now, id, Input::Ready)
     }
 
-    /// Refuses a request, or (active side) the reply to our own. No event follows.
+    /// Refuses a request, or, on the active side, the peer's reply to our request. No event follows.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -358,7 +360,7 @@ impl Cm {
         self.reject_with(now, id, reason, &[])
     }
 
-    /// Refuses with private data, which reaches the peer's consumer if ours refuses ([`RejectReason::Consumer`]).
+    /// Refuses with private data. The peer's consumer gets the data only if `reason` is [`RejectReason::Consumer`].
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -383,8 +385,8 @@ impl Cm {
         self.call(now, id, Input::Reject)
     }
 
-    /// Refuses a request for which there is no room, and keeps no state for it. If its sender asks again, that is a
-    /// new request. The name becomes invalid.
+    /// Refuses a request for lack of capacity, and keeps no state for it. If its sender repeats the request, that is a
+    /// new request. The `ConnId` becomes invalid.
     pub fn decline(&mut self, now: Nanos, id: ConnId, reason: RejectReason) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.refusal = reason;
@@ -393,8 +395,8 @@ impl Cm {
         self.release(now, id);
     }
 
-    /// Ends a connection, or the attempt to make one. `DisconnectDone` follows, unless the peer ended
-    /// it first and `Disconnected` is on its way.
+    /// Ends a connection, or the attempt to make one. `DisconnectDone` follows, unless the peer has ended
+    /// the connection first; then `Disconnected` follows.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -402,8 +404,8 @@ impl Cm {
         self.call(now, id, Input::Disconnect)
     }
 
-    /// Ends a connection or an attempt, at once for the consumer: no event follows, and events not yet polled are
-    /// dropped. The peer is still told.
+    /// Ends a connection or an attempt without further events: events not yet polled are dropped, and no event follows.
+    /// The peer still gets a message.
     pub fn abort(&mut self, now: Nanos, id: ConnId) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.silent = true;
@@ -412,8 +414,8 @@ impl Cm {
         }
     }
 
-    /// Passive side: reports that data has arrived on the accepted queue pair. So the peer is ready, although its RTU
-    /// has not come.
+    /// Passive side: reports that data has arrived on the accepted queue pair. This proves that the peer is ready,
+    /// although its RTU has not arrived.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -421,7 +423,7 @@ impl Cm {
         self.call(now, id, Input::Data)
     }
 
-    /// Releases the name of a connection. A connection or attempt that still exists is aborted.
+    /// Releases the `ConnId` of a connection. A connection or attempt that still exists is aborted.
     pub fn release(&mut self, now: Nanos, id: ConnId) {
         self.abort(now, id);
         if let Some(conn) = self.conns.get_mut(id) {
@@ -435,7 +437,7 @@ impl Cm {
         self.outbox.pop()
     }
 
-    /// Takes a datagram back that could not be sent yet; it is the next one again.
+    /// Puts a datagram that could not be sent yet back to the front of the queue.
     pub fn unsent(&mut self, to: MadAddress, mad: Mad) {
         self.outbox.put_back(to, mad);
     }
@@ -461,7 +463,7 @@ impl Cm {
     pub fn handle_timeout(&mut self, now: Nanos) {
         while let Some((id, kind)) = self.timers.due(now) {
             let Some(conn) = self.conns.get_mut(id) else {
-                // Only our own bug leaves the deadline of a connection that is gone.
+                // Timers are cleared before a connection is removed, so this would be a bug of this module.
                 unreachable!("a deadline of {id:?}, which does not exist");
             };
             self.timers.set(id, &mut conn.deadlines, kind, None);
@@ -476,8 +478,8 @@ impl Cm {
         }
     }
 
-    /// Repeats every message that awaits an answer, because it may have been lost while the port was down. That
-    /// counts as a repetition, so that a port that goes up and down does not prolong an attempt for ever.
+    /// Repeats every unanswered message, because it may have been lost while the port was down. Each counts as a
+    /// repetition, so that a port that repeatedly goes down and up does not prolong an attempt for ever.
     pub fn port_came_up(&mut self, now: Nanos) {
         let waiting: Vec<ConnId> = self
             .conns
@@ -495,7 +497,7 @@ impl Cm {
         }
     }
 
-    /// Ends the attempts that await an answer from this address, because no host there was found.
+    /// Ends the attempts that await an answer from this address. The caller has found out that no host answers there.
     pub fn unreachable(&mut self, now: Nanos, gid: [u8; 16]) {
         let waiting: Vec<ConnId> = self
             .conns
@@ -520,8 +522,8 @@ impl Cm {
         self.conns.get(id).map(|conn| conn.state)
     }
 
-    /// Returns our port of a connection that we started through the RDMA CM: the peer's `remote_port`. `None` for
-    /// others.
+    /// Returns our port of a connection that we started through the RDMA CM (the peer sees it as `remote_port`).
+    /// Returns `None` for other connections.
     #[must_use]
     pub fn local_port(&self, id: ConnId) -> Option<u16> {
         self.conns
@@ -551,8 +553,8 @@ impl Cm {
         }
     }
 
-    /// Takes a step of a connection: the only place that changes a state. `told` is the event for transitions whose
-    /// event holds more than a name. Returns false if the table has no such step.
+    /// Applies an input to a connection. No other function changes a connection's state. `told` is the event to report
+    /// if the transition reports `Reply` or `Rejected`. Returns false if the table has no transition for the input.
     fn step(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) -> bool {
         let Some(conn) = self.conns.get_mut(id) else {
             return false;
@@ -578,8 +580,8 @@ impl Cm {
                 self.events.extend(told);
             }
         }
-        // The consumer was told of the peer's end when it was noticed; our DREQ is between the connection managers
-        // only.
+        // `Superseded` has reported the end of the connection to the consumer. Our DREQ concerns only the two
+        // connection managers, so its end is not reported.
         conn.silent |= from == State::Established && input == Input::Superseded;
         if let Some(wait) = conn.wait_after(from, input) {
             let at = wait.map(|wait| now.saturating_add(wait));
@@ -605,7 +607,7 @@ impl Cm {
         true
     }
 
-    /// Removes a closed connection from the indices, and a released one entirely.
+    /// Removes a closed connection from the indices. Frees the connection if the consumer has released it.
     fn forget_if_over(&mut self, id: ConnId) {
         let Some(conn) = self
             .conns
@@ -625,7 +627,7 @@ impl Cm {
         }
     }
 
-    /// Returns a communication ID not in use, as random as `random` is. Zero stands for "none".
+    /// Returns an unused communication ID, as random as `random` is. Zero is never returned: it stands for "none".
     fn fresh_comm_id(&self, random: u64) -> u32 {
         let [.., a, b, c, d] = random.to_be_bytes();
         let mut id = u32::from_be_bytes([a, b, c, d]);
@@ -636,8 +638,8 @@ impl Cm {
     }
 }
 
-/// Returns other bits that look as random (the finaliser of SplitMix64), so that one random number gives several
-/// names.
+/// Returns different bits that are as unpredictable as `random` (the finaliser of SplitMix64). So one random number
+/// gives several identifiers.
 const fn scramble(random: u64) -> u64 {
     let mixed = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

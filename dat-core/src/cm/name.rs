@@ -1,14 +1,14 @@
-//! Names of connections: ours, and the peers'.
+//! Identifiers of connections: ours, and the peers'.
 
 slotmap::new_key_type! {
-    /// Names a connection.
+    /// Identifier of a connection.
     pub struct ConnId;
-    /// Names a listener.
+    /// Identifier of a listener.
     pub struct ListenId;
 }
 
-/// A communication ID or a queue pair as a peer names it. GUID and number are claims of the sender, so they name
-/// something only together with the address they came from. Numbers of one peer are never taken for another's.
+/// A communication ID or a queue pair number of a peer. The sender may claim any GUID and number, so they identify an
+/// object only together with the address they came from. A number of one peer never matches that of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PeerName {
     pub(super) gid: [u8; 16],

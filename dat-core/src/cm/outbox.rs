@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::wire::Mad;
 use crate::provider::MadAddress;
 
-/// Maximum number of datagrams queued. Peers determine how many answers we have to send. Those over the limit are
-/// dropped; the peer asks for them again.
+/// Maximum number of queued datagrams. Peers determine how many answers we have to send. Answers over the limit are
+/// dropped; the peer repeats its message and so asks for them again.
 const ROOM: usize = 4096;
 
 /// Datagrams to send, oldest first.
@@ -14,7 +14,7 @@ const ROOM: usize = 4096;
 pub(super) struct Outbox(VecDeque<(MadAddress, Mad)>);
 
 impl Outbox {
-    /// Queues a datagram. Returns false if there was no room.
+    /// Queues a datagram. Returns false if the queue was full; the datagram is dropped then.
     pub(super) fn push(&mut self, to: MadAddress, mad: Mad) -> bool {
         let has_room = self.0.len() < ROOM;
         if has_room {

@@ -1,4 +1,4 @@
-//! Parameters from callers, and the errors about them.
+//! Parameters that callers give, and the errors about them.
 
 use super::private_data::PrivateDataError;
 use super::state::State;
@@ -7,44 +7,46 @@ use crate::provider::{Nanos, Path};
 /// Configuration of a connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// GUID of our adapter; with a communication ID it names a connection in the whole fabric.
+    /// GUID of our adapter. Together with a communication ID it identifies a connection in the whole fabric.
     pub local_ca_guid: u64,
-    /// Time within which a peer is expected to answer, and within which we promise to (5 bits, 4.096 us * 2^n).
+    /// Time within which we expect an answer from a peer, and within which we promise to answer (5 bits, 4.096 us *
+    /// 2^n).
     pub response_timeout: u8,
     /// Longest time that a packet is in the network (5 bits, 4.096 us * 2^n).
     pub packet_lifetime: u8,
     /// Maximum number of repetitions of a message, at most 15.
     pub max_retries: u8,
-    /// Further time that a peer is asked to wait while our consumer decides (5 bits, 4.096 us * 2^n).
+    /// Additional time that our MRA asks the peer to wait while our consumer decides (5 bits, 4.096 us * 2^n).
     pub service_timeout: u8,
-    /// Time that our adapter takes to acknowledge a packet (5 bits, 4.096 us * 2^n); peers are told.
+    /// Time that our adapter takes to acknowledge a packet, reported to peers (5 bits, 4.096 us * 2^n).
     pub ack_delay: u8,
     /// Packet rate of our port (IBTA rate code, 6 bits; 16 is 100 Gb/s).
     pub packet_rate: u8,
-    /// Largest path MTU of our port (IBTA code, 1..=5). A reply cannot ask for less than the REQ does, so a REQ over
-    /// it is refused.
+    /// Largest path MTU of our port (IBTA code, 1..=5). A REQ with a larger MTU is refused, because a REP cannot reduce
+    /// the MTU of the REQ.
     pub max_mtu: u8,
-    /// Maximum number of connections in any state; a REQ over it is refused for lack of resources. A sixteenth of
-    /// them is reserved for [`super::Cm::connect`].
+    /// Maximum number of connections in any state. A REQ above the limit is refused for lack of resources. One
+    /// sixteenth of the connections is reserved for [`super::Cm::connect`].
     pub max_connections: usize,
-    /// Maximum number of pending requests from one address: undecided, or accepted and not yet established. One over
-    /// it is refused for lack of resources.
+    /// Maximum number of pending requests from one address: undecided, or accepted and not yet established. A request
+    /// above the limit is refused for lack of resources.
     pub max_pending_per_peer: usize,
-    /// Maximum number of pending requests to one listener. One over it is refused for lack of resources, unless its
-    /// address has few of them; then the oldest accepted one is dropped. This is also the number of refused requests
-    /// that are remembered, of all listeners together.
+    /// Maximum number of pending requests to one listener. A request above the limit is refused for lack of resources,
+    /// unless its address has few pending requests; then the oldest accepted request is dropped. This is also the
+    /// maximum number of refused requests that are remembered, for all listeners together.
     ///
-    /// Each takes a kilobyte here. An accepted one also takes the consumer's endpoint, 6 KiB with the smallest
-    /// queues: 24 MiB with the default.
+    /// Each request takes one kilobyte here. An accepted one also takes the consumer's endpoint, 6 KiB with the
+    /// smallest queues: 24 MiB with the default.
     pub max_pending_per_listener: usize,
-    /// Largest local ACK timeout for our queue pair that a peer may ask for, directly or by the delay of its adapter
-    /// (5 bits, 4.096 us * 2^n). Longer ones are reduced to this, and so is 0, which is for ever: otherwise the
-    /// peer's death would not be noticed.
+    /// Upper limit for the local ACK timeout of our queue pair (5 bits, 4.096 us * 2^n). A peer asks for a timeout
+    /// directly, or by the ACK delay of its adapter. Longer timeouts are reduced to this limit. So is 0, which means no
+    /// timeout: the peer's death would not be noticed.
     pub max_ack_timeout: u8,
 }
 
 impl Default for Config {
-    /// An answer within a second, sixteen attempts: a silent peer is unreachable after 20 seconds.
+    /// Returns the defaults. A peer is expected to answer within a second and gets at most sixteen copies of a message,
+    /// so a silent peer is unreachable after 20 seconds.
     fn default() -> Self {
         Self {
             local_ca_guid: 0,
@@ -58,14 +60,14 @@ impl Default for Config {
             max_connections: 65_536,
             max_pending_per_peer: 2_048,
             max_pending_per_listener: 4_096,
-            // 17 s; some minutes with seven repetitions.
+            // Code 22 is 17 s; with seven retries a queue pair fails after some minutes.
             max_ack_timeout: 22,
         }
     }
 }
 
 impl Config {
-    /// Reduces codes that are wider than their fields to the largest that fits.
+    /// Reduces each code that is wider than its field to the largest value that fits.
     #[must_use]
     pub(super) fn clamped(self) -> Self {
         Self {
@@ -80,22 +82,23 @@ impl Config {
         }
     }
 
-    /// Returns the ACK timeout that our queue pair uses if the peer asks for `asked`.
+    /// Returns the ACK timeout code that our queue pair uses if the peer asks for `asked`.
     pub(super) fn bounded(&self, asked: u8) -> u8 {
         let most = self.max_ack_timeout;
         if asked == 0 { most } else { asked.min(most) }
     }
 
-    /// Returns the ACK timeout that our queue pair uses towards an adapter that takes `ack_delay` to acknowledge.
+    /// Returns the ACK timeout code that our queue pair uses towards an adapter with this ACK delay code.
     pub(super) fn ack_timeout(&self, ack_delay: u8) -> u8 {
         self.bounded(ack_timeout(self.packet_lifetime, ack_delay))
     }
 }
 
-/// Returns the time to wait for an acknowledgement before a packet is sent again, as a code (4.096 us * 2^n, at most
-/// 31). It is not shorter than the round trip and the acknowledging adapter's delay, both codes of the same unit
-/// (IBTA volume 1, "Local ACK Timeout"). A shorter time repeats packets that were not lost. Linux (`cm.c`
-/// `cm_ack_timeout`) rounds down instead if the smaller part is less than half of the larger.
+/// Returns the time that a queue pair should wait for an acknowledgement before it repeats a packet, as a code
+/// (4.096 us * 2^n, at most 31). The time covers two packet lifetimes and the ACK delay of the other adapter (IBTA
+/// volume 1, "Local ACK Timeout"); both parameters are codes of the same unit. A shorter time would repeat packets
+/// that were not lost. Linux (`cm.c` `cm_ack_timeout`) rounds down instead if the smaller part is less than half of
+/// the larger.
 #[must_use]
 pub fn ack_timeout(packet_lifetime: u8, ack_delay: u8) -> u8 {
     let time = (2_u64 << packet_lifetime.min(31)) + (1_u64 << ack_delay.min(31));
@@ -106,7 +109,7 @@ pub fn ack_timeout(packet_lifetime: u8, ack_delay: u8) -> u8 {
 /// Parameters of a connection request.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectParams<'a> {
-    /// Service ID to connect to. Those of [`super::rdma_cm`] get its IP header.
+    /// Service ID to connect to. For a service ID of [`super::rdma_cm`], the REQ gets the RDMA CM's IP header.
     pub service_id: u64,
     /// Our GID on the path; an IPv4 address is `::ffff:a.b.c.d`.
     pub source: [u8; 16],
@@ -128,14 +131,14 @@ pub struct ConnectParams<'a> {
     pub rnr_retry: u8,
     /// ACK timeout code the peer should use, 0..=31.
     pub ack_timeout: u8,
-    /// The consumer's private data; see [`super::request_limit`].
+    /// The consumer's private data; [`super::request_limit`] returns the maximum length.
     pub private_data: &'a [u8],
-    /// Nanoseconds from now after which the attempt is given up; `None` leaves only the limits of
-    /// the protocol.
+    /// Time from now, in nanoseconds, after which the attempt is given up. With `None` only the protocol's limits
+    /// apply.
     pub timeout: Option<Nanos>,
     /// True if our queue pair takes its receives from a shared queue.
     pub srq: bool,
-    /// 64 random bits, for names that cannot be guessed.
+    /// 64 random bits, from which unpredictable identifiers are made.
     pub random: u64,
 }
 
@@ -154,19 +157,19 @@ pub struct AcceptParams<'a> {
     pub rnr_retry: u8,
     /// True if our queue pair takes its receives from a shared queue.
     pub srq: bool,
-    /// The consumer's private data; see [`super::reply_limit`].
+    /// The consumer's private data; [`super::reply_limit`] returns the maximum length.
     pub private_data: &'a [u8],
 }
 
-/// The service ID has a listener already.
+/// Error: the service ID has a listener already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("service ID {service_id:#018x} is in use")]
 pub struct InUse {
-    /// The service ID asked for.
+    /// The service ID that is in use.
     pub service_id: u64,
 }
 
-/// Reason why a connection was not started; nothing has changed.
+/// Reason why `connect` refused to start a connection; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The private data cannot be sent.
@@ -182,10 +185,10 @@ pub enum ConnectError {
         /// Largest possible value.
         limit: u32,
     },
-    /// Not a path MTU code, which is 1..=5.
+    /// The path MTU code is not in 1..=5.
     #[error("path MTU code {0} is none")]
     Mtu(u8),
-    /// [`Config::max_connections`] exist.
+    /// The number of connections has reached [`Config::max_connections`].
     #[error("{0} connections exist, and no more may")]
     TooMany(usize),
 }
@@ -193,10 +196,10 @@ pub enum ConnectError {
 /// Reason why a call on a connection was refused; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CmError {
-    /// It was released, or never existed.
+    /// The connection was released, or never existed.
     #[error("no such connection")]
     Unknown,
-    /// The call is not legal in the connection's state.
+    /// The call is not permitted in the connection's state.
     #[error("not possible in state {0:?}")]
     State(State),
     /// The private data cannot be sent.
@@ -231,8 +234,8 @@ pub(super) const MAX_24_BITS: u32 = (1 << 24) - 1;
 mod tests {
     use super::ack_timeout;
 
-    /// Rows computed by hand: the sum of two powers of two, and the next power. The second row is our path with a
-    /// ConnectX-4 Lx, which states 16.
+    /// An ACK timeout covers two packet lifetimes and the adapter's delay: the codes, computed by hand, are the sum of
+    /// the two times, rounded up to a power of two. The second row is our path with a ConnectX-4 Lx, whose delay is 16.
     #[test]
     fn an_acknowledgement_has_the_way_there_and_back_and_the_adapters_delay() {
         for (lifetime, delay, code) in [

@@ -29,15 +29,15 @@ const LENGTH_HEADER_BYTES: usize = 4;
 /// Private data that cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrivateDataError {
-    /// Longer than the message has room for.
+    /// The private data is longer than the message's field.
     #[error("{given} bytes of private data, at most {limit} fit")]
     TooLong {
-        /// Bytes given.
+        /// Length given, in bytes.
         given: usize,
-        /// Bytes that fit.
+        /// Maximum length, in bytes.
         limit: usize,
     },
-    /// The IP header cannot be made.
+    /// The IP header cannot be encoded.
     #[error(transparent)]
     Header(#[from] HeaderError),
 }
@@ -78,7 +78,7 @@ const fn request_header_bytes(service_id: u64) -> usize {
     }
 }
 
-/// Makes the private data of a REQ. `header` is used if the service is the RDMA CM's.
+/// Encodes the private data of a REQ. `header` is used if the service ID belongs to the RDMA CM.
 pub(super) fn encode_request(
     service_id: u64,
     header: &IpHeader,
@@ -95,7 +95,8 @@ pub(super) fn encode_request(
     Ok(field)
 }
 
-/// Returns the contents of a REQ to `service_id`: the consumer's bytes, and the peer's port if there is one.
+/// Returns the contents of a REQ to `service_id`: the consumer's bytes, and the IP header if the service ID belongs to
+/// the RDMA CM.
 pub(super) fn decode_request(
     service_id: u64,
     field: &[u8; req::PRIVATE_DATA_BYTES],
@@ -103,14 +104,14 @@ pub(super) fn decode_request(
     if !rdma_cm::is_service_id(service_id) {
         return Ok((parse_exact(field).to_vec(), None));
     }
-    // PANIC: 36 of 92 bytes.
+    // PANIC: the header has 36 bytes, the field 92.
     let (header, data) = field
         .split_first_chunk()
         .expect("the field is longer than the header");
     Ok((data.to_vec(), Some(IpHeader::parse(header)?)))
 }
 
-/// Makes the private data of a REP.
+/// Encodes the private data of a REP.
 pub(super) fn encode_reply(
     service_id: u64,
     data: &[u8],
@@ -134,7 +135,7 @@ pub(super) fn decode_reply(service_id: u64, field: &[u8; rep::PRIVATE_DATA_BYTES
     }
 }
 
-/// Makes the private data of a REJ. [`check_reject`] has checked that it fits.
+/// Encodes the private data of a REJ. The caller has checked the length with [`check_reject`].
 pub(super) fn encode_reject(service_id: u64, data: &[u8]) -> [u8; rej::PRIVATE_DATA_BYTES] {
     let mut field = [0; rej::PRIVATE_DATA_BYTES];
     if rdma_cm::is_service_id(service_id) {
@@ -184,7 +185,7 @@ fn parse_exact(field: &[u8]) -> &[u8] {
     let [MAGIC, VERSION, high, low, data @ ..] = field else {
         return field;
     };
-    // With a length that does not fit, this is no header of ours.
+    // If the length exceeds the field, the first four bytes are not our header: the consumer gets the whole field.
     data.get(..usize::from(u16::from_be_bytes([*high, *low])))
         .unwrap_or(field)
 }

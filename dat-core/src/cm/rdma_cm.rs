@@ -42,9 +42,9 @@ pub const fn is_service_id(service_id: u64) -> bool {
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct HeaderLayout {
-    /// 0.
+    /// Version of the header, 0.
     cma_version: u8,
-    /// IP version 7:4.
+    /// IP version in bits 7:4.
     ip_version: u8,
     port: U16,
     src_addr: [u8; 16],
@@ -58,10 +58,10 @@ const_assert_eq!(offset_of!(HeaderLayout, dst_addr), 20);
 /// Reason why an IP header is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Another version of the header.
+    /// The version of the header is not 0.
     #[error("RDMA CM header version {0}, only 0 is known")]
     Version(u8),
-    /// Neither IPv4 nor IPv6.
+    /// The IP version is neither IPv4 nor IPv6.
     #[error("IP version {0} in the RDMA CM header")]
     IpVersion(u8),
     /// One address is IPv4 and the other IPv6.
@@ -69,14 +69,14 @@ pub enum HeaderError {
     MixedFamilies,
 }
 
-/// The header: the requester's address and port, and the address of ours that it asks for.
+/// The IP header: the requester's address and port, and the address of ours that the requester asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Port of the requester.
     pub source_port: u16,
     /// Address of the requester, as a GID.
     pub source: [u8; 16],
-    /// The address asked for, as a GID.
+    /// Our address that the requester asks for, as a GID.
     pub destination: [u8; 16],
 }
 
@@ -84,7 +84,7 @@ impl IpHeader {
     /// Parses the header.
     ///
     /// # Errors
-    /// [`HeaderError`] when the versions are unknown.
+    /// [`HeaderError`] if the version of the header or of IP is unknown.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, HeaderError> {
         // PANIC: the lengths are equal.
         let layout = HeaderLayout::ref_from_bytes(bytes).expect("the header has 36 bytes");
@@ -131,14 +131,14 @@ fn ipv4(gid: &[u8; 16]) -> Option<[u8; 4]> {
     gid.strip_prefix(&IPV4_MAPPED)?.first_chunk().copied()
 }
 
-/// Pads an IPv4 address to the header's field.
+/// Pads an IPv4 address to the 16 bytes of the header's field.
 fn pad_ipv4(address: [u8; 4]) -> [u8; 16] {
     let mut padded = [0; 16];
     padded[12..].copy_from_slice(&address);
     padded
 }
 
-/// Returns the GID of the IPv4 address in the last four bytes; the others are padding and not checked.
+/// Returns the GID of the IPv4 address in the last four bytes. The other bytes are padding and are not checked.
 fn map_ipv4(padded: &[u8; 16]) -> [u8; 16] {
     let mut gid = *padded;
     gid[..12].copy_from_slice(&IPV4_MAPPED);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn header_of_ipv4_addresses_is_the_recorded_one() {
-        // From the REQ quoted in `cm::wire::tests::roce_req`.
+        // These bytes are from the REQ quoted in `cm::wire::tests::roce_req`.
         let mut recorded = [0; HEADER_BYTES];
         recorded[..4].copy_from_slice(&[0x00, 0x40, 0xd0, 0x79]);
         recorded[16..20].copy_from_slice(&[10, 0, 0, 101]);

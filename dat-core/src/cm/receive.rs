@@ -1,6 +1,6 @@
 //! Handling of received datagrams.
 //!
-//! Each message is first matched to a connection, by the rules of its kind, and only then passed to the state table.
+//! Each message is first matched to a connection, by the rules of its kind. Only then is it passed to the state table.
 //! No contents of a datagram are stored before it has matched.
 
 use super::admission::room;
@@ -18,7 +18,7 @@ use super::{Cm, scramble};
 use crate::provider::{MadAddress, Nanos, Path};
 
 impl Cm {
-    /// Handles a received datagram. `random` are 64 random bits, used if it starts a connection.
+    /// Handles a received datagram. `random` holds 64 random bits, which are used if the datagram starts a connection.
     pub fn handle_mad(&mut self, now: Nanos, from: &MadAddress, mad: &Mad, random: u64) {
         self.counters.received += 1;
         let Ok((transaction_id, message)) = Message::parse(mad) else {
@@ -63,12 +63,12 @@ impl Cm {
         };
         self.counters.refused += 1;
         self.counters.refused_by_us.count(refusal);
-        // No state is kept for a request refused here: if it comes again, it is refused again for the same reason.
+        // No state is kept for a request refused here. If it is repeated, it is refused again for the same reason.
         let rej = RejRepr::new(0, req.local_comm_id, Rejected::Req, refusal);
         self.answer(from, &Message::Rej(Box::new(rej)), transaction_id);
     }
 
-    /// Checks everything that must hold before a consumer is told of a request: the listener, and the contents.
+    /// Checks everything that must hold before the consumer gets a request: the listener, the contents, and the limits.
     fn admit(
         &mut self,
         now: Nanos,
@@ -81,8 +81,8 @@ impl Cm {
         if !(1..=self.config.max_mtu).contains(&req.mtu) {
             return Err(RejectReason::InvalidMtu);
         }
-        // The consumer is told the address in the request, and data is sent there. So the request must have come from
-        // it.
+        // The consumer decides by the address in the request, and sends data to it. So the request must come from that
+        // address.
         if req.primary.local_gid != from.path.gid {
             return Err(RejectReason::InvalidGid);
         }
@@ -115,11 +115,11 @@ impl Cm {
         })
     }
 
-    /// Ends an old connection of the queue pair that asks for a new one; such a queue pair has no connection itself.
-    /// If the old one was established it is stale, and the request is refused (IBTA volume 1, "Stale Connection"):
-    /// the peer has to wait until none of its packets can be in the network. If it was not yet established, the peer
-    /// has given it up, and the request is not refused. One that we are disconnecting ourselves sends no more packets
-    /// and does not matter.
+    /// Ends an old connection with the queue pair that now requests a new one: its peer would not request a connection
+    /// for a connected queue pair. If the old connection was established, it is stale, and the request is refused (IBTA
+    /// volume 1, "Stale Connection"): the peer has to wait until none of its packets can be in the network. If it was
+    /// not yet established, the peer has given it up, and the request is not refused. If we are disconnecting the old
+    /// connection ourselves, it sends no more packets, and the request is not refused either.
     fn expel_stale(
         &mut self,
         now: Nanos,
@@ -186,13 +186,14 @@ impl Cm {
             listen: admitted.listen,
             service_id: req.service_id,
             remote_gid: req.primary.local_gid,
-            // Data goes to the GID that the request names, by the path on which the request came. Linux, too, takes
+            // Data goes to the GID that the request names, by the path on which the request came. Like Linux, we take
             // the hop limit of the datagram, not the one in the request.
             path: Path {
                 gid: req.primary.local_gid,
                 traffic_class: req.primary.traffic_class,
                 flow_label: req.primary.flow_label,
-                // A peer that sends without a VLAN tag has no priority.
+                // Service level 0 may mean that the peer sends without a VLAN tag, so the priority of the datagram is
+                // used.
                 priority: match req.primary.sl & 7 {
                     0 => from.path.priority,
                     priority => priority,
@@ -217,7 +218,7 @@ impl Cm {
         let role = match mra.acknowledged {
             Rejected::Req => Role::Active,
             Rejected::Rep => Role::Passive,
-            // An MRA for a LAP; we send no LAPs.
+            // This MRA acknowledges a LAP, but we send no LAPs.
             Rejected::Other | Rejected::Reserved => return self.ignore_foreign(),
         };
         let Some(id) = self.find(from, mra.remote_comm_id, mra.local_comm_id, role) else {
@@ -261,8 +262,8 @@ impl Cm {
         self.advance(now, id, input, Some(told));
     }
 
-    /// Finds the connection that a REJ refuses. A peer that refuses a REQ has not told us its communication ID (it
-    /// need not have one). A peer that gave up waiting may never have learned ours.
+    /// Finds the connection that a REJ refuses. A peer that refuses a REQ may have no communication ID of its own. A
+    /// peer that gave up waiting may never have learned our communication ID.
     fn find_rejected(&self, from: &MadAddress, rej: &RejRepr) -> Option<ConnId> {
         if rej.remote_comm_id == 0 {
             if rej.reason != RejectReason::Timeout {
@@ -293,7 +294,7 @@ impl Cm {
             self.counters
                 .refused_by_us
                 .count(RejectReason::InvalidCommId);
-            // A peer that accepts a request unknown to us must not wait for its RTU.
+            // We do not know the request that this REP accepts. The REJ keeps the peer from waiting for an RTU.
             let rej = RejRepr::new(
                 rep.remote_comm_id,
                 rep.local_comm_id,
@@ -307,7 +308,8 @@ impl Cm {
             return;
         };
         if !matches!(conn.state, State::ReqSent | State::ReqAcknowledged) {
-            // A refusal should contain the peer's communication ID, which this REP may be the first to tell.
+            // Our REJ should contain the peer's communication ID, and this REP may be the first message that contains
+            // it.
             conn.remote_id.get_or_insert(rep.local_comm_id);
             self.advance(now, id, Input::Rep, None);
             return;
@@ -330,8 +332,8 @@ impl Cm {
         let private_data = private_data::decode_reply(conn.service_id, &rep.private_data);
         self.by_remote.insert(name, id);
         if let Some(&old) = self.by_remote_qp.get(&queue_pair) {
-            // The consumer of the old connection is told of its end before the reply, so it ends before the new one
-            // is ready.
+            // The event that ends the old connection comes before the reply, so the consumer ends the old connection
+            // before the new one is ready.
             self.supersede(now, old);
         }
         self.by_remote_qp.insert(queue_pair, id);
@@ -342,7 +344,8 @@ impl Cm {
             reads_in: rep.initiator_depth,
             reads_out: rep.responder_resources,
             rnr_retry: rep.rnr_retry,
-            // The REP has no timeout, but the values it is computed from (Linux `cm.c` `cm_rep_handler`).
+            // A REP contains no ACK timeout, but the ACK delay from which it is computed (Linux `cm.c`
+            // `cm_rep_handler`).
             ack_timeout: self.config.ack_timeout(rep.target_ack_delay),
             private_data,
         };
@@ -359,7 +362,7 @@ impl Cm {
     fn handle_dreq(&mut self, now: Nanos, from: &MadAddress, dreq: DreqRepr, transaction_id: u64) {
         let Some(id) = self.find_either(from, dreq.remote_comm_id, dreq.local_comm_id) else {
             self.counters.foreign += 1;
-            // Answered so that a peer whose connection we have forgotten does not repeat it.
+            // We answer although we know no such connection, so that the peer does not repeat its DREQ.
             let drep = DrepRepr {
                 local_comm_id: dreq.remote_comm_id,
                 remote_comm_id: dreq.local_comm_id,
@@ -387,7 +390,8 @@ impl Cm {
         }
     }
 
-    /// Finds the connection with our ID `ours` and the peer's ID `theirs`; the latter may not be known yet.
+    /// Finds the connection with our ID `ours` and the peer's ID `theirs`. If the connection does not have the peer's
+    /// ID yet, any `theirs` matches.
     fn find(&self, from: &MadAddress, ours: u32, theirs: u32, role: Role) -> Option<ConnId> {
         let id = *self.by_local.get(&ours)?;
         let conn = self.conns.get(id)?;
@@ -397,14 +401,15 @@ impl Cm {
         matches.then_some(id)
     }
 
-    /// Finds the connection of either role whose two IDs are known to both sides.
+    /// Finds the connection, of either role, with our ID `ours` and the peer's ID `theirs`. The peer's ID must be
+    /// known.
     fn find_either(&self, from: &MadAddress, ours: u32, theirs: u32) -> Option<ConnId> {
         let id = *self.by_local.get(&ours)?;
         let conn = self.conns.get(id)?;
         (conn.peer.path.gid == from.path.gid && conn.remote_id == Some(theirs)).then_some(id)
     }
 
-    /// Takes a step caused by a message.
+    /// Applies an input caused by a message. Counts the message as unexpected if the state does not allow it.
     fn advance(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) {
         if !self.step(now, id, input, told) {
             self.counters.unexpected += 1;
@@ -422,7 +427,7 @@ impl Cm {
     }
 }
 
-/// Returns the name of an object of a request's sender.
+/// Returns the identifier of an object (a communication ID or queue pair) of the request's sender.
 fn req_name(from: &MadAddress, req: &ReqRepr, number: u32) -> PeerName {
     PeerName {
         gid: from.path.gid,
@@ -431,7 +436,7 @@ fn req_name(from: &MadAddress, req: &ReqRepr, number: u32) -> PeerName {
     }
 }
 
-/// Checked contents of a request for the consumer.
+/// A request that passed all checks, with the contents that were read during the checks.
 struct Admitted {
     listen: ListenId,
     private_data: Vec<u8>,

@@ -56,29 +56,29 @@
 pub enum State {
     /// Active: the request was sent.
     ReqSent,
-    /// Active: the peer has the request and needs more time.
+    /// Active: the peer has acknowledged the request with an MRA and needs more time.
     ReqAcknowledged,
-    /// Active: the peer accepts; the consumer is moving its queue pair.
+    /// Active: the peer has accepted, and the consumer is moving its queue pair to RTS.
     RepReceived,
     /// Passive: the consumer has to decide on the request.
     ReqReceived,
-    /// Passive: as before, and the peer was told that it takes longer.
+    /// Passive: as `ReqReceived`, and we have sent the peer an MRA.
     MraSent,
     /// Passive: the peer no longer waits; the consumer has not decided yet.
     Withdrawn,
-    /// Passive: accepted.
+    /// Passive: the consumer has accepted, and the reply was sent.
     RepSent,
-    /// Passive: accepted, and the peer needs more time.
+    /// Passive: the peer has acknowledged the reply with an MRA and needs more time.
     RepAcknowledged,
     /// Both sides may send.
     Established,
-    /// We asked to disconnect.
+    /// We have sent a DREQ.
     DreqSent,
-    /// We refused; every later message is refused again.
+    /// We refused, and refuse every later message again.
     Refused,
     /// The connection is over; late messages are answered or dropped.
     TimeWait,
-    /// Only the name is left, until the consumer releases it.
+    /// Only the `ConnId` is left, until the consumer releases it.
     Closed,
 }
 
@@ -86,29 +86,30 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Input {
-    /// The REQ came again.
+    /// The peer repeated its REQ.
     Req,
-    /// An MRA for the message we sent.
+    /// An MRA for the message we sent arrived.
     Mra,
-    /// A REJ.
+    /// A REJ arrived.
     Rej,
-    /// A REJ of our request as stale: the peer has only just learned that our queue pair's former connection is gone.
+    /// A REJ of our request as stale arrived: only our request showed the peer that our queue pair's former connection
+    /// is gone.
     RejStale,
-    /// A REP.
+    /// A REP arrived.
     Rep,
-    /// An RTU.
+    /// An RTU arrived.
     Rtu,
-    /// A DREQ.
+    /// A DREQ arrived.
     Dreq,
-    /// A DREP for our DREQ.
+    /// A DREP for our DREQ arrived.
     Drep,
-    /// Another request names the peer's queue pair, so the peer does not know this connection.
+    /// Another message names the peer's queue pair for a new connection, so the peer does not know this one any more.
     Superseded,
     /// The consumer accepts.
     Accept,
     /// The consumer rejects.
     Reject,
-    /// There is no room for the request, nor for remembering its refusal.
+    /// The request is refused without being remembered, for lack of capacity.
     Decline,
     /// The consumer's queue pair is ready.
     Ready,
@@ -118,59 +119,59 @@ pub enum Input {
     Disconnect,
     /// The consumer aborts.
     Abort,
-    /// No answer in time; a repetition is left.
+    /// No answer came in time, and a repetition is left.
     Retry,
-    /// No answer in time; no repetition is left.
+    /// No answer came in time, and no repetition is left.
     Exhausted,
-    /// The consumer's own timeout has passed.
+    /// The timeout that the consumer set has expired.
     Expired,
-    /// The peer would soon repeat its request, so an MRA is due.
+    /// An MRA is due, because the peer would soon repeat its request.
     MraDue,
-    /// The time for which the state is kept is over.
+    /// The time for which `Refused` or `TimeWait` is kept is over.
     HoldOver,
 }
 
-/// The message a transition sends.
+/// Message that a transition sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
-    /// None.
+    /// No message.
     Nothing,
-    /// The REQ, first or again.
+    /// The REQ, or a repetition.
     Req,
     /// An MRA for the REQ.
     Mra,
-    /// The REP, first or again.
+    /// The REP, or a repetition.
     Rep,
     /// An RTU.
     Rtu,
-    /// The DREQ, first or again.
+    /// The DREQ, or a repetition.
     Dreq,
     /// A DREP.
     Drep,
-    /// A REJ: we stopped waiting.
+    /// A REJ with reason 4: we stopped waiting.
     RejTimeout,
-    /// A REJ: the consumer refuses.
+    /// A REJ with reason 28: the consumer refuses.
     RejConsumer,
-    /// A REJ with the reason the consumer named.
+    /// A REJ with the reason that the consumer gave.
     RejGiven,
-    /// A REJ: stale connection.
+    /// A REJ with reason 10: the connection is stale.
     RejStale,
-    /// The REJ that was sent before.
+    /// A repetition of the REJ that was sent before.
     RejAgain,
 }
 
 /// Event that a transition reports to the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tell {
-    /// None.
+    /// No event.
     Nothing,
-    /// The peer accepts.
+    /// The peer has accepted.
     Reply,
     /// The peer is ready.
     Established,
-    /// The peer was ready and has disconnected; its RTU was overtaken by its DREQ, or was lost.
+    /// The peer was ready and has disconnected. Its DREQ arrived before its RTU, or the RTU was lost.
     EstablishedAndDisconnected,
-    /// The peer refuses.
+    /// The peer has refused.
     Rejected,
     /// The peer never answered.
     Unreachable,
@@ -189,7 +190,7 @@ pub enum Tell {
 pub struct Step {
     /// The next state.
     pub to: State,
-    /// The message that is sent.
+    /// Message to send.
     pub send: Emit,
     /// The event for the consumer.
     pub tell: Tell,
@@ -200,8 +201,8 @@ const fn go(to: State, send: Emit, tell: Tell) -> Step {
 }
 
 impl State {
-    /// Returns the transition by the table. Pairs not listed are refused: a call with an error, a message by ignoring
-    /// it.
+    /// Returns the transition for an input. `None` means that the state does not allow the input: a call fails, a
+    /// message is ignored.
     #[must_use]
     pub const fn next(self, input: Input) -> Option<Step> {
         use {Emit as M, Input as I, State as S, Tell as T};
@@ -253,7 +254,8 @@ impl State {
             // Passive side, accepted.
             (S::RepSent, I::Mra) => go(S::RepAcknowledged, M::Nothing, T::Nothing),
             (S::RepSent | S::RepAcknowledged, I::Retry) => go(S::RepSent, M::Rep, T::Nothing),
-            // The state stays, so that a requester that repeats its REQ does not restart our own count of retries.
+            // The state does not change, so that a requester that repeats its REQ does not restart our own count of
+            // retries.
             (S::RepSent, I::Req) => go(S::RepSent, M::Rep, T::Nothing),
             (S::RepAcknowledged, I::Req) => go(S::RepAcknowledged, M::Rep, T::Nothing),
             (S::RepSent | S::RepAcknowledged, I::Rtu | I::Data) => {
@@ -275,7 +277,7 @@ impl State {
                 go(S::Refused, M::RejConsumer, T::DisconnectDone)
             }
 
-            // Both sides, connected.
+            // Both sides, established or disconnecting.
             (S::Established, I::Rep) => go(S::Established, M::Rtu, T::Nothing),
             (S::Established, I::Req | I::Rtu | I::Data) => {
                 go(S::Established, M::Nothing, T::Nothing)
@@ -293,7 +295,7 @@ impl State {
                 go(S::DreqSent, M::Nothing, T::Nothing)
             }
 
-            // Over.
+            // Both sides, refused or ended.
             (S::Refused, I::Req | I::Rep | I::Rtu) => go(S::Refused, M::RejAgain, T::Nothing),
             (S::Refused, I::Dreq) => go(S::Refused, M::Drep, T::Nothing),
             (S::Refused | S::TimeWait, I::HoldOver) => go(S::Closed, M::Nothing, T::Nothing),
@@ -306,7 +308,8 @@ impl State {
         })
     }
 
-    /// Returns whether the peer's queue pair belongs to this connection, so that another one naming it is stale.
+    /// Returns whether the peer's queue pair belongs to a connection in this state. If so, a further connection that
+    /// names this queue pair shows that this one is stale.
     #[must_use]
     pub const fn holds_remote_qp(self) -> bool {
         match self {
@@ -323,7 +326,7 @@ impl State {
         }
     }
 
-    /// Returns whether the consumer's own limit on establishing a connection applies.
+    /// Returns whether the consumer's timeout for establishing the connection applies in this state.
     #[must_use]
     pub const fn is_connecting(self) -> bool {
         matches!(
@@ -371,7 +374,7 @@ mod tests {
                 let Some(step) = state.next(input) else {
                     continue;
                 };
-                // A declined request is forgotten: if the REQ comes again, it is a new one.
+                // A declined request is not remembered: if the REQ is repeated, it is a new request.
                 if input == Input::Decline {
                     continue;
                 }
@@ -379,7 +382,7 @@ mod tests {
                     Emit::RejTimeout | Emit::RejConsumer | Emit::RejGiven | Emit::RejAgain => {
                         assert_eq!(step.to, State::Refused, "{state:?} {input:?}");
                     }
-                    // A REQ that names a connection in its time wait is refused without changing it.
+                    // A connection in `TimeWait` refuses a repeated REQ without changing its state.
                     Emit::RejStale => assert!(matches!(step.to, State::Refused | State::TimeWait)),
                     Emit::Nothing
                     | Emit::Req

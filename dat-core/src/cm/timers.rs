@@ -1,7 +1,7 @@
 //! Deadlines of connections.
 //!
-//! Every connection has at most one deadline of each [`Kind`]. The set is ordered by time and then by
-//! name, so that the same calls give the same order of events, run after run.
+//! Every connection has at most one deadline of each [`Kind`]. The set is ordered by time and then by connection, so
+//! that the same calls always give the same order of events.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use crate::provider::Nanos;
 
 /// Unit of IBTA's timeout codes, in nanoseconds.
 const CODE_UNIT: Nanos = 4_096;
-/// Largest code of a time that a peer can make us wait for one message: 4.096 us * 2^25 is 137 s. Larger codes, up to
-/// 2.4 hours, are legal on the wire and of no use.
+/// Upper limit for a timeout code of a peer: 4.096 us * 2^25 is 137 s. Larger codes, up to 2.4 hours, are legal on the
+/// wire, but are treated as this one.
 const MAX_CODE: u8 = 25;
 
 /// Returns the time that a 5-bit timeout code stands for, in nanoseconds: 4.096 us * 2^code, at most 137 s.
@@ -23,19 +23,19 @@ pub fn code_nanos(code: u8) -> Nanos {
 /// Kind of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// The state has lasted long enough: send again, give up, or forget.
+    /// End of the state's time: the message is repeated, the attempt given up, or the connection forgotten.
     State,
-    /// The consumer's own limit on establishing the connection.
+    /// End of the time that the consumer allows for establishing the connection.
     Consumer,
 }
 
-/// The deadlines of all connections.
+/// Queue of the deadlines of all connections.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Nanos, ConnId, Kind)>,
 }
 
-/// The deadlines of one connection, by which they are found in the queue.
+/// The deadlines of one connection, which are also the keys of its entries in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Deadlines {
     state: Option<Nanos>,

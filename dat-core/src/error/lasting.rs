@@ -1,16 +1,16 @@
-//! Error sentences with a name in them. A [`DatError`](super::DatError) is copied and holds no text of its own, so
-//! such a sentence stays for the life of the process. There is one for each pair of adapters that were mixed up, and
+//! Error sentences that contain a name. A [`DatError`](super::DatError) is `Copy` and owns no text, so such a sentence
+//! is leaked and lives as long as the process. There is one sentence for each pair of adapters that were mixed up, and
 //! at most [`MOST`].
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of sentences; further errors have a sentence without the name.
+/// Maximum number of sentences. Further errors get a sentence without the name.
 const MOST: usize = 64;
 
 static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Returns the stored sentence; or `otherwise`, if there are too many.
+/// Returns a copy of `sentence` that lives as long as the process, or `otherwise` if there are too many.
 pub(crate) fn text(sentence: &str, otherwise: &'static str) -> &'static str {
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = texts.get(sentence) {

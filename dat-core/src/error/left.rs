@@ -1,4 +1,4 @@
-//! Objects left in an object that was to be ended, by kind: each count has 12 bits.
+//! Numbers of objects left in an object that should be closed, by kind. Each count has 12 bits.
 
 use core::fmt;
 
@@ -6,12 +6,12 @@ use crate::handle::HandleType;
 
 /// Number of bits of a count.
 const BITS: u32 = 12;
-/// Largest count, which stands for all larger ones.
+/// Largest count, which also stands for all larger ones.
 const MOST: u16 = (1 << BITS) - 1;
-/// Number of counts in one packed number.
+/// Number of counts in one packed 60-bit number.
 const HALF: usize = 5;
 
-/// Kinds that may be left, in the order in which they are printed.
+/// Kinds of objects that may be left, in the order in which they are printed.
 const KINDS: [(HandleType, &str, &str); 2 * HALF] = [
     (HandleType::Ep, "EP", "EPs"),
     (HandleType::Srq, "SRQ", "SRQs"),

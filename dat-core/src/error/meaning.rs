@@ -1,9 +1,9 @@
-//! Meaning of types and subtypes in words: the text of an error without a sentence, and of `datctl explain`.
+//! Meaning of types and subtypes: the text of an error without a sentence, and the text of `datctl explain`.
 
 use super::{ReturnType, Subtype};
 
 impl ReturnType {
-    /// Returns the meaning, and the remedy.
+    /// Returns the meaning of the type, and the remedy.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl ReturnType {
     }
 }
 
-/// Text about a handle.
+/// Makes the text about a handle.
 macro_rules! no_handle {
     ($what:literal) => {
         concat!(
@@ -59,7 +59,7 @@ macro_rules! no_handle {
     };
 }
 
-/// Text about an argument.
+/// Makes the text about an argument.
 macro_rules! argument {
     ($n:literal) => {
         concat!(
@@ -71,7 +71,7 @@ macro_rules! argument {
 }
 
 impl Subtype {
-    /// Returns the meaning that it adds to the type.
+    /// Returns the meaning that the subtype adds to the type.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {

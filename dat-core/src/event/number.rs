@@ -1,17 +1,17 @@
-//! Event numbers by name, for readers of logs: the numbers of DAT 1.2 with their names in `dat.h`, and those that
-//! this library adds.
+//! Event numbers and their names, for readers of logs: the numbers of DAT 1.2 with their names in `dat.h`, and those
+//! that this library adds.
 
 use super::ConnectionEventKind;
 
-/// A `DAT_EVENT_NUMBER`.
+/// A `DAT_EVENT_NUMBER` with its name and meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventNumber {
     /// The number.
     pub number: u32,
-    /// Its name in `dat.h`; for numbers that C has no name for, the name in Rust.
+    /// Name in `dat.h`. For numbers that have no name in C: the name in Rust.
     pub name: &'static str,
-    /// Its meaning.
+    /// Meaning of the event.
     pub means: &'static str,
 }
 
@@ -23,7 +23,7 @@ const fn event(number: u32, name: &'static str, means: &'static str) -> EventNum
     }
 }
 
-/// Every number, in order.
+/// All event numbers, in ascending order.
 pub const EVENT_NUMBERS: [EventNumber; 27] = [
     event(
         0x00001,

@@ -1,14 +1,14 @@
-//! Effects of completions, kept until the end of the call carries them out.
+//! Effects of completions. They are queued, and carried out at the end of the call that polled the completions.
 
 use crate::handle::{EpKey, RmrKey};
 
-/// An effect of a completion that is still to be carried out.
+/// An effect of a completion that has not been carried out yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
-    /// A DTO failed: the connection is broken.
+    /// A DTO of this endpoint failed, so its connection must be broken.
     Failed(EpKey),
-    /// A request of a draining endpoint is done.
+    /// A request of an endpoint in DISCONNECT_PENDING is done.
     Progressed(EpKey),
-    /// The last bind of an RMR failed.
+    /// The last bind of an RMR failed, so its window must be unbound by a command.
     BindFailed(RmrKey),
 }

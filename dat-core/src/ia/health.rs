@@ -1,14 +1,14 @@
-//! State of the device as an IA knows it, and the device's last error.
+//! Health of the device from the view of an IA, and the text of the device's last error.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 
-/// Reason why no new work is started.
+/// Text of the error of calls that start new work after the system has asked for the device.
 const WANTED: &str = "the system wants the device back: close the adapter";
 
 #[derive(Default)]
 pub(in crate::ia) struct Health {
     dead: bool,
-    /// True if the device is wanted back.
+    /// True if the system has asked for the device to be given back.
     leaving: bool,
     said: Option<String>,
 }
@@ -27,7 +27,8 @@ impl Health {
         !core::mem::replace(&mut self.dead, true)
     }
 
-    /// Marks the device as wanted back. Returns false if it was before, or is dead.
+    /// Records that the system has asked for the device. Returns false if it had asked before, or if the device is
+    /// dead.
     pub(in crate::ia) fn leave(&mut self) -> bool {
         if self.dead || core::mem::replace(&mut self.leaving, true) {
             return false;
@@ -36,7 +37,7 @@ impl Health {
         true
     }
 
-    /// Stores the device's error.
+    /// Stores the text of the device's last error.
     pub(in crate::ia) fn note(&mut self, said: String) {
         self.said = Some(said);
     }
@@ -45,8 +46,8 @@ impl Health {
         self.said.as_deref()
     }
 
-    /// Fails for calls that need the device once it is dead, and for calls that start something once it is wanted
-    /// back.
+    /// Fails if the device is dead, or if the system has asked for it back. Calls that need the device, or that start
+    /// new work, check this first.
     pub(in crate::ia) fn check(&self) -> DatResult<()> {
         let why = match (self.dead, self.leaving) {
             (true, _) => "the device is dead",

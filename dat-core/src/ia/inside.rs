@@ -1,4 +1,4 @@
-//! Internals of an IA that tests read and no call returns.
+//! Internals of an IA that the tests read and no DAT call returns.
 
 use crate::handle::{EpHandle, EvdHandle};
 use crate::ia::instance::Ia;
@@ -13,27 +13,27 @@ impl<P: Provider> Ia<P> {
         self.health.is_dead()
     }
 
-    /// Returns whether the instance is recorded or measured.
+    /// Returns whether the instance records events or measures latencies.
     pub(crate) const fn is_observed(&self) -> bool {
         self.observed
     }
 
-    /// Returns whether a completion may be dequeued without a look at anything else.
+    /// Returns whether a dequeue may take a completion directly from the completion queue, without other work.
     pub(crate) fn dequeues_at_once(&self, evd: EvdHandle) -> bool {
         self.evds[evd.key].is_clear()
     }
 
-    /// Returns the time until which a wait that begins now sleeps.
+    /// Returns the time at which a wait that begins now would wake up.
     pub(crate) fn sleeps_until(&self, now: Nanos) -> Nanos {
         self.nap(now, true, None)
     }
 
-    /// Number of keep-alive checks that are scheduled.
+    /// Returns the number of scheduled keep-alive checks.
     pub(crate) fn checks_ahead(&self) -> usize {
         self.keep_alives.len()
     }
 
-    /// Number of undecided connection requests.
+    /// Returns the number of undecided connection requests.
     pub(crate) fn requests(&self) -> usize {
         self.crs.len()
     }

@@ -1,14 +1,14 @@
-//! The interface adapter: one opened device and everything made of it.
+//! The interface adapter: one opened device and all objects created on it.
 //!
-//! An [`Ia`] owns all its objects, in tables; handles are places in them. Every DAT call is a method with the call's
-//! name. Each takes the IA by reference, so the borrow checker provides the serialisation that DAT asks of consumers
-//! (MT-Level "Unsafe").
+//! An [`Ia`] owns all its objects, in tables; a handle is a table index with a generation. Every DAT call is a method
+//! with the call's name. Each method takes the IA by reference, so the borrow checker provides the serialisation that
+//! DAT asks of consumers (MT-Level "Unsafe").
 //!
-//! The library has no thread of its own. `evd_wait`, an `evd_dequeue` that finds nothing, and [`Ia::progress`] look
-//! for events of the device and of peers.
+//! The library has no thread of its own. `evd_wait`, an `evd_dequeue` that finds nothing, and [`Ia::progress`] poll for
+//! events of the device and of peers.
 //!
-//! [`Ia::close`] ends an [`Ia`] and gives everything back in order. Dropping it ends it at once: its device is
-//! stopped.
+//! [`Ia::close`] closes an [`Ia`] and releases all its resources in order. Dropping an `Ia` closes it at once: the
+//! device is stopped.
 
 use crate::adapter::{Adapter, Seat};
 use crate::attributes::{IaAttr, ProviderAttr};
@@ -53,17 +53,17 @@ use std::sync::{Arc, Weak};
 /// Configuration of an IA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IaConfig {
-    /// Least number of events that the asynchronous EVD holds.
+    /// Minimum number of events that the asynchronous EVD holds.
     pub async_evd_min_qlen: u32,
-    /// Check which streams may share an EVD.
+    /// True to enforce DAT's rules on which streams may share an EVD.
     pub strict_evd_sharing: bool,
-    /// Let LMRs with LOCAL_WRITE alone be the source of Sends and RDMA Writes, as some existing consumers expect.
+    /// True to allow an LMR with LOCAL_WRITE alone as the source of Sends and RDMA Writes, as some existing consumers
+    /// expect.
     pub local_write_implies_read: bool,
-    /// Report changes of the port, addresses and neighbours on the asynchronous EVD
-    /// ([`NetworkEvent`](crate::NetworkEvent)). A program written for DAT 1.2 takes an event that it does not know
-    /// for an error.
+    /// True to report changes of the port, addresses and neighbours on the asynchronous EVD
+    /// ([`NetworkEvent`](crate::NetworkEvent)). A program written for DAT 1.2 interprets an unknown event as an error.
     pub network_events: bool,
-    /// Record from the beginning ([`Ia::recorder_start`]).
+    /// True to start the flight recorder when the IA is opened ([`Ia::recorder_start`]).
     pub recorder: bool,
     /// Transport settings of connections.
     pub transport: TransportConfig,
@@ -85,20 +85,21 @@ impl Default for IaConfig {
 /// Retries and timeouts of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportConfig {
-    /// Repetitions of an unacknowledged packet, 0..=7.
+    /// Number of retransmissions of an unacknowledged packet, 0..=7.
     pub retry_count: u8,
-    /// Repetitions towards a peer without a receive buffer, 0..=7. 7 is for ever: then a missing buffer never breaks
-    /// a connection.
+    /// Number of retransmissions to a peer that has no receive buffer, 0..=7. 7 means without limit: a missing buffer
+    /// then never breaks a connection.
     pub rnr_retry: u8,
-    /// Time an acknowledgement may take, 4.096 us * 2^n, n at most 31; 0 is for ever. `None` derives it from the path
-    /// and from the delay that the acknowledging adapter states ([`cm::ack_timeout`]).
+    /// Time that an acknowledgement may take, as a code n for 4.096 us * 2^n, n at most 31; 0 means without limit.
+    /// `None` derives the time from the path and from the delay that the acknowledging adapter states
+    /// ([`cm::ack_timeout`]).
     pub ack_timeout: Option<u8>,
-    /// Time that a peer waits after it found no receive buffer here (IBTA code, 5 bits).
+    /// Time that a peer waits after it found no receive buffer here (IBTA RNR timer code, 5 bits).
     pub min_rnr_timer: u8,
 }
 
 impl TransportConfig {
-    /// Returns these settings with an endpoint's own in place of those it sets.
+    /// Returns these settings, each replaced by the endpoint's own setting if the endpoint has one.
     pub(in crate::ia) fn with(self, own: &EpTransport) -> Self {
         Self {
             retry_count: own.retry_count.unwrap_or(self.retry_count),
@@ -108,15 +109,17 @@ impl TransportConfig {
         }
     }
 
-    /// Returns the RNR retries of an endpoint whose peer asks for `asked`: the endpoint's own setting, else `asked`
-    /// limited by the adapter's. 7 is for ever: a peer that asks for it and posts no receive would hold every Send.
+    /// Returns the number of RNR retries towards a peer that asked for `asked`. This is the endpoint's own setting if
+    /// it has one, otherwise `asked`, but at most the adapter's setting. The limit is needed because 7 means without
+    /// limit: a peer that asks for 7 and posts no receive would block every Send for ever.
     pub(in crate::ia) fn rnr_retry_asked(self, own: &EpTransport, asked: u8) -> u8 {
         own.rnr_retry.unwrap_or(asked.min(self.rnr_retry))
     }
 }
 
 impl Default for TransportConfig {
-    /// Seven retries with the timeout the acknowledging adapter needs; six RNR retries; an RNR timer of 0.64 ms.
+    /// Returns seven retries, an ACK timeout that the acknowledging adapter determines, six RNR retries, and an RNR
+    /// timer of 0.64 ms.
     fn default() -> Self {
         Self {
             retry_count: 7,
@@ -127,11 +130,11 @@ impl Default for TransportConfig {
     }
 }
 
-/// Answer of `query`.
+/// Result of `query` (`dat_ia_query`).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct IaParam<'a> {
-    /// The asynchronous EVD.
+    /// Handle of the asynchronous EVD.
     pub async_evd: EvdHandle,
     /// Attributes of the adapter.
     pub ia: &'a IaAttr,
@@ -139,19 +142,19 @@ pub struct IaParam<'a> {
     pub provider: &'a ProviderAttr,
 }
 
-/// An interface adapter. Crate `udapl` lists its calls by object, at its own `Ia`.
+/// An interface adapter. The crate `udapl` documents the calls by object, at its own `Ia`.
 pub struct Ia<P: Provider> {
     // Fields of the hot path.
     pub(in crate::ia) id: u32,
     pub(in crate::ia) regions: Regions<P>,
-    /// Endpoints. Completions name them by index alone.
+    /// Table of endpoints. A completion names its endpoint by the table index alone.
     pub(in crate::ia) eps: Slots<EpKey, Ep<P>>,
     pub(in crate::ia) evds: Slots<EvdKey, Evd<P>>,
     pub(in crate::ia) srqs: SlotMap<SrqKey, Srq<P>>,
     // Other fields.
     pub(in crate::ia) provider: Held<P>,
     pub(in crate::ia) pzs: SlotMap<PzKey, Pz<P>>,
-    /// RMRs that a peer may invalidate, by the context of the last bind posted.
+    /// RMRs that a peer may invalidate, by the RMR context of the last posted bind.
     pub(in crate::ia) rmrs_invalidatable: BTreeMap<u32, RmrKey>,
     pub(in crate::ia) rmrs: SlotMap<RmrKey, Rmr<P>>,
     pub(in crate::ia) psps: SlotMap<PspKey, Psp>,
@@ -159,47 +162,48 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) cnos: SlotMap<CnoKey, Cno>,
     /// Keys of `cnos`, in order of creation.
     pub(in crate::ia) cno_keys: Vec<CnoKey>,
-    /// Consumer contexts of objects.
+    /// Contexts that the consumer has attached to objects.
     pub(in crate::ia) contexts: HashMap<AnyHandle, u64>,
     pub(in crate::ia) crs: SlotMap<CrKey, Cr>,
     pub(in crate::ia) adapter: Arc<Adapter>,
-    /// This instance's place among the adapter's instances.
+    /// Identity of this instance among the adapter's instances.
     pub(in crate::ia) seat: Seat,
-    /// Number of times the port has come up, as far as this instance has been told.
+    /// Number of times the port has come up, as far as this instance was notified.
     pub(in crate::ia) port_ups: u64,
-    /// Connections of endpoints; those of undecided requests are in `crs`.
+    /// Endpoint of each connection. Connections of undecided requests are in `crs` instead.
     pub(in crate::ia) conns: BTreeMap<ConnId, EpKey>,
     pub(in crate::ia) listeners: BTreeMap<ListenId, ServicePoint>,
-    /// EVDs on which endpoints in DISCONNECT_PENDING complete their requests.
+    /// EVDs that receive the request completions of endpoints in DISCONNECT_PENDING.
     pub(in crate::ia) draining: WatchedEvds,
-    /// EVDs that may show an error whose connection event goes to another EVD.
+    /// EVDs on which a completion may show an error whose connection event goes to another EVD.
     pub(in crate::ia) feeding: WatchedEvds,
-    /// Connections that are probed when they are idle.
+    /// Keep-alive checks of idle connections.
     pub(in crate::ia) keep_alives: KeepAlives,
     pub(in crate::ia) log: Log,
-    /// Endpoints with watermarks.
+    /// Endpoints with high watermarks.
     pub(in crate::ia) marked: RoundRobin<EpKey>,
     pub(in crate::ia) effects: VecDeque<Effect>,
     pub(in crate::ia) async_evd: EvdKey,
-    /// EVDs that take asynchronous events of other instances.
+    /// EVDs that also receive asynchronous events of other instances.
     pub(in crate::ia) async_evds: Vec<EvdKey>,
     pub(in crate::ia) config: IaConfig,
     pub(in crate::ia) attr: IaAttr,
     provider_attr: ProviderAttr,
-    /// True if the last poll for datagrams ended at its limit.
+    /// True if the last poll for datagrams stopped at its limit.
     pub(in crate::ia) more_datagrams: bool,
     pub(in crate::ia) health: Health,
-    /// Flight recorder, if it is on.
+    /// Flight recorder; `None` while recording is off.
     pub(in crate::ia) recorder: Option<Box<Recorder>>,
-    /// Measured latencies, if measuring was ever on.
+    /// Measured latencies; `None` if measuring was never on.
     pub(in crate::ia) latencies: Option<Box<Latencies>>,
-    /// True if the instance is recorded or measured.
+    /// True if the instance records events or measures latencies.
     pub(in crate::ia) observed: bool,
-    /// Number of times that a wait which slept ran again.
+    /// Number of times that a sleeping wait woke up.
     pub(in crate::ia) wakeups: u64,
-    /// True if the instance was armed for an event loop, which may sleep until it is armed again.
+    /// True if the instance was armed for an event loop. The event loop may then sleep until the instance is armed
+    /// again.
     pub(in crate::ia) may_sleep: bool,
-    /// Counters of freed endpoints and EVDs.
+    /// Sums of the counters of freed endpoints and EVDs.
     pub(in crate::ia) ended: Ended,
     pub(in crate::ia) ended_completions: u64,
 }
@@ -208,7 +212,7 @@ pub struct Ia<P: Provider> {
 static NEXT_IA: AtomicU32 = AtomicU32::new(1);
 
 impl<P: Provider> Ia<P> {
-    /// Opens an IA over an opened device, with an asynchronous EVD of its own.
+    /// Opens an IA over an opened device, with its own asynchronous EVD.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: an asynchronous EVD of length 0.
@@ -218,10 +222,11 @@ impl<P: Provider> Ia<P> {
         let usual = cm::Config::default();
         let endpoints = usize::try_from(limits.max_qps).unwrap_or(usize::MAX);
         let adapter = Adapter::new(cm::Config {
-            // One connection for each endpoint, and as many that have ended but whose peers may still ask.
+            // One connection for each endpoint, and the same number again for ended connections whose peers may still
+            // send messages.
             max_connections: usual.max_connections.max(endpoints.saturating_mul(2)),
-            // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
-            // but for the bit that RFC 4291, appendix A inverts.
+            // The interface identifier of a link-local GID is derived from the port's EUI-64, with one bit inverted
+            // (RFC 4291, appendix A). The port's GUID is that EUI-64, so the bit is inverted back.
             local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
             max_mtu: limits.mtu,
             ack_delay: limits.ack_delay,
@@ -236,7 +241,7 @@ impl<P: Provider> Ia<P> {
         Opened(Arc::downgrade(&self.adapter))
     }
 
-    /// Returns the number of instances of its adapter, this one included.
+    /// Returns the number of instances of the adapter, including this one.
     #[must_use]
     pub fn instances(&self) -> usize {
         self.adapter.lock().instances()
@@ -281,7 +286,7 @@ impl<P: Provider> Ia<P> {
             keep_alives: KeepAlives::new(),
             log: Log::default(),
             marked: RoundRobin::new(),
-            // Large enough that a post that looks at a completion queue does not allocate.
+            // Large enough that a post that polls a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,
             async_evds: Vec::new(),
@@ -323,14 +328,14 @@ impl<P: Provider> Ia<P> {
         self.evd_handle(self.async_evd)
     }
 
-    /// Returns the device's error of its last refusal.
+    /// Returns the text of the device's last error.
     #[must_use]
     pub fn last_device_error(&self) -> Option<&str> {
         self.health.last_word()
     }
 
-    /// Returns the number of connections that the connection manager holds, in any state. Connections that have
-    /// ended, but whose peers may still ask, are included.
+    /// Returns the number of connections that the connection manager holds, in any state. Ended connections whose peers
+    /// may still send messages are included.
     #[must_use]
     pub fn cm_connections(&self) -> usize {
         self.adapter.lock().cm.connections()
@@ -342,25 +347,25 @@ impl<P: Provider> Ia<P> {
         *self.adapter.lock().cm.counters()
     }
 
-    /// Returns the provider. Do not change the objects it owns for this IA.
+    /// Returns the provider. The caller must not change the provider's objects that belong to this IA.
     #[doc(hidden)] // for facades and tools that know the provider
     pub fn provider(&self) -> &P {
         &self.provider
     }
 
-    /// Returns the provider. Do not change the objects it owns for this IA.
+    /// Returns the provider. The caller must not change the provider's objects that belong to this IA.
     #[doc(hidden)] // for facades and tools that know the provider
     pub fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
     }
 }
 
-/// An adapter that is open while it has an instance.
+/// A reference to an open adapter. The adapter is closed when its last instance is closed.
 #[derive(Clone)]
 pub struct Opened(Weak<Adapter>);
 
 impl Opened {
-    /// Opens one more instance of the adapter, over an instance of its device.
+    /// Opens another instance of the adapter, over another instance of its device.
     ///
     /// # Errors
     /// As [`Ia::open`]. DAT_INVALID_HANDLE|IA: the adapter is closed.
@@ -369,8 +374,8 @@ impl Opened {
         Ia::on(self.0.upgrade().ok_or(closed)?, provider, config)
     }
 
-    /// Returns the connection manager's counters of datagrams, and the number of instances. `None`: the adapter is
-    /// closed.
+    /// Returns the connection manager's counters of datagrams, and the number of instances. Returns `None` if the
+    /// adapter is closed.
     #[must_use]
     pub fn counters(&self) -> Option<(crate::cm::Counters, usize)> {
         let adapter = self.0.upgrade()?;
@@ -378,10 +383,10 @@ impl Opened {
         Some((*state.cm.counters(), state.instances()))
     }
 
-    /// Asks every instance for a view, and wakes those that sleep. Returns their numbers, and the channel that
-    /// receives the answers. An instance answers when its thread is in a call that runs [`Ia::progress`]: a wait, a
-    /// look at an empty EVD, or `progress` itself. A busy instance answers later, and a closed one never. `None`: the
-    /// adapter is closed.
+    /// Asks every instance for a view, and wakes the sleeping instances. Returns the numbers of the instances, and the
+    /// channel that receives the views. An instance answers when its thread runs [`Ia::progress`]: in a wait, in a
+    /// dequeue from an empty EVD, or by calling `progress` itself. A busy instance answers later, and a closed instance
+    /// never answers. Returns `None` if the adapter is closed.
     #[must_use]
     pub fn ask(&self, what: Wanted) -> Option<(Vec<u32>, Receiver<InstanceView>)> {
         let (to, answers) = channel();
@@ -389,8 +394,8 @@ impl Opened {
         Some((numbers, answers))
     }
 
-    /// Switches measuring on or off in every instance ([`Ia::measure`]). Measuring stays on until each call with
-    /// `true` has been matched by one with `false`. Returns false if the adapter is closed.
+    /// Switches measuring on or off in every instance ([`Ia::measure`]). Measuring stays on until each call with `true`
+    /// has been matched by a call with `false`. Returns false if the adapter is closed.
     #[must_use]
     pub fn measure(&self, on: bool) -> bool {
         let adapter = self.0.upgrade();
@@ -400,7 +405,7 @@ impl Opened {
         })
     }
 
-    /// Registers a watcher of events for the life of the adapter. Returns false if the adapter is closed.
+    /// Registers a watcher of events until the adapter is closed. Returns false if the adapter is closed.
     #[must_use]
     pub fn watch(&self, watcher: Watcher) -> bool {
         let adapter = self.0.upgrade();
@@ -411,7 +416,7 @@ impl Opened {
     }
 }
 
-/// The provider of an IA; present until the IA is closed.
+/// The provider of an IA; `None` after the IA has been closed.
 pub(crate) struct Held<P>(Option<P>);
 
 impl<P> Held<P> {
@@ -420,7 +425,7 @@ impl<P> Held<P> {
         self.0.is_some()
     }
 
-    /// Takes the provider out, which ends the IA.
+    /// Removes and returns the provider, which closes the IA.
     pub(in crate::ia) fn take(&mut self) -> Option<P> {
         self.0.take()
     }
@@ -430,7 +435,7 @@ impl<P> Deref for Held<P> {
     type Target = P;
 
     fn deref(&self) -> &P {
-        // PANIC: only `Ia::close` and the drop of an IA take the provider, and both end the IA.
+        // PANIC: only `Ia::close` and the drop of an IA remove the provider, and both consume the IA.
         self.0.as_ref().expect("an IA that is open")
     }
 }

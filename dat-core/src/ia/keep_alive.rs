@@ -10,8 +10,8 @@ use crate::provider::Nanos;
 /// Endpoints by the time of their next check.
 pub(in crate::ia) struct KeepAlives {
     checks: BTreeSet<(Nanos, EpKey)>,
-    /// Number of endpoints with keep-alive whose requests complete in an EVD: its completion queue needs as many more
-    /// entries.
+    /// Number of endpoints with keep-alive whose requests complete in an EVD. The EVD's completion queue needs one more
+    /// entry for each of these endpoints.
     evds: BTreeMap<EvdKey, u32>,
 }
 
@@ -23,7 +23,7 @@ impl KeepAlives {
         }
     }
 
-    /// Returns the time of the next check.
+    /// Returns the time of the earliest scheduled check.
     pub(in crate::ia) fn next(&self) -> Option<Nanos> {
         self.checks.first().map(|(at, _)| *at)
     }
@@ -33,29 +33,29 @@ impl KeepAlives {
         self.checks.len()
     }
 
-    /// Number of entries that an EVD's completion queue needs for probes.
+    /// Returns the number of entries that an EVD's completion queue needs for probes.
     pub(in crate::ia) fn entries(&self, evd: EvdKey) -> u32 {
         self.evds.get(&evd).copied().unwrap_or(0)
     }
 
-    /// Adds an endpoint's next check.
+    /// Schedules an endpoint's next check.
     pub(in crate::ia) fn add(&mut self, at: Nanos, key: EpKey) {
         self.checks.insert((at, key));
     }
 
-    /// Removes an endpoint's check that is no longer needed.
+    /// Cancels a scheduled check of an endpoint.
     pub(in crate::ia) fn remove(&mut self, at: Nanos, key: EpKey) {
         self.checks.remove(&(at, key));
     }
 
-    /// Takes the first check that is due: its time and its endpoint.
+    /// Removes and returns the earliest check that is due: its time and its endpoint.
     pub(in crate::ia) fn take_due(&mut self, now: Nanos) -> Option<(Nanos, EpKey)> {
         let due = self.checks.first().copied().filter(|(at, _)| *at <= now)?;
         self.checks.remove(&due);
         Some(due)
     }
 
-    /// Counts an endpoint with keep-alive.
+    /// Counts an endpoint at its request EVD, if the endpoint has keep-alive.
     pub(in crate::ia) fn attach(&mut self, setup: &Setup) {
         if let (Some(evd), Some(_)) = (setup.request_evd, setup.transport.keep_alive) {
             *self.evds.entry(evd).or_insert(0) += 1;

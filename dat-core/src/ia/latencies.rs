@@ -10,12 +10,12 @@ use crate::round_robin::RoundRobin;
 /// Measured latencies.
 #[derive(Default)]
 pub(in crate::ia) struct Latencies {
-    /// True while measuring is on.
+    /// True while measuring is switched on.
     pub(in crate::ia) on: bool,
     /// Endpoints whose requests are timed.
     pub(in crate::ia) timed_eps: RoundRobin<EpKey>,
     pub(in crate::ia) eps: HashMap<EpKey, OfEp>,
-    /// Completions of all endpoints, freed ones included.
+    /// Latencies of the completions of all endpoints, freed endpoints included.
     pub(in crate::ia) completion: Histogram,
     pub(in crate::ia) wakeup: Histogram,
 }
@@ -25,7 +25,7 @@ pub(in crate::ia) struct Latencies {
 pub(in crate::ia) struct OfEp {
     pub(in crate::ia) completion: Histogram,
     pub(in crate::ia) wakeup: Histogram,
-    /// Time from which a request may be timed again.
+    /// Earliest time at which a request may be timed again.
     pub(in crate::ia) next: Nanos,
     /// Number of the last timed request.
     pub(in crate::ia) last: u64,
@@ -35,12 +35,12 @@ pub(in crate::ia) struct OfEp {
 /// State of an endpoint's sample.
 #[derive(Clone, Copy, Default)]
 pub(in crate::ia) enum Sample {
-    /// No request is timed.
+    /// No request is being timed.
     #[default]
     Idle,
-    /// The next request will be timed: it is not posted at once.
+    /// The next request will be timed, so it is not posted on the fast path.
     Armed,
-    /// This request is timed: its EVD dequeues nothing at once.
+    /// This request is being timed. Until it completes, its EVD does not dequeue on the fast path.
     Posted(Timed),
 }
 
@@ -48,7 +48,7 @@ pub(in crate::ia) enum Sample {
 #[derive(Clone, Copy)]
 pub(in crate::ia) struct Timed {
     pub(in crate::ia) at: Nanos,
-    /// The queue pair, and its number of requests including this one.
+    /// Queue pair of the request. `number` is the count of requests posted to this queue pair, including this one.
     pub(in crate::ia) qp: u32,
     pub(in crate::ia) number: u64,
     pub(in crate::ia) evd: EvdKey,

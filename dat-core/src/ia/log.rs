@@ -1,4 +1,4 @@
-//! Log of an instance: spans of connections that are being made, and limits on the lines that peers cause.
+//! Logging of an instance: tracing spans of connection attempts, and limits on the log lines that peers can cause.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use crate::object::ep::state::EpState;
 /// Log state of an instance.
 #[derive(Default)]
 pub(in crate::ia) struct Log {
-    /// Spans of the connections being made, for those that a log subscriber has enabled.
+    /// Spans of the connection attempts in progress, if a log subscriber has enabled them.
     attempts: HashMap<EpKey, Span>,
-    /// Limits lines about peers that refuse.
+    /// Limit on log lines about peers that refuse a connection.
     pub(in crate::ia) refused: LogBudget,
-    /// Limits lines about connections that broke.
+    /// Limit on log lines about connections that broke.
     pub(in crate::ia) broken: LogBudget,
-    /// Limits lines about requests that found no endpoint.
+    /// Limit on log lines about requests that found no endpoint.
     pub(in crate::ia) no_endpoint: LogBudget,
 }
 
@@ -29,7 +29,7 @@ impl Log {
         }
     }
 
-    /// Ends the span if an endpoint's step ended its attempt.
+    /// Ends the span of an endpoint's attempt, if the new state `to` ends the attempt.
     pub(in crate::ia) fn stepped(&mut self, key: EpKey, to: EpState) {
         match to {
             EpState::Unconnected | EpState::Connected | EpState::Disconnected => {}

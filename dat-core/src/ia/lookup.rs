@@ -1,4 +1,4 @@
-//! Lookup of objects: checks that a handle is of this IA and that its object exists.
+//! Lookup of objects: checks that a handle belongs to this IA and that its object exists.
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{
@@ -21,8 +21,8 @@ impl<P: Provider> Ia<P> {
         EvdHandle { key, ia: self.id }
     }
 
-    /// Checks an optional EVD handle of a call, and that the EVD carries the stream. `subtype` names the handle in
-    /// the error.
+    /// Checks an optional EVD handle of a call, and that the EVD carries the stream `flag`. `subtype` names the handle
+    /// in the error.
     pub(in crate::ia) fn evd_for(
         &self,
         evd: Option<EvdHandle>,
@@ -145,7 +145,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Drops the context of an object that was freed.
+    /// Drops the consumer context of an object that was freed.
     pub(in crate::ia) fn forget_context(&mut self, handle: impl Into<AnyHandle>) {
         self.contexts.remove(&handle.into());
     }

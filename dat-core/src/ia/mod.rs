@@ -1,7 +1,8 @@
-//! The interface adapter: one opened device and everything made of it.
+//! The interface adapter: one opened device and all objects created on it.
 //!
-//! An [`Ia`](instance::Ia) owns all its objects, in tables; handles are places in them. Its fields are visible in
-//! this module only, so lower layers cannot reach them. [`call`] has the DAT calls, by group of manual pages.
+//! An [`Ia`](instance::Ia) owns all its objects, in tables; a handle is a table index with a generation. Its fields are
+//! visible in this module only, so lower layers cannot reach them. [`call`] has the DAT calls, by group of manual
+//! pages.
 
 pub(crate) mod call;
 mod effect;

@@ -1,17 +1,17 @@
-//! Errors of calls whose device is dead, is wanted back, or refuses.
+//! Errors of calls when the device is dead, when the system has asked for the device, or when the device refuses.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::ia::instance::Ia;
 use crate::provider::{Provider, ProviderError};
 
 impl<P: Provider> Ia<P> {
-    /// Fails for calls that need the device once it is dead, and for calls that start something once it is wanted
-    /// back.
+    /// Fails if the device is dead, or if the system has asked for it back. Calls that need the device, or that start
+    /// new work, check this first.
     pub(in crate::ia) fn alive(&self) -> DatResult<()> {
         self.health.check()
     }
 
-    /// Turns a provider's refusal into DAT's error, and stores the provider's text.
+    /// Converts a provider's error to the DAT error of the call, and stores the provider's text.
     pub(in crate::ia) fn device_refused(
         &mut self,
         what: &'static str,
@@ -38,7 +38,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Makes the error of a call whose object the device did not end; the object is unchanged.
+    /// Returns the error of a call when the device refused to destroy its object; the object is unchanged.
     #[cold]
     pub(in crate::ia) fn not_ended(
         &mut self,

@@ -1,4 +1,4 @@
-//! The LMRs of an IA: by key for calls, by context for posts and binds.
+//! The LMRs of an IA. Calls find an LMR by its key; posts and binds find it by its context.
 //!
 //! A region that the consumer has freed is *retired* while windows of the device still use it: no call and no post
 //! finds it.
@@ -13,14 +13,15 @@ use crate::object::lmr::table::{Entry, LmrTable};
 use crate::object::lmr::{Lmr, MemType};
 use crate::provider::Provider;
 
-/// Next stamp of a table, from 1: no two IAs ever have the same.
+/// Stamp of the next change of a table, from 1. All IAs of the process draw from this counter, so no two IAs ever have
+/// the same stamp.
 static NEXT_STAMP: AtomicU64 = AtomicU64::new(1);
 
 fn fresh_stamp() -> u64 {
     NEXT_STAMP.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Every region of `objects` is in the two other tables, too, under its context.
+/// The regions of an IA. Every region of `objects` also has an entry in `table` and in `by_context`, under its context.
 pub(in crate::ia) struct Regions<P: Provider> {
     table: LmrTable,
     objects: SlotMap<LmrKey, Lmr<P>>,
@@ -38,7 +39,7 @@ impl<P: Provider> Regions<P> {
         }
     }
 
-    /// Returns the table that posts read.
+    /// Returns the table that posts look up.
     #[inline(always)]
     pub(in crate::ia) const fn table(&self) -> &LmrTable {
         &self.table
@@ -72,7 +73,7 @@ impl<P: Provider> Regions<P> {
         self.by_context.get(&lmr_context).copied()
     }
 
-    /// Returns a region that was made of this kind of memory.
+    /// Returns a region that was created with this memory type.
     pub(in crate::ia) fn of_kind(&self, kind: MemType) -> Option<&Lmr<P>> {
         self.objects.values().find(|lmr| lmr.kind == kind)
     }
@@ -91,7 +92,7 @@ impl<P: Provider> Regions<P> {
         key
     }
 
-    /// Removes a region: no call and no post finds it any more.
+    /// Removes a region. From then on no call and no post finds it.
     pub(in crate::ia) fn remove(&mut self, key: LmrKey) -> Option<Lmr<P>> {
         let lmr = self.objects.remove(key)?;
         self.table.remove(lmr.created.lmr_context, fresh_stamp());
@@ -104,7 +105,7 @@ impl<P: Provider> Regions<P> {
         self.retired.insert(key, lmr);
     }
 
-    /// Takes out a retired region that no window uses any more.
+    /// Removes and returns a retired region that no window uses any more.
     pub(in crate::ia) fn end_retired(&mut self, key: LmrKey) -> Option<Lmr<P>> {
         self.retired.remove(&key)
     }

@@ -1,22 +1,22 @@
-//! Watched EVDs: EVDs whose completions concern more than the caller that looks at them. An error in one of them
-//! breaks a connection whose events go to another EVD. The last request of an endpoint that is being disconnected
+//! Watched EVDs: EVDs that must be polled although no caller waits on them. There are two reasons. An error completion
+//! on one EVD breaks a connection whose events go to another EVD. The last request of an endpoint in DISCONNECT_PENDING
 //! ends its connection.
 //!
-//! No call scans all of them. The completion queue of each is armed and *watched*
-//! ([`Provider::watch_cq`](crate::provider::Provider::watch_cq)), and only those are looked at that have reported
-//! entries, or that were never armed.
+//! No call scans all of these EVDs. Each EVD's completion queue is armed and *watched*
+//! ([`Provider::watch_cq`](crate::provider::Provider::watch_cq)). A call polls only EVDs whose completion queues have
+//! reported entries, or were never armed.
 
 use crate::handle::EvdKey;
 use crate::round_robin::{Counted, RoundRobin};
 
-/// Maximum number of EVDs looked at per call.
+/// Maximum number of EVDs that are polled per call.
 pub(in crate::ia) const LOOKS: usize = 32;
 
-/// Watched EVDs of one kind.
+/// Watched EVDs that are watched for the same reason.
 pub(in crate::ia) struct WatchedEvds {
     /// Number of endpoints for which each EVD is watched.
     endpoints: Counted<EvdKey>,
-    /// EVDs that are not armed, as far as we have been told.
+    /// EVDs that are not armed, according to the events handled so far.
     unarmed: RoundRobin<EvdKey>,
 }
 
@@ -28,14 +28,14 @@ impl WatchedEvds {
         }
     }
 
-    /// Watches an EVD for one more endpoint.
+    /// Watches an EVD for one additional endpoint.
     pub(in crate::ia) fn add(&mut self, evd: EvdKey) {
         if self.endpoints.add(evd) {
             self.unarmed.insert(evd);
         }
     }
 
-    /// Watches an EVD for one endpoint less.
+    /// Stops watching an EVD for one endpoint.
     pub(in crate::ia) fn remove(&mut self, evd: EvdKey) {
         if self.endpoints.remove(evd) {
             self.unarmed.remove(evd);
@@ -51,7 +51,7 @@ impl WatchedEvds {
         self.unarmed.len()
     }
 
-    /// Returns whether all EVDs but `own` are armed.
+    /// Returns whether all watched EVDs except `own` are armed.
     pub(in crate::ia) fn all_armed_but(&self, own: EvdKey) -> bool {
         self.unarmed.len() == usize::from(self.unarmed.contains(own))
     }
@@ -61,13 +61,13 @@ impl WatchedEvds {
         self.unarmed.iter().collect()
     }
 
-    /// Returns the next unarmed EVD, in turn.
+    /// Returns the next unarmed EVD, round-robin.
     pub(in crate::ia) fn next(&mut self) -> Option<EvdKey> {
         self.unarmed.next()
     }
 
-    /// Marks an EVD as armed: its completion queue was drained or interrupts for its entries, and reports the next
-    /// one.
+    /// Marks an EVD as armed: its completion queue was drained, or raises an interrupt for the entries in it, and will
+    /// report the next entry.
     pub(in crate::ia) fn armed(&mut self, evd: EvdKey) {
         self.unarmed.remove(evd);
     }

@@ -1,8 +1,8 @@
-//! A provider in memory, for the tests of this crate: any number of nodes on one lossless wire, with a clock that
-//! moves only when a node sleeps.
+//! An in-memory provider for the tests of this crate: any number of nodes on one lossless wire, with a clock that moves
+//! only when a node sleeps.
 //!
-//! Requests are carried out when they are posted. After [`Net::hold`] they wait for [`Net::release`]. Only lengths,
-//! flags and statuses travel; tests of the bytes run against the simulator.
+//! Requests are carried out when they are posted. After [`Net::hold`] they wait for [`Net::release`]. The mock
+//! transfers only lengths, flags and statuses; tests that check data bytes run against the simulator.
 
 mod queue;
 
@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 pub(crate) type Mad = [u8; 256];
 
-/// The wire and the nodes on it.
+/// State of the mock network: the wire and the nodes on it.
 #[derive(Default)]
 pub(crate) struct World {
     nodes: Vec<Node>,
@@ -32,13 +32,14 @@ pub(crate) struct World {
     held: bool,
     release_at: Option<Nanos>,
     drop_mads: bool,
-    /// Number of datagrams a node may send before it sleeps, if that is limited, and the number left.
+    /// Number of datagrams that a node may send before it sleeps, and how many of them are left; `None` is unlimited.
     mad_room: Option<(usize, usize)>,
     /// All datagrams sent.
     mads: Vec<Mad>,
-    /// Time that a caller waits for a device that does not answer the commands to bring a queue pair up, or back.
+    /// Time after which a command that connects or resets a queue pair fails without an answer; `None` if the device
+    /// answers.
     silence: Option<Nanos>,
-    /// Age of completion queue entries by the device's clock, if it has one.
+    /// Age of every completion queue entry by the device's clock; `None` if the device has no clock.
     age: Option<Nanos>,
     random: u64,
 }
@@ -47,14 +48,14 @@ pub(crate) struct World {
 struct Node {
     mads: VecDeque<(MadAddress, Mad)>,
     events: VecDeque<ProviderEvent>,
-    /// Addresses besides the first, which cannot be removed.
+    /// Addresses of the node except the first address, which cannot be removed.
     addresses: Vec<Address>,
     cqs: Vec<Rc<RefCell<CqState>>>,
     live: BTreeMap<&'static str, i64>,
     dead: bool,
 }
 
-/// Handle of the tests on the world.
+/// Handle by which the tests control the mock network.
 #[derive(Clone, Default)]
 pub(crate) struct Net(Rc<RefCell<World>>);
 
@@ -70,19 +71,19 @@ impl Net {
         }
     }
 
-    /// Returns the number of looks at living completion queues, and of arms, ever.
+    /// Returns the number of polls and arms of all existing completion queues so far.
     pub(crate) fn steps(&self) -> u64 {
         let world = self.0.borrow();
         let cqs = world.nodes.iter().flat_map(|node| &node.cqs);
         cqs.map(|cq| cq.borrow().steps).sum()
     }
 
-    /// Holds requests from now on.
+    /// Holds requests, from now on, instead of carrying them out.
     pub(crate) fn hold(&self) {
         self.0.borrow_mut().held = true;
     }
 
-    /// Carries out the held requests, and all later ones at once.
+    /// Carries out the held requests. Later requests are carried out when they are posted.
     pub(crate) fn release(&self) {
         self.0.borrow_mut().held = false;
         let qps: Vec<_> = self.0.borrow().qps.values().cloned().collect();
@@ -99,7 +100,7 @@ impl Net {
         self.0.borrow_mut().drop_mads = lost;
     }
 
-    /// Lets commands that bring a queue pair up, or back, time out from now on; each takes `waits`.
+    /// Makes commands that connect or reset a queue pair fail without an answer from now on; each takes `waits`.
     pub(crate) fn silence(&self, waits: Nanos) {
         self.0.borrow_mut().silence = Some(waits);
     }
@@ -113,7 +114,7 @@ impl Net {
         Err(ProviderError::Device("no answer".to_owned()))
     }
 
-    /// Limits the number of datagrams that leave before a node sleeps.
+    /// Limits the number of datagrams that a node can send before it sleeps.
     pub(crate) fn narrow(&self, room: usize) {
         self.0.borrow_mut().mad_room = Some((room, room));
     }
@@ -145,12 +146,12 @@ impl Net {
         self.0.borrow().qps[&qpn].borrow().ack_timeout
     }
 
-    /// Lets time pass without events.
+    /// Advances the clock without events.
     pub(crate) fn pass(&self, time: Nanos) {
         self.0.borrow_mut().time += time;
     }
 
-    /// Gives devices clocks, by which every completion queue entry is this old.
+    /// Gives the devices clocks. By these clocks, every completion queue entry is `age` old.
     pub(crate) fn age(&self, age: Nanos) {
         self.0.borrow_mut().age = Some(age);
     }
@@ -159,7 +160,7 @@ impl Net {
         self.0.borrow().time
     }
 
-    /// Lets the next request of the queue pair end with this status.
+    /// Makes the next request of the queue pair complete with this status.
     pub(crate) fn fail_next(&self, qpn: u32, status: DtoStatus) {
         self.0.borrow().qps[&qpn].borrow_mut().fail_next = Some(status);
     }
@@ -246,7 +247,7 @@ impl Net {
         }
     }
 
-    /// Moves a queue pair to the error state, which flushes everything.
+    /// Moves a queue pair to the error state, which flushes all outstanding work.
     fn stop(&self, qp: &Rc<RefCell<QpState>>) {
         let last_buffer = qp.borrow_mut().stop();
         if last_buffer {
@@ -282,7 +283,7 @@ fn limits(node: usize) -> Limits {
         max_srqs: 10,
         max_srq_recvs: 64,
         mtu: 3,
-        // Each node has its own.
+        // The nodes have different delays, so that a test can tell whose delay was used.
         ack_delay: if node == 0 { 16 } else { 19 },
     }
 }
@@ -293,7 +294,7 @@ fn gid(node: usize) -> [u8; 16] {
     gid
 }
 
-/// One node.
+/// The provider of one node.
 pub(crate) struct Mock {
     pub(crate) net: Net,
     pub(crate) node: usize,
@@ -323,7 +324,7 @@ impl Mock {
         let node = &world.nodes[self.node];
         let fired = node.cqs.iter().fold(false, |fired, cq| {
             let mut cq = cq.borrow_mut();
-            // A watched queue has an event to take.
+            // A watched queue stays fired until its event has been taken.
             let now = cq.fired;
             cq.fired &= cq.watched;
             fired | now
@@ -344,10 +345,10 @@ impl Provider for Mock {
     type Qp = MockQp;
     type Srq = MockSrq;
     type Pd = u32;
-    /// Address and length.
+    /// Address and length in bytes.
     type Memory = (u64, u64);
     type Region = u32;
-    /// Key of the window.
+    /// Current remote key of the window.
     type Window = u32;
 
     fn limits(&self) -> &Limits {
@@ -445,7 +446,7 @@ impl Provider for Mock {
         Ok(())
     }
 
-    /// All memory is shared, except regions that begin at an odd address.
+    /// Returns whether memory is shared: all memory is, except regions that begin at an odd address.
     fn is_shared(&self, memory: &(u64, u64)) -> bool {
         memory.0.is_multiple_of(2)
     }
@@ -572,7 +573,7 @@ impl Provider for Mock {
 
     fn to_error(&mut self, qp: &mut MockQp) -> Result<(), ProviderError> {
         if self.alive().is_err() {
-            // Nothing to stop, and nothing to flush.
+            // A dead device has nothing to stop and nothing to flush.
             return Ok(());
         }
         self.net.stop(&qp.state);

@@ -1,4 +1,4 @@
-//! The queues of the mock: state of the device, and of a provider's objects.
+//! The queues of the mock: the state in the device, and the provider's queue objects.
 
 use super::Net;
 use crate::event::DtoDetail;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub(crate) struct Entry {
     owner: u32,
     request: bool,
-    /// Number of the post that it ends, from the first.
+    /// Number of the post that this entry completes; the first post has number 0.
     post: u64,
     status: DtoStatus,
     bytes: u64,
@@ -37,10 +37,10 @@ impl CompletionEntry for Entry {
 pub(crate) struct CqState {
     entries: VecDeque<Entry>,
     capacity: u32,
-    /// Number of entries ever given back.
+    /// Number of entries taken since creation.
     taken: u32,
     armed: Option<bool>,
-    /// Number of looks and of arms, ever.
+    /// Number of polls and of arms since creation.
     pub(super) steps: u64,
     pub(super) fired: bool,
     pub(super) watched: bool,
@@ -86,7 +86,7 @@ impl CqState {
     }
 }
 
-/// Number of entries after which other work is due.
+/// Number of entries after which a dequeue must poll the rest of the IA.
 pub(crate) const OTHERS_TURN: u32 = 64;
 
 pub(crate) struct MockCq(pub(super) Rc<RefCell<CqState>>);
@@ -159,12 +159,12 @@ pub(super) struct Request {
     unsignalled: bool,
     bind: bool,
     own: bool,
-    /// Detail for the completion of the peer's receive.
+    /// Detail that the peer's receive completion reports.
     pub(super) detail: DtoDetail,
 }
 
 impl Request {
-    /// Makes a request of the library.
+    /// Makes a request that the library posts for itself.
     const fn own(post: u64) -> Self {
         Self {
             post,
@@ -197,7 +197,7 @@ pub(crate) struct QpState {
     pub(super) remote: Option<u32>,
     pub(super) receive_psn: u32,
     pub(super) send_psn: u32,
-    /// ACK timeout given at the transition to RTS.
+    /// ACK timeout code given at the transition to RTS.
     pub(super) ack_timeout: u8,
     pub(super) rnr_retry: u8,
     pub(super) fail_next: Option<DtoStatus>,
@@ -205,7 +205,7 @@ pub(crate) struct QpState {
     request_cq: Rc<RefCell<CqState>>,
     recv_cq: Rc<RefCell<CqState>>,
     srq: Option<Rc<RefCell<SrqState>>>,
-    /// Requests posted and not known to be complete.
+    /// Requests that are posted and not known to be complete.
     requests: VecDeque<Request>,
     recvs: VecDeque<Recv>,
     /// Number of requests that the device has carried out.
@@ -269,7 +269,7 @@ impl QpState {
         Some(request)
     }
 
-    /// Ends a request. Returns true if the queue pair must stop.
+    /// Completes a request. Returns true if the queue pair must go to the error state.
     pub(super) fn finish(&mut self, request: Request, status: DtoStatus) -> bool {
         self.requests_done = request.post + 1;
         let entry = Entry {
@@ -281,7 +281,8 @@ impl QpState {
             solicited: false,
             detail: DtoDetail::None,
         };
-        // The device reports suppressed ones only when the provider asks it to.
+        // The device reports the success of a suppressed request only if the provider asked for a report, every
+        // `max_requests`.
         let tell = !request.suppress
             || request
                 .post
@@ -292,7 +293,7 @@ impl QpState {
         status != DtoStatus::Success && self.queue != Queue::Error
     }
 
-    /// Receives a message. `None`: no buffer. False: the buffer is too short.
+    /// Receives a message. Returns `None` if there is no buffer, and false if the buffer is too short.
     pub(super) fn receive(
         &mut self,
         bytes: u64,
@@ -328,7 +329,7 @@ impl QpState {
         Some(fits)
     }
 
-    /// Moves to the error state. Returns true if the SRQ's last buffer is to be reported.
+    /// Moves to the error state. Returns true if the device must report the last buffer of the SRQ.
     pub(super) fn stop(&mut self) -> bool {
         if self.queue == Queue::Error {
             return false;
@@ -422,7 +423,7 @@ const fn carried(op: RequestOp) -> DtoDetail {
 }
 
 impl MockQp {
-    /// Carries out the posted requests.
+    /// Carries out the posted requests, or flushes them in the error state.
     fn go(&self) {
         if self.state.borrow().queue == Queue::Error {
             self.state.borrow_mut().flush();
@@ -646,7 +647,7 @@ impl QueuePair for MockQp {
 
     fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
         let state = self.state.borrow();
-        // Only lengths matter here.
+        // The mock transfers no bytes, so only the lengths are kept.
         let segment = |bytes| DataSegment {
             lmr_context: 0,
             address: 0,
@@ -673,7 +674,7 @@ impl QueuePair for MockQp {
         u32::try_from(self.state.borrow().recvs.len()).expect("few")
     }
 
-    // Bytes are not counted.
+    // The mock does not count bytes.
     fn counts(&self) -> QueuePairCounts {
         let state = self.state.borrow();
         QueuePairCounts {

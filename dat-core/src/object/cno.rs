@@ -1,4 +1,4 @@
-//! The consumer notification object: one place to wait for many EVDs.
+//! The consumer notification object, on which a consumer waits for many EVDs at once.
 //!
 //! ```text
 //!                   trigger: the EVD is stored, the agent is called and dropped
@@ -8,9 +8,10 @@
 //!           '------------------------------------------------------------------------------'
 //! ```
 //!
-//! A trigger is a notification event that arrives at an attached EVD that is enabled and has no waiter
-//! ([`EvdMode`](crate::object::evd::mode::EvdMode)). The CNO stays triggered until one waiter takes the trigger, with
-//! the EVD as a hint: events of other EVDs may have arrived meanwhile, and the event itself may be gone.
+//! A CNO is triggered by a notification event that arrives at an attached EVD that is enabled and has no waiter
+//! ([`EvdMode`](crate::object::evd::mode::EvdMode)). The CNO stays triggered until one waiter takes the trigger. The
+//! waiter gets the EVD as a hint only: events of other EVDs may have arrived meanwhile, and the event itself may
+//! already have been dequeued.
 
 use crate::handle::{EvdHandle, EvdKey};
 use crate::round_robin::RoundRobin;
@@ -18,12 +19,12 @@ use core::fmt;
 
 /// A function of the program that a CNO calls when it is triggered (`DAT_OS_WAIT_PROXY_AGENT`).
 ///
-/// Its argument is the EVD that triggered, or `None` if the last EVD of the CNO or the IA has ended. It runs inside a
-/// call of the IA: it must neither block nor panic, and it cannot call the IA.
+/// The argument is the EVD that triggered the CNO, or `None` if the last EVD of the CNO was freed or the IA was closed.
+/// The function runs inside a call of the IA: it must neither block nor panic, and it cannot call the IA.
 pub struct Agent(Box<dyn FnOnce(Option<EvdHandle>) + Send>);
 
 impl Agent {
-    /// Makes an agent of a closure.
+    /// Makes an agent from a closure.
     pub fn new(call: impl FnOnce(Option<EvdHandle>) + Send + 'static) -> Self {
         Self(Box::new(call))
     }
@@ -37,14 +38,14 @@ impl fmt::Debug for Agent {
 
 #[derive(Default)]
 pub(crate) struct Cno {
-    /// The EVD of a trigger that no waiter has taken.
+    /// EVD of a trigger that no waiter has taken.
     triggered: Option<EvdKey>,
     agent: Option<Agent>,
     evds: RoundRobin<EvdKey>,
-    /// Attached EVDs to be looked at: their completion queues have reported entries, or were never armed.
+    /// Attached EVDs that must be polled, because their completion queues have reported entries or were never armed.
     pub(crate) unarmed: RoundRobin<EvdKey>,
     waiters: u32,
-    /// Number of times that all waiters were released.
+    /// Number of times that all waiters were released without a trigger.
     released: u64,
 }
 
@@ -85,12 +86,13 @@ impl Cno {
         self.released
     }
 
-    /// Returns whether a wait is over that began after `released` releases.
+    /// Returns whether a wait that began after `released` releases is over.
     pub(crate) const fn ends_wait(&self, released: u64) -> bool {
         self.triggered.is_some() || self.released != released
     }
 
-    /// Ends a wait if it is over: with the EVD that triggered, or with `None` if all waiters were released.
+    /// Ends a wait if it is over. The result is the EVD that triggered, or `Some(None)` if all waiters were released.
+    /// Returns `None` if the wait is not over.
     pub(crate) const fn end_wait(&mut self, released: u64) -> Option<Option<EvdKey>> {
         let woken = if self.released == released {
             match self.triggered.take() {
@@ -104,17 +106,17 @@ impl Cno {
         Some(woken)
     }
 
-    /// Counts one waiter less.
+    /// Subtracts one waiter.
     pub(crate) const fn wait_over(&mut self) {
         self.waiters -= 1;
     }
 
-    /// Returns whether an EVD refers to it or a thread waits on it.
+    /// Returns whether an EVD refers to the CNO or a thread waits on it.
     pub(crate) const fn is_in_use(&self) -> bool {
         !self.evds.is_empty() || self.waiters != 0
     }
 
-    /// Returns the EVDs that refer to it.
+    /// Returns the EVDs that refer to the CNO.
     pub(crate) fn evds(&self) -> impl Iterator<Item = EvdKey> {
         self.evds.iter()
     }
@@ -123,7 +125,7 @@ impl Cno {
         self.evds.insert(evd);
     }
 
-    /// Detaches an EVD; `gone` if it was freed.
+    /// Detaches an EVD; `gone` is true if the EVD was freed.
     pub(crate) fn detach(&mut self, evd: EvdKey, gone: bool) {
         self.evds.remove(evd);
         self.unarmed.remove(evd);
@@ -138,7 +140,7 @@ impl Cno {
         }
     }
 
-    /// Releases all waiters, with no EVD, and tells the agent.
+    /// Releases all waiters without an EVD, and calls the agent with `None`.
     pub(crate) fn dissolve(&mut self) {
         self.triggered = None;
         self.released += 1;

@@ -1,4 +1,5 @@
-//! The undecided connection request, with what its peer asked for.
+//! A connection request that the consumer has neither accepted nor rejected, with the parameters that its peer asked
+//! for.
 
 use super::ep::Remote;
 use crate::attributes::address_of;
@@ -12,7 +13,7 @@ use crate::types::ConnQual;
 pub(crate) struct Peer {
     pub(crate) path: Path,
     pub(crate) qpn: u32,
-    /// The PSN that the peer asked us to start with.
+    /// First packet sequence number that we send; the peer's message names it.
     pub(crate) psn: u32,
     pub(crate) mtu: u8,
     /// Number of RDMA Reads the peer can answer at a time.
@@ -29,11 +30,12 @@ pub(crate) struct Cr {
     pub(crate) remote_gid: [u8; 16],
     pub(crate) remote_port: u16,
     pub(crate) private_data: Vec<u8>,
-    /// Number of RDMA Reads the peer wants to have outstanding towards us.
+    /// Number of RDMA Reads that the peer wants to have outstanding here.
     pub(crate) reads_in: u8,
-    /// The endpoint that goes with the request.
+    /// Endpoint that the provider or an RSP supplies for the request; `None` if the consumer supplies it.
     pub(crate) local_ep: Option<EpKey>,
-    /// True if the endpoint was lent with the request, and is TENTATIVE; otherwise it is the RSP's, PASSIVE.
+    /// True if the provider created the endpoint for this request (TENTATIVE); false if the endpoint belongs to an RSP
+    /// (PASSIVE).
     pub(crate) lent: bool,
 }
 

@@ -1,8 +1,9 @@
-//! The objects of an IA, one module each: its data, its states with the one function that takes a step, and the rules
-//! that concern the object alone.
+//! The objects of an IA, one module each. A module has the object's data, its states with the only function that
+//! changes them, and the rules that concern the object alone.
 //!
-//! An object does not know its table, other objects, or a call. The calls above handle everything that concerns
-//! several objects (`cargo xtask tidy` refuses their names here). An object refers to others by key.
+//! An object does not refer to its table, to other objects or to a call, except by the keys of other objects. The
+//! calls, in the layer above, handle everything that concerns several objects. `cargo xtask tidy` rejects references to
+//! that layer here.
 
 pub(crate) mod cno;
 pub(crate) mod cr;

@@ -1,16 +1,16 @@
 //! The flight recorder of an instance: its last posts, completions and state changes, in a ring that is allocated when
-//! it is switched on.
+//! recording starts.
 //!
-//! A recorded endpoint disables its fast path ([`AtOnce`](super::ep::AtOnce)), and a recorded EVD always has an
-//! obstacle. So every post and every completion takes the path where all of them are checked in order. While
-//! recording is off it costs nothing.
+//! Recording disables the fast path of an endpoint ([`AtOnce`](super::ep::AtOnce)), and adds an obstacle to every EVD.
+//! So every post and every completion takes the ordered path, which records it. While recording is off it costs
+//! nothing.
 //!
 //! The provider records what belongs to the whole adapter: commands, datagrams, events of the device
 //! ([`Provider::record`](crate::provider::Provider::record)).
 //!
-//! When something breaks, no program may be there to ask for the records. So a [`Keeper`] gets them when a connection
-//! breaks, and when the instance's thread panics, which drops the recorder. A peer can break connections as often as
-//! it likes, so the number of these calls is limited.
+//! When a failure occurs, possibly no program asks for the records. So a [`Keeper`] receives them when a connection
+//! breaks, and when the instance's thread panics, which drops the recorder. A peer can break connections as often as it
+//! wants, so the number of calls for broken connections is limited.
 
 use core::fmt;
 use std::net::IpAddr;
@@ -24,18 +24,18 @@ use crate::types::DtoStatus;
 /// Number of events that a recorder keeps.
 pub const RECORDS: usize = 65_536;
 
-/// One event: its time, its endpoint and its kind.
+/// A recorded event: its time, its endpoint and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Record {
-    /// Time, by the clock of the function.
+    /// Time of the event, by the clock of the function.
     pub at: Nanos,
-    /// The consumer's cookie; 0 where there is none.
+    /// Consumer's cookie of a post or completion; 0 for other events.
     pub cookie: u64,
-    /// Bytes posted or transferred; 4 GiB - 1 stands for more.
+    /// Number of bytes posted or transferred; 4 GiB - 1 also stands for any larger number.
     pub bytes: u32,
-    /// For a post: the peer's `rmr_context`. For a failed completion: the device's syndrome, with the vendor syndrome
-    /// in the upper half. For a state: the number of the queue pair. Otherwise 0.
+    /// Number that depends on the kind. For a post: the peer's `rmr_context`. For a failed completion: the device's
+    /// syndrome, with the vendor syndrome in the upper half. For a state: the queue pair number. Otherwise 0.
     pub context: u32,
     /// Number of the endpoint in the instance.
     pub ep: u32,
@@ -45,19 +45,19 @@ pub struct Record {
 
 static_assertions::const_assert_eq!(size_of::<Record>(), 32);
 
-/// Kind of a recorded event.
+/// Kind of a recorded event, with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recorded {
-    /// A DTO or a bind was posted, and its doorbell rung.
+    /// A DTO or a bind was posted, and its doorbell was rung.
     Posted(Posted),
-    /// A request is done.
+    /// A request completed with this status.
     RequestDone(DtoStatus),
-    /// A receive is done.
+    /// A receive completed with this status.
     RecvDone(DtoStatus),
     /// The endpoint changed from the first state to the second.
     State(EpState, EpState),
-    /// A connection or an attempt ended, for this cause.
+    /// A connection, or an attempt to connect, ended for this cause.
     Ended(EndCause),
 }
 
@@ -88,7 +88,7 @@ pub enum Posted {
 }
 
 impl Posted {
-    /// Returns the usual name.
+    /// Returns the usual name of the operation.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -105,7 +105,7 @@ impl Posted {
         }
     }
 
-    /// Returns the kind of a request, and the peer's context that it names, or 0.
+    /// Returns the kind of a request, and the peer's RMR context that the request names, or 0.
     pub(crate) const fn request(op: RequestOp) -> (Self, u32) {
         match op {
             RequestOp::Send => (Self::Send, 0),
@@ -222,22 +222,22 @@ pub enum Occasion {
     Broken {
         /// Number of the endpoint in the instance.
         ep: u32,
-        /// Cause, if known.
+        /// Cause of the break; `None` if it is unknown.
         cause: Option<EndCause>,
     },
-    /// The instance's thread panics.
+    /// The instance's thread is panicking.
     Panic,
 }
 
-/// Receives the records, in the instance's thread. It must not call the instance.
+/// A function that receives the records. It runs in the instance's thread, and must not call the instance.
 pub type Keeper = Box<dyn FnMut(Occasion, RecorderDump) + Send>;
 
-/// Ring of the last events.
+/// Ring of the last recorded events.
 pub(crate) struct Recorder {
     /// Number of the instance in the process.
     instance: u32,
     ring: Vec<Record>,
-    /// Number of events ever recorded.
+    /// Number of events recorded since the start.
     recorded: u64,
     keeper: Option<Keeper>,
     budget: LogBudget,
@@ -246,7 +246,7 @@ pub(crate) struct Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if std::thread::panicking() && self.keeper.is_some() {
-            // During a panic the clock and the endpoints cannot be read.
+            // During a panic the clock and the endpoints cannot be read, so the time of the last event is used.
             let at = self.last().map_or(0, |record| record.at);
             let dump = self.dump(at, Vec::new());
             if let Some(keeper) = &mut self.keeper {
@@ -273,7 +273,7 @@ impl Recorder {
         self.keeper = Some(keeper);
     }
 
-    /// Returns whether a keeper is to be called now that a connection broke.
+    /// Returns whether the keeper must be called for a connection that broke now. Counts against the limit of calls.
     pub(crate) fn is_wanted(&mut self, now: Nanos) -> bool {
         self.keeper.is_some() && self.budget.take(now).is_some()
     }
@@ -291,7 +291,7 @@ impl Recorder {
 
     #[inline]
     pub(crate) fn push(&mut self, record: Record) {
-        // CAST: less than the number of places in the ring.
+        // CAST: less than the number of entries in the ring.
         #[expect(clippy::cast_possible_truncation, reason = "below RECORDS")]
         let place = (self.recorded % RECORDS as u64) as usize;
         self.ring[place] = record;
@@ -318,8 +318,8 @@ impl Recorder {
     }
 }
 
-/// Contents of a recorder. As text: one line about the dump, and one line per event with its time before the dump in
-/// milliseconds.
+/// Contents of a recorder. The text form has one line about the dump, then one line per event. The time of an event is
+/// given in milliseconds before the dump.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderDump {
@@ -327,7 +327,7 @@ pub struct RecorderDump {
     pub instance: u32,
     /// Time of the dump, by the clock of the function.
     pub at: Nanos,
-    /// Number of events recorded before these, and lost.
+    /// Number of older events that were overwritten or dropped.
     pub before: u64,
     /// The events, oldest first.
     pub records: Vec<Record>,
@@ -335,20 +335,20 @@ pub struct RecorderDump {
     pub endpoints: Vec<RecordedEp>,
 }
 
-/// An endpoint that events refer to.
+/// An endpoint that recorded events refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedEp {
-    /// Number in the instance.
+    /// Number of the endpoint in the instance.
     pub ep: u32,
-    /// Number of its queue pair.
+    /// Number of the endpoint's queue pair; `None` if it has none.
     pub qp_number: Option<u32>,
-    /// The peer.
+    /// Address of the peer; `None` if the endpoint has none.
     pub peer: Option<IpAddr>,
 }
 
 impl RecorderDump {
-    /// Keeps at most the last `events` events.
+    /// Returns the dump with at most the last `events` events.
     #[must_use]
     pub fn last(mut self, events: usize) -> Self {
         let dropped = self.records.len().saturating_sub(events);

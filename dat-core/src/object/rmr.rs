@@ -1,4 +1,4 @@
-//! The remote memory region: a window of the device, and its binding.
+//! The remote memory region: a memory window of the device, and its binding.
 
 use super::lmr::segment::LmrTriplet;
 use crate::handle::{EpKey, LmrKey, PzKey, RmrKey};
@@ -17,25 +17,26 @@ pub(crate) struct Bound {
 pub(crate) struct Rmr<P: Provider> {
     pub(crate) window: P::Window,
     pub(crate) pz: PzKey,
-    /// The binding that the last posted bind makes.
+    /// Binding that the last posted bind makes; `None` after an unbind.
     posted: Option<Bound>,
-    /// Number of binds ever posted.
+    /// Number of binds posted since creation.
     binds: u64,
-    /// The endpoint of the last bind.
+    /// Endpoint on which the last bind was posted.
     bound_on: Option<EpKey>,
-    /// The LMR that the device's window uses.
+    /// LMR that the device's window uses, according to the completed binds.
     settled: Option<LmrKey>,
-    /// Number of the last bind that a peer has invalidated; it and all earlier ones are void.
+    /// Number of the last bind that had been posted when a peer invalidated the context. This bind and all earlier ones
+    /// are void.
     void_up_to: u64,
 }
 
 /// The LMRs that an RMR no longer uses.
 pub(crate) struct LetGo {
-    /// The former binding, going by the binds posted.
+    /// Former binding according to the posted binds; `None` if the binding is unchanged.
     pub(crate) bound: Option<Bound>,
-    /// LMRs that its window, or a bind, used.
+    /// LMRs that the RMR's window, or a bind of the RMR, no longer uses.
     pub(crate) held: [Option<LmrKey>; 2],
-    /// True if the window may still have the binding of an earlier bind and must be unbound.
+    /// True if the window may still have the binding of an earlier bind, so that a command must unbind it.
     pub(crate) reaches_still: bool,
 }
 
@@ -57,17 +58,17 @@ impl<P: Provider> Rmr<P> {
         self.posted.as_ref()
     }
 
-    /// Returns the endpoint of the last bind.
+    /// Returns the endpoint on which the last bind was posted.
     pub(crate) const fn bound_on(&self) -> Option<EpKey> {
         self.bound_on
     }
 
-    /// Returns the LMR that the device's window uses.
+    /// Returns the LMR that the device's window uses, according to the completed binds.
     pub(crate) const fn settled(&self) -> Option<LmrKey> {
         self.settled
     }
 
-    /// Counts a bind posted on an endpoint. Returns its number, and the former binding.
+    /// Counts a bind that was posted on an endpoint. Returns the number of the bind, and the former binding.
     pub(crate) const fn bind_posted(
         &mut self,
         ep: EpKey,
@@ -78,7 +79,7 @@ impl<P: Provider> Rmr<P> {
         (self.binds, core::mem::replace(&mut self.posted, bound))
     }
 
-    /// Handles the completion of the endpoint's oldest bind.
+    /// Handles the completion of a bind.
     pub(crate) fn bind_ended(&mut self, bind: &PendingBind, succeeded: bool) -> LetGo {
         if succeeded {
             let void = bind.number <= self.void_up_to;
@@ -98,7 +99,8 @@ impl<P: Provider> Rmr<P> {
         }
     }
 
-    /// Handles an invalidation by a peer. An outstanding bind releases its LMR when it completes.
+    /// Handles an invalidation by a peer. If a bind is outstanding, its completion releases the LMR that the window
+    /// uses.
     pub(crate) fn invalidated(&mut self, is_under_way: bool) -> LetGo {
         self.void_up_to = self.binds;
         LetGo {
@@ -108,7 +110,7 @@ impl<P: Provider> Rmr<P> {
         }
     }
 
-    /// Handles the unbinding of its window. Returns the LMR that it used.
+    /// Records that the window was unbound by a command. Returns the LMR that the window used.
     pub(crate) const fn unbound(&mut self) -> Option<LmrKey> {
         self.settled.take()
     }
@@ -118,10 +120,10 @@ impl<P: Provider> Rmr<P> {
 #[derive(Clone, Copy)]
 pub(crate) struct PendingBind {
     pub(crate) rmr: RmrKey,
-    /// Number of the bind among those of the RMR, from 1.
+    /// Number of this bind among the binds of its RMR, from 1.
     pub(crate) number: u64,
     /// The LMR to bind to; `None` for an unbind.
     pub(crate) lmr: Option<LmrKey>,
-    /// True if success makes no event.
+    /// True if a successful completion makes no event.
     pub(crate) suppress: bool,
 }

@@ -1,4 +1,4 @@
-//! The reserved service point: a listener for one request. It is *spent* when that has arrived.
+//! The reserved service point: a listener for one request. It is *spent* once the request has arrived.
 
 use crate::cm::ListenId;
 use crate::handle::{EpKey, EvdKey};
@@ -6,7 +6,7 @@ use crate::types::ConnQual;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Rsp {
-    /// `None`: spent.
+    /// Listener of the RSP; `None` if the RSP is spent or freed.
     listen: Option<ListenId>,
     pub(crate) conn_qual: ConnQual,
     pub(crate) evd: EvdKey,
@@ -28,12 +28,13 @@ impl Rsp {
         }
     }
 
-    /// Ends the listening, because the request has arrived or the RSP is freed. Returns the listener.
+    /// Marks the RSP as spent, because its request has arrived or the RSP is freed. Returns the listener, which the
+    /// caller must stop.
     pub(crate) const fn spend(&mut self) -> Option<ListenId> {
         self.listen.take()
     }
 
-    /// Returns whether its request has arrived.
+    /// Returns whether the RSP no longer listens: its request has arrived, or it is being freed.
     pub(crate) const fn is_spent(&self) -> bool {
         self.listen.is_none()
     }

@@ -1,6 +1,6 @@
-//! Views of an instance for other threads. An instance belongs to one thread, so another thread sends a question, and
-//! the instance answers when it next runs its housekeeping ([`Opened::ask`](crate::Opened::ask)). Watchers are called
-//! when an event happens ([`Opened::watch`](crate::Opened::watch)).
+//! Views of an instance for other threads. An instance belongs to one thread. Another thread therefore sends a
+//! question, and the instance answers when it next runs its housekeeping ([`Opened::ask`](crate::Opened::ask)).
+//! Watchers are called when an event happens ([`Opened::watch`](crate::Opened::watch)).
 
 use std::net::IpAddr;
 use std::sync::mpsc::Sender;
@@ -16,57 +16,58 @@ use crate::provider::Nanos;
 use crate::stats::{EpStats, EvdStats, IaStats, SrqStats};
 use crate::types::{EvdFlags, MemPrivFlags};
 
-/// A question to an instance.
+/// A question to an instance, with the channel for the answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     pub(crate) what: Wanted,
     pub(crate) to: Sender<InstanceView>,
 }
 
-/// Limits on the size of an answer.
+/// Limits on the size of an instance's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Maximum number of objects of each kind; the first ones.
+    /// Maximum number of objects of each kind. If an instance has more, the answer has the first ones.
     pub objects: usize,
-    /// Maximum number of events of the flight recorder; the last ones.
+    /// Maximum number of flight recorder events. If the recorder has more, the answer has the last ones. 0 asks for
+    /// none.
     pub events: usize,
 }
 
-/// View of an instance.
+/// View of an instance at one moment.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InstanceView {
     /// Number of the instance in the process.
     pub number: u32,
-    /// Time of the answer, by the clock of its device.
+    /// Time of the answer, by the clock of the instance's device.
     pub at: Nanos,
     /// Counters of the whole instance.
     pub stats: IaStats,
-    /// Its endpoints.
+    /// Endpoints of the instance.
     pub eps: Vec<EpView>,
-    /// Its EVDs.
+    /// EVDs of the instance.
     pub evds: Vec<EvdView>,
-    /// Its SRQs: number and counters.
+    /// SRQs of the instance: number and counters.
     pub srqs: Vec<(u32, SrqStats)>,
-    /// Its regions.
+    /// Local memory regions of the instance.
     pub lmrs: Vec<LmrView>,
-    /// Qualifiers at which it listens.
+    /// Connection qualifiers at which the instance listens.
     pub listeners: Vec<u64>,
-    /// Addresses of its adapter.
+    /// Addresses of the instance's adapter.
     pub addresses: Vec<Address>,
-    /// Latencies of all its endpoints, freed ones included.
+    /// Latencies of all endpoints of the instance, freed endpoints included.
     pub latencies: LatencyView,
-    /// Its last events, if it records and the question asked for them.
+    /// Last recorded events, if the instance records and the question asked for events.
     pub recorded: Option<RecorderDump>,
 }
 
-/// Measured latencies ([`Ia::measure`](crate::Ia::measure)). `None`: nothing was measured.
+/// Measured latencies ([`Ia::measure`](crate::Ia::measure)). A histogram is `None` if nothing was measured.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LatencyView {
-    /// Time from the doorbell of a request until its completion was taken in.
+    /// Time from the doorbell of a request until its completion was polled.
     pub completion: Option<Box<Histogram>>,
-    /// Time from the device's write of a completion until a wait that slept found it.
+    /// Time from the device's write of a completion until a sleeping wait woke up and found it.
     pub wakeup: Option<Box<Histogram>>,
 }
 
@@ -84,23 +85,23 @@ impl LatencyView {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EpView {
-    /// Number in the instance.
+    /// Number of the endpoint in the instance.
     pub number: u32,
-    /// Number of its queue pair.
+    /// Number of the endpoint's queue pair; `None` if it has none.
     pub qp_number: Option<u32>,
-    /// Its state.
+    /// State of the endpoint.
     pub state: EpState,
-    /// The peer.
+    /// Address of the peer; `None` if the endpoint has none.
     pub peer: Option<IpAddr>,
-    /// The qualifier or port that was asked for, or that the peer came from.
+    /// Qualifier or port that this side connected to, or port from which the peer connected.
     pub port_qual: u64,
-    /// Cause of the end of its last connection.
+    /// Cause of the end of the last connection; `None` unless the endpoint is DISCONNECTED.
     pub cause: Option<EndCause>,
-    /// Transport settings of its connections.
+    /// Transport settings of the endpoint's connections.
     pub transport: EpTransport,
-    /// Its counters.
+    /// Counters of the endpoint.
     pub stats: EpStats,
-    /// Its latencies.
+    /// Latencies of the endpoint.
     pub latencies: LatencyView,
 }
 
@@ -108,13 +109,13 @@ pub struct EpView {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EvdView {
-    /// Number in the instance.
+    /// Number of the EVD in the instance.
     pub number: u32,
-    /// Streams it may carry.
+    /// Event streams that the EVD may carry.
     pub flags: EvdFlags,
-    /// Events it can hold.
+    /// Number of events that the EVD can hold.
     pub qlen: u32,
-    /// Its counters.
+    /// Counters of the EVD.
     pub stats: EvdStats,
 }
 
@@ -122,13 +123,13 @@ pub struct EvdView {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LmrView {
-    /// Its context.
+    /// LMR context of the region.
     pub lmr_context: u32,
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Its privileges.
+    /// Access rights of the region.
     pub privileges: MemPrivFlags,
 }
 
@@ -136,34 +137,35 @@ pub struct LmrView {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Notice {
-    /// The instance.
+    /// Number of the instance in the process.
     pub instance: u32,
-    /// Time, by the clock of its device.
+    /// Time of the event, by the clock of the instance's device.
     pub at: Nanos,
-    /// The event.
+    /// Kind of the event, with its data.
     pub what: Happened,
 }
 
-/// Kind of a [`Notice`].
+/// Kind of event in a [`Notice`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Happened {
     /// An event of a connection.
     Connection {
-        /// Number of the endpoint.
+        /// Number of the endpoint in the instance.
         ep: u32,
-        /// Number of its queue pair.
+        /// Number of the endpoint's queue pair; `None` if it has none.
         qp_number: Option<u32>,
-        /// The peer.
+        /// Address of the peer; `None` if the endpoint has none.
         peer: Option<IpAddr>,
-        /// Kind of event.
+        /// Kind of connection event.
         kind: ConnectionEventKind,
-        /// Cause, if the connection has ended.
+        /// Cause of the end; `None` if the connection has not ended.
         cause: Option<EndCause>,
     },
     /// An asynchronous event.
     Async(AsyncEvent),
 }
 
-/// Called with each event, in the thread where it happens. It must not block, and must not call the instance.
+/// A function that is called with each event, in the thread in which the event happens. It must not block, and must not
+/// call the instance.
 pub type Watcher = Box<dyn Fn(&Notice) + Send>;

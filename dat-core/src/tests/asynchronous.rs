@@ -6,7 +6,7 @@ fn async_evd(side: &mut Side, qlen: u32) -> EvdHandle {
     side.ia.evd_create(qlen, EvdFlags::ASYNC).expect("an EVD")
 }
 
-/// Lets the endpoint hold more buffers than its mark allows. Returns the event.
+/// Posts more receives than the endpoint's soft high watermark allows. Returns the event that this causes.
 fn exceed_mark(side: &mut Side) -> AsyncEvent {
     side.post_recv(0).expect("posts");
     side.ia

@@ -1,4 +1,4 @@
-//! Posts that are made at once if all checks pass; otherwise nothing has happened.
+//! The fast path posts only if all checks pass; otherwise it has no effect.
 
 use super::*;
 use crate::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
@@ -27,7 +27,7 @@ fn posts_made_at_once_complete_as_any_other() {
     let one = a.triplet(0, 16);
     assert!(send(&mut a, one, 1));
     assert!(write(&mut a, one, 2, &to));
-    // The sink of a read may be longer than the source.
+    // The sink of an RDMA Read may be longer than the source.
     assert!({
         let longer = a.triplet(0, 20);
         read(&mut a, longer, 3, &to)
@@ -56,7 +56,7 @@ fn cookie_and_length(event: &Event) -> Option<(u64, u64)> {
     }
 }
 
-/// Returns how many of the four posts of `one` were made.
+/// Tries all four posts with the segment `one` on the fast path. Returns the number of posts that were made.
 fn made(a: &mut Side, one: LmrTriplet, to: &RmrTriplet) -> usize {
     [
         send(a, one, 0),

@@ -1,4 +1,4 @@
-//! The order in which a post checks: of two faults, the one listed first is the answer.
+//! The order of a post's checks: if a post has two faults, the fault that is checked first is reported.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn of_several_faults_the_first_in_order_is_answered() {
         segment_length: bytes,
     };
 
-    // Each has the faults of all that follow it, as far as they can be combined.
+    // Each of these segments also has the faults of all segments after it, as far as the faults can be combined.
     let unknown = at(1, 0, u64::MAX);
     let outside = at(foreign.lmr_context, 0, 65);
     let elsewhere = at(foreign.lmr_context, 0x90_0000, 64);

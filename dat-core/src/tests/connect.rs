@@ -63,8 +63,8 @@ fn private_data_travels_both_ways_byte_for_byte() {
     assert_eq!(a.ia.ep_private_data(a.ep), Ok(&b""[..]));
 }
 
-/// IBTA volume 1, "Starting PSN": the first PSN that the receiver of the message sends. Linux' software RoCE, whose
-/// REP named 0xfcf99f, answered a first packet with any other number by a NAK that named that one.
+/// IBTA volume 1, "Starting PSN": a message names the first PSN that its receiver sends. (Linux' software RoCE, whose
+/// REP named 0xfcf99f, answered a first packet with another PSN by a NAK that named 0xfcf99f.)
 #[test]
 fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     let (net, a, b) = connected();
@@ -86,9 +86,9 @@ fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     drop((a, b));
 }
 
-/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter
-/// needs, a REP its sender's delay (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The round trip is 2^15; the
-/// adapters take 2^16 and 2^19.
+/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ carries the ACK timeout that the sender's adapter
+/// needs, and a REP carries the ACK delay of its sender (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). In units of
+/// 4.096 us, the round trip takes 2^15, and the adapters' delays are 2^16 and 2^19.
 #[test]
 fn a_side_waits_for_acknowledgements_as_long_as_the_other_adapter_needs() {
     for (configured, said, used) in [(None, 17, [20, 17]), (Some(9), 9, [9, 9])] {
@@ -376,7 +376,7 @@ fn a_message_before_the_handshake_is_done_comes_after_established() {
     b.post_recv(1).expect("posts");
     let cr = request(&mut a, &mut b, b"");
     b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
-    // The reply arrives, but the RTU is lost.
+    // The peer's REP arrives, but the RTU is lost.
     net.drop_mads(true);
     a.ia.progress();
     assert_eq!(
@@ -493,7 +493,7 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
         .expect("free again");
 }
 
-/// Sends a request to a PSP with the PROVIDER flag. Returns the request and its endpoint.
+/// Sends a request to a PSP with the PROVIDER flag. Returns the request and the endpoint that the provider created.
 fn request_with_ep(a: &mut Side, b: &mut Side) -> (CrHandle, EpHandle) {
     b.ia.psp_create(ConnQual(QUAL.0 + 1), b.connect, PspFlags::PROVIDER)
         .expect("listens");
@@ -589,7 +589,7 @@ fn requests_that_find_no_room_leave_when_there_is_some_and_none_is_repeated() {
         try_connect(&mut a, to, QUAL, Timeout::INFINITE, &[data]).expect("connects");
     }
     assert_eq!(net.mads().len(), 2);
-    // The sender is woken each time a datagram has left.
+    // The sender wakes up each time an earlier datagram has been sent.
     let empty = a.ia.evd_wait(a.connect, Timeout::from_micros(1), 1);
     empty.expect_err("nobody has answered");
     assert_eq!(net.mads().len(), 6);
@@ -603,8 +603,8 @@ fn requests_that_find_no_room_leave_when_there_is_some_and_none_is_repeated() {
     assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
 
-/// If the device refuses, it is asked again. If it does not answer, it is not: each attempt takes as long as a
-/// command may.
+/// If the device refuses to clean up after a failed accept, the library tries again. If the device does not answer, the
+/// library does not try again, because each attempt takes as long as the time limit of a command.
 #[test]
 fn an_accept_that_the_device_does_not_answer_is_not_waited_for_again_and_again() {
     const COMMAND: u64 = 60_000_000_000;

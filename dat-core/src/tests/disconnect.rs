@@ -1,4 +1,4 @@
-//! Ends of connections: each side gets one event, and posted requests complete.
+//! Ends of connections: each side gets exactly one event, and every posted request completes.
 
 use super::*;
 use crate::provider::ProviderEvent;
@@ -51,7 +51,7 @@ fn a_graceful_disconnect_finishes_the_requests_first() {
         (EpState::DisconnectPending, vec![])
     );
     net.release();
-    // Only the connect EVD is looked at; the drain is noticed all the same.
+    // The caller waits only on the connect EVD, but the completion of the last request still ends the connection.
     let (event, _) =
         a.ia.evd_wait(a.connect, Timeout::from_micros(1000), 1)
             .expect("disconnects");
@@ -371,7 +371,7 @@ fn a_device_that_is_wanted_back_ends_its_connections_in_good_order_and_says_so_o
     );
     let refused = a.ia.evd_create(1, EvdFlags::DTO).expect_err("nothing new");
     assert!(refused.to_string().contains("wants the device back"));
-    // The device dies before the adapter is closed: that is not reported a second time.
+    // The device dies before the adapter is closed. The consumer gets no second IaCatastrophic event.
     net.kill(0);
     settle(&mut a, &mut b);
     assert_eq!(a.events(a.ia.async_evd()), []);

@@ -232,8 +232,8 @@ fn unsignalled_completions_are_queued_but_end_no_wait() {
             .expect("posts")
     };
 
-    // The completion raises the device's interrupt and is counted, and the waiter sleeps on to the end; then the
-    // count decides.
+    // The completion arrives while nobody waits. It is not a notification event, but it is counted, so the next wait
+    // returns at once.
     post(&mut a, DtoCookie(1), CompletionFlags::UNSIGNALLED);
     let started = now(&a);
     a.ia.evd_wait(a.request, Timeout::from_micros(100), 1)
@@ -251,7 +251,7 @@ fn unsignalled_completions_are_queued_but_end_no_wait() {
 
 #[test]
 fn only_notification_events_wake_a_sleeper() {
-    // A hook in the mock's sleep acts while the waiter sleeps.
+    // The mock releases the held request while the waiter sleeps.
     for (flags, slept) in [(CompletionFlags::UNSIGNALLED, 100_000), (NO_FLAGS, 40_000)] {
         let (net, mut a, b) =
             connected_with(|attr| attr.request_completion_flags = CompletionFlags::UNSIGNALLED);
@@ -427,7 +427,8 @@ fn event_numbers_are_those_of_the_header() {
     assert_eq!(Event::Async(AsyncEvent::IaCatastrophic).number(), 0x8002);
 }
 
-/// Posts that find their queue full take completions out, including the one at which other work is due.
+/// A post that finds the queue full polls completions, including the completion at which other work is due. The other
+/// work must still be done.
 #[test]
 fn a_consumer_that_keeps_its_queue_full_and_takes_one_by_one_looks_after_connections() {
     let net = Net::default();

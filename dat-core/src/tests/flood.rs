@@ -1,10 +1,9 @@
-//! Floods of datagrams from unknown hosts.
+//! Floods of datagrams from hosts that are not connected.
 
 use super::*;
 use crate::event::ConnectionEventKind as Kind;
 
-/// Sends `count` connection requests to `b`, each as if from a queue pair of its own. They go by way of `a`, which
-/// does not know them.
+/// Sends `count` connection requests to `b`, each from a different queue pair of `a`.
 fn flood(net: &Net, a: &mut Side, b: &Side, count: usize) {
     for _ in 0..count {
         let attr = EpAttr::defaults(a.ia.query().ia);
@@ -25,7 +24,7 @@ fn flood(net: &Net, a: &mut Side, b: &Side, count: usize) {
     assert!(net.mads().len() >= count);
 }
 
-/// The work of one call is bounded, whatever peers send.
+/// The work of one call is bounded, independent of the number of datagrams that peers send.
 #[test]
 fn one_call_takes_in_a_bounded_number_of_datagrams_and_no_wait_sleeps_with_some_left() {
     let net = Net::default();
@@ -40,8 +39,8 @@ fn one_call_takes_in_a_bounded_number_of_datagrams_and_no_wait_sleeps_with_some_
     }
 }
 
-/// An EVD takes requests and the connection events of endpoints. A host that sends requests must not push out the
-/// event of a connection's end.
+/// The same EVD receives connection requests and the connection events of endpoints. A host that sends many requests
+/// must not displace the event of a connection's end.
 #[test]
 fn requests_of_strangers_do_not_push_out_the_events_of_a_connection() {
     let (net, mut a, mut b) = connected_with(|_| {});

@@ -1,4 +1,4 @@
-//! Latencies of requests and wakeups are measured on request, while posts are still made at once.
+//! Latencies of requests and of wakeups are measured on demand, while most posts still take the fast path.
 
 use super::*;
 use crate::latency::Histogram;
@@ -6,7 +6,7 @@ use crate::post::{Post, Send};
 
 const LONG: u64 = 10_000_000;
 
-/// Returns the number of times, and the end of the last place that is not empty.
+/// Returns the number of times in the histogram, and the upper bound of its last non-empty bucket.
 fn told(of: Option<&Histogram>) -> (u64, u64) {
     let last = of.and_then(|of| of.places().last());
     (
@@ -15,7 +15,7 @@ fn told(of: Option<&Histogram>) -> (u64, u64) {
     )
 }
 
-/// Makes a measured endpoint that is due for a sample, and a peer with receives.
+/// Makes an endpoint whose next request will be timed, and a peer with posted receives.
 fn measured() -> (Net, Side, Side) {
     let (net, mut a, mut b) = connected();
     (0..8).for_each(|cookie| b.post_recv(cookie).expect("posts"));
@@ -101,7 +101,7 @@ fn measuring_switched_off_leaves_no_obstacle() {
     assert_eq!(taken(&mut a), 1);
     assert!(at_once(&mut a));
     assert!(a.ia.latencies().completion.is_none(), "it was not finished");
-    // Measuring also ends if no sample was taken.
+    // Measuring can also be switched off if no request was timed.
     b.ia.measure(true);
     b.ia.progress();
     b.ia.measure(false);

@@ -1,4 +1,4 @@
-//! The calls from the consumer's side, over the provider in memory. Each file is one chapter.
+//! Tests of the calls from the consumer's side, over the in-memory provider. Each file covers one group of calls.
 
 mod asynchronous;
 mod at_once;
@@ -26,12 +26,12 @@ use crate::provider::Provider;
 use crate::*;
 use std::net::IpAddr;
 
-/// Qualifier of these tests' listener.
+/// Connection qualifier at which these tests listen.
 pub(super) const QUAL: ConnQual = ConnQual(0x1_0000_0001);
-/// Address and length of every side's memory.
+/// Address and length of every side's memory, in bytes.
 pub(super) const MEMORY: (u64, u64) = (0x10_0000, 0x1_0000);
 
-/// One IA with the objects that a connection needs.
+/// An IA with the objects that a connection needs.
 pub(super) struct Side {
     pub(super) ia: Ia<Mock>,
     pub(super) pz: PzHandle,
@@ -80,7 +80,7 @@ impl Side {
         }
     }
 
-    /// Returns `bytes` bytes of the memory, at offset `at`.
+    /// Returns the triplet of `bytes` bytes of the memory, at offset `at`.
     pub(super) fn triplet(&self, at: u64, bytes: u64) -> LmrTriplet {
         LmrTriplet {
             lmr_context: self.lmr.lmr_context,
@@ -89,7 +89,7 @@ impl Side {
         }
     }
 
-    /// Returns the peer's name for the memory.
+    /// Returns the triplet with which the peer addresses the first `bytes` bytes of the memory.
     pub(super) fn remote(&self, bytes: u64) -> RmrTriplet {
         RmrTriplet {
             rmr_context: self.lmr.rmr_context,
@@ -122,17 +122,17 @@ impl Side {
             .ep_post_recv(self.ep, &iov, DtoCookie(cookie), CompletionFlags::empty())
     }
 
-    /// Dequeues all events of an EVD.
+    /// Dequeues and returns all events of an EVD.
     pub(super) fn events(&mut self, evd: EvdHandle) -> Vec<Event> {
         std::iter::from_fn(|| self.ia.evd_dequeue(evd).ok().flatten()).collect()
     }
 
-    /// Dequeues all connection events, by kind.
+    /// Dequeues all connection events, and returns their kinds.
     pub(super) fn connection_events(&mut self) -> Vec<ConnectionEventKind> {
         kinds(&self.events(self.connect))
     }
 
-    /// Dequeues all completions of an EVD: cookie and status.
+    /// Dequeues all completions of an EVD, and returns their cookies and statuses.
     pub(super) fn completions(&mut self, evd: EvdHandle) -> Vec<(u64, DtoStatus)> {
         dtos(&self.events(evd))
     }
@@ -164,7 +164,7 @@ pub(super) fn dtos(events: &[Event]) -> Vec<(u64, DtoStatus)> {
         .collect()
 }
 
-/// Lets both sides do the work that is due.
+/// Runs the housekeeping of both sides until no work is due.
 pub(super) fn settle(a: &mut Side, b: &mut Side) {
     for _ in 0..8 {
         a.ia.progress();
@@ -172,7 +172,7 @@ pub(super) fn settle(a: &mut Side, b: &mut Side) {
     }
 }
 
-/// Starts a connection from `a` to `b`, which listens. Returns the request.
+/// Starts a connection from `a` to `b`, which listens. Returns the request that arrived at `b`.
 pub(super) fn request(a: &mut Side, b: &mut Side, private_data: &[u8]) -> CrHandle {
     if b.ia.listener(QUAL).is_none() {
         b.ia.psp_create(QUAL, b.connect, PspFlags::CONSUMER)
@@ -195,7 +195,7 @@ pub(super) fn request(a: &mut Side, b: &mut Side, private_data: &[u8]) -> CrHand
     }
 }
 
-/// Makes two connected sides; their ESTABLISHED events are taken.
+/// Makes two connected sides; their ESTABLISHED events are already dequeued.
 pub(super) fn connected_with(adjust: impl Fn(&mut EpAttr)) -> (Net, Side, Side) {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, &adjust), Side::new(&net, &adjust));
@@ -222,7 +222,7 @@ pub(super) fn connected() -> (Net, Side, Side) {
 
 pub(super) const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 
-/// Returns the time of a side's provider.
+/// Returns the time of a side's clock, in nanoseconds.
 pub(super) fn now(side: &Side) -> u64 {
     side.ia.provider().now()
 }

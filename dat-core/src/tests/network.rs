@@ -112,7 +112,7 @@ fn addresses_come_and_go_and_refusals_change_nothing() {
     let answer = a.ia.address_add(too_long);
     assert_eq!(answer, refused(Subtype::AddressMalformed));
     assert_eq!(a.ia.addresses(), first);
-    // An IPv4-mapped IPv6 address is an IPv4 address.
+    // An IPv4-mapped IPv6 address is treated as the IPv4 address.
     a.ia.address_add(ip("::ffff:192.0.2.7").into())
         .expect("room");
     assert_eq!(a.ia.addresses()[1..], [address.into()]);
@@ -165,7 +165,8 @@ fn each_end_has_its_cause() {
     assert_eq!(cause(&a), Some(EndCause::AdapterWanted));
 }
 
-/// Our event numbers are not DAT's: DAT 1.2 has 0x08001 to 0x08006 here, and DAT 2.0 0x08101 and 0x08102.
+/// The library's network event numbers differ from DAT's numbers in this range: DAT 1.2 has 0x08001 to 0x08006, and DAT
+/// 2.0 has 0x08101 and 0x08102.
 #[test]
 fn network_event_numbers_are_not_dats() {
     let address = ip("192.0.2.7");

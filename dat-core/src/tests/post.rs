@@ -1,4 +1,4 @@
-//! The four posts: their refusals, and that each accepted post completes once.
+//! The four posts: which posts are refused, and that each accepted post completes exactly once.
 
 use super::*;
 
@@ -126,7 +126,7 @@ fn without_their_own_limit_rdma_segments_are_limited_as_sends_are() {
     let remote = b.remote(8);
     a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &remote, NO_FLAGS)
         .expect("eight");
-    // The device reads into six segments at most.
+    // An RDMA Read of this device can have at most six segments.
     assert_eq!(
         a.ia.ep_post_rdma_read(a.ep, &iov[..7], DtoCookie(0), &b.remote(1), NO_FLAGS),
         Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
@@ -200,7 +200,7 @@ fn an_unknown_or_freed_lmr_violates_privileges() {
         a.ia.ep_post_send(a.ep, &[never], DtoCookie(0), NO_FLAGS),
         Err(PRIVILEGES)
     );
-    // Another variant of a live key is another key.
+    // The same index with another variant is another key, which does not exist.
     let variant = LmrTriplet {
         lmr_context: a.lmr.lmr_context ^ 1,
         ..a.triplet(0, 1)
@@ -329,7 +329,8 @@ fn the_relaxed_mode_lets_local_write_imply_read() {
 
 #[test]
 fn every_flag_is_allowed_where_the_pages_allow_it_and_nowhere_else() {
-    // Columns: UNSIGNALLED on the endpoint or not; flags; allowed on requests; allowed on receives.
+    // Columns: whether the endpoint has UNSIGNALLED; the flags; whether requests allow them; whether receives allow
+    // them.
     let rows = [
         (false, 0x00, true, true),
         (false, 0x01, true, false),

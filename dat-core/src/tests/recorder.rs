@@ -1,4 +1,4 @@
-//! The flight recorder has every post, completion and state, whatever its path, and changes no result.
+//! The flight recorder records every post, completion and state on every path, and changes no result.
 
 use super::*;
 use crate::post::{Post, Send};

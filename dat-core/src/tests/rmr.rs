@@ -1,4 +1,4 @@
-//! Binds at the limits of a device.
+//! Binds at the limits of the device.
 
 use super::*;
 

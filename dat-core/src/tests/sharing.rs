@@ -39,7 +39,7 @@ fn attributes_beyond_the_ia_are_refused() {
     for (which, change) in changes.into_iter().enumerate() {
         let refused = create(&mut a, change);
         assert_eq!(refused, bad, "change {which}");
-        // The last two are not amounts.
+        // The last two changes are flags, not amounts.
         let error = refused.expect_err("as was seen");
         let excess = error.excess();
         assert_eq!(excess.is_some(), which < 10, "{error}");

@@ -10,7 +10,7 @@ const ATTR: SrqAttr = SrqAttr {
     low_watermark: 0,
 };
 
-/// Makes a side whose endpoint takes its buffers from an SRQ, connected to another side.
+/// Makes two connected sides; the endpoint of the second side takes its receive buffers from an SRQ.
 fn connected_srq() -> (Net, Side, Side, SrqHandle) {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));

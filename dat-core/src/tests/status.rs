@@ -1,8 +1,8 @@
-//! Calls by the state of the endpoint (the table of calls and states), state by state.
+//! Calls in every state of the endpoint, checked against the table of calls and states.
 
 use super::*;
 
-/// Visits every state that a consumer can bring an endpoint into, with the endpoint in it.
+/// Calls `visit` for every state that a consumer can bring an endpoint into, with an endpoint in that state.
 fn every_state(mut visit: impl FnMut(EpState, &Net, &mut Side, &mut Side)) {
     let states = [
         EpState::Unconnected,

@@ -1,20 +1,20 @@
-//! Work per call does not grow with the number of objects. It is counted in looks at completion queues and in arms,
-//! not in time.
+//! The work of a call does not grow with the number of objects. The tests count polls and arms of completion queues,
+//! not time.
 
 use super::*;
 use crate::event::ConnectionEventKind as Kind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of objects of a kind.
+/// Number of objects of each kind.
 const MANY: usize = 150;
-/// Maximum number of steps of a call, whatever the number of objects.
+/// Maximum number of polls and arms that one call may need, independent of the number of objects.
 const FEW: u64 = 40;
 
-/// Endpoints, each with the EVD of its completions.
+/// Many endpoints, each with the EVD that receives its completions.
 type Crowd = Vec<(EpHandle, EvdHandle)>;
 
-/// Makes endpoints with a completion queue each, and one EVD for their connection events.
+/// Makes many endpoints, each with its own completion queue, and one EVD for all their connection events.
 fn crowd(side: &mut Side) -> Crowd {
     let flags = EvdFlags::CONNECTION | EvdFlags::CR;
     side.connect = side.ia.evd_create(512, flags).expect("an EVD");
@@ -27,7 +27,7 @@ fn crowd(side: &mut Side) -> Crowd {
     (0..MANY).map(one).collect()
 }
 
-/// Makes two sides, each with a crowd.
+/// Makes two sides with many endpoints each.
 fn crowds() -> (Net, Side, Crowd, Side, Crowd) {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
@@ -35,7 +35,7 @@ fn crowds() -> (Net, Side, Crowd, Side, Crowd) {
     (net, a, of_a, b, of_b)
 }
 
-/// Returns the number of steps that `act` takes.
+/// Returns the number of polls and arms that `act` causes.
 fn steps(net: &Net, act: impl FnOnce()) -> u64 {
     let before = net.steps();
     act();
@@ -56,7 +56,7 @@ fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
     wait_without_event(&mut a);
     let again = steps(&net, || wait_without_event(&mut a));
     assert!(again <= FEW, "{again}");
-    // The queue that then reports an entry is noticed, and armed again.
+    // A queue that reports an entry later is polled, and armed again.
     for cookie in 0..3 {
         b.post_recv(cookie).expect("posts");
     }
@@ -79,7 +79,7 @@ fn polling_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_
     assert!(once <= 2 * FEW, "{once}");
     net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
     a.send(1, NO_FLAGS).expect("posts");
-    // Most polls look at no other queue.
+    // Most dequeues poll no other queue.
     let found = (0..MANY * 128).find_map(|_| poll(&mut a));
     assert_eq!(kinds(&Vec::from_iter(found)), [Kind::Broken]);
 }
@@ -164,7 +164,7 @@ fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
     (0..MANY).for_each(|_| a.ia.progress());
     let turn = steps(&net, || a.ia.progress());
     assert!(turn <= FEW, "{turn}");
-    // A waiter for connection events arms the same queues for less.
+    // A waiter for connection events arms the same queues, but only for solicited or failed completions.
     wait_without_event(&mut a);
     b.post_recv(0).expect("posts");
     a.send(0, NO_FLAGS).expect("posts");
@@ -173,7 +173,7 @@ fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
     assert_eq!(heard.load(Ordering::Relaxed), 1);
     let which = a.ia.cno_wait(cno, Timeout::ZERO).expect("a trigger");
     assert_eq!(which, Some(evd));
-    // A wait, without an agent.
+    // A consumer can also wait on the CNO, without an agent.
     wait_for(&mut a, cno);
     let waiting = steps(&net, || wait_for(&mut a, cno));
     assert!(waiting <= 2 * FEW, "{waiting}");

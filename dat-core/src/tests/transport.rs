@@ -173,7 +173,8 @@ fn cause(side: &Side) -> Option<EndCause> {
     side.ia.ep_end_cause(side.ep).expect("an EP")
 }
 
-/// The success of a suppressed request is not reported, so it stays outstanding until a later one is reported.
+/// The success of a suppressed request is not reported, so the request stays outstanding until a later request is
+/// reported. Such a connection is probed like any idle connection.
 #[test]
 fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
     for requests in [1, 2, 5] {
@@ -186,7 +187,7 @@ fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
             a.send(cookie, CompletionFlags::SUPPRESS).expect("posts");
         }
         let before = net.posted(a.qpn());
-        // Not at the first check, since something was posted before it; then at each.
+        // The first check sends no probe, because a request was posted shortly before. Every later check sends one.
         sleep(&mut a, 21);
         assert_eq!(net.posted(a.qpn()) - before, 9);
         assert_eq!(a.completions(a.request), []);
@@ -200,7 +201,8 @@ fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
     }
 }
 
-/// A program that takes no completions fills its EVD, and further entries stay in the completion queue.
+/// If a program dequeues no completions, its EVD becomes full, and further entries stay in the completion queue. The
+/// failure of a probe behind them must still be noticed.
 #[test]
 fn a_probe_is_seen_to_fail_behind_completions_that_are_not_taken() {
     let net = Net::default();
@@ -226,7 +228,8 @@ fn a_probe_is_seen_to_fail_behind_completions_that_are_not_taken() {
     assert_eq!(done, usize::try_from(room).expect("some"));
 }
 
-/// A request that is reported fails by itself, and a probe behind it would fail no sooner.
+/// A connection with an outstanding request that will be reported is not probed: the request itself would fail, and a
+/// probe behind it would fail no sooner.
 #[test]
 fn a_connection_that_waits_for_a_slow_peer_is_not_tried() {
     let net = Net::default();
@@ -237,7 +240,7 @@ fn a_connection_that_waits_for_a_slow_peer_is_not_tried() {
     a.send(1, NO_FLAGS).expect("posts");
     sleep(&mut a, 21);
     assert_eq!(net.posted(a.qpn()), 1);
-    // Behind a suppressed request there is one probe.
+    // Behind a suppressed request, exactly one probe is posted.
     a.send(2, CompletionFlags::SUPPRESS).expect("posts");
     sleep(&mut a, 21);
     assert_eq!(net.posted(a.qpn()), 3);
@@ -245,7 +248,7 @@ fn a_connection_that_waits_for_a_slow_peer_is_not_tried() {
     assert_eq!((stats.requests, stats.requests_outstanding), (2, 2));
 }
 
-/// A peer that answers and never posts a receive would hold a graceful disconnect for ever.
+/// A graceful disconnect ends at its time limit, even if the peer answers but never posts a receive.
 #[test]
 fn a_graceful_disconnect_ends_whatever_the_peer_does() {
     for (flags, transport) in [
@@ -280,7 +283,7 @@ fn a_graceful_disconnect_ends_whatever_the_peer_does() {
     }
 }
 
-/// A disconnect that ends in time leaves no timer that wakes the program later.
+/// A graceful disconnect that ends in time leaves no timer that would wake the program later.
 #[test]
 fn a_graceful_disconnect_that_ends_leaves_no_timer() {
     let (_net, mut a, mut b) = super::connected();
@@ -294,14 +297,15 @@ fn a_graceful_disconnect_that_ends_leaves_no_timer() {
     assert_eq!(checks(&a), 0);
 }
 
-/// RNR retries of 7 are for ever: a peer that asks for that and posts no receive would hold every Send of ours.
+/// A peer that asks for 7 RNR retries (no limit) gets no more than the adapter's setting, unless the endpoint sets 7
+/// itself. Otherwise a peer that posts no receive would block every Send.
 #[test]
 fn a_peer_cannot_ask_for_retries_without_end() {
     let own = |rnr_retry| EpTransport {
         rnr_retry,
         ..EpTransport::default()
     };
-    // Columns: the peer's request, and the endpoint's own setting (the adapter has 6); the value used.
+    // Columns: the RNR retries that the peer asks for; the endpoint's own setting (the adapter's is 6); the value used.
     for (peer, ours, used) in [
         (7, None, 6),
         (6, None, 6),

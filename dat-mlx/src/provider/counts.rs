@@ -1,4 +1,4 @@
-//! Counters: the provider's, for all instances of a function, and the device's, passed on.
+//! Counters: those of the provider, summed over all instances of a function, and those of the device.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ pub use neighbour::Counters as NetworkCounters;
 use super::OpenedProvider;
 
 impl OpenedProvider {
-    /// Returns the device's counters for the function. `None`: the function is closed.
+    /// Queries the device's counters for the function. `None`: the function is closed.
     ///
     /// # Errors
-    /// A command was refused, or never answered.
+    /// The device refused a command or never answered.
     pub fn device(&self) -> Result<Option<DeviceCounters>, CmdError> {
         self.function.counters()
     }
@@ -28,7 +28,7 @@ impl OpenedProvider {
         self.function.recorder()
     }
 
-    /// Returns the counters that are read without asking the device. `None`: the function is closed.
+    /// Returns the counters that need no command to the device. `None`: the function is closed.
     #[must_use]
     pub fn counters(&self) -> Option<ProviderCounters> {
         let (commands, pages) = self.function.commands()?;
@@ -51,21 +51,22 @@ impl OpenedProvider {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProviderCounters {
-    /// Commands by opcode.
+    /// Number and outcome of commands, by opcode.
     pub commands: BTreeMap<Opcode, CommandTally>,
     /// Pages of 4 KiB given to the firmware and returned by it.
     pub pages: PageCounts,
-    /// Number of regions registered since then.
+    /// Number of regions registered since the function was opened.
     pub registrations: u64,
-    /// Number of regions registered now.
+    /// Number of regions that exist now.
     pub regions: u64,
-    /// Bytes of the regions registered now. A byte counts in each region that contains it.
+    /// Bytes of the regions that exist now. A byte counts once in each region that contains it.
     pub registered_bytes: u64,
-    /// Frames of the network's protocols; `None` if the function takes no part in the network.
+    /// Counters of the network protocols' frames; `None` if the function takes no part in the network.
     pub network: Option<NetworkCounters>,
 }
 
-/// Counters of regions of all instances. They change when commands are sent, never when a request is posted.
+/// Counters of the regions of all instances. They change when a region is registered or deregistered, never when a
+/// request is posted.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
     made: AtomicU64,

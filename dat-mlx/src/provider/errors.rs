@@ -4,7 +4,7 @@ use dat_core::provider::ProviderError;
 use hw_mlx::{CmdError, MlxError};
 use mlx_prm::CmdStatus;
 
-/// Conversion of the driver's results.
+/// Conversion of a driver result to a provider result.
 pub(super) trait ForDat<T> {
     /// Returns the result with its error as a `ProviderError`.
     fn for_dat(self) -> Result<T, ProviderError>;

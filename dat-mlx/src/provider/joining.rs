@@ -15,8 +15,8 @@ pub enum NetworkState {
     Off,
     /// The function takes part.
     Joined,
-    /// The function was to join if possible and cannot, for this reason. Peers are found among the configured
-    /// neighbours, and by addresses made of their MACs.
+    /// With [`Participation::IfPossible`], the function could not join for this reason. Only the configured neighbours
+    /// and peers whose addresses are derived from their MACs are reachable.
     Without(String),
 }
 
@@ -77,7 +77,7 @@ fn is_well(hca: &Hca, error: &MlxError) -> bool {
 }
 
 impl MlxProvider {
-    /// Returns the state of the function's part in the network.
+    /// Returns whether the function takes part in the network.
     #[must_use]
     pub fn network_state(&self) -> NetworkState {
         match (&self.common.network, &self.common.without_network) {

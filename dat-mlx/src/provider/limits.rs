@@ -1,7 +1,7 @@
 //! Limits that DAT reports.
 //!
-//! A consumer may use all of them to the full at once, so each is computed as if the others were used up: as many
-//! requests as rings allow if every request has the maximum number of segments.
+//! A consumer may use all limits to the full at once. So each limit is computed as if the others were exhausted: the
+//! number of requests is the number that a ring holds if every request has the maximum number of segments.
 
 use dat_core::provider::Limits;
 
@@ -10,10 +10,11 @@ use hw_mlx::{Hca, window, wqe};
 /// Returns the limits of an opened function.
 pub(super) fn limits(hca: &Hca) -> Limits {
     let device = hca.caps().limits();
-    // The first unit of a shared queue's receive WQE is the link.
+    // The first unit of a shared queue's receive WQE is the link to the next WQE.
     let recv_segments = device.recv_segments.saturating_sub(1).max(1);
     let request_segments = device.send_segments.clamp(1, wqe::MAX_READ_SEGMENTS);
-    // The 16-bit indices address rings of up to 2^15 blocks, which is also the largest that the contexts can express.
+    // The 16-bit indices address rings of up to 2^15 blocks, which is also the largest ring that the contexts can
+    // express.
     let windows = window::supported(hca);
     let blocks =
         (request_segments + 2)
@@ -27,12 +28,12 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         hardware_version: hca.hardware_version(),
         firmware_version: hca.firmware_version(),
         gid: hca.gids().first().map_or([0; 16], |entry| entry.gid),
-        // One is QP1, and number 0 is never used.
+        // One queue pair is QP1, and number 0 is never used.
         max_qps: device.qps.saturating_sub(2),
         max_dtos: requests,
         max_reads_in: device.reads_in.min(255),
         max_reads_out: device.reads_out.min(255),
-        // One is QP1's. Each queue may have one event waiting in the event queue.
+        // One completion queue is QP1's. Each queue may have one event in the event queue.
         max_cqs: device.cqs.min(hca.completion_events()).saturating_sub(1),
         max_cq_entries: device.cq_entries.saturating_sub(1),
         max_request_segments: request_segments,
@@ -52,11 +53,11 @@ pub(super) fn limits(hca: &Hca) -> Limits {
     }
 }
 
-/// Returns how many regions of a program's own memory can exist at once wherever they lie: one mapping each, of the
-/// mappings left, less a share for the arena. (Regions in the arena need none of their own, and regions in memory
-/// that is lent already share its mapping.)
+/// Returns how many regions of a program's own memory can exist at once, wherever that memory lies. Each needs one
+/// of the DMA mappings that are left; a part of the mappings is reserved for the arena. (Regions in the arena need no
+/// mapping of their own, and regions in memory that is lent already use its mapping.)
 fn mappings(left: Option<u32>) -> u32 {
-    /// One in this many mappings is the arena's: of 65,535 that is 64 GiB of chunks.
+    /// Divisor of the arena's part: one mapping in 64. Of 65,535 mappings that is 64 GiB of chunks.
     const ARENA: u32 = 64;
     left.map_or(u32::MAX, |left| (left - left / ARENA).max(1))
 }
@@ -65,7 +66,8 @@ fn mappings(left: Option<u32>) -> u32 {
 mod tests {
     use super::mappings;
 
-    /// 65,535 is the default `dma_entry_limit` of Linux `vfio_iommu_type1`; kernels before 5.10 do not report it.
+    /// At most as many regions are promised as mappings are left. 65,535 is the default `dma_entry_limit` of Linux
+    /// `vfio_iommu_type1`; kernels before 5.10 do not report it.
     #[test]
     fn a_program_is_not_promised_more_regions_than_mappings_are_left() {
         assert_eq!(mappings(Some(65_535)), 64_512);

@@ -1,5 +1,5 @@
-//! Reaching peers: the state of the port, the MAC that a datagram or a queue pair's packets go to, and the provider's
-//! turns in the network protocols.
+//! Reaching peers: the state of the port, the MAC to which a datagram or a queue pair's packets are sent, and the
+//! periodic work of the network protocols.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::MlxProvider;
 use super::errors::ForDat;
 use crate::network::{LINK_TRAINING, Way};
 
-/// Time for which a peer's MAC is requested while a queue pair waits for it.
+/// Time after which resolving a peer's MAC for a queue pair fails.
 const SEARCH: Duration = Duration::from_secs(5);
 
 /// State of a port that is down.
@@ -23,11 +23,11 @@ const SEARCH: Duration = Duration::from_secs(5);
 pub(super) struct Down {
     /// Time at which we learned that the port is down.
     pub(super) since: Instant,
-    /// The port was already down when the function came up, so the link may still be training.
+    /// Whether the port was already down when the function came up. Then the link may still be training.
     pub(super) trains: bool,
 }
 
-/// Returns the error for a destination without a route.
+/// Returns the error for a destination that cannot be reached.
 fn no_way(what: String) -> ProviderError {
     ProviderError::Unreachable {
         why: "nothing leads to this address now",
@@ -36,10 +36,10 @@ fn no_way(what: String) -> ProviderError {
 }
 
 impl MlxProvider {
-    /// Counts the events of the queues that all instances share. Returns true if there was any.
+    /// Passes on the events of the completion queues that all instances share. Returns true if there was any.
     pub(super) fn collect_shared(&mut self) -> bool {
         let mut handled = false;
-        // Both under one lock: an instance that finds a queue not armed arms it.
+        // Both locks are held for all events, because an instance that finds a queue not armed arms it.
         let mut network = self.common.network();
         let mut gsi = self.common.gsi();
         while let Some(cqn) = self.hca.next_shared_completion() {
@@ -56,7 +56,8 @@ impl MlxProvider {
         handled
     }
 
-    /// Runs the network once: frames, timers, and the datagrams that waited for them.
+    /// Runs the network protocols once: repairs the port, receives and sends frames, runs due timers, and sends the
+    /// datagrams whose destinations were resolved.
     pub(super) fn network_turn(&mut self) {
         let Some(mut network) = self.common.network() else {
             return;
@@ -71,7 +72,7 @@ impl MlxProvider {
         }
         for (to, mac, mad) in outcome.leave {
             if let Err(error) = self.send_over(&to, mac, &mad) {
-                // The protocol above repeats it.
+                // The connection manager protocol sends the datagram again.
                 tracing::debug!(%error, "a datagram that had waited");
             }
         }
@@ -104,7 +105,7 @@ impl MlxProvider {
         joined
     }
 
-    /// Sends an echo request to a node; returns false if its MAC must be resolved first.
+    /// Sends an echo request to a node. Returns false if the node's MAC must be resolved first.
     pub(super) fn echo_from_here(
         &mut self,
         destination: IpAddr,
@@ -118,7 +119,7 @@ impl MlxProvider {
         };
         let way = network.echo(source, destination, sequence, self.hca.now());
         drop(network);
-        // Sends what is queued.
+        // Sends the queued frames.
         self.network_turn();
         match way {
             Way::Known(_) => Ok(true),
@@ -140,7 +141,7 @@ impl MlxProvider {
         }
     }
 
-    /// Returns our source address for a connection to a GID: the requested one, or one that has a route there.
+    /// Returns our source address for a connection to a GID: the requested address, or one that has a route to the GID.
     pub(super) fn source(
         &self,
         gid: [u8; 16],
@@ -176,7 +177,7 @@ impl MlxProvider {
         })
     }
 
-    /// Returns how a GID is reached from our address at an index.
+    /// Resolves a GID to a MAC, with our address at an index as the source.
     pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> Way {
         let unresolved = match self.hca.resolve(gid) {
             Ok(mac) => return Way::Known(mac),
@@ -191,7 +192,7 @@ impl MlxProvider {
         }
     }
 
-    /// Returns the MAC through which a peer is reached, known from earlier datagrams or resolved again.
+    /// Returns the MAC through which a peer is reached. Waits while the MAC is resolved, at most for `SEARCH`.
     pub(super) fn find(&mut self, path: &Path) -> Result<[u8; 6], ProviderError> {
         let patience = self.hca.now() + SEARCH;
         loop {
@@ -268,7 +269,7 @@ impl MlxProvider {
         }
     }
 
-    /// Returns an error if the port is down and will stay so.
+    /// Returns an error if the port is down and is not expected to come up by itself.
     pub(super) fn check_port(&self) -> Result<(), ProviderError> {
         let Some(Down { since, trains }) = self.down else {
             return Ok(());

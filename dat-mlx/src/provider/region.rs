@@ -7,21 +7,22 @@ use hw_mlx::ring::Lent;
 #[derive(Debug)]
 pub struct Region {
     pub(super) index: u32,
-    /// Keeps the device's mapping of the memory until the key is gone.
+    /// The registered memory. The device's mapping of it is kept until the key is destroyed.
     pub(super) memory: Lent<DmaMemory>,
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
         if !self.memory.is_returned() {
-            // The arena keeps it mapped. Its owner need not wait for the key to end.
+            // The arena keeps the memory mapped, because the key was not destroyed. The owner may use the memory again
+            // now.
             self.memory.get().withdraw();
         }
     }
 }
 
 impl Region {
-    /// The memory.
+    /// Returns the memory of the region.
     #[must_use]
     pub fn memory(&self) -> &DmaMemory {
         self.memory.get()

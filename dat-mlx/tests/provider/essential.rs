@@ -1,7 +1,7 @@
-//! The essential commands of a bring-up, and the loss caused by each of the others.
+//! Essential commands of a bring-up, and the feature that is lost with each of the others.
 //!
 //! Each command that opens an adapter with a part in the network is refused once. Either the adapter does not open,
-//! and the error names the command; or it opens, reports the feature that is lost, and closes again without a trace.
+//! and the error names the command; or it opens, reports the feature that is lost, and closes without leaving objects.
 //! The table of results is in `docs/generations.md`.
 
 use std::fmt::Write as _;
@@ -17,18 +17,18 @@ use crate::profiles::page;
 
 const SYNDROME: u32 = 0x00ab_cdef;
 const MARK: &str = "0x00abcdef";
-/// Bound on the commands of an opening, against an endless walk.
+/// Maximum number of commands of an opening, which bounds the test's loop.
 const MOST: u32 = 500;
 const ESSENTIAL: &str = "essential";
 /// Commands whose refusal is not reported: registers of the port, which virtual functions may not read either.
 const UNSAID: &str = "lost: what the register says, as on a virtual function";
 
-/// A card that has everything that bring-up reads.
+/// Returns a card that has every feature for which bring-up sends a command.
 fn profile() -> Profile {
     let mut profile = Profile::generation("connectx-6-dx").expect("a generation");
     profile.pages.init = 64;
-    // Commands that the firmware requests by event are left out: it requests them again, and another command waits
-    // for them.
+    // No page requests by event, because the test cannot refuse them: the firmware requests the pages again, and
+    // another command waits for them.
     profile.pages.runtime = 0;
     profile.general.set(|caps| {
         caps.set_roce_rw_supported(true);
@@ -76,14 +76,15 @@ fn reopen(function: &Arc<SimFunction>) -> Result<MlxProvider, MlxError> {
     MlxProvider::open(driver, config)
 }
 
-/// Returns bit 2 of the command register at 0x04 (PCI Local Bus, "Device Control").
+/// Returns whether the function is bus master: bit 2 of the command register at 0x04 (PCI Local Bus, "Device
+/// Control").
 fn is_bus_master(function: &SimFunction) -> bool {
     let mut command = [0; 2];
     function.config_read(4, &mut command);
     command[0] & 4 != 0
 }
 
-/// The command that was refused, and the result. `None`: all were spared.
+/// Returns the command that was refused, and the result. `None`: no command was refused.
 fn outcome(provider: &MlxProvider) -> Option<(String, String)> {
     let counters = provider.opened().counters().expect("it is open");
     let (opcode, _) = counters

@@ -1,4 +1,4 @@
-//! The provider against devices that show its behaviour: the register-level simulator, and generations of cards.
+//! Tests of the provider against the register-level simulator, and against its profiles of card generations.
 
 mod datapath;
 mod essential;

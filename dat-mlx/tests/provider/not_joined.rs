@@ -1,4 +1,4 @@
-//! A function that cannot take part in the network, and its remaining abilities.
+//! A function that cannot take part in the network still opens and reaches the configured peers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use hw_mlx::{HcaConfig, MlxError};
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::CmdStatus;
 
-/// Changes a device.
+/// Changes the profile of a device.
 pub(crate) type Shape = fn(&mut Profile);
 
 /// A capability that participation in the network needs.
@@ -28,7 +28,7 @@ const fn missing(name: &'static str, why: &'static str, shape: Shape) -> Missing
     Missing { name, why, shape }
 }
 
-/// All of them; each generation is tried without each of them, too (`profiles::matrix`).
+/// All such capabilities. Each generation is also brought up without each of them (`profiles::matrix`).
 pub(crate) const MISSING: [Missing; 9] = [
     missing("no Ethernet queues", "eth_net_offloads is 0", |profile| {
         profile.general.set(|caps| {
@@ -137,7 +137,7 @@ fn told(provider: &mut MlxProvider) -> bool {
     std::iter::from_fn(|| provider.next_event()).any(|one| one == event)
 }
 
-/// The adapter opens, reports the reason, and reaches the configured peers.
+/// Checks that the adapter opened without the network, reports the reason, and reaches the configured peers only.
 fn assert_alone(sim: &Sim, function: &Arc<SimFunction>, mut provider: MlxProvider, why: &str) {
     let state = provider.network_state();
     assert!(
@@ -178,7 +178,8 @@ fn a_function_without_a_capability_of_the_network_opens_without_and_says_why() {
     }
 }
 
-/// CREATE_SQ with the syndrome of a card in real time mode (Linux commit 0f3caaa2c6fb).
+/// If a card refuses CREATE_SQ, the adapter opens without the network, or fails to open if the network is required.
+/// The syndrome is that of a card in real time mode (Linux commit 0f3caaa2c6fb).
 #[test]
 fn a_refusal_costs_the_network_and_no_more_unless_the_network_is_demanded() {
     let refusal = Fault::CommandFailure {
@@ -199,7 +200,7 @@ fn a_refusal_costs_the_network_and_no_more_unless_the_network_is_demanded() {
     provider.close().expect("teardown");
 }
 
-/// A device that no longer answers is not treated as one without a network.
+/// If the device stops answering during the join, the opening fails, even if the network is optional.
 #[test]
 fn silence_in_the_middle_of_joining_ends_the_opening() {
     let (sim, function) = world(|_| {});

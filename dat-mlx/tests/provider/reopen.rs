@@ -1,5 +1,5 @@
-//! A function that was left in disorder can be opened again, in the same process: memory that the device did not
-//! return is out of use only as long as the device could use it.
+//! A function that was closed uncleanly can be opened again in the same process. Memory that the device did not
+//! return stays unused only as long as the device could access it.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! The Ethernet path consists of the Ethernet queues, a flow table and the vport's multicast list (docs/generations.md
 //! has its commands). RDMA needs none of them. This line opens a function with `,network=off` and sends messages within
-//! it, before any line opens it whole. If it fails, the cause is the command queue, a queue pair, a key or QP1. If it
-//! passes and `bring-up` fails, the cause is the Ethernet path.
+//! it, before any other line opens it with the Ethernet path. If this line fails, the cause is the command queue, a
+//! queue pair, a key or QP1. If it passes and `bring-up` fails, the cause is the Ethernet path.
 
 use std::error::Error;
 
@@ -14,7 +14,7 @@ use super::pair::{Pair, Receives};
 use super::subject::Subject;
 use crate::adapter::Adapter;
 
-/// One message of each kind, from and to the function itself.
+/// Sends one message of each kind from the function to itself.
 pub(super) fn rdma_alone(subject: &Subject<'_>) -> Result<Outcome, Box<dyn Error>> {
     let Some(ia) = subject.open_alone() else {
         return Ok(Outcome::Skipped(
@@ -26,7 +26,7 @@ pub(super) fn rdma_alone(subject: &Subject<'_>) -> Result<Outcome, Box<dyn Error
         let connection = pair.connect(SHORT, Receives::Own)?;
         let mut messages = 0;
         for kind in Kind::ALL {
-            // An inline send takes only short messages.
+            // An inline Send takes only short messages.
             let bytes = if kind == Kind::InlineSend {
                 1
             } else {

@@ -1,9 +1,9 @@
-//! The counters of both sides while a line ran, and the conclusion from them.
+//! The counters of both sides while a line of the acceptance run was tested, and the conclusion from them.
 //!
 //! A line between two functions fails in one of three places: at the sender, at the receiver, or between them, in the
-//! e-switch or on the wire. The vports' own counters tell them apart: frames of queue pairs that the sender's vport
-//! has sent, and those that the receiver's has received (PRM "QUERY_VPORT_COUNTER"). They are read before and after a
-//! line; no other program uses the vport meanwhile.
+//! e-switch or on the wire. The vports' counters tell these cases apart: the frames of queue pairs that the sender's
+//! vport has sent, and those that the receiver's vport has received (PRM "QUERY_VPORT_COUNTER"). The counters are read
+//! before and after a line. No other program uses the vport meanwhile.
 
 use std::error::Error;
 
@@ -13,7 +13,7 @@ use udapl::counters::{DeviceCounters, QueueCounters, VportCounters};
 use super::pair::Pair;
 use crate::report::{Report, table};
 
-/// Differences of the counters: one entry for each side, or one entry if the function talked with itself.
+/// Increments of the counters during a line: one entry for each side, or one entry if the function talks to itself.
 #[derive(Serialize)]
 pub(super) struct Between {
     sides: Vec<Side>,
@@ -21,19 +21,19 @@ pub(super) struct Between {
     failed: bool,
 }
 
-/// Differences of one function's counters while the line ran.
+/// Increments of one function's counters during the line.
 #[derive(Serialize)]
 struct Side {
     name: String,
-    /// Counters of its vport that are not 0; `None` if the device does not report them.
+    /// Increments of its vport's counters that are not 0; `None` if the device does not report them.
     vport: Option<Counts>,
-    /// Counters of its queue pairs that are not 0; `None` if the device does not report them.
+    /// Increments of its queue pairs' counters that are not 0; `None` if the device does not report them.
     queue: Option<Counts>,
 }
 
 type Counts = Vec<(&'static str, u64)>;
 
-/// Mask of the queue pairs' counters, which have 32 bits.
+/// Mask of the queue pairs' counters, which have 32 bits and wrap.
 const QUEUE_COUNTER: u64 = 0xffff_ffff;
 
 /// Runs a line on a pair and passes the counters to `keep`. Returns the line's result with the conclusion appended.
@@ -124,7 +124,7 @@ impl Between {
         }
     }
 
-    /// Returns the directions: from each side to the other.
+    /// Returns the directions, from each side to the other. A function that talks to itself has one.
     fn ways(&self) -> Vec<Way<'_>> {
         let way = |from, to| Way { from, to };
         match &self.sides[..] {
@@ -134,7 +134,7 @@ impl Between {
         }
     }
 
-    /// Returns the number of frames in each direction, in words.
+    /// Returns the number of frames that queue pairs sent in each direction, in words.
     fn frames(&self) -> String {
         let told: Option<Vec<String>> = self
             .ways()
@@ -147,7 +147,7 @@ impl Between {
         )
     }
 
-    /// Returns the conclusion if the line failed, else the numbers of frames.
+    /// Returns the conclusion if the line failed, and the numbers of frames otherwise.
     fn end(&self) -> String {
         if self.failed {
             self.conclusion()
@@ -210,14 +210,14 @@ impl Way<'_> {
         self.to.count("rx_vport_rdma_unicast_packets")
     }
 
-    /// RDMA frames that the sender has received.
+    /// Returns the number of RDMA frames that the sender's vport received.
     fn heard(&self) -> u64 {
         self.from
             .count("rx_vport_rdma_unicast_packets")
             .unwrap_or(0)
     }
 
-    /// Frames of the sender's Ethernet port, neighbour discovery included.
+    /// Returns the number of other Ethernet frames that the sender's vport sent, such as those of neighbour discovery.
     fn others(&self) -> u64 {
         ["unicast", "multicast", "broadcast"]
             .into_iter()
@@ -332,7 +332,7 @@ mod tests {
                 "7 frames were sent by a and 5 were received by b",
                 "MTU",
             ),
-            // The opposite direction.
+            // Frames are missing in the opposite direction.
             (
                 &[(SENT, 7)],
                 &[(RECEIVED, 7), (SENT, 6)],

@@ -4,17 +4,17 @@
 //! |---|---|
 //! | `report.txt`, `report.json` | the table |
 //! | `doctor-N`, `info-N`, `perf`, each as `.txt` and `.json` | output of those commands for function N |
-//! | `counters-e-switch`, `counters-connections`, likewise | counters of both sides while that line ran (module `between`) |
-//! | `kernel.log`, `machine-N-before.txt`, `machine-N-after.txt` | output of the machine meanwhile (module `surroundings`) |
+//! | `counters-e-switch`, `counters-connections`, likewise | counters of both sides during that line (`between`) |
+//! | `kernel.log`, `machine-N-before.txt`, `machine-N-after.txt` | state of the machine (module `surroundings`) |
 //! | `record-N.toml` | record of function N (`datctl record`) |
 //! | `trace.log` | the commands, in the form of `mlx5_core`'s own debug output, and the driver's messages |
 //! | `wire.pcapng` | the frames of the connection manager, as the driver intended them (module `wire`) |
 //!
-//! All but the records holds MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of days fits
-//! a disk.
+//! All files except the records contain MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of
+//! days fits a disk.
 //!
-//! A full disk ends the trace and the capture, and costs the report, but the run goes on: its table is shown,
-//! followed by the files that could not be kept.
+//! If the disk is full, the trace and the capture end and the report is lost, but the run continues. The command then
+//! prints the table, followed by the files that could not be written.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -31,13 +31,13 @@ const TRACE_BYTES: u64 = 256 << 20;
 const TRACE_NAME: &str = "trace.log";
 const WIRE_NAME: &str = "wire.pcapng";
 
-/// The trace of the run; unset until a run has begun.
+/// The trace of the run; unset until a run begins.
 static TRACE: OnceLock<Mutex<Trace>> = OnceLock::new();
 
 struct Trace {
     file: File,
     left: u64,
-    /// The error that ended the trace early.
+    /// The error that ended the trace early, if one did.
     failed: Option<io::Error>,
 }
 
@@ -59,13 +59,13 @@ impl Trace {
     }
 }
 
-/// The directory.
+/// The directory of a run.
 pub(super) struct Bundle {
     path: PathBuf,
 }
 
 impl Bundle {
-    /// Creates the directory and begins the trace. An existing directory is refused: it may be another run's.
+    /// Creates the directory and begins the trace. Refuses an existing directory, which may be another run's.
     pub(super) fn create(path: Option<&Path>) -> Result<Self, Box<dyn Error>> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -78,7 +78,7 @@ impl Bundle {
         fs::create_dir(&path).map_err(failed)?;
         let trace = path.join(TRACE_NAME);
         let file = File::create(&trace).map_err(|error| format!("{}: {error}", trace.display()))?;
-        // A second run in one process, as in tests, has no trace.
+        // If a process runs a second acceptance, as tests do, the trace continues in the first run's file.
         let _ = TRACE.set(Mutex::new(Trace {
             file,
             left: TRACE_BYTES,
@@ -106,7 +106,8 @@ impl Bundle {
     }
 }
 
-/// Flushes the capture. Returns the trace and the capture if they ended before the run did: the file and the error.
+/// Flushes the capture. If the trace or the capture ended before the run did, returns the name of the file and the
+/// error.
 pub(super) fn ended() -> Vec<String> {
     let trace = TRACE.get().and_then(|trace| {
         let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +117,7 @@ pub(super) fn ended() -> Vec<String> {
     trace.into_iter().chain(wire).collect()
 }
 
-/// Returns a writer of traces into the run's bundle. Before there is a bundle it discards them.
+/// Returns a writer that appends to the run's trace. It discards everything until a run begins.
 pub(crate) fn trace_writer() -> impl Write {
     TraceWriter
 }

@@ -1,9 +1,9 @@
-//! Every kind of DTO at every size near a limit, with the bytes compared where they arrive.
+//! Every kind of DTO at every size near a limit. The received bytes are compared with the sent ones.
 //!
-//! Each message completes before the next one begins, so that a fault is known by kind, size and byte. Sizes lie
-//! around the limits of their carriers: nothing, a byte, an inline WQE, a page, a packet (the path MTU), several
-//! packets, a message of megabytes. Some buffers begin unaligned and consist of several segments, so that gathering
-//! and scattering are tested too.
+//! Each message completes before the next one begins, so that the kind, size and byte of a fault are known. The sizes
+//! lie around the limits: nothing, a byte, an inline WQE, a page, a packet (the path MTU), several packets, a message
+//! of megabytes. Some buffers begin unaligned and consist of several segments, so that gathering and scattering are
+//! tested too.
 
 use std::error::Error;
 
@@ -14,16 +14,16 @@ use super::pair::{Connection, FROM, INTO, Pair, Receives};
 use crate::adapter::unexpected;
 use crate::listener::pattern;
 
-/// Bytes of the longest message.
+/// Size of the longest message, in bytes.
 pub(super) const LONGEST: usize = 4 << 20;
 /// Completion flags: none.
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Cookies.
+/// Cookies of the request and of the receive.
 const REQUEST: DtoCookie = DtoCookie(1);
 const RECEIVE: DtoCookie = DtoCookie(2);
-/// Fill byte of memory before anything arrives.
+/// Fill byte of the destination before a message arrives.
 const EMPTY: u8 = 0xee;
-/// Bytes behind a message that must stay unchanged.
+/// Number of bytes behind a message that must stay unchanged.
 const BEHIND: usize = 64;
 
 /// Kinds of transfers at each size.
@@ -44,12 +44,12 @@ impl Kind {
     ];
 }
 
-/// Counts of one exchange.
+/// Totals of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Exchanged {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// True if a message went through a window; false if the device has none.
+    /// True if a message went through a memory window; false if the device has no windows.
     pub(super) windows: bool,
 }
 
@@ -206,7 +206,7 @@ fn compare(found: &[u8], sent: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Bytes of the window.
+/// Size of the window, in bytes.
 const WINDOW_BYTES: usize = 5000;
 
 /// Binds a window to a part of side 1's memory, writes through it from side 0, and unbinds it. Returns false if the

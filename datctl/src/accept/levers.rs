@@ -1,9 +1,10 @@
-//! The acts on a function from outside that are open to this process, by the function's name.
+//! The levers that this process has on a function, found by the function's name. A lever acts on a function from
+//! outside, such as a reset.
 //!
-//! A function of this machine is reset and unbound through sysfs, and a virtual function's link is set through its
-//! physical function; all of this needs root. The client of a function that another process serves can be killed, and
-//! the function opened again. For a simulated function of this process the simulator acts as the kernel would; but
-//! the function ends with the process.
+//! A function of this machine is reset and unbound through sysfs. A virtual function's link is set through its physical
+//! function. All of this needs root. If another process serves the function, its client can be killed, and the function
+//! opened again. On a simulated function of this process the simulator acts as the kernel would, but the function does
+//! not outlive the process.
 
 use std::fs;
 use std::path::Path;
@@ -60,7 +61,7 @@ fn without_network(name: &str) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// Returns the simulator's levers on a function of this process.
+/// Returns the simulator's levers on a simulated function of this process.
 fn simulated<'a>(device: &str) -> Levers<'a> {
     let pull = |action: SimAction| {
         let device = device.to_owned();
@@ -74,7 +75,7 @@ fn simulated<'a>(device: &str) -> Levers<'a> {
     Levers {
         link: Ok(Box::new(move |is_up| if is_up { up() } else { down() })),
         reset: Ok(Box::new(move |()| reset())),
-        // No other driver uses the function meanwhile.
+        // No other driver took the function, so there is nothing to do to bind it again.
         binding: Ok(Box::new(
             move |bound| if bound { Ok(()) } else { want_back() },
         )),
@@ -82,7 +83,8 @@ fn simulated<'a>(device: &str) -> Levers<'a> {
     }
 }
 
-/// Lever on a virtual function's link, through its state at the physical function. The former state is restored.
+/// Returns the lever on a virtual function's link, which sets the link state at the physical function. Setting the link
+/// up restores the former state.
 fn link(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, String> {
     let elsewhere = || {
         format!(
@@ -132,8 +134,8 @@ fn reset(machine: &Machine, address: PciAddress) -> Result<Lever<'_, ()>, String
     Ok(Box::new(move |()| write(&file, "1")))
 }
 
-/// Lever that unbinds a function from vfio-pci. The kernel asks the function's program to release it and waits for
-/// that.
+/// Returns the lever that unbinds a function from vfio-pci and binds it again. An unbind waits until the program that
+/// has the function open releases it, as the kernel asks it to.
 fn binding(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, String> {
     let file = machine.device(address).join("driver/unbind");
     writable(&file)?;

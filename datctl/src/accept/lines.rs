@@ -1,4 +1,4 @@
-//! The lines of the run that need only the functions.
+//! The lines of an acceptance run that need only the functions.
 //!
 //! Each line opens the functions it needs, does one thing, reports its result in a sentence, and closes them.
 
@@ -24,18 +24,19 @@ use simnic::signals::Stop;
 
 /// Number of times that a function is brought up.
 const BRING_UPS: usize = 10;
-/// Connections that are made by the line about connections.
+/// Number of connections that the line "connections" makes.
 const CONNECTIONS: usize = 100;
-/// One connection in this many is refused instead.
+/// The line "connections" has one connection in this many refused.
 const REFUSED: usize = 10;
-/// Bytes of a message that only shows that messages pass.
+/// Size in bytes of a message that only shows that messages pass.
 pub(super) const SHORT: usize = 4096;
-/// Operations of a measurement on a simulated function.
+/// Number of operations of a measurement on a simulated function.
 const SIMULATED_COUNT: u64 = 50;
-/// Messages on a connection of the soak, before it makes a new one.
+/// Number of messages on a connection of the soak before it makes a new connection.
 const MESSAGES_PER_CONNECTION: usize = 200;
 
-/// Opens and closes a function repeatedly. It must be the same each time and leave nothing behind.
+/// Opens and closes a function repeatedly. Its identity must be the same each time, and it must leave no resource
+/// behind.
 pub(super) fn bring_up(subject: &Subject<'_>) -> Result<String, Box<dyn Error>> {
     let (mut times, mut first) = (Vec::new(), None);
     let mut commands = 0;
@@ -163,7 +164,7 @@ pub(super) fn one_message(pair: &mut Pair, from: usize) -> Result<(), Box<dyn Er
     pair.disconnect(&connection, from)
 }
 
-/// Makes and ends connections.
+/// Makes and ends `CONNECTIONS` connections, some of which the peer refuses.
 pub(super) fn churn(
     subjects: &[Subject<'_>],
     keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
@@ -189,7 +190,7 @@ fn come_and_go(pair: &mut Pair) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Measures latency and bandwidth.
+/// Measures latency and bandwidth between two functions.
 pub(super) fn perf(
     one: &Subject<'_>,
     other: &Subject<'_>,
@@ -218,7 +219,7 @@ pub(super) fn soak(
     Pair::with(subjects, |pair| {
         while !is_over() {
             let connection = pair.connect(LONGEST, Receives::Own)?;
-            // The messages follow from the connection's number, so that a failure can be reproduced.
+            // Kinds and sizes of the messages follow from the connection's number, so that a failure can be reproduced.
             let dice = pattern(
                 u32::try_from(connections & 0xffff)?,
                 4 * MESSAGES_PER_CONNECTION,
@@ -249,7 +250,7 @@ pub(super) fn soak(
     ))
 }
 
-/// Returns a size whose logarithm is drawn, so that short sizes are as frequent as long ones; 64 KiB at most.
+/// Returns a size of 1 byte to 64 KiB. `log` selects its logarithm, so that short sizes are as frequent as long ones.
 fn size(log: u8, bits: u16) -> usize {
     let most = 1_usize << (log % 17);
     usize::from(bits) % most + 1

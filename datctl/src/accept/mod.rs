@@ -1,19 +1,19 @@
 //! `datctl accept`: the acceptance run of a card.
 //!
-//! A card is accepted when every operation of a storage daemon has been done on it once and the bytes were
-//! compared: it is brought up repeatedly, talks with itself, with a second function, with the kernel's `rdma_cm`;
-//! its link goes down and up, it is reset and removed while it works, its program is killed; it is measured; it works
-//! for hours. Each of these is a line of one table. A line opens the functions by itself and closes them, so a line
-//! that fails leaves the next one a chance.
+//! A card is accepted when every operation of a storage daemon has been done on it once and the bytes were compared. A
+//! function of the card is brought up repeatedly, and talks with itself, with a second function, and with the kernel's
+//! `rdma_cm`. Its link goes down and up; it is reset and removed while it works; its program is killed. It is measured,
+//! and works for hours. Each of these is a line of one table. A line opens and closes the functions by itself, so that
+//! the next line can run even if this one fails.
 //!
-//! A line that cannot be run on this function from here (a link that belongs to a physical function elsewhere, a reset
-//! without being root) is *skipped*, with the reason. A skipped line says nothing about the card; the last line of the
-//! table counts them.
+//! A line that cannot be run on this function from this machine (a link that belongs to a physical function elsewhere,
+//! a reset without being root) is *skipped*, with the reason. A skipped line says nothing about the card; the last line
+//! of the table counts them.
 //!
 //! Everything is kept in one directory, the bundle, for later analysis.
 //!
-//! Nothing here knows whether a function is real: a line is a function of [`Subject`]s, and tests put faulty ones into
-//! it.
+//! This module does not know whether a function is real: a line is a function of [`Subject`]s, and tests pass faulty
+//! ones.
 
 mod alone;
 mod between;
@@ -55,12 +55,12 @@ use crate::report::{Output, Usage};
 use crate::value::{address, within};
 use crate::{doctor, rping};
 
-/// Memory that doctor's lines assume, in MiB: two regions of some megabytes, and a reserve.
+/// Memory to be registered that the doctor lines assume, in MiB: two regions of some megabytes, and a reserve.
 const MEMORY_MIB: u64 = 64;
-/// Round trips with a peer's `rping`, and bytes of a text.
+/// Number of round trips with a peer's `rping`, and length of a text in bytes.
 const RPINGS: u32 = 100;
 const RPING_BYTES: u32 = 4096;
-/// Limit on the soak, in hours: a year.
+/// Limit on the length of the soak, in hours: a year.
 const MOST_HOURS: f64 = 8766.0;
 
 /// `accept`
@@ -68,7 +68,7 @@ const MOST_HOURS: f64 = 8766.0;
 pub(crate) struct Accept {
     /// The function: a PCI address, vfio-user:SOCKET or sim:NAME.
     function: String,
-    /// Another one, which the first can reach.
+    /// A second function, which the first can reach.
     other: Option<String>,
     /// A machine on which `rping -s -S 4096` of librdmacm runs, by the address it listens on.
     #[arg(long, value_name = "IP", value_parser = address)]
@@ -76,10 +76,10 @@ pub(crate) struct Accept {
     /// The RDMA-CM port of that rping.
     #[arg(long, value_name = "N", default_value_t = 7174, value_parser = within(1..=u16::MAX))]
     port: u16,
-    /// Hours of the soak; a fraction will do.
+    /// Hours of the soak, which may be a fraction.
     #[arg(long, value_name = "N", default_value = "0", value_parser = hours)]
     hours: Duration,
-    /// The directory that everything is kept in; it must not be there [default: accept-SECONDS, of the time now].
+    /// The directory that everything is kept in; it must not exist [default: accept-SECONDS, from the current time].
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
     #[command(flatten)]
@@ -117,7 +117,7 @@ pub(crate) fn run(
             let what = format!("{other} is named twice: name two functions");
             return Err(Usage(what).into());
         }
-        // The addresses are the first function's; the second one is reached by the address that follows from its MAC.
+        // The addresses are the first function's. The second function has the address that follows from its MAC.
         let options = AdapterOptions::default().open_options();
         subjects.push(levers::subject(other, &options, machine));
     }
@@ -145,7 +145,7 @@ pub(crate) fn run(
     Ok(acceptance.ok)
 }
 
-/// The run, with the lines so far.
+/// A run in progress, with the lines so far.
 struct Run<'a> {
     rows: Vec<Row>,
     bundle: &'a Bundle,
@@ -246,7 +246,7 @@ impl Run<'_> {
             found,
             seconds: start.elapsed().as_secs_f64(),
         };
-        // If nobody reads the progress, the table still has it.
+        // If standard error is closed, the table still reports the line.
         let _nobody_reads = writeln!(stderr(), "{}", row.progress());
         self.rows.push(row);
     }
@@ -278,7 +278,7 @@ fn doctor(
 
 fn kernel_peer(accept: &Accept, subject: &Subject<'_>) -> Result<Outcome, Box<dyn Error>> {
     let Some(peer) = accept.peer else {
-        // Without -S rping has room for 64 bytes, and disconnects on longer texts.
+        // Without -S, rping has a buffer of 64 bytes, and disconnects on longer texts.
         return Ok(Outcome::Skipped(format!(
             "no --peer: start `rping -s -v -S {RPING_BYTES}` of rdma-core on another machine, and name its address"
         )));

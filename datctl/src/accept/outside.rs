@@ -1,6 +1,6 @@
 //! The lines that act on a function from outside while it works.
 //!
-//! All follow one pattern: messages pass, then the act occurs, then the driver must notice within its patience,
+//! All follow one pattern: messages pass, then the act occurs. The driver must notice the act within `TO_NOTICE`,
 //! report the cause, and release the function. Afterwards the functions must open again and pass messages. A driver
 //! that continues as if nothing had happened is as wrong as one that hangs.
 
@@ -21,7 +21,7 @@ use crate::adapter::{Adapter, PATIENCE};
 use crate::dialer::Dialer;
 use crate::hello::{Hello, Role};
 
-/// Messages before the act.
+/// Number of messages before the act.
 const BEFORE: usize = 20;
 /// Time within which a driver must notice the act.
 pub(super) const TO_NOTICE: Duration = PATIENCE;
@@ -36,7 +36,7 @@ pub(super) fn link(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome
         let connection = busy(pair)?;
         lever(false)?;
         let outcome = while_down(pair, &connection, within);
-        // The link goes up in any case: a failed line must not leave it down.
+        // The link is set up again in any case: a failed line must not leave it down.
         lever(true)?;
         let fell = outcome?;
         let rose = until_port(pair, true, within)?;
@@ -51,7 +51,8 @@ pub(super) fn link(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome
     Ok(Outcome::Ok(found))
 }
 
-/// Checks that the port reports that it is down, and that no message arrives.
+/// Checks that the port reports within the time that it is down, and that no message arrives. Returns the time until
+/// the port reported it.
 fn while_down(
     pair: &mut Pair,
     connection: &Connection,
@@ -66,8 +67,8 @@ fn while_down(
     Ok(fell)
 }
 
-/// Returns the time until the first function's port is in the wanted state, by the function's clock: a simulated link
-/// is trained in virtual time, however long the machine takes over that.
+/// Waits until the first function's port is in the wanted state, and returns the time. The time is that of the
+/// function's clock, because a simulated link is trained in virtual time, however slow the machine is.
 fn until_port(pair: &mut Pair, up: bool, within: Duration) -> Result<Duration, Box<dyn Error>> {
     let start = pair.adapter(0).ia.provider().hca().now();
     loop {
@@ -86,7 +87,7 @@ fn until_port(pair: &mut Pair, up: bool, within: Duration) -> Result<Duration, B
             )
             .into());
         }
-        // This advances time and handles events; the state of the connection is checked elsewhere.
+        // This call advances time and handles events. The state of the connection is checked elsewhere.
         pair.event_within(Duration::from_millis(1))?;
     }
 }
@@ -116,7 +117,7 @@ pub(super) fn unbind(
     };
     let mut pair = Pair::open(subjects)?;
     let connection = busy(&mut pair)?;
-    // The kernel's answer comes only when the function has been released, so another thread asks.
+    // The unbind returns only when the function has been released, so another thread calls it.
     let noticed = thread::scope(|scope| {
         let asked = scope.spawn(|| lever(false));
         let noticed = until_noticed(&mut pair, &connection, within);
@@ -233,7 +234,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // The process ends either way; nobody could act on a second error.
+        // The process ends in any case, and a second error could not be handled.
         let _ = self.kill();
     }
 }
@@ -247,7 +248,7 @@ fn busy(pair: &mut Pair) -> Result<Connection, Box<dyn Error>> {
     Ok(connection)
 }
 
-/// Sends messages until one fails or the connection ends. Returns the error.
+/// Sends messages until one fails or the connection ends. Returns the time this took and the error, in words.
 fn until_noticed(
     pair: &mut Pair,
     connection: &Connection,
@@ -268,13 +269,13 @@ fn until_noticed(
                     .ep_post_send(ep, &place, DtoCookie(0), flags)?)
             });
         let mut said = posted.err().map(|refused| refused.to_string());
-        // One event of the send, one of the receive.
+        // A message has two events: one of the Send, one of the receive.
         for _ in SIDES {
             if said.is_none() {
                 said = heard(pair.event_within(TO_NOTICE))?;
             }
         }
-        // An event that belongs to no message. A simulated function's time advances meanwhile.
+        // There may be an event that belongs to no message. Polling for it also advances a simulated function's time.
         if said.is_none() {
             said = match pair.event_within(Duration::ZERO) {
                 Ok(None) => None,
@@ -292,8 +293,8 @@ fn until_noticed(
     .into())
 }
 
-/// Returns the error of an event after the peer has gone; nothing, if the message passed all the same. A message
-/// without any event is an error of the driver.
+/// Returns the error that an event reports after the act, or `None` if the message passed all the same. It is an error
+/// of the driver if a message has no event at all.
 fn heard(event: Result<Option<Event>, Box<dyn Error>>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(match event {
         Err(said) => Some(said.to_string()),

@@ -1,7 +1,7 @@
-//! Both ends of a connection in this thread: two functions, or one that talks with itself.
+//! Both ends of a connection in this thread: two functions, or one function that talks to itself.
 //!
-//! The lines of an acceptance run control both ends: bytes are compared where they arrive, and faults are put in
-//! between. A [`Pair`] is one or two opened adapters and their events; a [`Connection`] is an endpoint and a
+//! The lines of an acceptance run control both ends, so that they can compare the bytes at the destination, and inject
+//! faults meanwhile. A [`Pair`] is one or two opened adapters and their events. A [`Connection`] is an endpoint and a
 //! registered region at either end. Side 0 is the active one.
 
 use std::error::Error;
@@ -17,19 +17,19 @@ use udapl::{
 use super::subject::Subject;
 use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
 
-/// The sides: the active one, and the passive one.
+/// Indices of the sides: the active one, and the passive one.
 pub(super) const SIDES: [usize; 2] = [0, 1];
 /// Connection qualifier of the listener: an IB service ID.
 pub(super) const QUALIFIER: u64 = 0x1_0000_00ac;
 /// Connection qualifier without a listener.
 pub(super) const NOBODY: u64 = 0x1_0000_00ad;
-/// Slots of either region: the source of a message, and its destination.
+/// Slots of each region: the source of a message, and its destination.
 pub(super) const FROM: usize = 0;
 pub(super) const INTO: usize = 1;
 const SLOTS: usize = 2;
-/// DTOs that an endpoint may have outstanding.
+/// Number of DTOs that an endpoint may have outstanding in each direction.
 const DEPTH: u32 = 16;
-/// Polls before the first sleep, and the longest sleep. The other end runs in between.
+/// Number of polls before the first sleep, and the longest sleep. The other end makes progress between two sleeps.
 const POLLS: u32 = 2_000;
 const SLEEP: Duration = Duration::from_millis(1);
 const NONE: CompletionFlags = CompletionFlags::empty();
@@ -46,7 +46,7 @@ pub(super) struct Connection {
     srq: Option<SrqHandle>,
 }
 
-/// Source of the passive end's receives.
+/// Where the passive end's receives are posted: on its endpoint, or on an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receives {
     Own,
@@ -63,7 +63,7 @@ impl Pair {
         Ok(Self { adapters })
     }
 
-    /// Opens the functions, passes them to `line`, and closes them whatever the result.
+    /// Opens the functions, passes them to `line`, and closes them whatever the result of `line`.
     pub(super) fn with<T>(
         subjects: &[Subject<'_>],
         line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
@@ -71,7 +71,7 @@ impl Pair {
         Self::over(Self::open(subjects)?.adapters, line)
     }
 
-    /// As `with`, on adapters that are open.
+    /// Like `Pair::with`, on adapters that are open.
     pub(super) fn over<T>(
         adapters: Vec<Adapter>,
         line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
@@ -84,8 +84,8 @@ impl Pair {
         Ok(found)
     }
 
-    /// Closes functions of which one was removed; the error that reports the removal is ignored. The memory of their
-    /// connection is freed first, because it keeps them open.
+    /// Closes the functions after one of them was removed, and ignores the error that reports the removal. The memory
+    /// of the connection is freed first, because it keeps the functions open.
     pub(super) fn abandon(self, connection: Connection) {
         drop(connection);
         if let Err(error) = self.close() {
@@ -104,7 +104,7 @@ impl Pair {
         self.adapter(side).ia.query().ia.adapter_name.clone()
     }
 
-    /// Connects side 0 to side 1, with room for messages of `bytes` bytes at either end.
+    /// Connects side 0 to side 1, with slots for messages of `bytes` bytes at either end.
     pub(super) fn connect(
         &mut self,
         bytes: usize,
@@ -187,7 +187,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Begins to connect side 0.
+    /// Begins to connect side 0, and does not wait.
     fn call(
         &mut self,
         ep: EpHandle,
@@ -206,7 +206,7 @@ impl Pair {
         )?)
     }
 
-    /// Connects to a qualifier without a listener, or to a listener that rejects, and checks the answer.
+    /// Connects to a listener that rejects (`listens`), or to a qualifier without a listener, and checks the refusal.
     pub(super) fn be_refused(&mut self, listens: bool) -> Result<(), Box<dyn Error>> {
         let ep = self.adapter(0).endpoint(1, 1)?;
         let passive = self.adapter(1);
@@ -293,7 +293,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Posts a receive on a side: into the first `bytes` of its slot, in two segments if there is more than one byte.
+    /// Posts a receive on a side, for the first `bytes` of its slot `INTO`. It has two segments if `bytes` is at least
+    /// 3.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
@@ -335,7 +336,7 @@ impl Pair {
             .ok_or_else(|| format!("no event for {} s", PATIENCE.as_secs()).into())
     }
 
-    /// Returns the next event of either side; nothing if none comes within the time.
+    /// Returns the next event of either side; `None` if there is none within the time.
     pub(super) fn event_within(
         &mut self,
         longest: Duration,
@@ -363,7 +364,7 @@ impl Pair {
     }
 
     fn close(self) -> Result<(), Box<dyn Error>> {
-        // All adapters are closed; the first error is returned.
+        // Every adapter is closed, even after an error. The first error is returned.
         let closed: Vec<_> = self.adapters.into_iter().map(Adapter::close).collect();
         closed.into_iter().collect()
     }
@@ -375,7 +376,7 @@ impl Connection {
         self.eps.iter().position(|&own| own == ep)
     }
 
-    /// Returns the first `bytes` of a slot, in two segments if there is more than one byte.
+    /// Returns triplets of the first `bytes` of a slot: two segments if `bytes` is 3 or more, otherwise one.
     pub(super) fn pieces(
         &self,
         side: usize,

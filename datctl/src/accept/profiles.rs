@@ -1,8 +1,8 @@
 //! The whole data path on every generation: each kind of DTO at every size near a limit, with bytes compared, as in
 //! the acceptance run.
 //!
-//! The results are a table of `docs/generations.md`. A profile either carries everything, or bring-up names what it
-//! lacks.
+//! The results are a table of `docs/generations.md`. On each profile either all messages pass, or bring-up reports
+//! what the profile lacks.
 
 use std::error::Error;
 use std::thread;
@@ -17,7 +17,7 @@ use super::tests::subject;
 #[path = "../../../hw-sim/tests/generations_page/mod.rs"]
 mod page;
 
-/// Functions, and the way they are linked.
+/// A set of functions, and how they are linked.
 struct Place {
     name: &'static str,
     /// True if the functions are virtual.
@@ -78,7 +78,7 @@ impl Place {
         }
     }
 
-    /// Returns the place's row of the table.
+    /// Runs the exchange on every generation, and returns the results as a row of the table.
     fn row(&self) -> String {
         let mut row = format!("| {} |", self.name);
         for name in Profile::generations() {
@@ -88,7 +88,7 @@ impl Place {
                     let missing = if exchanged.windows { "" } else { ", no window" };
                     format!("{} messages{missing}", exchanged.messages)
                 }
-                // The driver speaks only RoCE.
+                // The driver supports only RoCE.
                 Err(error)
                     if error.to_string().contains("port_type")
                         && kind.port_type == PortType::InfiniBand =>

@@ -1,9 +1,8 @@
-//! A function under acceptance, and the acts on it from outside.
+//! A function under acceptance, and its levers.
 //!
-//! A line of the run opens the function by itself and closes it again, so that a failed line does not spoil the next.
-//! An act that no program does to its own function (a link that goes down, a reset, an unbind of its driver) is a
-//! lever. A function of the machine has the levers that this process may use; where one is missing, the reason is
-//! recorded.
+//! A line of the run opens the function by itself and closes it again, so that a failed line does not affect the next.
+//! A lever is an act that no program does to its own function: taking a link down, a reset, an unbind of its driver. A
+//! function of the machine has the levers that this process may use. For a missing lever the reason is recorded.
 
 use std::error::Error;
 
@@ -11,38 +10,39 @@ use driver::{Function, PciAddress};
 use udapl::Ia;
 use udapl::error::OpenError;
 
-/// An act on a function from outside. The error says why it could not be done.
+/// An act on a function from outside. Its error says why it could not be done.
 pub(super) type Lever<'a, T> = Box<dyn Fn(T) -> Result<(), String> + Sync + 'a>;
 
 /// A function under acceptance.
 pub(super) struct Subject<'a> {
-    /// Name to open it by.
+    /// Name by which the function is opened.
     pub(super) name: String,
     open: Box<dyn Fn() -> Result<Ia, OpenError> + 'a>,
-    /// Opens the function without a network, where that is possible.
+    /// Way to open the function without a network; `None` if there is none.
     alone: Option<Box<dyn Fn() -> Result<Ia, OpenError> + 'a>>,
     function: Box<dyn Fn() -> Result<Function, OpenError> + 'a>,
-    /// True if the function is simulated: no figure says anything of a card.
+    /// True if the function is simulated, so that measured figures say nothing about a card.
     pub(super) simulated: bool,
-    /// PCI address, if it is a function of this machine.
+    /// PCI address; `None` if the function is not on this machine.
     pub(super) address: Option<PciAddress>,
     pub(super) levers: Levers<'a>,
 }
 
-/// The acts on a function, or why they are not possible.
+/// The levers on a function. A missing lever is an error that says why.
 pub(super) struct Levers<'a> {
-    /// Sets its link up (true) or down (false).
+    /// Lever that sets the function's link up (true) or down (false).
     pub(super) link: Result<Lever<'a, bool>, String>,
-    /// Resets it while it is open.
+    /// Lever that resets the function while it is open.
     pub(super) reset: Result<Lever<'a, ()>, String>,
-    /// Asks its driver to release it (false), and may wait until it has; or gives it back to the driver (true).
+    /// Lever that asks the function's driver to release it (false), and may wait until this is done, or binds the
+    /// function to the driver again (true).
     pub(super) binding: Result<Lever<'a, bool>, String>,
     /// `Ok` if the function outlives the process that drives it, so that another one can open it by the same name.
     pub(super) outlives: Result<(), String>,
 }
 
 impl Levers<'_> {
-    /// Returns no levers, all for one reason.
+    /// Returns levers that are all missing, for the same reason.
     pub(super) fn none(why: &str) -> Self {
         Self {
             link: Err(why.to_owned()),
@@ -81,7 +81,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Opens the function without a network; `None` where that is not possible.
+    /// Opens the function without a network; returns `None` if that is not possible.
     pub(super) fn open_alone(&self) -> Option<Result<Ia, OpenError>> {
         self.alone.as_ref().map(|open| open())
     }
@@ -90,7 +90,7 @@ impl<'a> Subject<'a> {
         Ok((self.open)()?)
     }
 
-    /// Opens the function, without an adapter.
+    /// Opens the function only, without an adapter.
     pub(super) fn function(&self) -> Result<Function, OpenError> {
         (self.function)()
     }

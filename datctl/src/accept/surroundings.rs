@@ -1,16 +1,16 @@
 //! The state of the machine around a run: the kernel's log since the run began, and the physical functions.
 //!
-//! Two drivers run a card: ours its function, the kernel's `mlx5_core` its physical function. Errors on the kernel's
-//! side show only in dmesg, ethtool, devlink and mlxconfig, so their output is saved before the first line and after
-//! the last one:
+//! Two drivers run a card: ours runs the function, the kernel's `mlx5_core` the physical function. Errors on the
+//! kernel's side show only in dmesg, ethtool, devlink and mlxconfig, so the output of these programs is saved before
+//! the first line and after the last one:
 //!
 //! | File | Is |
 //! |---|---|
-//! | `kernel.log` | the kernel's log since the run began: faults of the IOMMU, `vfio-pci`, `mlx5_core` of the physical function |
-//! | `machine-N-before.txt`, `machine-N-after.txt` | output of lspci, ethtool, ip, devlink and mlxconfig for function N and its physical one |
+//! | `kernel.log` | kernel's log since the run began: IOMMU faults, `vfio-pci`, `mlx5_core` of the physical function |
+//! | `machine-N-before.txt`, `machine-N-after.txt` | lspci, ethtool, ip, devlink, mlxconfig; function N and its PF |
 //!
-//! A program that is missing or refuses (most of this takes root) is named with the reason. None of it decides
-//! whether a card is accepted.
+//! The files also name each program that is missing or fails; most of them need root. None of this decides whether a
+//! card is accepted.
 
 use std::error::Error;
 
@@ -53,7 +53,7 @@ impl<'a> Surroundings<'a> {
     /// Saves the state after the last line.
     pub(super) fn after(&self, bundle: &Bundle) -> Result<(), Box<dyn Error>> {
         self.keep("after", bundle)?;
-        // A run on simulated functions alone does not depend on this machine.
+        // A run that uses only simulated functions does not depend on this machine.
         if self.functions.is_empty() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ fn log(machine: &Machine) -> Option<String> {
     machine.ask("dmesg", &[])
 }
 
-/// Returns the part of a log after a line; all of it, if the line is no longer there.
+/// Returns the part of a log behind the line `last`; the whole log if it does not contain `last`.
 fn since(log: &str, last: Option<&str>) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let begin = last
@@ -89,7 +89,7 @@ fn since(log: &str, last: Option<&str>) -> String {
         .fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Returns the output of the programs for a function and its physical function.
+/// Returns the output of the programs about a function and its physical function.
 fn told(machine: &Machine, address: PciAddress) -> String {
     let mut text = String::new();
     let mut ask = |program: &str, arguments: &[&str]| {
@@ -147,7 +147,7 @@ mod tests {
         let log = "[1.0] a\n[2.0] b\n[2.0] b\n[3.0] c\n";
         assert_eq!(since(log, Some("[2.0] b")), "[3.0] c\n");
         assert_eq!(since(log, Some("[3.0] c")), "");
-        // The kernel's ring buffer has wrapped meanwhile.
+        // The kernel's ring buffer has wrapped since then, so the line is lost.
         assert_eq!(since(log, Some("[0.5] lost")), log);
         assert_eq!(since(log, None), log);
     }

@@ -7,13 +7,13 @@ use super::bundle::Bundle;
 use super::subject::Subject;
 use crate::report::{Report, counted, table};
 
-/// The whole run.
+/// The result of a run.
 #[derive(Serialize)]
 pub(super) struct Acceptance {
     /// True if no line is "not ok"; skipped lines do not count.
     pub(super) ok: bool,
     functions: Vec<String>,
-    /// True if a function is simulated: the run says nothing of a card.
+    /// True if a function is simulated, so that the run says nothing about a card.
     simulated: bool,
     /// Version of datctl.
     version: &'static str,
@@ -27,12 +27,12 @@ pub(super) struct Acceptance {
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) line: &'static str,
-    /// The functions of the line.
+    /// Names of the functions that the line tested.
     pub(super) of: String,
     pub(super) verdict: Verdict,
-    /// The finding; or why it is not ok; or why it was skipped.
+    /// The finding; for a line that is not ok the error; for a skipped line the reason.
     pub(super) found: String,
-    /// The sentence that tells the causes apart, if the line is not ok.
+    /// Sentence that tells the possible causes apart; only for a line that is not ok.
     pub(super) apart: Option<&'static str>,
     pub(super) seconds: f64,
 }

@@ -1,4 +1,4 @@
-//! Each line is ok on functions without a fault, and finds the fault of one that is told to misbehave.
+//! Each line is ok on functions without a fault, and reports a fault that is injected into a function.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::pair::Pair;
 use super::subject::{Levers, Subject};
 use super::{Outcome, alone, lines, outside};
 
-/// The first function, into which faults are put.
+/// Index of the first function, into which faults are injected.
 const A: usize = 0;
-/// Patience with a driver that has nothing to notice.
+/// Time limit for cases in which the driver can notice nothing.
 const SHORT: Duration = Duration::from_millis(20);
 /// Opcodes (PRM, "Command Opcodes").
 const ENABLE_HCA: u16 = 0x104;
@@ -29,7 +29,7 @@ fn pair() -> Fabric {
     Fabric::pair(1)
 }
 
-/// Returns a wire that drops everything.
+/// Returns two functions on a wire that drops all frames.
 fn cut() -> Fabric {
     let lost = Faults {
         loss_ppm: 1_000_000,
@@ -67,7 +67,7 @@ fn with_levers<'a>(fabric: &'a Fabric, side: usize, levers: Levers<'a>) -> Subje
     })
 }
 
-/// Discards the counters.
+/// Discards the counters of a line.
 fn nowhere(_: &Between) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
@@ -76,7 +76,7 @@ fn both(fabric: &Fabric) -> [Subject<'_>; 2] {
     [subject(fabric, 0), subject(fabric, 1)]
 }
 
-/// Returns both functions; the first has a link that follows `levers`.
+/// Returns both functions; the first has these levers.
 fn both_with<'a>(fabric: &'a Fabric, levers: Levers<'a>) -> [Subject<'a>; 2] {
     [with_levers(fabric, 0, levers), subject(fabric, 1)]
 }
@@ -85,7 +85,7 @@ fn inject(fabric: &Fabric, fault: &Fault) {
     fabric.sim.inject(&fabric.function(A), fault);
 }
 
-/// Refuses the next command with this opcode.
+/// Makes the firmware of function `A` refuse its next command with this opcode.
 fn refuse(fabric: &Fabric, opcode: u16) {
     let fault = Fault::CommandFailure {
         opcode: Some(opcode),
@@ -100,7 +100,7 @@ fn found<T>(outcome: Result<T, Box<dyn std::error::Error>>) -> T {
     outcome.unwrap_or_else(|error| panic!("not ok: {error}"))
 }
 
-/// Returns the error of a line and checks that it contains these parts.
+/// Checks that a line failed, and that its error contains all of these parts.
 fn wrong<T: std::fmt::Debug>(outcome: Result<T, Box<dyn std::error::Error>>, parts: &[&str]) {
     let error = outcome.expect_err("it is not ok").to_string();
     for part in parts {
@@ -117,7 +117,7 @@ fn bring_up_finds_nothing_on_a_good_function_and_names_the_time_and_the_command_
         lines::bring_up(&subject(&fabric, A)),
         &["bring-up 1: ", "CREATE_QP", "0x00abcdef"],
     );
-    // A resource that is left behind at the end is found too.
+    // A resource that is left behind at the close is reported too.
     refuse(&fabric, DESTROY_EQ);
     wrong(
         lines::bring_up(&subject(&fabric, A)),
@@ -169,7 +169,7 @@ fn loopback_finds_memory_that_cannot_be_registered() {
     let said = found(lines::dtos(&[subject(&fabric, A)]));
     assert!(said.contains("all compared"), "{said}");
     let one = [subject(&fabric, A)];
-    // The first key is the adapter's own, for all its memory.
+    // Every CREATE_MKEY fails. The first one is for the adapter's own key, which covers all its memory.
     let fault = Fault::CommandFailure {
         opcode: Some(CREATE_MKEY),
         status: 0x0f,
@@ -192,7 +192,7 @@ fn e_switch_finds_a_wire_on_which_nothing_arrives() {
     assert!(said.starts_with(begin), "{said}");
     let kept = kept.expect("it was kept");
     assert!(kept.contains("tx_vport_rdma_unicast_packets"), "{kept}");
-    // The counters of both sides show that the fault lies in neither.
+    // The counters of both sides show that neither side is at fault.
     let fabric = cut();
     let wanted = [
         "instead of a connection",
@@ -274,7 +274,7 @@ fn connections_find_one_that_cannot_be_made_by_its_number() {
     wrong(lines::churn(&both(&fabric), nowhere), &["connection 0: "]);
 }
 
-/// Returns levers that act through the simulator.
+/// Returns a lever on the link that acts through the simulator; the other levers are missing.
 fn link_lever(fabric: &Fabric) -> Levers<'_> {
     Levers {
         link: Ok(Box::new(|up| {

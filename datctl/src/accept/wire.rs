@@ -1,9 +1,10 @@
-//! The frames of the connection manager as pcapng, because no card shows them.
+//! The frames of the connection manager as pcapng, because no card reports them.
 //!
-//! The driver reports each datagram that it gave to the card and got from it (events `hw_mlx::mad`). The frame around
+//! The driver reports each datagram that it gave to the card or got from it (events `hw_mlx::mad`). The frame around
 //! a datagram is rebuilt from that, with its checksums. Fields that the card does not report (the sender's MAC and
-//! UDP port of a received frame, packet sequence numbers) are 0; the time on the wire is the time at which the driver
-//! had the datagram. So this capture shows the frames as *intended*; one of a mirror port shows the frames as sent.
+//! UDP port of a received frame, packet sequence numbers) are 0. The time of a frame is the time at which the driver
+//! posted or received the datagram. So this capture shows the frames as *intended*; a capture at a mirror port shows
+//! the frames as sent.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,13 +25,13 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use udapl::recorder::datagram_frame;
 
-/// The capture of the run; unset until a run has begun.
+/// The capture of the run; unset until a run begins.
 static WIRE: OnceLock<Mutex<Wire>> = OnceLock::new();
 
 struct Wire {
     /// The capture; `None` once it has ended.
     capture: Option<Capture<BufWriter<File>>>,
-    /// The error that ended the capture early.
+    /// The error that ended the capture early, if one did.
     failed: Option<CaptureError>,
     /// Interface numbers of the adapters, by name.
     adapters: BTreeMap<String, u32>,
@@ -44,7 +45,7 @@ pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
         failed: None,
         adapters: BTreeMap::new(),
     };
-    // A second run in one process, as in tests, has no capture.
+    // If a process runs a second acceptance, as tests do, the capture continues in the first run's file.
     let _ = WIRE.set(Mutex::new(wire));
     Ok(())
 }
@@ -56,7 +57,7 @@ pub(super) fn end() -> Option<CaptureError> {
     wire.failed.take()
 }
 
-/// The subscriber of the driver's events.
+/// The tracing layer that receives the driver's events.
 pub(crate) struct Listener;
 
 impl<S: Subscriber> Layer<S> for Listener {
@@ -71,13 +72,13 @@ impl<S: Subscriber> Layer<S> for Listener {
             .and_then(|now| u64::try_from(now.as_nanos()).ok())
             .unwrap_or_default();
         let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
-        // A full disk ends the capture, not the run, and is reported at its end.
+        // A full disk ends the capture, but not the run. The error is reported at the end of the run.
         wire.frame(said.text("adapter"), now, &frame);
     }
 }
 
 impl Wire {
-    /// Writes to the capture; the first error ends it.
+    /// Writes to the capture. The first error ends the capture.
     fn write<T>(
         &mut self,
         write: impl FnOnce(&mut Capture<BufWriter<File>>) -> Result<T, CaptureError>,
@@ -132,7 +133,7 @@ impl Said {
         self.text(name).parse().ok()
     }
 
-    /// Returns the frame around a datagram; `None` for an event that is no datagram.
+    /// Returns the frame around the datagram; `None` if the event is no datagram.
     fn frame(&self) -> Option<Vec<u8>> {
         Some(datagram_frame(&Datagram {
             source_mac: self.mac("source_mac")?,

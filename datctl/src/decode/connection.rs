@@ -1,8 +1,9 @@
 //! The part of a file that belongs to one connection.
 //!
-//! An endpoint has one connection after another; a reset lies between them. REQ and REP name the queue pair, and all
-//! messages of the connection manager have the communication IDs. So the number of a queue pair joins an endpoint to
-//! its messages. These have the number of the peer's queue pair, which joins the connection to its other side.
+//! An endpoint has one connection after another, with a reset between them. REQ and REP contain the number of the queue
+//! pair, and all messages of the connection manager contain the communication IDs. So the number of a queue pair links
+//! an endpoint to its messages. These messages contain the number of the peer's queue pair, which links the connection
+//! to its other side.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ pub(crate) struct Connection {
     pub(super) peer: Option<String>,
     /// Reason why the connection ended.
     pub(super) ended: Option<String>,
-    /// Events, in order.
+    /// Events, in the order of time.
     pub(super) rows: Vec<Row>,
 }
 
@@ -40,10 +41,10 @@ pub(crate) struct Row {
     pub(super) kind: Kind,
     /// The event in words.
     pub(super) says: String,
-    /// Short name, for an arrow.
+    /// Short name, which is written on an arrow.
     #[serde(skip)]
     pub(super) name: String,
-    /// The message, by which it is found at the other side.
+    /// Bytes of the message, by which the same message is found at the other side.
     #[serde(skip)]
     pub(super) mad: Option<Box<Mad>>,
 }
@@ -56,7 +57,7 @@ pub(super) enum Kind {
     Received,
     /// An event of the device or the link.
     Event,
-    /// A step of the endpoint's state.
+    /// The endpoint changed its state.
     State,
     /// A request was posted.
     Post,
@@ -70,7 +71,7 @@ pub(super) enum Kind {
     Refused,
     /// A completion with another error.
     Failed,
-    /// A completion with a flush: the connection had ended already.
+    /// A completion with the status "flushed": the connection had ended already.
     Flushed,
     /// The connection ended.
     End,
@@ -79,7 +80,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns the rank of this kind among events of the same time.
+    /// Returns the rank of this kind among events of the same time; the lowest rank comes first.
     const fn rank(self) -> u8 {
         match self {
             Self::Received | Self::Event => 0,
@@ -157,7 +158,7 @@ impl Connection {
             let belongs = if sent {
                 its.local == ids.local
             } else {
-                // A REQ does not have the peer's communication ID.
+                // A REQ from the peer lacks our communication ID. Our messages have the REQ's ID as the remote one.
                 its.remote == Some(ids.local)
                     || matches!(message, Message::Req(_)) && ids.remote == Some(its.local)
             };
@@ -178,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// Adds the events that concern every connection: link, device, and commands that did not just succeed.
+    /// Adds the events that concern every connection: link events, device events, and commands that did not succeed.
     fn add_events(&mut self, file: &File, from: u64, until: u64) {
         for told in &file.told {
             let What::Note(entry) = &told.what else {
@@ -198,7 +199,7 @@ impl Connection {
     }
 }
 
-/// Returns all connections of a file, by instance and endpoint, each endpoint's in order.
+/// Returns all connections of a file, sorted by instance and endpoint. Those of an endpoint are in the order of time.
 pub(super) fn all_of(file: &File) -> Vec<Connection> {
     let mut of_endpoints: BTreeMap<(u32, u32), Vec<Connection>> = BTreeMap::new();
     let mut over = BTreeMap::new();

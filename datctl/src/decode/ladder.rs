@@ -1,8 +1,8 @@
 //! A sequence as a picture: a vertical line for each side, time from top to bottom, an arrow for each message or
 //! request.
 //!
-//! An arrow with an open end is a message or a request whose arrival is not recorded. Failures are red. All text in
-//! the picture wraps; nothing is cut off.
+//! An arrow that ends before the other side is a message or a request whose arrival is not recorded. Failures are red.
+//! All text in the picture wraps; nothing is cut off.
 
 use svg::Document;
 use svg::node::element::{Circle, Line, Polygon, Rectangle, Text};
@@ -15,7 +15,7 @@ const WIDTH: u32 = 1_240;
 /// Horizontal positions of the sides' lines.
 const HERE: u32 = 500;
 const PEER: u32 = 820;
-/// Letters in a line of text beside them.
+/// Length of a line of text beside a side's line, in characters.
 const LETTERS: usize = 52;
 const LINE: u32 = 15;
 const GAP: u32 = 11;
@@ -23,7 +23,7 @@ const HEAD: u32 = 104;
 
 /// Draws the sequence.
 pub(super) fn draw(sequence: &Sequence) -> String {
-    // Vertical position of each step; a step is as high as its text.
+    // Vertical positions of the steps. The height of a step is that of its text.
     let mut y = HEAD + 24;
     let mut places = Vec::with_capacity(sequence.steps.len());
     let mut words = Vec::with_capacity(sequence.steps.len());
@@ -123,10 +123,10 @@ impl Shape {
     }
 }
 
-/// Returns the text beside the line of a side.
+/// Returns the text beside a side's line.
 fn beside(step: &Step) -> String {
     match step.row.kind {
-        // The message's name is on the arrow.
+        // The message's name is on the arrow, and the communication IDs are left out.
         Kind::Received | Kind::Sent => step
             .row
             .says
@@ -154,7 +154,7 @@ const fn ink(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the marks on the line of a side.
+/// Returns the marks on a side's line.
 fn marks(step: &Step, x: u32, y: u32, ink: &str) -> Vec<Shape> {
     let dot = |radius: u32| {
         Shape::Circle(
@@ -227,12 +227,12 @@ fn arrows(step: &Step, places: &[u32], y: u32) -> Vec<Shape> {
     }
 }
 
-/// Returns a position most of the way to the other side.
+/// Returns the horizontal position at which an arrow without a recorded arrival ends, just before the other side.
 const fn towards(own: u32, other: u32) -> u32 {
     if own < other { other - 24 } else { other + 24 }
 }
 
-/// An arrow with its name in the middle.
+/// Returns an arrow with its name in the middle.
 fn arrow(from: (u32, u32), to: (u32, u32), ink: &str, name: &str, open: bool) -> Vec<Shape> {
     let at = (u32::midpoint(from.0, to.0), u32::midpoint(from.1, to.1) - 5);
     let mut shapes = shaft(from, to, ink, open);
@@ -240,7 +240,7 @@ fn arrow(from: (u32, u32), to: (u32, u32), ink: &str, name: &str, open: bool) ->
     shapes
 }
 
-/// Returns the arrow of a request. Its name is near the side that posted it, where few messages cross it.
+/// Returns the arrow of a request. Its name is near the side that posted the request, where few messages cross it.
 fn request(from: (u32, u32), to: (u32, u32), name: &str) -> Vec<Shape> {
     let (at, anchor) = if from.0 < to.0 {
         (from.0 + 18, "start")
@@ -276,7 +276,7 @@ fn line(from: (u32, u32), to: (u32, u32), ink: &str) -> Line {
 }
 
 fn text(words: &str, x: u32, y: u32, anchor: &str, ink: &str) -> Text {
-    // Characters that XML cannot hold are left out of the text, too.
+    // Control characters, which XML cannot contain, are left out.
     let words: String = words
         .chars()
         .filter(|letter| !letter.is_control())
@@ -292,7 +292,7 @@ fn bold(words: &str, x: u32, y: u32, anchor: &str) -> Text {
     text(words, x, y, anchor, INK).set("font-weight", "bold")
 }
 
-/// Breaks text into lines of at most `letters` letters, at spaces where there are any.
+/// Breaks text into lines of at most `letters` characters, at spaces. A longer word is broken anywhere.
 fn wrap(words: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {

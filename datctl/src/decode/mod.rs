@@ -7,7 +7,7 @@
 //!   ladder       that as a picture
 //! ```
 //!
-//! A file may come from anywhere. Its contents are shown and not relied on.
+//! A file may come from an untrusted source. The command shows its contents, but does not rely on them.
 
 mod connection;
 mod ladder;
@@ -27,26 +27,26 @@ use crate::report::{Report, table};
 /// `decode`
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// A pcapng file that a flight recorder was written to.
+    /// The pcapng file of a flight recorder.
     file: PathBuf,
-    /// Which connection, by its number in the list that is shown without this. One that is alone need not be named.
+    /// Number of the connection in the list that is printed without this option. Not needed if there is only one.
     #[arg(long, value_name = "N")]
     connection: Option<usize>,
-    /// Which connection, by the number of its queue pair here; the last one that had it.
+    /// Number of the connection's queue pair on this side. Of several connections that had it, the last is shown.
     #[arg(long, value_name = "N", value_parser = number, conflicts_with = "connection")]
     qp: Option<u32>,
-    /// What the peer's recorder held. Both ends in one file are found without this.
+    /// The file of the peer's recorder. Not needed if FILE contains both ends.
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
     /// Draw the sequence into this file, as an SVG ladder.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Lines, at most; the last ones.
+    /// Number of lines to show; the last ones.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = crate::value::within(1..=10_000_u32))]
     last: u32,
 }
 
-/// A number, decimal or hexadecimal.
+/// Parses a decimal number, or one in hex after 0x.
 fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -16,13 +16,13 @@ const LONGEST: u64 = 1 << 30;
 
 /// Contents of a file.
 pub(super) struct File {
-    /// Name of the adapter.
+    /// Name of the adapter, as recorded.
     pub(super) adapter: String,
-    /// Process that had the adapter open.
+    /// ID of the process that had the adapter open.
     pub(super) process: Option<u32>,
     /// Reason why the file was written.
     pub(super) reason: String,
-    /// Endpoints at the time the file was written.
+    /// Endpoints that existed when the file was written.
     pub(super) endpoints: Vec<Entry>,
     /// Events, in the order of the file.
     pub(super) told: Vec<Told>,
@@ -38,7 +38,7 @@ pub(super) struct Told {
 
 /// Kinds of events.
 pub(super) enum What {
-    /// A note: the card was told something, or told us.
+    /// A note of the recorder: an action of the driver, or a report of the device.
     Note(Box<Entry>),
     /// A message of the connection manager.
     Message {
@@ -111,7 +111,7 @@ impl File {
         Ok(read)
     }
 
-    /// Reads a note. Returns false if it is none of ours.
+    /// Reads a note. Returns false if the data are no note of a flight recorder.
     fn note(&mut self, at: u64, bytes: &[u8]) -> bool {
         let Some(json) = bytes.strip_prefix(&NOTE_HEADER) else {
             return false;
@@ -134,7 +134,7 @@ impl File {
         true
     }
 
-    /// Reads a frame, if it is one of the connection manager.
+    /// Reads a frame, if it contains a datagram of the connection manager.
     fn frame(&mut self, at: u64, sent: bool, bytes: &[u8]) {
         let Ok(packet) = Packet::parse_ignoring_icrc(bytes) else {
             return;

@@ -1,8 +1,8 @@
 //! A connection as one sequence of both sides, as far as the peer's side is recorded.
 //!
-//! Two files have two clocks. Messages that one side sent and the other received bind the clocks: a message cannot
-//! have arrived before it left. If the clocks as they are suit all messages, no offset is added; otherwise the offset
-//! is the middle of the possible range.
+//! Two files have two clocks. Messages that one side sent and the other received limit the offset between the clocks,
+//! because a message cannot arrive before it was sent. If the limits permit an offset of 0, no offset is added.
+//! Otherwise the offset is the middle of the possible range.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::connection::{Connection, Kind, Row};
 use super::read::File;
 use crate::report::table;
 
-/// Side of a row.
+/// Side to which a row belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Side {
@@ -25,14 +25,14 @@ pub(super) enum Side {
 /// A row of the sequence.
 #[derive(Serialize)]
 pub(super) struct Step {
-    /// Nanoseconds since the first step.
+    /// Time since the first row of the sequence, in nanoseconds.
     pub(super) at: u64,
     /// Side of the row.
     pub(super) side: Side,
     /// The row itself.
     #[serde(flatten)]
     pub(super) row: Row,
-    /// Index of the step of the same message at the other side.
+    /// Index of the step that has the same message at the other side.
     #[serde(skip)]
     pub(super) partner: Option<usize>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Sequence {
     pub(super) here: String,
     /// Name of the peer.
     pub(super) peer: String,
-    /// True if something of the peer's side is recorded.
+    /// True if the peer's side is recorded.
     pub(super) both: bool,
     /// Number of earlier rows that are not shown.
     pub(super) before: usize,
@@ -152,8 +152,8 @@ pub(super) fn milliseconds(at: u64) -> String {
 
 type Rows<'a> = VecDeque<(u64, Side, &'a Row)>;
 
-/// Merges two sides, each in its own order, by time. Where virtual time stands still, a message's arrival follows its
-/// departure.
+/// Merges the rows of both sides by time; those of each side keep their order. If a message arrives at the time at
+/// which it was sent, as in virtual time, its arrival follows its departure.
 fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row)> {
     let mut settled: Vec<(u64, Side, &Row)> = Vec::new();
     loop {
@@ -162,7 +162,7 @@ fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row
             (Some(_), None) => &mut here,
             (None, Some(_)) => &mut peer,
             (Some(one), Some(other)) => {
-                // A received message comes after the row in which the other side sent it.
+                // A received message must come after the row in which the other side sent it.
                 let waits = |row: &Row, other: &Rows<'_>| {
                     row.kind == Kind::Received
                         && other
@@ -182,7 +182,7 @@ fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row
     }
 }
 
-/// Finds for each sent message the row in which it arrives.
+/// Finds the row in which each sent message arrives, and links both rows.
 fn pair_up(steps: &mut [Step]) {
     for at in 0..steps.len() {
         let sent = &steps[at];
@@ -202,14 +202,14 @@ fn pair_up(steps: &mut [Step]) {
     }
 }
 
-/// Returns the nanoseconds to add to their times to have them in our clock.
+/// Returns the offset in nanoseconds that converts times of the peer's clock to our clock.
 fn clock_offset(ours: &[Row], theirs: &[Row]) -> i64 {
     let (mut least, mut most) = (i64::MIN, i64::MAX);
     let signed = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);
     for our in ours.iter().filter(|row| row.mad.is_some()) {
         for their in theirs.iter().filter(|row| row.mad == our.mad) {
             let apart = signed(our.at).saturating_sub(signed(their.at));
-            // A message arrived there no earlier than it left here, and vice versa.
+            // A message cannot arrive at one side before the other side sent it, in either direction.
             if our.kind == Kind::Sent && their.kind == Kind::Received {
                 least = least.max(apart);
             } else if our.kind == Kind::Received && their.kind == Kind::Sent {

@@ -1,22 +1,22 @@
 //! The lines about the card as a whole and its place in the machine: bonding of its ports, settings of its firmware,
 //! the driver that takes its virtual functions, the processors near it.
 //!
-//! `mlxconfig` of NVIDIA's tools, or `mstconfig` of mstflint, prints the firmware's settings, as root. These settings
-//! matter here:
+//! `mlxconfig` of NVIDIA's tools, or `mstconfig` of mstflint, prints the firmware's settings, if run as root. These
+//! settings matter here:
 //!
-//! | Setting | Matters because |
+//! | Setting | Meaning |
 //! |---|---|
-//! | `ROCE_CONTROL` | switched off, no function of the card has RoCE |
-//! | `INTERNAL_CPU_OFFLOAD_ENGINE` | a BlueField's: on, its Arm processor is the card's switch (DPU mode), and frames pass where the Arm lets them; off, it is a ConnectX (NIC mode) |
-//! | `REAL_TIME_CLOCK_ENABLE` | on, timestamps of queues are of real time, and queues that ask for others are refused (syndrome 0xd61c0b) |
-//! | `PCI_WR_ORDERING` | whether each key says how its writes may be reordered |
+//! | `ROCE_CONTROL` | if it is off, no function of the card has RoCE |
+//! | `INTERNAL_CPU_OFFLOAD_ENGINE` | BlueField: on, its Arm switches and filters frames (DPU mode); off: NIC mode |
+//! | `REAL_TIME_CLOCK_ENABLE` | on: only queues with real-time timestamps are created (otherwise syndrome 0xd61c0b) |
+//! | `PCI_WR_ORDERING` | whether each key specifies how its writes may be reordered |
 
 use driver::pci::{Machine, PciFunction, Role};
 use hw_mlx::ids;
 
 use super::Line;
 
-/// Settings that are shown, as far as a card has them.
+/// Settings that are shown, if the card has them.
 const TOLD: [&str; 4] = [
     "ROCE_CONTROL",
     "INTERNAL_CPU_OFFLOAD_ENGINE",
@@ -24,11 +24,11 @@ const TOLD: [&str; 4] = [
     "PCI_WR_ORDERING",
 ];
 
-/// Returns the lines of a function whose card is on this machine.
+/// Returns the lines about the card of a function; those about its physical function only if it is on this machine.
 pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     let physical = match function.role {
         Role::Virtual { of } => of.and_then(|of| machine.function(of)),
-        // A guest with a virtual function sees no physical function beside it.
+        // In a guest, a virtual function has no physical function beside it.
         Role::Physical { .. } if ids::is_virtual(function.device_id) => None,
         Role::Physical { .. } => Some(function.clone()),
     };
@@ -44,8 +44,8 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     lines
 }
 
-/// Checks that the port is not bonded with others. Without an interface here there is no line: `pf interface` reports
-/// that.
+/// Checks that the port is not bonded with others. Returns no line if the port has no interface here, which
+/// `pf interface` reports.
 fn joined(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     const CHECK: &str = "pf lag";
     let interface = machine
@@ -58,7 +58,7 @@ fn joined(machine: &Machine, physical: &PciFunction) -> Option<Line> {
         .join(format!("net/{interface}"));
     let master = std::fs::read_link(folder.join("master")).ok();
     let master = master.as_ref().and_then(|path| path.file_name()?.to_str());
-    // A bridge is a master, too; a slave of a bond has this folder (Linux `bond_sysfs_slave.c`).
+    // A bridge is a master, too. Only a slave of a bond has the folder `bonding_slave` (Linux `bond_sysfs_slave.c`).
     let bond = master.filter(|_| folder.join("bonding_slave").is_dir());
     Some(match bond {
         None => Line::ok(CHECK, format!("{interface} is in no bond")),
@@ -138,8 +138,9 @@ fn setup(machine: &Machine, physical: &PciFunction) -> Line {
     Line::ok(CHECK, found())
 }
 
-/// Returns the current value of a setting. A line has name, default, current, next boot, after a `*` where they
-/// differ and `RO` where the setting is read-only. Older tools print the last one alone.
+/// Returns the current value of a setting from the printed settings. A line has the name and the values: default,
+/// current, next boot. Before the values there may be a `*` if they differ, and `RO` if the setting is read-only. Older
+/// tools print only the last value.
 fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     printed.lines().find_map(|line| {
         let mut words = line
@@ -155,7 +156,7 @@ fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Reports the driver that takes new virtual functions (`sriov_drivers_autoprobe`, Linux
+/// Reports which driver binds new virtual functions (`sriov_drivers_autoprobe`, Linux
 /// `Documentation/ABI/testing/sysfs-bus-pci`). Either answer is ok.
 fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     const CHECK: &str = "vf probing";
@@ -173,7 +174,7 @@ fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     ))
 }
 
-/// Checks that this process may run near the function.
+/// Checks that this process may run on processors of the function's NUMA node.
 fn near(machine: &Machine, function: &PciFunction) -> Option<Line> {
     const CHECK: &str = "numa";
     let node = function.numa_node?;
@@ -206,7 +207,7 @@ fn near(machine: &Machine, function: &PciFunction) -> Option<Line> {
     })
 }
 
-/// Parses `0-3,8` as pairs of the first and the last; unreadable parts are left out.
+/// Parses a list like `0-3,8` as pairs of first and last number. Unreadable parts are left out.
 fn ranges(list: &str) -> Vec<(u32, u32)> {
     list.split(',')
         .filter_map(|part| {

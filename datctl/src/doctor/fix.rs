@@ -1,12 +1,13 @@
 //! `datctl doctor --fix`: applies the remedies for lines that are not ok, as far as this is safe from here.
 //!
-//! Each fix is a command that a person could have typed, and is printed before it is run; with `--dry-run` it is only
-//! printed. After a failed fix the others are still tried. The lines afterwards show the result.
+//! Each fix is a command that a person could have typed. The command is printed before it is run; with `--dry-run` it
+//! is only printed. After a failed fix the others are still tried. The lines that are printed afterwards show the
+//! result.
 //!
-//! A fix is safe if it lasts until the next boot only, changes this machine's settings and not its policies, and
-//! takes nothing that others need. So functions are bound only if they were named, under the rules of `datctl bind`.
-//! Huge pages take no more than half of the memory that is available. `kernel.io_uring_disabled`, limits of logins,
-//! the firmware's settings and the physical function's side are left to the administrator.
+//! A fix is safe if it lasts only until the next boot, changes this machine's settings and not its policies, and takes
+//! nothing that others need. So functions are bound only if they were named, under the rules of `datctl bind`. Huge
+//! pages take no more than half of the available memory. `kernel.io_uring_disabled`, limits of logins, the firmware's
+//! settings and the physical function's side are left to the administrator.
 
 use driver::PciAddress;
 use driver::pci::{Kernel, Machine, Writer};
@@ -18,11 +19,11 @@ use crate::report::{Output, Report};
 /// A remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fix {
-    /// Loads modules.
+    /// Loads kernel modules.
     Modprobe(&'static [&'static str]),
-    /// Writes to a file of the kernel's.
+    /// Writes a text to a file of the kernel, such as one in sysfs.
     Write { path: String, text: String },
-    /// Gives a function to vfio-pci.
+    /// Binds a function to vfio-pci.
     Bind(PciAddress),
 }
 
@@ -63,13 +64,13 @@ pub(super) fn as_command<S: Serializer>(
     fix.as_ref().map(Fix::command).serialize(serializer)
 }
 
-/// A command, before it is run.
+/// A command, as it is printed before it is run.
 #[derive(Serialize)]
 struct Step {
     check: &'static str,
     device: Option<String>,
     command: String,
-    /// False: the command is only shown.
+    /// False if the command is only printed (`--dry-run`).
     runs: bool,
 }
 
@@ -93,8 +94,7 @@ impl Report for Failed {
     }
 }
 
-/// Applies the fixes of the lines. Functions that are not among `named` are not bound. Returns whether there was any
-/// fix.
+/// Applies the fixes of the lines. Binds only functions that are among `named`. Returns true if there was any fix.
 pub(crate) fn fix(
     machine: &Machine,
     diagnosis: &Diagnosis,

@@ -116,7 +116,7 @@ fn acs(machine: &Machine, function: &PciFunction, group: u32, others: &[Member])
     } else {
         ports.join(", ")
     };
-    // A shared group can be used only as a whole; the line before says whether it can now.
+    // A shared group can be used only as a whole. The line before reports whether it can be used now.
     Line::not_ok(
         CHECK,
         format!("shares group {group} with {}: {because}", strangers.join(", ")),
@@ -184,7 +184,7 @@ fn reset(machine: &Machine, function: &PciFunction) -> Line {
     )
 }
 
-/// A virtual function has the slot of its physical one.
+/// Checks the PCIe link of a function. A virtual function has the link of its physical function.
 fn link(machine: &Machine, function: &PciFunction) -> Option<Line> {
     const CHECK: &str = "pcie link";
     let link = match function.role {

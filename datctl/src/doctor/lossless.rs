@@ -1,6 +1,6 @@
 //! The lines about priorities and congestion control on the port of the physical function. RDMA works without them:
-//! frames that a full queue drops are sent again, which shows in the counters `packet_seq_err` and `out_of_sequence`.
-//! `datctl info` shows the device's own report of the same.
+//! frames that are dropped because a queue is full are sent again, which the counters `packet_seq_err` and
+//! `out_of_sequence` show. `datctl info` shows what the device itself reports about these settings.
 
 use driver::PciAddress;
 use driver::pci::Machine;
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::Line;
 
-/// Asks `dcb` of iproute2.
+/// Runs `dcb` of iproute2, and returns its JSON output.
 fn dcb(machine: &Machine, object: &str, interface: &str) -> Option<Value> {
     let text = machine.ask("dcb", &["-j", object, "show", "dev", interface])?;
     serde_json::from_str(&text).ok()
 }
 
-/// Checks the priorities that are paused instead of dropped (IEEE 802.1Qbb).
+/// Checks that the port pauses at least one priority, instead of dropping its frames (IEEE 802.1Qbb).
 pub(super) fn priorities(machine: &Machine, interface: &str) -> Line {
     const CHECK: &str = "pf pfc";
     let told = dcb(machine, "pfc", interface);
@@ -49,7 +49,7 @@ pub(super) fn priorities(machine: &Machine, interface: &str) -> Line {
     Line::ok(CHECK, format!("{interface} pauses {of} {}", on.join(", ")))
 }
 
-/// Reports the source of a frame's priority.
+/// Reports whether the port takes a frame's priority from its DSCP or from its VLAN tag.
 pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
     const CHECK: &str = "pf priority";
     let Some(told) = dcb(machine, "app", interface) else {
@@ -59,7 +59,7 @@ pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
             format!("dcb app show dev {interface}"),
         );
     };
-    // The driver of a port with such a rule trusts DSCP (Linux `en_dcbnl.c` `mlx5e_dcbnl_ieee_setapp`).
+    // If there is such a rule, the port's driver sets it to trust DSCP (Linux `en_dcbnl.c` `mlx5e_dcbnl_ieee_setapp`).
     let rules = told.get("dscp_prio").and_then(Value::as_array);
     let words = |rule: &Value| {
         let [dscp, priority] = rule.as_array()?.as_slice() else {
@@ -87,8 +87,8 @@ pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
     )
 }
 
-/// Checks that the device reacts to congestion. Firmware does unless it was switched off; only the kernel shows the
-/// parameters.
+/// Checks that the device reacts to congestion. The firmware does unless this was switched off. Only the kernel shows
+/// the parameters.
 pub(super) fn congestion(machine: &Machine, physical: PciAddress) -> Line {
     const CHECK: &str = "pf congestion";
     let parameters = format!("/sys/kernel/debug/mlx5/{physical}/cc_params");

@@ -8,7 +8,7 @@ use driver::pci::{Iommu, Machine, Remapping};
 use super::Line;
 use super::fix::Fix;
 
-/// Memory that a function's firmware borrows and our queues take, beside the memory that a program registers, in MiB.
+/// Memory in MiB that a function's firmware and our queues take, besides the memory that a program registers.
 const OVERHEAD_MIB: u64 = 64;
 /// Size of a huge page, in MiB.
 const HUGE_PAGE_MIB: u64 = 2;
@@ -25,14 +25,15 @@ pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 7] {
     ]
 }
 
-/// Commands that add a parameter to the kernel's command line and remove it.
+/// Commands that add a parameter to the kernel's command line, and that remove one.
 struct Loader {
     add: &'static str,
     take: &'static str,
 }
 
 impl Loader {
-    /// Red Hat's systems keep the command line with each kernel, and have a program that edits it.
+    /// Returns the commands for this system. Red Hat's systems keep the command line with each kernel, and have a
+    /// program that edits it.
     fn of(machine: &Machine) -> Self {
         if machine.path("/usr/sbin/grubby").exists() {
             return Self {
@@ -111,17 +112,17 @@ fn modules(missing: &[&str]) -> Line {
     .fixed_by(Fix::Modprobe(&["vfio-pci", "vfio_iommu_type1"]))
 }
 
-/// Reports the kernel's switch and the result of a trial.
+/// Reports the kernel's switch `io_uring_disabled`, and whether a ring can be created.
 fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
-    /// The switch applies to all processes, and was set on purpose: it is not for `--fix`.
+    /// Remedy for the switch. `--fix` does not apply it: the switch concerns all processes, and was set on purpose.
     const MEND: &str = "sysctl -w kernel.io_uring_disabled=0";
     const CHECK: &str = "io_uring";
-    /// The error code of the system.
+    /// Error numbers of the system.
     const EPERM: i32 = nix::errno::Errno::EPERM as i32;
     const ENOMEM: i32 = nix::errno::Errno::ENOMEM as i32;
     const ENOSYS: i32 = nix::errno::Errno::ENOSYS as i32;
     const EACCES: i32 = nix::errno::Errno::EACCES as i32;
-    /// The fallback without a ring (`driver::Reactor`).
+    /// Behaviour of `driver::Reactor` without a ring.
     const WITHOUT: &str = "waiting goes by ppoll(2), and disks are refused";
     let switch = match disabled {
         0 => String::new(),
@@ -156,7 +157,7 @@ fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
                 format!("no ring can be made: {error}{switch}{left}"),
                 why,
             );
-            // For these answers the reactor falls back to ppoll.
+            // For these errors the reactor falls back to ppoll(2).
             if refused { line.optional() } else { line }
         }
         Ok(RingProbe { missing, .. }) if !missing.is_empty() => Line::not_ok(
@@ -197,9 +198,11 @@ fn memlock(lockable: Option<u64>, needed_mib: u64) -> Line {
 }
 
 fn limits(mappings: Option<u64>, files: Option<u64>) -> Line {
-    /// The arena takes few mappings; lent memory takes one each, unless it lies in memory that is lent already.
+    /// Number of DMA mappings that a program needs. The arena takes few. Each piece of lent memory takes one, unless it
+    /// lies in memory that is lent already.
     const MAPPINGS: u64 = 1024;
-    /// An eventfd for each interrupt vector, of which a function has up to a few hundred, and the program's own files.
+    /// Number of open files that a program needs: an eventfd for each interrupt vector, of which a function has up to a
+    /// few hundred, and the program's own files.
     const FILES: u64 = 1024;
     const CHECK: &str = "limits";
     let few_mappings = mappings.filter(|&count| count < MAPPINGS);
@@ -251,7 +254,7 @@ fn huge_pages(machine: &Machine, memory_mib: u64) -> Line {
         format!("echo {total} > {POOL}; at every boot: echo vm.nr_hugepages={total} > /etc/sysctl.d/90-dat.conf"),
     )
     .optional();
-    // Memory in the pool is lost to all other uses.
+    // Memory in the pool is not available to other uses, so the pool may take half of the available memory at most.
     let affordable = machine.available_mib() / 2 >= missing * HUGE_PAGE_MIB;
     if !affordable {
         return line;
@@ -262,7 +265,7 @@ fn huge_pages(machine: &Machine, memory_mib: u64) -> Line {
     })
 }
 
-/// Number of huge pages of 2 MiB that the kernel keeps.
+/// File with the number of huge pages of 2 MiB that the kernel keeps.
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 #[cfg(test)]

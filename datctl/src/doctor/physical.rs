@@ -1,10 +1,10 @@
 //! The lines about the state that a virtual function gets from its physical one.
 //!
-//! A virtual function reaches nobody unless its physical function lets it. The physical function's driver gives it
+//! A virtual function reaches no peer unless its physical function permits it. The physical function's driver gives it
 //! its memory; the physical function's interface, when up, gives it its link; the card's switch decides which frames
-//! it may send and receives. All of that is set on the physical function's side, usually by other people than the
-//! users of the virtual one; so each line names the command. sysfs knows the interface; `ip`, `devlink` and `dcb` of
-//! iproute2 know the rest. Where they are missing, or say nothing about this function, the line is unknown.
+//! it may send and receive. All of this is set on the physical function's side, usually by other people than the
+//! users of the virtual function, so each line names the command. sysfs shows the interface; `ip`, `devlink` and `dcb`
+//! of iproute2 show the rest. If one of these is missing, or reports nothing about this function, the line is unknown.
 
 use driver::PciAddress;
 use driver::pci::{Machine, Netdev, PciFunction, Role};
@@ -14,18 +14,18 @@ use serde_json::Value;
 
 use super::{Line, lossless};
 
-/// Driver of a physical function with virtual ones.
+/// Driver of a physical function that has virtual functions.
 const DRIVER: &str = "mlx5_core";
-/// Text of `ip` for a virtual function that has no MAC of its own.
+/// MAC that `ip` prints for a virtual function without a MAC of its own.
 const NO_MAC: &str = "00:00:00:00:00:00";
-/// The smallest MTU with which 4096 bytes of payload fit a packet with all its headers (Linux `iboe_get_mtu`).
+/// Smallest MTU at which a packet with all its headers carries 4096 bytes of payload (Linux `iboe_get_mtu`).
 const LARGEST_PATH_MTU_TAKES: u32 = 4192;
 
-/// Returns the lines of a virtual function; none for a physical one.
+/// Returns the lines of a virtual function; no lines for a physical function.
 pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     let of = match function.role {
         Role::Virtual { of } => of.and_then(|of| machine.function(of)),
-        // A guest with a virtual function sees no physical function beside it.
+        // In a guest, a virtual function has no physical function beside it.
         Role::Physical { .. } if ids::is_virtual(function.device_id) => None,
         Role::Physical { .. } => return Vec::new(),
     };
@@ -56,11 +56,11 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
 /// State of the physical function's side, as far as it is known.
 struct Side {
     physical: PciFunction,
-    /// Number of the virtual function.
+    /// Number of the virtual function among those of the physical function.
     number: Option<u32>,
     /// The physical function's own interface.
     interface: Option<Netdev>,
-    /// The virtual function's port of the switch, in switchdev mode.
+    /// Interface of the virtual function's port of the switch (its representor), in switchdev mode.
     representor: Option<Netdev>,
     mode: Option<Mode>,
     /// The settings that `ip` prints for the virtual function.
@@ -87,7 +87,7 @@ struct Settings {
     vlan_list: Vec<Vlan>,
 }
 
-/// Without a VLAN there is an entry without values.
+/// A VLAN of a virtual function. If it has no VLAN, `ip` prints an entry without values.
 #[derive(Clone, Debug, Deserialize)]
 struct Vlan {
     #[serde(default)]
@@ -209,7 +209,7 @@ impl Side {
         let Some((name, mtu)) = known else {
             return Line::unknown(CHECK, "the MTU of the port is unknown", self.show());
         };
-        // 1..=5 for 256..=4096.
+        // The code is 1..=5 for a payload of 256..=4096 bytes.
         let payload = 128 << vport::path_mtu_code(mtu + vport::FRAME_BYTES);
         let found = format!("{name} has MTU {mtu}: a packet carries {payload} bytes");
         if mtu >= LARGEST_PATH_MTU_TAKES {
@@ -304,7 +304,7 @@ impl Side {
         }
     }
 
-    /// Checks the trust setting. Only promiscuous mode needs it, and nothing here uses that.
+    /// Checks the trust setting. Only promiscuous mode needs it, and nothing here uses that mode.
     fn trust(&self) -> Line {
         const CHECK: &str = "vf trust";
         match self.settings.as_ref().and_then(|it| it.trust) {
@@ -343,7 +343,7 @@ impl Side {
         Line::unknown(check, why, self.show())
     }
 
-    /// Returns the command that shows the settings.
+    /// Returns the command that prints the settings.
     fn show(&self) -> String {
         format!("ip link show dev {}", self.name())
     }
@@ -363,7 +363,7 @@ impl Side {
     }
 }
 
-/// Returns the link state that the physical function's side has set for a virtual one, in `ip`'s words.
+/// Returns the link state that is set for a virtual function at its physical function, as `ip` prints it.
 pub(crate) fn link_state(machine: &Machine, interface: &str, number: u32) -> Option<String> {
     settings(machine, interface, number)?.link_state
 }
@@ -377,7 +377,7 @@ fn settings(machine: &Machine, interface: &str, number: u32) -> Option<Settings>
         .find(|settings| settings.vf == number)
 }
 
-/// Returns the mode of the switch: from `devlink`, or from a file of NVIDIA's own drivers.
+/// Returns the mode of the switch, from `devlink` or from a file of NVIDIA's out-of-tree driver.
 fn mode(machine: &Machine, physical: PciAddress, interface: Option<&Netdev>) -> Option<Mode> {
     let device = format!("pci/{physical}");
     let word = machine

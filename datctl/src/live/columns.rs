@@ -1,13 +1,13 @@
-//! Tables that fit the width of the screen: where columns do not fit, the least important are left out. No cell is
+//! Tables that fit the width of the screen: if not all columns fit, the least important ones are left out. No cell is
 //! cut or continued on another line.
 
-/// Spaces between two columns.
+/// Number of spaces between two columns.
 const GAP: usize = 2;
 
 /// A column.
 pub(super) struct Column {
     pub(super) title: &'static str,
-    /// The column with the highest rank is left out first; that with rank 0 never is.
+    /// Rank of the column. The column with the highest rank is left out first; a column with rank 0 is never left out.
     pub(super) rank: u8,
     /// True if the cells are numbers, which are aligned to the right.
     pub(super) is_number: bool,
@@ -49,7 +49,7 @@ pub(super) fn lines<const N: usize>(
     std::iter::once(titles).chain(rows).collect()
 }
 
-/// Wraps a sentence at spaces to lines of this width; a longer word is cut.
+/// Wraps a sentence at spaces to lines of this width. A word that is longer than a line is cut.
 pub(super) fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width else {
         return vec![text.to_owned()];
@@ -69,7 +69,7 @@ pub(super) fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     lines
 }
 
-/// Returns a word, cut to the width with a mark at the cut.
+/// Returns the word; if it is longer than the width, it is cut and ends with a mark.
 fn clipped(word: &str, width: usize) -> String {
     if word.chars().count() <= width {
         return word.to_owned();

@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// A number, such as 0x15, 11, 0x80060026 or -2147090394, or a name, such as DAT_DTO_ERR_TRANSPORT or TIMED_OUT.
     #[arg(allow_negative_numbers = true)]
     code: String,
-    /// The vendor syndrome beside a device's syndrome.
+    /// The vendor syndrome that was reported together with the syndrome.
     #[arg(long, value_name = "N", value_parser = byte)]
     vendor: Option<u8>,
 }
@@ -37,13 +37,13 @@ pub(crate) struct Meanings {
 
 #[derive(Serialize)]
 struct Meaning {
-    /// Source of such a number.
+    /// What such a number is, and where it is defined.
     of: &'static str,
     name: String,
     means: String,
 }
 
-/// Parses a decimal number, or one in hex after 0x; a negative number is a signed one of 32 bits.
+/// Parses a decimal number, or one in hex after 0x. A negative number is read as a signed one of 32 bits.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -59,7 +59,7 @@ fn byte(text: &str) -> Result<u8, String> {
     byte.ok_or_else(|| format!("{text:?} is no number from 0 to 255"))
 }
 
-/// Returns true if the text means this name: in full, or without the prefix that all of its kind have.
+/// Returns true if the text is this name, in full or without the prefix that all names of its kind have.
 fn is_meant(name: &str, text: &str) -> bool {
     let (name, text) = (name.to_ascii_uppercase(), text.to_ascii_uppercase());
     name == text
@@ -68,7 +68,7 @@ fn is_meant(name: &str, text: &str) -> bool {
             .is_some_and(|rest| rest.ends_with('_'))
 }
 
-/// Returns a `DAT_RETURN` with this type as programs print it.
+/// Returns a `DAT_RETURN` with this type as programs print it, in hex and with `%d`.
 fn printed(kind: ReturnType) -> String {
     let code = DatError::new(kind, Subtype::None).code();
     format!("{code:#010x}, with %d {}", code.cast_signed())
@@ -91,7 +91,7 @@ const SYNDROMES: [u8; 13] = [
     syndrome::REMOTE_ABORTED,
 ];
 
-/// Returns the statuses of a completion, each with a syndrome of the device that maps to it.
+/// Returns the DAT statuses of a completion, each with a device syndrome that maps to it.
 fn statuses() -> impl Iterator<Item = (DtoStatus, u8)> {
     SYNDROMES
         .into_iter()
@@ -115,7 +115,7 @@ fn of_reason(reason: RejectReason) -> Meaning {
     }
 }
 
-/// Returns the meaning of a command's status, which is described as `NAME: meaning`, or by its name alone.
+/// Returns the meaning of a command's status. `told` describes the status as `NAME: meaning`, or by its name alone.
 fn of_command(code: u8, told: &str) -> Meaning {
     let (name, means) = told.split_once(": ").unwrap_or((told, "its name says all"));
     Meaning {
@@ -125,7 +125,7 @@ fn of_command(code: u8, told: &str) -> Meaning {
     }
 }
 
-/// Returns the meanings of a number. Zero, success, is a `DAT_RETURN` only.
+/// Returns the meanings of a number. Zero, success, has a meaning as a `DAT_RETURN` only.
 fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
     let mut meanings = Vec::new();
     if let Some((kind, subtype)) = strerror(number).filter(|_| number == 0 || number > 0xffff) {
@@ -273,7 +273,7 @@ fn named() -> Vec<(&'static str, Meaning)> {
 }
 
 fn of_name(text: &str) -> Vec<Meaning> {
-    // The format in which this library prints errors.
+    // This library prints errors as names that are separated by `|`.
     text.split('|')
         .flat_map(|part| {
             named()

@@ -11,7 +11,7 @@ use control::schema::{Histogram, Instance, Stat};
 
 use super::{Target, ask, measure};
 
-/// Counters that are gauges; all others only grow.
+/// Counters that are gauges. All others only grow.
 const GAUGES: [&str; 13] = [
     "eps",
     "evds",
@@ -27,10 +27,10 @@ const GAUGES: [&str; 13] = [
     "longest_nanoseconds",
     "silent",
 ];
-/// Boundaries of histograms, as powers of two of nanoseconds: 256 ns to 69 s. They never change, because quantiles
-/// over several scrapes need that.
+/// Boundaries of histograms, as exponents of two in nanoseconds: 256 ns to 69 s. They never change, because quantiles
+/// over several scrapes need the same boundaries.
 const BOUNDARIES: core::ops::RangeInclusive<u32> = 8..=36;
-/// Suffixes of a command's counters.
+/// Suffixes of the names of a command's counters.
 const OF_COMMANDS: [&str; 5] = [
     "_longest_nanoseconds",
     "_nanoseconds",
@@ -39,8 +39,8 @@ const OF_COMMANDS: [&str; 5] = [
     "_refused",
 ];
 
-/// Descriptions of the adapter's own counters, by group and name. The device's counters have their names from
-/// elsewhere.
+/// Descriptions of the adapter's own counters, by group and name. The device's counters have no entry, because their
+/// names are those of `rdma statistic` and `ethtool -S`.
 const HELP: [(&str, &str, &str); 30] = [
     (
         "connections",
@@ -191,11 +191,11 @@ fn help_of_command(ending: &str) -> &'static str {
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Where to answer, such as 127.0.0.1:9401. Without it the text is printed once, as for node_exporter's textfile
-    /// collector.
+    /// The address to serve on, such as 127.0.0.1:9401. Without it the text is printed once, as for node_exporter's
+    /// textfile collector.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::value::socket)]
     listen: Option<SocketAddr>,
-    /// Have the process take the time of some requests and of wakeups for as long as this runs.
+    /// Make the process measure the time of some requests and of wakeups, as long as this command runs.
     #[arg(long, requires = "listen")]
     latencies: bool,
 }
@@ -222,7 +222,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     metrics::serve(&listener, || scraped(&mut client, options))
 }
 
-/// Returns the process's counters as text. Connects again on an error: the process may have been restarted.
+/// Returns the process's counters as text. Connects again after an error, because the process may have been restarted.
 fn scraped(client: &mut Client, options: &Options) -> Result<String, Box<dyn Error>> {
     if let Ok(stat) = ask::<Stat>(client, "stat") {
         return Ok(text(&stat));
@@ -332,7 +332,7 @@ fn histogram(
     for instance in &stat.instances {
         let Some(all) = of(instance) else { continue };
         let labels = format!("adapter=\"{adapter}\",ia=\"{}\"", instance.instance);
-        // Samples above the last boundary are in no bucket but +Inf.
+        // Samples above the last boundary are counted only in the bucket +Inf.
         let buckets = BOUNDARIES.map(|power| {
             let below = all.buckets.iter().filter(|(end, _)| *end <= 1 << power);
             (seconds(1 << power), below.map(|(_, count)| count).sum())

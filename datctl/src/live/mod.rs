@@ -1,4 +1,4 @@
-//! Commands that inspect a process from outside, by the control socket of an adapter that it has open
+//! Commands that inspect a live process through the control socket of an adapter that the process has open
 //! (docs/control.md).
 
 mod columns;
@@ -17,22 +17,23 @@ use control::rpc::METHOD_NOT_FOUND;
 use control::{Client, ClientError, Side};
 use serde_json::Value;
 
-/// The process that is looked at.
+/// The process that is inspected.
 #[derive(clap::Args)]
 pub(crate) struct Target {
-    /// The socket that the adapter was opened with: NAME,control=SOCKET, or DAT_CONTROL=SOCKET in the environment.
+    /// The control socket of the adapter, which was opened as NAME,control=SOCKET, or with DAT_CONTROL=SOCKET in the
+    /// environment.
     socket: PathBuf,
 }
 
 impl Target {
-    /// Connects, and checks that both sides speak the same protocol.
+    /// Connects, and checks that the socket is that of an adapter and speaks the same protocol.
     pub(crate) fn connect(&self) -> Result<Client, ClientError> {
         Client::connect_alike(&self.socket, Side::Adapter)
     }
 }
 
 /// Makes the process measure the time of some requests and of wakeups, as long as this client is connected. A process
-/// that cannot is inspected without.
+/// that does not support this is inspected without such times.
 pub(crate) fn measure(client: &mut Client) -> Result<(), ClientError> {
     match client.call::<bool>("measure", Value::Null) {
         Err(ClientError::Refused(refusal)) if refusal.code == METHOD_NOT_FOUND => Ok(()),

@@ -1,5 +1,5 @@
-//! `datctl monitor`: events of a live process, line by line: link, addresses, neighbours, connections and the reasons
-//! why they end.
+//! `datctl monitor`: events of a live process, line by line: link, addresses, neighbours, connections, and the reasons
+//! why connections end.
 
 use std::error::Error;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::report::{Output, Report};
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Lines, after which it ends. Without it, it ends with the process that is looked at, or by Ctrl-C.
+    /// Number of lines after which it ends. Without it, it ends with the inspected process, or by Ctrl-C.
     #[arg(long, value_name = "N", value_parser = crate::value::within(1..=u64::MAX))]
     count: Option<u64>,
 }
 
-/// One line.
+/// One line of output.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Line(Event);
@@ -49,7 +49,7 @@ impl Report for Line {
         let event = &self.0;
         let mut line = format!(
             "{:>14.6} ia {} {} {}",
-            // CAST: shown in microseconds.
+            // CAST: the time is shown in microseconds.
             event.at as f64 / 1e9,
             event.instance,
             event.kind,

@@ -1,4 +1,4 @@
-//! `datctl recorder`: the last actions of the instances of a live process, if they record.
+//! `datctl recorder`: the last events of the instances of a live process, if they record.
 
 use std::error::Error;
 use std::fs::OpenOptions;
@@ -14,7 +14,7 @@ use super::Target;
 use crate::accept::bytes;
 use crate::report::{Report, counted};
 
-/// Limit on the events of an instance that the socket puts into a file.
+/// Limit on the events of each instance that the process returns as a file.
 const EVENTS_OF_A_FILE: u64 = 8_192;
 
 /// `recorder`
@@ -22,10 +22,10 @@ const EVENTS_OF_A_FILE: u64 = 8_192;
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Events of each instance, at most.
+    /// Largest number of events of each instance.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = crate::value::within(1..=65536_u64))]
     events: u64,
-    /// Write all of it to this file, for `datctl decode` and Wireshark; at most 8192 events of each instance.
+    /// Write the events to this file, for `datctl decode` and Wireshark; at most 8192 of each instance.
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
 }

@@ -14,7 +14,7 @@ use crate::report::{Report, counted, table};
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Objects of each kind and instance, at most.
+    /// Largest number of objects of each kind and instance.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = crate::value::within(1..=u64::MAX))]
     objects: u64,
 }

@@ -13,15 +13,15 @@ use crate::report::{Report, counted, table};
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Also each kind of command, the port with its priorities and the vport.
+    /// Also show each kind of command, the port with its priorities, and the vport.
     #[arg(long)]
     all: bool,
-    /// Counters that are 0, too.
+    /// Also show counters that are 0.
     #[arg(long)]
     zeros: bool,
 }
 
-/// Groups with many counters, shown only with `--all`.
+/// Groups with many counters, which are shown only with `--all`.
 const LONG: [&str; 4] = ["commands", "port", "priorities", "vport"];
 
 /// The counters of a process.
@@ -104,7 +104,7 @@ impl Report for Shown {
 }
 
 impl Shown {
-    /// Returns the totals of all commands, for a table that does not show them by kind.
+    /// Returns the totals over all commands, for a table that does not show the kinds of commands.
     fn commands(&self) -> Vec<[String; 3]> {
         let commands = self.stat.groups.get("commands").and_then(Option::as_ref);
         let Some(commands) = commands.filter(|_| !self.all) else {

@@ -1,8 +1,8 @@
-//! A terminal with a screen that changes. It uses the alternate screen, so that the former contents come back; keys
+//! A terminal with a screen that changes. It uses the alternate screen, so that the former contents come back. Keys
 //! are read at once and not echoed.
 //!
 //! `q`, Ctrl-C, SIGTERM and SIGHUP end it; Ctrl-Z stops the process with the terminal restored. Signals are read from
-//! a descriptor, so that one wait covers signals, keys and the inspected process.
+//! a descriptor, so that one poll(2) covers signals, keys and the inspected process.
 
 use std::io::{self, IsTerminal, Write, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::read;
 
-/// Control sequences to enter and leave the alternate screen, without a cursor (xterm, DECSET 1049 and 25).
+/// Control sequences that enter the alternate screen and hide the cursor, and the reverse (xterm, DECSET 1049 and 25).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Columns and lines of a terminal that does not report its size.
@@ -24,25 +24,25 @@ const USUAL: (usize, usize) = (80, 24);
 /// Reasons for the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// A person asked to quit.
+    /// A key or a signal asks to quit.
     Quit,
-    /// The screen must be drawn again: its size changed, or it was left.
+    /// The screen must be drawn again, because its size changed or the process was stopped and continued.
     Redraw,
     /// The other descriptor is readable.
     Other,
-    /// The time has come.
+    /// The time limit is reached.
     Time,
 }
 
-/// A terminal in use. Dropping this restores its settings.
+/// A terminal in use. Dropping it restores the terminal's settings.
 pub(super) struct Terminal {
     signals: SignalFd,
-    /// Former settings; `None` if there are no keys to read.
+    /// Former settings; `None` if standard input is no terminal, so that there are no keys to read.
     before: Option<Termios>,
 }
 
 impl Terminal {
-    /// Takes over the terminal.
+    /// Enters the alternate screen, and blocks the signals that are then read from a descriptor.
     pub(super) fn enter() -> io::Result<Self> {
         let all = [
             Signal::SIGINT,
@@ -80,7 +80,7 @@ impl Terminal {
         }
     }
 
-    /// Returns columns and lines.
+    /// Returns the number of columns and lines.
     pub(super) fn size() -> (usize, usize) {
         let size = terminal_size::terminal_size_of(stdout());
         size.map_or(USUAL, |(width, height)| {
@@ -88,14 +88,14 @@ impl Terminal {
         })
     }
 
-    /// Draws lines over the former screen, as many as fit.
+    /// Draws the lines over the former screen, as many as fit.
     pub(super) fn draw(lines: &[String]) -> io::Result<()> {
         let (_, height) = Self::size();
         let lines: Vec<&str> = lines.iter().take(height).map(String::as_str).collect();
         say(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\n")))
     }
 
-    /// Waits for a key or signal, the other descriptor, or the time.
+    /// Waits for a key, a signal, the other descriptor, or the time limit.
     pub(super) fn wait(&self, other: BorrowedFd<'_>, until: Instant) -> io::Result<Woken> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -122,7 +122,7 @@ impl Terminal {
             if key {
                 let mut typed = [0; 64];
                 let bytes = read(&keys, &mut typed)?;
-                // 0 bytes: the terminal was closed.
+                // 0 bytes mean that the terminal was closed.
                 if bytes == 0 || typed[..bytes].contains(&b'q') {
                     return Ok(Woken::Quit);
                 }

@@ -1,10 +1,10 @@
 //! `datctl top`: a live screen of each endpoint's operations, their latencies, and the errors on the network.
 //!
-//! On a terminal it is a screen that is redrawn ([`super::terminal`]), with as many columns and lines as fit
-//! ([`super::columns`]); `q` and Ctrl-C end it. Elsewhere it is plain text, with all columns.
+//! On a terminal the screen is redrawn ([`super::terminal`]), with as many columns and lines as fit
+//! ([`super::columns`]); `q` and Ctrl-C end it. Otherwise the output is plain text, with all columns.
 //!
-//! While it runs, the process measures the time of some requests and of wakeups. Each screen shows those since the
-//! last one.
+//! While the command runs, the process measures the time of some requests and of wakeups. Each screen shows the times
+//! since the last screen.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -23,9 +23,9 @@ use super::{Target, ask, measure};
 use crate::report::{Output, Report, counted};
 use crate::value::within;
 
-/// Limit on the endpoints of an instance that are read.
+/// Limit on the endpoints that are read from each instance.
 const OBJECTS: u64 = 4096;
-/// Counters of the device that report errors on the wire.
+/// Counters of the device's queue pairs that report errors on the wire.
 const TROUBLES: [&str; 6] = [
     "out_of_sequence",
     "packet_seq_err",
@@ -34,9 +34,9 @@ const TROUBLES: [&str; 6] = [
     "out_of_buffer",
     "duplicate_request",
 ];
-/// Endpoints in output that goes to no terminal.
+/// Default number of endpoints that are shown if the output is no terminal.
 const ENDPOINTS: usize = 20;
-/// Time to read from a socket that is readable.
+/// Time limit for reading from a socket that is readable.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// `top`
@@ -44,13 +44,13 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Seconds between two looks.
+    /// Seconds between two screens.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// Screens, after which it ends. Without it, it ends with the process that is looked at, or by q or Ctrl-C.
+    /// Number of screens after which it ends. Without it, it ends with the inspected process, or by q or Ctrl-C.
     #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX))]
     count: Option<u64>,
-    /// Endpoints on a screen, the busiest first [default: as many as a terminal has lines for, and 20 elsewhere].
+    /// Endpoints on a screen, the busiest first [default: as many as a terminal has lines for, otherwise 20].
     #[arg(long, value_name = "N", value_parser = within(1..=usize::MAX))]
     endpoints: Option<usize>,
 }
@@ -62,7 +62,7 @@ fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 3600"))
 }
 
-/// The counters at one moment.
+/// The counters at one time.
 struct Look {
     at: Instant,
     stat: Stat,
@@ -84,9 +84,9 @@ impl Look {
 pub(crate) struct Screen {
     adapter: String,
     seconds: f64,
-    /// Rates of each endpoint: operations and bytes for each second.
+    /// Rates of each endpoint, in operations and bytes per second.
     endpoints: Vec<Rates>,
-    /// Increments of the device's error counters in that time.
+    /// Increments of the device's error counters since the last screen; those that are not 0.
     troubles: BTreeMap<String, u64>,
     connections: u64,
     /// Latencies of each instance.
@@ -96,17 +96,17 @@ pub(crate) struct Screen {
     shown: Option<usize>,
 }
 
-/// Latencies that an instance measured between two looks.
+/// Latencies that an instance measured between two screens.
 #[derive(Serialize)]
 struct OfInstance {
     instance: u32,
-    /// Wakeups of a sleeping wait, for each second.
+    /// Wakeups of a sleeping wait, per second.
     wakeups: f64,
     completion: Option<Quantiles>,
     wakeup: Option<Quantiles>,
 }
 
-/// Median and 99th percentile of the samples, in nanoseconds.
+/// Number of samples, and their median and 99th percentile in nanoseconds.
 #[derive(Serialize)]
 struct Quantiles {
     samples: u64,
@@ -124,7 +124,7 @@ impl Quantiles {
         })
     }
 
-    /// Returns the quantiles of completions, and of wakeups.
+    /// Returns the quantiles of the completion latency and of the wakeup latency since `before`.
     fn of(before: Option<&Latency>, now: &Latency) -> [Option<Self>; 2] {
         let before =
             |which: fn(&Latency) -> &Option<Histogram>| before.and_then(|all| which(all).as_ref());
@@ -161,7 +161,7 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
     let mut before = Look::take(&mut client)?;
     let mut screens = 0;
     while options.count.is_none_or(|count| screens < count) {
-        // Without a subscription only the end of the process arrives.
+        // Without a subscription the only notice that arrives is the end of the process.
         let pause = Duration::from_secs_f64(options.interval);
         let _none: Option<Value> = match client.notice(Some(pause)) {
             Err(ClientError::Over(_)) => return Ok(()),
@@ -179,7 +179,7 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// Runs on a terminal. The last screen remains there, unless a person ended it.
+/// Shows screens on a terminal. The last screen remains there, unless a person quit.
 fn live(options: &Options, client: &mut Client) -> Result<(), Box<dyn Error>> {
     let mut before = Look::take(client)?;
     let mut screen = Screen::between(&before, &before, options.endpoints);
@@ -204,7 +204,7 @@ fn live(options: &Options, client: &mut Client) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reasons for the end of a screen's time.
+/// Reasons why the wait for the next screen ended.
 enum Turn {
     Time,
     /// A person quit.
@@ -213,7 +213,7 @@ enum Turn {
     Over,
 }
 
-/// Waits until the next screen is due.
+/// Waits until the next screen is due, and redraws this one if necessary.
 fn turn(
     client: &mut Client,
     terminal: &Terminal,
@@ -225,7 +225,7 @@ fn turn(
             Woken::Quit => return Ok(Turn::Quit),
             Woken::Time => return Ok(Turn::Time),
             Woken::Redraw => screen.draw()?,
-            // Without a subscription only the end of the process arrives.
+            // Without a subscription the only notice that arrives is the end of the process.
             Woken::Other => match client.notice::<Value>(Some(AT_ONCE)) {
                 Err(ClientError::Over(_)) => return Ok(Turn::Over),
                 told => drop(told?),
@@ -234,7 +234,7 @@ fn turn(
     }
 }
 
-/// Returns the increase of a counter for each second.
+/// Returns the increase of a counter per second.
 fn rate(name: &str, before: Option<&Counters>, now: &Counters, seconds: f64) -> f64 {
     let count = |of: &Counters| of.get(name).copied().unwrap_or(0);
     // CAST: a rate is approximate.
@@ -323,13 +323,13 @@ impl Screen {
     }
 }
 
-/// Formats a number in the unit that leaves it below 1000, with at least two digits: 295, 36, 5.2. The first unit has
-/// no fractions.
+/// Formats a number in the unit in which it is below 1000, with at least two digits: 295, 36, 5.2. A number in the
+/// first unit has no fraction.
 fn in_units(number: f64, units: &[(f64, &str)]) -> String {
     let mut said = String::new();
     for (at, (size, unit)) in units.iter().enumerate() {
         let number = number / size;
-        // A number that rounds up to 10 has two digits without a fraction.
+        // A number from 9.95 on rounds up to 10, which has two digits without a fraction.
         let is_short = at != 0 && number < 9.95;
         said = if is_short {
             format!("{number:.1}{unit}")
@@ -346,11 +346,11 @@ fn in_units(number: f64, units: &[(f64, &str)]) -> String {
 /// Formats a time in nanoseconds.
 fn time(nanoseconds: u64) -> String {
     let units = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
-    // CAST: shown roughly.
+    // CAST: the time is rounded when it is shown.
     in_units(nanoseconds as f64, &units)
 }
 
-/// Formats the median and the 99th percentile.
+/// Formats the median and the 99th percentile; `-` if there are none.
 fn times(of: Option<&Quantiles>) -> String {
     of.map_or_else(
         || "-".to_owned(),
@@ -373,7 +373,7 @@ impl Screen {
         Terminal::draw(&self.text(Some(width), Some(height)))
     }
 
-    /// Returns the lines of the screen, within the width and the height.
+    /// Returns the lines of the screen, which fit the width and the height if these are known.
     fn text(&self, width: Option<usize>, height: Option<usize>) -> Vec<String> {
         let troubles = if self.troubles.is_empty() {
             "no packet lost, repeated or refused".to_owned()
@@ -414,7 +414,7 @@ impl Screen {
         let mut shown = self.shown.unwrap_or(ENDPOINTS);
         if let Some(height) = height {
             last.truncate(height / 3);
-            // Room is kept for the titles and for the number of endpoints that are left out.
+            // Two lines are kept for the titles and for the number of endpoints that are left out.
             let fit = height.saturating_sub(text.len() + last.len() + 2);
             shown = self.shown.unwrap_or(usize::MAX).min(fit);
         }
@@ -428,7 +428,7 @@ impl Screen {
         text
     }
 
-    /// Returns the titles, and the busiest endpoints.
+    /// Returns the line of titles, and one line for each of the busiest endpoints.
     fn table(&self, shown: usize, width: Option<usize>) -> Vec<String> {
         let number = |title, rank| Column {
             title,

@@ -1,11 +1,11 @@
-//! Values of the command line for the size of messages and the amount of measurement.
+//! Command line values for the size of messages and for the number of operations or the duration of a measurement.
 
 use std::time::{Duration, Instant};
 
 use crate::hello::MAX_BYTES;
 use simnic::simulated::duration;
 
-/// An amount of operations: a number, or a duration.
+/// An amount of operations: a number of operations, or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Operations(u64),
@@ -13,7 +13,7 @@ pub(crate) enum Amount {
 }
 
 impl Amount {
-    /// Returns true if the operations or the time since then reach the amount.
+    /// Returns true if `operations`, or the time since `since`, reach the amount.
     pub(super) fn is_reached(self, operations: u64, since: Instant) -> bool {
         match self {
             Self::Operations(count) => operations >= count,
@@ -21,7 +21,7 @@ impl Amount {
         }
     }
 
-    /// Returns the number of operations that may still begin.
+    /// Returns the number of operations that may still begin; it is not limited for a duration.
     pub(super) const fn left(self, begun: u64) -> u64 {
         match self {
             Self::Operations(count) => count.saturating_sub(begun),
@@ -30,7 +30,7 @@ impl Amount {
     }
 }
 
-/// Parses `100` or `500ms`.
+/// Parses a number of operations such as `100`, or a duration such as `500ms`.
 pub(super) fn warm_up(text: &str) -> Result<Amount, String> {
     if let Ok(count) = text.parse() {
         return Ok(Amount::Operations(count));
@@ -40,7 +40,7 @@ pub(super) fn warm_up(text: &str) -> Result<Amount, String> {
         .map_err(|_| format!("{text:?} is neither a number of operations nor a time like 500ms"))
 }
 
-/// Parses `500ms`; a time of 0 is refused.
+/// Parses a duration such as `500ms`. Refuses a duration of 0.
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time.is_zero() {
@@ -49,7 +49,7 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Parses `64`, `4k`, `4KiB`, `1M`, `1G`.
+/// Parses a size such as `64`, `4k`, `4KiB`, `1M` or `1G`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let unit_at = text
         .find(|letter: char| !letter.is_ascii_digit())

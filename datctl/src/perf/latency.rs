@@ -1,7 +1,7 @@
 //! Latencies of one row: a histogram, and the figures from it.
 //!
-//! The histogram keeps three digits of each time, from a nanosecond to an hour, in memory of constant size
-//! (HdrHistogram). So a percentile is right to one part in a thousand; the shortest and the longest time are exact.
+//! The histogram keeps three significant digits of each time, from a nanosecond to an hour, in memory of constant size
+//! (HdrHistogram). So a percentile is accurate to one part in a thousand; the shortest and the longest time are exact.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use serde::{Serialize, Serializer};
 
 use super::Operation;
 
-/// Digits that are kept of a time.
+/// Number of significant digits that are kept of a time.
 const DIGITS: u8 = 3;
-/// Longest time in nanoseconds that is told apart from longer ones.
+/// Longest time that the histogram can record, in nanoseconds; longer times count as this.
 const LONGEST: u64 = 3_600_000_000_000;
-/// Columns of the longest bar.
+/// Length of the longest bar, in columns.
 const COLUMNS: u64 = 50;
-/// Lines of a picture.
+/// Number of lines of a picture.
 const LINES: u32 = 20;
 
-/// Latencies, in microseconds in the output.
+/// Latencies of one row; the output has them in microseconds.
 #[derive(Serialize)]
 pub(super) struct Latency {
     measures: &'static str,
@@ -40,7 +40,7 @@ pub(super) struct Latency {
 /// A bar of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Bar {
-    /// Upper bound of the times in this bar; shorter times are in the bars before.
+    /// Upper bound of the times in this bar, in microseconds. Shorter times are in the bars before.
     pub(super) up_to_us: f64,
     pub(super) count: u64,
     /// Percentage of all times that are at most `up_to_us`.
@@ -79,7 +79,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST, DIGITS).expect("bounds")
 }
 
-/// Adds a time.
+/// Adds a time to a histogram.
 pub(crate) fn count(times: &mut Histogram<u64>, time: Duration) {
     times.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(LONGEST).max(1));
 }
@@ -92,7 +92,7 @@ impl Latency {
         }
     }
 
-    /// Makes latencies from times that are half a round trip each.
+    /// Returns the latencies for times that are each half of a round trip.
     pub(super) fn of_round_trips(times: Histogram<u64>) -> Self {
         Self::measured("half the round trip", times)
     }
@@ -115,7 +115,7 @@ impl Latency {
         }
     }
 
-    /// Returns what a time measures.
+    /// Returns a text that says which time was measured.
     pub(super) const fn measures(&self) -> &'static str {
         self.measures
     }
@@ -125,8 +125,8 @@ impl Latency {
         bars(&self.times)
     }
 
-    /// Returns the counts in this many steps of one ratio, from the shortest time to the longest: the upper bound of
-    /// each in nanoseconds, and the count.
+    /// Returns a histogram of this many steps from the shortest time to the longest, with a constant ratio between
+    /// steps: for each step its upper bound in nanoseconds and its count.
     pub(super) fn steps(&self, steps: u32) -> Vec<(f64, u64)> {
         let (first, last) = (
             float(self.times.min().max(1)),
@@ -145,7 +145,7 @@ impl Latency {
         filled
     }
 
-    /// Returns a picture for a person, with bars of letters.
+    /// Returns a picture of the histogram as text, with bars of `#`.
     pub(super) fn picture(&self) -> String {
         let steps = self.steps(LINES);
         let most = tallest(&steps);
@@ -168,7 +168,7 @@ impl Latency {
     }
 }
 
-/// Returns the count of the fullest step, and at least 1: the full height of a picture.
+/// Returns the largest count of a step, at least 1, which is the full height of a picture.
 pub(super) fn tallest(steps: &[(f64, u64)]) -> u64 {
     let counts = steps.iter().map(|&(_, count)| count);
     counts.max().unwrap_or(0).max(1)

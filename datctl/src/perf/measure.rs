@@ -14,11 +14,11 @@ use crate::dialer::Dialer;
 use crate::listener::{MEMORY_SEED, pattern};
 use simnic::signals::Stop;
 
-/// Cookies of an echo.
+/// Cookies of the receive and of the request.
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Slots of our memory: the source of sends and writes, the destination of reads, and the copy of the peer's count.
+/// Slots of our memory: the source of Sends and Writes, the destination of Reads, and a copy of the peer's count.
 pub(super) const OUTBOX: usize = 0;
 pub(super) const INBOX: usize = 1;
 const COUNT: usize = 2;
@@ -29,21 +29,21 @@ pub(super) struct Bandwidth {
     seconds: f64,
     pub(super) bytes_per_second: f64,
     pub(super) operations_per_second: f64,
-    /// Payload rate of the other end's operations meanwhile.
+    /// Payload rate of the other end's own operations meanwhile; `None` if it has none.
     pub(super) reverse_bytes_per_second: Option<f64>,
 }
 
-/// A kind of post.
+/// The operation to post, and its data.
 #[derive(Clone, Copy)]
 pub(super) struct Kind<'a> {
     pub(super) operation: Operation,
     pub(super) bytes: usize,
-    /// The data, if they are inline in the WQE.
+    /// The data, if they are to be inline in the WQE.
     pub(super) inline: Option<&'a [u8]>,
 }
 
 impl Plan {
-    /// Measures a row on the existing connections.
+    /// Measures latency or bandwidth of a row on the existing connections.
     pub(super) fn measure_row(
         &self,
         row: &mut Row,
@@ -68,7 +68,7 @@ impl Plan {
             inline: self.inline.then_some(&sent[..]),
         };
         let (before, amount) = (self.before(row.bytes), self.amount(row.bytes));
-        // A lane without operations has nothing to compare.
+        // Only lanes that had operations have bytes to compare.
         let mut used = vec![0; lanes];
         match measure {
             Measure::Latency => {
@@ -98,8 +98,7 @@ impl Plan {
         for lane in (0..lanes).filter(|lane| used[*lane] > 0) {
             match row.operation {
                 Operation::Send => {}
-                // Written bytes are read back. On each connection the peer's memory has its initial contents at
-                // first.
+                // Written bytes are read back. At first the peer's memory has its initial contents, on each connection.
                 Operation::Write => {
                     let read = Kind {
                         operation: Operation::Read,
@@ -115,7 +114,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Checks that the data fit a WQE, if they are to be inline.
+    /// Checks that the data fit a WQE, if the plan asks for inline data.
     pub(super) fn check_inline(
         &self,
         dialer: &Dialer,
@@ -129,13 +128,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the bytes of the other end's own operations.
+    /// Returns the size of the longest message in bytes, which is also that of the other end's own operations.
     pub(super) fn longest(&self) -> u64 {
         self.sizes().iter().copied().max().unwrap_or(0)
     }
 
-    /// Keeps as many operations outstanding as the depth allows. Returns their number and the seconds they took, and
-    /// adds each lane's number to `used`.
+    /// Performs this amount of operations, and keeps as many outstanding as the depth allows. Returns their number and
+    /// the seconds they took, and adds the number of each lane to `used`.
     pub(super) fn many(
         &self,
         dialer: &mut Dialer,
@@ -175,7 +174,8 @@ impl Plan {
         Ok((done, start.elapsed().as_secs_f64().max(1e-9)))
     }
 
-    /// Reads the count of the other end's own operations, with the time of reading; nothing if it has none.
+    /// Reads the number of the other end's own operations, and returns it with the time of reading; `None` without
+    /// --both.
     fn counted(
         &self,
         dialer: &mut Dialer,
@@ -201,7 +201,7 @@ impl Plan {
     }
 }
 
-/// Measures one operation after the other.
+/// Performs this amount of operations, one after the other, and measures the time of each.
 pub(super) fn one_by_one(
     dialer: &mut Dialer,
     kind: Kind<'_>,
@@ -251,7 +251,7 @@ const fn cookie(lane: usize, what: u64) -> DtoCookie {
     DtoCookie((lane as u64) << 32 | what)
 }
 
-/// Posts `batch` operations with one doorbell: sends and writes from the outbox, reads into the inbox.
+/// Posts `batch` operations with one doorbell: Sends and Writes from the outbox, Reads into the inbox.
 pub(super) fn post(
     dialer: &mut Dialer,
     lane: usize,

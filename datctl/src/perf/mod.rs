@@ -1,10 +1,10 @@
 //! `datctl perf`: latency and bandwidth of Send, RDMA Write and RDMA Read.
 //!
-//! Latency is measured with one operation at a time: for Send half the time until the echo arrives, for Write and
-//! Read the time from the post to the completion, which for a Write includes the acknowledgement. Bandwidth keeps
-//! `--depth` operations outstanding on each of `--endpoints` queue pairs, rings one doorbell for `--batch` of them,
-//! and counts payload bytes; with `--both` the other end does the same towards us, all the time. For each operation
-//! and mode there is one connection, or one for each endpoint, and all sizes run over it. After each size of Write
+//! Latency is measured with one operation at a time. For Send it is half the time until the echo arrives. For Write and
+//! Read it is the time from the post to the completion, which for a Write includes the acknowledgement. Bandwidth is
+//! measured with `--depth` operations outstanding on each of `--endpoints` queue pairs and one doorbell for `--batch`
+//! operations, and counts payload bytes; with `--both` the other end continuously does the same towards us. For each
+//! operation and mode there is one connection, or one for each endpoint, and all sizes use it. After each size of Write
 //! and Read the bytes are compared with the expected ones.
 //!
 //! With `--perftest` the passive end is a program of perftest, and only one row is measured: [`perftest`].
@@ -41,16 +41,16 @@ use crate::report::{Output, Report, Usage, table};
 use crate::value::within;
 use simnic::signals::Stop;
 
-/// Schema of the JSON output: docs/schemas/perf-1.json. The number changes if a field is removed or changes its
-/// meaning.
+/// Name of the schema of the JSON output, docs/schemas/perf-1.json. Its number changes if a field is removed or changes
+/// its meaning.
 const SCHEMA: &str = "datctl-perf-1";
-/// Limit on the payload bytes that a measurement moves, unless the count is given.
+/// Limit on the payload bytes that a measurement moves, unless the number of operations is given.
 const BYTES_PER_ROW: u64 = 64 << 20;
 /// Default number of operations of a measurement.
 const COUNT: u64 = 1000;
 /// Default message sizes in bytes.
 const SIZES: [u64; 4] = [64, 4096, 65_536, 1 << 20];
-/// The default warm-up is the count divided by this.
+/// Quotient of the number of operations and the default number of warm-up operations.
 const WARM_UP_PART: u64 = 10;
 
 /// `perf`
@@ -60,8 +60,8 @@ pub(crate) struct Perf {
     ends: Ends,
     #[command(flatten)]
     plan: Plan,
-    /// The other end is this program of perftest, started there with -R and the same sizes and counts as here: -s is
-    /// --bytes, -n --count, -q --endpoints, -p --qualifier. Without them perftest's own defaults.
+    /// The passive end is this program of perftest, started with -R and with the sizes and counts of this command: -s
+    /// is --bytes, -n --count, -q --endpoints, -p --qualifier. The defaults are then those of perftest.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["peer", "listen", "operation", "measure", "both"])]
     perftest: Option<Program>,
     /// Show the latencies of each row as a histogram.
@@ -70,16 +70,16 @@ pub(crate) struct Perf {
     /// Write the histograms to this file as comma-separated values.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw the histograms into this file.
+    /// Draw the histograms into this file, as an SVG picture.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
-/// What is measured.
+/// Options that specify what is measured.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub(crate) struct Plan {
-    /// The operations.
+    /// The operations to measure.
     #[arg(
         long,
         value_enum,
@@ -87,7 +87,7 @@ pub(crate) struct Plan {
         default_value = "send,write,read"
     )]
     operation: Vec<Operation>,
-    /// What is measured.
+    /// Whether latency or bandwidth is measured, or both.
     #[arg(
         long,
         value_enum,
@@ -98,28 +98,28 @@ pub(crate) struct Plan {
     /// Bytes of a message, a list such as 64,4k,1M,1G; k, M and G are 2^10, 2^20 and 2^30 [default: 64,4K,64K,1M].
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, allow_negative_numbers = true)]
     bytes: Vec<u64>,
-    /// Operations under way at a time on an endpoint, for bandwidth.
+    /// Operations outstanding at a time on an endpoint, for bandwidth.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = within(1..=u32::MAX))]
     depth: u32,
     /// Endpoints (queue pairs) in use at a time, for bandwidth.
     #[arg(long, value_name = "N", visible_alias = "queue-pairs", default_value_t = 1, value_parser = within(1..=1024_u16))]
     endpoints: u16,
-    /// Operations behind one doorbell, for bandwidth; not more than the depth.
+    /// Operations posted with one doorbell, for bandwidth; at most the depth.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(1..=u32::MAX))]
     batch: u32,
-    /// The other end does the same towards us at the same time, for bandwidth.
+    /// The other end does the same operations towards us at the same time, for bandwidth.
     #[arg(long)]
     both: bool,
-    /// Put the data of a Send into the work queue entry itself; only of --operation send, and of short messages.
+    /// Put the data into the work queue entry itself; only with --operation send, and for short messages.
     #[arg(long, conflicts_with = "batch")]
     inline: bool,
-    /// Operations of a measurement [default: 1000, fewer of large ones].
+    /// Operations of a measurement [default: 1000, or fewer if they are large].
     #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX))]
     count: Option<u64>,
-    /// How long a measurement takes, such as 500ms or 10s, instead of how many operations it is.
+    /// Time that a measurement takes, such as 500ms or 10s, instead of a number of operations.
     #[arg(long, value_name = "TIME", conflicts_with = "count", value_parser = some_time)]
     duration: Option<Duration>,
-    /// What comes before each measurement and is not measured, operations or a time [default: a tenth of it].
+    /// Operations before each measurement that are not measured, a number or a time [default: a tenth of the count].
     #[arg(long, value_name = "N|TIME", value_parser = warm_up)]
     warm_up: Option<Amount>,
 }
@@ -138,7 +138,7 @@ enum Measure {
     Bandwidth,
 }
 
-/// All measurements.
+/// The results of all measurements.
 #[derive(Serialize)]
 pub(crate) struct Figures {
     schema: &'static str,
@@ -149,22 +149,22 @@ pub(crate) struct Figures {
     batch: u32,
     inline: bool,
     both: bool,
-    /// True if our function is simulated: no figure says anything of a card.
+    /// True if our function is simulated, so that no figure says anything about a card.
     simulated: bool,
     /// True if the peer reports that its function is simulated.
     peer_simulated: bool,
-    /// False if the run ended before all was measured.
+    /// False if the run ended before everything was measured.
     complete: bool,
-    /// The program of perftest, if the peer is one.
+    /// The peer's program and its version, if the peer is a program of perftest.
     #[serde(skip_serializing_if = "Option::is_none")]
     perftest: Option<Other>,
     rows: Vec<Row>,
-    /// True if histograms were asked for.
+    /// True if the table for a person has histograms.
     #[serde(skip)]
     with_histograms: bool,
 }
 
-/// Figures of an operation at a size.
+/// Figures of one operation at one size.
 #[derive(Serialize)]
 struct Row {
     operation: Operation,
@@ -173,14 +173,14 @@ struct Row {
     bandwidth: Option<Bandwidth>,
 }
 
-/// Runs the measurements. Returns false if they ended before all was measured.
+/// Runs the measurements. Returns false if they ended before everything was measured.
 pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
     let plan = perf.plan().map_err(Usage)?;
     let port = perftest::port(perf.ends.qualifier().filter(|_| perf.perftest.is_some()));
     let port = port.map_err(Usage)?;
     let [csv, svg] = [&perf.csv, &perf.svg].map(|path| Drawing::at(path.as_ref()));
     let (csv, svg) = (csv?, svg?);
-    // Threads that start later inherit the blocked signals.
+    // The signals are blocked first, because threads inherit the blocked signals when they start.
     let stop = if perf.ends.is_active() {
         Stop::on_signals()?
     } else {
@@ -201,7 +201,7 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
             measured.map(|()| figures)
         }
     };
-    // Also after an error, so that a peer does not wait for us for ever.
+    // The connections are ended even after an error, so that a peer does not wait for us.
     let closed = dialer.close();
     let figures = measured?;
     closed?;
@@ -210,7 +210,7 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
         ..figures
     };
     // The files are written first, because the reader of the output may close it early. The output is printed even if
-    // a disk is full: the figures are nowhere else.
+    // the files cannot be written, because nothing else has the figures.
     let filled = [
         csv.map(|drawing| drawing.fill(&figures.csv())),
         svg.map(|drawing| drawing.fill(&plot::draw(&figures))),
@@ -246,7 +246,7 @@ impl<'a> Drawing<'a> {
 }
 
 impl Perf {
-    /// Returns the plan; an error for a combination that clap cannot check.
+    /// Returns the plan, or an error for a combination of options that clap cannot check.
     fn plan(&self) -> Result<Plan, String> {
         let plan = match self.perftest {
             Some(program) => perftest::plan(&self.plan, program)?,
@@ -270,7 +270,8 @@ impl Perf {
 }
 
 impl Plan {
-    /// Returns a plan of every operation at every size, with this count of each, or the default.
+    /// Returns a plan of every operation at every default size. `count` is the number of operations of each
+    /// measurement; `None` is the default.
     pub(crate) fn brief(count: Option<u64>) -> Self {
         Self {
             operation: vec![Operation::Send, Operation::Write, Operation::Read],
@@ -345,7 +346,7 @@ impl Plan {
                 }
                 let reverse = (self.both && measure == Measure::Bandwidth).then(|| Reverse {
                     reads: operation == Operation::Read,
-                    // The dialer fills this in.
+                    // The dialer fills in the memory when it connects.
                     memory: udapl::memory::RmrTriplet {
                         rmr_context: 0,
                         target_address: 0,
@@ -389,7 +390,7 @@ impl Plan {
         }
     }
 
-    /// Returns the number of connections that are measured.
+    /// Returns the number of connections that are measured at a time.
     const fn lanes(&self, measure: Measure) -> u16 {
         match measure {
             Measure::Latency => 1,
@@ -397,7 +398,7 @@ impl Plan {
         }
     }
 
-    /// Returns the amount of operations at this size, bounded so that no measurement takes for ever.
+    /// Returns the amount of operations at this size, limited so that no measurement takes too long.
     fn amount(&self, bytes: u64) -> Amount {
         if let Some(time) = self.duration {
             return Amount::Time(time);
@@ -406,7 +407,7 @@ impl Plan {
         Amount::Operations(self.count.unwrap_or_else(|| COUNT.min(fit)))
     }
 
-    /// Returns the amount of the warm-up.
+    /// Returns the amount of warm-up operations at this size.
     fn before(&self, bytes: u64) -> Amount {
         self.warm_up.unwrap_or_else(|| match self.amount(bytes) {
             Amount::Operations(count) => Amount::Operations(count / WARM_UP_PART),
@@ -416,7 +417,7 @@ impl Plan {
 }
 
 impl Figures {
-    /// Returns the shortest latency and the widest bandwidth of each operation.
+    /// Returns the lowest median latency and the highest bandwidth of each operation, as text.
     pub(crate) fn summary(&self) -> String {
         let of = |operation: Operation| {
             let rows = || {
@@ -437,7 +438,7 @@ impl Figures {
             .join("; ")
     }
 
-    /// Returns the rows that have latencies, with their titles.
+    /// Returns the rows that have latencies, each with its title.
     fn latencies(&self) -> impl Iterator<Item = (String, &Row, &Latency)> {
         self.rows.iter().filter_map(|row| {
             let latency = row.latency.as_ref()?;
@@ -460,7 +461,7 @@ impl Figures {
         text
     }
 
-    /// Returns the note that the figures are not a card's, if so.
+    /// Returns a note if the figures are not those of a card.
     fn disclaimer(&self) -> Option<&'static str> {
         match (self.simulated, self.peer_simulated) {
             (false, false) => None,

@@ -9,19 +9,19 @@ use crate::report::counted;
 use simnic::palette::{BLUE, FONT, GRID, INK, PALE, RED, line, text, two};
 
 const WIDTH: u32 = 900;
-/// Place and size of a panel. To its right there is room for the label of a mark at its end.
+/// Position and size of a panel, in pixels. The page is wider, so that the label of a mark at the panel's end fits.
 const LEFT: u32 = 60;
 const PANEL: u32 = 700;
 const BARS: u32 = 130;
 const STEPS: u32 = 120;
 const HEAD: u32 = 64;
-/// Space between the bars and the panel's title: a line for the label of each mark.
+/// Height between the panel's title and the bars, in pixels: a line for the label of each mark.
 const LABELS: f64 = 52.0;
-/// Space below the bars: ticks, and the axis title.
+/// Height below the bars, in pixels: for the ticks and the axis title.
 const AXIS: u32 = 44;
-/// Distance from one panel to the next.
+/// Distance from one panel to the next, in pixels.
 const PITCH: u32 = 84 + BARS + AXIS;
-/// Least distance between the labels of two ticks, in pixels.
+/// Smallest distance between the labels of two ticks, in pixels.
 const APART: f64 = 48.0;
 
 /// Draws all latencies.
@@ -52,7 +52,7 @@ pub(super) fn draw(figures: &Figures) -> String {
     format!("{page}\n")
 }
 
-/// Returns the ticks of a logarithmic axis, in microseconds: 1, 2 and 5 of each power of ten, or on a short axis the
+/// Returns the ticks of a logarithmic axis, in microseconds: 1, 2 and 5 times each power of ten, or on a short axis the
 /// multiples of one step.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let first = low.log10().floor();
@@ -101,7 +101,7 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
     let steps = latency.steps(STEPS);
     let most = tallest(&steps);
     let ground = top + LABELS + 12.0 + f64::from(BARS);
-    // No time is shorter than a nanosecond.
+    // The axis begins at a nanosecond or later, because no time is shorter.
     let low = latency.min_us.max(1e-3);
     let high = latency.max_us.max(low + 1e-3);
     let across = |us: f64| {
@@ -126,7 +126,7 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
         if *count == 0 {
             continue;
         }
-        // CAST: exactness does not matter in a picture.
+        // CAST: a picture needs no exact values.
         let height = (f64::from(BARS) * (*count as f64) / (most as f64)).max(1.0);
         page = page.add(
             Rectangle::new()
@@ -147,8 +147,8 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
         PALE,
     ));
     page = page.add(text("0", left - 6.0, ground + 4.0, "end", PALE));
-    // The label of each mark is above the bars, to the right of its line, and below the labels of the marks before
-    // it. So the lines of other marks, which lie to its left or begin below it, do not cross it.
+    // The label of each mark is above the bars, to the right of the mark's line, and below the labels of the marks
+    // before it. The lines of other marks lie to its left or begin below it, so they do not cross it.
     let marks = [
         ("50", latency.median_us),
         ("99", latency.p99_us),
@@ -163,7 +163,7 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
     page
 }
 
-/// Draws the ticks, the labels that fit, and the axis title.
+/// Draws the ticks, those of their labels that fit, and the axis title.
 fn axis(
     mut page: Document,
     (low, high): (f64, f64),

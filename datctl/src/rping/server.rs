@@ -1,7 +1,7 @@
 //! The passive end of `rping`: any number of peers at a time, and addresses that are added and removed meanwhile.
 //!
-//! Each connection has its own state, and one loop handles all events. A peer that disconnects, or sends an invalid
-//! message, ends its own connection and no other.
+//! Each connection has its own state, and one loop handles all events. If a peer disconnects or sends an invalid
+//! message, only its own connection ends.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};
@@ -28,9 +28,9 @@ use crate::adapter::{Adapter, PATIENCE, Region, unexpected};
 use crate::ends::Answered;
 use crate::report::{Output, Report};
 
-/// Limit on the connections at a time; further requests are rejected.
+/// Limit on the connections at a time. Further requests are rejected.
 const MOST_SESSIONS: usize = 64;
-/// Longest delay of a line of standard input.
+/// Longest delay until a line of standard input is handled.
 const TURN: Duration = Duration::from_millis(100);
 
 /// The passive end.
@@ -41,33 +41,33 @@ pub(super) struct Server {
     answered: u64,
     /// Number of peers whose connections have ended.
     over: u32,
-    /// Error of the last connection that ended badly.
+    /// Error of the last connection that ended with an error.
     failed: Option<String>,
     /// Time of the last event from a peer.
     heard: Instant,
 }
 
-/// A connection.
+/// A connection with a peer.
 struct Session {
     ep: EpHandle,
     region: Region,
     peer: IpAddr,
     stage: Stage,
     answered: u64,
-    /// The first error.
+    /// The first error on this connection.
     wrong: Option<String>,
 }
 
-/// Meaning of a peer's next message.
+/// What the next message of a peer contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The place of its text.
+    /// The place of the peer's text, to be read.
     Source,
-    /// The place to write the text to.
+    /// The place to which the text must be written.
     Sink,
 }
 
-/// The end of one of several connections.
+/// Report of a connection that has ended.
 #[derive(Serialize)]
 struct Ended {
     peer: String,
@@ -86,7 +86,7 @@ impl Report for Ended {
     }
 }
 
-/// Result of a line of standard input.
+/// Report of the result of a line of standard input.
 #[derive(Serialize)]
 struct Obeyed {
     answer: String,
@@ -123,7 +123,7 @@ impl Server {
         self.adapter.address()
     }
 
-    /// Serves `peers` peers, or without limit if that is 0, and changes addresses as lines of input say.
+    /// Serves `peers` peers, or without limit if that is 0, and changes addresses as the lines of input specify.
     pub(super) fn run(
         mut self,
         peers: u32,
@@ -172,7 +172,7 @@ impl Server {
 
     fn requested(&mut self, cr: CrHandle) -> Result<(), Box<dyn Error>> {
         let ia = &mut self.adapter.ia;
-        // The request is gone if its peer has disconnected.
+        // If the peer has disconnected, the request does not exist any more.
         let Ok(peer) = ia.cr_query(cr).map(|request| request.remote_ia_address) else {
             return Ok(());
         };
@@ -201,7 +201,7 @@ impl Server {
     }
 
     fn completed(&mut self, done: &DtoCompletion) {
-        // Flushed DTOs belong to a connection whose end is, or was, reported separately.
+        // Flushed DTOs belong to a connection whose end is reported separately, before or after them.
         let Some(session) = self.sessions.iter_mut().find(|it| it.ep == done.ep) else {
             return;
         };
@@ -218,7 +218,7 @@ impl Server {
             Ok(true) => self.answered += 1,
             Err(wrong) => {
                 session.wrong.get_or_insert(wrong.to_string());
-                // The connection is broken already, or this ends it.
+                // The disconnect fails if the connection is broken already; otherwise it ends the connection.
                 let _broken = self
                     .adapter
                     .ia
@@ -227,7 +227,7 @@ impl Server {
         }
     }
 
-    /// Returns the end of a connection, if the event is one.
+    /// Handles a connection event. If the connection has ended, frees its objects and returns the report of its end.
     fn changed(&mut self, change: &ConnectionEvent) -> Result<Option<Ended>, Box<dyn Error>> {
         if change.kind == ConnectionEventKind::Established {
             return Ok(None);
@@ -267,7 +267,7 @@ impl Session {
         Ok(adapter.ia.ep_post_recv(self.ep, &[place], cookie, none)?)
     }
 
-    /// Acts on a completed DTO. Returns true if a text was written back to its peer.
+    /// Handles a completed DTO. Returns true if this completes writing a text back to the peer.
     fn step(
         &mut self,
         done: &DtoCompletion,
@@ -308,7 +308,7 @@ impl Session {
     }
 }
 
-/// Returns the lines of standard input, until it ends.
+/// Starts a thread that reads standard input to its end. Returns the receiver of its lines.
 pub(super) fn lines() -> Receiver<String> {
     let (said, lines) = sync_channel(1);
     thread::spawn(move || {
@@ -321,7 +321,7 @@ pub(super) fn lines() -> Receiver<String> {
     lines
 }
 
-/// Adds or removes an address, as a line says.
+/// Adds or removes an address, as the line specifies.
 fn obey(adapter: &mut Adapter, line: &str) -> Result<(), String> {
     let said = command(line)?;
     let done = match said {
@@ -334,7 +334,7 @@ fn obey(adapter: &mut Adapter, line: &str) -> Result<(), String> {
     })
 }
 
-/// Meaning of a line.
+/// The meaning of a line of standard input.
 #[derive(Debug, PartialEq)]
 enum Said {
     Add(Address),

@@ -1,8 +1,8 @@
-//! `datctl accept`, as a person runs it: on functions of its own process, on those of another, and where there are
-//! none.
+//! `datctl accept`, as a person runs it: on simulated functions of its own process, on those that another process
+//! serves, and without any function.
 //!
-//! `accept/tests.rs` of datctl tests each line on a function that misbehaves. Here are the lines that take processes
-//! or a machine.
+//! `accept/tests.rs` of datctl tests each line on a function with a fault. These tests cover the lines that need
+//! processes or a machine.
 
 use std::fs;
 use std::path::Path;
@@ -12,13 +12,13 @@ use serde_json::Value;
 use crate::served::{Served, datctl, json};
 use crate::tree::{PF0, Tree, VF};
 
-/// Runs it with `--json` and a bundle in `directory`. Returns its exit status and the table.
+/// Runs `datctl accept` with `--json` and a bundle in `directory`. Returns its exit status and the table.
 fn accept(directory: &Path, arguments: &[&str]) -> (Option<i32>, Value) {
     let bundle = directory.join("bundle").display().to_string();
     json(&[&["accept", "--bundle", &bundle], arguments].concat())
 }
 
-/// Returns verdict and finding of the only line with this name.
+/// Returns verdict and finding of the line with this name, of which there must be one.
 fn line(report: &Value, name: &str) -> (String, String) {
     let rows = report["rows"].as_array().expect("rows");
     let found: Vec<&Value> = rows.iter().filter(|row| row["line"] == name).collect();
@@ -50,7 +50,7 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
         found.ends_with("opened again, and messages pass"),
         "{found}"
     );
-    // A line that cannot be done is reported as skipped.
+    // A line that cannot be run is reported as skipped.
     for name in ["kernel peer", "link", "reset", "unbind"] {
         let (verdict, why) = line(&report, name);
         assert_eq!(verdict, "skipped", "{name}");
@@ -92,10 +92,10 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
     let kept = fs::read_to_string(bundle.join("report.json")).expect("the report");
     let kept: Value = serde_json::from_str(&kept).expect("an object");
     assert_eq!(kept, report);
-    // Commands in the form of Linux mlx5 `cmd.c` `dump_command`.
+    // The trace has the commands in the form of Linux mlx5 `cmd.c` `dump_command`.
     let trace = fs::read_to_string(bundle.join("trace.log")).expect("the trace");
     assert!(trace.contains("dump command ENABLE_HCA(0x104)"));
-    // A section header, followed by the frames of more than a hundred connections, of five or more datagrams each.
+    // The capture has a section header, and frames of over a hundred connections, each with five datagrams or more.
     let capture = fs::read(bundle.join("wire.pcapng")).expect("the capture");
     assert_eq!(capture[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
     assert!(capture.len() > 100 * 5 * 256, "{} bytes", capture.len());
@@ -112,7 +112,7 @@ fn functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() 
         let output = datctl(&["--json", "accept", "--bundle", &place, one, other]);
         let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
         assert_eq!(output.status.code(), Some(0), "{report:#}");
-        // Warnings that the run provokes are in its bundle, and not on the error stream.
+        // Warnings that the run provokes are in its bundle. The error stream has none.
         let said = String::from_utf8(output.stderr).expect("text");
         for line in said.lines() {
             let verdict = line.split("  ").next();
@@ -154,7 +154,7 @@ fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_
         assert_eq!(line(&report, name).0, "skipped", "{name}");
     }
     assert_eq!(line(&report, "loopback").0, "ok");
-    // The listener has ended.
+    // The passive rping has ended, so the line "kernel peer" fails.
     fs::remove_dir_all(directory.path().join("bundle")).expect("it goes");
     let (code, report) = accept(directory.path(), &[&served.name("b"), "--peer", &address]);
     assert_eq!((code, &report["ok"]), (Some(1), &Value::Bool(false)));
@@ -206,7 +206,7 @@ fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
     );
     let kept = fs::read_to_string(Path::new(&bundle).join("doctor-0.txt")).expect("the diagnosis");
     assert!(kept.contains("ip link set dev ens1f0 up"), "{kept}");
-    // The sentence that tells causes apart.
+    // Only a line that is not ok has a sentence that tells its causes apart.
     let rows = report["rows"].as_array().expect("rows");
     for row in rows {
         let told = row["apart"]
@@ -219,7 +219,7 @@ fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
             "{row:#}"
         );
     }
-    // State of the machine for both functions, and the kernel's log since the run began.
+    // The bundle has the state of the machine for both functions, and the kernel's log since the run began.
     let machine = fs::read_to_string(Path::new(&bundle).join("machine-0-after.txt"));
     let machine = machine.expect("what the machine says");
     for part in [
@@ -231,14 +231,14 @@ fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
     }
     let log = fs::read_to_string(Path::new(&bundle).join("kernel.log")).expect("the log");
     assert_eq!(log, "", "nothing was said since");
-    // A bundle is never written twice.
+    // An existing bundle is not overwritten.
     let (code, report) = tree.json(&["accept", VF, "--bundle", &bundle]);
     assert_eq!(code, 1);
     let error = report["error"].as_str().expect("an error");
     assert!(error.contains("File exists"), "{error}");
 }
 
-/// Through the e-switch of one card, one of whose functions may only send from its own MAC.
+/// Two virtual functions of one card are accepted over the card's e-switch. One of them may send only from its own MAC.
 #[test]
 fn two_virtual_functions_of_one_card_are_accepted() {
     let served = Served::card(&["--vf", "0:mac=02:00:00:00:00:77,spoofchk"]);

@@ -1,6 +1,6 @@
 //! `datctl info`, `ping`, `perf` and `rping`: both ends in one process, and in two.
 //!
-//! Nothing is asserted about how long anything takes.
+//! No test here asserts how long anything takes.
 
 use serde_json::{Value, json};
 use udapl::{
@@ -9,10 +9,10 @@ use udapl::{
 
 use crate::served::{Process, Served, datctl, json};
 
-/// Far longer than anything takes, short enough to end a stuck test.
+/// Time limit that is far longer than anything takes, and short enough to end a stuck test.
 const LONG: Timeout = Timeout::from_micros(300_000_000);
 
-/// Checks that every combination is there once, in order, with figures above zero.
+/// Checks that there is one row for each operation and size, in this order, and that all figures are above zero.
 fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
     let rows: Vec<(&str, u64)> = figures["rows"]
         .as_array()
@@ -41,7 +41,7 @@ fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
     assert_eq!(rows, expected);
 }
 
-/// On one function alone: no peer, no network address, no management datagram.
+/// The self test runs on one function alone: it needs no peer, no network address and no management datagram.
 #[test]
 fn the_self_test_says_what_was_compared_and_info_whether_the_network_is_joined() {
     let (code, info) = json(&["info", "sim:a", "--selftest"]);
@@ -74,12 +74,13 @@ fn two_functions_of_one_process_ping_each_other() {
     let figure = |name: &str| trips[name].as_f64().expect("a figure");
     assert!(figure("shortest_us") <= figure("median_us"));
     assert!(figure("median_us") <= figure("longest_us"));
-    // An RDMA-CM port instead of a service ID.
+    // The qualifier may also be an RDMA-CM port.
     let (code, trips) = json(&["ping", "sim:a", "sim:b", "--qualifier", "18515"]);
     assert_eq!((code, &trips["messages"]), (Some(0), &json!(10)), "{trips}");
 }
 
-/// Through the e-switch of one card. The virtual functions have no MAC of their own; their drivers invent one.
+/// Functions of one card reach each other over the card's e-switch. The virtual functions have no MAC of their own;
+/// their drivers choose one.
 #[test]
 fn functions_of_one_card_ping_each_other() {
     for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:c/pf", "sim:c/vf0"]] {
@@ -98,7 +99,7 @@ fn functions_of_two_cards_ping_each_other_over_the_cable() {
 fn a_card_has_eight_virtual_functions_and_is_no_function_itself() {
     for (one, other, words) in [
         ("sim:c/vf0", "sim:c/vf8", "sim:CARD/vf0 to sim:CARD/vf7"),
-        // The passive end is opened first; it is the second name.
+        // ping opens the passive end first, which is the second name.
         ("sim:c", "sim:c/vf0", "sim:c was opened as a card"),
         (
             "sim:c/pf",
@@ -112,7 +113,7 @@ fn a_card_has_eight_virtual_functions_and_is_no_function_itself() {
     }
 }
 
-/// Settings that `ip link set PF vf 0` would change, while the functions are served.
+/// Settings of a virtual function may change while it is served, as with `ip link set PF vf 0`.
 #[test]
 fn what_the_administrator_says_of_a_virtual_function_may_change() {
     let mut served = Served::card(&["--control"]);
@@ -145,7 +146,7 @@ fn what_the_administrator_says_of_a_virtual_function_may_change() {
     }
 }
 
-/// Two virtual functions of one card in another process, each behind a socket of its own.
+/// Two virtual functions of one card in another process, each with its own socket, ping each other.
 #[test]
 fn virtual_functions_that_a_server_has_ping_each_other() {
     let served = Served::card(&["--vf", "0:mac=02:00:00:00:00:77,spoofchk"]);
@@ -237,8 +238,8 @@ fn an_adapter_says_its_firmware_port_addresses_limits_and_health() {
         ("/port/link_up", json!(true)),
         ("/port/path_mtu_bytes", json!(4096)),
         ("/port/unicast", json!(["02:00:5e:10:00:01"])),
-        // Multicast groups by which it is found: broadcast, all nodes', and that of its link-local address (RFC 4291,
-        // 2.7.1).
+        // The function joins the multicast groups by which it is found: broadcast, all nodes, and that of its
+        // link-local address (RFC 4291, 2.7.1).
         (
             "/port/multicast",
             json!([
@@ -323,7 +324,7 @@ fn two_processes_ping_and_measure_over_functions_of_a_third() {
     ]);
     assert_eq!(code, Some(0), "{figures}");
     check_figures(&figures, &["send", "write", "read"], &[64, 20_000]);
-    // Six connections; the echoes of both sizes, with a tenth more for the warm-up.
+    // There are six connections. The messages are the echoes of both sizes, with a tenth more for the warm-up.
     assert_eq!(listener.line(), "answered 44 messages");
     assert_eq!(listener.status(), Some(0));
 }
@@ -486,7 +487,7 @@ fn a_listener_turns_strangers_away_and_goes_on() {
     assert_eq!(listener.line(), "answered 10 messages");
 }
 
-/// Starts a ping that runs until something happens.
+/// Starts a ping that runs until it fails or is killed.
 fn endless(served: &Served, address: &str) -> Process {
     let count = u32::MAX.to_string();
     Process::start(&[
@@ -500,7 +501,7 @@ fn endless(served: &Served, address: &str) -> Process {
     ])
 }
 
-/// Waits until the process ends by itself with a failure, and returns the reason.
+/// Waits until the process fails by itself, and returns the error that it printed.
 fn fails(process: &mut Process) -> String {
     let line: Value = serde_json::from_str(&process.line()).expect("an object");
     assert_eq!(process.status(), Some(1));
@@ -519,7 +520,7 @@ fn a_peer_that_is_killed_is_noticed_by_either_end() {
     let (mut listener, address) = served.listener("ping");
     let mut dialer = endless(&served, &address);
     dialer.kill();
-    // If it was killed before it had connected, the listener goes on. A second ping tells both cases apart.
+    // If the process was killed before it had connected, the listener continues. A second ping shows which case it is.
     let (code, _) = json(&[
         "ping",
         &served.name("b"),
@@ -539,14 +540,14 @@ fn a_peer_that_is_killed_is_noticed_by_either_end() {
 
 #[test]
 fn a_function_that_is_pulled_out_ends_a_ping_with_a_reason() {
-    // Late enough to strike in the middle of the ping; an earlier error passes as well.
+    // The removal comes late enough to interrupt the ping. An earlier failure passes the test as well.
     let served = Served::new(&["--faults", "1:removal@3s"]);
     let (_listener, address) = served.listener("ping");
     let error = fails(&mut endless(&served, &address));
     assert!(!error.is_empty());
 }
 
-/// A function that was removed sends nothing: its peer notices that by keep-alive, and reports it.
+/// A function that was removed sends nothing. Its peer notices this by keep-alive, and reports it.
 #[test]
 fn an_end_whose_peer_is_gone_says_so_and_by_what_it_knows() {
     let served = Served::new(&["--faults", "1:removal@8s"]);

@@ -1,5 +1,5 @@
-//! `datctl bind` and `datctl unbind`. Refusals are tested through the program; writes are tested through the same
-//! code with a kernel that acts as sysfs documents.
+//! `datctl bind` and `datctl unbind`. Refusals are tested through the program. Writes are tested through the same
+//! code with a simulated kernel that acts as sysfs is documented.
 
 use std::cell::RefCell;
 use std::fs;
@@ -11,7 +11,7 @@ use driver::pci::{BindError, Kernel, Machine, Writer};
 
 use crate::tree::{GROUP, OTHER, PF0, PF1, Tree, VF};
 
-/// Checks a refusal: nothing is written, the exit status is 1. Returns the reason.
+/// Checks that datctl refuses the command: the exit status is 1, and nothing is written. Returns the reason.
 fn refused(tree: &Tree, arguments: &[&str]) -> String {
     let address = arguments[1];
     let before = tree.read(&tree.of(address, "driver_override"));
@@ -75,14 +75,14 @@ fn a_bond_vlan_or_bridge_on_the_function_counts_as_the_function() {
 #[test]
 fn a_function_with_a_login_is_not_taken() {
     let tree = Tree::good();
-    // 10.0.2.1:22 with 10.0.2.9:50000, over the network of ens1f1.
+    // The TCP connection 10.0.2.1:22 with 10.0.2.9:50000, over the network of ens1f1.
     tree.connections("0102000A:0016 0902000A:C350");
     let error = refused(&tree, &["bind", PF1]);
     assert!(
         error.contains("because the ssh session 10.0.2.1:22 with 10.0.2.9:50000 goes over ens1f1"),
         "{error}"
     );
-    // Any connection over this function's address counts, even if its route is over another function.
+    // Any connection from this function's address counts, even if its route uses another function.
     tree.connections("0102000A:0CEA 6300A8C0:C350");
     let error = refused(&tree, &["bind", PF1]);
     assert!(
@@ -94,7 +94,7 @@ fn a_function_with_a_login_is_not_taken() {
 #[test]
 fn a_login_over_ipv6_counts_by_route_and_by_address() {
     let tree = Tree::good();
-    // [fd00::1]:22 with [fd00::9]:50000; the words are in the order of a little-endian processor.
+    // The TCP connection [fd00::1]:22 with [fd00::9]:50000. The words are in the order of a little-endian processor.
     tree.write(
         "/proc/net/tcp6",
         "header\n   0: 000000FD000000000000000001000000:0016 000000FD000000000000000009000000:C350 01 0:0\n",
@@ -209,15 +209,15 @@ fn an_error_is_an_object_for_a_program() {
     );
 }
 
-/// A kernel that acts on these writes, and keeps a list of them.
+/// A simulated kernel that acts on writes to sysfs, and keeps a list of them.
 struct Bus<'a> {
     tree: &'a Tree,
     writes: RefCell<Vec<(String, String)>>,
-    /// The driver that would otherwise bind the function.
+    /// The driver that binds the function unless another driver is set.
     native: &'static str,
-    /// True if vfio-pci refuses the function.
+    /// True if vfio-pci does not bind the function.
     unwilling: bool,
-    /// A file that must not be written.
+    /// Name of a file that cannot be written.
     forbidden: Option<&'static str>,
 }
 

@@ -1,8 +1,9 @@
-//! Connections broken on purpose, in five ways: the evidence that a person finds with the monitor, the recorder and
-//! `explain`, without the source. docs/broken-connections.md shows it, and these tests compare the page with it.
+//! Connections that are broken in five ways, and the evidence that a person finds with the monitor, the recorder and
+//! `explain`, without the source. docs/broken-connections.md shows this evidence, and these tests compare the page with
+//! the output.
 //!
-//! `DAT_WRITE_PAGES=1` writes page and pictures anew. Times are virtual and all numbers come from a seed, so that
-//! only the numbers of process and instance differ from run to run; they are replaced.
+//! With `DAT_WRITE_PAGES=1` the tests write the page and the pictures. Times are virtual and all numbers come from a
+//! seed, so that only the numbers of process and instance differ from run to run; these are replaced.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +27,7 @@ use crate::served::{Process, datctl};
 const QUALIFIER: ConnQual = ConnQual(0x1_0000_4401);
 const LONG: Timeout = Timeout::from_micros(300_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// An address that is added and removed, to see whether the monitor reports it.
+/// An address that is added and removed until the monitor reports it.
 const PROBE: &str = "198.51.100.7";
 
 struct Side {
@@ -37,7 +38,7 @@ struct Side {
     _memory: DmaMemory,
 }
 
-/// Two adapters with one connection, whose first end records, and a monitor.
+/// Two adapters with one connection, and a monitor. The first adapter keeps recordings in a folder.
 struct World {
     fabric: Fabric,
     sides: [Side; 2],
@@ -64,7 +65,7 @@ impl World {
         let control = udapl::control::serve(&adapter, &socket, <_>::default());
         let control = control.expect("a socket");
         let monitor = listen(&socket, &mut here);
-        // The effects of the address end before the connection begins.
+        // Wait until adding and removing addresses has no more effects on the network.
         for _ in 0..100 {
             fabric.sim.advance(Duration::from_millis(100));
             here.progress();
@@ -89,7 +90,7 @@ impl World {
         self.fabric.sim.advance(Duration::from_micros(100));
     }
 
-    /// Returns the next event of a side; the first `alive` sides go on.
+    /// Returns the next event of a side. Only the first `alive` sides make progress meanwhile.
     fn event(&mut self, side: usize, alive: usize) -> Event {
         for _ in 0..1_000_000 {
             let Side { ia, evd, .. } = &mut self.sides[side];
@@ -115,7 +116,7 @@ impl World {
         for side in [0, 1] {
             assert!(matches!(self.event(side, 2), Event::Connection(_)));
         }
-        // One message that arrives.
+        // One message arrives before anything breaks.
         self.receive(1);
         self.send(1);
         for side in [0, 1] {
@@ -147,7 +148,7 @@ impl World {
         posted.expect("an RDMA Write");
     }
 
-    /// Waits until side 0 gets the event of its broken connection; `alive` sides go on.
+    /// Waits for the event of the broken connection at side 0. Only the first `alive` sides make progress meanwhile.
     fn breaks(&mut self, alive: usize) {
         loop {
             if let Event::Connection(event) = self.event(0, alive) {
@@ -155,11 +156,11 @@ impl World {
                 break;
             }
         }
-        // The peer handles its events.
+        // The sides that are alive handle their remaining events.
         (0..20).for_each(|_| self.pump(alive));
     }
 
-    /// Returns the recording that was kept when the connection broke.
+    /// Returns the path of the recording that was written when the connection broke.
     fn kept(&self) -> String {
         let entries = fs::read_dir(self.folder.path()).expect("a folder");
         let mut paths = entries.map(|entry| entry.expect("an entry").path());
@@ -198,7 +199,7 @@ fn side(mut ia: Ia) -> Side {
     }
 }
 
-/// Starts a monitor, waits until it reports, and returns its lines from then on.
+/// Starts a monitor, waits until it reports an event, and returns the receiver of its further lines.
 fn listen(socket: &Path, ia: &mut Ia) -> Receiver<String> {
     let (to, lines) = channel();
     let mut monitor = Process::start(&["monitor", &socket.display().to_string()]);
@@ -220,14 +221,14 @@ fn listen(socket: &Path, ia: &mut Ia) -> Receiver<String> {
     lines
 }
 
-/// The evidence that a person finds.
+/// The evidence of a broken connection.
 struct Seen {
     monitor: String,
     decode: String,
     svg: String,
 }
 
-/// Collects the evidence of a broken connection; `peer`: the peer's recorder can be asked.
+/// Collects the evidence of a broken connection. `peer` is true if the peer's recorder can still be read.
 fn look(world: &mut World, peer: bool) -> Seen {
     let monitor = loop {
         let line = world.monitor.recv_timeout(Duration::from_secs(300));
@@ -264,7 +265,7 @@ fn look(world: &mut World, peer: bool) -> Seen {
     }
 }
 
-/// Checks that Wireshark dissects the file, and complains only of the checksum that RoCE v2 omits.
+/// Checks that Wireshark dissects the file, and warns only about the UDP checksum, which RoCE v2 omits.
 fn dissected(file: &str) {
     const WARNING: u32 = 0x0060_0000;
     let fields = [
@@ -298,7 +299,7 @@ fn dissected(file: &str) {
         assert!(!complains || checksum == "0x0000", "{line}");
         assert!(!protocols.contains("malformed"), "{line}");
     }
-    // REQ, REP, RTU (IBTA volume 1, chapter 16, "Attributes").
+    // The attribute IDs of REQ, REP and RTU (IBTA volume 1, chapter 16, "Attributes").
     assert_eq!(messages, ["0x0010", "0x0013", "0x0014"]);
     assert!(notes > 10, "{text}");
 }
@@ -312,7 +313,7 @@ fn explained(word: &str) -> String {
 
 static PAGE: Mutex<()> = Mutex::new(());
 
-/// Compares the page and the picture of a cause with the evidence, or writes them.
+/// Compares the evidence with the page and the picture of this cause, or writes them.
 fn is_on_the_page(cause: &str, word: &str, seen: &Seen) {
     let _alone = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
@@ -358,7 +359,7 @@ fn says(text: &str, words: &[&str]) {
 #[test]
 fn a_peer_that_was_killed_answers_nothing_and_says_no_goodbye() {
     let mut world = World::new();
-    // The kernel takes back the function of a dead process and resets it.
+    // The kernel resets the function of a dead process.
     world.function(1).reset();
     world.write(2);
     world.breaks(1);

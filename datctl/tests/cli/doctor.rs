@@ -1,4 +1,4 @@
-//! `datctl doctor`: every line, ok and not ok.
+//! `datctl doctor`: every line, in the cases ok and not ok.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +44,7 @@ fn line_in(value: &Value, check: &str) -> Line {
     line
 }
 
-/// Checks that the line is ok on the good machine, and not ok after `harm`, and that it counts.
+/// Checks that a line is ok on the good machine and not ok after `harm`, and that it then counts for the exit status.
 fn harmed(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     let (line, ok, code) = harmed_line(check, harm);
     assert!(line.required, "{check}");
@@ -52,7 +52,7 @@ fn harmed(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     line
 }
 
-/// The same for a line that does not count.
+/// Like `harmed`, for a line that does not count.
 fn slowed(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     let (line, ok, code) = harmed_line(check, harm);
     assert!(!line.required, "{check}");
@@ -145,7 +145,7 @@ fn iommu_says_whether_firmware_or_kernel_is_to_be_told() {
     assert!(line.mend.contains("dmesg"), "{}", line.mend);
 }
 
-/// Red Hat's systems keep the parameters with each kernel.
+/// On Red Hat's systems, which keep the parameters with each kernel, the remedy is a grubby command.
 #[test]
 fn a_system_with_grubby_is_told_its_command() {
     let off = |tree: &Tree, parameters: &str| {
@@ -220,7 +220,7 @@ fn the_firmwares_setup_says_whether_a_card_has_roce_and_who_is_its_switch() {
         line.found,
         "INTERNAL_CPU_OFFLOAD_ENGINE DISABLED(1), REAL_TIME_CLOCK_ENABLE True(1)"
     );
-    // Without the tools the setting is unknown, which matters most for a BlueField.
+    // Without the tools the setting is unknown. A BlueField needs it most.
     tree.remove("/usr/sbin/mlxconfig");
     tree.write(&tree.of(PF0, "device"), "0xa2d6\n");
     let (line, ok, _) = line_of(&tree, &[], "pf setup");
@@ -307,7 +307,7 @@ fn io_uring_that_is_switched_off_is_told() {
     assert!(line.found.contains("disks are refused"), "{}", line.found);
     assert_eq!(line.mend, "sysctl -w kernel.io_uring_disabled=0");
     assert!(line.found.contains('2'), "{}", line.found);
-    // The user of this test can create a ring all the same.
+    // The user of this test can create a ring although the switch is 1.
     let tree = Tree::good();
     tree.write("/proc/sys/kernel/io_uring_disabled", "1\n");
     let (line, ok, _) = line_of(&tree, &[], "io_uring");
@@ -332,11 +332,11 @@ fn memlock_is_compared_with_what_is_going_to_be_registered() {
     assert!(line.mend.starts_with("ulimit -l 1114112;"), "{}", line.mend);
 
     let tree = Tree::good();
-    // 100 MiB and the memory that the firmware borrows.
+    // The limit is 100 MiB and the memory that the firmware borrows.
     tree.memlock("171966464");
     assert!(line_of(&tree, &["--memory-mib", "100"], "memlock").0.ok);
     assert!(!line_of(&tree, &["--memory-mib", "101"], "memlock").0.ok);
-    // CAP_IPC_LOCK, the only capability that VFIO asks for.
+    // With CAP_IPC_LOCK, the only capability that VFIO checks, the limit does not apply.
     tree.write("/proc/self/status", "CapEff:\t0000000000004000\n");
     assert!(line_of(&tree, &["--memory-mib", "101"], "memlock").0.ok);
 }
@@ -353,7 +353,7 @@ fn limits_that_are_too_low_are_told_with_their_numbers() {
         );
     });
     assert!(line.mend.contains("dma_entry_limit"), "{}", line.mend);
-    // A limit that cannot be read is unknown.
+    // A limit that cannot be read makes the line not ok.
     let line = harmed("limits", |tree| tree.write("/proc/self/limits", ""));
     assert!(line.found.ends_with("0 open files"), "{}", line.found);
 }
@@ -410,7 +410,7 @@ fn a_group_with_strangers_in_use_says_who_they_are_and_how_to_get_them_out() {
         tree.member(GROUP, PF1);
         tree.member(GROUP, OTHER);
         tree.write(&tree.of(OTHER, "class"), "0x010802\n");
-        // A bridge with its driver does not matter.
+        // A bridge with its driver does not make the group unusable.
         tree.member(GROUP, PORT);
         tree.driver(PORT, Some("pcieport"));
     });
@@ -472,7 +472,7 @@ fn a_shared_group_names_the_port_that_does_not_isolate() {
         found.contains("the functions of the card themselves do not"),
         "{found}"
     );
-    // Alone in its group the function needs no explanation, whatever the port reports.
+    // A function that is alone in its group is ok, whatever the port reports.
     let tree = Tree::good();
     tree.port(PORT, 0);
     assert!(line_of(&tree, &[VF], "acs").0.ok);
@@ -483,7 +483,7 @@ fn a_port_with_garbage_for_a_capability_list_is_looked_at_for_a_bounded_time() {
     let tree = Tree::good();
     tree.member(GROUP, PF1);
     let file = format!("/sys/devices/pci0000:3a/{PORT}/config");
-    // Capabilities that point at themselves, in either list.
+    // Both capability lists have an entry that points at itself.
     let mut config = vec![0; 4096];
     config[0x34] = 0x40;
     config[0x40] = 0x05;
@@ -506,7 +506,7 @@ fn a_group_file_that_is_not_there_or_not_ours_is_told() {
     let file = format!("/dev/vfio/{GROUP}");
     let line = harmed("access", |tree| tree.remove(&file));
     assert_eq!(line.found, format!("there is no {file}"));
-    // A user without any right; root could open the file all the same.
+    // A user without rights gets the error. Root could open the file.
     let tree = Tree::good();
     let mode = |path: &str, mode| {
         fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).expect("a mode");
@@ -537,7 +537,7 @@ fn a_function_that_cannot_be_reset_is_told() {
     assert!(line.mend.starts_with("echo default > "), "{}", line.mend);
     let line = harmed("reset", |tree| tree.remove(&tree.of(VF, "reset_method")));
     assert!(line.mend.contains("sriov_numvfs"), "{}", line.mend);
-    // Older kernels, before the methods had names.
+    // Older kernels have the file `reset` but no `reset_method`.
     let tree = Tree::good();
     tree.remove(&tree.of(VF, "reset_method"));
     tree.write(&tree.of(VF, "reset"), "");
@@ -552,7 +552,7 @@ fn a_link_below_what_the_card_can_do_costs_speed_and_nothing_else() {
     assert_eq!(line.found, "8.0 GT/s x4 of 8.0 GT/s x16");
 }
 
-/// Checks that the line is unknown after `harm`, and does not count.
+/// Checks that a line is unknown after `harm`, and that it does not count.
 fn hidden(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     let (line, ok, code) = harmed_line(check, harm);
     assert!(line.unknown, "{check}: {}", line.found);
@@ -560,14 +560,15 @@ fn hidden(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     line
 }
 
-/// Replaces one part of the good virtual function's settings.
+/// Changes one part of the good virtual function's settings.
 fn setting(tree: &Tree, from: &str, to: &str) {
     let changed = VF_SETTINGS.replace(from, to);
     assert_ne!(changed, VF_SETTINGS, "{from} is in it");
     tree.settings(&changed);
 }
 
-/// Linux mlx5 `en_main.c` `mlx5e_close`: while the interface is down so is the port, and virtual functions follow it.
+/// While the physical function's interface is down, its port is down, and the virtual functions follow the port (Linux
+/// mlx5 `en_main.c` `mlx5e_close`).
 #[test]
 fn an_interface_that_is_down_takes_the_virtual_functions_with_it() {
     let of = |file: &str| format!("/sys/bus/pci/devices/{PF0}/net/ens1f0/{file}");
@@ -578,7 +579,7 @@ fn an_interface_that_is_down_takes_the_virtual_functions_with_it() {
     });
     assert_eq!(line.found, "ens1f0 is set up but has no link (down)");
     assert!(line.mend.contains("vf 0 state enable"), "{}", line.mend);
-    // Functions of one card reach each other without a cable, if their link is set to up.
+    // Functions of one card reach each other without a cable, if their link state is set to enable.
     let line = slowed("pf interface", |tree| {
         tree.write(&of("operstate"), "down\n");
         setting(tree, "\"auto\"", "\"enable\"");
@@ -588,7 +589,7 @@ fn an_interface_that_is_down_takes_the_virtual_functions_with_it() {
     hidden("pf interface", |tree| {
         tree.write(&of("operstate"), "unknown\n")
     });
-    // In another network namespace.
+    // The interface is in another network namespace.
     hidden("pf interface", |tree| {
         tree.remove(&format!("/sys/bus/pci/devices/{PF0}/net"));
     });
@@ -601,7 +602,7 @@ fn a_physical_function_without_its_driver_gives_its_virtual_ones_nothing() {
         line.mend,
         format!("echo {PF0} > /sys/bus/pci/drivers/mlx5_core/bind")
     );
-    // `VF` selects the function; the physical one is bound to VFIO as well.
+    // `VF` is named, because the physical function is bound to VFIO as well.
     let tree = Tree::good();
     tree.driver(PF0, Some("vfio-pci"));
     let (line, ok, code) = line_of(&tree, &[VF], "pf driver");
@@ -675,7 +676,7 @@ fn switchdev_needs_the_functions_port_up_and_is_told_from_legacy_without_devlink
     hidden("eswitch mode", |tree| {
         tree.remove(&format!("/answers/devlink -j dev eswitch show pci_{PF0}"));
     });
-    // The file of NVIDIA's own drivers.
+    // Without devlink, the mode is read from the file of NVIDIA's out-of-tree driver.
     let tree = Tree::good();
     tree.remove("/usr/sbin/devlink");
     tree.write(&tree.of(PF0, "net/ens1f0/compat/devlink/mode"), "legacy\n");
@@ -693,7 +694,7 @@ fn what_the_switch_lets_a_virtual_function_do_is_told_with_the_command() {
         "{}",
         line.mend
     );
-    // Linux mlx5 `esw/acl/ingress_lgcy.c`: the rule that admits frames then has the zero address.
+    // In this case the rule that admits frames has the zero address (Linux mlx5 `esw/acl/ingress_lgcy.c`).
     let line = harmed("vf spoof check", |tree| {
         let changed = VF_SETTINGS
             .replace("02:00:00:00:00:01", "00:00:00:00:00:00")
@@ -724,14 +725,14 @@ fn what_ip_does_not_say_is_unknown_and_never_ok() {
     for check in checks {
         let line = hidden(check, |tree| tree.remove("/usr/sbin/ip"));
         assert_eq!(line.mend, "ip link show dev ens1f0");
-        // A failure, another function's settings, and invalid JSON.
+        // `ip` fails, prints the settings of another function, or prints invalid JSON.
         let answers = "/answers/ip -json link show dev ens1f0";
         hidden(check, |tree| tree.remove(answers));
         hidden(check, |tree| {
             tree.write(answers, r#"[{"vfinfo_list":[{"vf":1}]}]"#)
         });
         hidden(check, |tree| tree.write(answers, "ens1f0: up"));
-        // The function is not among those that its physical one lists.
+        // The physical function does not list this virtual function.
         hidden(check, |tree| tree.remove(&tree.of(PF0, "virtfn0")));
     }
     for (check, field) in checks
@@ -787,7 +788,7 @@ fn what_the_port_does_with_priorities_is_told_with_what_mends_it() {
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const ENTRIES: &str = "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
 
-/// Returns a machine with every fault that `--fix` can mend, and a `modprobe` that prints its arguments.
+/// Returns a machine with every fault that `--fix` can fix, and with a `modprobe` that writes its arguments to a file.
 fn broken() -> Tree {
     let tree = Tree::good();
     tree.write(ENTRIES, "64\n");
@@ -851,7 +852,7 @@ fn only_functions_that_are_named_are_given_to_vfio() {
     assert!(!out.contains("$ "), "{out}");
     let (_, out, _) = tree.human(&["doctor", VF, "--fix"]);
     assert!(out.starts_with(&format!("$ datctl bind {VF}\n")), "{out}");
-    // In a directory no driver binds it, so that it is given back; but the bind was tried.
+    // No kernel acts on the writes in this directory, so the bind fails. But it was tried.
     assert!(out.contains("  failed: "), "{out}");
 }
 

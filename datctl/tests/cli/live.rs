@@ -1,4 +1,4 @@
-//! `datctl resource`, `stat`, `top`, `monitor`, `metrics`: this process is inspected from outside.
+//! `datctl resource`, `stat`, `top`, `monitor`, `metrics`: the commands inspect this test's process from outside.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::served::{Process, datctl, json};
 const QUALIFIER: ConnQual = ConnQual(0x1_0000_4401);
 const LONG: Timeout = Timeout::from_micros(300_000_000);
 
-/// Two instances in one adapter, connected with each other, with a control socket.
+/// Two instances of one adapter with a control socket, connected with each other.
 struct Watched {
     socket: PathBuf,
     ias: [Ia; 2],
@@ -27,7 +27,7 @@ struct Watched {
     _directory: TempDir,
 }
 
-/// Returns the next event of an EVD; both instances make progress meanwhile.
+/// Waits for the next event of an EVD, while both instances make progress.
 fn event(ias: &mut [Ia; 2], side: usize, evd: EvdHandle) -> Event {
     loop {
         ias.iter_mut().for_each(Ia::progress);
@@ -87,7 +87,7 @@ impl Watched {
         }
     }
 
-    /// Sends an empty message.
+    /// Sends an empty message, and waits for both completions.
     fn send(&mut self) {
         let Self { ias, eps, evds, .. } = self;
         let (cookie, none) = (DtoCookie(1), CompletionFlags::empty());
@@ -101,7 +101,7 @@ impl Watched {
         }
     }
 
-    /// Runs a command while the instances make progress.
+    /// Runs a command in another thread, while the instances make progress.
     fn while_running<T: Send>(&mut self, command: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let running = scope.spawn(command);
@@ -165,7 +165,7 @@ fn an_instance_whose_thread_makes_no_call_is_silent_and_holds_up_nobody() {
     let (code, stat) = json(&["stat", &socket]);
     assert_eq!(code, Some(0), "{stat}");
     assert_eq!(stat["silent"].as_array().map(Vec::len), Some(2), "{stat}");
-    // Counters that need no instance are there all the same.
+    // Counters that need no instance are reported all the same.
     assert_eq!(stat["groups"]["connections"]["established"], 2);
 }
 
@@ -212,7 +212,7 @@ fn top_shows_rates_screen_by_screen() {
     );
 }
 
-/// Sends messages while a command runs.
+/// Sends messages while a command runs. Returns the output of the command.
 fn with_traffic(watched: &mut Watched, arguments: &[&str]) -> String {
     let socket = watched.socket.display().to_string();
     let [command, rest @ ..] = arguments else {
@@ -252,7 +252,7 @@ fn how_long_requests_take_is_measured_while_somebody_looks() {
     let once = String::from_utf8(once.stdout).expect("text");
     let name = "# TYPE udapl_instance_completion_latency_seconds histogram\n";
     assert!(once.contains(name), "{once}");
-    // The client has left.
+    // No client asks for measurements any more.
     (0..10).for_each(|_| watched.send());
     let later = watched.json("stat");
     assert_eq!(&later["instances"][0]["latency"]["completion"], kept);
@@ -264,11 +264,11 @@ fn monitor_tells_of_connections_and_why_they_end() {
     let socket = watched.socket.display().to_string();
     let mut monitor = watched.while_running(|| {
         let monitor = Process::start(&["monitor", &socket, "--count", "2"]);
-        // It has subscribed when the socket has answered a later client.
+        // The monitor has subscribed once the socket answers a client that connected later.
         while json(&["stat", &socket]).0 != Some(0) {}
         monitor
     });
-    // Connections are made and ended until it reports one: its subscription cannot be seen from here.
+    // Connections are ended and made until the monitor reports them, because its subscription cannot be seen from here.
     let heard = thread::scope(|scope| {
         let hearing = scope.spawn(|| [monitor.line(), monitor.line()]);
         while !hearing.is_finished() {
@@ -352,13 +352,13 @@ fn what_was_recorded_is_written_to_a_file_that_decode_reads() {
 
     let (code, listed) = json(&["decode", &file]);
     assert_eq!(code, Some(0), "{listed}");
-    // For each end the connection that was over, and the next one.
+    // For each end the file has two connections: the one that had ended, and the next one.
     let connections = listed["connections"].as_array().expect("a list");
     assert_eq!(connections.len(), 4, "{listed}");
     let qpn = connections[1]["queue_pair"].to_string();
     let (code, one) = json(&["decode", &file, "--qp", &qpn]);
     assert_eq!(code, Some(0), "{one}");
-    // Both ends are in one file, and found there.
+    // The file has both ends, so `decode` finds the peer's end without `--peer`.
     assert_eq!(one["both"], true, "{one}");
     let steps = one["steps"].as_array().expect("steps");
     let has = |side: &str, kind: &str| {
@@ -434,7 +434,7 @@ fn metrics_are_text_for_prometheus_once_or_by_http() {
     assert!(!scraped[2].contains("200"), "{}", scraped[2]);
 }
 
-/// Returns the names that look like those of this tool's metrics.
+/// Returns the words that are names of our metrics: those that begin with `udapl_`.
 fn metrics_in(text: &str) -> Vec<&str> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let mut all: Vec<&str> = words.filter(|word| word.starts_with("udapl_")).collect();
@@ -443,21 +443,21 @@ fn metrics_in(text: &str) -> Vec<&str> {
     all
 }
 
-/// A dashboard or a rule over a metric that does not exist shows nothing, without an error.
+/// The dashboard and the alert rules use only metrics that exist. With a metric that does not exist they would show
+/// nothing, without an error.
 #[test]
 fn the_dashboard_and_the_rules_name_metrics_that_are_there() {
     let mut watched = Watched::new("sim:live-names");
     let _screens = with_traffic(&mut watched, &["top", "--count", "2", "--interval", "0.1"]);
     let text = watched.run(&["metrics"]);
     let text = String::from_utf8(text.stdout).expect("text");
-    // Metrics with a label for status or reason appear with the first count.
+    // Metrics with a label for status or reason appear only when they first count.
     const LATER: [&str; 5] = [
         "udapl_instance_requests_ended_total",
         "udapl_instance_recvs_ended_total",
         "udapl_connections_refused_by_us_total",
         "udapl_connections_refused_by_peers_total",
-        // In virtual time a process need not sleep while it is measured; the text of this metric has a test of its
-        // own.
+        // In virtual time a process need not sleep while it is measured. Another test checks the text of this metric.
         "udapl_instance_wakeup_latency_seconds_bucket",
     ];
     let there = |name: &str| {
@@ -508,7 +508,7 @@ fn a_socket_that_nobody_serves_is_said_and_so_is_one_of_something_else() {
     }
 }
 
-/// A control socket that looks like nvmeofd's, as far as its methods go.
+/// A control socket that has the methods of nvmeofd's.
 struct Target(#[expect(dead_code, reason = "the socket ends without it")] control::Tell);
 
 impl control::Subject for Target {
@@ -548,7 +548,7 @@ fn every_command_says_whose_socket_it_is_if_it_is_no_adapters() {
     assert!(said.contains(&wanted), "{said}");
 }
 
-/// A terminal of 80 columns shows the columns that fit; `q` and Ctrl-C end it and restore the terminal.
+/// On a terminal of 80 columns top shows the columns that fit. `q` and Ctrl-C end it and restore the terminal.
 #[test]
 fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
     use std::os::fd::AsFd;
@@ -569,7 +569,7 @@ fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
         let pty = openpty(Some(&size), None).expect("a terminal");
         let before = tcgetattr(pty.slave.as_fd()).expect("its settings");
         let end = || Stdio::from(pty.slave.try_clone().expect("its other end"));
-        // In a session of its own, with this as its terminal: Ctrl-C is a signal there.
+        // The child has its own session with this controlling terminal, so that Ctrl-C is a signal to it.
         let mut child = Command::new("setsid")
             .args(["--ctty", env!("CARGO_BIN_EXE_datctl"), "top", &socket])
             .args(["--interval", "3600"])
@@ -582,7 +582,7 @@ fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
         let (status, screen) = watched.while_running(|| {
             let mut screen = String::new();
             let mut some = [0; 4096];
-            // The screen is complete when its last line is there.
+            // The screen is complete when the sequence that clears the rest of it has arrived.
             while !screen.contains("\x1b[J") {
                 let bytes = master.read(&mut some).expect("a screen");
                 screen.push_str(&String::from_utf8_lossy(&some[..bytes]));
@@ -652,7 +652,7 @@ fn explain_says_what_a_number_from_a_log_can_be() {
     assert_eq!(code, Some(1));
 }
 
-/// Runs `sim ctl` and returns its JSON and its errors.
+/// Runs `sim ctl`. Returns its JSON if it succeeded, and its error stream.
 fn steer(socket: &str, words: &[&str]) -> (Option<Value>, String) {
     let output = datctl(&[&["--json", "sim", "ctl", socket], words].concat());
     let said = String::from_utf8(output.stdout).expect("text");

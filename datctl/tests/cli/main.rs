@@ -1,7 +1,7 @@
 //! `datctl`, run as a person or a script runs it.
 //!
-//! Commands on the machine are tested on trees in a directory ([`tree`]); commands on adapters, on simulated
-//! functions in their own process and in another.
+//! Commands that inspect the machine are tested on trees in a directory ([`tree`]). Commands on adapters are tested on
+//! simulated functions in their own process and in another.
 
 mod accept;
 mod adapters;

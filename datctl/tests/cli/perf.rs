@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::served::{Process, Served, datctl, json as run};
 
-/// Collects the breaches of a schema of `docs/schemas` by a value. Knows the few words of JSON Schema that those use;
-/// any other word is refused, so that none is overlooked.
+/// Collects the violations of a schema of `docs/schemas` by a value. Supports only the keywords of JSON Schema that
+/// these schemas use; any other keyword panics, so that none is overlooked.
 fn breaches(schema: &Value, root: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     let mut wrong = |what: &str| found.push(format!("{at}: {what}: {value}"));
     for (word, says) in schema.as_object().expect("a schema") {
@@ -80,7 +80,7 @@ fn breaches(schema: &Value, root: &Value, value: &Value, at: &str, found: &mut V
     }
 }
 
-/// Checks that the figures follow their schema.
+/// Checks that the figures match their schema.
 fn as_documented(figures: &Value) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schemas/perf-1.json");
     let text = std::fs::read_to_string(path).expect("the schema");
@@ -250,7 +250,7 @@ fn histograms_are_shown_written_and_drawn() {
     }
 }
 
-/// Files are complete even if the reader closes the output early.
+/// The files are complete even if the reader closes the output early.
 #[test]
 fn files_are_written_before_anything_is_printed() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -269,7 +269,7 @@ fn files_are_written_before_anything_is_printed() {
         "--bytes", "64", "--count", "50", "--csv", &csv, "--svg", &svg,
     ];
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    // The first write finds a closed pipe.
+    // The pipe is closed before datctl first writes to it.
     drop(reader);
     let status = std::process::Command::new(env!("CARGO_BIN_EXE_datctl"))
         .args(short)
@@ -302,7 +302,7 @@ fn ctrl_c_shows_what_was_measured_until_then() {
         "0",
         "--histogram",
     ]);
-    // Signals are blocked when the adapters are opened; before that Ctrl-C would end the process without figures.
+    // The signals are blocked before this thread starts. Before that, Ctrl-C would end the process without figures.
     process.wait_for_thread("signals");
     process.signal(Signal::SIGINT);
     let figures: Value = serde_json::from_str(&process.line()).expect("an object");

@@ -1,9 +1,9 @@
 //! The screens of a process with traffic: `docs/pictures`.
 //!
 //! The process is a `datctl perf` over two functions that another process serves, on the machine's clock; the screens
-//! are those of `datctl` itself. With `PICTURES=write` in the environment they are drawn into `docs/pictures`.
-//! Without it, the words of each line of the existing pictures must be words of a line of the screens; figures may
-//! differ.
+//! are the output of `datctl` commands. With `PICTURES=write` in the environment the test draws them into
+//! `docs/pictures`. Otherwise it checks the existing pictures: for each of their lines, one line of the screen must
+//! have the same words. Figures may differ.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::served::{Process, Served, datctl};
 
-/// Columns and lines of a screen.
+/// Largest numbers of columns and lines of a screen.
 const COLUMNS: usize = 150;
 const LINES: usize = 44;
-/// Size of a letter and of a line, in pixels.
+/// Width of a character and height of a line, in pixels.
 const LETTER: f64 = 7.83;
 const LINE: usize = 17;
 
@@ -38,7 +38,7 @@ fn unescaped(text: &str) -> String {
         .replace("&amp;", "&")
 }
 
-/// Draws a screen as people see it: the command, and its output.
+/// Draws a screen: the command with a prompt, and its output.
 fn drawn(command: &str, screen: &[&str]) -> String {
     let prompt = format!("$ {command}");
     let lines: Vec<&str> = [prompt.as_str()]
@@ -50,7 +50,7 @@ fn drawn(command: &str, screen: &[&str]) -> String {
         .map(|line| line.chars().count())
         .max()
         .unwrap_or(0);
-    // CAST: some hundreds.
+    // CAST: there are some hundred columns at most.
     #[expect(clippy::cast_precision_loss, reason = "small")]
     let width = columns as f64 * LETTER + 24.0;
     let height = lines.len() * LINE + 24;
@@ -70,7 +70,7 @@ fn drawn(command: &str, screen: &[&str]) -> String {
     svg
 }
 
-/// Returns the words of a line; figures, times, addresses and paths are left out.
+/// Returns the words of a line, without figures and times.
 fn words(line: &str) -> BTreeSet<String> {
     let words = line.split(|letter: char| !letter.is_ascii_alphabetic() && letter != '_');
     // Short words may be units or parts of a number.
@@ -78,7 +78,7 @@ fn words(line: &str) -> BTreeSet<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Returns the lines of a picture but the command.
+/// Returns the lines of a picture except the command.
 fn lines_of(svg: &str) -> Vec<String> {
     let texts = svg
         .lines()
@@ -87,7 +87,7 @@ fn lines_of(svg: &str) -> Vec<String> {
     texts.skip(1).map(unescaped).collect()
 }
 
-/// Draws a screen, or compares it with its picture.
+/// Draws a screen if this is asked for, and compares it with its picture.
 fn show(name: &str, command: &str, output: &str) {
     let screen: Vec<&str> = output.lines().take(LINES).collect();
     let longest = screen.iter().map(|line| line.chars().count()).max();
@@ -97,7 +97,7 @@ fn show(name: &str, command: &str, output: &str) {
     }
     let svg = std::fs::read_to_string(picture(name)).expect("a picture");
     let now: Vec<BTreeSet<String>> = output.lines().map(words).collect();
-    // A request may or may not be outstanding at that moment, and a count of 0 is not shown.
+    // A request may or may not be outstanding at this time, and counters that are 0 are not shown.
     let lines = lines_of(&svg).into_iter();
     for line in lines.filter(|line| !line.contains("_outstanding ")) {
         let then = words(&line);
@@ -140,7 +140,7 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
         let said = said.replace(&served.name("a"), "vfio-user:/run/nic.sock");
         output.status.success().then_some(said)
     };
-    // The adapter is open and connected when there is an endpoint that sends.
+    // The adapter is open and connected once there is an endpoint that sends.
     let sends = |said: &str| {
         let said: Value = serde_json::from_str(said).expect("JSON");
         let requests = &said["instances"][0]["endpoints"][0]["counters"]["requests"];
@@ -170,7 +170,7 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
     show("metrics", command, &own.join("\n"));
 
     let mut monitor = Process::start(&["monitor", &control]);
-    // The monitor has subscribed when it reports something: the link goes down and up until then. The pauses leave
+    // The monitor has subscribed once it reports something, so the link goes down and up until then. The pauses leave
     // time to resend a lost packet; otherwise the connection breaks.
     let (told, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! `datctl record`: a function is recorded to a file, and simulated from it.
+//! `datctl record`: a function is recorded to a file, and simulated from this file.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::served::{Served, datctl, json};
 use crate::tree::names;
 
-/// Records `function` into a file of a directory. Returns the output, and the file's path and text.
+/// Records `function` into a file of a directory. Returns the report, and the file's path and text.
 fn record(function: &str, directory: &Path, name: &str) -> (Value, String, String) {
     let path = directory.join(name).display().to_string();
     let (code, report) = json(&["record", function, &path]);
@@ -18,8 +18,8 @@ fn record(function: &str, directory: &Path, name: &str) -> (Value, String, Strin
     (report, path, text)
 }
 
-/// For every generation: the file is a profile, describes the function as it was, comes up as an adapter, and is
-/// recorded as itself.
+/// For every generation the file is a profile that describes the recorded function. A function simulated from it comes
+/// up as an adapter, and its record is the same.
 #[test]
 fn a_recorded_function_is_a_profile_that_comes_up_and_records_the_same() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -35,7 +35,7 @@ fn a_recorded_function_is_a_profile_that_comes_up_and_records_the_same() {
         assert_eq!(same, text, "{generation}");
         let (code, info) = json(&["info", &format!("sim:a,profile={path}")]);
         if generation == "connectx-6-ib" {
-            // The driver speaks only RoCE.
+            // The driver supports only RoCE, and this generation's port is InfiniBand.
             assert_eq!(code, Some(1), "{info:#}");
             continue;
         }
@@ -45,7 +45,7 @@ fn a_recorded_function_is_a_profile_that_comes_up_and_records_the_same() {
     }
 }
 
-/// Two functions that were made from a record exchange messages.
+/// Two functions that are simulated from a record exchange messages.
 #[test]
 fn a_record_of_a_connectx_6_dx_carries_messages() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -56,7 +56,7 @@ fn a_record_of_a_connectx_6_dx_carries_messages() {
     let output = datctl(&["ping", &side("a"), &side("b"), "--count", "10"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
-    // The record of a physical function also describes its virtual ones.
+    // The record of a physical function also describes its virtual functions.
     let (code, info) = json(&["info", &format!("sim:card/vf0,profile={path}")]);
     assert_eq!(code, Some(0), "{info:#}");
     assert_eq!(info["device_id"], "0x101e");

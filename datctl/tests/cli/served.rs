@@ -1,4 +1,5 @@
-//! `datctl` processes: a server of simulated functions, and its clients. All are killed when the test ends.
+//! `datctl` processes: a server of simulated functions, and its clients. Each process is killed when its handle is
+//! dropped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -15,8 +16,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it with the signals of a terminal: a test run in the background ignores SIGINT, and so would its
-    /// children.
+    /// Starts datctl with the default signal actions. If the tests run in the background they ignore SIGINT, and a
+    /// child would inherit this.
     pub fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new("env")
             .arg("--default-signal=INT,TERM,HUP")
@@ -31,14 +32,14 @@ impl Process {
         Self { child, output }
     }
 
-    /// Returns the next line; empty at the end.
+    /// Returns the next line of output; an empty string at the end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("its output");
         line.trim_end().to_owned()
     }
 
-    /// Writes a line and returns the answering one.
+    /// Writes a line to the process, and returns the line that answers it.
     pub fn ask(&mut self, line: &str) -> String {
         let input = self.child.stdin.as_mut().expect("its input");
         writeln!(input, "{line}").expect("it reads");
@@ -84,7 +85,7 @@ impl Drop for Process {
     }
 }
 
-/// Two functions on a link, in another process.
+/// Simulated functions that another process serves: two on a link, or those of a card.
 pub struct Served {
     directory: TempDir,
     pub server: Process,
@@ -119,7 +120,7 @@ impl Served {
         format!("vfio-user:{}", self.directory.path().join(side).display())
     }
 
-    /// Starts a passive end on side a, and returns its address.
+    /// Starts a passive end on side a. Returns the process and its address.
     pub fn listener(&self, command: &str) -> (Process, String) {
         let mut listener = Process::start(&[command, &self.name("a"), "--listen"]);
         let line = listener.line();
@@ -135,7 +136,7 @@ pub fn datctl(arguments: &[&str]) -> Output {
         .expect("datctl runs")
 }
 
-/// Runs it with `--json`. Returns its exit status and the object it prints.
+/// Runs datctl with `--json`. Returns its exit status and the object it prints.
 pub fn json(arguments: &[&str]) -> (Option<i32>, Value) {
     let output = datctl(&[&["--json"], arguments].concat());
     let text = String::from_utf8(output.stdout).expect("text");

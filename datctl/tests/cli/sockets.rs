@@ -1,4 +1,5 @@
-//! Paths that are given as sockets, in every form of a name: existing files there, and files left behind.
+//! Paths that are given as sockets, in every option and name that takes one: existing files there, and files left
+//! behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,11 +13,11 @@ use crate::served::{Process, datctl};
 use crate::tree::names;
 
 const MAC: &str = "02:00:00:00:00:07";
-/// Contents of an unrelated file.
+/// Contents of an unrelated file, which must not change.
 const PRECIOUS: &str = "precious";
 
-/// Returns commands that take `path` for a socket, or for the end of a wire. They find other files they need in
-/// `other`.
+/// Returns commands that use `path` as a socket or as the end of a wire. They create the other sockets that they need
+/// in `other`.
 fn commands(path: &Path, other: &Path) -> [Vec<String>; 4] {
     let (path, other) = (path.display(), other.display());
     let serve = ["sim", "serve", "--socket"].map(str::to_owned);
@@ -43,7 +44,8 @@ fn text(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }
 
-/// Checks that all forms refuse the path and say why. The directory is unchanged, and nothing is left in the other.
+/// Checks that all commands refuse the path and say why, that the directory is unchanged, and that the other directory
+/// stays empty.
 fn refused(directory: &TempDir, name: &str, why: &str) {
     let other = tempfile::tempdir().expect("a directory");
     let before = names(directory.path());
@@ -139,7 +141,7 @@ fn a_server_that_cannot_start_leaves_nothing() {
     }
 }
 
-/// A server goes on if its capture and report cannot be written.
+/// A server continues if its capture and report cannot be written.
 #[test]
 fn a_full_disk_ends_a_capture_and_a_report_and_no_function() {
     let directory = tempfile::tempdir().expect("a directory");

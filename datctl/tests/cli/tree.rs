@@ -1,7 +1,7 @@
 //! A machine in a directory: the files of sysfs, procfs and dev that `datctl` reads.
 //!
-//! [`Tree::good`] is a machine without a fault: two ports of a card, one with a virtual function that is bound to
-//! vfio-pci, and another card that carries the login. Tests break one thing at a time.
+//! [`Tree::good`] is a machine without a fault: a card with two ports, one of them with a virtual function that is
+//! bound to vfio-pci, and another card that carries the login. Each test breaks one thing.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,13 +12,13 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Addresses of the physical functions and the virtual one.
+/// Addresses of the two physical functions and the virtual function.
 pub const PF0: &str = "0000:3b:00.0";
 pub const PF1: &str = "0000:3b:00.1";
 pub const VF: &str = "0000:3b:00.2";
-/// Address of another vendor's card, whose netdev carries the login.
+/// Address of another vendor's card, whose network interface carries the login.
 pub const OTHER: &str = "0000:01:00.0";
-/// Address of the port above the card.
+/// Address of the root port above the card.
 pub const PORT: &str = "0000:3a:00.0";
 /// Output of `ip -json link show` for the virtual function (iproute2 `ipaddress.c`, `print_vfinfo`) without a fault.
 pub const VF_SETTINGS: &str = r#""link_type":"ether","address":"02:00:00:00:00:01","broadcast":"ff:ff:ff:ff:ff:ff","vlan_list":[{}],"rate":{"max_tx":0,"min_tx":0},"spoofchk":false,"link_state":"auto","trust":false,"query_rss_en":false"#;
@@ -57,7 +57,7 @@ impl Tree {
         tree.netdev(PF0, "ens1f0");
         tree.netdev(PF1, "ens1f1");
         tree.netdev(OTHER, "eno1");
-        // Settings that the first port gives its virtual function.
+        // Programs that print the settings of the first port and its virtual function.
         for program in [
             "ip",
             "devlink",
@@ -78,7 +78,7 @@ impl Tree {
         tree.setup(&[("ROCE_CONTROL", "DEVICE_DEFAULT(0)")]);
         tree.write(&tree.of(PF0, "sriov_drivers_autoprobe"), "1\n");
         tree.write("/sys/devices/system/node/node0/cpulist", "0-63\n");
-        // The machine.
+        // Files of the machine as a whole.
         fs::create_dir_all(tree.path("/sys/class/iommu/dmar0")).expect("a folder");
         tree.write("/proc/cmdline", "root=/dev/sda1 intel_iommu=on quiet\n");
         tree.write("/proc/cpuinfo", "vendor_id : GenuineIntel\n");
@@ -115,7 +115,7 @@ impl Tree {
         self.root().join(absolute.trim_start_matches('/'))
     }
 
-    /// Returns the path of a device's file.
+    /// Returns the path of a file of a PCI device in sysfs.
     pub fn of(&self, address: &str, file: &str) -> String {
         format!("/sys/bus/pci/devices/{address}/{file}")
     }
@@ -147,7 +147,7 @@ impl Tree {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// Adds a network function below the port, in a group of its own.
+    /// Adds a network function below the root port, in its IOMMU group.
     pub fn device(&self, address: &str, device_id: &str, driver: &str, group: u32) {
         let real = format!("/sys/devices/pci0000:3a/{PORT}/{address}");
         fs::create_dir_all(self.path(&real)).expect("a folder");
@@ -184,7 +184,7 @@ impl Tree {
         );
     }
 
-    /// Binds a function to a driver, or unbinds it, as the kernel shows it.
+    /// Sets the links of sysfs as after a bind of the function to a driver, or after an unbind.
     pub fn driver(&self, address: &str, driver: Option<&str>) {
         let link = self.of(address, "driver");
         if self.path(&link).is_symlink() {
@@ -199,7 +199,7 @@ impl Tree {
         self.write("/sys/bus/pci/drivers_probe", "");
     }
 
-    /// Adds a root port with an ACS capability and this control register.
+    /// Adds a root port with an ACS capability whose control register has this value.
     pub fn port(&self, address: &str, acs_control: u8) {
         let mut config = vec![0; 4096];
         config[0x34] = 0x40;
@@ -221,7 +221,7 @@ impl Tree {
         );
     }
 
-    /// Adds an interface that is up.
+    /// Adds a network interface that is up.
     pub fn netdev(&self, address: &str, name: &str) {
         for (file, text) in [
             ("flags", "0x1003\n"),
@@ -233,7 +233,7 @@ impl Tree {
         fs::create_dir_all(self.path(&format!("/sys/class/net/{name}"))).expect("a folder");
     }
 
-    /// Sets the output of `ip` for the first port's virtual function, with these settings.
+    /// Sets the settings that `ip` prints for the first port's virtual function.
     pub fn settings(&self, settings: &str) {
         self.write(
             "/answers/ip -json link show dev ens1f0",
@@ -241,7 +241,7 @@ impl Tree {
         );
     }
 
-    /// Sets the output of `dcb` for the port's priorities (iproute2 `dcb_pfc.c`): whether each is paused.
+    /// Sets what `dcb` prints for the port's priorities (iproute2 `dcb_pfc.c`): whether each of them is paused.
     pub fn pfc(&self, paused: &str) {
         self.write(
             "/answers/dcb -j pfc show dev ens1f0",
@@ -249,7 +249,7 @@ impl Tree {
         );
     }
 
-    /// Sets the output of `dcb` for the rules of priorities (iproute2 `dcb_app.c`).
+    /// Sets the rules that `dcb` prints for priorities (iproute2 `dcb_app.c`).
     pub fn priorities(&self, rules: &str) {
         self.write(
             "/answers/dcb -j app show dev ens1f0",
@@ -257,13 +257,13 @@ impl Tree {
         );
     }
 
-    /// Returns the path at which the kernel shows congestion control of the port (Linux
+    /// Returns the path of a congestion control parameter of the port in debugfs (Linux
     /// `drivers/infiniband/hw/mlx5/cong.c`).
     pub fn congestion(&self) -> String {
         format!("/sys/kernel/debug/mlx5/{PF0}/cc_params/np_cnp_dscp")
     }
 
-    /// Sets the output of `mlxconfig -e query` for the card: default, current and next boot.
+    /// Sets what `mlxconfig -e query` prints for the card: the same value as default, current and next boot.
     pub fn setup(&self, settings: &[(&str, &str)]) {
         let mut text = format!(
             "\nDevice #1:\n----------\n\nDevice type:    ConnectX5\nDevice:         {PF0}\n\n{:<53}{:<16}{:<16}Next Boot\n",
@@ -275,7 +275,7 @@ impl Tree {
         self.write(&format!("/answers/mlxconfig -d {PF0} -e query"), text);
     }
 
-    /// Sets the output of `devlink` for the first port's switch.
+    /// Sets what `devlink` prints for the first port's switch.
     pub fn eswitch(&self, mode: &str) {
         self.write(
             &format!("/answers/devlink -j dev eswitch show pci_{PF0}"),
@@ -304,7 +304,7 @@ impl Tree {
         self.write(&format!("{pool}/nr_hugepages"), format!("{total}\n"));
     }
 
-    /// Routes the default route and the login over `eno1`; `ens1f0` and `ens1f1` have a network of their own each.
+    /// Sets the default route and the login over `eno1`. `ens1f0` and `ens1f1` each have a network of their own.
     fn network(&self) {
         self.write(
             "/proc/net/route",
@@ -320,7 +320,7 @@ impl Tree {
         );
         self.write("/proc/net/if_inet6", "");
         self.write("/proc/net/tcp6", "header\n");
-        // 192.168.0.10:22 with 192.168.0.99:50000.
+        // The login: 192.168.0.10:22 with 192.168.0.99:50000.
         self.connections("0A00A8C0:0016 6300A8C0:C350");
     }
 
@@ -336,14 +336,14 @@ impl Tree {
         );
     }
 
-    /// Adds a process that has a group open.
+    /// Adds a process that has an IOMMU group open.
     pub fn process(&self, pid: u32, name: &str, group: u32) {
         self.write(&format!("/proc/{pid}/comm"), format!("{name}\n"));
         let file = self.path(&format!("/dev/vfio/{group}"));
         self.link(&format!("/proc/{pid}/fd/7"), &file.display().to_string());
     }
 
-    /// Runs datctl on this machine.
+    /// Runs datctl on this machine (`--machine-root`).
     pub fn datctl(&self, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_datctl"))
             .arg("--machine-root")
@@ -353,7 +353,7 @@ impl Tree {
             .expect("datctl runs")
     }
 
-    /// Runs it with `--json`. Returns its exit status and the object it prints.
+    /// Runs datctl with `--json`. Returns its exit status and the object it prints.
     pub fn json(&self, arguments: &[&str]) -> (i32, Value) {
         let output = self.datctl(&[&["--json"], arguments].concat());
         let text = String::from_utf8(output.stdout).expect("text");
@@ -361,12 +361,12 @@ impl Tree {
         (output.status.code().expect("an exit status"), value)
     }
 
-    /// Runs it with `--json` as a user who owns nothing, and returns the object it prints. Without root that user is
-    /// the user of the test.
+    /// Runs datctl with `--json` as the user `nobody`, and returns the object it prints. Without root it runs as the
+    /// user of the test.
     pub fn json_of_nobody(&self, arguments: &[&str]) -> Value {
-        /// The user and group `nobody`.
+        /// User ID and group ID of `nobody`.
         const NOBODY: u32 = 65_534;
-        // A place where that user may run it.
+        // The program is copied to a place from which that user may run it.
         let program = self.path("/datctl");
         fs::copy(env!("CARGO_BIN_EXE_datctl"), &program).expect("a copy");
         let mut command = Command::new(program);
@@ -379,7 +379,7 @@ impl Tree {
         serde_json::from_slice(&output.stdout).expect("an object")
     }
 
-    /// Runs it for a person. Returns its exit status and both streams.
+    /// Runs datctl without `--json`. Returns its exit status, its output and its error stream.
     pub fn human(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = self.datctl(arguments);
         let [out, err] =

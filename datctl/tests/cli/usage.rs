@@ -1,4 +1,4 @@
-//! Common behaviour of every command: help, exit status, errors.
+//! Common behaviour of all commands: help, exit status, errors.
 
 use crate::served::{datctl, json};
 
@@ -119,7 +119,8 @@ fn what_cannot_be_meant_is_usage() {
     }
 }
 
-/// An error that only the whole command line shows is usage, too, and a program finds the reason in the output.
+/// An error that concerns several options is a usage error, too (exit status 2), and with `--json` the output has the
+/// reason.
 #[test]
 fn options_that_do_not_go_together_are_usage_in_one_line() {
     for (arguments, part) in [
@@ -223,7 +224,8 @@ fn the_usage_line_names_arguments_in_the_order_in_which_they_work() {
     }
 }
 
-/// The error for an invalid value says which values are valid, and gives all names of a missing option.
+/// The error for an invalid value says which values are valid. The error for a missing option names all that are
+/// possible.
 #[test]
 fn a_value_is_refused_with_what_would_be_one() {
     for (arguments, part) in [
@@ -415,7 +417,7 @@ fn there_is_a_manual_page_for_every_command_and_nothing_in_it_is_hidden() {
             !page.contains("machine\\-root"),
             "what is for tests is hidden: {name}"
         );
-        // `sim ctl` and `simnic ctl` have the same examples.
+        // The examples of `sim ctl` are those of `simnic ctl`.
         let has = |program| page.contains(&format!(".SH EXAMPLES\n.nf\n  {program} "));
         assert!(has("datctl") || has("simnic ctl"), "{name}: {page}");
     }

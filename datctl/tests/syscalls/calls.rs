@@ -1,13 +1,13 @@
 //! The system calls that fail in the tests, and their errors.
 //!
-//! The errors are those of the manual pages that a program can meet on a machine without a defect: lack of
-//! descriptors, memory, room and rights, and signals. Calls are left alone if no code of the project handles their
-//! errors:
-//! - the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process without
-//!   them. They are recognized by their arguments: private anonymous memory that can be used, without `MAP_NORESERVE`,
-//!   and all calls on memory from such a call. The child runs with one arena;
-//! - the stack of a thread once it is made: the C library ends a process that cannot unmap one;
-//! - the mappings of an io_uring once they are made: its library ignores the result of munmap(2);
+//! The errors are those of the manual pages that a program can get on a machine without a defect: lack of
+//! descriptors, memory, disk space and rights, and signals. A call is not disturbed if no code of the project handles
+//! its errors:
+//! - allocating the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process
+//!   without them. They are recognized by their arguments: private anonymous memory that can be used, without
+//!   `MAP_NORESERVE`, and all calls on memory from such a call. The child runs with one arena;
+//! - unmapping the stack of a thread: the C library ends a process that cannot unmap one;
+//! - unmapping an io_uring: its library ignores the result of munmap(2);
 //! - closing files of `/proc` about the process: this does not fail, and Rust panics if closedir(3) does;
 //! - futex(2), and calls of a thread on itself: the C library and Rust's own end the process;
 //! - reading the clock, yielding, exiting.
@@ -23,9 +23,9 @@ use nix::libc;
 pub enum Fault {
     /// The call is not made, and returns this error.
     Error(Errno),
-    /// The call is made for half of the bytes, or of its other items.
+    /// The call is made for half of the bytes or other items, and returns that number.
     Short,
-    /// The call is made, and returns this error.
+    /// The call is made, but returns this error.
     Done(Errno),
 }
 
@@ -33,11 +33,11 @@ use Fault::{Done, Error, Short};
 
 /// Classes of a call that is about to be made.
 pub enum Call {
-    /// A call that may fail: its name in the table, and its faults.
+    /// A call that is disturbed: its name in the table, and its faults.
     Fails(&'static str, &'static [Fault]),
-    /// A call that is left alone.
+    /// A call that is not disturbed.
     Left,
-    /// A call that the tables lack.
+    /// A call that is in no table, which fails the test.
     Unknown,
 }
 
@@ -50,7 +50,7 @@ const DESCRIPTORS_AND_MEMORY: &[Fault] = &[
 const MEMORY: &[Fault] = &[Error(Errno::ENOMEM)];
 const POLL: &[Fault] = &[Error(Errno::EINTR), Error(Errno::ENOMEM)];
 
-/// Classifies a call by the target of its descriptor, as in `/proc/PID/fd`.
+/// Classifies a read or a write by the target of its descriptor, as in `/proc/PID/fd`.
 fn of_descriptor(link: &str, reads: bool) -> Call {
     match link {
         "anon_inode:[eventfd]" if reads => Call::Fails(
@@ -61,7 +61,7 @@ fn of_descriptor(link: &str, reads: bool) -> Call {
             "write (eventfd)",
             &[Error(Errno::EINTR), Error(Errno::EAGAIN)],
         ),
-        // The pipes by which the test talks with its child.
+        // These are the pipes between the test and its child.
         link if link.starts_with("pipe:") || link == "/dev/null" => Call::Left,
         _ if reads => Call::Fails(
             "read (file)",
@@ -79,13 +79,13 @@ fn of_descriptor(link: &str, reads: bool) -> Call {
     }
 }
 
-/// Source of the meaning of a call's arguments.
+/// Resolves system call arguments of the traced process: descriptors, addresses and paths.
 pub trait Caller {
     /// Returns the target of a descriptor.
     fn descriptor(&self, fd: u64) -> String;
-    /// Returns the owner of a piece of memory.
+    /// Returns the owner of the memory at an address.
     fn owner(&self, address: u64) -> Owner;
-    /// Returns the path at an address.
+    /// Returns the path that is stored at an address.
     fn path(&self, address: u64) -> PathBuf;
     /// Returns the directory of the files whose calls fail.
     fn files(&self) -> &Path;
@@ -94,17 +94,17 @@ pub trait Caller {
 /// Owners of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The allocator, or Rust's own signal stack.
+    /// The allocator, or the stack on which Rust handles a stack overflow.
     Runtime,
     /// A thread's stack.
     Stack,
     /// The io_uring library.
     Ring,
-    /// The project.
+    /// Code of the project.
     Project,
 }
 
-/// Returns the owner of memory that these arguments of a call ask for.
+/// Returns the owner of the memory that a call with these arguments maps.
 pub fn owner(arguments: [u64; 6], caller: &dyn Caller) -> Owner {
     let [_, _, access, flags, fd, _] = arguments;
     let has = |flag: i32| flags & u64::from(flag.cast_unsigned()) != 0;
@@ -122,7 +122,7 @@ pub fn owner(arguments: [u64; 6], caller: &dyn Caller) -> Owner {
     }
 }
 
-/// Returns the class of a call with this number and these arguments.
+/// Classifies a call by its number and arguments.
 pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
     let [first, ..] = arguments;
     let (name, faults): (_, &'static [Fault]) = match number {
@@ -224,7 +224,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
                 Error(Errno::EACCES),
             ],
         ),
-        // The call wakes the waiter whatever it returns.
+        // The call is made, because it wakes the waiter whatever it returns.
         libc::SYS_shutdown => ("shutdown", &[Done(Errno::ENOTCONN)]),
         libc::SYS_setsockopt => ("setsockopt", MEMORY),
         libc::SYS_getsockname => ("getsockname", &[Error(Errno::ENOBUFS)]),
@@ -292,7 +292,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
         libc::SYS_poll | libc::SYS_ppoll => ("poll", POLL),
         libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("nanosleep", &[Error(Errno::EINTR)]),
         libc::SYS_close if caller.descriptor(first).starts_with("/proc/") => return Call::Left,
-        // The call closes the descriptor whatever it returns.
+        // The call is made, because it closes the descriptor whatever it returns.
         libc::SYS_close => ("close", &[Done(Errno::EIO), Done(Errno::EINTR)]),
         libc::SYS_brk
         | libc::SYS_futex
@@ -320,7 +320,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
     Call::Fails(name, faults)
 }
 
-/// Like `call`, for a program of which only the files in one directory matter.
+/// Like `call`, but only calls on files below `Caller::files` may fail.
 pub fn call_at_files(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
     let [first, second, ..] = arguments;
     let path = match number {

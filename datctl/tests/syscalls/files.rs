@@ -1,11 +1,11 @@
 //! The files that datctl writes, on a disk that returns errors.
 //!
-//! A child becomes datctl (execve(2)), and only its calls on the files it was told to write fail. These conditions
-//! must hold:
-//! - it ends by itself, without a panic;
-//! - its files are complete; or the system's error is reported, and no file is left that could be taken for a
-//!   complete one;
-//! - served functions continue to be served.
+//! A child becomes datctl (execve(2)), and only its calls on the files that it must write fail. These conditions must
+//! hold:
+//! - the process ends by itself, without a panic;
+//! - its files are complete; or it reports the system's error, and leaves no file that could be taken for a complete
+//!   one;
+//! - it continues to serve functions, if it serves any.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,26 +26,26 @@ use super::judge::names;
 use super::parts::{heard, served, session};
 use super::tracer::{Ended, Run, Wanted};
 
-/// Prefix of parts that are commands of datctl.
+/// Prefix of the names of parts that are commands of datctl.
 const DATCTL: &str = "datctl ";
 pub const RECORD: &str = "datctl record";
 pub const ACCEPT: &str = "datctl accept";
 pub const SERVE: &str = "datctl sim serve";
 
-/// Longer than the interval at which a server rewrites its report.
+/// Time after which a server has rewritten its report: longer than its interval.
 const REPORTED: Duration = Duration::from_secs(3);
 
-/// Returns true if a part is a program of its own whose files are tested.
+/// Returns true if a part is a command of datctl, whose files are tested.
 pub fn is_a_program(part: &str) -> bool {
     part.starts_with(DATCTL)
 }
 
-/// Returns the directory in which it writes files.
+/// Returns the directory in which a command of datctl writes files.
 pub fn of(directory: &Path) -> PathBuf {
     directory.join("files")
 }
 
-/// Played by a child, which becomes datctl.
+/// Runs a part in a child: replaces the child by a command of datctl.
 pub fn played(part: &str, directory: &Path) {
     println!("\nready");
     heard();
@@ -73,14 +73,14 @@ pub fn played(part: &str, directory: &Path) {
     panic!("execve: {}", command.exec());
 }
 
-/// Runs datctl in an empty directory, holds a session with the functions it serves, ends it, and reports the files it
-/// left.
+/// Lets the child run datctl in an empty directory, runs a session with the functions that datctl serves, and ends it.
+/// Returns what datctl printed and the result of the session.
 pub fn beside(directory: &Path, mut stdin: ChildStdin, stdout: BufReader<ChildStdout>) -> String {
     let files = of(directory);
-    // There may be no such directory yet.
+    // The directory may not exist yet.
     let _left_by_the_last = fs::remove_dir_all(&files);
     fs::create_dir(&files).expect("a directory");
-    // A child that has ended already reads nothing.
+    // The write fails if the child has ended already.
     let _gone = stdin.write_all(b"go\n");
     let mut said = String::new();
     let (mut pid, mut serving) = (None, 0);
@@ -101,14 +101,14 @@ pub fn beside(directory: &Path, mut stdin: ChildStdin, stdout: BufReader<ChildSt
         said += &format!("@session {}\n", outcome.replace('\n', " "));
         let (_never, nothing) = channel::<()>();
         let _time = nothing.recv_timeout(REPORTED);
-        // The child may have ended.
+        // The signal fails if the child has ended already.
         let _gone = kill(pid.expect("it says its number first"), Signal::SIGTERM);
         lines.for_each(|line| said += &format!("{line}\n"));
     }
     said
 }
 
-/// Returns the files that a run left: contents by name, below the directory.
+/// Returns the files that a run left, at any depth: contents by name.
 pub fn left(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut directories = vec![of(directory)];
@@ -126,7 +126,8 @@ pub fn left(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
     all
 }
 
-/// Returns true if a file is as after an undisturbed run, as far as two of those agree.
+/// Returns true if a file is complete. It is compared with that of an undisturbed run only as far as the files of two
+/// undisturbed runs are equal.
 fn is_whole(name: &str, bytes: &[u8], usual: &[u8]) -> bool {
     if name.ends_with(".toml") {
         return bytes == usual;
@@ -141,7 +142,7 @@ fn is_whole(name: &str, bytes: &[u8], usual: &[u8]) -> bool {
     bytes.ends_with(b"\n") && lines(bytes) > lines(usual) / 2 && !bytes.contains(&0)
 }
 
-/// Returns true if the bytes are blocks of a pcapng file: each has its length at its begin and at its end.
+/// Returns true if the bytes are blocks of a pcapng file, each with its length at its beginning and at its end.
 #[expect(clippy::little_endian_bytes, reason = "as `hw_sim::pcap` writes files")]
 fn are_blocks(mut bytes: &[u8]) -> bool {
     while let Some(length) = bytes.get(4..8) {
@@ -157,7 +158,7 @@ fn are_blocks(mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
-/// Checks a run. Returns true if the error was reported, false if the run succeeded all the same.
+/// Checks a run. Returns true if the error was reported, and false if the run succeeded all the same.
 pub fn told(
     part: &str,
     run: &Run,
@@ -185,14 +186,14 @@ pub fn told(
         .keys()
         .filter(|name| !usual.contains_key(*name))
         .collect();
-    // A file that cannot be removed stays.
+    // A file remains if its removal failed.
     if !besides.is_empty() && wanted.name != "unlink" {
         return Err(format!("left over: {besides:?}"));
     }
     if part == SERVE && run.said.contains("vfio-user:") && !run.said.contains("@session ok") {
         return Err(format!("a client pays for it: {}", run.said));
     }
-    // Lost data are reported, even if a later write succeeds.
+    // A failed write must be reported, even if a later write succeeds.
     if let Fault::Error(errno) = wanted.fault
         && errno != Errno::EINTR
         && wanted.name.starts_with("write")
@@ -218,7 +219,7 @@ pub fn told(
             return Err(format!("code {code}, {broken:?} are not whole: {says}"));
         }
     }
-    // A recording is complete or absent.
+    // A recording must be complete or absent.
     if part == RECORD && (code == 0 || left.keys().any(|name| usual.contains_key(name))) {
         return Err(format!(
             "code {code}, and there is a file that is not whole: {broken:?}"

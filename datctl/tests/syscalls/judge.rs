@@ -1,4 +1,4 @@
-//! The conditions on a run, and the plan of runs.
+//! The conditions that each run must meet, and the plan of runs.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,12 +16,12 @@ use super::files;
 use super::serve::CLIENT;
 use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
 
-/// Number of places of each call at which each of its errors is tested, or `all`.
+/// Environment variable: number of places of each call at which each of its errors is tested, or `all`.
 const SCOPE: &str = "DAT_TEST_SYSCALLS";
-/// The only call that fails, if set.
+/// Environment variable: name of the only call that fails, if set.
 const ONLY: &str = "DAT_TEST_SYSCALLS_ONLY";
-/// Returns true if more runs than the default were asked for. The parts with two processes need minutes on a busy
-/// machine, and their undisturbed peer's errors depend on timing.
+/// Returns true if more runs than the default are requested. Parts with two processes run only then, because they need
+/// minutes on a busy machine, and the errors of their undisturbed peer depend on timing.
 pub fn is_asked_for() -> bool {
     let asked = std::env::var_os(SCOPE).is_some();
     if !asked {
@@ -30,13 +30,13 @@ pub fn is_asked_for() -> bool {
     asked
 }
 
-/// Runs of a part beyond those that take each call with each error once.
+/// Number of runs of a part in addition to those that test each call with each error once.
 const SAMPLE: usize = 20;
 
-/// Interval of progress lines, in runs.
+/// Number of runs between two progress lines.
 const TELL_EVERY: usize = 500;
 
-/// Runs in parallel.
+/// Number of runs in parallel.
 const AT_ONCE: usize = 6;
 
 /// A child's report of its sessions.
@@ -69,7 +69,7 @@ impl Said {
     }
 }
 
-/// Checks a run. Returns true if the error was reported, false if the session succeeded all the same.
+/// Checks a run. Returns true if the error was reported, and false if the session succeeded all the same.
 fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     if run.ended != Ended::Exit(0) {
         return Err(format!("it ended by {:?}", run.ended));
@@ -82,7 +82,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
         return Err(format!("the next session: {}", said.second));
     }
     let ([after, later], [usual, usually]) = (said.kept, healthy.kept);
-    // Memory whose unmap failed is unmapped with the next.
+    // Memory whose unmap failed may remain until the next session. The check of that session covers it.
     if after.0 > usual.0 || (after.1 > usual.1 && wanted.name != "munmap") {
         return Err(format!("left over: {after:?}, and otherwise {usual:?}"));
     }
@@ -95,7 +95,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     if wanted.fault == Fault::Short {
         return Err(format!("less than all is no error: {}", said.first));
     }
-    // A client reports the end of its server in its own words.
+    // A client reports the end of its server, with an error of its own.
     if said.first.starts_with(CLIENT) {
         return Ok(true);
     }
@@ -112,11 +112,12 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     .any(|words| said.first.contains(words));
     let of_a_thread = ["clone", "mmap (stack)", "mprotect (stack)"].contains(&wanted.name);
     match wanted.fault {
-        // The C library has one error for a thread that cannot be made (pthread_create(3)).
+        // The C library returns EAGAIN for any failure to create a thread (pthread_create(3)).
         Fault::Error(_) if of_a_thread && names(Errno::EAGAIN) => Ok(true),
-        // The timeout of a socket shows as EAGAIN.
+        // EAGAIN on a socket is its timeout.
         Fault::Error(Errno::EAGAIN) if of_time => Ok(true),
-        // Register reads by messages return all ones after the connection has ended; the log has the reason.
+        // After the connection has ended, register reads by messages return all ones, so the device seems dead. The log
+        // has the reason.
         Fault::Error(_) if is_dead => Ok(true),
         Fault::Error(errno) | Fault::Done(errno) if !names(errno) => {
             Err(format!("the error does not name it: {}", said.first))
@@ -125,7 +126,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     }
 }
 
-/// Returns true if a text names an error: in the words of the C library or of nix, or by its name.
+/// Returns true if a text names an error: by the text of the C library or of nix, or by its name.
 pub fn names(text: &str, errno: Errno) -> bool {
     let system = std::io::Error::from(errno).to_string();
     [system, errno.desc().to_owned(), format!("{errno:?}")]
@@ -133,7 +134,7 @@ pub fn names(text: &str, errno: Errno) -> bool {
         .any(|name| text.contains(name))
 }
 
-/// Directory of the sockets for one thread's children, with its other needs.
+/// A directory of sockets for one thread's children, with all else that they need.
 pub trait Place {
     fn directory(&self) -> &Path;
 }
@@ -144,13 +145,13 @@ impl Place for TempDir {
     }
 }
 
-/// Returns a place without anything else.
+/// Returns a directory without anything else.
 pub fn empty() -> TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// Makes the calls of a part fail, one for each run. Runs wait more than they compute: several run in parallel, each
-/// in its own place.
+/// Makes the calls of a part fail, one in each run. Runs wait more than they compute, so several run in parallel, each
+/// in its own directory.
 pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     let healthy = match play(part, place().directory(), None, outside) {
         Ok(run) => run,
@@ -166,10 +167,10 @@ pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     fail_each(part, &healthy, place, outside, &verdict);
 }
 
-/// Check of a run: true if the error was reported, false if the run succeeded all the same.
+/// Check of a run: returns true if the error was reported, and false if the run succeeded all the same.
 type Verdict<'a> = dyn Fn(&Run, Wanted, &Path) -> Result<bool, String> + Sync + 'a;
 
-/// Makes the calls fail by which a command of datctl writes its files.
+/// Makes the calls fail with which a command of datctl writes its files, one in each run.
 pub fn walk_files(part: &str) {
     let place = empty();
     let healthy = match play(part, place.directory(), None, &files::beside) {
@@ -192,7 +193,7 @@ pub fn walk_files(part: &str) {
     fail_each(part, &healthy, empty, &files::beside, &verdict);
 }
 
-/// Takes the calls of an undisturbed run, makes them fail, one for each run, and checks each run.
+/// Plans runs from the calls of an undisturbed run, makes one call fail in each run, and checks each run.
 fn fail_each<P: Place>(
     part: &str,
     healthy: &Run,
@@ -210,12 +211,12 @@ fn fail_each<P: Place>(
                 while let Some(&wanted) = plan.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let run = play(part, place.directory(), Some(wanted), outside);
                     let run = run.expect("it was traced before");
-                    // With threads a call may occur fewer times than before.
+                    // With threads a call may occur fewer times than in the undisturbed run; then nothing failed.
                     if run.failed {
                         let verdict = verdict(&run, wanted, place.directory());
                         let verdict = verdict.map_err(|what| told_badly(part, wanted, &what, &run));
                         let mut verdicts = verdicts.lock().expect("nobody panics");
-                        // Long runs report a failure and their progress at once.
+                        // Failures and progress are printed at once, because all runs take long.
                         if let Err(what) = &verdict {
                             println!("BROKE: {what}");
                         }
@@ -262,8 +263,8 @@ fn told_badly(part: &str, wanted: Wanted, what: &str, run: &Run) -> String {
     format!("{part}: {name} after {before} with {fault:?}: {what}\n{complained}")
 }
 
-/// Returns each call with each of its errors once, at a place that a seed draws, and a sample of the rest; or, if
-/// asked, N places of each call with each of its errors, or all of them.
+/// Returns each call with each of its errors once, at a place drawn from a seed, and a sample of the other places. If
+/// the environment requests more, returns N places of each call with each of its errors, or all places.
 fn plan(healthy: &Run) -> Vec<Wanted> {
     let asked = std::env::var(SCOPE).ok();
     let most = asked.map(|asked| match asked.as_str() {
@@ -283,7 +284,7 @@ fn plan(healthy: &Run) -> Vec<Wanted> {
             continue;
         }
         for &fault in faults {
-            // Evenly over the session.
+            // The places are spread evenly over the session.
             let places = count.min(most.unwrap_or(usize::MAX));
             all.extend((0..places).map(|place| of(name, place * count / places, fault)));
             once.push(of(name, random.random_range(0..count), fault));

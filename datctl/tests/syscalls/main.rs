@@ -1,9 +1,9 @@
-//! System calls that fail: each system call of a whole session fails once, with each error that fits it.
+//! System calls that fail: each system call of a whole session fails once, with each error that it can return.
 //!
-//! The test binary starts itself as a child that plays a part ([`parts`]): a session with two adapters from opening
+//! The test binary starts itself as a child that runs a part ([`parts`]): a session with two adapters from opening
 //! to closing, then an undisturbed one. A tracer (ptrace(2), [`tracer`]) follows all threads of the child and
 //! disturbs one call: the call is not made and returns an error, or it is made for fewer bytes, or it is made and
-//! returns an error all the same (close(2)). The product has no code for this.
+//! returns an error all the same (close(2)). The product contains no code for this.
 //!
 //! These conditions must hold for every call ([`judge`]):
 //! - the process ends by itself: no signal, no panic;
@@ -13,11 +13,11 @@
 //!
 //! The files that datctl writes have tests of their own ([`files`]).
 //!
-//! [`calls`] lists the calls that are left alone, with reasons; a call that is in neither list fails the test. The
-//! default run takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N places
-//! of each call with each of its errors, `=all` takes everything, and `DAT_TEST_SYSCALLS_ONLY=NAME` limits this to
-//! one call. The output is the table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and
-//! say so; they exist only for x86-64 with the GNU C library.
+//! [`calls`] lists the calls that are not disturbed, with reasons. A call that is in neither list fails the test. The
+//! default run tests each call with each error once, and a sample of the other places. `DAT_TEST_SYSCALLS=N` tests N
+//! places of each call with each of its errors, `=all` tests all places, and `DAT_TEST_SYSCALLS_ONLY=NAME` limits this
+//! to one call. The output is the table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and
+//! say so. They exist only for x86-64 with the GNU C library.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
 mod calls;
@@ -27,20 +27,21 @@ mod parts;
 mod serve;
 mod tracer;
 
-/// Two adapters of this process, in virtual time, on one thread.
+/// The conditions hold for two adapters of this process, in virtual time, on one thread.
 #[test]
 fn every_call_of_a_session_on_the_simulator_may_fail() {
     judge::walk("simulator", judge::empty, &tracer::alone);
 }
 
-/// Two adapters of this process, each on an end of a wire that is a socket: threads, and the machine's time.
+/// The conditions hold for two adapters of this process, each on an end of a wire that is a socket, with threads and
+/// the machine's time.
 #[test]
 fn every_call_of_a_session_on_a_wire_may_fail() {
     judge::walk("wire", judge::empty, &tracer::alone);
 }
 
-/// Two adapters whose functions another process serves. That process is undisturbed, and serves one run after the
-/// other.
+/// The conditions hold for two adapters whose functions another process serves. That process is undisturbed, and serves
+/// one run after the other.
 #[test]
 fn every_call_of_a_client_of_served_functions_may_fail() {
     if judge::is_asked_for() {
@@ -48,7 +49,8 @@ fn every_call_of_a_client_of_served_functions_may_fail() {
     }
 }
 
-/// The server process, during the session of an undisturbed client: the next client succeeds.
+/// The conditions hold for the server process during the session of an undisturbed client, and the next client
+/// succeeds.
 #[test]
 fn every_call_of_a_server_of_functions_may_fail() {
     if judge::is_asked_for() {
@@ -56,7 +58,7 @@ fn every_call_of_a_server_of_functions_may_fail() {
     }
 }
 
-/// The same with two worlds, whose functions are linked by datagrams.
+/// The conditions hold for a server of two simulators, whose functions are linked by datagrams.
 #[test]
 fn every_call_of_a_server_on_datagrams_may_fail() {
     if judge::is_asked_for() {
@@ -64,13 +66,13 @@ fn every_call_of_a_server_on_datagrams_may_fail() {
     }
 }
 
-/// A recording is complete or absent.
+/// A recording is complete or absent, whichever call fails.
 #[test]
 fn every_call_that_writes_a_recording_may_fail() {
     judge::walk_files(files::RECORD);
 }
 
-/// An acceptance run reports the files that could not be kept.
+/// An acceptance run reports the files that could not be written.
 #[test]
 fn every_call_that_writes_what_an_acceptance_keeps_may_fail() {
     if judge::is_asked_for() {
@@ -78,7 +80,7 @@ fn every_call_that_writes_what_an_acceptance_keeps_may_fail() {
     }
 }
 
-/// Functions are served even if their report and capture cannot be written.
+/// A server continues to serve functions even if its report and capture cannot be written.
 #[test]
 fn every_call_that_writes_what_a_server_keeps_may_fail() {
     if judge::is_asked_for() {

@@ -1,12 +1,12 @@
-//! The parts of a child, and their reports.
+//! The parts that a child runs, and their reports.
 //!
 //! A session opens two adapters, registers memory, connects, moves bytes by each kind of DTO, disconnects and closes.
-//! It never panics: it returns every error. Lines that begin with `@` are read by the judge.
+//! It never panics: it returns every error. The test reads the lines that begin with `@`.
 //!
 //! On functions that another process serves, one of the two adapters lends memory of its own, which that process
 //! accesses by messages.
 
-// UNSAFETY: memory of the session's own is lent.
+// UNSAFETY: the session lends its own memory to an adapter.
 #![expect(unsafe_code, reason = "memory of the session's own is lent")]
 
 use std::fmt::Display;
@@ -27,14 +27,15 @@ use super::{files, serve};
 
 const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Far longer than anything takes, even where virtual time falls behind the machine's because the processor is busy.
+/// Time limit that is far longer than anything takes, even if virtual time falls behind the machine's because the
+/// processor is busy.
 const LONG: Timeout = Timeout::from_micros(120_000_000);
-/// The same, as a number of waits of a millisecond.
+/// The same limit, as a number of waits of a millisecond.
 const MOMENTS: u32 = 120_000;
-/// Bytes of a message.
+/// Size of a message, in bytes.
 const BYTES: usize = 3000;
 
-/// Directory of the sockets, for a child that needs some.
+/// Environment variable: directory of the sockets, for a child that needs some.
 pub const DIRECTORY: &str = "DAT_TEST_SYSCALLS_DIRECTORY";
 
 #[test]
@@ -73,7 +74,7 @@ pub fn served(directory: &Path) -> [String; 2] {
     ["a", "b"].map(|side| format!("vfio-user:{}", directory.join(side).display()))
 }
 
-/// Reads the next line of the test.
+/// Reads the next line that the test writes.
 pub(crate) fn heard() -> String {
     let mut line = String::new();
     std::io::stdin()
@@ -92,9 +93,10 @@ pub(crate) fn tell(what: &str, outcome: &Result<(), String>) {
     std::io::stdout().flush().expect("a pipe");
 }
 
-/// Counts descriptors, and the bytes of mappings that the project makes: memory files, rings, and reserved addresses.
+/// Returns the number of open descriptors, and the total size of the mappings that the project makes: memory files,
+/// rings, and reserved addresses.
 pub(crate) fn kept() -> String {
-    // A read that fails here is not the project's: it is repeated.
+    // The failed call may be one of these reads, which are not the project's. So they are repeated.
     let again = || (0..3).find_map(|_| Some(std::fs::read_dir("/proc/self/fd").ok()?.count()));
     let descriptors = again().expect("readable");
     let again = || (0..3).find_map(|_| std::fs::read_to_string("/proc/self/maps").ok());
@@ -107,7 +109,7 @@ pub(crate) fn kept() -> String {
             Some(u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?)
         });
         let is_ours = line.contains("memfd:driver") || line.contains("io_uring");
-        // A guard page of a stack is no reservation.
+        // A smaller mapping without access is the guard page of a stack.
         let is_reserved = access == "---p" && line.contains(" 00:00 0") && length > Some(64 << 10);
         if is_ours || is_reserved {
             bytes += length.unwrap_or(0);
@@ -120,7 +122,7 @@ fn text(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Adds the step of a session to its errors.
+/// Adds the step of a session to its error.
 trait About<T> {
     fn about(self, what: &str) -> Result<T, String>;
 }
@@ -133,7 +135,7 @@ impl<T, E: Display> About<T> for Result<T, E> {
 
 enum Memory {
     Adapter(DmaMemory),
-    /// `BYTES` bytes that are never freed.
+    /// `BYTES` bytes of the session's own memory, which are never freed.
     Own(*mut u8),
 }
 
@@ -205,7 +207,7 @@ impl Side {
             Ok((pz, events, ep)) => Ok(Self { ia, pz, events, ep }),
             Err(error) => {
                 let last = ia.last_device_error().map(text);
-                // The first error is the one to report.
+                // The first error is reported; the result of the close is ignored.
                 let _closed = udapl::ia_close(ia, CloseFlags::Abrupt);
                 Err(format!("{error} {last:?}"))
             }
@@ -230,11 +232,11 @@ impl Side {
         self.registered(memory.clone(), Memory::Adapter(memory), value)
     }
 
-    /// The same with memory of the program's own.
+    /// Registers a buffer in memory of the program, which the function borrows, instead of memory of the adapter.
     fn lent(&mut self, value: u8) -> Result<Buffer, String> {
         let at = vec![0; BYTES].leak().as_mut_ptr();
         let function = adapter::function(&self.ia);
-        // SAFETY: the memory is never freed, and accessed by copies alone.
+        // SAFETY: the memory is never freed, and all accesses are volatile copies.
         let lent = unsafe { LentMemory::new(function, at, BYTES) };
         self.registered(DmaMemory::Lent(lent.about("lend")?), Memory::Own(at), value)
     }
@@ -276,7 +278,7 @@ impl Side {
                 Ok((event, _left)) => return Ok(event),
                 Err(error) => last = error.to_string(),
             }
-            // A side with a dead function gets no event, nor does the other side.
+            // If the function of either side is dead, neither side gets another event.
             for side in [&*self, &*other] {
                 if let Some(cause) = adapter::dead_cause(&side.ia) {
                     return Err(format!("evd_wait: {last}; the device is dead: {cause}"));
@@ -305,7 +307,7 @@ impl Side {
     }
 }
 
-/// Performs the whole session.
+/// Opens both adapters, moves bytes by each kind of DTO, and closes both adapters.
 pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
     let mut a = Side::open(&names[0])?;
     let b = Side::open(&names[1]);
@@ -323,7 +325,8 @@ pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
     beside(outcome, a.close())
 }
 
-/// Returns both errors, if there are two: if one side times out, the close of the other has the reason.
+/// Returns both errors if both operations failed. If one side times out, the error of the other side's close has the
+/// reason.
 fn beside(one: Result<(), String>, other: Result<(), String>) -> Result<(), String> {
     match (one, other) {
         (Err(one), Err(other)) => Err(format!("{one}; {other}")),

@@ -1,4 +1,4 @@
-//! Functions that are served: by an undisturbed process, and by a child that is traced.
+//! Serves functions to clients, either by an undisturbed `datctl` process or by a traced child.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -19,12 +19,12 @@ use udapl::fabric::wire::{Wire, WirePath};
 use super::judge::Place;
 use super::parts::{heard, kept, served, session, tell};
 
-/// Prefix of a client's report.
+/// Prefix of an error in a client's report.
 pub const CLIENT: &str = "client: ";
-/// Limit on the polls for the resources that a server keeps of a client that has gone.
+/// Limit on the polls in which the test waits until the server has freed the resources of a client that has ended.
 const ASK: usize = 200;
 
-/// `datctl sim serve`, killed when the test is over.
+/// A running `datctl sim serve`, which is killed when the test ends.
 pub struct Datctl {
     child: Child,
     directory: TempDir,
@@ -56,7 +56,7 @@ impl Place for Datctl {
 
 impl Drop for Datctl {
     fn drop(&mut self) {
-        // The child may have ended.
+        // The child may have ended already; both errors are ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -65,13 +65,14 @@ impl Drop for Datctl {
 /// The link between two served functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
-    /// A link of one world with both functions.
+    /// A link inside one simulation, which has both functions.
     Link,
-    /// A wire of datagrams between two worlds.
+    /// A datagram socket between two simulations, with one function each.
     Datagrams,
 }
 
-/// Played by a child: serves two functions, and obeys the test's lines. It reports an error before serving.
+/// Runs in a child: serves two functions and executes the test's commands, one per line. Reports an error that occurs
+/// before the functions are served.
 pub fn played(directory: &Path, between: Between) {
     println!("\nready");
     heard();
@@ -84,7 +85,7 @@ pub fn played(directory: &Path, between: Between) {
     }
     loop {
         match heard().trim() {
-            // One mark is before the first client, and one after it.
+            // This getppid(2) is the second mark. It follows the first client; the first mark precedes the start.
             "enough" => {
                 let _mark = getppid();
             }
@@ -95,7 +96,7 @@ pub fn played(directory: &Path, between: Between) {
     }
 }
 
-/// A world whose time follows the machine's, and its wire to the other world.
+/// A simulation whose virtual time follows real time, and its wire to the other simulation.
 struct World {
     sim: Sim,
     wire: Option<Arc<Wire>>,
@@ -117,7 +118,7 @@ impl World {
         function.map_err(|error| error.to_string())
     }
 
-    /// Advances the world until the process ends.
+    /// Advances the simulation until the process ends.
     fn go_on(&self) {
         let mut pace = Pace::new(Instant::now());
         let (_never, nothing) = channel::<()>();
@@ -132,7 +133,7 @@ impl World {
 }
 
 impl Drop for World {
-    /// Frees the wire's path.
+    /// Cuts the wire, which frees the path of its socket.
     fn drop(&mut self) {
         if let Some(wire) = &self.wire {
             wire.cut();
@@ -140,7 +141,7 @@ impl Drop for World {
     }
 }
 
-/// Returns worlds with a function of each side.
+/// Returns the simulations and the two functions, one for each side.
 fn worlds(
     directory: &Path,
     between: Between,
@@ -161,7 +162,7 @@ fn worlds(
             here: leads,
             there: to,
         };
-        // The world is advanced often enough without being woken.
+        // The simulation advances every millisecond, so nothing has to wake it when a frame arrives.
         let (poke, _nobody_listens) = sync_channel(1);
         let wire = Wire::lay(&world.sim, &function, &path, LinkFaults::default(), poke);
         world.wire = Some(wire.map_err(|error| error.to_string())?);
@@ -171,7 +172,7 @@ fn worlds(
     Ok((worlds, functions))
 }
 
-/// Starts two functions, served by a thread each, and their worlds, advanced by a thread each.
+/// Starts two functions and their simulations. One thread serves each function, and one advances each simulation.
 fn started(directory: &Path, between: Between) -> Result<(), String> {
     let (worlds, functions) = worlds(directory, between)?;
     let mut listeners = Vec::new();
@@ -186,7 +187,7 @@ fn started(directory: &Path, between: Between) -> Result<(), String> {
         begin.push(all);
         let serves = thread("server").spawn(move || {
             let _taken = path;
-            // Without one of the threads there is no server.
+            // The sender is dropped if any thread failed to start; then this thread does not serve.
             if there.recv().is_err() {
                 return;
             }
@@ -207,18 +208,18 @@ fn started(directory: &Path, between: Between) -> Result<(), String> {
     let failed = moved.iter().find_map(|thread| thread.as_ref().err());
     if let Some(error) = failed.map(|error| format!("thread: {error}")) {
         drop(begin);
-        // The paths are free when the threads have ended.
+        // The threads own the paths of the sockets. The paths are free only when the threads have ended.
         for thread in moved.into_iter().flatten() {
             let _ended = thread.join();
         }
         return Err(error);
     }
-    // Each thread receives the signal to begin.
+    // Sends each thread the signal to begin.
     let _begun: Vec<_> = begin.into_iter().map(|thread| thread.send(())).collect();
     Ok(())
 }
 
-/// Runs two clients, one after the other, with a server that is disturbed during the first. Returns their report.
+/// Runs two clients, one after the other. A system call of the server fails during the first. Returns the report.
 pub fn clients(
     directory: &Path,
     mut stdin: ChildStdin,
@@ -229,10 +230,10 @@ pub fn clients(
     if let Err(what) = talk {
         said += &format!("@broken {what}\n");
     }
-    // Whatever the child does, this line ends it.
+    // This line ends the child in whichever state it is.
     let _gone = stdin.write_all(b"over\n");
     drop(stdin);
-    // The child's last output is read and dropped.
+    // The rest of the child's output is read and discarded.
     let _cut = stdout.read_to_end(&mut Vec::new());
     said
 }
@@ -273,7 +274,7 @@ fn talk(
         *said += &format!("@first {}\n@idle {idle}\n", first(&outcome));
         tells("enough").map_err(text)?;
     } else {
-        // The server failed to start and reports why; it starts when asked again.
+        // The server failed to start and reported why. It must start at the second attempt.
         *said += &format!("@first {idle}\n@kept 0 descriptors, 0 bytes\n");
         tells("enough").map_err(text)?;
         tells("again").map_err(text)?;

@@ -1,8 +1,9 @@
-//! Follows a child call by call, and makes one of them fail.
+//! Follows a child's system calls with ptrace(2), and makes one of them fail.
 //!
-//! The child reports that it is ready, is seized with all its threads, and is released. Between two calls of
-//! getppid(2), which nothing else in it makes, its calls are counted. ptrace(2) binds a tracee to one thread of the
-//! tracer: that thread also starts and reaps the child, and children of other tests belong to other threads.
+//! The child reports that it is ready. The tracer then seizes all its threads and lets it continue. The tracer counts
+//! the system calls that the child makes between two calls of getppid(2), the marks; nothing else in the child calls
+//! getppid(2). ptrace(2) binds a tracee to one thread of the tracer. Therefore that thread also starts and reaps the
+//! child, and the children of other tests belong to other threads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, OsStr};
@@ -26,12 +27,12 @@ use super::calls::{Call, Caller, Fault, Owner, call, call_at_files, owner};
 use super::files;
 use super::parts::DIRECTORY;
 
-/// The part that a child plays.
+/// Environment variable with the part that a child plays.
 pub const PART: &str = "DAT_TEST_SYSCALLS_PART";
-/// A child that runs longer than this hangs.
+/// Time limit for a child. A child that exceeds it is considered hung and is killed.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The call that is to fail, by its name and the number of such calls before it.
+/// The call that is to fail, identified by its name and by the number of calls of that name before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: &'static str,
@@ -44,16 +45,16 @@ pub struct Wanted {
 pub enum Ended {
     Exit(i32),
     Signal(Signal),
-    /// The child did not end, and was killed.
+    /// The child did not end in time and was killed.
     Hung,
 }
 
-/// Observations of a child.
+/// Results of tracing a child.
 #[derive(Debug)]
 pub struct Run {
-    /// Number of times that each call was made between the marks, with its faults.
+    /// Number of calls of each name between the marks, and the faults that apply to this call.
     pub calls: BTreeMap<&'static str, (usize, &'static [Fault])>,
-    /// Numbers of calls that the tables lack.
+    /// Numbers of the system calls that are missing in the tables.
     pub unknown: Vec<i64>,
     /// True if the wanted call occurred.
     pub failed: bool,
@@ -62,23 +63,23 @@ pub struct Run {
     pub complained: String,
 }
 
-/// The reason why tracing is impossible here.
+/// The reason why this system does not permit tracing.
 #[derive(Debug)]
 pub struct Forbidden(pub Errno);
 
-/// Acts on the traced child from outside. Returns the child's output.
+/// Interacts with the traced child through its standard input and output. Returns the child's output.
 pub type Outside<'a> = dyn Fn(&Path, ChildStdin, BufReader<ChildStdout>) -> String + Sync + 'a;
 
-/// Lets a child play its part alone.
+/// Starts the child's work and collects its output, without any further interaction.
 pub fn alone(_: &Path, mut stdin: ChildStdin, mut stdout: BufReader<ChildStdout>) -> String {
     let mut said = String::new();
-    // A child that has ended already reads nothing.
+    // A child that has already ended does not read the line; the error is ignored.
     let _gone = stdin.write_all(b"go\n");
     let _cut = stdout.read_to_string(&mut said);
     said
 }
 
-/// Plays a part in a child, with its sockets in a directory, and makes one call fail.
+/// Runs a part in a traced child that has its sockets in `directory`, and makes one call fail.
 #[expect(clippy::zombie_processes, reason = "who traces it waits for it, too")]
 pub fn play(
     part: &str,
@@ -91,7 +92,7 @@ pub fn play(
         .arg("--test-threads=1")
         .env(PART, part)
         .env(DIRECTORY, directory)
-        // One arena, which grows by brk(2), and returns nothing.
+        // malloc uses one arena, which grows by brk(2) and returns no memory to the kernel.
         .env("MALLOC_ARENA_MAX", "1")
         .env("MALLOC_TOP_PAD_", "16777216")
         .env("RUST_BACKTRACE", "0")
@@ -148,7 +149,7 @@ pub fn play(
     })
 }
 
-/// Seizes all threads of a process that is at rest.
+/// Seizes all threads of a process that creates no threads meanwhile.
 fn seize(pid: Pid) -> nix::Result<()> {
     let options = ptrace::Options::PTRACE_O_TRACESYSGOOD
         | ptrace::Options::PTRACE_O_TRACECLONE
@@ -165,28 +166,28 @@ fn seize(pid: Pid) -> nix::Result<()> {
     Ok(())
 }
 
-/// Lengths that were cut for a call, with their addresses.
+/// Lengths that a call had before the tracer cut them, each after the address at which it is stored.
 type Cut = Vec<(u64, u64)>;
 
 struct Tracer {
     leader: Pid,
-    /// Directory of the files whose calls fail.
+    /// Directory of the files on which system calls are made to fail.
     files: PathBuf,
     rules: fn(i64, [u64; 6], &dyn Caller) -> Call,
     wanted: Option<Wanted>,
-    /// True between the marks.
+    /// True between the marks, while calls are counted.
     counts: bool,
     over: bool,
     calls: BTreeMap<&'static str, (usize, &'static [Fault])>,
     unknown: Vec<i64>,
     failed: bool,
-    /// Errors to return to the threads that are in a call.
+    /// Error to return to each thread whose current call is made to fail.
     answers: HashMap<Pid, Errno>,
-    /// Lengths to restore when the thread's call is over.
+    /// Lengths to restore in each thread's memory when its current call ends.
     cut: HashMap<Pid, Cut>,
-    /// Threads in a call for memory: the size, and the owner.
+    /// Size and owner of the memory that each thread's current call requests.
     asking: HashMap<Pid, (u64, Owner)>,
-    /// Memory by its start: its end, and its owner.
+    /// Mapped memory by its start address: the end address and the owner.
     memory: BTreeMap<u64, (u64, Owner)>,
 }
 
@@ -206,11 +207,11 @@ impl Caller for Tracer {
 
     fn path(&self, address: u64) -> PathBuf {
         let mut bytes = Vec::new();
-        // Piece by piece, because the memory behind the path may not be mapped.
+        // The path is read in pieces, because the memory after the path may not be mapped.
         while !bytes.contains(&0) && bytes.len() < PATH_BYTES {
             let at = address + bytes.len() as u64;
             let mut piece = [0; PIECE];
-            // Up to the next multiple of a piece.
+            // This piece ends at the next multiple of `PIECE`, so that no read crosses a page boundary.
             let length = PIECE - usize::try_from(at % PIECE as u64).expect("less than a piece");
             if read(self.leader, at, &mut piece[..length]).is_err() {
                 return PathBuf::new();
@@ -226,11 +227,11 @@ impl Caller for Tracer {
     }
 }
 
-/// Bytes of the longest path, and of one read, which divides a page.
+/// Length of the longest path, and of one read, in bytes. The length of a read divides the page size.
 const PATH_BYTES: usize = 4096;
 const PIECE: usize = 64;
 
-/// Reads bytes of the traced process.
+/// Reads memory of the traced process.
 fn read(pid: Pid, address: u64, bytes: &mut [u8]) -> nix::Result<()> {
     let from = remote(address, bytes.len());
     match process_vm_readv(pid, &mut [IoSliceMut::new(bytes)], &[from])? {
@@ -261,10 +262,10 @@ fn remote(address: u64, len: usize) -> RemoteIoVec {
     }
 }
 
-/// Cuts the memory of a message (`struct msghdr`) to half of its bytes.
+/// Halves the buffers of a message (`struct msghdr`), and returns their original lengths.
 fn cut(pid: Pid, message: u64) -> nix::Result<Cut> {
     let (vectors, count) = (read_u64(pid, message + 16)?, read_u64(pid, message + 24)?);
-    // `struct iovec`: address and length.
+    // Each `struct iovec` is an address (8 bytes) and a length (8 bytes).
     let lengths = (0..count)
         .map(|number| vectors + 16 * number + 8)
         .map(|at| Ok((at, read_u64(pid, at)?)))
@@ -298,7 +299,7 @@ impl Tracer {
         }
     }
 
-    /// Follows the process until it has ended.
+    /// Handles the process's ptrace stops until the process has ended.
     fn follow(&mut self) -> Ended {
         let of_this_thread = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         loop {
@@ -313,7 +314,7 @@ impl Tracer {
                     return Ended::Signal(signal);
                 }
                 WaitStatus::PtraceSyscall(pid) => {
-                    // The process may be killed at any time.
+                    // The process may have been killed at any time; then the error is ignored.
                     let _gone = self.at_call(pid);
                     self.resume(pid, None);
                 }
@@ -393,7 +394,7 @@ impl Tracer {
         match wanted.fault {
             Fault::Error(errno) => {
                 self.answers.insert(pid, errno);
-                // A call number that does not exist.
+                // The kernel rejects this call number, so the call has no effect.
                 registers.orig_rax = u64::MAX;
             }
             Fault::Done(errno) => {
@@ -405,8 +406,8 @@ impl Tracer {
                     self.cut.insert(pid, cut(pid, registers.rsi)?);
                     return Ok(());
                 }
-                // Entries that are not submitted are not waited for, either (`io_uring_enter` of Linux
-                // io_uring/io_uring.c).
+                // If fewer entries than given were submitted, the kernel does not wait for completions
+                // (`io_uring_enter` of Linux io_uring/io_uring.c).
                 libc::SYS_io_uring_enter if registers.rsi > 1 => {
                     registers.rsi = registers.rsi.div_ceil(2);
                     registers.rdx = 0;
@@ -418,7 +419,7 @@ impl Tracer {
         ptrace::setregs(pid, registers)
     }
 
-    /// Records the owner of memory that a call asks for or gives back.
+    /// Records the owner of memory that a call maps, and forgets memory that a call unmaps.
     fn note_memory(&mut self, pid: Pid, number: i64, arguments: [u64; 6]) {
         let [address, bytes, new_bytes, ..] = arguments;
         if number == libc::SYS_mmap {

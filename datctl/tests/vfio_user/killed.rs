@@ -1,10 +1,10 @@
-//! Either process is killed at any moment: the other notices in bounded time, and its function is usable by the next
-//! client.
+//! Kills the server or a client at any moment. The other process must notice in bounded time, and the next client must
+//! be able to use the function.
 //!
-//! `DAT_TEST_KILLS=N` runs N rounds of each test instead of a few; a round of the first has many moments.
+//! `DAT_TEST_KILLS=N` runs N rounds of each test instead of a few. A round of the first test kills many clients.
 //!
-//! The killed client is this test binary again; a variable makes it play the other side. Moments come from a seed: a
-//! number of messages, then a pause that is shorter than one.
+//! The killed client is this test binary, started again; an environment variable makes it play the other side. A seed
+//! determines the moments: a number of messages, then a pause that is shorter than one message takes.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -25,20 +25,20 @@ use udapl::{
 
 use crate::served::{Buffer, CONN_QUAL, LONG, Link, NONE, Process, Served, Side, connected};
 
-/// Name of the adapter on which a child plays the echo.
+/// Environment variable with the name of the adapter on which a child echoes messages.
 const ECHO: &str = "VFIO_USER_ECHO";
-/// Number of rounds.
+/// Environment variable with the number of rounds.
 const KILLS: &str = "DAT_TEST_KILLS";
-/// Clients that are killed in a round before any peer has connected to them.
+/// Number of clients per round that are killed before any peer has connected to them.
 const UNBORN: u32 = 20;
-/// Longest life of a connection without a peer: seven times its acknowledgement timeout, in the time of a world that
-/// advances by 2 ms whenever its process has the processor.
+/// Time limit for a connection without a peer to break, in microseconds: seven times its acknowledgement timeout. The
+/// timeout is in virtual time, which advances by 2 ms each time the serving process gets the processor.
 const GIVES_UP: Timeout = Timeout::from_micros(600_000_000);
-/// Cookies.
+/// Cookies of the DTOs.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
 
-/// Played by a child: accepts one connection and echoes messages, until it is killed.
+/// Runs in a child: accepts one connection and echoes messages until the child is killed.
 #[test]
 fn the_echo_of_a_child() {
     let Ok(name) = std::env::var(ECHO) else {
@@ -73,20 +73,20 @@ fn the_echo_of_a_child() {
     }
 }
 
-/// Returns the number of rounds: `usual`, unless the environment has another.
+/// Returns the number of rounds from the environment variable `KILLS`, or `usual` if the variable is not set.
 fn rounds(usual: u32) -> u32 {
     let asked = std::env::var(KILLS).ok();
     asked.map_or(usual, |asked| asked.parse().expect("a number"))
 }
 
-/// Returns the number of a server's descriptors.
+/// Returns the number of descriptors that the server has open, if this process started the server.
 fn descriptors(link: &Link) -> Option<usize> {
     let pid = link.server()?;
     let open = std::fs::read_dir(format!("/proc/{pid}/fd"));
     Some(open.expect("a process of ours").count())
 }
 
-/// Starts a child that plays the echo.
+/// Starts a child that echoes messages.
 fn echo(name: &str) -> Process {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command
@@ -98,11 +98,11 @@ fn echo(name: &str) -> Process {
 }
 
 fn listens(echo: &mut Process) {
-    // The child's test harness prints first.
+    // The child's test harness prints other lines first.
     while echo.line() != "listening" {}
 }
 
-/// Pauses for less time than any step takes.
+/// Spins for up to 500 us, which is shorter than any step of a client.
 fn while_away(random: &mut ChaCha8Rng) {
     let until = Instant::now() + Duration::from_micros(random.random_range(0..500));
     while Instant::now() < until {
@@ -110,7 +110,7 @@ fn while_away(random: &mut ChaCha8Rng) {
     }
 }
 
-/// This process's side.
+/// The side of the connection in this process.
 struct Caller {
     side: Side,
     outbox: Buffer,
@@ -188,8 +188,9 @@ impl Caller {
         }
     }
 
-    /// Sends until a message fails: the function may still accept one for a process that has ended, but a connection
-    /// without traffic stays as it is. Then the receive is flushed and the connection broken, each once.
+    /// Sends messages until one fails, then waits until the receive is flushed and the connection breaks, each once.
+    /// Sends are needed because a connection without traffic does not notice the end of its peer. The peer's function
+    /// may still acknowledge a message after its process has ended.
     fn until_broken(&mut self) {
         self.post_receive();
         self.post_send();
@@ -225,7 +226,7 @@ impl Caller {
     }
 }
 
-/// Returns the link-local address of a function, which follows from its number on the link.
+/// Returns the link-local address of a function. The address follows from the function's number on the link.
 fn address(name: &str) -> std::net::IpAddr {
     let adapter = Side::open(name);
     let address = adapter.ia.query().ia.ia_address;
@@ -242,7 +243,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
     let mut usual = None;
     let (begun, rounds) = (Instant::now(), rounds(6));
     for _ in 0..rounds {
-        // During its bring-up, before it, or after it.
+        // These clients are killed before, during or after their bring-up.
         for _ in 0..UNBORN {
             let mut unborn = echo(link.name(0));
             for _ in 0..random.random_range(0..40) {
@@ -254,8 +255,8 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
         let mut child = echo(link.name(0));
         listens(&mut child);
         caller.call(peer);
-        // With the same two clients the server has the same number of descriptors, whichever clients were killed
-        // before.
+        // The same two clients cost the server the same number of descriptors in each round, whichever clients were
+        // killed before.
         let now = descriptors(&link);
         assert_eq!(*usual.get_or_insert(now), now);
         for _ in 0..random.random_range(0..60) {
@@ -273,7 +274,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
     }
     let killed = rounds * (UNBORN + 1);
     println!("{killed} clients killed in {:?}", begun.elapsed());
-    // Afterwards everything works as before.
+    // After all kills, a new connection carries messages as before.
     let mut child = echo(link.name(0));
     listens(&mut child);
     caller.call(peer);
@@ -316,7 +317,7 @@ fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
                 panic!("an asynchronous event");
             };
             assert_eq!(event, AsyncEvent::IaCatastrophic);
-            // The DTO completes or is flushed, and the connection breaks, each once.
+            // The DTO completes or is flushed once, and the connection breaks once.
             let (mut ended, mut broken) = (0, 0);
             for _ in 0..2 {
                 match side.event() {

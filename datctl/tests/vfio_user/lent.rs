@@ -1,6 +1,7 @@
-//! Memory of the program's own on functions of another process, which accesses it by messages.
+//! Tests of memory of the program that is lent to a function of another process. That process accesses the memory by
+//! messages.
 
-// UNSAFETY: memory of the tests' own is lent.
+// UNSAFETY: the tests lend memory of this program.
 #![expect(unsafe_code, reason = "memory of the tests' own is lent")]
 
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use udapl::{CloseFlags, DmaMemory, DtoCookie, DtoStatus, Event, MemPrivFlags, ad
 
 use crate::served::{NONE, Served, Side, connected, pattern};
 
-/// Bytes: several messages long, and not a multiple of a page.
+/// Length of the lent memory in bytes: several messages long, and no multiple of a page.
 const BYTES: usize = 200_001;
 
-/// Memory from an allocator that is never freed, and its registration.
+/// Registered memory that comes from the allocator and is never freed.
 struct Heap {
     at: *mut u8,
     lmr: LmrCreated,
@@ -21,10 +22,10 @@ struct Heap {
 
 impl Heap {
     fn new(side: &mut Side, rights: MemPrivFlags) -> Self {
-        // Not page-aligned.
+        // The memory does not begin on a page boundary.
         let at = vec![0; BYTES + 13].leak().as_mut_ptr().wrapping_add(13);
         let function = adapter::function(&side.ia);
-        // SAFETY: the memory is never freed, and accessed by copies alone.
+        // SAFETY: the memory is never freed, and all accesses are volatile copies.
         let lent: Arc<LentMemory> =
             unsafe { LentMemory::new(function, at, BYTES) }.expect("memory that is asked for");
         let memory = DmaMemory::Lent(lent);
@@ -62,7 +63,8 @@ impl Heap {
     }
 }
 
-/// The peer makes no call after its registration: it sleeps or computes.
+/// RDMA Writes and Reads reach lent memory although its program makes no call after the registration. Sends and
+/// receives reach lent memory too.
 #[test]
 fn lent_memory_is_reached_both_ways_by_all_four_kinds_of_dto_while_its_program_does_nothing() {
     let served = Served::new(&[]);
@@ -95,8 +97,8 @@ fn lent_memory_is_reached_both_ways_by_all_four_kinds_of_dto_while_its_program_d
     b.close();
 }
 
-/// IBTA, "R_Key": without the key there is no access. The surrounding pages stay mapped while anything in them is
-/// lent.
+/// A peer cannot access lent memory after its LMR was freed (IBTA, "R_Key": there is no access without the key). The
+/// pages that contain the memory stay mapped while other memory in them is lent.
 #[test]
 fn lent_memory_that_was_given_back_is_reached_by_nobody() {
     let served = Served::new(&[]);
@@ -125,7 +127,7 @@ fn lent_memory_of_a_server_that_is_killed_is_given_back() {
     let [mut a, _b] = connected(&served);
     let heap = Heap::new(&mut a, MemPrivFlags::all());
     served.server.kill();
-    // The device is dead, which is no reason to keep the memory.
+    // The device is dead, but the memory is returned to the program all the same.
     let _answer = a.ia.lmr_free(heap.lmr.lmr);
     let report = udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("the adapter is gone");
     assert!(report.dead.is_some(), "{report:?}");

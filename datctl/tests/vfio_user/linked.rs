@@ -1,11 +1,11 @@
-//! Two servers with a wire between them, as two machines with a function each.
+//! Tests of two servers that are connected by a wire, like two machines with one function each.
 
 use udapl::error::OpenError;
 use udapl::{CloseFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event, OpenOptions};
 
 use crate::served::{NONE, Process, Side, connect};
 
-/// Starts a server whose function's wire ends at `wire`, and returns the function's name.
+/// Starts a server whose function is connected to the socket `wire`, and returns the function's name.
 fn server(directory: &tempfile::TempDir, side: &str) -> (Process, String) {
     let path = |name: &str| directory.path().join(name).display().to_string();
     let link = format!("unix:{}", path("wire"));
@@ -35,7 +35,8 @@ fn functions_of_two_servers_talk_over_a_socket_and_again_when_one_server_is_new(
     exchange(&mut a, &mut b, &[7; 20_000]);
     exchange(&mut b, &mut a, &[8; 20_000]);
 
-    // The other machine is switched off: its consumer has a dead device, ours a broken connection.
+    // The second server ends, as if its machine were switched off. Its client has a dead device, and the peer has a
+    // broken connection.
     second.kill();
     let outbox = a.buffer(Some(b"is anybody there"), 16);
     a.ia.ep_post_send(a.ep, &[outbox.local()], DtoCookie(3), NONE)
@@ -50,7 +51,7 @@ fn functions_of_two_servers_talk_over_a_socket_and_again_when_one_server_is_new(
     assert_eq!(ended.kind, ConnectionEventKind::Broken);
     let report = udapl::ia_close(b.ia, CloseFlags::Abrupt).expect("the adapter is gone");
     assert!(report.dead.is_some());
-    // The function stays open as long as its memory exists.
+    // The function stays open until its memory is dropped.
     drop(outbox);
     a.close();
 
@@ -73,7 +74,7 @@ fn a_link_has_two_ends_and_no_more() {
     assert!(udapl::ia_open(&format!("vfio-user:{a}"), &OpenOptions::default()).is_err());
 }
 
-/// Returns the name of a function of this process whose wire ends at `wire`.
+/// Returns the name of a simulated function of this process that is connected to the socket `wire`.
 fn wired(directory: &tempfile::TempDir, name: &str, wire: &str) -> String {
     let wire = directory.path().join(wire);
     format!(

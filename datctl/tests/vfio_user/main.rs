@@ -1,7 +1,7 @@
-//! The data path between processes: `datctl sim serve` serves two functions on one link, and this process, or
-//! another, opens them by their sockets. No virtual machine, no privilege, no kernel module.
+//! Tests of the data path between processes. `datctl sim serve` serves two functions on one link, and this process or
+//! another opens them by their sockets. This needs no virtual machine, privilege or kernel module.
 //!
-//! Time is the machine's here. Waits have limits, and no duration is asserted.
+//! These tests run in real time. Waits have limits, and no test asserts a duration.
 
 #[path = "../../../udapl/tests/dat/support/functions.rs"]
 mod functions;
@@ -74,7 +74,7 @@ fn a_capture_of_what_two_processes_said_is_whole_while_the_server_still_runs() {
     assert!(pinger.child.wait().expect("it ends").success());
     assert_eq!(listener.line(), "answered 5 messages");
     assert!(listener.child.wait().expect("it ends").success());
-    // A function is opened afterwards; when it is up, a quiet moment has passed.
+    // The server flushes the capture whenever it is idle. Opening a function once more gives it time for that.
     Side::open(&served.name("a")).close();
     served.server.kill();
     let capture = std::fs::read(&file).expect("the capture");
@@ -105,7 +105,7 @@ fn a_server_that_is_killed_is_a_dead_device_and_not_a_dead_client() {
         region.is_err(),
         "a region of a device that is gone: {region:?}"
     );
-    // The teardown of a dead device reports that it was dead; it neither panics nor waits for ever.
+    // The close of a dead device reports that the device was dead. The close neither panics nor waits for ever.
     let report = udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("the adapter is gone");
     assert!(report.dead.is_some(), "{report:?}");
 }

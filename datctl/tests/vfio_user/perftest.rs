@@ -1,4 +1,5 @@
-//! `datctl perf --perftest` against peers that replay the recorded messages of a program of perftest, or send others.
+//! Tests of `datctl perf --perftest` against a peer that sends the recorded messages of a program of perftest, or other
+//! messages.
 
 use std::net::IpAddr;
 use std::process::{Command, Output, Stdio};
@@ -16,15 +17,16 @@ const RECEIVED: DtoCookie = DtoCookie(1);
 const SENT: DtoCookie = DtoCookie(2);
 const VERSION: &str = "362e3234000000000000000000000000";
 const NOTHING: [u8; 56] = [0; 56];
-/// Destination of the passive end in all handshakes but the first two, and that of the active end: LID, Reads, QPN,
-/// PSN, R_Key, nothing, address, GID, SRQ, GID index.
+/// Destination that the passive end sends in all handshakes but the first two, and destination that the active end
+/// sends. Fields: LID, Reads, QPN, PSN, R_Key, 4 bytes of zero, address, GID, SRQ, GID index.
 const PASSIVE: &str = "0000000000000001 0000006400ac7fa6 008727d400000000 000055b26c54b000 \
                        00000000000000000000ffffc0000202 0000000000000003";
 const ACTIVE: &str = "0000000000000001 0000006100c111d6 008727d400000000 000055cd4814e000 \
                       00000000000000000000ffffc0000201 0000000000000003";
-/// The bytes that identify an end and its memory, which differ between ends.
+/// Offsets of the bytes that identify an end and its memory. They differ between ends.
 const OWN: std::ops::Range<usize> = 8..48;
-/// Answers to a report. The passive end has no figures, so these are whatever its memory held.
+/// The passive end's answers to a report. The passive end has no results to send, so perftest sends whatever its memory
+/// held.
 const REPORTED: [&str; 5] = [
     "00007f049d2610a0",
     "0000000000000000",
@@ -39,8 +41,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(digits).collect()
 }
 
-/// Recorded on the wire between `ib_write_bw -R -n 5 -s 64` and the same with its peer's address, of perftest 25.01
-/// in Debian 13: all messages of the passive end.
+/// Returns all messages of the passive end of a recorded run: `ib_write_bw -R -n 5 -s 64` and the same command with the
+/// peer's address, from perftest 25.01 in Debian 13.
 fn write_bw() -> Vec<Vec<u8>> {
     let mut said = vec![
         bytes(VERSION),
@@ -71,8 +73,8 @@ impl Met {
     }
 }
 
-/// Runs `datctl perf` with a peer that takes connections, answers each message with the next of `answers`, and
-/// disconnects.
+/// Runs `datctl perf` against a peer that accepts connections, answers each message with the next of `answers`, and
+/// disconnects after the last answer.
 fn meets(answers: &[Vec<u8>], arguments: &[&str]) -> Met {
     let served = Served::new(&[]);
     let mut peer = Side::open(&served.name("b"));
@@ -169,7 +171,7 @@ fn what_datctl_says_is_message_for_message_what_perftest_says_in_its_place() {
         if message.len() == 56 && *message != NOTHING {
             *message = bytes(ACTIVE);
         }
-        // Size and number of the messages.
+        // Messages 10 and 11 carry the size and the number of the test messages.
         match number {
             10 => *message = bytes("0000000000000040"),
             11 => *message = bytes("0000000000000005"),
@@ -180,14 +182,14 @@ fn what_datctl_says_is_message_for_message_what_perftest_says_in_its_place() {
     for (number, (said, expected)) in met.heard.iter().zip(&expected).enumerate() {
         let (mut said, mut expected) = (said.clone(), expected.clone());
         match number {
-            // Rates.
+            // Messages 12 to 14 carry measured rates, which vary.
             12..=14 => assert_eq!(said.len(), 8),
             _ => {
                 if said.len() == 56 && said != NOTHING {
                     assert_ne!(said[16..20], [0; 4], "an R_Key");
                     for message in [&mut said, &mut expected] {
                         message[OWN].fill(0);
-                        // Outstanding Reads, and the index of the GID.
+                        // The number of outstanding Reads and the GID index may differ.
                         message[7] = 0;
                         message[55] = 0;
                     }
@@ -266,7 +268,7 @@ fn a_port_at_which_nobody_listens_is_named() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("it runs");
-    // The connection manager makes progress during a wait.
+    // The peer's connection manager makes progress only during a wait.
     let moment = udapl::Timeout::from_micros(1_000);
     while datctl.try_wait().expect("a child").is_none() {
         let event = peer.ia.evd_wait(peer.events, moment, 1);

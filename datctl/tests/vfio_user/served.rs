@@ -16,7 +16,7 @@ use crate::functions;
 
 pub(crate) const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 pub(crate) const NONE: CompletionFlags = CompletionFlags::empty();
-/// Far longer than anything takes, short enough to end a stuck test.
+/// Time limit for a wait: far longer than any step takes, and short enough to end a stuck test. In microseconds.
 pub(crate) const LONG: Timeout = Timeout::from_micros(300_000_000);
 
 /// A child that is killed when the test ends.
@@ -31,7 +31,7 @@ impl Process {
         Self::start(command.args(arguments).stdout(Stdio::piped()))
     }
 
-    /// Starts a command with its output in a pipe.
+    /// Starts a command whose standard output is a pipe.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("it runs");
         let output = BufReader::new(child.stdout.take().expect("its output"));
@@ -57,7 +57,7 @@ impl Drop for Process {
     }
 }
 
-/// Two functions on a link, in another process.
+/// Two functions on a link, served by another process.
 pub(crate) struct Served {
     pub(crate) directory: TempDir,
     pub(crate) server: Process,
@@ -82,10 +82,10 @@ impl Served {
     }
 }
 
-/// Two functions on a link, served by another process unless the environment names two in slots.
+/// Two functions on a link. Another process serves them, unless the environment names two functions in PCI slots.
 pub(crate) struct Link {
     names: [String; 2],
-    /// The server, as long as it lives.
+    /// The server, if this process started one.
     served: Option<Served>,
 }
 
@@ -104,7 +104,7 @@ impl Link {
         }
     }
 
-    /// Returns the process that serves them, if it is a child of this one.
+    /// Returns the process ID of the server, if the server is a child of this process.
     pub(crate) fn server(&self) -> Option<u32> {
         self.served.as_ref().map(|served| served.server.child.id())
     }
@@ -114,7 +114,7 @@ impl Link {
     }
 }
 
-/// Registered memory.
+/// Memory of an adapter, and its registration.
 pub(crate) struct Buffer {
     pub(crate) memory: DmaMemory,
     lmr: LmrCreated,
@@ -214,7 +214,7 @@ pub(crate) fn connected(served: &Served) -> [Side; 2] {
     connect(a, b)
 }
 
-/// Connects the first to the second.
+/// Connects the first side to the second.
 pub(crate) fn connect(mut a: Side, mut b: Side) -> [Side; 2] {
     b.ia.psp_create(CONN_QUAL, b.events, PspFlags::CONSUMER)
         .expect("a PSP");
@@ -244,8 +244,8 @@ pub(crate) fn connect(mut a: Side, mut b: Side) -> [Side; 2] {
     [a, b]
 }
 
-/// Returns the called side's first event. The caller makes progress meanwhile: while the link trains its request is
-/// lost.
+/// Returns the called side's first event. The caller makes progress meanwhile, so that it resends a request that was
+/// lost while the link trained.
 fn called(caller: &mut Side, called: &mut Side) -> Event {
     let moment = Timeout::from_micros(1_000);
     for _ in 0..20_000 {
@@ -257,7 +257,7 @@ fn called(caller: &mut Side, called: &mut Side) -> Event {
     panic!("an event in time");
 }
 
-/// Returns bytes that differ from their neighbours, packet after packet.
+/// Returns bytes of which adjacent ones differ, and which differ from packet to packet.
 pub(crate) fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..=250)
         .cycle()

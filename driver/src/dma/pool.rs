@@ -17,8 +17,8 @@ use crate::page::GIB;
 use crate::page::PageSize;
 use crate::placement::{Machine, Pages, Placement};
 
-/// Parameters of a pool. By default it is on base pages, on no particular node, and populated when it is used (the
-/// kernel's VFIO populates all memory when it maps it).
+/// Parameters of a pool. By default a pool is on base pages of no particular NUMA node, and its pages are populated at
+/// their first use (the kernel's VFIO populates all memory when it maps it).
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until it builds"]
 pub struct PoolBuilder {
@@ -65,7 +65,8 @@ impl PoolBuilder {
     /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages,
     /// or the function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it.
     /// [`DmaError::Populate`]: there is not enough memory, or not on that node. [`DmaError::Memory`],
-    /// [`DmaError::Iova`], [`DmaError::Function`]: the host, the I/O address space or the function had no room.
+    /// [`DmaError::Iova`], [`DmaError::Function`]: the host could not map the memory, the I/O address space had no free
+    /// range, or the function refused the mapping.
     pub fn build(&self, bytes: usize) -> Result<DmaPool, DmaError> {
         self.build_on(&Machine, bytes)
     }
@@ -108,7 +109,8 @@ impl PoolBuilder {
         Chunk::over(self.function.space(), rounded, memory)
     }
 
-    /// Checks that the hugetlb pool has enough free pages, as far as that is known before they are taken.
+    /// Checks that the function takes huge pages, and that the hugetlb pool has enough free ones. This is only a first
+    /// check: populating shows whether the pages are really available.
     fn are_there(&self, machine: &dyn Pages, bytes: usize, size: PageSize) -> Result<(), DmaError> {
         let page_bytes = size.bytes();
         if !self.function.takes_huge_pages() {
@@ -131,7 +133,7 @@ impl PoolBuilder {
     }
 }
 
-/// Returns whether the error is a lack of such pages, so that smaller ones may work.
+/// Returns whether the error means that pages of this size are not available, so that smaller pages may work.
 fn is_want_of_pages(error: &DmaError) -> bool {
     match error {
         DmaError::HugePages { .. }
@@ -188,7 +190,7 @@ impl DmaPool {
         let state = state.unwrap_or_else(PoisonError::into_inner);
         let free = state.free.free_ranges();
         let bytes: u64 = free.map(|range| range.end() - range.start() + 1).sum();
-        // CAST: it is no more than `len`.
+        // CAST: the number of free bytes is at most `len`.
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
@@ -197,7 +199,7 @@ impl DmaPool {
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]:
-    /// not so many are contiguous.
+    /// no free range of the pool is long enough at that alignment.
     pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
         let request = DmaError::Request { bytes, align };
         if bytes == 0 || !align.is_power_of_two() || align > GIB {
@@ -392,7 +394,8 @@ mod tests {
         );
     }
 
-    /// Reservations count for the machine, and a page that a node lacks is a signal at its first use.
+    /// If memory cannot be populated, no pool is made. Hugetlb reservations count for the whole machine, so a page that
+    /// a node lacks would otherwise be a signal (SIGBUS) at its first use.
     #[test]
     fn memory_that_cannot_be_populated_makes_no_pool() {
         let device = Double::new();
@@ -404,7 +407,7 @@ mod tests {
             "{refused:?}"
         );
         let next = builder.prefault(0).build(4096).unwrap();
-        // The addresses of the first were freed.
+        // No mapping of the refused pool remains, and its addresses were freed.
         assert_eq!(
             device.mappings(),
             [(next.alloc(1, 1).unwrap().iova().0, 4096)]

@@ -1,4 +1,4 @@
-//! The arena against the device double.
+//! Tests of the arena with the device double.
 
 use std::os::fd::BorrowedFd;
 
@@ -88,7 +88,7 @@ fn a_chunk_is_unmapped_when_arena_and_buffers_are_gone() {
     buffer.store_be64(0, 1);
     drop(buffer);
     assert_eq!(device.mappings(), vec![]);
-    // Its I/O addresses are free again, too.
+    // The chunk's I/O addresses are free again, too.
     let again = DmaArena::new(&function).unwrap().alloc(64, 64).unwrap();
     assert_eq!(again.iova(), Iova(CHUNK_BYTES as u64));
 }
@@ -161,7 +161,8 @@ fn addresses_the_function_will_not_unmap_are_not_used_again() {
     assert_ne!(next.unwrap(), iova);
 }
 
-/// Lent memory returns to its owner even if the device refuses the unmap: then the device must not reach anything.
+/// If the device refuses an unmap, its bus mastering is disabled: lent memory returns to its owner nevertheless, and
+/// the device must not reach it any more.
 #[test]
 fn memory_that_stays_mapped_stops_the_device() {
     const BUS_MASTER: u16 = 4;
@@ -266,7 +267,7 @@ fn memory_that_outlives_its_function_is_not_mapped_for_it_any_more() {
     drop(arena);
     assert_eq!(device.mappings(), []);
     buffer.store_u8(0, 1);
-    // The next arena may map there.
+    // The next arena is mapped at the same I/O address.
     let again = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
     let other = again.alloc(4096, 4096).unwrap();
     assert_eq!(other.iova(), buffer.iova());

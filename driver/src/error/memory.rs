@@ -1,4 +1,4 @@
-//! Mappings of memory that could not be made.
+//! Errors of mapping memory.
 
 use nix::errno::Errno;
 use thiserror::Error;
@@ -17,7 +17,7 @@ pub enum MemoryError {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// A file of another process cannot be mapped safely, or not as asked.
+    /// A file of another process cannot be mapped safely, or lacks the requested range.
     #[error("a mapping of {bytes:#x} bytes at offset {offset:#x} of a file of {len:#x}: {what}")]
     File {
         /// Bytes asked for.
@@ -36,7 +36,7 @@ pub enum MemoryError {
         call: &'static str,
         /// Bytes asked for.
         bytes: usize,
-        /// Its error.
+        /// Error of the system call.
         errno: Errno,
     },
 }

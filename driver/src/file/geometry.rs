@@ -2,8 +2,9 @@
 //!
 //! For a file, size and alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1). For a block device, size and
 //! block sizes come from its ioctls, and its support for discard from sysfs. Support for holes in a file system is
-//! found by a trial, once for each open file: a hole of one byte is punched beyond the end of any file, at half the
-//! largest offset and beyond. The trial is a write, so a file opened read-only has no support for holes.
+//! found by a trial, once for each open file: a hole of one byte is punched beyond the end of the file, at half the
+//! largest offset, or at a smaller power of two if the file system's largest file ends below. The trial is a write, so
+//! a file opened read-only has no support for holes.
 
 // UNSAFETY: the number of an ioctl determines what it writes.
 #![expect(unsafe_code, reason = "BLKGETSIZE64")]
@@ -22,7 +23,7 @@ use crate::error::ReactorError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Geometry {
-    /// Size.
+    /// Size in bytes.
     pub bytes: u64,
     /// True for a block device, false for a file.
     pub is_block_device: bool,
@@ -35,7 +36,8 @@ pub struct Geometry {
     /// Alignment in bytes of memory used with `O_DIRECT`. Where the system does not report it (before Linux 6.1, and
     /// for some file systems), the logical block.
     pub memory_alignment: u32,
-    /// Alignment in bytes of offsets and lengths, likewise.
+    /// Alignment in bytes of offsets and lengths used with `O_DIRECT`. Where the system does not report it, the logical
+    /// block.
     pub offset_alignment: u32,
     /// True if discard or holes are supported and the file was opened for writing.
     pub deallocates: bool,
@@ -99,7 +101,7 @@ impl File {
     fn device_bytes(&self) -> Result<u64, Errno> {
         // SAFETY: BLKGETSIZE64 writes a 64-bit number.
         let size = unsafe { Getter::<BLKGETSIZE64, u64>::new() };
-        // SAFETY: the descriptor is open and a block device's, for which the number has this meaning.
+        // SAFETY: the descriptor is open and refers to a block device, for which the request has this meaning.
         let bytes = unsafe { ioctl(self.as_fd(), size) };
         bytes.map_err(|error| Errno::from_raw(error.raw_os_error()))
     }
@@ -119,7 +121,7 @@ impl File {
                     .map(|bit| 1_i64 << bit)
                     .take_while(|&offset| offset.cast_unsigned() > size)
                     .find_map(|offset| match self.punch(offset) {
-                        // Beyond the largest file of this file system: try half of it.
+                        // The offset is beyond the largest file of this file system: try half the offset.
                         Err(Errno::EFBIG) => None,
                         done => Some(done.is_ok()),
                     })
@@ -133,7 +135,7 @@ impl File {
     }
 }
 
-/// Returns whether a block device supports discard; for a partition, its disk. False without sysfs.
+/// Returns whether a block device supports discard (for a partition, whether its disk does). False without sysfs.
 fn discards(major: u32, minor: u32) -> bool {
     let device = format!("/sys/dev/block/{major}:{minor}");
     ["queue", "../queue"]

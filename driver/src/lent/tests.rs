@@ -1,4 +1,4 @@
-//! Lent memory against the device double.
+//! Tests of lent memory with the device double.
 
 // UNSAFETY: the tests lend memory of their own.
 
@@ -69,7 +69,7 @@ fn nothing_cannot_be_lent() {
         (&raw mut byte, usize::MAX),
         (std::ptr::without_provenance_mut(usize::MAX - 5), 5),
     ] {
-        // SAFETY: refused before anything is mapped.
+        // SAFETY: the memory is refused before anything is mapped.
         let refused = unsafe { LentMemory::new(&function, pointer, bytes) };
         assert!(
             matches!(refused, Err(DmaError::Request { .. })),
@@ -126,7 +126,8 @@ impl Heap {
     }
 }
 
-/// `DMA_ENTRY_LIMIT` of Linux `drivers/vfio/vfio_iommu_type1.c`.
+/// A heap that is lent takes one mapping, so its regions do not count against the limit of 65,535 (`DMA_ENTRY_LIMIT`
+/// of Linux `drivers/vfio/vfio_iommu_type1.c`).
 #[test]
 fn a_heap_that_is_lent_takes_one_mapping_however_many_regions_are_lent_of_it() {
     const REGIONS: usize = 70_000;
@@ -152,7 +153,8 @@ fn a_heap_that_is_lent_takes_one_mapping_however_many_regions_are_lent_of_it() {
     assert_eq!(device.mappings(), []);
 }
 
-/// Every second page, so that no two are adjacent.
+/// With 65,535 mappings in use, one more is refused until another one is removed. The test lends every second page, so
+/// that no two are adjacent.
 #[test]
 fn one_mapping_more_than_can_be_had_is_refused_and_room_is_made_by_giving_back() {
     let device = Double::new();
@@ -195,7 +197,8 @@ fn a_mapping_stays_until_the_last_that_is_lent_through_it_is_given_back() {
     assert_eq!(device.mappings(), []);
 }
 
-/// Another page may be at an address that was given back.
+/// A page that was given back and is lent again gets a new mapping, because another page may be at its address by
+/// then.
 #[test]
 fn a_page_that_was_given_back_is_mapped_anew_though_a_mapping_still_has_it() {
     let device = Double::new();
@@ -244,7 +247,8 @@ fn memory_lent_to_two_functions_of_a_space_takes_one_mapping() {
     assert_eq!(devices.map(|device| device.mappings()), [vec![], vec![]]);
 }
 
-/// A region may be kept for a device that has not answered yet, after the program has its memory back.
+/// A region may exist until its device has answered. Withdrawn memory stays mapped for that time, but memory lent at
+/// the same addresses later does not use that mapping.
 #[test]
 fn withdrawn_memory_stays_mapped_and_is_not_shared() {
     let device = Double::new();
@@ -291,7 +295,8 @@ fn a_part_is_inside_what_is_lent() {
     );
 }
 
-/// Regions that were lent one by one, then their heap as a whole: once that is given back, they share as before.
+/// Regions are lent one by one, and then the heap around them. Once the heap is given back, memory lent later uses the
+/// mappings of the regions, as before.
 #[test]
 fn small_memory_is_shared_again_when_larger_memory_around_it_is_given_back() {
     let device = Double::new();
@@ -310,14 +315,15 @@ fn small_memory_is_shared_again_when_larger_memory_around_it_is_given_back() {
     let shared = parts.map(|pages| heap.lend(&function, pages).unwrap());
     assert_eq!(shared[0].iova(), small.iova());
     assert_eq!(device.mappings().len(), 1);
-    // Pages that only the larger mapping had are not lent any more.
+    // Page 3, which only the larger mappings had, is not lent any more, so 3..5 gets a new mapping.
     let beside = heap.lend(&function, 3..5).unwrap();
     assert_eq!(device.mappings().len(), 2);
     drop((small, shared, beside));
     assert_eq!(device.mappings(), []);
 }
 
-/// The model records for each mapping, page by page, which pages have been lent through it without interruption.
+/// Random leases use an existing mapping only for pages lent through it without interruption. The model records these
+/// pages for each mapping.
 #[test]
 fn random_leases_share_only_pages_lent_without_interruption() {
     use rand::rngs::StdRng;
@@ -329,8 +335,8 @@ fn random_leases_share_only_pages_lent_without_interruption() {
         let function = device.function();
         let heap = Heap::of_pages(PAGES);
         let mut held: Vec<(Arc<LentMemory>, Range<usize>)> = Vec::new();
-        // By the I/O address of a mapping: start of its pages, and for each whether it was lent without interruption
-        // since.
+        // For each mapping, by its I/O address: its first page, and for each of its pages whether it has been lent
+        // without interruption since the mapping was made.
         let mut trusted: BTreeMap<u64, (usize, Vec<bool>)> = BTreeMap::new();
         for _ in 0..400 {
             if random.random_bool(0.6) {
@@ -392,7 +398,7 @@ fn pages(at: Option<NonNull<u8>>, bytes: usize) -> NonNull<u8> {
     let fixed = at.map_or(MapFlags::empty(), |_| MapFlags::MAP_FIXED);
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let length = std::num::NonZeroUsize::new(bytes).unwrap();
-    // SAFETY: a fixed place is one of the caller's own pages, to which it has no references.
+    // SAFETY: `MAP_FIXED` replaces only the caller's own pages, to which it has no references.
     let base = unsafe { mmap_anonymous(place, length, access, fixed | MapFlags::MAP_PRIVATE) };
     base.unwrap().cast()
 }
@@ -409,7 +415,7 @@ fn byte(at: NonNull<u8>) -> u8 {
 
 const MAPPED_BYTES: usize = 0x4000;
 
-/// Returns whether replaced pages are detected. Reports it if this machine has no userfaultfd for such memory.
+/// Returns whether replaced pages are detected. Prints a message if this machine has no userfaultfd for such memory.
 fn notices_replacements() -> bool {
     let probe = pages(None, MAPPED_BYTES).addr().get();
     let notices = Guard::new(probe..probe + MAPPED_BYTES).unwrap().notices();
@@ -459,7 +465,7 @@ fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
     let device = Double::new();
     let function = device.function();
     let base = pages(None, MAPPED_BYTES);
-    // SAFETY: the promise that no other pages are mapped there is broken on purpose, only by this test.
+    // SAFETY: this test breaks, on purpose, the promise that no other pages are mapped there.
     let lent = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (memory, at) = device.reach(lent.iova().0);
     memory.try_write_bytes(at, &[5; 100]).unwrap();
@@ -478,7 +484,8 @@ fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
     assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
 }
 
-/// A mapping lives as long as the last lease of a part of it; the owner may unmap the rest, and lend it again.
+/// A part that is still lent stays mapped when another part of the mapping was given back. The owner may replace the
+/// pages of the other part, and lend them again.
 #[test]
 fn a_part_that_is_still_lent_stays_when_another_part_was_given_back_and_replaced() {
     if !notices_replacements() {

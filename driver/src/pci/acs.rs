@@ -22,25 +22,25 @@ const NEEDED: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4;
 const ROOT_PORT: u16 = 4;
 const DOWNSTREAM_PORT: u16 = 6;
 
-/// A port's handling of traffic between the functions below it.
+/// State of a port: how it handles traffic between the functions below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// All of it is sent upstream.
+    /// The port sends all of this traffic upstream.
     On,
-    /// The port could send it upstream, but this is disabled.
+    /// The port could send this traffic upstream, but that is disabled.
     Off,
-    /// The port has no such capability.
+    /// The port has no ACS capability.
     Absent,
-    /// Its configuration space cannot be read completely; that takes root.
+    /// The port's configuration space cannot be read completely; that takes root.
     Unreadable,
 }
 
-/// A port that leads down to a function.
+/// A port between the root and a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its address.
+    /// Address of the port.
     pub address: PciAddress,
-    /// Its handling of such traffic.
+    /// Handling of traffic between the functions below the port.
     pub isolation: Isolation,
 }
 
@@ -48,7 +48,7 @@ impl Machine {
     /// Returns the ports between the root and a function whose isolation matters, from the root down.
     #[must_use]
     pub fn ports_above(&self, address: PciAddress) -> Vec<Port> {
-        // The canonical path is the place in the tree of devices; the path by address is a link to it.
+        // The path by address is a link. The canonical path has the function's parents as its directories.
         let Ok(path) = fs::canonicalize(self.device(address)) else {
             return Vec::new();
         };
@@ -67,7 +67,7 @@ impl Machine {
     }
 }
 
-/// Returns `None` for a device that is no root port and no downstream port.
+/// Returns the isolation of a port; `None` for a device that is no root port and no downstream port.
 fn isolation(port: &Path) -> Option<Isolation> {
     let config = fs::read(port.join("config")).ok()?;
     // Configuration space is little-endian.
@@ -75,7 +75,7 @@ fn isolation(port: &Path) -> Option<Isolation> {
         let (low, high) = (*config.get(at)?, *config.get(at + 1)?);
         Some(u16::from_be_bytes([high, low]))
     };
-    // A user who may read only the header cannot find the kind of port either.
+    // A user who may read only the header cannot read the kind of port either.
     if config.len() < EXTENDED {
         return Some(Isolation::Unreadable);
     }
@@ -84,7 +84,7 @@ fn isolation(port: &Path) -> Option<Isolation> {
         return None;
     }
     let mut at = EXTENDED;
-    // The list has at most as many entries as fit into the space.
+    // The loop is bounded by the number of entries that fit into the space, in case the list is a cycle.
     for _ in 0..config.len() / 4 {
         let (Some(id), Some(next)) = (word(at), word(at + 2).map(|word| word >> 4)) else {
             break;

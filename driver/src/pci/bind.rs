@@ -1,15 +1,15 @@
 //! Binding a function to vfio-pci, and back to its driver.
 //!
 //! `driver_override` names the only driver that may have the function. Then the function is unbound from its driver,
-//! and the bus probes for one (`Documentation/ABI/testing/sysfs-bus-pci`). The `driver` link shows whether that
-//! worked, not the writes. If it did not, the function goes back to its previous driver.
+//! and the bus probes for one (`Documentation/ABI/testing/sysfs-bus-pci`). Only the `driver` link shows whether that
+//! worked, not the result of the writes. If it did not, the previous driver is restored.
 //!
-//! Dangerous changes are refused before anything is written: a function whose interfaces carry the default route or a
-//! connection, a physical function whose virtual ones would vanish with its driver, a function that a process has
-//! open. All writes are recorded, and the commands that undo them are returned.
+//! Three kinds of functions are refused before anything is written: a function whose interfaces carry the default route
+//! or a connection, a physical function whose virtual ones would disappear with its driver, and a function that a
+//! process has open. All writes are recorded, and the commands that undo them are returned.
 //!
 //! The check and the writes are separate steps, and sysfs has no lock for both: a virtual function or a route that
-//! appears after the check and before the write is not noticed. Only root writes here, and is trusted.
+//! appears after the check and before the write is not noticed. Only root can write these files, and root is trusted.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ use crate::vfio::{PciAddress, VfioError};
 /// The driver for user space.
 const VFIO_PCI: &str = "vfio-pci";
 
-/// Writes to sysfs.
+/// A writer of sysfs files.
 pub trait Writer {
     /// Writes once to an existing file.
     ///
@@ -33,13 +33,13 @@ pub trait Writer {
     fn write(&self, path: &Path, text: &str) -> io::Result<()>;
 }
 
-/// The machine's own kernel.
+/// The writer to this machine's own kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kernel;
 
 impl Writer for Kernel {
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        // Opened without creating: a file that sysfs lacks must not be made.
+        // The file is opened without creating it: a file that sysfs lacks must not be made.
         let mut file = fs::OpenOptions::new().write(true).open(path)?;
         io::Write::write_all(&mut file, text.as_bytes())
     }
@@ -52,9 +52,9 @@ pub struct Bound {
     pub address: PciAddress,
     /// The driver it had.
     pub before: Option<String>,
-    /// The driver it has.
+    /// The driver it has now.
     pub now: Option<String>,
-    /// Shell commands that undo it, in order; empty if nothing was changed.
+    /// Shell commands that undo the change, in order; empty if nothing was changed.
     pub undo: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ pub enum BindError {
         /// Its path in sysfs.
         path: PathBuf,
     },
-    /// It is no network function, for which this project has no driver.
+    /// The function is no network function, so this project has no driver for it.
     #[error("{address}: class {class:#08x} is no network controller; only those are bound")]
     NotNetwork {
         /// The function.
@@ -102,7 +102,7 @@ pub enum BindError {
         /// Its interfaces.
         netdevs: Vec<String>,
     },
-    /// Its virtual functions would vanish.
+    /// The function's virtual functions would disappear with its driver.
     #[error(
         "{address}: not taken from {driver}, because its {} virtual functions would vanish ({}): bind one of those instead, or remove them first (echo 0 > {})",
         functions.len(),
@@ -119,19 +119,19 @@ pub enum BindError {
         /// The file that removes them.
         switch: PathBuf,
     },
-    /// A process has it open, and the kernel would wait for that process.
+    /// A process has the function open, and the kernel would wait for that process.
     #[error("{address}: process {pid} ({name}) has its IOMMU group {group} open: end it first")]
     Held {
         /// The function.
         address: PciAddress,
         /// The process.
         pid: u32,
-        /// Its name.
+        /// The name of the process.
         name: String,
         /// Number of the group.
         group: u32,
     },
-    /// Its driver is not vfio-pci.
+    /// The function's driver is not vfio-pci.
     #[error("{address}: bound to {driver}, not to vfio-pci: there is nothing to give back")]
     NotVfio {
         /// The function.
@@ -151,22 +151,22 @@ pub enum BindError {
         /// Error of the system.
         source: io::Error,
     },
-    /// All writes succeeded, but the function has another driver than vfio-pci. It was given back.
+    /// All writes succeeded, but the function has another driver than vfio-pci. The previous driver was restored.
     #[error(
         "{address}: bound to {driver}, not to vfio-pci, after all was written (see dmesg); it was given back"
     )]
     NotTaken {
         /// The function.
         address: PciAddress,
-        /// The driver it had then, or "no driver".
+        /// The driver that the function had after the writes, or "no driver".
         driver: String,
     },
-    /// A step failed, and so did giving the function back.
+    /// A step failed, and so did restoring the previous driver.
     #[error("{first}; and giving it back failed too: {then}")]
     Stranded {
         /// The first failure.
         first: Box<BindError>,
-        /// The failure on the way back.
+        /// The failure of restoring the previous driver.
         then: Box<BindError>,
     },
 }
@@ -189,10 +189,10 @@ fn name(driver: Option<&String>) -> String {
 }
 
 impl Machine {
-    /// Binds a function to vfio-pci. One that is bound already is left alone.
+    /// Binds a function to vfio-pci. Does nothing if the function is bound to vfio-pci already.
     ///
     /// # Errors
-    /// [`BindError`]. If a step failed after something was written, the function was given back.
+    /// [`BindError`]. If a step failed after something was written, the previous driver was restored.
     pub fn bind(&self, address: PciAddress, writer: &dyn Writer) -> Result<Bound, BindError> {
         let function = self.there(address)?;
         if function.is_bound_to_vfio() {

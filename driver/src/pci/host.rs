@@ -7,13 +7,13 @@ use super::machine::{Machine, names};
 /// State of the machine's IOMMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iommu {
-    /// Units that the kernel drives, such as `dmar0`.
+    /// Units that the kernel uses, such as `dmar0`.
     pub units: Vec<String>,
     /// Number of IOMMU groups.
     pub groups: usize,
-    /// True if the firmware describes one (the ACPI tables DMAR, IVRS, IORT, VIOT).
+    /// True if the firmware describes an IOMMU (the ACPI tables DMAR, IVRS, IORT, VIOT).
     pub described: bool,
-    /// Parameters of the kernel's command line that concern it.
+    /// Parameters of the kernel's command line that concern the IOMMU.
     pub parameters: Vec<String>,
     /// True if the processor is Intel's, whose IOMMU some kernels do not enable by default.
     pub intel: bool,
@@ -24,9 +24,9 @@ pub struct Iommu {
 pub enum Remapping {
     /// Interrupts are remapped.
     On,
-    /// They are not remapped, and VFIO was configured to accept that.
+    /// Interrupts are not remapped, and VFIO was configured to accept that.
     Allowed,
-    /// They are not remapped.
+    /// Interrupts are not remapped.
     Off,
 }
 
@@ -70,7 +70,7 @@ impl Machine {
         }
     }
 
-    /// Returns the state of interrupt remapping. The kernel shows it in the names of interrupt controllers: they
+    /// Returns the state of interrupt remapping. The kernel shows the state in the names of interrupt controllers: they
     /// start with `IR-` on Intel and AMD (`arch/x86/kernel/apic/msi.c` and the IOMMU drivers); Arm's ITS remaps by
     /// design.
     #[must_use]
@@ -142,14 +142,14 @@ impl Machine {
             .ok()
     }
 
-    /// Returns the rest of the line with this prefix, in a file about this process.
+    /// Returns the rest of the line that begins with `start`, in a file of `/proc/self`.
     fn own_line(&self, file: &str, start: &str) -> Option<String> {
         self.text(format!("/proc/self/{file}"))?
             .lines()
             .find_map(|line| Some(line.strip_prefix(start)?.trim().to_owned()))
     }
 
-    /// Returns a limit of this process. One that cannot be read counts as 0.
+    /// Returns a soft limit of this process; `None` if it is unlimited. A limit that cannot be read counts as 0.
     fn soft_limit(&self, name: &str) -> Option<u64> {
         let limit = self.own_line("limits", name).unwrap_or_default();
         match limit.split_whitespace().next() {

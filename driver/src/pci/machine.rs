@@ -87,9 +87,9 @@ pub struct Member {
     pub address: PciAddress,
     /// The driver it is bound to.
     pub driver: Option<String>,
-    /// True if the kernel does not hand the group out because of it.
+    /// True if the kernel does not permit use of the group because of this function.
     pub in_the_way: bool,
-    /// True for a bridge, whose driver may stay.
+    /// True for a bridge, which may keep its driver.
     pub is_bridge: bool,
 }
 
@@ -162,7 +162,7 @@ impl Machine {
         self.path("/sys/bus/pci/devices").join(address.to_string())
     }
 
-    /// Returns the IOMMU group of a function that could be opened now.
+    /// Returns the IOMMU group of a function, if the function could be opened now.
     ///
     /// # Errors
     /// [`VfioError`]: the reason why it cannot be opened, and advice.
@@ -237,7 +237,8 @@ fn link(path: &Path) -> Option<Link> {
     })
 }
 
-/// Returns the reset methods. Linux names them since 5.15; before, there is only a file that triggers a reset.
+/// Returns the reset methods. Linux lists them since 5.15; before, there is only a file that triggers a reset, and the
+/// method is "unnamed".
 fn reset_methods(path: &Path) -> Vec<String> {
     match text(&path.join("reset_method")) {
         Some(methods) => methods.split_whitespace().map(str::to_owned).collect(),

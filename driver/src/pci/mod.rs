@@ -3,10 +3,10 @@
 //! Before a function can be opened, a person has to find it, see why it is not available yet, and bind it to vfio-pci
 //! without cutting off their own login. All of that is known from files: sysfs lists the functions, their drivers and
 //! the members of their IOMMU groups; procfs shows network traffic and this process's limit on locked memory.
-//! [`Machine`] holds the roots of these trees, so that tests bring their own.
+//! [`Machine`] holds the roots of these trees, so that a test can use trees of its own.
 //!
-//! No file is relied on: a missing or unreadable one is an unknown, not an error. Only [`Machine::bind`] and
-//! [`Machine::unbind`] write.
+//! No file is required: the value of a missing or unreadable file is unknown, which is not an error. Only
+//! [`Machine::bind`] and [`Machine::unbind`] write.
 
 mod acs;
 mod bind;

@@ -1,9 +1,9 @@
-//! Traffic of a network interface that would be cut off with it.
+//! Traffic of a network interface, which would be cut off if the interface disappeared.
 //!
-//! A function that is unbound from its network driver loses its interfaces. If the default route or the connection of
-//! the person at work goes over one of them, the machine is cut off. The main routing tables and the TCP connections
-//! are in procfs. The `upper_` links in sysfs show that an interface is a part of another (a bond, a bridge, a VLAN);
-//! the traffic of the upper one counts, too.
+//! A function that is unbound from its network driver loses its interfaces. If the default route or the user's own
+//! connection goes over one of them, the machine cannot be reached any more. The main routing tables and the TCP
+//! connections are in procfs. The `upper_` links in sysfs show that an interface is a part of another (a bond, a
+//! bridge, a VLAN); the traffic of the upper interface counts, too.
 //!
 //! A connection uses the interface of the longest matching route to its peer. A local address belongs to an interface
 //! if the route to it is a direct one of that interface (IPv4), or if the kernel lists it there (IPv6). Policy
@@ -27,9 +27,9 @@ pub enum Traffic {
     Connection {
         /// The interface.
         interface: String,
-        /// Our end.
+        /// IP address and port on this machine.
         local: SocketAddr,
-        /// The peer's end.
+        /// IP address and port of the peer.
         remote: SocketAddr,
     },
 }
@@ -65,7 +65,7 @@ struct Route {
     /// Prefix length of `destination` in bits.
     length: u32,
     metric: u32,
-    /// True without a gateway: the destination is on the interface's own network.
+    /// True if the route has no gateway: the destination is on the interface's own network.
     direct: bool,
     version: Version,
 }
@@ -77,7 +77,7 @@ enum Version {
 }
 
 impl Machine {
-    /// Returns the traffic of these interfaces and of those built on them.
+    /// Returns the traffic of these interfaces and of all interfaces that they are a part of.
     #[must_use]
     pub fn traffic(&self, netdevs: &[String]) -> Vec<Traffic> {
         let carried = self.with_uppers(netdevs);
@@ -117,7 +117,7 @@ impl Machine {
         traffic.into_iter().collect()
     }
 
-    /// Returns interfaces, and those they are a part of.
+    /// Returns these interfaces and all interfaces that they are a part of.
     fn with_uppers(&self, netdevs: &[String]) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut open = netdevs.to_vec();
@@ -173,7 +173,7 @@ impl Machine {
     }
 }
 
-/// Returns the route that the kernel would take.
+/// Returns the route that the kernel would take to an address.
 fn best(routes: &[Route], to: IpAddr) -> Option<&Route> {
     let (bits, version, width) = match to {
         IpAddr::V4(four) => (u128::from(four.to_bits()), Version::V4, 32),

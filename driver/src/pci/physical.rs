@@ -1,9 +1,9 @@
 //! Properties of a physical function that matter for its virtual ones, as far as files show them.
 //!
-//! A virtual function has no link of its own: it is up while the interface that the kernel's driver made of its
-//! physical function is up (Linux mlx5 `en_main.c`: `mlx5e_close` takes the port down, `esw_legacy_enable` lets the
-//! virtual ones follow). In switchdev mode the same PCI function also has an interface for each virtual function, its
-//! representor. `phys_port_name` tells them apart (`p0` and `pf0vf3`, Linux `devlink_port` attributes).
+//! A virtual function has no link of its own: it is up while the network interface of its physical function is up
+//! (Linux mlx5 `en_main.c`: `mlx5e_close` takes the port down, `esw_legacy_enable` lets the virtual ones follow). In
+//! switchdev mode the same PCI function also has an interface for each virtual function, its representor.
+//! `phys_port_name` distinguishes the two kinds (`p0` and `pf0vf3`, Linux `devlink_port` attributes).
 //!
 //! Properties that only netlink shows (a virtual function's MAC, trust, spoof check, link state) are read through the
 //! machine's own `ip` and `devlink` ([`Machine::ask`]); the caller parses their JSON.
@@ -23,9 +23,9 @@ use crate::vfio::{PciAddress, link_name};
 /// Directories of the machine's programs, below its root.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Time limit for one of them.
+/// Time limit for one run of such a program.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Limit in bytes on their output that is read.
+/// Maximum number of bytes that are read of a program's output.
 const LONGEST: u64 = 16 << 20;
 
 /// A network interface, as sysfs shows it. Values that could not be read are `None`.
@@ -68,7 +68,7 @@ impl Machine {
             .collect()
     }
 
-    /// Returns the number of a function among its physical function's virtual ones, from 0: the number that `ip link
+    /// Returns the index of a virtual function among those of its physical function, from 0: the number that `ip link
     /// set ... vf` takes.
     #[must_use]
     pub fn virtual_function_number(
@@ -85,7 +85,7 @@ impl Machine {
     }
 
     /// Returns the output of a program of the machine, up to 16 MiB. `None` if the program does not exist, fails, or
-    /// takes longer than 30 s, as one does that waits for stuck firmware.
+    /// takes longer than 30 s, for example because it waits for firmware that does not answer.
     #[must_use]
     pub fn ask(&self, program: &str, arguments: &[&str]) -> Option<String> {
         output(&self.program(program)?, arguments, PATIENCE)
@@ -111,12 +111,12 @@ fn output(program: &Path, arguments: &[&str], patience: Duration) -> Option<Stri
     let id = i32::try_from(child.id()).ok()?;
     let pipe = child.stdout.take()?;
     let (done, outcome) = mpsc::sync_channel(1);
-    // This thread outlives the wait if the program sleeps in the kernel, where no signal ends it.
+    // This thread runs on after the time limit if the program sleeps in the kernel, where no signal ends it.
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.take(LONGEST).read_to_end(&mut bytes);
         let status = child.wait();
-        // The receiver is gone if it took too long.
+        // The receiver is gone if the program took too long.
         let _ = done.send(read.and(status).map(|status| (status, bytes)));
     });
     let Ok(outcome) = outcome.recv_timeout(patience) else {

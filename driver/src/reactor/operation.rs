@@ -1,7 +1,7 @@
 //! Operations on files, and their progress.
 //!
 //! An [`Operation`] owns the file and the memory that the kernel touches for it, and builds the entry for the
-//! remaining work. The kernel's result is a step:
+//! remaining work. The kernel's result determines the next step:
 //!
 //! ```text
 //!   entry --> answer --> all bytes moved, or the file's end, or no bytes to move: Ended
@@ -10,9 +10,9 @@
 //!                    \-> any other refusal:                                       Failed
 //! ```
 //!
-//! Operations on space have alternatives. A block device discards by an io_uring command (Linux 6.12); without that,
-//! or on a device that cannot discard, a hole is punched, which zeroes by unmapping. A file system that cannot zero a
-//! range (tmpfs) punches a hole, and allocates it again.
+//! Operations on space have alternatives. A block device discards by an io_uring command (Linux 6.12). On an older
+//! kernel, or on a device that cannot discard, a hole is punched instead, which zeroes by unmapping. On a file system
+//! that cannot zero a range (tmpfs), a hole is punched and allocated again.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -30,7 +30,7 @@ use crate::error::ReactorError;
 use crate::file::File;
 use crate::span::Span;
 
-/// Identifies a queued operation. Later ones compare greater.
+/// An identifier of a queued operation. Tokens of later operations compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub(crate) u64);
 
@@ -110,7 +110,7 @@ impl<'a> FileOperation<'a> {
         Self::writing(offset, from, false)
     }
 
-    /// As [`write`](Self::write); the bytes are on the medium when it ends.
+    /// As [`write`](Self::write); the bytes are on the medium when the operation ends.
     #[inline]
     #[must_use]
     pub const fn write_through(offset: u64, from: Bytes<'a>) -> Self {
@@ -141,7 +141,7 @@ impl<'a> FileOperation<'a> {
         }
     }
 
-    /// Returns the memory it moves bytes of: buffer, offset, bytes.
+    /// Returns the memory of a read or a write: buffer, offset in the buffer, number of bytes.
     #[inline]
     fn memory(&self) -> Option<(&DmaBuffer, usize, usize)> {
         match *self {
@@ -162,7 +162,7 @@ impl<'a> FileOperation<'a> {
     }
 }
 
-/// Request to the kernel: the operation itself, or an alternative for it.
+/// A request to the kernel: the operation itself, or an alternative for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Read,
@@ -171,19 +171,19 @@ pub(crate) enum Method {
     },
     Sync,
     ZeroRange,
-    /// In place of `ZeroRange`: punches a hole, which is allocated next.
+    /// Alternative to `ZeroRange`: punches a hole, which `ZeroAllocate` allocates next.
     ZeroByHole,
     ZeroAllocate,
     Discard,
-    /// In place of `Discard`; also frees a file's space.
+    /// Alternative to `Discard`; also frees a file's space.
     Hole,
 }
 
-/// Bytes of the longest piece requested from the kernel at once; it moves no more than 2 GiB.
+/// Number of bytes of the longest piece in one request. The kernel moves no more than 2 GiB for a request.
 const LONGEST: u64 = 1 << 30;
 
-/// `BLOCK_URING_CMD_DISCARD` of `linux/blkdev.h`: `_IO(0x12, 0)`. Start and length are in the places of `addr` and
-/// `addr3`.
+/// `BLOCK_URING_CMD_DISCARD` of `linux/blkdev.h`: `_IO(0x12, 0)`. The entry's fields `addr` and `addr3` contain the
+/// start and the length.
 const DISCARD: u32 = 0x1200;
 
 /// An operation on a file, from queueing to its end.
@@ -196,13 +196,13 @@ pub(crate) struct Operation {
     buffer_offset: usize,
     method: Method,
     offset: u64,
-    /// Bytes still to do.
+    /// Number of bytes that remain.
     left: u64,
-    /// Bytes moved.
+    /// Number of bytes moved.
     done: usize,
 }
 
-/// Result of an answer of the kernel.
+/// Next step after a result of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// There is more to do.
@@ -273,12 +273,12 @@ impl Operation {
         &self.file
     }
 
-    /// Returns whether it moves bytes. A polling ring takes no other operations.
+    /// Returns whether the operation moves bytes. A polling ring takes no other operations.
     pub(crate) const fn is_transfer(&self) -> bool {
         matches!(self.method, Method::Read | Method::Write { .. })
     }
 
-    /// True if there is nothing for the kernel to do.
+    /// Returns whether there is nothing for the kernel to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.left == 0 && self.method != Method::Sync
     }
@@ -288,7 +288,7 @@ impl Operation {
     #[inline]
     pub(crate) fn entry(&self, pinned: &impl Pinned) -> squeue::Entry {
         let (fd, flags) = match pinned.file(&self.file) {
-            // An index of the ring's table takes the descriptor's place.
+            // The file's index in the ring's table takes the place of the descriptor.
             Some(index) => (Fd(index), squeue::Flags::FIXED_FILE),
             None => (Fd(self.file.as_fd().as_raw_fd()), squeue::Flags::empty()),
         };
@@ -353,7 +353,7 @@ impl Operation {
             .build()
     }
 
-    /// Takes a step by the kernel's result: bytes moved, or a negative errno.
+    /// Advances the operation by a result of the kernel: the number of bytes moved, or a negative errno.
     #[inline]
     pub(crate) fn answer(&mut self, result: i32) -> Step {
         let Ok(moved) = usize::try_from(result) else {
@@ -361,7 +361,7 @@ impl Operation {
         };
         match self.method {
             Method::Read if moved == 0 => Step::Ended,
-            // A write that moves nothing and reports no reason.
+            // The write has moved nothing, and the kernel gives no reason.
             Method::Write { .. } if moved == 0 => Step::Failed(Errno::ENOSPC),
             Method::Read | Method::Write { .. } => {
                 // CAST: usize has at most 64 bits on every target Rust has.
@@ -398,7 +398,7 @@ impl Operation {
             }
             // The bytes are zero, and this file system cannot preallocate.
             (Method::ZeroAllocate, Errno::EOPNOTSUPP) => Step::Ended,
-            // A kernel before 6.12 or a device that cannot discard; before 5.19 there were no such entries.
+            // The kernel is older than 6.12, or the device cannot discard; before 5.19 io_uring had no commands.
             (Method::Discard, Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOTTY) => {
                 tracing::debug!(
                     "{}: {errno}: a hole is punched in place of a discard",

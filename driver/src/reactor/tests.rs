@@ -1,4 +1,4 @@
-//! The reactor against real files, pipes and eventfds.
+//! Tests of the reactor with real files, pipes and eventfds.
 
 use std::os::fd::AsFd as _;
 use std::os::fd::OwnedFd;

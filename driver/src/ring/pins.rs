@@ -4,8 +4,8 @@
 //! kernel pinning pages or taking a reference. An ordinary user may lock 8 MiB of memory, and a table has no more
 //! files than a process may have open (1,024), so registering may fail.
 //!
-//! Lookups are fast. Pinned memory is sorted by address. A file's place in the table follows from its number; a file
-//! whose place is taken by another is left out.
+//! Lookups are fast. Pinned memory is sorted by address. A file's index in the table follows from its number; a file
+//! whose index another file has already is not registered.
 
 // UNSAFETY: io-uring does not know how long registered memory stays mapped; this module does.
 #![expect(unsafe_code, reason = "registered buffers")]
@@ -21,10 +21,10 @@ use crate::dma::DmaBuffer;
 use crate::file::File;
 use crate::reactor::operation::Pinned;
 
-/// Bytes that the kernel pins in one piece at most.
+/// Maximum number of bytes that the kernel pins in one piece.
 const LONGEST: usize = 1 << 30;
 
-/// A piece of a buffer under an index of the kernel.
+/// A part of a buffer, at most `LONGEST` bytes, with its index in the kernel's table of registered buffers.
 struct Piece {
     start: usize,
     bytes: usize,
@@ -34,13 +34,13 @@ struct Piece {
 #[derive(Default)]
 pub(super) struct Pins {
     buffers: Vec<DmaBuffer>,
-    /// Pieces of `buffers`, sorted by address; empty if they are not pinned.
+    /// Registered pieces of `buffers`, sorted by address; empty if the kernel refused to register them.
     pieces: Vec<Piece>,
-    /// Files by their number modulo the table's length, which is 0 or a power of two.
+    /// Registered files. A file's index is its number modulo the table's length, which is 0 or a power of two.
     files: Vec<Option<File>>,
 }
 
-/// Returns whether an error means that the system does not allow it, which only costs speed.
+/// Returns whether the error means that this system does not allow the registration, which only costs speed.
 fn is_denied(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw),
@@ -98,7 +98,7 @@ impl Pins {
         registered(done, "files")
     }
 
-    /// Registers everything again, with a ring that replaces the previous one.
+    /// Registers the same buffers and files with `ring`, which replaces the previous ring.
     pub(super) fn register_again(&mut self, ring: &IoUring) {
         self.pieces.clear();
         if let Err(error) = self.register_buffers(ring) {
@@ -132,8 +132,8 @@ impl Pins {
                 });
             }
         }
-        // SAFETY: the memory stays mapped while it is registered, since `buffers` keeps a clone of each buffer until
-        // after it is unregistered or the ring is closed.
+        // SAFETY: the memory stays mapped while it is registered, because `buffers` keeps a clone of each buffer until
+        // the buffers are unregistered or the ring is closed.
         unsafe { ring.submitter().register_buffers(&vectors) }?;
         pieces.sort_unstable_by_key(|piece| (piece.start, piece.bytes));
         self.pieces = pieces;
@@ -149,7 +149,7 @@ impl Pins {
         ring.submitter().register_files(&descriptors)
     }
 
-    /// Leaks the buffers: the kernel may still write them.
+    /// Leaks the buffers, because the kernel may still write to them.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
     }
@@ -174,13 +174,14 @@ impl Pinned for Pins {
     }
 }
 
-/// Returns a file's place in a table of `places` places.
+/// Returns the index of a file in a table of `places` entries; `None` if the table is empty.
 fn place(file: &File, places: usize) -> Option<usize> {
     // CAST: 32 bits fit on every target with an io_uring.
     Some(file.number() as usize & places.checked_sub(1)?)
 }
 
-/// Makes a table in which each file has a place of its own, if up to four times the number of places suffices.
+/// Makes a table with a separate entry for each file, doubling its length up to four times the initial one. If that
+/// does not suffice, a file may replace another one with the same index.
 fn table(files: &[File]) -> Vec<Option<File>> {
     let mut places = files.len().next_power_of_two();
     let most = 4 * places;

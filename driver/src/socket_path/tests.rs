@@ -5,10 +5,10 @@ use std::thread;
 use super::*;
 use crate::{FrameDatagrams, FrameEnd};
 
-/// Takes a path for a socket, and frees it.
+/// A function that binds a socket to a path and then frees the path.
 type Take = fn(&Path) -> Result<(), String>;
 
-/// All functions that take a path.
+/// All functions that bind a socket to a path.
 const TAKERS: [Take; 3] = [
     |path| listen_at(path).map(drop).map_err(|error| error.to_string()),
     |path| {
@@ -102,7 +102,7 @@ fn a_socket_that_a_process_has_open_is_left_alone() {
             assert!(error.contains("another process has open"), "{error}");
         }
     }
-    // A socket connected to one peer only is open, too.
+    // A socket that is connected to a single peer counts as open, too.
     peer.connect(&datagrams).unwrap();
     let error = listen_at(&datagrams).unwrap_err();
     assert!(matches!(error, SocketPathError::InUse { .. }), "{error}");
@@ -166,7 +166,8 @@ fn mode_of(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// A link in the place of the socket leads to another file, whose owner and mode must not change.
+/// A private socket has no group or other permissions from the start. Giving it away never changes the owner or mode of
+/// another file that has replaced it, even through a symbolic link.
 #[test]
 fn a_private_socket_is_so_from_the_first_moment_on_and_is_given_away_by_itself() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Functions that share an I/O address space, as device doubles.
+//! Tests of simulated functions in one I/O address space.
 
 use super::*;
 use crate::double::Double;
@@ -56,7 +56,7 @@ fn a_function_that_goes_leaves_the_others_their_memory_and_takes_none_along() {
     assert_eq!(devices[1].mappings(), [(buffer.iova().0, 4096)]);
     drop(buffer);
     assert_eq!(devices[1].mappings(), []);
-    // A function that has left may join again, or get a space of its own.
+    // A function that has left the space may join it again, or get a space of its own.
     assert!(beside(&devices[0], &second).is_ok());
 }
 
@@ -90,7 +90,8 @@ fn a_function_that_refuses_what_is_mapped_is_no_member() {
     assert_eq!(devices[1].mappings(), []);
 }
 
-/// Memory that stays mapped for one function stops all of them, because each has its own keys for it.
+/// If one function refuses to unmap memory, all functions of the space are stopped, because each has its own keys for
+/// that memory.
 #[test]
 fn memory_that_one_function_does_not_let_go_of_stops_them_all() {
     const BUS_MASTER: u16 = 4;
@@ -131,7 +132,7 @@ fn a_space_without_functions_cannot_be_joined() {
     );
 }
 
-/// Makes two functions in one space, each with bus mastering on.
+/// Makes two functions in one space and enables their bus mastering.
 fn pair() -> ([Double; 2], [Function; 2]) {
     let devices = [Double::new(), Double::new()];
     let first = devices[0].function();
@@ -185,7 +186,7 @@ fn a_function_that_keeps_a_mapping_of_a_space_that_it_could_not_join_is_stopped(
     first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
     first.dma_map(Iova(0x3000), &memory, 4096, 4096).unwrap();
     let third = Double::new();
-    // The second one has a mapping at that address already.
+    // `third` already has a mapping at that address in its own space, so the join fails there.
     let alone = third.function();
     alone.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap();
     alone.set_bus_master(true).unwrap();

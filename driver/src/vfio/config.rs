@@ -1,7 +1,7 @@
-//! Access to a region by system calls: configuration space always, a BAR where it cannot be mapped.
+//! Access to a region by system calls: always for configuration space, and for a BAR that cannot be mapped.
 //!
 //! The kernel virtualises configuration space, so it has no mapping. A naturally aligned read or write of 1, 2 or 4
-//! bytes reaches the device as one access; older kernels make two accesses of 8 bytes.
+//! bytes reaches the device as one access; older kernels split an access of 8 bytes into two.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::region::Region;
 use super::sys::{System, errno_of};
 use crate::error::ErrnoText;
 
-/// A region of the device's file, reached by `pread` and `pwrite`.
+/// A region of the device's file, accessed by `pread` and `pwrite`.
 pub(crate) struct Window {
     pub(super) address: String,
     pub(super) system: Arc<dyn System>,
-    /// Keeps the device open.
+    /// File of the device; this reference keeps the device open.
     pub(super) device: Arc<File>,
     pub(crate) region: Region,
 }
@@ -36,7 +36,7 @@ impl Window {
         self.check("pwrite", offset, data.len(), result)
     }
 
-    /// Returns the offset in the file.
+    /// Checks that the bytes are inside the region, and returns their offset in the file.
     fn place(&self, operation: &'static str, offset: u64, bytes: usize) -> Result<u64, VfioError> {
         let inside = offset
             .checked_add(bytes as u64)

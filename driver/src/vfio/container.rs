@@ -1,14 +1,14 @@
 //! A container: the I/O address space that the kernel gives to one or several groups.
 //!
-//! The first group that joins a container gives it its IOMMU. The kernel attaches every further group to that, and
-//! makes the existing mappings for it (Linux `drivers/vfio/container.c` `vfio_container_attach_group`,
-//! `vfio_iommu_type1.c` `vfio_iommu_type1_attach_group`). Two IOMMUs together may translate fewer addresses than the
-//! first one did, so the ranges are read again. A group leaves when its file is closed. With the last group go the
-//! IOMMU and all mappings.
+//! The container gets its IOMMU after the first group has joined. The kernel attaches every further group to that
+//! IOMMU, and makes the existing mappings for it (Linux `drivers/vfio/container.c` `vfio_container_attach_group`,
+//! `vfio_iommu_type1.c` `vfio_iommu_type1_attach_group`). With a further group the translatable addresses may become
+//! fewer, so the ranges are read again. A group leaves when its file is closed. When the last group leaves, the kernel
+//! removes the IOMMU and all mappings.
 //!
-//! A group's file can be open only once (`vfio_group_fops_open`), so functions of one group share it. The kernel
-//! opens a device of a group as often as it is asked (`group.c` `vfio_df_open`), but a function has one driver, so
-//! the container records the open ones.
+//! A group's file can be open only once (`vfio_group_fops_open`), so functions of one group use the same file. The
+//! kernel opens a device of a group as often as it is asked (`group.c` `vfio_df_open`), but a function must have only
+//! one driver, so the container records which functions are open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,26 +24,26 @@ use crate::memory::SharedMemory;
 
 /// A container with its IOMMU.
 pub(crate) struct Container {
-    /// Name of the function that it was made for, for messages.
+    /// Name of the function that the container was made for; used in messages.
     address: String,
     pub(super) system: Arc<dyn System>,
-    /// Current capabilities of the IOMMU.
+    /// Capabilities of the IOMMU, as last read.
     iommu: Mutex<Iommu>,
-    /// Groups in it, by number.
+    /// Files of the groups in the container, by group number.
     groups: Mutex<BTreeMap<u32, Weak<OwnedFd>>>,
-    /// Addresses of the functions in it that this process has open.
+    /// Addresses of the functions in the container that this process has open.
     open: Mutex<BTreeSet<String>>,
     fd: OwnedFd,
 }
 
-/// The right to open a function in a container, and to keep it open. Given up on drop.
+/// A record that a function is open in a container. It prevents a second open and is removed on drop.
 pub(super) struct Opening {
     container: Arc<Container>,
     address: String,
 }
 
 impl Opening {
-    /// Takes the right for a function that is not open in the container.
+    /// Records the function as open. It is an error if the function is already open in the container.
     pub(super) fn of(address: &str, container: &Arc<Container>) -> Result<Self, VfioError> {
         let address = address.to_owned();
         if !container.open().insert(address.clone()) {
@@ -67,7 +67,7 @@ impl Drop for Opening {
 }
 
 impl Container {
-    /// Makes a container that a group has joined.
+    /// Makes a container from its file, which a group has already joined and which has an IOMMU.
     pub(super) fn new(
         address: &str,
         system: Arc<dyn System>,
@@ -107,7 +107,7 @@ impl Container {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the file of a group in the container, if one of its functions is open.
+    /// Returns the file of a group in the container; `None` if no function of the group is open.
     pub(super) fn group(&self, number: u32) -> Option<Arc<OwnedFd>> {
         self.groups().get(&number)?.upgrade()
     }
@@ -117,17 +117,17 @@ impl Container {
         self.groups().insert(number, Arc::downgrade(group));
     }
 
-    /// Returns the capabilities of the IOMMU, as last read.
+    /// Returns the capabilities of the IOMMU as they were last read.
     pub(super) fn iommu(&self) -> Iommu {
         let iommu = self.iommu.lock();
         iommu.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the capabilities again, because another group may have changed them.
+    /// Reads the capabilities again, because a group that joined may have changed them.
     pub(super) fn ask_again(&self) -> Result<(), VfioError> {
         let now = self.ask().iommu(self.fd())?;
         let mut iommu = self.iommu.lock().unwrap_or_else(PoisonError::into_inner);
-        // The number at the start is kept: messages report it as the limit.
+        // The first number of available mappings is kept, because messages report it as the limit.
         let available = iommu.available;
         *iommu = Iommu { available, ..now };
         Ok(())
@@ -154,7 +154,7 @@ impl Container {
             .map_err(|errno| self.map_refused(iova, address, bytes, errno))
     }
 
-    /// Makes the error for a refused mapping. Two of its reasons are limits, which are read for the text.
+    /// Makes the error for a refused mapping. Two of the possible causes are limits, whose values the text reports.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "errno has more values than VFIO has uses for"
@@ -190,7 +190,7 @@ impl Container {
         }
     }
 
-    /// Returns the advice for memory that could not be pinned: `bytes` more than is locked now.
+    /// Returns the advice for a failure to pin `bytes` bytes in addition to the memory that is locked now.
     fn memory_advice(&self, bytes: u64) -> String {
         let (limit, locked) = self.system.locked_memory();
         let needed = locked.saturating_add(bytes);
@@ -205,8 +205,8 @@ impl Container {
         }
     }
 
-    /// Removes exactly one mapping; given a range, the kernel would unmap all mappings in it. It is an error unless
-    /// the kernel reports that all of it is unmapped.
+    /// Removes exactly one mapping. The caller must pass the range of one mapping, because the kernel unmaps all
+    /// mappings in a range. It is an error if the kernel reports that it unmapped less.
     pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioError> {
         let request = Request::IommuUnmapDma;
         let mut message = unmap_message(iova, bytes as u64);
@@ -228,7 +228,7 @@ impl Container {
     }
 }
 
-/// Describes the mapping, for messages.
+/// Returns the range of a mapping as text for messages.
 fn detail(iova: u64, bytes: usize) -> String {
     format!(" of {bytes:#x} bytes at IOVA {iova:#x}")
 }

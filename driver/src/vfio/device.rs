@@ -1,18 +1,18 @@
 //! A function under VFIO, from the first open to the last close.
 //!
-//! The order is the kernel's (`Documentation/driver-api/vfio.rst`): the group joins the container, the container gets
-//! its IOMMU, and only then is the group asked for the device. BARs are mapped with memory decoding enabled, because
-//! an access while it is disabled is a SIGBUS. On close, bus mastering is disabled first, so that nothing is in
-//! flight, and then the interrupts. Mappings are removed explicitly, because a BAR that is still in use keeps the
-//! group in the container. Then the device, the group and the container are closed, in that order. A BAR that is
-//! still mapped keeps the device open until it is unmapped. The kernel resets the function when the last descriptor
+//! The order of the steps is given by the kernel (`Documentation/driver-api/vfio.rst`): the group joins the container,
+//! the container gets its IOMMU, and only then the group provides the device. BARs are mapped with memory decoding
+//! enabled, because an access while it is disabled raises SIGBUS. On close, bus mastering is disabled first, so that
+//! no DMA is in flight, and then the interrupts. Mappings are removed explicitly, because a BAR that is still in use
+//! keeps the group in the container. Then the device, the group and the container are closed, in that order. A BAR that
+//! is still mapped keeps the device open until it is unmapped. The kernel resets the function when the last descriptor
 //! is closed.
 //!
-//! A function can join the container of another one instead of getting one of its own ([`super::container`]).
+//! A function can join the container of another one instead of getting a new container ([`super::container`]).
 //!
-//! A group that was handed in may outlive the function: its provider keeps the file open, so the group stays in its
-//! container, along with the mappings of a process that was killed. So the group leaves the container when the
-//! function is closed, and again before it is opened, in case the last process was killed (Linux
+//! A group's file that was handed in may outlive the function: the process that provided it keeps it open, so the group
+//! stays in its container, even with the mappings of a process that was killed. So the group is removed from the
+//! container when the function is closed, and again before it is opened, in case the previous process was killed (Linux
 //! `vfio_group_ioctl_unset_container`, which refuses while a device of the group is open).
 
 use core::mem::offset_of;
@@ -38,26 +38,26 @@ use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
-/// Command register of configuration space, and two of its bits.
+/// Offset of the command register in configuration space, and two bits of the register.
 const CONFIG_COMMAND: u64 = 0x04;
 const COMMAND_MEMORY_SPACE: u8 = 1 << 1;
 const COMMAND_BUS_MASTER: u8 = 1 << 2;
 
-/// A BAR's memory, and the access to the parts of it that are not mapped, if there are any.
+/// Memory of a BAR, and the `Window` for accesses to its unmapped parts, if there are any.
 pub(crate) type BarParts = (SharedMemory, Option<Arc<Window>>);
 
 /// Descriptors that a more privileged process has opened, so that the driver's process needs no privilege.
 ///
-/// Only opening `/dev/vfio/N` takes a privilege, and opening `/dev/vfio/vfio` where its mode is restricted; later
-/// steps take none. So these files are enough. A process that has the device open already hands that in as well.
+/// Only opening `/dev/vfio/N` needs a privilege, and opening `/dev/vfio/vfio` where its mode is restricted. Later steps
+/// need none, so these files suffice. A process that already has the device open must hand in its file as well.
 #[derive(Debug)]
 pub struct VfioFds {
-    /// `/dev/vfio/vfio`, opened for this function alone. `None`: it is opened here, which is open to all users.
+    /// `/dev/vfio/vfio`, opened for this function alone. If `None`, this process opens it; all users may usually do so.
     pub container: Option<OwnedFd>,
     /// `/dev/vfio/N`, N being the number of the function's IOMMU group.
     pub group: OwnedFd,
-    /// The function's device file, if it was already obtained from the group. The group is then in the container, and
-    /// the container has its TYPE1v2 IOMMU.
+    /// Device file of the function, if the group has already provided it. The group must then be in the container, and
+    /// the container must have its TYPE1v2 IOMMU.
     pub device: Option<OwnedFd>,
 }
 
@@ -76,7 +76,7 @@ fn open(
     })
 }
 
-/// Takes a group that was handed in out of its container on drop.
+/// A guard that removes a handed-in group from its container on drop.
 struct Leave {
     address: String,
     system: Arc<dyn System>,
@@ -94,7 +94,7 @@ impl Drop for Leave {
             Request::GroupUnsetContainer,
             Argument::None,
         ) {
-            // A BAR is still in use, or the device was handed in. The next opener tries again.
+            // A BAR is still in use, or another process has the device open. The next open of the group tries again.
             tracing::debug!("closing: {error}");
         }
     }
@@ -107,12 +107,12 @@ pub(crate) struct Vfio {
     config: Window,
     vectors: usize,
     notices: Notices,
-    // Fields drop in this order.
+    // The following fields are dropped in this order.
     device: Arc<File>,
-    /// Takes a group that was handed in out of the container.
+    /// Removes a group that was handed in from the container.
     _leave: Option<Leave>,
     group: Arc<OwnedFd>,
-    /// Holds the container.
+    /// Keeps the container open.
     opening: Opening,
 }
 
@@ -178,7 +178,7 @@ impl Vfio {
         Self::driven(address.clone(), system, opening, group, device)
     }
 
-    /// Takes over open descriptors: the group, or the device itself.
+    /// Opens a function from descriptors that are already open: those of the group, and possibly of the device.
     pub(crate) fn from_fds(
         address: String,
         roots: &Roots,
@@ -194,7 +194,7 @@ impl Vfio {
             Some(container) => container,
             None => Self::open_container(&address, roots, &*system)?,
         };
-        // If the device is handed in, its group is in a container already, which is not ours to change.
+        // If the device is handed in, its group is already in a container, and this process must not remove it.
         let is_ours = device.is_none();
         let mut vfio = Self::of_files(
             address.clone(),
@@ -234,7 +234,8 @@ impl Vfio {
         Self::driven(address.clone(), system, opening, Arc::new(group), device)
     }
 
-    /// Prepares a device for its driver.
+    /// Prepares a device for its driver: checks that it is a PCI device, enables memory decoding, reads its number of
+    /// MSI-X vectors, and sets eventfds for its notices.
     fn driven(
         address: String,
         system: Arc<dyn System>,
@@ -297,7 +298,7 @@ impl Vfio {
             return Err(roots.not_viable(ask.address));
         }
         if flags & VFIO_GROUP_FLAGS_CONTAINER_SET != 0 {
-            // A previous process left the group in a container, with mappings that are not needed any more.
+            // A previous process left the group in a container, together with mappings that are obsolete.
             ask.plain(group, Request::GroupUnsetContainer, Argument::None)?;
         }
         ask.plain(group, Request::GroupSetContainer, Argument::Fd(container))?;
@@ -325,12 +326,12 @@ impl Vfio {
         self.vectors
     }
 
-    /// Returns the eventfds for notices of the kernel about the device.
+    /// Returns the eventfds through which the kernel reports errors of the device and removal requests.
     pub(crate) fn notices(&self) -> Notices {
         self.notices.clone()
     }
 
-    /// Returns the I/O address space it is in.
+    /// Returns the container that the function is in.
     pub(crate) fn container(&self) -> &Arc<Container> {
         self.opening.container()
     }
@@ -339,8 +340,8 @@ impl Vfio {
         self.container().iommu().ranges
     }
 
-    /// Returns a BAR, mapped where possible, and the access to the unmapped rest, if any. `None`: there is no such
-    /// BAR.
+    /// Returns a BAR's memory, mapped where possible, and a `Window` for the unmapped rest, if any. Returns `None` if
+    /// there is no such BAR.
     pub(crate) fn bar(&self, index: u8) -> Result<Option<BarParts>, VfioError> {
         if index > 5 {
             return Ok(None);
@@ -375,7 +376,7 @@ impl Vfio {
         self.ask().reset(self.device.as_fd())
     }
 
-    /// Gives MSI-X vectors to the kernel. Returns the number it took.
+    /// Sets the eventfds of the MSI-X vectors. Returns the number of vectors that the kernel accepted.
     pub(crate) fn set_interrupts(&self, vectors: &[Interrupt]) -> Result<usize, VfioError> {
         if vectors.is_empty() {
             return Ok(0);
@@ -386,8 +387,8 @@ impl Vfio {
 }
 
 impl Vfio {
-    /// Disables bus mastering, or resets if that fails, so that nothing is in flight, and disables the interrupts.
-    /// The mappings are removed next.
+    /// Disables bus mastering, or resets the device if that fails, so that no DMA is in flight, and disables the
+    /// interrupts. The caller removes the mappings next.
     pub(crate) fn disable(&self) {
         let mut command = [0];
         let quiet = self
@@ -398,7 +399,7 @@ impl Vfio {
                     .write(CONFIG_COMMAND, &[command[0] & !COMMAND_BUS_MASTER])
             });
         if let Err(error) = quiet {
-            // A reset is enough as well.
+            // A reset stops DMA as well.
             let reset = self.reset();
             tracing::error!(?reset, "closing: {error}; reset instead");
         }

@@ -1,8 +1,8 @@
 //! Capabilities of the IOMMU: addresses, page sizes, number of mappings.
 //!
-//! `VFIO_IOMMU_GET_INFO` answers with a page size mask and capabilities. For a kernel too old to report the ranges,
-//! those of x86 are assumed: all but the window of message signalled interrupts, up to the limit of the smallest
-//! IOMMU.
+//! `VFIO_IOMMU_GET_INFO` returns a page size mask and a list of capabilities. If a kernel is too old to report the
+//! address ranges, those of x86 are assumed: all addresses below 2^39 (the smallest IOMMU) except the window of message
+//! signalled interrupts.
 
 use core::mem::offset_of;
 use std::ops::RangeInclusive;
@@ -17,7 +17,7 @@ use vfio_bindings::bindings::vfio::{
 use super::region::{capabilities, pairs};
 use super::sys::Message;
 
-/// Mappable addresses of a kernel that does not report them, without pages 0 to 15 and the interrupt window.
+/// Address ranges assumed if the kernel reports none: without pages 0 to 15 and the window of interrupt messages.
 const DEFAULT_RANGES: [RangeInclusive<u64>; 2] =
     [0x1_0000..=0xfedf_ffff, 0xfef0_0000..=(1 << 39) - 1];
 
@@ -27,12 +27,12 @@ pub(crate) struct Iommu {
     pub(crate) ranges: Vec<RangeInclusive<u64>>,
     /// Bytes of the smallest page.
     pub(crate) page_bytes: u64,
-    /// Mappings that can still be made, if the kernel reports it.
+    /// Number of mappings that can still be made, if the kernel reports it.
     pub(crate) available: Option<u32>,
 }
 
 impl Iommu {
-    /// Parses an answer of `VFIO_IOMMU_GET_INFO`.
+    /// Parses an answer to `VFIO_IOMMU_GET_INFO`.
     pub(crate) fn parse(message: &Message) -> Result<Self, String> {
         let flags: u32 = message.field(offset_of!(vfio_iommu_type1_info, flags));
         let sizes: u64 = message.field(offset_of!(vfio_iommu_type1_info, iova_pgsizes));
@@ -75,7 +75,7 @@ impl Iommu {
 }
 
 impl Iommu {
-    /// Lists the first and last address of each range.
+    /// Returns the first and last address of each range as text.
     pub(crate) fn ranges_in_words(&self) -> String {
         let words =
             |range: &RangeInclusive<u64>| format!("{:#x}-{:#x}", range.start(), range.end());
@@ -90,7 +90,7 @@ fn whole_pages(ranges: &[(u64, u64)], page: u64) -> Vec<RangeInclusive<u64>> {
         .iter()
         .filter_map(|&(first, last)| {
             let start = first.checked_next_multiple_of(page)?;
-            // The last address of a range that reaches to the top of 64 bits has no successor.
+            // If the range ends at 2^64 - 1, the address after it does not exist.
             let end = match last.checked_add(1) {
                 Some(end) => (end & !(page - 1)).checked_sub(1)?,
                 None => last,
@@ -100,7 +100,7 @@ fn whole_pages(ranges: &[(u64, u64)], page: u64) -> Vec<RangeInclusive<u64>> {
         .collect()
 }
 
-/// Makes a request to let the device read and write `bytes` bytes at `address` under `iova`.
+/// Makes a request that lets the device read and write `bytes` bytes at `address` through the I/O address `iova`.
 pub(super) fn map_message(address: u64, iova: u64, bytes: u64) -> Message {
     let mut message = Message::new(size_of::<vfio_iommu_type1_dma_map>());
     message.put(
@@ -113,7 +113,7 @@ pub(super) fn map_message(address: u64, iova: u64, bytes: u64) -> Message {
     message
 }
 
-/// Makes the request to unmap them.
+/// Makes a request that unmaps `bytes` bytes at `iova`.
 pub(super) fn unmap_message(iova: u64, bytes: u64) -> Message {
     let mut message = Message::new(size_of::<vfio_iommu_type1_dma_unmap>());
     message.put(offset_of!(vfio_iommu_type1_dma_unmap, iova), iova);
@@ -121,7 +121,7 @@ pub(super) fn unmap_message(iova: u64, bytes: u64) -> Message {
     message
 }
 
-/// Returns the bytes that the kernel reports as unmapped.
+/// Returns the number of bytes that the kernel reports as unmapped.
 pub(super) fn unmapped_bytes(message: &Message) -> u64 {
     message.field(offset_of!(vfio_iommu_type1_dma_unmap, size))
 }

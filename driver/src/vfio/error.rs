@@ -1,7 +1,7 @@
-//! Refusals of the kernel, with advice.
+//! Errors of the kernel's VFIO, with advice.
 //!
-//! Half of these are common when a device is first opened. Each names the system call, the device and the errno, and
-//! then the remedy, because the errno alone suggests none (their sources are in `drivers/vfio` of Linux).
+//! About half of these errors are common when a device is first opened. Each text names the system call, the device,
+//! the errno and then a remedy, because the errno alone suggests none (the causes are in `drivers/vfio` of Linux).
 
 use std::path::PathBuf;
 
@@ -11,16 +11,16 @@ use thiserror::Error;
 use super::sys::Request;
 use crate::error::ErrnoText;
 
-/// A function could not be opened, or driven, through VFIO.
+/// An error that prevents a function from being opened or used through VFIO.
 #[derive(Debug, Error)]
 pub enum VfioError {
-    /// Not the address of a PCI function.
+    /// The given text is not the address of a PCI function.
     #[error("{text:?} is no PCI address: those look like 0000:3b:00.2 or 3b:00.2")]
     Address {
         /// The given text.
         text: String,
     },
-    /// sysfs has no such device.
+    /// sysfs has no device at the address.
     #[error("{address}: no such PCI function: {path} is not there (see lspci -D)")]
     NoDevice {
         /// The function.
@@ -46,16 +46,16 @@ pub enum VfioError {
         /// The driver, or "no driver".
         driver: String,
     },
-    /// Other functions of the group are in use by the kernel.
+    /// The group is not viable, because drivers of the kernel use other functions of it.
     #[error(
         "{address}: IOMMU group {group} is not viable, because {others}: bind those to vfio-pci too, or unbind them"
     )]
     NotViable {
         /// The function.
         address: String,
-        /// Number of the group.
+        /// Number of the IOMMU group.
         group: u32,
-        /// The obstructing functions, each with its driver.
+        /// Functions that make the group unusable, each with its driver.
         others: String,
     },
     /// A device file could not be opened.
@@ -65,12 +65,12 @@ pub enum VfioError {
         address: String,
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the system call.
         errno: Errno,
-        /// Advice.
+        /// Remedy for a person.
         advice: String,
     },
-    /// The function is open in the same container.
+    /// This process already has the function open in the same container.
     #[error("{address}: this process has the device open already, in the same I/O address space")]
     OpenAlready {
         /// The function.
@@ -81,16 +81,16 @@ pub enum VfioError {
     Refused {
         /// The function.
         address: String,
-        /// Name of the ioctl.
+        /// Arguments of the request as text; may be empty.
         request: &'static str,
         /// The arguments, in numbers; may be empty.
         detail: String,
         /// Error of the kernel.
         errno: Errno,
-        /// Advice.
+        /// Remedy for a person.
         advice: String,
     },
-    /// The kernel answered, and the answer cannot be used.
+    /// The kernel answered, but the answer is not usable.
     #[error("{address}: {request}: {what}")]
     Answer {
         /// The function.
@@ -113,7 +113,7 @@ pub enum VfioError {
         offset: u64,
         /// Length in bytes.
         bytes: usize,
-        /// The system's error, and advice.
+        /// Error of the system call, with advice.
         reason: String,
     },
     /// A BAR could not be mapped.

@@ -1,8 +1,9 @@
-//! A function's IOMMU group as sysfs shows it: its members and their drivers.
+//! The IOMMU group of a function, as sysfs describes it: the functions of the group and their drivers.
 //!
-//! The IOMMU isolates functions only by group. So the kernel hands out a group as a whole, and only if no kernel
-//! driver uses a part of it. The kernel only says "not viable"; sysfs shows the cause. Functions without a driver are
-//! no obstacle, nor are `pci-stub` and the drivers of bridges, which do no DMA of their own.
+//! The IOMMU isolates groups from each other, not functions. So the kernel gives a process a group only as a whole, and
+//! only if no kernel driver uses a function of it. Otherwise the kernel only reports "not viable"; this module
+//! determines the cause from sysfs. Functions without a driver do not prevent the use of a group, nor do `pci-stub` and
+//! the drivers of bridges, which do no DMA of their own.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Root directories: sysfs, and VFIO's device files.
+/// Directories in which sysfs and VFIO's device files are found.
 #[derive(Clone, Debug)]
 pub(crate) struct Roots {
     pub(crate) sysfs: PathBuf,
@@ -80,7 +81,8 @@ impl Roots {
         self.sysfs.join("bus/pci/devices").join(address)
     }
 
-    /// Returns the group of a function that can be opened: bound to VFIO, with no other driver in the group.
+    /// Returns the group number of a function that can be opened: it is bound to VFIO, and no other driver uses the
+    /// group.
     pub(crate) fn viable_group(&self, address: PciAddress) -> Result<u32, VfioError> {
         let address = address.to_string();
         let path = self.device(&address);
@@ -109,7 +111,7 @@ impl Roots {
         }
     }
 
-    /// Makes the error for a group that the kernel calls not viable, with the cause from sysfs.
+    /// Makes the error for a group that the kernel reports as not viable. The text gives the cause found in sysfs.
     pub(super) fn not_viable(&self, address: &str) -> VfioError {
         let group = self.group(address);
         let mut others = group.map_or_else(Vec::new, |group| self.in_the_way(group, address));
@@ -130,7 +132,7 @@ impl Roots {
             .ok()
     }
 
-    /// Lists the other functions of a group that the kernel uses.
+    /// Lists the other functions of a group that a kernel driver uses.
     fn in_the_way(&self, group: u32, address: &str) -> Vec<String> {
         let devices = self
             .sysfs
@@ -160,12 +162,13 @@ pub(crate) fn is_vfio(driver: &str) -> bool {
     driver == "vfio-pci" || driver.ends_with("_vfio_pci") || driver.ends_with("-vfio-pci")
 }
 
-/// Returns whether a driver does no DMA and so may stay bound (`driver_managed_dma` in Linux).
+/// Returns whether a driver does no DMA, so that a function of the group may stay bound to it (`driver_managed_dma` in
+/// Linux).
 pub(crate) fn is_harmless(driver: &str) -> bool {
     is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport" | "shpchp")
 }
 
-/// Returns the last component of a link's target.
+/// Returns the last component of a symbolic link's target.
 pub(crate) fn link_name(path: &Path) -> Option<String> {
     let target = std::fs::read_link(path).ok()?;
     Some(target.file_name()?.to_str()?.to_owned())

@@ -1,6 +1,6 @@
-//! Interrupts: eventfds handed to the kernel.
+//! Interrupts: eventfds that the kernel signals.
 //!
-//! MSI-X vectors are set all at once, because kernels before 6.5 cannot add one later (`NORESIZE`). The error and
+//! All MSI-X vectors are set at once, because kernels before 6.5 cannot add one later (`NORESIZE`). The error and
 //! request indices are not interrupts of the device: the kernel signals the first when the bus reports an
 //! uncorrectable error, and the second when the device is being unbound or unplugged.
 
@@ -22,7 +22,7 @@ pub(super) fn info_message(index: u32) -> Message {
     message
 }
 
-/// Returns flags and count of the answer.
+/// Returns the flags and the count of an answer to `VFIO_DEVICE_GET_IRQ_INFO`.
 pub(super) fn info_answer(message: &Message) -> (u32, u32) {
     (
         message.field(offset_of!(vfio_irq_info, flags)),
@@ -30,9 +30,9 @@ pub(super) fn info_answer(message: &Message) -> (u32, u32) {
     )
 }
 
-/// Makes a request to set eventfds for the vectors of an index, from the first on. An empty list disables the index.
+/// Makes a request that sets eventfds for the first vectors of an index. An empty list disables the index.
 pub(super) fn set_message(index: u32, vectors: &[Interrupt]) -> Message {
-    // 20 bytes, not padded to 8: the data follows at once.
+    // The fixed part has 20 bytes, without padding to 8: the data follows directly.
     let data_at = offset_of!(vfio_irq_set, data);
     let mut message = Message::new(data_at + 4 * vectors.len());
     let data = if vectors.is_empty() {

@@ -1,10 +1,11 @@
 //! A function behind the kernel's VFIO: real hardware, or a virtual machine's emulation of it.
 //!
-//! The kernel gives a process a whole IOMMU group: a file for the container (the I/O address space), one for the
-//! group, one for the device. Registers are then accessed through a mapping of the BAR, without the kernel.
-//! Configuration space, interrupts and DMA mappings go through it. [`device`] describes the order of all steps.
+//! The kernel gives a process access to a whole IOMMU group through three files: one for the container (the I/O address
+//! space), one for the group, and one for the device. Registers are then accessed through a mapping of the BAR, without
+//! the kernel. Configuration space, interrupts and DMA mappings need system calls. [`device`] describes the order of
+//! all steps.
 //!
-//! None of this runs on a machine without an IOMMU. So every system call goes through [`sys::System`], which tests
+//! VFIO needs an IOMMU, which a test machine may lack. So every system call goes through [`sys::System`], which tests
 //! replace by a kernel with chosen answers and errors.
 //!
 //! Deliberately absent: the IOMMUFD interface, groups without an IOMMU, legacy interrupts, MSI that is not MSI-X.

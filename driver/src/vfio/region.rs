@@ -1,8 +1,8 @@
 //! Regions: location of BARs and configuration space in the device's file, and their mappable parts.
 //!
-//! `VFIO_DEVICE_GET_REGION_INFO` answers with a fixed part and a chain of capabilities. The kernel first reports the
-//! room it needs, and gets a second request with that much. The chain is walked towards higher offsets only, so that
-//! it ends, and every length is checked against the bytes received.
+//! `VFIO_DEVICE_GET_REGION_INFO` returns a fixed part and a chain of capabilities. The kernel first reports the number
+//! of bytes that it needs, and the request is repeated with a buffer of that size. The chain is followed towards higher
+//! offsets only, so that it ends, and every length is checked against the bytes received.
 
 use core::mem::offset_of;
 
@@ -16,14 +16,14 @@ use super::sys::Message;
 use crate::mapping::Area;
 use crate::page::page_bytes;
 
-/// Limit in bytes on an answer; no kernel sends as much.
+/// Longest accepted answer in bytes; no kernel sends as much.
 pub(super) const LONGEST_ANSWER: usize = 64 << 10;
 
 /// A region of the device's file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Region {
     pub(crate) index: u32,
-    /// Offset of its start in the file.
+    /// Offset of the region in the file.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     /// Mappable parts in whole pages, sorted by offset, without overlap.
@@ -31,7 +31,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Parses an answer of `VFIO_DEVICE_GET_REGION_INFO`.
+    /// Parses an answer to `VFIO_DEVICE_GET_REGION_INFO`.
     pub(crate) fn parse(message: &Message) -> Result<Self, String> {
         let flags: u32 = message.field(offset_of!(vfio_region_info, flags));
         let offset: u64 = message.field(offset_of!(vfio_region_info, offset));
@@ -63,7 +63,7 @@ impl Region {
         let sparse = chain
             .iter()
             .find(|capability| u32::from(capability.id) == VFIO_REGION_INFO_CAP_SPARSE_MMAP);
-        // A mappable region is mapped in whole pages, even if its BAR ends within the last of them.
+        // A mappable region is mapped in whole pages, even if its BAR ends inside the last page.
         let wanted = match sparse {
             Some(capability) => sparse_areas(message, capability.at, bytes)?
                 .into_iter()
@@ -85,7 +85,7 @@ impl Region {
         Ok(region)
     }
 
-    /// True if these bytes are reachable through the mapping.
+    /// Returns whether all these bytes are in one mapped area.
     pub(crate) fn is_mapped(&self, offset: usize, bytes: usize) -> bool {
         self.areas.iter().any(|area| {
             offset >= area.at && bytes <= area.bytes && offset - area.at <= area.bytes - bytes
@@ -93,14 +93,15 @@ impl Region {
     }
 }
 
-/// A capability in an answer: its id and its offset.
+/// A capability in an answer: its ID and its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Capability {
     pub(super) id: u16,
     pub(super) at: usize,
 }
 
-/// Walks a chain that starts at `first`, after a fixed part of `fixed` bytes.
+/// Returns the capabilities of the chain that starts at offset `first`. All must be after the fixed part of `fixed`
+/// bytes.
 pub(super) fn capabilities(
     message: &Message,
     fixed: usize,
@@ -131,7 +132,7 @@ pub(super) fn capabilities(
     Ok(found)
 }
 
-/// Reads the pairs of 64-bit numbers after a capability's count: sparse areas and IOVA ranges have this form.
+/// Reads the pairs of 64-bit numbers that follow a capability's count. Sparse areas and IOVA ranges have this form.
 pub(super) fn pairs(
     message: &Message,
     count_at: usize,
@@ -154,7 +155,7 @@ pub(super) fn pairs(
         .ok_or_else(|| short(count))
 }
 
-/// Returns start and end of the areas; all are inside the region.
+/// Returns the start and end of each area. An area outside the region is an error.
 fn sparse_areas(
     message: &Message,
     at: usize,
@@ -177,7 +178,7 @@ fn sparse_areas(
         .collect()
 }
 
-/// Sorts areas, and joins those that overlap or touch.
+/// Sorts areas, and merges those that overlap or touch.
 fn joined(mut areas: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     areas.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();

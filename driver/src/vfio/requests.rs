@@ -1,7 +1,7 @@
-//! Requests on behalf of a device: every error gets the device's name, the request's, and advice.
+//! Requests on behalf of a device. Every error names the device and the request, and gives advice.
 //!
 //! The kernel's answers are checked for values that are not usable: an unknown version, an answer longer than the
-//! limit, fewer interrupt vectors than asked for.
+//! limit, fewer interrupt vectors than requested.
 
 use core::mem::offset_of;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,12 +20,12 @@ use super::region::{LONGEST_ANSWER, Region};
 use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::Interrupt;
 
-/// Attempts at a reset: one, and 50 more while another holder has the device locked.
+/// Number of attempts at a reset while another holder has the device locked: the first and 50 more.
 pub(super) const RESETS: u32 = 51;
-/// Pause between two attempts; 50 of them are one second.
+/// Time between two attempts at a reset; 50 pauses are one second.
 const RESET_PAUSE: Duration = Duration::from_millis(20);
 
-/// Sends requests on behalf of a device.
+/// A sender of requests on behalf of a device.
 pub(super) struct DeviceRequests<'a> {
     pub(super) address: &'a str,
     pub(super) system: &'a dyn System,
@@ -71,7 +71,8 @@ impl DeviceRequests<'_> {
         Ok(message)
     }
 
-    /// Sends a request, and sends it again with as much room as the kernel says the answer needs.
+    /// Sends a request. If the kernel needs more space for the answer, sends it again with a buffer of the reported
+    /// size.
     pub(super) fn long(
         &self,
         fd: BorrowedFd<'_>,
@@ -105,7 +106,7 @@ impl DeviceRequests<'_> {
         Ok(())
     }
 
-    /// Returns the flags of a group: viable, and in a container.
+    /// Returns the flags of a group, which report whether it is viable and whether it is in a container.
     pub(super) fn group_flags(&self, group: BorrowedFd<'_>) -> Result<u32, VfioError> {
         let status = self.message(
             group,
@@ -115,14 +116,14 @@ impl DeviceRequests<'_> {
         Ok(status.field(offset_of!(vfio_group_status, flags)))
     }
 
-    /// Returns the device of a group. The kernel resets it.
+    /// Opens the device of a group and returns its file. The kernel resets the device.
     pub(super) fn device(&self, group: BorrowedFd<'_>) -> Result<OwnedFd, VfioError> {
         self.unless_locked(Request::GroupGetDeviceFd, || {
             self.system.device_fd(group, self.address)
         })
     }
 
-    /// Resets the device alone.
+    /// Resets only this device.
     pub(super) fn reset(&self, device: BorrowedFd<'_>) -> Result<(), VfioError> {
         let request = Request::DeviceReset;
         self.unless_locked(request, || {
@@ -131,9 +132,9 @@ impl DeviceRequests<'_> {
         .map(|_| ())
     }
 
-    /// Sends a request that resets. The kernel answers EAGAIN while another holder has the device locked, such as a
-    /// process writing one of its files in sysfs, or its physical function's driver (`pci_try_reset_function`). Then
-    /// the request is repeated, a bounded number of times.
+    /// Sends a request that resets the device. The kernel returns EAGAIN while another holder has the device locked,
+    /// such as a process that writes a sysfs file of the device, or the driver of its physical function
+    /// (`pci_try_reset_function`). The request is then repeated, at most `RESETS` times in total.
     fn unless_locked<T>(
         &self,
         request: Request,
@@ -168,12 +169,12 @@ impl DeviceRequests<'_> {
         Region::parse(&answer).map_err(|what| self.unusable(request, what))
     }
 
-    /// Returns the number of MSI-X vectors; 0 if they cannot be eventfds.
+    /// Returns the number of MSI-X vectors; 0 if the kernel cannot signal them through eventfds.
     pub(super) fn vectors(&self, device: BorrowedFd<'_>) -> Result<usize, VfioError> {
         let request = Request::DeviceGetIrqInfo;
         let answer = self.message(device, request, info_message(VFIO_PCI_MSIX_IRQ_INDEX))?;
         let (flags, count) = info_answer(&answer);
-        // PCI base specification: the table has at most 2048 entries.
+        // PCI base specification: the MSI-X table has at most 2048 entries.
         if count > 2048 {
             return Err(self.unusable(request, format!("{count} MSI-X vectors")));
         }
@@ -184,7 +185,8 @@ impl DeviceRequests<'_> {
         })
     }
 
-    /// Makes an eventfd for a notice of the kernel, if the kernel has that notice.
+    /// Makes an eventfd for the notice `index` (error or removal) and gives it to the kernel. Returns `None` if the
+    /// kernel lacks the notice.
     pub(super) fn event(&self, device: BorrowedFd<'_>, index: u32) -> Option<Interrupt> {
         let request = Request::DeviceGetIrqInfo;
         let answer = self.message(device, request, info_message(index)).ok()?;
@@ -202,7 +204,8 @@ impl DeviceRequests<'_> {
         }
     }
 
-    /// Gives vectors to the kernel, fewer if it has fewer. Returns their number.
+    /// Sets the eventfds of the vectors of an index. If fewer vectors are available, sets only those. Returns their
+    /// number.
     pub(super) fn set_irqs(
         &self,
         device: BorrowedFd<'_>,
@@ -232,7 +235,8 @@ impl DeviceRequests<'_> {
         }
     }
 
-    /// Gives vectors to the kernel. If there are more than it has, it sets none, and the number it has is returned.
+    /// Sets the eventfds of the vectors of an index. If fewer vectors are available, sets none. Returns the number that
+    /// is available.
     fn try_irqs(
         &self,
         device: BorrowedFd<'_>,

@@ -1,11 +1,11 @@
-//! The system calls of the VFIO backend, and nothing else.
+//! The system calls of the VFIO backend.
 //!
 //! [`System`] has the calls that the backend makes: open, ioctl, map, read and write at an offset. [`Kernel`] makes
-//! the real ones. Tests replace it by a table, so that every error of the kernel can be tested on a machine without
-//! an IOMMU. None of it is on a hot path: registers are accessed through the mapping.
+//! the real calls. Tests replace it by a simulated kernel, so that every error can be tested on a machine without an
+//! IOMMU. No call is on a hot path: registers are accessed through the mapping.
 //!
 //! All structures VFIO exchanges begin with `argsz`, their length in bytes, and the kernel accesses no more than that
-//! (`include/uapi/linux/vfio.h`). A [`Message`] is such a structure with room for data after it.
+//! (`include/uapi/linux/vfio.h`). A [`Message`] is such a structure, followed by space for data.
 
 // UNSAFETY: ioctl, pread and pwrite take raw addresses.
 #![expect(unsafe_code, reason = "system calls of VFIO")]
@@ -33,7 +33,7 @@ use crate::mapping::Area;
 use crate::memory::SharedMemory;
 use crate::readable::poll_readable;
 
-/// The VFIO ioctls in use; the value is the number counted from `VFIO_BASE`.
+/// VFIO ioctls that are used. The value is the ioctl's number, counted from `VFIO_BASE`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub(crate) enum Request {
@@ -55,7 +55,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Returns the name in `linux/vfio.h`.
+    /// Returns the name of the ioctl in `linux/vfio.h`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::GetApiVersion => "VFIO_GET_API_VERSION",
@@ -81,7 +81,8 @@ impl Request {
         ((VFIO_TYPE as u32) << 8 | (VFIO_BASE + self as u32)) as libc::Ioctl
     }
 
-    /// Bytes the kernel accesses at least, regardless of `argsz`; `None` if it takes no structure.
+    /// Returns the length of the fixed structure, which the kernel accesses regardless of `argsz`; `None` if the ioctl
+    /// takes no structure.
     pub(crate) const fn message_bytes(self) -> Option<usize> {
         Some(match self {
             Self::GroupGetStatus => size_of::<vfio_group_status>(),
@@ -103,7 +104,7 @@ impl Request {
     }
 }
 
-/// A structure that begins with its length, in the host's byte order, aligned to 8.
+/// A structure that begins with its length in bytes (`argsz`). It is in the host's byte order and aligned to 8 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     words: Vec<u64>,
@@ -111,8 +112,8 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Makes a message of zeroes except `argsz`.
-    // PANIC: lengths are ours and below 4 GiB; a shorter one than `argsz` itself would be a bug of ours.
+    /// Makes a message of `bytes` bytes, all zero except `argsz`.
+    // PANIC: all callers pass lengths below 4 GiB that have at least the 4 bytes of `argsz`.
     pub(crate) fn new(bytes: usize) -> Self {
         let mut message = Self {
             words: vec![0; bytes.div_ceil(8)],
@@ -137,20 +138,20 @@ impl Message {
     }
 
     /// Writes a field.
-    // PANIC: outside the message; offsets of fields are constants.
+    // PANIC: the field is outside the message; offsets of fields are constants.
     pub(crate) fn put<T: IntoBytes + zerocopy::Immutable>(&mut self, offset: usize, value: T) {
         self.words.as_mut_bytes()[offset..offset + size_of::<T>()]
             .copy_from_slice(value.as_bytes());
     }
 
-    /// Reads a field; `None` outside the message, for offsets from the kernel.
+    /// Reads a field at an offset that the kernel has given. Returns `None` if it is outside the message.
     pub(crate) fn get<T: FromBytes>(&self, offset: usize) -> Option<T> {
         let end = offset.checked_add(size_of::<T>())?;
         T::read_from_bytes(self.bytes().get(offset..end)?).ok()
     }
 
     /// Reads a field of the structure's fixed part.
-    // PANIC: outside the message; offsets of fields are constants.
+    // PANIC: the field is outside the message; offsets of fields are constants.
     pub(crate) fn field<T: FromBytes>(&self, offset: usize) -> T {
         self.get(offset).expect("a field of the fixed part")
     }
@@ -160,16 +161,16 @@ impl Message {
 pub(crate) enum Argument<'a> {
     None,
     Number(u32),
-    /// A descriptor, by address.
+    /// A descriptor, passed as a pointer to its number.
     Fd(BorrowedFd<'a>),
     Message(&'a mut Message),
 }
 
-/// System calls of the backend.
+/// System calls that the backend makes.
 pub(crate) trait System: Send + Sync {
     /// Opens a device file for reading and writing.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
-    /// Makes any request but `GroupGetDeviceFd`. The result is not negative.
+    /// Makes any VFIO request except `GroupGetDeviceFd`. Returns the result, which is not negative.
     fn ioctl(
         &self,
         fd: BorrowedFd<'_>,
@@ -178,7 +179,8 @@ pub(crate) trait System: Send + Sync {
     ) -> Result<u32, Errno>;
     /// Makes a `VFIO_GROUP_GET_DEVICE_FD` request.
     fn device_fd(&self, group: BorrowedFd<'_>, address: &str) -> Result<OwnedFd, Errno>;
-    /// Maps `bytes` bytes of address space with pieces of a region in it, and ordinary memory between them.
+    /// Reserves `bytes` bytes of address space, maps the given areas of a region there, and fills the gaps with
+    /// ordinary memory.
     fn map(
         &self,
         device: BorrowedFd<'_>,
@@ -189,19 +191,20 @@ pub(crate) trait System: Send + Sync {
     fn read_at(&self, fd: &File, offset: u64, out: &mut [u8]) -> io::Result<usize>;
     /// Makes one `pwrite`.
     fn write_at(&self, fd: &File, offset: u64, data: &[u8]) -> io::Result<usize>;
-    /// Returns the limit of locked bytes (`None` without limit) and the bytes locked now, for messages.
+    /// Returns the limit of locked memory in bytes (`None` if there is no limit) and the bytes locked now, for
+    /// messages.
     fn locked_memory(&self) -> (Option<u64>, u64);
-    /// Sleeps, to let another process finish.
+    /// Sleeps for `time`, so that another process can finish.
     fn pause(&self, time: Duration);
 }
 
-/// The machine itself.
+/// The real kernel of this machine.
 #[derive(Debug)]
 pub(crate) struct Kernel;
 
 impl System for Kernel {
     fn pause(&self, time: Duration) {
-        // Waits for time only; an error ends the wait early.
+        // The call has no descriptors and waits for the time only. An error ends the wait early, which is harmless.
         let _ = poll_readable(std::iter::empty(), monotonic_now() + time);
     }
 
@@ -227,8 +230,8 @@ impl System for Kernel {
                     request.message_bytes().is_none(),
                     "{request:?} takes a message"
                 );
-                // SAFETY: the request takes no address (asserted above; the two that take the address of a descriptor
-                // or a name read address 0 and fail with EFAULT).
+                // SAFETY: the request takes no structure (asserted above). The two requests that take the address of a
+                // descriptor or a name read address 0 and fail with EFAULT.
                 unsafe { libc::ioctl(fd, number, 0) }
             }
             Argument::Number(value) => {
@@ -243,7 +246,7 @@ impl System for Kernel {
                     "{request:?} takes no descriptor"
                 );
                 let other = other.as_raw_fd();
-                // SAFETY: the kernel reads one `int` at the address, which is a local's.
+                // SAFETY: the kernel reads one `int` at the address of a local variable.
                 unsafe { libc::ioctl(fd, number, &raw const other) }
             }
             Argument::Message(message) => {
@@ -253,11 +256,11 @@ impl System for Kernel {
                     "{request:?} in {} bytes",
                     message.bytes
                 );
-                // CAST: `new` made sure that it fits.
+                // CAST: `new` made sure that the length fits in 32 bits.
                 assert_eq!(message.field::<u32>(0) as usize, message.bytes, "argsz");
-                // SAFETY: the kernel accesses at most `argsz` bytes at the address and no less than the structure's
-                // fixed part; the message has `argsz` bytes, and not less than the fixed part (both asserted). The
-                // one request that makes the device reach memory is `IommuMapDma`: its message names memory of a
+                // SAFETY: the kernel accesses at most `argsz` bytes at the address, or the structure's fixed part if
+                // that is longer; the message has `argsz` bytes, and not less than the fixed part (both asserted). The
+                // only request that lets the device access memory is `IommuMapDma`: its message names memory of a
                 // `SharedMemory`, to which no reference exists, and the kernel pins it.
                 unsafe { libc::ioctl(fd, number, message.words.as_mut_ptr()) }
             }
@@ -268,9 +271,9 @@ impl System for Kernel {
     fn device_fd(&self, group: BorrowedFd<'_>, address: &str) -> Result<OwnedFd, Errno> {
         let name = CString::new(address).map_err(|_| Errno::EINVAL)?;
         let number = Request::GroupGetDeviceFd.number();
-        // SAFETY: the kernel reads a string that ends with zero, as a `CString` does.
+        // SAFETY: the kernel reads a string that ends with a zero byte, as a `CString` does.
         let fd = Errno::result(unsafe { libc::ioctl(group.as_raw_fd(), number, name.as_ptr()) })?;
-        // SAFETY: the kernel has just made this descriptor for us; no other code knows it.
+        // SAFETY: the kernel has just made this descriptor for this call, so nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 

@@ -1,4 +1,4 @@
-//! The backend against a kernel with answers and errors chosen by the test, and sysfs trees in a directory.
+//! The VFIO backend with a simulated kernel, whose answers and errors the test chooses, and sysfs trees in a directory.
 //!
 //! The texts of its errors are tested in [`refusals`].
 
@@ -43,29 +43,29 @@ const ADDRESS: &str = "0000:3b:00.2";
 const BAR_BYTES: u64 = 0x4000;
 const CONFIG_AT: u64 = 7 << 40;
 
-/// Changes the answer to a request for an index.
+/// A function that changes the answer to a request. The number is the index of the region or interrupt.
 type Tamper = fn(Request, u32, &mut Message);
 
-/// A kernel with one device; its file holds configuration space at 0 and BAR 0 at 0x1000.
+/// A simulated kernel with one device, whose file has configuration space at offset 0 and BAR 0 at 0x1000.
 struct Fake {
     refuse: Option<(Request, Errno)>,
     refuse_open: Option<(&'static str, Errno)>,
-    /// Number of resets that find the device locked.
+    /// Number of further resets that are refused because the device is locked.
     locked: AtomicU32,
     viable: u32,
     api: u32,
-    /// Number of MSI-X vectors the machine has left.
+    /// Number of MSI-X vectors that the machine has available.
     vectors_left: u32,
-    /// Changes an answer before it is returned.
+    /// Function that changes an answer before it is returned.
     tamper: Option<Tamper>,
-    /// Outcome of reads and writes at an offset: an error, or fewer bytes moved.
+    /// Outcome of reads and writes of regions, if not success: an error, or the smaller number of bytes moved.
     transfer: Option<Result<usize, Errno>>,
     /// True if the container has no TYPE1v2 IOMMU.
     no_type1: bool,
     /// True if no region can be mapped although its flags allow it.
     unmappable: bool,
     locked_limit: Option<u64>,
-    /// Sparse areas of BAR 0.
+    /// Mappable areas of BAR 0: start and length of each.
     sparse: Option<Vec<(u64, u64)>>,
     file: File,
     /// True if writes to regions fail.
@@ -96,7 +96,7 @@ impl Fake {
         }
     }
 
-    /// Returns whether another holder still has the device locked, and counts down.
+    /// Returns whether another holder has the device locked, and decrements the number of resets to refuse.
     fn is_locked(&self) -> bool {
         let once_less = |left: u32| left.checked_sub(1);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn null() -> OwnedFd {
     File::open("/dev/null").unwrap().into()
 }
 
-/// Appends a chain of capabilities as far as there is room, and reports the room needed.
+/// Appends a chain of capabilities if the message is long enough, and reports the length that is needed.
 fn answer_caps(
     message: &mut Message,
     fixed: usize,
@@ -198,7 +198,7 @@ impl System for Fake {
                     if index == 2 { 4_u32 } else { 1 },
                 );
             }
-            // Linux `vfio_msi_enable`: the number available, if that is less.
+            // Linux `vfio_msi_enable` returns the number of available vectors if it is less than requested.
             Request::DeviceSetIrqs
                 if index == 2 && message.field::<u32>(16) > self.vectors_left =>
             {
@@ -304,7 +304,7 @@ impl System for Fake {
     }
 }
 
-/// Devices of group 12, each with its driver.
+/// Makes a sysfs tree with these devices, each with its driver. If `group` is set, they are in IOMMU group 12.
 fn sysfs(devices: &[(&str, Option<&str>)], group: bool) -> (TempDir, Roots) {
     let dir = tempfile::tempdir().unwrap();
     let sysfs = dir.path().to_owned();
@@ -385,8 +385,8 @@ fn all_vectors_are_given_at_once() {
     assert!(function.notices().error.is_some() && function.notices().requested.is_some());
 }
 
-/// `pci_alloc_irq_vectors` sets up none and returns the number available (Linux `vfio_pci_intrs.c`
-/// `vfio_msi_enable`).
+/// If too few vectors are available, the kernel sets up none and returns their number (Linux `vfio_pci_intrs.c`
+/// `vfio_msi_enable`, `pci_alloc_irq_vectors`). The driver then requests only that many.
 #[test]
 fn only_the_vectors_wanted_are_given_and_fewer_where_the_machine_has_no_more() {
     for (left, wanted, had) in [(u32::MAX, 2, 2), (3, usize::MAX, 3), (1, 2, 1)] {
@@ -431,11 +431,11 @@ fn the_function_goes_quietly() {
         "pwrite {:#x} [2]; VFIO_DEVICE_SET_IRQS 2; VFIO_DEVICE_SET_IRQS 3; VFIO_DEVICE_SET_IRQS 4; VFIO_IOMMU_UNMAP_DMA 0",
         CONFIG_AT + 4
     );
-    // The fake leaves `size` as requested, as a kernel does that unmapped all of it.
+    // The simulated kernel leaves `size` unchanged, as a kernel does that unmapped the whole range.
     assert_eq!(log, expected);
 }
 
-/// Its memory is unmapped next, or stays mapped by the kernel for as long as a BAR is in use.
+/// If disabling bus mastering fails on close, the function is reset, because its memory is unmapped next.
 #[test]
 fn a_function_whose_bus_mastering_does_not_go_off_is_reset() {
     let (fake, function) = open(Fake::new()).unwrap();
@@ -453,8 +453,8 @@ struct Word {
     word: Rw<Be32>,
 }
 
-/// Linux `pci_try_reset_function` answers EAGAIN while another holder has the device's lock: sysfs, or the driver of
-/// its physical function.
+/// A reset is repeated while Linux `pci_try_reset_function` returns EAGAIN, which means that sysfs or the driver of the
+/// physical function holds the device's lock. The number of attempts is limited.
 #[test]
 fn a_reset_that_meets_a_locked_device_is_tried_again_and_not_for_ever() {
     let (fake, function) = open(Fake {

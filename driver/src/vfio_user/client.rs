@@ -1,9 +1,9 @@
 //! The driver's side: one connection to a server.
 //!
-//! Register writes are posted: sent without waiting, in the order of the calls. A failure shows at the next message.
-//! All other messages wait for their reply, at most [`PATIENCE`](super::socket::PATIENCE). A connection that failed
-//! once is not used again, because the start of the next message in the stream is unknown. Memory without a
-//! descriptor is accessed over another socket ([`twin_client`](super::twin_client)).
+//! Register writes are posted: sent without waiting, in the order of the calls. A failure of a write is reported by
+//! the next message. All other messages wait for their reply, at most [`PATIENCE`](super::socket::PATIENCE). A
+//! connection that failed once is not used again, because the start of the next message in the stream is unknown.
+//! Memory without a descriptor is accessed over another socket ([`twin_client`](super::twin_client)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ use crate::memory::SharedMemory;
 const MAX_VECTORS: u32 = 2048;
 
 struct Connection {
-    /// The socket, or the cause of its failure.
+    /// Socket of the connection, or the cause of its failure.
     socket: Result<Arc<Socket>, Lost>,
     next_id: u16,
 }
@@ -44,8 +44,8 @@ pub(crate) struct Client {
     path: PathBuf,
     /// The function's name.
     name: String,
-    /// Answers for memory without a descriptor, if the server can ask. It drops first, so that the server's end of
-    /// connection afterwards is not taken for a fault.
+    /// The twin socket, which serves accesses to memory without a descriptor, if the server has one. It is dropped
+    /// before the connection, so that it does not take the end of the connection for a fault of the server.
     twin: Option<TwinClient>,
     connection: Mutex<Connection>,
     /// Number of descriptors the server accepts in one message.
@@ -57,7 +57,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects, negotiates the version, and queries the device.
+    /// Connects to a server, negotiates the version, and queries the device.
     pub(crate) fn connect(path: &Path) -> Result<Self, VfioUserError> {
         let failed = |call| {
             move |source| VfioUserError::Socket {
@@ -116,7 +116,7 @@ impl Client {
         self.max_fds = wire::capability(json, "max_msg_fds")
             .unwrap_or(1)
             .clamp(1, wire::MAX_FDS);
-        // If the server does not say ("max_dma_maps", optional), our own number is assumed.
+        // If the server does not report "max_dma_maps", which is optional, our own limit is assumed.
         self.most_mappings = wire::capability(json, "max_dma_maps").unwrap_or(ANNOUNCED_MAPPINGS);
         if let Some(twin) = wire::twin_socket(json) {
             self.twin = Some(self.take_twin(twin, fds)?);
@@ -124,8 +124,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the twin socket from the descriptors that came with VERSION. It is an error if it was announced but did
-    /// not come ("The client must abort").
+    /// Takes the twin socket from the descriptors that came with VERSION. If the server announced the socket but did
+    /// not send it, this is an error ("The client must abort").
     fn take_twin(&self, twin: Twin, fds: Vec<OwnedFd>) -> Result<TwinClient, VfioUserError> {
         let place = twin.fd_index.unwrap_or(usize::MAX);
         let count = fds.len();
@@ -174,7 +174,8 @@ impl Client {
         self.ask_for(Command::DEVICE_GET_IRQ_INFO, request.as_bytes())
     }
 
-    /// Makes an eventfd for a notice of the server, if the server has that notice.
+    /// Makes an eventfd for the notice `index` (error or removal) and gives it to the server. Returns `None` if the
+    /// server lacks the notice.
     fn notice(&self, index: u32) -> Result<Option<Interrupt>, VfioUserError> {
         let info = self.irq_info(index)?;
         if info.flags.get() & wire::IRQ_EVENTFD == 0 || info.count.get() == 0 {
@@ -189,7 +190,7 @@ impl Client {
         Ok(Some(interrupt))
     }
 
-    /// Returns the eventfds for notices of the server about the device.
+    /// Returns the eventfds through which the server reports errors of the device and removal requests.
     pub(crate) fn notices(&self) -> Notices {
         self.notices.clone()
     }
@@ -204,7 +205,7 @@ impl Client {
         &self.name
     }
 
-    /// Returns the limit on mappings at a time.
+    /// Returns the maximum number of mappings that the server accepts at a time.
     pub(crate) fn most_mappings(&self) -> u32 {
         u32::try_from(self.most_mappings).unwrap_or(u32::MAX)
     }
@@ -214,7 +215,7 @@ impl Client {
         self.vectors
     }
 
-    /// Returns the bytes of a BAR; 0 if there is none.
+    /// Returns the size of a BAR in bytes; 0 if the BAR does not exist.
     pub(crate) fn bar_bytes(&self, index: u8) -> Result<u64, VfioUserError> {
         let request = RegionInfo {
             argsz: length_of::<RegionInfo>().into(),
@@ -225,7 +226,7 @@ impl Client {
             offset: 0.into(),
         };
         let reply = self.ask(Command::DEVICE_GET_REGION_INFO, &[request.as_bytes()], &[])?;
-        // Capabilities of the region may follow; a BAR accessed by messages needs none.
+        // Capabilities of the region may follow. They are not needed, because the BAR is accessed by messages.
         match socket::split::<RegionInfo>(&reply) {
             Some((info, _)) => Ok(info.size.get()),
             None => Err(self.nonsense(
@@ -247,7 +248,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads a register. All bits are ones if the device is gone, as on the bus.
+    /// Reads a register. If the device is gone, all bits read as ones, as on the bus.
     pub(crate) fn bar_read(&self, index: u8, offset: u64, out: &mut [u8]) {
         if let Err(error) = self.region_read(u32::from(index), offset, out) {
             tracing::error!("register at {offset:#x} of BAR {index}: {error}");
@@ -255,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Writes a register. The write is lost if the device is gone, as on the bus.
+    /// Writes a register. If the device is gone, the write is lost, as on the bus.
     pub(crate) fn bar_write(&self, index: u8, offset: u64, data: &[u8]) {
         let request = access(u32::from(index), offset, data.len());
         let payload = [request.as_bytes(), data];
@@ -301,14 +302,14 @@ impl Client {
         Ok(())
     }
 
-    /// Sets eventfds for the interrupts of an index from `start` on. Returns their number.
+    /// Sets eventfds for the vectors of an index, the first one being `start`. Returns the number that was set.
     fn set_irqs(
         &self,
         index: u32,
         start: u32,
         vectors: &[Interrupt],
     ) -> Result<u32, VfioUserError> {
-        // PANIC: at most MAX_FDS and MAX_VECTORS.
+        // PANIC: there are at most MAX_FDS and MAX_VECTORS vectors.
         let count = u32::try_from(vectors.len()).expect("a few vectors");
         let request = SetIrqs {
             argsz: length_of::<SetIrqs>().into(),
@@ -322,7 +323,8 @@ impl Client {
         Ok(count)
     }
 
-    /// Maps memory for the device: by its descriptor, or else for access by messages.
+    /// Maps memory for the device. The server accesses memory that has a descriptor directly, and other memory by
+    /// messages.
     pub(crate) fn dma_map(
         &self,
         iova: u64,
@@ -361,7 +363,7 @@ impl Client {
         Ok(())
     }
 
-    /// Unmaps memory. Access by messages ends first, regardless of the server's answer.
+    /// Unmaps memory. Access by messages is ended first, regardless of the server's answer.
     pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioUserError> {
         if let Some(twin) = &self.twin {
             twin.remove(iova);
@@ -375,8 +377,8 @@ impl Client {
         };
         match self.ask(Command::DMA_UNMAP, &[request.as_bytes()], &[]) {
             Ok(_) => Ok(()),
-            // The memory is shared by descriptor. A lost server may still write it for a while, but once it is
-            // unmapped here, that does not affect us.
+            // The memory is shared by descriptor. A lost server may still write the file for a while, but that does not
+            // affect this process once its own mapping is removed.
             Err(VfioUserError::Gone { .. } | VfioUserError::Transport { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -446,8 +448,8 @@ impl Client {
         }
     }
 
-    /// Marks the connection as failed; the server's requests for memory are not answered any more. A fault on the
-    /// twin socket takes precedence as the cause.
+    /// Marks the connection as failed and stops answering the server's requests for memory. A fault on the twin socket
+    /// takes precedence as the cause. Returns the error.
     fn lose(
         &self,
         connection: &mut Connection,
@@ -466,7 +468,7 @@ impl Client {
         self.transport(command, source)
     }
 
-    /// Sends a message. Returns its number.
+    /// Sends a message. Returns the message's ID.
     fn send(
         &self,
         connection: &mut Connection,
@@ -521,7 +523,7 @@ impl Client {
 }
 
 fn access(region: u32, offset: u64, bytes: usize) -> RegionAccess {
-    // PANIC: registers and configuration words have at most 8 bytes.
+    // PANIC: an access to a register or to configuration space has at most 8 bytes.
     let count = u32::try_from(bytes).expect("a register's width");
     RegionAccess {
         offset: offset.into(),

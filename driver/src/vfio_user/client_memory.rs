@@ -1,15 +1,15 @@
-//! Memory that a client shares with the device: mappings by I/O address, and the files behind them.
+//! Memory that a client makes accessible to the device: mappings by I/O address, and the files that contain the memory.
 //!
-//! A virtual machine maps its memory through its own IOMMU page by page, thousands of pieces of one file. So each
-//! file is mapped here once, whole, with its first piece, and unmapped with the last. A mapping is a place in the
-//! file. All lookups are in trees.
+//! A virtual machine with its own IOMMU maps its memory page by page, in thousands of pieces of one file. So the server
+//! maps each file into its address space once and as a whole, with the first piece, and unmaps it with the last. A
+//! mapping is then an offset in the file. All lookups are in trees.
 //!
 //! The rules are those of the kernel's TYPE1v2 IOMMU: mappings do not overlap, an unmapping removes every mapping
 //! inside its range and splits none, and unmapping an empty range succeeds.
 //!
 //! A client may map memory without a descriptor. If the client has a twin socket, that memory is accessed by
 //! messages. For other clients (QEMU: ROMs, device memory) the mapping is recorded here but not made at the device: a
-//! DMA there is one to an unmapped address.
+//! DMA to it fails as one to an unmapped address.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,19 +25,19 @@ use crate::error::MemoryError;
 use crate::memory::SharedMemory;
 use crate::page::DMA_PAGE;
 
-/// Limit on mappings of a client at a time. QEMU does not count: behind a virtual IOMMU one completion queue of 2^22
-/// entries is 65,536 mappings of a page. The limit is the number of pages in 4 GiB. A mapping takes about 60 bytes
-/// here and as many in the device, so a client can occupy 128 MiB.
+/// Maximum number of mappings of a client at a time. QEMU does not count its mappings: behind a virtual IOMMU a single
+/// completion queue of 2^22 entries takes 65,536 mappings of one page. The limit is the number of pages in 4 GiB. A
+/// mapping takes about 60 bytes here and as many in the device, so a client can occupy 128 MiB.
 pub(super) const MAX_MAPPINGS: usize = 1 << 20;
-/// Limit in bytes on the address space of a client's files.
+/// Maximum size in bytes of all files of a client together, which limits the address space that they take.
 const MAX_FILE_BYTES: u64 = 1 << 42;
 
-/// Device and inode number.
+/// Device and inode number of a file.
 type FileId = (u64, u64);
 
 struct Imported {
     memory: SharedMemory,
-    /// Mappings in it.
+    /// Number of mappings that are in the file.
     users: usize,
 }
 
@@ -45,9 +45,9 @@ struct Imported {
 #[derive(Clone, Copy)]
 enum Backing {
     File(FileId),
-    /// The client, by messages.
+    /// Memory of the client, accessed by messages.
     Messages,
-    /// Not accessible: the device has no such mapping.
+    /// Inaccessible memory: the device has no such mapping.
     Nothing,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct ClientMemory {
 }
 
 impl ClientMemory {
-    /// Makes the mapping that a message requests. `asked` reaches memory without a descriptor by messages.
+    /// Makes the mapping that a message requests. If the memory has no descriptor, `asked` accesses it by messages.
     pub(super) fn map(
         &mut self,
         device: &dyn Device,
@@ -133,7 +133,7 @@ impl ClientMemory {
         Ok(())
     }
 
-    /// Removes every mapping inside a range. Returns their bytes.
+    /// Removes every mapping inside a range. Returns their total length in bytes.
     pub(super) fn unmap(
         &mut self,
         device: &dyn Device,
@@ -164,7 +164,7 @@ impl ClientMemory {
     pub(super) fn unmap_all(&mut self, device: &dyn Device) {
         let all: Vec<u64> = self.mappings.keys().copied().collect();
         for at in all {
-            // If the device refuses, it keeps a reference, which keeps the memory mapped.
+            // If the device refuses, it keeps a reference, and the memory stays mapped.
             if self.take_back(device, at).is_err() {
                 self.mappings.remove(&at);
             }
@@ -172,7 +172,7 @@ impl ClientMemory {
         self.files.clear();
     }
 
-    /// Removes the mapping that starts at an address. Returns its bytes.
+    /// Removes the mapping that starts at an address. Returns its length in bytes; 0 if there is none.
     fn take_back(&mut self, device: &dyn Device, iova: u64) -> Result<u64, Errno> {
         let Some(&Mapped { bytes, backing }) = self.mappings.get(&iova) else {
             return Ok(0);
@@ -193,7 +193,8 @@ impl ClientMemory {
         Ok(bytes as u64)
     }
 
-    /// Returns the file behind a descriptor, mapped whole; the requested part is inside.
+    /// Maps the whole file of a descriptor, unless it is already mapped, and returns it. The requested part must be
+    /// inside the file.
     fn import(
         &mut self,
         device: &dyn Device,
@@ -221,7 +222,7 @@ impl ClientMemory {
         {
             return Ok((id, imported.memory.clone()));
         }
-        // The file may have grown since its last mapping; users of the shorter mapping keep that.
+        // The file may have grown since it was mapped. Mappings in the previous, shorter memory keep using it.
         let others: u64 = self.files.values().map(|f| f.memory.len() as u64).sum();
         let whole = metadata.len();
         if end > whole || others.saturating_add(whole) > MAX_FILE_BYTES {
@@ -280,8 +281,9 @@ mod tests {
         assert_eq!(memory.unmap(&device, bytes, 2 * bytes), Ok(2 * bytes));
     }
 
-    /// Linux' IOMMU driver in a guest maps scattered memory page by page. A completion queue of 2^22 entries
-    /// (`log_max_cq_sz` 22) takes 256 MiB, which was one mapping more than the limit that VERSION announces.
+    /// A client can map several completion queues of 2^22 entries (`log_max_cq_sz` 22) page by page, and still has a
+    /// limit. Linux' IOMMU driver in a guest maps scattered memory in this way. One such queue takes 256 MiB, which is
+    /// one mapping more than the limit that VERSION announces.
     #[test]
     fn a_client_maps_several_of_the_largest_queues_page_by_page_and_has_a_limit_all_the_same() {
         let (device, mut memory) = (Double::new(), ClientMemory::default());

@@ -1,4 +1,4 @@
-//! Errors between the two sides. The texts name the message, the socket and the answer.
+//! Errors of vfio-user. The texts name the message, the socket and the answer.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::error::{ErrnoText, MemoryError};
 /// A vfio-user connection, or a message over it, failed.
 #[derive(Debug, Error)]
 pub enum VfioUserError {
-    /// The socket could not be reached, bound or accepted from.
+    /// The socket could not be connected to, bound or accepted from.
     #[error("{path}: {call}: {source}")]
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The system call.
         call: &'static str,
@@ -27,25 +27,25 @@ pub enum VfioUserError {
         "{path}: no server there: `datctl sim serve --socket {path}` starts one for a simulated function ({source})"
     )]
     NoServer {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
     },
-    /// A message could not be sent, or its reply not received.
+    /// A message could not be sent, or its reply could not be received.
     #[error("{path}: {command}: {source}")]
     Transport {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The message.
         command: Command,
-        /// Error of the system; `TimedOut` if the other side is silent.
+        /// Error of the system; `TimedOut` if the other side did not answer in time.
         source: io::Error,
     },
-    /// The other side refused.
+    /// The other side refused the message.
     #[error("{path}: {command}: refused with {}", ErrnoText(*errno))]
     Refused {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The message.
         command: Command,
@@ -55,9 +55,9 @@ pub enum VfioUserError {
     /// The reply does not match the message.
     #[error("{path}: {command}: reply makes no sense: {what}")]
     Reply {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The message.
+        /// Command of the message.
         command: Command,
         /// The problem, with the numbers.
         what: String,
@@ -65,9 +65,9 @@ pub enum VfioUserError {
     /// The connection failed earlier.
     #[error("{path}: the connection is gone since {command}: {because}")]
     Gone {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The message it failed at.
+        /// Command of the message at which the connection failed.
         command: Command,
         /// The cause.
         because: String,
@@ -77,19 +77,19 @@ pub enum VfioUserError {
         "{path}: DMA_MAP of {bytes:#x} bytes: lent memory has no descriptor to give away, and the server has no twin socket to ask for it by messages; use memory of the arena"
     )]
     NoDescriptor {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// Bytes to map.
         bytes: usize,
     },
-    /// No address space for a BAR.
+    /// Address space for a BAR could not be reserved.
     #[error("{path}: BAR {index} of {bytes:#x} bytes: {source}")]
     Bar {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// BAR number.
         index: u8,
-        /// Its size, according to the server.
+        /// Size in bytes that the server reports.
         bytes: u64,
         /// The cause.
         source: MemoryError,

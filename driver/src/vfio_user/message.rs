@@ -1,8 +1,8 @@
 //! The messages: header, payloads, and their numbers (libvfio-user, `docs/vfio-user.rst`).
 //!
 //! A message is a header of 16 bytes and a payload whose length the header gives. Both processes are on one machine;
-//! fields are little-endian here. Numbers that VFIO defines (regions, interrupts, flags) have VFIO's values
-//! (`linux/vfio.h`).
+//! this crate reads and writes the fields as little-endian. Numbers that VFIO defines (regions, interrupts, flags)
+//! have VFIO's values (`linux/vfio.h`).
 
 use std::fmt;
 
@@ -54,8 +54,8 @@ impl fmt::Debug for Command {
     }
 }
 
-/// Limit on mappings announced to a client. It is the kernel's own limit for a container; QEMU refuses a server that
-/// announces more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
+/// Maximum number of mappings that is announced to a client. It is the kernel's own limit for a container; QEMU refuses
+/// a server that announces more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
 pub(super) const ANNOUNCED_MAPPINGS: usize = 65_535;
 /// Header flags, bits 3:0: 0 is a command, 1 a reply.
 pub(crate) const TYPE_MASK: u32 = 0xf;
@@ -63,33 +63,34 @@ pub(crate) const TYPE_COMMAND: u32 = 0;
 pub(crate) const TYPE_REPLY: u32 = 1;
 /// Header flag: the sender wants no reply.
 pub(crate) const NO_REPLY: u32 = 1 << 4;
-/// Header flag: the reply consists of an errno.
+/// Header flag: the message is a refusal, and the header contains an errno.
 pub(crate) const ERROR: u32 = 1 << 5;
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub(crate) const HEADER_BYTES: usize = 16;
-/// Most data bytes of a message here; announced in VERSION as `max_data_xfer_size`.
+/// Maximum number of data bytes in a message; announced in VERSION as `max_data_xfer_size`.
 pub(crate) const MAX_DATA: usize = 1 << 16;
-/// Most payload bytes of a message: the largest fixed part and data.
+/// Maximum number of payload bytes in a message: the largest fixed part plus the data.
 pub(crate) const MAX_PAYLOAD: usize = MAX_DATA + 64;
-/// Most descriptors of one message; announced in VERSION as `max_msg_fds`. QEMU refuses a server that announces more.
+/// Maximum number of descriptors in a message; announced in VERSION as `max_msg_fds`. QEMU refuses a server that
+/// announces more.
 pub(crate) const MAX_FDS: usize = 16;
-/// The version spoken.
+/// Version of the protocol.
 pub(crate) const MAJOR: u16 = 0;
 pub(crate) const MINOR: u16 = 1;
 
 /// Number of regions of a PCI function in VFIO's numbering: six BARs, ROM, configuration space, VGA.
 pub(crate) const REGIONS: u32 = vfio::VFIO_PCI_NUM_REGIONS;
-/// The configuration space.
+/// Index of the configuration space region.
 pub(crate) const CONFIG_REGION: u32 = vfio::VFIO_PCI_CONFIG_REGION_INDEX;
-/// The last BAR.
+/// Index of the last BAR's region.
 pub(crate) const LAST_BAR: u32 = vfio::VFIO_PCI_BAR5_REGION_INDEX;
 /// Number of interrupt kinds of a PCI function in VFIO's numbering.
 pub(crate) const IRQS: u32 = vfio::VFIO_PCI_NUM_IRQS;
-/// Two of these kinds: "the bus reports an error", and "the device is being removed".
+/// Indices of two of these kinds: "the bus reports an error", and "the device is being removed".
 pub(crate) const ERROR_NOTICE: u32 = vfio::VFIO_PCI_ERR_IRQ_INDEX;
 pub(crate) const REQUEST_NOTICE: u32 = vfio::VFIO_PCI_REQ_IRQ_INDEX;
-/// The kind of MSI-X.
+/// Index of the MSI-X interrupts.
 pub(crate) const MSIX: u32 = vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 
 /// Header of every message.
@@ -98,14 +99,14 @@ pub(crate) const MSIX: u32 = vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 pub(crate) struct Header {
     pub id: U16,
     pub command: U16,
-    /// Bytes of the message, header included.
+    /// Length of the message in bytes, header included.
     pub size: U32,
     pub flags: U32,
     pub error: U32,
 }
 const_assert_eq!(size_of::<Header>(), HEADER_BYTES);
 
-/// VERSION; a NUL-terminated JSON object follows, or nothing.
+/// Fixed part of VERSION. A NUL-terminated JSON object may follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Version {
@@ -114,7 +115,7 @@ pub(crate) struct Version {
 }
 const_assert_eq!(size_of::<Version>(), 4);
 
-/// DMA_MAP; comes with a descriptor.
+/// Payload of DMA_MAP, which usually comes with a descriptor.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DmaMap {
@@ -127,12 +128,12 @@ pub(crate) struct DmaMap {
     pub size: U64,
 }
 const_assert_eq!(size_of::<DmaMap>(), 32);
-/// The device may read and write.
+/// DMA_MAP flags: the device may read and write.
 pub(crate) const DMA_READ_WRITE: u32 = vfio::VFIO_DMA_MAP_FLAG_READ | vfio::VFIO_DMA_MAP_FLAG_WRITE;
-/// The device may only read.
+/// DMA_MAP flag: the device may only read.
 pub(crate) const DMA_READ_ONLY: u32 = vfio::VFIO_DMA_MAP_FLAG_READ;
 
-/// DMA_UNMAP, and its reply.
+/// Payload of DMA_UNMAP and of its reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DmaUnmap {
@@ -145,7 +146,7 @@ const_assert_eq!(size_of::<DmaUnmap>(), 24);
 /// DMA_UNMAP flag: unmaps everything; address and size are 0.
 pub(crate) const UNMAP_ALL: u32 = 1 << 1;
 
-/// DEVICE_GET_INFO, and its reply.
+/// Payload of DEVICE_GET_INFO and of its reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DeviceInfo {
@@ -159,7 +160,7 @@ const_assert_eq!(size_of::<DeviceInfo>(), 16);
 pub(crate) const DEVICE_RESETTABLE: u32 = vfio::VFIO_DEVICE_FLAGS_RESET;
 pub(crate) const DEVICE_PCI: u32 = vfio::VFIO_DEVICE_FLAGS_PCI;
 
-/// DEVICE_GET_REGION_INFO, and its reply.
+/// Payload of DEVICE_GET_REGION_INFO and of its reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RegionInfo {
@@ -168,7 +169,7 @@ pub(crate) struct RegionInfo {
     pub index: U32,
     pub cap_offset: U32,
     pub size: U64,
-    /// Offset of a mappable region in its file; 0 here.
+    /// Offset of a mappable region in its file; always 0, because no region is mappable.
     pub offset: U64,
 }
 const_assert_eq!(size_of::<RegionInfo>(), 32);
@@ -176,7 +177,7 @@ const_assert_eq!(size_of::<RegionInfo>(), 32);
 pub(crate) const REGION_READ_WRITE: u32 =
     vfio::VFIO_REGION_INFO_FLAG_READ | vfio::VFIO_REGION_INFO_FLAG_WRITE;
 
-/// DEVICE_GET_IRQ_INFO, and its reply.
+/// Payload of DEVICE_GET_IRQ_INFO and of its reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct IrqInfo {
@@ -189,7 +190,7 @@ const_assert_eq!(size_of::<IrqInfo>(), 16);
 /// DEVICE_GET_IRQ_INFO flag: signalled by eventfd.
 pub(crate) const IRQ_EVENTFD: u32 = vfio::VFIO_IRQ_INFO_EVENTFD;
 
-/// DEVICE_SET_IRQS; comes with descriptors.
+/// Payload of DEVICE_SET_IRQS, which comes with descriptors.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct SetIrqs {
@@ -207,7 +208,7 @@ pub(crate) const SET_EVENTFDS: u32 =
 pub(crate) const SET_NOTHING: u32 =
     vfio::VFIO_IRQ_SET_DATA_NONE | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
 
-/// REGION_READ and REGION_WRITE, and their replies; data follows a write and the reply to a read.
+/// Fixed part of REGION_READ, REGION_WRITE and their replies. Data follows in a write and in the reply to a read.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RegionAccess {
@@ -217,9 +218,10 @@ pub(crate) struct RegionAccess {
 }
 const_assert_eq!(size_of::<RegionAccess>(), 16);
 
-/// DMA_READ and DMA_WRITE, and their replies; data follows a write and the reply to a read. In the reply to a write
-/// the count has 4 bytes in the document and 8 in libvfio-user (`struct vfio_user_dma_region_access`). Here the
-/// common part is read ([`DmaWritten`]), and the longer form is written.
+/// Fixed part of DMA_READ, DMA_WRITE and their replies. Data follows in a write and in the reply to a read. In the
+/// reply to a write, the count has 4 bytes in the document and 8 in libvfio-user
+/// (`struct vfio_user_dma_region_access`). This crate reads only the common part ([`DmaWritten`]) and writes the
+/// longer form.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DmaAccess {
@@ -237,7 +239,8 @@ pub(crate) struct DmaWritten {
 }
 const_assert_eq!(size_of::<DmaWritten>(), 12);
 
-/// The twin socket in a VERSION: a client asks for it, a server gives the index of its descriptor.
+/// The twin socket in a VERSION message. A client requests it without an index; a server gives the index of its
+/// descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Twin {
     pub fd_index: Option<usize>,
@@ -264,9 +267,9 @@ fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.trim_start().strip_prefix(':')?.trim_start())
 }
 
-/// Returns the number that a capability has in the other side's JSON, if it is there.
+/// Returns the number of a capability in the other side's JSON; `None` if it is absent.
 ///
-/// This part of the object is flat.
+/// The search ignores nesting, because the capabilities are a flat object.
 pub(crate) fn capability(json: &[u8], name: &str) -> Option<usize> {
     number(std::str::from_utf8(json).ok()?, name)
 }
@@ -293,7 +296,7 @@ fn number(text: &str, name: &str) -> Option<usize> {
 /// Size of a message's fixed part.
 pub(super) const fn length_of<T>() -> u32 {
     assert!(size_of::<T>() < 64);
-    // CAST: just checked.
+    // CAST: the assertion has checked that the size is below 64.
     #[expect(clippy::cast_possible_truncation, reason = "below 64")]
     {
         size_of::<T>() as u32

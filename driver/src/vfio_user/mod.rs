@@ -1,7 +1,7 @@
 //! vfio-user: a PCI function in another process, over a UNIX socket.
 //!
-//! The protocol is VFIO's ioctls as messages (libvfio-user, `docs/vfio-user.rst`, version 0.1). The client is the
-//! driver's side: it reads and writes regions (configuration space, BARs), passes DMA memory and eventfds as
+//! The protocol consists of VFIO's ioctls as messages (libvfio-user, `docs/vfio-user.rst`, version 0.1). The client is
+//! the driver's side: it reads and writes regions (configuration space, BARs), passes DMA memory and eventfds as
 //! descriptors, and resets. The server is the device's side. Neither needs a kernel module, a privilege or a virtual
 //! machine, and QEMU can be the client of the same server.
 //!
@@ -15,30 +15,30 @@
 //!     Interrupt   --- SET_IRQS with eventfds --->     Device::set_interrupts
 //! ```
 //!
-//! A register write is posted, as on the bus: the message asks for no reply, and the socket keeps the order. A read
-//! has to wait and so pushes every earlier write before it. If the connection fails, the device is gone: writes are
-//! lost, reads return ones, all other calls return an error that names the message.
+//! A register write is posted, as on the bus: the message requests no reply, and the socket keeps the order. A read
+//! waits for its reply, so all earlier writes are executed before it. If the connection fails, the device counts as
+//! gone: writes are lost, reads return ones, and all other calls return an error that names the message.
 //!
 //! A server trusts nothing that it receives: sizes, offsets, flags and numbers of descriptors are checked before they
-//! are used. A wrong message is answered with an errno, and ends the connection if the next message cannot be found.
-//! Memory is taken only from files that cannot shrink (`F_SEAL_SHRINK`), because a page that disappears under a
-//! mapping kills the process. For the same reason it is not taken from the hugetlb pool, whose pages may be missing
-//! at their first use and can be removed from the file by its owner (`FALLOC_FL_PUNCH_HOLE`). Missing pages of a
-//! memfd are allocated on use. Only a system that limits its commitments (`vm.overcommit_memory` 2) can refuse that,
-//! and should not serve functions to untrusted clients. When a client goes, the device is reset and its memory
-//! unmapped before the next one is accepted.
+//! are used. A wrong message is answered with an errno. If the start of the next message is unknown, the connection is
+//! closed. The server accepts memory only in files that cannot shrink (`F_SEAL_SHRINK`), because a page that disappears
+//! under a mapping kills the process. For the same reason it refuses memory of the hugetlb pool, whose pages may be
+//! missing at their first use and can be removed from the file by its owner (`FALLOC_FL_PUNCH_HOLE`). Missing pages of
+//! a memfd are allocated on use. Only a system that limits its commitments (`vm.overcommit_memory` 2) can refuse that,
+//! and should not serve functions to untrusted clients. When a client disconnects, the device is reset and the client's
+//! memory is unmapped before the next client is accepted.
 //!
 //! The crate `vfio_user` (0.1.7) has the same messages and is not used. Its client ignores the error in a reply, and
 //! waits without a bound. Its server allocates any size that a client names (`count` up to 4 GiB), subtracts sizes
 //! unchecked and exits instead of answering. Its message structs are private, so that it cannot be built on.
 //!
 //! **Memory without a descriptor** is accessed by messages if both sides have a second socket for them, the twin
-//! socket ([`twin_client`], [`twin_server`]). On one socket the client would have to sort replies from requests. A
-//! device that waits for its memory while its client waits for the device would deadlock with every client that does
-//! not sort; QEMU is one, and has no twin socket. A mapping of such a client without a descriptor is accepted, but
-//! the device cannot reach it.
+//! socket ([`twin_client`], [`twin_server`]). With a single socket, the client would have to distinguish the server's
+//! requests from replies. A device that waits for its memory while its client waits for the device would deadlock with
+//! every client that does not do this. QEMU is such a client, and has no twin socket. If a client without a twin socket
+//! maps memory without a descriptor, the server accepts the mapping, but the device cannot access it.
 //!
-//! Not here: DMA by message over the one socket, mapped BARs, migration, dirty pages.
+//! Not implemented: DMA by message over the main socket, mapped BARs, migration, dirty pages.
 
 mod client;
 mod client_memory;

@@ -1,14 +1,15 @@
 //! The device's side: any [`Device`] behind a socket.
 //!
-//! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one answer.
-//! A client's resources are bounded: one message of at most 64 KiB in memory, one eventfd per vector,
-//! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session
-//! ends, for any reason, the device is reset, drops the client's eventfds and loses the client's memory, in that
-//! order. A client that asks for a twin socket gets one, and answers on it for memory without a descriptor.
+//! The server has one client at a time; the next one waits in the listener's queue. A session is a loop that receives
+//! one message and sends one answer. A client's resources are bounded: one message of at most 64 KiB in memory, one
+//! eventfd per vector, [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own.
+//! When the session ends, for any reason, the server resets the device, removes the client's eventfds and unmaps the
+//! client's memory, in that order. A client that requests a twin socket gets one, and serves accesses to its memory
+//! without a descriptor there.
 //!
-//! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the BAR's
-//! memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are split into aligned
-//! pieces of 4, 2 and 1 bytes.
+//! Region accesses become the accesses that the device would receive on the bus: a BAR write is a store of its width
+//! into the BAR's memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are split into
+//! aligned pieces of 4, 2 and 1 bytes.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,18 +39,18 @@ use crate::memory::SharedMemory;
 /// Number of BARs of a function.
 const BARS: u8 = 6;
 
-/// Serves a device to other processes through a socket.
+/// A server that gives other processes access to a device through a socket.
 pub struct Server {
     device: Arc<dyn Device>,
     listener: UnixListener,
     patience: Duration,
-    /// Time limit for a client's answers about memory.
+    /// Time limit for a client's answer to a memory access.
     dma_patience: Duration,
     now: fn() -> Instant,
 }
 
 impl Server {
-    /// Serves one client after the other. Returns when the listener fails.
+    /// Serves one client after the other. Returns the error when the listener fails.
     pub fn serve(device: Arc<dyn Device>, listener: UnixListener) -> VfioUserError {
         let server = Self::new(device, listener);
         loop {
@@ -71,14 +72,14 @@ impl Server {
         }
     }
 
-    /// Uses another clock.
+    /// Sets the clock that measures the time limits, for tests.
     #[cfg(test)]
     pub(super) const fn by(mut self, now: fn() -> Instant) -> Self {
         self.now = now;
         self
     }
 
-    /// Sets a shorter time limit for clients that have begun a message.
+    /// Sets a shorter time limit for messages and for memory accesses, for tests.
     #[cfg(test)]
     pub(super) const fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -86,11 +87,11 @@ impl Server {
         self
     }
 
-    /// Accepts the next client and serves it until it goes.
+    /// Accepts the next client and serves it until it disconnects.
     ///
     /// # Errors
-    /// The listener failed permanently. A client's fault ends its session and is logged. A temporary failure of the
-    /// system is retried.
+    /// The listener failed permanently. A client's fault only ends its session and is logged. After a temporary failure
+    /// of the system the accept is retried.
     pub fn serve_next(&self) -> Result<(), VfioUserError> {
         let accepted = accepting::next(self.device.name(), || self.listener.accept());
         let (stream, _) = accepted.map_err(|source| VfioUserError::Socket {
@@ -108,7 +109,7 @@ impl Server {
         &self.listener
     }
 
-    /// Serves a client that is connected already.
+    /// Serves a client that is already connected.
     pub(super) fn serve_stream(&self, stream: UnixStream) {
         let name = self.device.name().to_owned();
         let socket = match Socket::with_patience(stream, self.patience) {
@@ -142,15 +143,15 @@ struct Session {
     socket: Arc<Socket>,
     dma_patience: Duration,
     bars: [Option<SharedMemory>; BARS as usize],
-    /// True once VERSION has been exchanged; no other message is answered before.
+    /// True once VERSION has been exchanged. Until then every other message is refused.
     negotiated: bool,
-    /// Empty until the client sets a vector.
+    /// Eventfds of the MSI-X vectors; empty until the client sets one.
     vectors: Vec<Interrupt>,
     notices: Notices,
     memory: ClientMemory,
-    /// Accesses memory without a descriptor, if the client has announced that it answers.
+    /// Twin socket for memory without a descriptor, if the client has requested one.
     twin: Option<Arc<TwinServer>>,
-    /// Signals the client's eventfds; started with the first one.
+    /// Thread that signals the client's eventfds; started with the first eventfd.
     signaller: Option<EventSignaller>,
 }
 
@@ -158,7 +159,7 @@ struct Session {
 #[derive(Default)]
 struct Reply {
     payload: Vec<u8>,
-    /// A descriptor that is sent with it.
+    /// Descriptor that is sent with the reply.
     fd: Option<OwnedFd>,
 }
 
@@ -182,7 +183,7 @@ impl Session {
         }
     }
 
-    /// Takes an eventfd of the client.
+    /// Imports an eventfd of the client.
     fn interrupt(&mut self, fd: OwnedFd) -> Result<Interrupt, Errno> {
         let signaller = match self.signaller.take() {
             Some(signaller) => signaller,
@@ -191,10 +192,10 @@ impl Session {
         Interrupt::imported(fd, self.signaller.insert(signaller)).map_err(errno)
     }
 
-    /// Answers messages until the client goes.
+    /// Answers messages until the client disconnects.
     fn run(&mut self) -> io::Result<()> {
         loop {
-            // A client that has not sent VERSION yet must not block others for long.
+            // A client that has not yet sent VERSION must not block other clients for long.
             let negotiated = self.negotiated;
             let Some(message) = self.socket.receive(|| negotiated)? else {
                 return Ok(());
@@ -403,8 +404,8 @@ impl Session {
         if !message.fds.is_empty() && message.fds.len() != end - start {
             return Err(Errno::EINVAL);
         }
-        // A vector without a descriptor signals an eventfd that is never read. Vectors after the last one that was
-        // ever set do not exist yet. Either all vectors change or none does.
+        // A vector without a descriptor gets an eventfd that nobody reads. The list of vectors grows to the last one
+        // that was ever set. Either all vectors of the message change or none does.
         let mut vectors = self.vectors.clone();
         while vectors.len() < end {
             vectors.push(Interrupt::new().map_err(errno)?);
@@ -422,7 +423,7 @@ impl Session {
         Ok(Vec::new())
     }
 
-    /// Takes the eventfd of one of the two notices. Without a descriptor the notice is disabled.
+    /// Sets the eventfd of the error notice or the removal notice. Without a descriptor the notice is disabled.
     fn set_notice(&mut self, index: u32, fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
         let mut fds = fds.into_iter();
         let (first, None) = (fds.next(), fds.next()) else {
@@ -506,14 +507,14 @@ fn exact<T: zerocopy::FromBytes>(payload: &[u8]) -> Result<T, Errno> {
     T::read_from_bytes(payload).map_err(|_| Errno::EINVAL)
 }
 
-/// Parses the payload as one object; the sender may have left room for more.
+/// Parses the payload as one object, which more bytes may follow.
 fn at_least<T: zerocopy::FromBytes>(payload: &[u8]) -> Result<T, Errno> {
     socket::split(payload)
         .map(|(object, _)| object)
         .ok_or(Errno::EINVAL)
 }
 
-/// Returns the bytes of `reply`, if the client has room for it.
+/// Returns the bytes of `reply`; EINVAL if `argsz`, the client's buffer size, is too small.
 fn fits<T: IntoBytes + zerocopy::Immutable>(argsz: u32, reply: &T) -> Result<Vec<u8>, Errno> {
     if argsz < length_of::<T>() {
         return Err(Errno::EINVAL);
@@ -521,7 +522,7 @@ fn fits<T: IntoBytes + zerocopy::Immutable>(argsz: u32, reply: &T) -> Result<Vec
     Ok(reply.as_bytes().to_vec())
 }
 
-/// Returns the offset as an index into the memory, if all `bytes` bytes are inside.
+/// Converts an offset to an index into the memory; EINVAL unless all `bytes` bytes are inside.
 fn inside(memory: &SharedMemory, offset: u64, bytes: usize) -> Result<usize, Errno> {
     usize::try_from(offset)
         .ok()
@@ -529,7 +530,8 @@ fn inside(memory: &SharedMemory, offset: u64, bytes: usize) -> Result<usize, Err
         .ok_or(Errno::EINVAL)
 }
 
-/// Splits a configuration access into naturally aligned ones of 4, 2 and 1 bytes: offset, index into the data, bytes.
+/// Splits a configuration access into naturally aligned pieces of 4, 2 and 1 bytes. Each has its offset, its index in
+/// the data, and its length.
 fn config_pieces(offset: u64, bytes: usize) -> Result<Vec<(u16, usize, usize)>, Errno> {
     let start = usize::try_from(offset)
         .ok()
@@ -550,7 +552,7 @@ fn config_pieces(offset: u64, bytes: usize) -> Result<Vec<(u16, usize, usize)>, 
     Ok(pieces)
 }
 
-/// Reads BAR memory, in one access if width and alignment are those of a register.
+/// Reads BAR memory. An aligned read of 4 or 8 bytes is a single access.
 fn load(memory: &SharedMemory, at: usize, out: &mut [u8]) {
     let aligned = (memory.address() + at).is_multiple_of(out.len().max(1));
     match out.len() {
@@ -560,7 +562,7 @@ fn load(memory: &SharedMemory, at: usize, out: &mut [u8]) {
     }
 }
 
-/// Writes BAR memory, in one access if width and alignment are those of a register.
+/// Writes BAR memory. An aligned write of 4 or 8 bytes is a single access.
 fn store(memory: &SharedMemory, at: usize, data: &[u8]) {
     let aligned = (memory.address() + at).is_multiple_of(data.len().max(1));
     match (data.try_into(), data.try_into()) {

@@ -1,11 +1,11 @@
 //! Messages over a stream socket, with their descriptors.
 //!
-//! A message is sent with one `sendmsg`, its descriptors at its first byte. Reading takes exactly the bytes of one
-//! message, header first, so the descriptors received meanwhile belong to that message. They are owned as soon as
-//! they are received, also those of a refused message: dropping the message closes the unused ones.
+//! A message is sent with one `sendmsg`, with its descriptors attached to the first byte. The receiver reads exactly
+//! the bytes of one message, header first, so the descriptors received meanwhile belong to that message. They are owned
+//! as soon as they are received, even those of a refused message: dropping the message closes the unused descriptors.
 //!
-//! Both directions have a time limit. The other side may be idle between messages for any time, but a message that
-//! has begun must be finished within twice [`PATIENCE`], even if its bytes trickle, and so must a send.
+//! Both directions have a time limit. The other side may be idle between messages for any time. But it must complete a
+//! message that has begun within twice [`PATIENCE`], even if its bytes arrive one by one, and so must a send.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,7 +26,7 @@ use super::message::{
 };
 use crate::clock::{Instant, monotonic_now};
 
-/// Time that the other side has to read a message, or to finish one that it began.
+/// Time that the other side has to read a message, or to complete one that has begun.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A received message.
@@ -37,7 +37,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Returns `None` if it is no reply to this message; the errno, if it is a refusal.
+    /// Returns `None` if this message is not the reply to message `id`, `Some(Err)` with the errno if it is a refusal.
     pub(crate) fn is_reply_to(&self, id: u16, command: Command) -> Option<Result<(), Errno>> {
         let (header, flags) = (&self.header, self.header.flags.get());
         let is_it = header.id.get() == id
@@ -53,11 +53,11 @@ impl Message {
     }
 }
 
-/// Returns flags and error of the reply for a result.
+/// Returns the flags and the errno for the header of a reply with this result.
 pub(crate) fn verdict<T>(answer: &Result<T, Errno>) -> (u32, u32) {
     match answer {
         Ok(_) => (TYPE_REPLY, 0),
-        // An errno is a small positive number.
+        // An errno is a positive number, so the conversion does not change it.
         Err(errno) => (TYPE_REPLY | ERROR, (*errno as i32).unsigned_abs()),
     }
 }
@@ -74,7 +74,7 @@ impl Socket {
         Self::with_patience(stream, PATIENCE)
     }
 
-    /// Makes a socket with another time limit.
+    /// Makes a socket with a time limit other than `PATIENCE`.
     pub(crate) fn with_patience(stream: UnixStream, patience: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
@@ -85,13 +85,13 @@ impl Socket {
         })
     }
 
-    /// Uses another clock.
+    /// Sets the clock that measures the time limits.
     pub(crate) fn by(mut self, now: fn() -> Instant) -> Self {
         self.now = now;
         self
     }
 
-    /// Makes two connected ends, the second of which is to be sent to another process.
+    /// Makes a connected pair: our end, and the descriptor of the other end, which is to be sent to another process.
     pub(crate) fn pair(patience: Duration) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Self::with_patience(ours, patience)?, theirs.into()))
@@ -99,11 +99,11 @@ impl Socket {
 
     /// Shuts the connection down, which wakes waiters at both ends.
     pub(crate) fn hang_up(&self) {
-        // It fails if the connection is shut down already.
+        // The call fails if the connection is already shut down.
         let _over = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Sends the parts as one message.
+    /// Sends the concatenated parts as one message, with descriptors.
     pub(crate) fn send(&self, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let begun = (self.now)();
@@ -122,7 +122,7 @@ impl Socket {
                 .collect();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            // The descriptors go with the first byte.
+            // The descriptors are attached to the first byte.
             if sent == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
                 return Err(too_many(fds.len()));
             }
@@ -138,8 +138,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives the next message. `None` if the other side closed the connection between two messages, or if `idle`
-    /// returns false when nothing has arrived for a while.
+    /// Receives the next message. Returns `None` if the other side closed the connection between two messages, or if
+    /// nothing arrived within the time limit and `idle` returned false.
     pub(crate) fn receive(&self, mut idle: impl FnMut() -> bool) -> io::Result<Option<Message>> {
         let mut fds = Vec::new();
         let mut header = [0; HEADER_BYTES];
@@ -178,7 +178,7 @@ impl Socket {
         }))
     }
 
-    /// Reads the rest of a message that began to arrive at `begun`.
+    /// Fills `out` with further bytes of a message that began to arrive at `begun`.
     fn fill(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>, begun: Instant) -> io::Result<()> {
         let mut have = 0;
         while have < out.len() {
@@ -193,8 +193,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Makes one `recvmsg`. More descriptors than a message may have are an error, as are descriptors that did not
-    /// fit this process's table.
+    /// Makes one `recvmsg`. It is an error if a message has more descriptors than allowed, or if this process's
+    /// descriptor table had too few free entries.
     fn read(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -211,8 +211,8 @@ impl Socket {
                 Err(errno) => return Err(self.timed(errno)),
             }
         };
-        // The descriptors must be owned first: even of a list that it truncated, the kernel has installed the part
-        // that fits.
+        // All received descriptors must be owned before an error is returned: if the list was truncated, the kernel has
+        // still installed the part that fitted.
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 fds.extend(rights);
@@ -232,7 +232,7 @@ impl Socket {
         Ok(received.bytes)
     }
 
-    /// Checks that a message that began at `begun` is not overdue.
+    /// Returns an error if the message that began at `begun` has exceeded its time limit.
     fn check(&self, begun: Instant) -> io::Result<()> {
         if (self.now)().since(begun) < self.patience {
             return Ok(());
@@ -243,7 +243,7 @@ impl Socket {
         ))
     }
 
-    /// Converts an error: a socket's timeout shows as EAGAIN.
+    /// Converts an error. EAGAIN means that the socket's timeout expired.
     fn timed(&self, errno: rustix::io::Errno) -> io::Error {
         if errno == rustix::io::Errno::AGAIN {
             io::Error::new(
@@ -276,7 +276,7 @@ pub(crate) fn header(
     flags: u32,
     error: u32,
 ) -> Header {
-    // PANIC: payloads are at most MAX_PAYLOAD.
+    // PANIC: payloads are shorter than MAX_PAYLOAD.
     let size = u32::try_from(HEADER_BYTES + payload_bytes).expect("a message below 4 GiB");
     Header {
         id: id.into(),
@@ -287,7 +287,7 @@ pub(crate) fn header(
     }
 }
 
-/// Builds and sends the bytes of a message: header and parts of the payload.
+/// Sends a message that consists of a header and the parts of its payload, with descriptors.
 pub(crate) fn send(
     socket: &Socket,
     (id, command, flags, error): (u16, u16, u32, u32),

@@ -1,4 +1,4 @@
-//! The two sides against each other, and each side against one that breaks the rules.
+//! Client and server connected to each other, and each of them connected to a peer that violates the protocol.
 
 mod hostile;
 mod twin;
@@ -29,7 +29,7 @@ use crate::{
     Rw, SharedMemory, Wo,
 };
 
-/// A double behind a socket.
+/// A simulated device behind a socket.
 struct Rig {
     double: Double,
     path: PathBuf,
@@ -38,7 +38,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Starts a server for a number of clients.
+    /// Starts a server that serves `clients` clients and then ends.
     fn new(clients: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nic.sock");
@@ -61,7 +61,7 @@ impl Rig {
         Function::vfio_user(&self.path).unwrap()
     }
 
-    /// Returns the double once all clients are gone.
+    /// Returns the simulated device once the server has ended.
     fn finished(self) -> Double {
         self.served.join().unwrap();
         self.double
@@ -138,7 +138,8 @@ fn dma_memory_is_the_same_on_both_sides_until_it_is_unmapped() {
     assert_eq!(rig.double.mappings(), vec![]);
 }
 
-/// A page missing from the pool would kill a server.
+/// A pool for a function in another process never uses huge pages, because a page missing from the hugetlb pool would
+/// kill a server.
 #[test]
 fn a_pool_for_a_function_in_another_process_is_on_base_pages_or_none() {
     let rig = Rig::new(1);
@@ -177,7 +178,7 @@ fn a_mapping_starts_where_it_was_asked_to_in_the_memory() {
     assert!(text.contains("nic.sock"), "{text}");
 }
 
-/// Waits for a signal, which a thread of the server sends.
+/// Waits until a thread of the server has signalled the eventfd.
 fn arrives(interrupt: &Interrupt) -> bool {
     RealClock::new().wait(std::slice::from_ref(interrupt), Instant(u64::MAX))
 }
@@ -233,7 +234,7 @@ fn a_client_that_goes_is_reset_and_unmapped_before_the_next_one() {
     assert_eq!(rig.finished().resets(), 3);
 }
 
-/// A client that sends any message.
+/// A client that can send any message, even an invalid one.
 struct Raw {
     socket: Socket,
     id: u16,
@@ -283,7 +284,7 @@ impl Raw {
     }
 }
 
-/// Returns a VERSION message 0.1, with the client's capabilities.
+/// Returns the payload of a VERSION message 0.1 with the given capabilities.
 fn version(json: &[u8]) -> Vec<u8> {
     let version = Version {
         major: 0.into(),
@@ -411,7 +412,7 @@ fn memory_that_could_harm_the_server_is_refused() {
     let shrinks = tempfile::tempfile().unwrap();
     shrinks.set_len(8192).unwrap();
     let not_memory = File::open("/dev/null").unwrap();
-    // A file on a disk has no seals at all; one in memory may have none, or only others.
+    // A file on a disk has no seals. A file in memory may have none, or seals other than the required one.
     let memory_with = |seals: SealFlag| {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(c"test", flags).unwrap());
@@ -462,7 +463,8 @@ fn unmap(iova: u64, size: u64) -> Vec<u8> {
     unmap.as_bytes().to_vec()
 }
 
-/// Done by a virtual machine with a virtual IOMMU: thousands of pages of one file, unmapped in ranges.
+/// Thousands of pages of one file can be mapped one by one and unmapped in ranges, as a virtual machine with a virtual
+/// IOMMU does.
 #[test]
 fn thousands_of_pages_of_one_file_are_mapped_and_taken_back_by_range() {
     const PAGES: u64 = 5_000;
@@ -470,7 +472,7 @@ fn thousands_of_pages_of_one_file_are_mapped_and_taken_back_by_range() {
     let mut raw = Raw::negotiated(&rig.path);
     let memory = SharedMemory::anonymous(4096 * usize::try_from(PAGES).unwrap()).unwrap();
     let fd = memory.as_fd().unwrap();
-    // Every second page of the I/O address space, the file's pages backwards.
+    // The mappings take every second page of the I/O address space, and the file's pages in reverse order.
     for page in 0..PAGES {
         let message = map(3, (PAGES - 1 - page) * 4096, page * 8192, 4096);
         raw.ask(Command::DMA_MAP, &message, &[fd]).unwrap();
@@ -479,14 +481,14 @@ fn thousands_of_pages_of_one_file_are_mapped_and_taken_back_by_range() {
     memory.store_be32(4096 * 3 + 8, 0x3333);
     let (theirs, at) = rig.double.reach((PAGES - 4) * 8192 + 8);
     assert_eq!(theirs.load_be32(at), 0x3333);
-    // A range with holes; the reply has the bytes unmapped.
+    // The range has holes, so the reply has the number of bytes that were unmapped.
     let reply = raw
         .ask(Command::DMA_UNMAP, &unmap(0, 1 << 24), &[])
         .unwrap();
     let taken = DmaUnmap::read_from_bytes(&reply).unwrap().size.get();
     assert_eq!(taken, (1 << 24) / 2);
     assert_eq!(rig.double.mappings().len(), 5_000 - 2_048);
-    // Unmapping an empty range is no error.
+    // Unmapping an empty range is not an error.
     let reply = raw
         .ask(Command::DMA_UNMAP, &unmap(0, 1 << 24), &[])
         .unwrap();
@@ -522,7 +524,7 @@ fn memory_for_reading_is_so_to_the_device_and_memory_without_a_descriptor_is_not
     raw.ask(Command::DMA_MAP, &map(1, 4096, 0x4000, 4096), &[fd])
         .unwrap();
     assert_eq!(rig.double.read_only(), vec![0x4000]);
-    // A ROM of the virtual machine: accepted, because its system maps all of its memory.
+    // The memory is a ROM of a virtual machine. The mapping is accepted, because a guest maps all of its memory.
     raw.ask(Command::DMA_MAP, &map(1, 0, 0xf_0000, 0x1_0000), &[])
         .unwrap();
     raw.ask(Command::DMA_MAP, &map(3, 0, 0x10_0000, 0x1_0000), &[])
@@ -575,7 +577,7 @@ fn descriptors_that_are_no_eventfds_or_too_few_are_refused() {
     assert_eq!(interrupt.take(), 1, "vector 0 is not its");
 }
 
-/// Sends bytes for which the client is dropped. Returns the server's last answer.
+/// Sends bytes after which the server drops the client. Returns the bytes that the server answered.
 fn dropped(bytes: &[u8]) -> Vec<u8> {
     let rig = Rig::new(2);
     let mut stream = UnixStream::connect(&rig.path).unwrap();
@@ -583,7 +585,7 @@ fn dropped(bytes: &[u8]) -> Vec<u8> {
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    // The server is available for the next client.
+    // The server then serves the next client.
     rig.function().reset().unwrap();
     answer
 }
@@ -631,7 +633,7 @@ fn a_client_that_cannot_be_followed_is_dropped_and_the_next_one_served() {
     assert!(!dropped(&version).is_empty());
 }
 
-/// Runs a server that answers VERSION with these bytes after the header, and then closes.
+/// Connects to a server that answers VERSION with the bytes of `answer` and then closes. Returns the client's error.
 fn connect_to(answer: impl FnOnce(Message) -> Vec<u8> + Send + 'static) -> FunctionError {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
@@ -673,7 +675,7 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
     let server = Server::new(Arc::new(double), listener);
     let handle: OwnedFd;
     let function = {
-        // The session runs in a thread; its end of the connection is cut from here, as if the process had died.
+        // A thread serves the session. The test shuts down its end of the connection, as if the process had died.
         let client = thread::spawn({
             let path = path.clone();
             move || Function::vfio_user(path).unwrap()
@@ -690,7 +692,7 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
     block.write(|r| &r.control, Be32::new(1));
     assert_eq!(block.read(|r| &r.version).get(), u32::MAX);
     let error = function.config_read_u16(0).unwrap_err().to_string();
-    // It depends on timing which message fails first.
+    // Timing determines which message fails first.
     assert!(
         error.contains("REGION_") && error.contains("nic.sock"),
         "{error}"
@@ -712,14 +714,14 @@ fn a_lost_server_does_not_keep_others_from_memory() {
     let lost = client.join().unwrap();
     handle.shutdown(std::net::Shutdown::Both).unwrap();
     let memory = SharedMemory::anonymous(8192).unwrap();
-    // The first call notices the loss.
+    // This call is the first that finds the server lost.
     function.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
     assert!(lost.lost().is_some());
     lost.dma_map(Iova(0x2000), &memory, 4096, 4096).unwrap();
     assert_eq!(rig.double.mappings(), [(0x1000, 4096), (0x2000, 4096)]);
     served.join().unwrap();
     drop(function);
-    // No function is left that could reach it.
+    // No function is left that could access the memory.
     let refused = lost.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap_err();
     assert!(refused.to_string().contains("lost.sock"), "{refused}");
     drop(lost);

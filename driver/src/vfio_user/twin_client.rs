@@ -2,9 +2,9 @@
 //!
 //! A server maps memory that has a descriptor. Memory from a program's allocator has none, so the server sends a
 //! message for each access: DMA_READ and DMA_WRITE (libvfio-user, `docs/vfio-user.rst`), on a separate socket that
-//! the server has made for VERSION ("twin_socket"). A thread answers, started with the first such memory: a device
-//! moves data at any time, also while the program sleeps, computes, or waits for the device to answer a message. The
-//! program's own messages use the other socket and are independent of this.
+//! the server has made for VERSION ("twin_socket"). A thread answers these messages. It starts with the first such
+//! memory, because a device moves data at any time, even while the program sleeps, computes, or waits for a reply of
+//! the device. The program's own messages use the main socket and are independent of the thread.
 //!
 //! ```text
 //!   LentMemory --- DMA_MAP, no descriptor --->        Device::dma_map_by_message
@@ -13,10 +13,11 @@
 //! ```
 //!
 //! The server is not trusted. An access must lie in one mapped region, and for lent memory within the bytes that are
-//! lent at that moment. It copies under the locks under which a region is removed and lent bytes are given back:
-//! these wait for one copy of 64 KiB at most, and afterwards no access is possible. Regions are mapped for both
-//! directions, as all memory is; a peer's access is limited by its key. A server that sends anything but a request,
-//! or hangs up here, is lost on both sockets; a loss on the other socket ends this one, too, with all regions.
+//! lent at that moment. The thread copies the bytes while it holds the locks that are also taken to remove a region and
+//! to give back lent bytes. So these operations wait for one copy of 64 KiB at most, and no access is possible after
+//! them. Regions are mapped for both directions, as all memory is; a peer's access is limited by its key. If a server
+//! sends anything but a request, or closes this socket, both connections fail. If the main connection fails, this one
+//! ends too, and all regions are removed.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -46,9 +47,9 @@ struct Region {
 struct State {
     /// Regions by I/O address.
     regions: BTreeMap<u64, Region>,
-    /// True once nothing is answered or mapped any more.
+    /// True once the connection is over: no request is answered, and no region can be inserted.
     over: bool,
-    /// The server's fault, if that ended the connection.
+    /// Fault of the server that ended the connection, if there was one.
     failure: Option<String>,
 }
 
@@ -56,7 +57,7 @@ struct State {
 struct Shared {
     name: String,
     socket: Socket,
-    /// The other socket, as long as there is a client.
+    /// Main socket, while the client has it.
     main: Weak<Socket>,
     state: Mutex<State>,
 }
@@ -64,12 +65,12 @@ struct Shared {
 /// The client's end of the twin socket.
 pub(super) struct TwinClient {
     shared: Arc<Shared>,
-    /// The thread, once there was a region.
+    /// Answering thread; `None` until the first region is inserted.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl TwinClient {
-    /// Takes the descriptor that a server has sent.
+    /// Makes the client's end from the descriptor that a server has sent.
     pub(super) fn new(name: &str, fd: OwnedFd, main: &Arc<Socket>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             name: name.to_owned(),
@@ -81,10 +82,10 @@ impl TwinClient {
         Ok(Self { shared, thread })
     }
 
-    /// Lets the server access memory.
+    /// Adds a region that the server may access.
     ///
     /// # Errors
-    /// The system starts no thread. The connection is over.
+    /// The system could not start a thread, or the connection is over.
     pub(super) fn insert(
         &self,
         iova: u64,
@@ -107,7 +108,7 @@ impl TwinClient {
         Ok(())
     }
 
-    /// Removes a region, if it is there. Afterwards the server cannot access it.
+    /// Removes a region, if it exists. After this the server cannot access it.
     pub(super) fn remove(&self, iova: u64) {
         self.shared.state().regions.remove(&iova);
     }
@@ -117,7 +118,7 @@ impl TwinClient {
         self.shared.end(None);
     }
 
-    /// Returns the server's fault, if that ended the connection.
+    /// Returns the fault of the server that ended the connection, if there was one.
     pub(super) fn failure(&self) -> Option<String> {
         self.shared.state().failure.clone()
     }
@@ -126,7 +127,7 @@ impl TwinClient {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            // Signals are for the program's own threads.
+            // The thread blocks all signals, so that the program's own threads receive them.
             let _held = HeldSignals::hold();
             let started = thread::Builder::new().name("dma".into());
             *thread = Some(started.spawn(move || shared.run())?);
@@ -140,7 +141,7 @@ impl Drop for TwinClient {
         self.end();
         let thread = self.thread.get_mut();
         let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
-        // The thread has been woken, and ends at once.
+        // `end` has woken the thread, and it returns at once.
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!(
                 "{}: the thread of the twin socket panicked",
@@ -228,7 +229,7 @@ impl Shared {
         let (memory, at) = state
             .find(access.address.get(), count)
             .ok_or(Errno::EFAULT)?;
-        // The lock is held until the copy is made.
+        // The lock of the lent bytes is held until the copy is done.
         let lent = memory.open().map(Open::lock);
         let start = memory.address() + at;
         if lent
@@ -242,7 +243,7 @@ impl Shared {
             memory.try_read_bytes(at, &mut out).map_err(gone)?;
             return Ok((access, out));
         }
-        // The last byte is written last, as on a bus, for programs that poll that byte.
+        // The last byte is written last, as on a bus, because some programs poll that byte.
         let last = count - 1;
         memory.try_write_bytes(at, &data[..last]).map_err(gone)?;
         fence(Ordering::Release);
@@ -254,7 +255,7 @@ impl Shared {
 }
 
 impl State {
-    /// Returns the memory at an I/O address and the offset in it, if one region has all of the access.
+    /// Returns the memory at an I/O address and the offset in it; `None` unless one region contains the whole access.
     fn find(&self, address: u64, count: usize) -> Option<(&SharedMemory, usize)> {
         let (&start, region) = self.regions.range(..=address).next_back()?;
         let inside = usize::try_from(address - start).ok()?;
@@ -263,7 +264,7 @@ impl State {
     }
 }
 
-/// Returns the errno for an access to memory that its owner has unmapped or replaced.
+/// Logs an access to memory that its owner has unmapped or replaced, and returns the errno for it.
 fn gone(error: std::io::Error) -> Errno {
     tracing::warn!("{error}");
     Errno::EFAULT

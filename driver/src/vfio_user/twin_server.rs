@@ -1,9 +1,9 @@
-//! The server's end of the twin socket: a client's memory without a descriptor, one message for each access.
+//! The server's end of the twin socket: accesses a client's memory without a descriptor, one message for each access.
 //!
-//! The device waits for each answer, and the rest of its world waits with it, as on a bus whose host does not
-//! complete a read. So an answer has a time limit ([`PATIENCE`]). A client that was late once, or sent an invalid
-//! answer, is lost: it gets no more requests, and its session ends. A refusal by the client fails that one access
-//! only.
+//! The device waits for each answer, and the simulator that it belongs to waits with it, as a bus does if the host does
+//! not complete a read. So an answer has a time limit ([`PATIENCE`]). If a client exceeds it once, or sends an invalid
+//! answer, the client counts as lost: it gets no more requests, and its session ends. A refusal by the client fails
+//! only that access.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -16,12 +16,13 @@ use super::message::{self as wire, Command, DmaAccess, DmaWritten};
 use super::socket::{self, Socket};
 use crate::device::MessageMemory;
 
-/// Time a client has to begin an answer, to send the rest of it, or to read a request; each at most twice. It is well
-/// below the time that other clients of the same world wait for their answers ([`socket::PATIENCE`]).
+/// Time that a client has to begin an answer, to send the rest of it, or to read a request; each may take at most twice
+/// this time. It is well below the time that other clients of the same simulator wait for their answers
+/// ([`socket::PATIENCE`]).
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes that a client must accept in a message to be sent requests for memory: a page.
+/// Number of data bytes that a client must accept in a message to get a twin socket: one page.
 const LEAST_DATA: usize = 4096;
-/// Bytes that a client accepts if it does not say ("max_data_xfer_size").
+/// Number of data bytes that a client accepts if it does not report "max_data_xfer_size".
 const USUAL_DATA: usize = 1 << 20;
 
 struct State {
@@ -33,9 +34,9 @@ struct State {
 pub(super) struct TwinServer {
     name: String,
     socket: Socket,
-    /// The other socket, as long as there is a session.
+    /// Main socket, while the session exists.
     main: Weak<Socket>,
-    /// Most data bytes of a message.
+    /// Maximum number of data bytes in a message.
     most: usize,
     state: Mutex<State>,
 }
@@ -47,7 +48,7 @@ impl std::fmt::Debug for TwinServer {
 }
 
 impl TwinServer {
-    /// Makes a fresh pair of sockets: the server's end, and the client's. `json` has the client's capabilities.
+    /// Makes a connected pair of sockets: the server's end, and the client's. `json` has the client's capabilities.
     ///
     /// # Errors
     /// Error of the system; EINVAL if the client accepts less than a page in a message.
@@ -99,7 +100,8 @@ impl TwinServer {
         Err(lost)
     }
 
-    /// Returns the reply's payload, or the client's refusal. An error means that the connection failed.
+    /// Sends a request and returns the reply's payload, or the client's refusal. The outer error means that the
+    /// connection failed.
     fn exchange(
         &self,
         id: u16,

@@ -1,7 +1,7 @@
-//! The C ABI under a program that confuses everything: any call, any handle (live, stale, of another kind, of another
-//! adapter, no handle at all), any number in every enumeration and count, and pointers to valid memory.
+//! The C ABI under a program with random arguments: any call, any handle (live, stale, of another kind, of another
+//! adapter, not a handle), any number for every enumeration and count, and pointers to valid memory.
 //!
-//! No call may crash, hang or panic: a panic inside would show as DAT_INTERNAL_ERROR.
+//! No call may crash, hang or panic. The C layer returns a panic as DAT_INTERNAL_ERROR, so the test looks for that.
 
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]
@@ -14,14 +14,14 @@ use udapl::capi::types::*;
 use udapl::capi::*;
 use udapl::memory::{LmrTriplet, RmrTriplet};
 
-/// A call: its number, its handles, its numbers.
+/// A call: its number, six picks of handles, three numbers.
 type Op = (u8, [u8; 6], [u32; 3]);
 
-/// Memory the device may be told to write to, for as long as the process runs.
+/// Memory that the device may write to, valid until the process ends.
 static mut MEMORY: [u64; 1024] = [0; 1024];
 const BYTES: u64 = 8192;
 
-/// A program and its objects.
+/// The state of a program: the handles and memory contexts that it knows.
 struct Program {
     handles: Vec<DatHandle>,
     contexts: Vec<u32>,
@@ -38,7 +38,7 @@ impl Program {
         let mut program = Self {
             handles: vec![null_mut()],
             contexts: vec![0],
-            // The two functions of the process's fabric that are linked.
+            // The two functions of the process-wide fabric that a wire connects.
             names: [name("sim:a,time=virtual"), name("sim:b,time=virtual")],
         };
         program.open(0);
@@ -49,7 +49,7 @@ impl Program {
     fn open(&mut self, which: usize) -> u32 {
         let (mut evd, mut ia) = (null_mut(), null_mut());
         let name = self.names[which].as_ptr();
-        // SAFETY: a string, and locals.
+        // SAFETY: the name is a C string, and the two outputs are local variables.
         let answer = unsafe { dat_ia_openv(name, 8, &raw mut evd, &raw mut ia, 1, 2, 0) };
         self.handles.extend([evd, ia]);
         answer
@@ -58,7 +58,7 @@ impl Program {
     fn handle(&self, pick: u8) -> DatHandle {
         let known = self.handles[usize::from(pick) % self.handles.len()];
         match pick {
-            // An address next to a handle, or far from all handles.
+            // A handle with one bit flipped, or an address far from all handles.
             250.. => without_provenance_mut(known.addr() ^ 1 << (pick % 64)),
             249 => without_provenance_mut(usize::MAX),
             _ => known,
@@ -73,7 +73,7 @@ impl Program {
         let mut room = Room([0; 1024]);
         let any = (&raw mut room).cast::<c_void>();
         let context = |number: u32| self.contexts[number as usize % self.contexts.len()];
-        // CAST: a few segments, and sometimes an invalid count.
+        // CAST: the value is at most 5. The count is that of a few segments, and sometimes -1.
         let count = (x % 6).cast_signed() - 1;
         let memory = (&raw mut MEMORY).cast::<c_void>();
         let at = memory.addr() as u64;
@@ -95,7 +95,7 @@ impl Program {
             virtual_address: if x % 3 == 1 { a.cast() } else { memory },
             shared_memory_id: (&raw const COOKIE).cast(),
         };
-        // SAFETY: zeros are a socket address, and attributes and events.
+        // SAFETY: all-zero bytes are valid for a socket address, for attributes and for events.
         let mut address: libc_sockaddr_in6 = unsafe { std::mem::zeroed() };
         address[0] = [2, 10, 10, (x % 128) as u8][y as usize % 4];
         let agent = CAgent {
@@ -267,13 +267,13 @@ impl Program {
     }
 }
 
-/// As large as a `sockaddr_in6`; the family comes first.
+/// A buffer with the length of a `sockaddr_in6`. The first byte is the address family.
 #[expect(non_camel_case_types, reason = "the name in C")]
 type libc_sockaddr_in6 = [u8; 28];
 
 static COOKIE: [u8; 40] = [7; 40];
 
-/// An agent, which dequeues from the EVD it is called for.
+/// An agent that dequeues from the EVD for which it is called.
 ///
 /// # Safety
 /// None: it accepts any arguments.
@@ -286,13 +286,13 @@ unsafe extern "C" fn agent(_instance_data: *mut c_void, evd: DatHandle) {
 impl Drop for Program {
     fn drop(&mut self) {
         for &handle in &self.handles {
-            // Handles of adapters that are still open.
+            // Some of these handles are adapters that are still open.
             let _answer = dat_ia_close(handle, 0);
         }
     }
 }
 
-/// The type of DAT_INTERNAL_ERROR.
+/// The return type bits of DAT_INTERNAL_ERROR.
 const INTERNAL: u32 = 0x0004_0000;
 
 #[test]

@@ -1,7 +1,7 @@
-//! Hostile bytes against the connection manager and its messages. For the other protocol without I/O see
-//! [`neighbours`](super::neighbours).
+//! Hostile bytes against the connection manager and its messages. [`neighbours`](super::neighbours) does the same for
+//! the other protocol without I/O.
 //!
-//! Run as tests these replay a few thousand random inputs; `cargo bolero test` drives them with an engine.
+//! As tests, these harnesses replay a few thousand random inputs; `cargo bolero test` runs them with a fuzzing engine.
 
 use crate::honest::Longest;
 use bolero::{TypeGenerator, check};
@@ -15,7 +15,7 @@ const SERVICE: u64 = 0x1000_0000_0000_0042;
 const PORT: u16 = 4420;
 const GUIDS: [u64; 2] = [0xaaaa_0000_0000_0001, 0xbbbb_0000_0000_0002];
 
-/// The start of a datagram, the rest being zero.
+/// Returns a datagram that begins with these bytes and is zero after them.
 fn padded(bytes: &[u8]) -> Mad {
     let mut mad = [0; MAD_BYTES];
     for (to, from) in mad.iter_mut().zip(bytes) {
@@ -24,7 +24,8 @@ fn padded(bytes: &[u8]) -> Mad {
     mad
 }
 
-/// The same, with the header of a connection management message: without it, few inputs pass the first check.
+/// Returns such a datagram with the header of a connection management message, without which few inputs would pass the
+/// first check.
 fn of_our_class(bytes: &[u8]) -> Mad {
     let mut mad = padded(bytes);
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -83,7 +84,7 @@ fn accept_params(qpn: u32) -> AcceptParams<'static> {
     }
 }
 
-/// A message that could be parsed is emitted and parsed again without a change.
+/// A message that was parsed can be emitted and parsed again without a change.
 #[test]
 fn parsed_messages_survive_being_emitted() {
     check!().for_each(|bytes: &[u8]| {
@@ -102,43 +103,44 @@ fn arbitrary_bytes_are_parsed_without_panic() {
     check!().for_each(|bytes: &[u8]| drop(Message::parse(&padded(bytes))));
 }
 
-/// An event at the two connection managers.
+/// An event at one of the two connection managers.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Action {
-    /// One sends a request to the other.
+    /// One connection manager sends a request to the other.
     Connect {
         at_a: bool,
         rdma_cm: bool,
         qpn: u8,
         random: u64,
     },
-    /// A consumer answers its last event in some way.
+    /// The consumer makes a call on one of its connections.
     Answer { at_a: bool, how: u8, which: u8 },
-    /// A datagram on the wire arrives; the one queued first, or another.
+    /// A datagram on the wire arrives.
     Deliver { which: u8 },
-    /// It arrives, and stays on the wire to arrive again.
+    /// A datagram on the wire arrives, and stays on the wire to arrive again.
     Repeat { which: u8 },
-    /// It is lost.
+    /// A datagram on the wire is lost.
     Lose { which: u8 },
-    /// It arrives with some bytes changed.
+    /// A datagram on the wire arrives with some bytes changed.
     Corrupt { which: u8, changes: Vec<(u8, u8)> },
     /// A forged datagram arrives.
     Forge { at_a: bool, bytes: Vec<u8> },
-    /// Time passes.
+    /// Virtual time passes.
     Wait { milliseconds: u16 },
 }
 
-/// Turns of an honest client and its server until both are connected: in one the request and its reply travel, in one
-/// the message that the client is ready.
+/// Number of turns until an honest client and its server are connected. In the first turn the request and the reply
+/// travel, in the second the client's RTU.
 const MOST_TURNS: u64 = 2;
-/// Turns, with the time for a repetition in each, after which an honest client has no connection.
+/// Number of turns after which the test fails if an honest client has no connection. Each turn from the second on has
+/// time for a retransmission.
 const PATIENCE: u64 = 16;
 static BESIDE: Longest = Longest::new("connection managers of any history", "turns", MOST_TURNS);
 
 struct World {
     cms: [Cm; 2],
     now: Nanos,
-    /// Receiver and datagram.
+    /// Datagrams on the wire, each with the index of its receiver.
     wire: Vec<(usize, Mad)>,
     names: [Vec<ConnId>; 2],
     qpn: u32,
@@ -201,7 +203,7 @@ impl World {
         };
         let (conn, now, cm) = (self.names[end][index], self.now, &mut self.cms[end]);
         self.qpn += 1;
-        // A refused call is fine: it must only do no harm.
+        // The call may be refused; it must not do any harm.
         match how % 7 {
             0 => drop(cm.accept(now, conn, accept_params(self.qpn))),
             1 => drop(cm.reject(now, conn, RejectReason::Consumer)),
@@ -275,8 +277,8 @@ impl World {
         self.drain();
     }
 
-    /// An honest client with an address and a wire of its own sends a request to one of the two, whose program
-    /// accepts it at once.
+    /// Connects an honest client, which has an address and a wire of its own, to one of the two connection managers.
+    /// The manager's program accepts the request at once.
     fn honest(&mut self, end: usize) {
         let (now, server, random) = (self.now, &mut self.cms[end], self.now ^ 0x0e57);
         let mut client = Cm::new(Config {
@@ -329,7 +331,7 @@ impl World {
         BESIDE.took(established.expect("the honest client has its connection"));
     }
 
-    /// Frees all connections and cuts the wire: the rest must end by timeouts alone.
+    /// Frees all connections and cuts the wire. All remaining state must end by timeouts alone.
     fn end(mut self) {
         for (cm, names) in self.cms.iter_mut().zip(&self.names) {
             for &conn in names {
@@ -345,8 +347,8 @@ impl World {
     }
 }
 
-/// Two connection managers with arbitrary consumers, over an arbitrary wire: no panic, bounded memory, an honest
-/// client connects at once, and in the end nothing is left.
+/// Two connection managers with arbitrary consumers over an arbitrary wire do not panic, keep their memory bounded and
+/// connect an honest client within `MOST_TURNS` turns. In the end no connection is left.
 #[test]
 fn connection_managers_survive_any_history() {
     check!().with_type::<Vec<Action>>().for_each(|actions| {
@@ -362,7 +364,7 @@ fn connection_managers_survive_any_history() {
     BESIDE.tell();
 }
 
-/// One connection manager, with requests of its own under way, against any datagrams.
+/// A connection manager that is sending a request survives any datagrams.
 #[test]
 fn connection_manager_survives_arbitrary_datagrams() {
     check!()
@@ -390,7 +392,7 @@ fn connection_manager_survives_arbitrary_datagrams() {
         });
 }
 
-/// A well-formed request from an address.
+/// Returns a well-formed connection request from the address with this last byte.
 fn request_from(last: u8, random: u64) -> Mad {
     let mut cm = Cm::new(Config {
         local_ca_guid: u64::from(last),
@@ -404,8 +406,8 @@ fn request_from(last: u8, random: u64) -> Mad {
     cm.poll_transmit().expect("a REQ").1
 }
 
-/// A server that accepts every request, under traffic of any kind from many addresses. An honest client has its
-/// connection after one round trip each time, and the server's memory stays within its bound.
+/// A server that accepts every request gets any traffic from many addresses. An honest client connects after one round
+/// trip each time, and the server's memory stays bounded.
 #[test]
 fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
     static BESIDE: Longest =
@@ -425,13 +427,13 @@ fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
                 ..Config::default()
             });
             let (mut now, mut qpn, mut held) = (0, 0x100, 0_usize);
-            // Few enough that they cannot replace all entries of the listener within a round trip.
+            // These are too few to replace all entries of the listener within a round trip.
             for sent in strangers.chunks(32) {
                 client
                     .connect(now, connect_params(SERVICE, qpn, random ^ u64::from(qpn)))
                     .expect("sound parameters");
                 let (before, after) = sent.split_at(sent.len() / 2);
-                // The strangers' are the first datagrams of each turn.
+                // In each turn the strangers' datagrams arrive before the client's.
                 let parts = [before, after]
                     .into_iter()
                     .chain(std::iter::repeat(&[][..]));
@@ -487,7 +489,7 @@ fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
                         return Some(turn);
                     }
                     if turn >= MOST_TURNS {
-                        // Time for a repetition.
+                        // Enough time passes for a retransmission.
                         now += 1_000_000_000;
                         server.handle_timeout(now);
                         client.handle_timeout(now);

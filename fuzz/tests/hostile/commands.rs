@@ -1,10 +1,10 @@
 //! Hostile software on a whole function: commands, mailboxes, registers, configuration space, mappings.
 //!
-//! The first harness attacks a function with live queues and keys: every command, with numbers of existing objects in
-//! its fields and some bits flipped; doorbells of every kind; rewritten queue memory; memory unmapped while the
-//! device uses it. The second has no knowledge and writes bytes anywhere. Meanwhile another function carries out
-//! commands (in the first harness the peer of the attacked one). Afterwards time still advances, and after a
-//! function-level reset nothing is left and all objects can be created again.
+//! The first harness attacks a function with live queues and keys. It sends every command, with numbers of existing
+//! objects in its fields and some bits flipped; it rings doorbells of every kind, rewrites queue memory, and unmaps
+//! memory while the device uses it. The second harness knows nothing of the device and writes bytes anywhere. Meanwhile
+//! another function executes commands (in the first harness, the peer of the attacked function). Afterwards time still
+//! advances. After a function-level reset no object is left, and all objects can be created again.
 
 use crate::bench::{BASE, Bench};
 use crate::honest::Longest;
@@ -15,10 +15,10 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Bytes of the bench's memory that attacks may change: command queue, mailboxes, and all later allocations.
+/// Number of bytes of the bench's memory that attacks may change: command queue, mailboxes, and all later allocations.
 const REACH: u32 = 0x30_0000;
 
-/// A number with a meaning for the function, or without.
+/// A number for a command: that of an existing object, or an arbitrary one.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Number {
     Uar,
@@ -32,7 +32,7 @@ enum Number {
         healthy: bool,
     },
     KeyIndex,
-    /// A number that a creation returned, the latest first.
+    /// The number that a successful creation returned; 0 is the latest.
     Created(u8),
     Small(u8),
     Any(u32),
@@ -43,19 +43,19 @@ enum Number {
 struct Command {
     which: u8,
     op_mod: u8,
-    /// An op_mod for a command that has only one.
+    /// Whether a command that has only one op_mod gets another one.
     odd_op_mod: Seldom,
-    /// Value of the dword at 0x08 instead of an object of the right kind, if any.
+    /// Value of the dword at 0x08. If it is `None`, the dword names an object of the kind that the command needs.
     object: Option<Number>,
-    /// 64-bit words behind the fixed part: page lists and the like.
+    /// 64-bit words after the fixed part, such as page lists.
     list: Vec<Word>,
-    /// Fields and their values, as dwords.
+    /// Dword fields at random offsets, and their values.
     fields: [(u8, Number); 2],
     fields_when: Seldom,
     spoil: Spoil,
-    /// The announced lengths, if not the true ones.
+    /// Input and output length in the command queue entry of a corrupted command.
     lengths: (u32, u32),
-    /// True if the transport is corrupted.
+    /// Whether the command queue entry and the mailbox are corrupted.
     undeliverable: Seldom,
     entry: Spoil,
     mailbox: Spoil,
@@ -64,28 +64,28 @@ struct Command {
 /// A word of a list.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Word {
-    /// A page of our memory.
+    /// The address of a page of the bench's memory.
     Page(u16),
     Any(u64),
 }
 
-/// One action of the software.
+/// One action of the hostile software.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Attack {
     Command(Command),
-    /// A well-formed creation, to give later attacks an object.
+    /// Sends a well-formed create command, so that later attacks have an object.
     Create {
         what: u8,
         spoil: Spoil,
     },
-    /// A doorbell on the UAR page.
+    /// Rings a doorbell on the UAR page.
     Doorbell {
         register: u8,
         number: Number,
         word: u32,
         wide: bool,
     },
-    /// A register of BAR 0.
+    /// Writes a register of BAR 0.
     Register {
         offset: u16,
         bytes: [u8; 8],
@@ -98,25 +98,25 @@ enum Attack {
         length: u8,
         when: Seldom,
     },
-    /// Memory the device uses is overwritten.
+    /// Overwrites memory that the device uses.
     Scribble {
         at: u32,
         bytes: Vec<u8>,
         when: Seldom,
     },
-    /// Rings and doorbell records of a queue pair are overwritten.
+    /// Overwrites a word of the rings or doorbell records of a queue pair.
     Queue {
         healthy: bool,
         at: u16,
         value: u32,
     },
-    /// Memory is unmapped from the device.
+    /// Unmaps all memory from the device.
     Unmap {
         when: Seldom,
     },
-    /// The memory is mapped again.
+    /// Maps the memory again.
     Map,
-    /// Interrupts are set up again, perhaps fewer of them.
+    /// Sets up the interrupts again, possibly fewer of them.
     Interrupts {
         count: u8,
     },
@@ -125,7 +125,7 @@ enum Attack {
     },
 }
 
-/// Returns inputs of every command, zero but for the opcode.
+/// Returns the input of every command, zero except for the opcode.
 fn inputs() -> Vec<Vec<u8>> {
     macro_rules! inputs {
         ($($name:ident),* $(,)?) => { vec![$( $name::new().as_bytes().to_vec(), )*] };
@@ -207,7 +207,7 @@ fn put(bytes: &mut [u8], at: usize, value: u32) {
     }
 }
 
-/// A world and the state of its hostile driver.
+/// The simulated functions and the state of the hostile driver.
 struct Driver {
     world: World,
     created: Vec<u32>,
@@ -244,7 +244,7 @@ impl Word {
     }
 }
 
-/// Returns the kind of object that a command names at 0x08.
+/// Returns the kind of object that a command has at 0x08, if it names one.
 fn named(opcode: Opcode) -> Option<Number> {
     const CREATED: Number = Number::Created(0);
     match opcode {
@@ -356,7 +356,7 @@ impl Driver {
     }
 }
 
-/// Returns a creation that would succeed; the seventh does if the newest object is user memory.
+/// Returns a well-formed create command. Number 6, a CQ in user memory, succeeds only if the newest object is a UMEM.
 fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
     let (uar, pd, eqn) = (
         world.a.resources.uar,
@@ -519,7 +519,7 @@ impl Attack {
             }
             Self::Unmap { when } if when.now() => {
                 let bytes = world.a.bench.memory.len();
-                // Refused if it is already unmapped.
+                // The call fails if the memory is unmapped already.
                 let _ = world.a.bench.function.dma_unmap(BASE, bytes);
             }
             Self::Register { .. }
@@ -559,7 +559,7 @@ impl Attack {
 }
 
 fn map(bench: &Bench) {
-    // Refused if it is mapped already.
+    // The call fails if the memory is mapped already.
     let _ = bench
         .function
         .dma_map(BASE, bench.memory.clone(), 0, bench.memory.len());
@@ -567,7 +567,8 @@ fn map(bench: &Bench) {
 
 fn write_bar(bench: &Bench, offset: u16, bytes: &[u8; 8], length: u8) {
     let bytes = &bytes[..usize::from(length) % 8 + 1];
-    // As Function does: the memory first, and only where the BAR has memory.
+    // The order is that of `Function`: first the BAR's memory, if the BAR has memory at this offset, then the
+    // notification.
     if bench.bar.contains(usize::from(offset), bytes.len()) {
         bench.bar.write_bytes(usize::from(offset), bytes);
     }
@@ -582,10 +583,10 @@ fn write_config(bench: &Bench, offset: u16, bytes: &[u8; 4], length: u8) {
     bench.function.config_read(offset, &mut read[..length]);
 }
 
-/// Virtual microseconds in which another function carries out a command: it does so at once.
+/// Upper bound, in virtual microseconds, on the time in which a function that is not attacked executes a command.
 const MOST_US: u64 = 1;
 
-/// Runs a command of a function that is not attacked.
+/// Executes a NOP command on a function that is not attacked, and records the time.
 fn check_honest(bench: &mut Bench, longest: &Longest) {
     let submission = bench.prepare(NopIn::new().as_bytes(), 16);
     bench.submit(&submission);
@@ -602,7 +603,8 @@ fn check_honest(bench: &mut Bench, longest: &Longest) {
     );
 }
 
-/// Under any commands to a function with live queues, time advances, the peer lives, and a reset cleans up.
+/// Whatever commands a function with live queues gets, time advances, its peer still works, and a reset frees
+/// everything.
 #[test]
 fn a_hostile_driver_leaves_nothing_behind() {
     static BESIDE: Longest = Longest::new("a hostile driver", "us", MOST_US);
@@ -621,7 +623,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
             }
             let Driver { mut world, .. } = driver;
             world.run(1_000);
-            // The peer lost its connections only.
+            // The peer has lost its connections at most.
             check_honest(&mut world.b.bench, &BESIDE);
             assert_eq!(world.b.syndrome(), 0);
             world.b.check_canaries();
@@ -631,7 +633,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
     BESIDE.tell();
 }
 
-/// One action of software without knowledge.
+/// One action of software that knows nothing of the device.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Blind {
     Register {
@@ -644,12 +646,12 @@ enum Blind {
         bytes: [u8; 4],
         length: u8,
     },
-    /// The command queue's address, and whether it is in our memory.
+    /// Writes the address of the command queue; `ours` places it in the bench's memory.
     Queue {
         at: u32,
         ours: bool,
     },
-    /// A command entry, handed over.
+    /// Writes a command queue entry and hands it to the device.
     Entry {
         slot: u8,
         bytes: [u8; 32],
@@ -664,7 +666,7 @@ enum Blind {
     },
 }
 
-/// Bytes anywhere: after them a reset is enough.
+/// After writes of any bytes to any place, a reset restores the function.
 #[test]
 fn blind_writes_leave_nothing_behind() {
     static BESIDE: Longest = Longest::new("blind writes", "us", MOST_US);

@@ -1,9 +1,9 @@
 //! Hostile devices against the driver.
 //!
-//! A provider is opened, uses its queues and is closed, on a device that sometimes lies (module `liar`) or returns
-//! nothing but nonsense. Every call may fail; none may panic, hang, or accept an impossible value: a completion
-//! finishes a posted request, at most once, with no more bytes than were asked for. The device never accesses an
-//! address the driver did not map. Once the device is honest again, a reset is enough.
+//! A consumer opens a provider, uses its queues and closes it. The device sometimes lies (module `liar`), or it returns
+//! only nonsense. Every call may fail. No call may panic, hang, or accept an impossible value: a completion finishes a
+//! posted request, at most once, with no more bytes than the request asked for. The device never accesses an address
+//! that the driver has not mapped. Once the device is honest again, a reset makes it usable.
 
 use crate::liar::{Deed, Liar};
 use bolero::{TypeGenerator, check, produce};
@@ -49,14 +49,14 @@ fn config() -> HcaConfig {
     config
 }
 
-/// A queue that takes posts.
+/// A queue to which requests are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
     Qp(usize),
     Shared,
 }
 
-/// Posted requests that have not completed: queue and bytes by cookie.
+/// Posted requests that have not completed: their queue and length in bytes, by cookie.
 #[derive(Default)]
 struct Posted {
     open: BTreeMap<u64, (Queue, u64)>,
@@ -75,8 +75,8 @@ impl Posted {
         let posted = self.open.remove(&completion.cookie);
         let (_, bytes) =
             posted.unwrap_or_else(|| panic!("{completion:?} of something not outstanding"));
-        // The length of an RDMA Write with immediate data is the Write's; none of its data is in the receive's
-        // buffer.
+        // The completion of a receive for an RDMA Write with immediate data has the length of the Write, which places
+        // no data in the receive's buffer.
         let is_in_buffer = !completion.detail.is_write_immediate();
         assert!(
             completion.status != DtoStatus::Success
@@ -88,7 +88,7 @@ impl Posted {
     }
 }
 
-/// Two connected queue pairs of one function, the second fed by a shared receive queue or not.
+/// Two connected queue pairs of one function. The second may take its receives from a shared receive queue.
 struct Session {
     provider: MlxProvider,
     pd: u32,
@@ -238,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Polls completions, at most as many as there can be.
+    /// Polls completions, at most as many as the completion queue holds.
     fn poll(&mut self) {
         for _ in 0..self.cq.capacity() {
             let Some(entry) = self.cq.poll() else { return };
@@ -272,7 +272,7 @@ impl Session {
             }
             Action::SendMad => {
                 let path = self.provider.route(self.provider.limits().gid, None)?;
-                // A full queue does not stop the session.
+                // The session continues if the send queue is full.
                 let _ = self
                     .provider
                     .send_mad(&MadAddress { path, qpn: 1 }, &[7; 256]);
@@ -283,7 +283,7 @@ impl Session {
                 self.poll();
                 self.provider
                     .reset_qp(&mut self.qps[which], &mut self.cq, None)?;
-                // Outstanding requests are forgotten, and must not complete later.
+                // A reset drops outstanding requests, so they must not complete later.
                 self.posted
                     .open
                     .retain(|_, (queue, _)| *queue != Queue::Qp(which));
@@ -299,7 +299,8 @@ impl Session {
         Ok(())
     }
 
-    /// Frees all objects; the close handles those that fail.
+    /// Frees all objects, including those that cannot be destroyed, since closing the provider frees these. Returns
+    /// whether every call succeeded.
     fn close(self) -> bool {
         let Self {
             mut provider,
@@ -323,7 +324,7 @@ impl Session {
     }
 }
 
-/// One action of the consumer.
+/// One call of the consumer.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Action {
     Post { what: [u8; 4], bytes: u16 },
@@ -338,7 +339,7 @@ enum Action {
     Another,
 }
 
-/// Runs a session on an honest device, which has to succeed.
+/// Runs a session on an honest device. Every call must succeed.
 fn honest_session(liar: &Arc<Liar>) {
     let mut session = Session::open(liar.clone(), false).expect("an honest device opens");
     session.post(0, 99);
@@ -359,7 +360,7 @@ fn honest_session(liar: &Arc<Liar>) {
     assert!(report.objects.is_empty(), "{:?}", report.objects);
 }
 
-/// The driver fails in an orderly way under any lie, and works again when the device is honest.
+/// The driver survives any lie of the device without a panic or a hang, and works again when the device is honest.
 #[test]
 fn a_lying_device_is_survived() {
     let opening = produce::<Vec<Deed>>().with().len(0..4_usize);
@@ -375,7 +376,7 @@ fn a_lying_device_is_survived() {
                 liar.set_deeds(deeds.clone());
                 for action in actions {
                     liar.occasion();
-                    // A consumer that continues after an error.
+                    // The consumer continues after an error.
                     let _ = session.act(action);
                 }
                 let faults = liar.sim.report(&liar.function).dma_faults;
@@ -392,17 +393,17 @@ fn a_lying_device_is_survived() {
         });
 }
 
-/// Answers without a device behind them: the fixed part of every output, and of every capability page.
+/// Answers of a device without state: the fixed part of every output, and the capability pages.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Answers {
-    /// Values that commands return, in turn and repeated, from 0x08 on.
+    /// Dwords that commands return from 0x08 on, repeated in this order.
     numbers: [u32; 4],
     /// Dwords of capability pages that differ from a real device's.
     pages: [(u8, Extreme); 3],
     how_many: u8,
     registers: [(u8, u32); 2],
     registers_too: u8,
-    /// One command in this many is refused.
+    /// From 192 on, this value selects the ratio of refused commands; below, no command is refused.
     refusals: u8,
 }
 
@@ -415,7 +416,7 @@ enum Extreme {
     Ones,
 }
 
-/// A device that answers every command at once, without state.
+/// A device without state that answers every command at once.
 struct Nonsense {
     answers: Answers,
     bar: SharedMemory,
@@ -438,7 +439,7 @@ impl Nonsense {
         access(memory, offset + at);
     }
 
-    /// Returns a real device's page, except the nonsense values.
+    /// Returns a capability page of a real device with some nonsense values in it.
     fn page(&self, kind: u16) -> Vec<u8> {
         let profile = Profile::default();
         let mut page = match kind {
@@ -480,18 +481,18 @@ impl Nonsense {
             u16::from_be_bytes([entry[0x16], entry[0x17]]),
         );
         let mut output = vec![0; 0x1010];
-        // Mostly no refusal; otherwise one in this many.
+        // Usually no command is refused. Otherwise one in `every - 180` commands is.
         let every = u64::from(self.answers.refusals);
         let refused = every >= 192 && number % (every - 180) == every - 192;
         match opcode {
             _ if refused => output[0] = 0x0f,
-            // Most requests to take pages back are refused; the driver's repeats would cost seconds.
+            // The device refuses most requests to take back pages, because the driver's retries would take seconds.
             0x108 if op_mod == 2 && !self.answers.numbers[0].is_multiple_of(16) => output[0] = 0x0f,
             0x100 => {
                 let page = self.page(op_mod >> 1);
                 output[0x10..0x10 + page.len()].copy_from_slice(&page);
             }
-            // QUERY_ISSI must offer step 1 for anything to follow.
+            // The driver continues only if QUERY_ISSI offers step 1.
             0x10a => output[0x6f] = 2,
             _ => {
                 for (index, dword) in output[8..].chunks_exact_mut(4).enumerate() {
@@ -499,12 +500,12 @@ impl Nonsense {
                     dword.copy_from_slice(&self.answers.numbers[at].to_be_bytes());
                 }
                 match opcode {
-                    // Few pages at a time.
+                    // QUERY_PAGES asks for few pages.
                     0x107 => {
                         output[0x0c..0x0f].fill(0);
                         output[0x0f] &= 0x1f;
                     }
-                    // A doorbell page of the BAR, mostly.
+                    // ALLOC_UAR returns a doorbell page that is mostly inside the BAR.
                     0x802 => {
                         output[0x08..0x0b].fill(0);
                         output[0x0b] &= 0x1f;
@@ -537,7 +538,7 @@ impl Nonsense {
     }
 }
 
-/// [`Nonsense`] as a device; its clock needs a name for it.
+/// [`Nonsense`] in an `Arc`, as a device: its clock refers to the same state.
 struct Named(Arc<Nonsense>);
 
 impl Device for Named {
@@ -634,7 +635,7 @@ impl Clock for NonsenseClock {
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         self.0.now.fetch_max(deadline.0, Ordering::Relaxed);
-        // Health counter, which shows that the firmware runs.
+        // The health counter advances, so the driver sees that the firmware runs.
         self.0.bar.store_be32(
             0x1010,
             u32::try_from((deadline.0 / 1_000) & 0xff_ffff).unwrap(),
@@ -643,7 +644,7 @@ impl Clock for NonsenseClock {
     }
 }
 
-/// A device with arbitrary numbers and capabilities is refused, or used within them.
+/// A device with arbitrary numbers and capabilities is refused, or it is used within its capabilities.
 #[test]
 fn nonsense_numbers_and_capabilities_are_survived() {
     let actions = produce::<Vec<Action>>().with().len(0..20_usize);

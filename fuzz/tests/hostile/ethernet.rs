@@ -1,9 +1,9 @@
 //! Hostile software and hostile frames on an Ethernet port.
 //!
-//! Two functions are joined, and all arriving frames are steered to one receive queue. Software of the first one
-//! posts send WQEs with flipped bits, or arbitrary bytes instead, changes doorbell records, rings at will and changes
-//! the state of its queues; forged frames arrive at both. Meanwhile the other function sends frames as usual.
-//! Afterwards the firmware lives, and the other function still receives a frame.
+//! Two functions are connected, and each steers all arriving frames to one receive queue. Software of the first
+//! function posts send WQEs with flipped bits or with arbitrary bytes, changes doorbell records, rings doorbells, and
+//! changes the state of its queues. Forged frames arrive at both functions. Meanwhile the second function sends frames
+//! as usual. Afterwards the firmware still runs, and the second function still receives a frame.
 
 use crate::eth_support::*;
 use crate::honest::Longest;
@@ -16,7 +16,7 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Bits to flip: half the time none.
+/// Bits to flip. Half of the values flip none.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 struct Spoil {
     how_much: u8,
@@ -86,10 +86,10 @@ impl Frame {
     }
 }
 
-/// One event.
+/// One event of the test.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Event {
-    /// A send WQE that is good except for flipped bits.
+    /// The first function posts a send WQE that is valid except for flipped bits.
     Send {
         frame: Frame,
         large: bool,
@@ -99,19 +99,19 @@ enum Event {
         spoil: Spoil,
         doorbell: Spoil,
     },
-    /// Arbitrary bytes in place of a WQE.
+    /// The first function posts arbitrary bytes instead of a WQE.
     Raw { bytes: Vec<u8>, spoil: Spoil },
-    /// A forged frame.
+    /// A forged frame arrives.
     Arrives { frame: Frame },
-    /// A frame of arbitrary bytes.
+    /// A frame of arbitrary bytes arrives.
     Noise { bytes: Vec<u8> },
-    /// A receive buffer of some size, at the function attacked or the other one.
+    /// A receive buffer of some length is posted at the attacked function or at the other one.
     Receive { at_other: bool, bytes: u16, key: u8 },
-    /// A change of the send counter in the doorbell record.
+    /// The send counter in the doorbell record changes.
     Record { by: i16 },
-    /// A queue changes its state, or is told to.
+    /// Software modifies the state of a queue.
     Modify { receive: bool, from: u8, to: u8 },
-    /// Completions are consumed.
+    /// Software polls completions.
     Poll,
 }
 
@@ -193,10 +193,10 @@ impl Event {
     }
 }
 
-/// Virtual microseconds until a frame of the other function has left: it does so at once.
+/// Upper bound, in virtual microseconds, on the time until the other function has sent a frame.
 const MOST_US: u64 = 1;
 
-/// Under any traffic on an Ethernet port, the firmware lives and the other function goes on.
+/// Under any traffic on an Ethernet port, the firmware keeps running and the other function keeps working.
 #[test]
 fn a_hostile_ethernet_driver_hurts_only_itself() {
     static BESIDE: Longest = Longest::new("a hostile Ethernet driver", "us", MOST_US);
@@ -222,7 +222,7 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
                     "the firmware died"
                 );
             }
-            // A reset ends the peer's bad posts; then it receives a frame.
+            // A reset of the receive queue drops the other function's bad receives. After that it receives a frame.
             let state = b.rq_state();
             assert_eq!(b.modify_rq(state, RESET), CmdStatus::OK);
             assert_eq!(b.modify_rq(RESET, READY), CmdStatus::OK);
@@ -237,7 +237,7 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
     BESIDE.tell();
 }
 
-/// Arbitrary bytes as a frame: parsing, checksums and segmentation never panic.
+/// Parsing, checksums and segmentation never panic on a frame of arbitrary bytes.
 #[test]
 fn frames_of_any_bytes_are_looked_at_and_cut() {
     check!()

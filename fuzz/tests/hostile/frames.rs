@@ -1,9 +1,9 @@
 //! Hostile frames on the wire.
 //!
-//! A function has a connected queue pair, a datagram queue pair and well-behaved software. Forged frames arrive:
-//! packets with the addresses, numbers and ICRC of the connection and arbitrary other fields; or bytes. No frame may
-//! be reported as a mistake of the function's driver, none changes memory that no key covers, and neither the
-//! firmware nor the other connection is affected: its messages arrive as fast as before.
+//! A function with well-behaved software has a connected queue pair and a datagram queue pair. Forged frames arrive:
+//! packets with the addresses, numbers and ICRC of the connection and other fields arbitrary, or arbitrary bytes. The
+//! simulator must not report any frame as a bug of the function's driver. No frame changes memory that no key covers.
+//! The firmware and the second connection are not affected: its messages arrive as fast as before.
 
 use crate::honest::Longest;
 use crate::live::{
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Path MTU of the connections.
 const MTU: usize = 256;
 
-/// Key that a forged request names.
+/// The key in a forged request.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Key {
     Attacked,
@@ -31,7 +31,7 @@ enum Key {
     Any(u32),
 }
 
-/// Length of a forged payload.
+/// The payload length of a forged packet.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Length {
     Empty,
@@ -40,16 +40,16 @@ enum Length {
     Any(u16),
 }
 
-/// A packet.
+/// A forged packet.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Forgery {
     opcode: u8,
-    /// Distance from the PSN that would be right.
+    /// Difference from the expected PSN.
     psn: i8,
     spoil_psn: Spoil,
     length: Length,
     key: Key,
-    /// Offset into the key's page, and bytes.
+    /// Offset into the page of the key. `bytes` is the length in the RETH.
     at: u16,
     bytes: u32,
     big: bool,
@@ -57,28 +57,28 @@ struct Forgery {
     msn: u32,
     words: (u64, u64),
     flags: u8,
-    /// Queue pair: the connection's, QP 1, another.
+    /// Destination queue pair: that of the connection, QP 1, or another.
     destination: u8,
     q_key: Spoil,
     network: u8,
-    /// Flipped bits that the ICRC covers, because it is computed afterwards.
+    /// Bits to flip before the ICRC is computed, so that the ICRC is right.
     transport: Spoil,
-    /// Flipped bits that the ICRC does not cover.
+    /// Bits to flip after the ICRC is computed, so that the ICRC is wrong.
     frame: Spoil,
 }
 
-/// One event.
+/// One event of the test.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Event {
     Forge(Forgery),
-    /// The last packet again.
+    /// The last packet arrives again.
     Repeat,
-    /// The function sends, reads or writes itself.
+    /// The function itself posts a send, read or write.
     Own {
         kind: u8,
         bytes: u16,
     },
-    /// The true peer sends, reads or writes.
+    /// The connection's real peer sends a message.
     Peer {
         bytes: u16,
     },
@@ -100,7 +100,7 @@ fn context(world: &mut World) -> Qpc {
     world.a.bench.exec(&query).unwrap().qpc().clone()
 }
 
-/// Target memory of a forged request.
+/// The memory that a forged request addresses.
 struct Target {
     va: u64,
     key: u32,
@@ -108,14 +108,14 @@ struct Target {
 
 impl Forgery {
     fn opcode(&self) -> Opcode {
-        // All operations: four transports of at most 24 operations.
+        // All opcodes of all four transports, at most 24 each.
         let all: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
         let reliable: Vec<Opcode> = all
             .iter()
             .copied()
             .filter(|opcode| opcode.transport() == Transport::Rc)
             .collect();
-        // Mostly of the connection's transport.
+        // Mostly an opcode of the connection's transport.
         let choice = if self.opcode >= 224 { &all } else { &reliable };
         choice[usize::from(self.opcode) % choice.len()]
     }
@@ -271,7 +271,7 @@ impl Forgery {
                 solicited: flag(0),
                 migrated: flag(1),
                 pkey: if self.flags >= 240 {
-                    // Limited membership.
+                    // A P_Key with limited membership.
                     0x7fff
                 } else {
                     DEFAULT_PKEY
@@ -295,7 +295,7 @@ impl Forgery {
             let end = frame.len() - icrc::BYTES;
             let sound = frame.clone();
             self.transport.apply(&mut frame[start..end]);
-            // A packet to the healthy connection would affect that one, so the damage is undone.
+            // A changed packet that reaches the healthy queue pair would affect it, so the unchanged frame is used.
             let healthy = world.a.qps[HEALTHY].qpn;
             if Packet::parse_ignoring_icrc(&frame).is_ok_and(|packet| packet.dest_qpn() == healthy)
             {
@@ -312,7 +312,7 @@ impl Forgery {
     }
 }
 
-/// Returns a good request of the function's own.
+/// Returns a valid request that the function itself posts.
 fn own(world: &World, kind: u8, bytes: u16) -> Vec<u8> {
     let (live, peer) = (&world.a.qps[ATTACKED], &world.b.qps[ATTACKED]);
     let bytes = u32::from(bytes % 1_024).max(1);
@@ -359,7 +359,7 @@ fn post_receive(world: &mut World, gsi: &mut Live, bytes: u16, datagram: bool) {
     }
 }
 
-/// Software that follows the rules: it never posts more receives than the ring holds, and reads completions.
+/// Well-behaved software: it never posts more receives than the ring holds, and it polls completions.
 struct Manners {
     receives: [u32; 2],
     sends: u32,
@@ -406,7 +406,7 @@ impl Manners {
     }
 }
 
-/// Forged packets of a connection, however made, cost at most that connection.
+/// Forged packets of a connection break at most that connection.
 #[test]
 fn forged_packets_hurt_at_most_their_connection() {
     static BESIDE: Longest = Longest::new("forged packets", "us", MOST_US);
@@ -445,7 +445,8 @@ fn forged_packets_hurt_at_most_their_connection() {
     BESIDE.tell();
 }
 
-/// Arbitrary bytes on the wire, with the function's MAC address or without.
+/// Frames of arbitrary bytes, with or without the function's MAC address, do not affect the healthy connection and are
+/// not reported as a bug of the driver.
 #[test]
 fn frames_of_any_bytes_are_dropped_or_served() {
     static BESIDE: Longest = Longest::new("frames of any bytes", "us", MOST_US);
@@ -473,8 +474,8 @@ fn frames_of_any_bytes_are_dropped_or_served() {
     BESIDE.tell();
 }
 
-/// A packet that could be parsed is emitted and parsed again without a change. The ICRC is not checked, because
-/// inputs would never pass it.
+/// A packet that was parsed can be emitted and parsed again without a change. The ICRC is not checked, because random
+/// inputs would never pass the check.
 #[test]
 fn packets_survive_being_emitted() {
     check!()

@@ -1,14 +1,14 @@
-//! The honest party beside a hostile one: each of its operations completes within a bound of turns or of virtual
-//! time.
+//! Measures an honest program that runs beside a hostile one. Each of its operations must complete within a bound of
+//! turns or of virtual time.
 //!
-//! The table of docs/security.md has the bounds and the longest measured waits.
+//! The table in docs/security.md has the bounds and the longest measured waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Passes of a wait after which time counts as standing.
+/// Number of iterations of a wait after which the test fails because virtual time does not advance.
 const MOST_PASSES: u64 = 20_000;
 
-/// The longest wait of an honest party beside a hostile one, over all cases of a harness.
+/// The longest wait of an honest program beside a hostile one, over all cases of a harness.
 pub struct Longest {
     beside: &'static str,
     unit: &'static str,
@@ -36,8 +36,8 @@ impl Longest {
         assert!(wait <= most, "beside {beside}: {wait} {unit} of {most}");
     }
 
-    /// Repeats `pass`, which lets time pass, until `is_done` returns true or the bound is exceeded. The wait is by
-    /// `now`, since the next event of a simulation may be far away.
+    /// Calls `pass`, which lets time pass, until `is_done` returns true or the bound is exceeded. `now` measures the
+    /// wait, because one pass may skip to a distant event of the simulation.
     pub fn wait(
         &self,
         now: impl Fn() -> u64,
@@ -60,7 +60,7 @@ impl Longest {
         self.took(waited);
     }
 
-    /// Prints the longest wait. Fails without an operation: then the harness has tested nothing.
+    /// Prints the longest wait. Fails if no operation was recorded, since the harness has then tested nothing.
     pub fn tell(&self) {
         let operations = self.operations.load(Ordering::Relaxed);
         let longest = self.longest.load(Ordering::Relaxed);

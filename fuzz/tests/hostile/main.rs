@@ -1,8 +1,8 @@
-//! Malicious or random bytes and calls against each part of the stack.
+//! Hostile or random bytes and calls against each part of the stack.
 //!
-//! As tests they replay the corpora in `__fuzz__` and a few thousand random inputs; `cargo bolero test` drives them
-//! with an engine. All are one program, because each further program would link the whole stack again. Tests that
-//! count the descriptors of their process are another program, `outside`.
+//! As tests, the harnesses replay the corpora in `__fuzz__` and a few thousand random inputs; `cargo bolero test` runs
+//! them with a fuzzing engine. All harnesses are in one program, because each further program would link the whole
+//! stack again. Tests that count the file descriptors of their process are in another program, `outside`.
 
 mod calls;
 mod capi;
@@ -33,7 +33,7 @@ mod eth_support;
 
 use std::path::Path;
 
-/// Checks that a harness reads each corpus: bolero looks for `MODULE__HARNESS` beside the module's file.
+/// Each corpus belongs to an existing harness: bolero reads `MODULE__HARNESS` beside the module's file.
 #[test]
 fn every_corpus_is_of_a_harness_that_is_there() {
     for program in ["hostile", "outside"] {

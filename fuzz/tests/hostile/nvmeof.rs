@@ -1,11 +1,12 @@
-//! Hostile hosts against the model of an NVMe over Fabrics target: connects, commands and losses in any order, of
-//! three hosts. One is allowed; one is allowed and has a key that no test host knows; one is not allowed.
+//! Hostile hosts against the model of an NVMe over Fabrics target. Three hosts connect, send commands and lose
+//! connections in any order. One host is allowed; one is allowed but must use a key that the test's hosts do not know;
+//! one is not allowed.
 //!
-//! No input causes a panic; an answer fits into the host's buffer; the number of waiting event requests is bounded;
-//! the host that is not allowed gets no controller, and the one that cannot authenticate gets nothing but
-//! authentication messages; when all connections are over nothing is left. An honest host has a subsystem and an
-//! address of its own: it connects, discovers, sends commands and disconnects. Where it is refused without "do not
-//! retry", it tries again a second later; the number of its tries is bounded.
+//! No input causes a panic. An answer fits into the host's buffer. The number of outstanding Asynchronous Event
+//! Requests is bounded. The host that is not allowed gets no controller. The host that cannot authenticate gets only
+//! authentication messages. Nothing is left once all connections are closed. An honest host has a subsystem and an
+//! address of its own: it connects, discovers, sends commands and disconnects. If the target rejects it without DNR (Do
+//! Not Retry), it retries a second later. The number of its tries is bounded.
 
 use bolero::{TypeGenerator, check};
 use std::net::IpAddr;
@@ -28,16 +29,16 @@ const DISKS: &str = "nqn.2026-11.test:disks";
 const HONEST: &str = "nqn.2026-11.test:honest";
 const HONEST_DISKS: &str = "nqn.2026-11.test:honest-disks";
 const HONEST_SOURCE: [u8; 4] = [192, 0, 2, 9];
-/// Controllers with a lower number are the hostile hosts'.
+/// Lowest controller ID of the honest host. Hostile hosts have the IDs below.
 const HOSTILE: u16 = 5;
-/// Tries of the honest host until a Connect or a command succeeds: the first one does.
+/// Number of tries until a Connect or a command of the honest host succeeds.
 const MOST_TRIES: u64 = 1;
-/// Tries after which it gives up.
+/// Number of tries after which the honest host gives up.
 const PATIENCE: u64 = 60;
 static BESIDE: Longest = Longest::new("hostile NVMe hosts", "tries", MOST_TRIES);
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-/// Valid opcodes: admin, fabrics, reservations.
+/// Valid opcodes of admin, fabrics and reservation commands.
 const OPCODES: [u8; 16] = [
     0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x7f, 0x0d, 0x0e, 0x11, 0x15, 0x02, 0x06, 0x0c,
 ];
@@ -76,7 +77,7 @@ struct Command {
 
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Step {
-    /// A correct start of a host: admin queue, enable.
+    /// A host connects its admin queue and enables the controller, as specified.
     Arrive {
         host: u8,
         discovery: bool,
@@ -89,7 +90,7 @@ enum Step {
         size: u16,
         controller: u8,
         format: Option<u16>,
-        /// Index and new value of a changed byte of the data.
+        /// Byte of the Connect data that is changed: index and new value.
         spoil: Option<(u16, u8)>,
     },
     Command(Command),
@@ -162,7 +163,7 @@ fn world() -> Model {
 }
 
 fn add(model: &mut Model, nsid: u8) {
-    // There may be one already.
+    // The subsystem may have this namespace already.
     let _ = model.add_namespace(&name(DISKS), namespace(nsid));
 }
 
@@ -183,13 +184,13 @@ struct Run {
     model: Model,
     now: Moment,
     steps: u64,
-    /// Controller, queue and number of each connection that became a queue.
+    /// Controller, queue and connection number of each accepted connection of a hostile host.
     connections: Vec<(u16, u16, u64)>,
-    /// The honest host's controller, and its connection's number.
+    /// Controller of the honest host, and the number of its connection.
     honest: Option<(u16, u64)>,
 }
 
-/// Repeats an operation of the honest host, each second, for as long as the answer is that it may try again.
+/// Repeats an operation of the honest host, once a second, while the target's status allows a retry (DNR is clear).
 fn honest_tries<T>(
     (model, now): (&mut Model, &mut Moment),
     mut operation: impl FnMut(&mut Model, Moment) -> Result<T, Status>,
@@ -208,7 +209,7 @@ fn honest_tries<T>(
     panic!("the honest host gives up after {PATIENCE} tries");
 }
 
-/// Connects a queue of the honest host.
+/// Connects a queue of the honest host. Enables the controller after an admin queue.
 fn honest_connects(
     (model, now): (&mut Model, &mut Moment),
     (subsystem, queue, controller): (&str, u16, u16),
@@ -239,7 +240,7 @@ fn honest_connects(
     (connected.controller, connected.connection)
 }
 
-/// Sends a command of the honest host.
+/// Sends a command of the honest host, which must succeed.
 fn honest_asks((model, now): (&mut Model, &mut Moment), id: u16, sqe: &Sqe, room: u32) {
     assert!(id >= HOSTILE);
     honest_tries((model, now), |model, now| {
@@ -271,7 +272,8 @@ impl Run {
         }
     }
 
-    /// Keeps the honest host's controller alive, sends queries, and connects again.
+    /// Runs the honest host once: it connects if necessary, connects and disconnects further queues and controllers,
+    /// and sends Keep Alive, Identify and Get Log Page.
     fn live(&mut self) {
         let Self { model, now, .. } = self;
         let mut connects = |model: &mut Model, at| honest_connects((model, now), at);
@@ -294,7 +296,7 @@ impl Run {
         model.queue_lost(discovers, 0, discovery);
     }
 
-    /// Ends all connections; nothing may be left.
+    /// Closes all connections, and checks that no controller and no authentication is left.
     fn end(mut self) {
         let (honest, connection) = self.honest.expect("it lives");
         self.model.queue_lost(honest, 0, connection);
@@ -474,7 +476,7 @@ impl Run {
                 sqe.cid = 1.into();
                 let (id, room) = (u16::from(controller % 5), room.into());
                 let mut said = message.to_vec();
-                // A negotiation that is accepted: SHA-256, no group.
+                // A DH-HMAC-CHAP negotiation that the target accepts: SHA-256, no DH group.
                 if message[0] < 128 {
                     said = vec![0; 72];
                     (said[7], said[8], said[10], said[11], said[12]) = (1, 1, 1, 1, 1);
@@ -486,7 +488,7 @@ impl Run {
                 self.answered(id, &sqe, &outcome, room);
             }
             Step::Lose { controller, queue } => {
-                // Sometimes the number of a connection that another connection has by now.
+                // The number may be that of an earlier connection, when another connection has this queue by now.
                 let (id, queue) = (u16::from(controller % 5), u16::from(queue % 4));
                 let theirs = |one: &&(u16, u16, u64)| (one.0, one.1) == (id, queue);
                 if let Some(&(.., connection)) = self.connections.iter().find(theirs) {
@@ -536,8 +538,8 @@ fn sqe(opcode: u8, flags: u8, nsid: u32, dwords: [u32; 6]) -> Sqe {
     sqe
 }
 
-/// Returns the number of iterations, `usual` unless the environment sets it. The counters below are of all cases, of
-/// commands that succeeded and of event requests that waited: without some the harness has tested nothing.
+/// Returns the number of iterations: that of `FUZZ_ITERATIONS`, or `usual`. The counters below add up all iterations:
+/// steps, commands that succeeded, and event requests that waited. If they stay low, the harness has tested nothing.
 fn iterations(usual: usize) -> usize {
     let asked = std::env::var("FUZZ_ITERATIONS").ok();
     asked.map_or(usual, |asked| asked.parse().expect("a number"))
@@ -576,8 +578,9 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
     BESIDE.tell();
 }
 
-/// A hostile host makes one controller after another, which fill a pool: of discovery, of hosts that have not
-/// authenticated, and of hosts. The honest host needs one of each of the first and the last, and gets it.
+/// A hostile host fills a pool by connecting one controller after another: discovery controllers, controllers of hosts
+/// that have not authenticated, or controllers of other hosts. The honest host, which needs a discovery controller and
+/// I/O controllers, still gets them.
 #[test]
 fn crowds_of_controllers_keep_no_honest_host_waiting() {
     for (host, discovery) in [(2, true), (1, false), (0, false)] {
@@ -621,7 +624,7 @@ fn crowds_of_controllers_keep_no_honest_host_waiting() {
     BESIDE.tell();
 }
 
-/// Every 64 bytes are parsed as a command, and every 16 as a completion, without a panic.
+/// Any 64 bytes can be parsed as a command, and any 16 bytes as a completion, without a panic.
 #[test]
 fn bytes_of_any_kind_are_looked_at_without_a_panic() {
     check!()

@@ -1,9 +1,9 @@
 //! Hostile software on one queue pair: invalid work queue entries, doorbells, doorbell records and transitions.
 //!
-//! Two functions have two connected queue pairs each. Software of the first one attacks with one of its own:
-//! corrupted entries on both queues, contradicting records and registers, transitions with corrupted contexts.
-//! Meanwhile and afterwards the other queue pairs carry messages as usual; the firmware lives, memory without a key
-//! is unchanged, and a reset leaves nothing behind.
+//! Two functions have two connected queue pairs each. Software of the first function uses one of them for its attacks:
+//! it posts corrupted entries to both queues, writes doorbell records and registers that contradict each other, and
+//! commands transitions with corrupted contexts. Meanwhile and afterwards the other queue pairs carry messages as
+//! usual. The firmware keeps running, memory without a key is unchanged, and after a reset no object is left.
 
 use crate::honest::Longest;
 use crate::live::{self, ATTACKED, MOST_US, RECEIVES, Spoil, World, data_segment, run};
@@ -12,10 +12,10 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// One action of software on its queue pair.
+/// One action of the software at its queue pair.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Attack {
-    /// A send WQE that is good except for flipped bits. The doorbell record is updated, and perhaps the register.
+    /// Posts a send WQE that is valid except for flipped bits. Updates the doorbell record, and sometimes the register.
     Send {
         kind: u8,
         bytes: u16,
@@ -23,29 +23,29 @@ enum Attack {
         spoil: Spoil,
         doorbell: Spoil,
     },
-    /// Arbitrary bytes in place of a send WQE.
+    /// Posts arbitrary bytes instead of a send WQE.
     Raw { bytes: Vec<u8>, spoil: Spoil },
-    /// The peer sends a good request, which uses our receives and keys.
+    /// The peer posts a valid request, which uses the attacked side's receives and keys.
     PeerSends { kind: u8, bytes: u16 },
-    /// A receive WQE that is good except for flipped bits.
+    /// Posts a receive WQE that is valid except for flipped bits.
     Receive { bytes: u16, spoil: Spoil },
-    /// The peer posts a good receive.
+    /// The peer posts a valid receive.
     PeerReceives { bytes: u16 },
-    /// A change of the send or receive counter of the doorbell record.
+    /// Changes the send or receive counter in the doorbell record.
     Record { send: bool, by: i16, spoil: Spoil },
-    /// The consumer index of the completion queue, and perhaps its arm word.
+    /// Writes the consumer index of the completion queue, and sometimes its arm word.
     Consumer {
         counter: u32,
         arm: Option<u32>,
         spoil: Spoil,
     },
-    /// Completions are consumed.
+    /// Polls completions.
     Poll,
-    /// A transition with a corrupted context.
+    /// Commands a state transition with a corrupted context.
     Transition { which: u8, mask: u32, spoil: Spoil },
-    /// Both attacked queue pairs are connected again.
+    /// Connects both attacked queue pairs again.
     Reconnect,
-    /// Time passes.
+    /// Virtual time passes.
     Wait { microseconds: u8 },
 }
 
@@ -57,7 +57,7 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
         (&world.b, &world.a)
     };
     let (live, peer) = (&own.qps[ATTACKED], &peer.qps[ATTACKED]);
-    // Mostly inside the page.
+    // The length is mostly inside the page.
     let bytes = u32::from(bytes % 5_000);
     let memory = data_segment(live.key, live.va, bytes.max(1));
     let mut raddr = RaddrSeg::new();
@@ -99,7 +99,7 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
             (WqeOpcode::SEND, data)
         }
         11 => (WqeOpcode::SEND, [memory.clone(), memory].concat()),
-        // A WQE of more than one block.
+        // This WQE has more than one basic block.
         _ => (
             WqeOpcode::RDMA_WRITE,
             [raddr, memory.repeat(usize::from(remote) % 40 + 1)].concat(),
@@ -117,8 +117,8 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
     [control.as_bytes(), &body].concat()
 }
 
-/// Returns the first eight bytes of a WQE. The queue pair number stays ours, because a doorbell of another queue pair
-/// would attack that one.
+/// Returns a doorbell made of the first eight bytes of a WQE. The queue pair number is that of the attacked queue pair,
+/// because another number would ring the doorbell of a healthy one.
 fn doorbell(wqe: &[u8], qpn: u32, spoil: Option<Spoil>) -> [u8; 8] {
     let mut value = [0; 8];
     let bytes = wqe.len().min(8);
@@ -222,7 +222,7 @@ impl Attack {
 
 fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
     let qpn = Qpn::new(world.a.qps[ATTACKED].qpn);
-    // The fields that are not corrupted restore the original connection.
+    // The fields that are not corrupted have the values of the original connection.
     let mut good = Init2RtrQpIn::for_qp(qpn, if spoil.any() { mask } else { 0 });
     good.qpc_mut()
         .set_mtu(1)
@@ -257,14 +257,14 @@ fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
     let submission = world.a.bench.prepare(&input, 16);
     world.a.bench.submit(&submission);
     run(&world.sim, 1);
-    // The state machine decides whether it is refused; this test checks that the command returned.
+    // The device may accept or reject the transition. The test only checks that it answers the command.
     assert!(
         !world.a.bench.entry(submission.slot).ownership(),
         "{opcode} is not answered"
     );
 }
 
-/// Hostile software harms only its own queue pair.
+/// Hostile software on a queue pair affects only that queue pair.
 #[test]
 fn a_hostile_queue_pair_hurts_only_itself() {
     static BESIDE: Longest = Longest::new("a hostile queue pair", "us", MOST_US);
@@ -274,7 +274,7 @@ fn a_hostile_queue_pair_hurts_only_itself() {
         .with_test_time(Duration::from_secs(5))
         .for_each(|attacks| {
             let mut world = World::new();
-            // Some good receives on both sides, as targets of sends.
+            // Both sides post some valid receives, so that sends find a buffer.
             for _ in 0..RECEIVES / 2 {
                 for end in [&mut world.a, &mut world.b] {
                     let entry = data_segment(end.qps[ATTACKED].key, end.qps[ATTACKED].va, 4_096);

@@ -1,8 +1,8 @@
 //! A vfio-user client and servers that return any bytes.
 //!
-//! A proxy between a client and an honest server changes replies: fields, lengths, numbers, or the whole reply, and
-//! hangs up at any time. Each request of the client returns an answer or an error, and a later client without the
-//! proxy finds the server as it was.
+//! A proxy between a client and an honest server changes replies: fields, lengths, numbers, or the whole reply. It may
+//! also close the connection at any time. Each request of the client returns an answer or an error. Afterwards a client
+//! without the proxy finds the server in its former state.
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -24,16 +24,16 @@ use zerocopy::little_endian::U32;
 use super::server::{honest, served};
 use super::{COUNTS, Effort, descriptors, directory, fall_to};
 
-/// Bytes of a header, and offset of its length field.
+/// Length of a message header in bytes.
 const HEADER: usize = 16;
-/// Timeout of each side for the other.
+/// Time that the client and the server wait for each other.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Change of a reply.
+/// Change that the proxy makes to a reply.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Reply {
     True,
-    /// A byte is replaced.
+    /// One byte is replaced.
     Byte {
         at: u8,
         value: u8,
@@ -43,29 +43,29 @@ enum Reply {
         at: u8,
         value: u32,
     },
-    /// A word of it has one bit set, or none.
+    /// One word of the reply is replaced by a word with one bit set, or none.
     Bit {
         at: u8,
         bit: u8,
     },
-    /// It is truncated, with a matching length.
+    /// The reply is truncated, and its length field matches.
     Shorter {
         by: u8,
     },
-    /// It is longer.
+    /// The reply is longer than it should be.
     Longer {
         by: u8,
     },
-    /// It announces that size, and nothing follows.
+    /// The reply's length field has this value, and no further bytes follow.
     Size(u32),
-    /// Arbitrary bytes.
+    /// The reply is replaced by arbitrary bytes.
     Noise(Vec<u8>),
-    /// No reply.
+    /// The proxy sends no reply and closes the connection.
     Gone,
 }
 
 impl Reply {
-    /// Returns the bytes to pass on, and whether the connection goes on.
+    /// Returns the bytes to pass on, and whether the connection continues.
     fn of(&self, reply: &[u8]) -> (Vec<u8>, bool) {
         let mut bytes = reply.to_vec();
         let put = |bytes: &mut Vec<u8>, at: u8, new: &[u8]| {
@@ -73,7 +73,8 @@ impl Reply {
             for (to, from) in bytes[at..].iter_mut().zip(new) {
                 *to = *from;
             }
-            // Only a length above the actual one makes a client wait.
+            // If the length field is above the actual length, the client waits for more bytes, so the proxy closes the
+            // connection.
             size(bytes) <= bytes.len()
         };
         let resized = |mut bytes: Vec<u8>| {
@@ -134,7 +135,7 @@ fn put_size(message: &mut [u8], size: u32) {
     message[4..8].copy_from_slice(zerocopy::IntoBytes::as_bytes(&size));
 }
 
-/// Reads one message with its descriptors; `None` at the end.
+/// Reads one message with its descriptors. Returns `None` at the end of the connection.
 fn message(from: &mut UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; HEADER];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -178,7 +179,7 @@ fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
         if !pass_on(&server, &asked, &descriptors) {
             return;
         }
-        // A message without a reply (bit 4 of the flags).
+        // A message without a reply (bit 4 of the flags) gets none from the server.
         if asked[8] & 1 << 4 != 0 {
             continue;
         }
@@ -204,7 +205,7 @@ fn stands_between(listener: &UnixListener, server: &PathBuf, scripts: &Receiver<
     }
 }
 
-/// Makes the first requests of a driver, each whatever the result of the one before.
+/// Makes a driver's first requests, and continues whatever each request returns.
 fn use_it(function: &Function) {
     let _configuration = function.config_read_u32(0);
     let _interrupts = function.enable_interrupts(8);
@@ -215,7 +216,7 @@ fn use_it(function: &Function) {
     let memory = SharedMemory::anonymous(8192).expect("memory");
     let _mapped = function.dma_map(Iova(1 << 20), &memory, 0, 8192);
     let _unmapped = function.dma_unmap(Iova(1 << 20), 8192);
-    // It has no descriptor.
+    // The message for this memory carries no descriptor, because it is memory of this process.
     let asked = SharedMemory::of_this_process(8192).expect("memory");
     let _mapped = function.dma_map(Iova(1 << 21), &asked, 0, 8192);
     let _unmapped = function.dma_unmap(Iova(1 << 21), 8192);

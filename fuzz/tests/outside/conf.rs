@@ -1,4 +1,4 @@
-//! `dat.conf`: any text parses into records and invalid lines, each with its reason.
+//! `dat.conf`: any text parses into records and invalid lines, and each invalid line has a reason.
 
 use bolero::{TypeGenerator, check};
 use udapl::registry::conf::{Api, ConfEntry, NAME_MAX_LENGTH, parse};
@@ -22,19 +22,19 @@ fn any_text_is_records_and_lines_that_are_none() {
         });
 }
 
-/// An intended record.
+/// The record that a line of `dat.conf` is generated from.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Meant {
     texts: [Vec<u8>; 5],
     versions: [u16; 4],
     flags: u8,
-    /// Blanks before each field, and around the record.
+    /// Blanks before each field. `around` is the text of the comment line before the record.
     blanks: [u8; 8],
     around: Vec<u8>,
 }
 
 fn text(bytes: &[u8]) -> String {
-    // A record is one line.
+    // A record must be on one line.
     String::from_utf8_lossy(bytes).replace(['\n', '\r'], " ")
 }
 
@@ -42,7 +42,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Returns the beginning of the reason for which a record is refused in any form; `None`: it is read.
+/// Returns the first words of the reason for which a record with these values is refused, or `None` if it is accepted.
 fn refusal(meant: &ConfEntry) -> Option<&'static str> {
     if meant.ia_name.is_empty() || meant.ia_name.len() >= NAME_MAX_LENGTH {
         Some("an IA name ")
@@ -55,7 +55,7 @@ fn refusal(meant: &ConfEntry) -> Option<&'static str> {
     }
 }
 
-/// A quoted field is read as written, with any content; a record with a missing or too long name is refused.
+/// A quoted field is read as written, whatever it contains. A record with a missing or too long name is refused.
 #[test]
 fn a_record_that_is_written_is_read_unless_a_name_is_missing_or_too_long() {
     let effort = Effort::new("dat.conf, records");
@@ -67,9 +67,9 @@ fn a_record_that_is_written_is_read_unless_a_name_is_missing_or_too_long() {
             let [name, library, company, ia, platform] = [0, 1, 2, 3, 4].map(|at| {
                 let text = text(&meant.texts[at]);
                 match at {
-                    // Some are longer than a name may be.
+                    // Some names are longer than the limit.
                     0 => text.repeat(usize::from(meant.flags >> 5) + 1),
-                    // The company's name ends at a point.
+                    // The first point ends the company's name, so the name must not contain one.
                     2 => text.replace('.', ""),
                     _ => text,
                 }

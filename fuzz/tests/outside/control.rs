@@ -1,7 +1,7 @@
-//! A control socket and clients that send anything: lines of JSON close to a request, arbitrary bytes, and endless
-//! lines, in pieces of any size. A refusal has a code, only a line that is too long ends a client, and the next
-//! client is served. An honest client, connected from the beginning, gets an answer to each request while another
-//! client has sent part of a line.
+//! A control socket and clients that send anything: lines of JSON that are close to a request, arbitrary bytes, and
+//! endless lines, in pieces of any size. Each refusal has an error code. Only a line that is too long makes the server
+//! disconnect the client, and the server then serves the next client. An honest client that is connected from the
+//! beginning gets an answer to each request, even while another client has sent only a part of a line.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -17,13 +17,14 @@ use serde_json::{Value, json};
 
 use super::{Effort, directory};
 
-/// Most bytes of a request (docs/control.md).
+/// Largest request in bytes (docs/control.md).
 const LONGEST: usize = 64 * 1024;
-/// Number of requests that are always answered, even if the client reads nothing meanwhile: an answer to one of these
-/// has less than 200 bytes, and 16 MiB may be unread.
+/// Number of requests that are always answered, even if the client does not read meanwhile. An answer to one of these
+/// requests has less than 200 bytes, and the server buffers up to 16 MiB.
 const ALWAYS_ANSWERED: usize = 50_000;
 
-/// Answers with the request. The socket exists as long as `Tell` does, which sends notices.
+/// A subject that answers with the request. It keeps `Tell`, which sends notices, because the socket is closed when
+/// `Tell` is dropped.
 struct Echo(#[expect(dead_code, reason = "kept")] Tell);
 
 impl Subject for Echo {
@@ -43,15 +44,15 @@ impl Subject for Echo {
     }
 }
 
-/// A line, or a part of one.
+/// A line or a part of a line that a client sends.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Piece {
     Bytes(Vec<u8>),
     Known(u8),
     End,
-    /// A request with members of these kinds.
+    /// A request whose members are of these kinds.
     Request(u8, u8, u8),
-    /// This many kibibytes of one byte.
+    /// Some kibibytes of one byte: number and byte.
     Long(u8, u8),
 }
 
@@ -105,12 +106,12 @@ fn text(pieces: &[Piece]) -> Vec<u8> {
     pieces.iter().flat_map(bytes).collect()
 }
 
-/// Sends all bytes, in pieces of this size, and then a good request; returns the answers.
+/// Sends all bytes in pieces of `at_once` bytes, then a valid request. Returns all answers.
 fn said(path: &Path, bytes: &[u8], at_once: usize) -> String {
     let mut stream = UnixStream::connect(path).expect("it listens");
     let good = b"\n{\"jsonrpc\":\"2.0\",\"id\":\"last\",\"method\":\"x\"}\n";
     for piece in bytes.chunks(at_once).chain([good.as_slice()]) {
-        // The rest of the writes fails once the server has disconnected the client.
+        // Once the server has disconnected the client, writes fail.
         if stream.write_all(piece).is_err() {
             break;
         }
@@ -136,7 +137,7 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
             effort.one();
             let bytes = text(pieces);
             let said = said(&path, &bytes, usize::from(*at_once).max(64));
-            // A client that sends no more than the beginning of a line.
+            // This client sends only the beginning of a line.
             let mut begun = UnixStream::connect(&path).expect("it listens");
             let first = bytes.split(|byte| *byte == b'\n').next();
             let first = first.unwrap_or_default();
@@ -145,7 +146,7 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
             let mut honest = honest.lock().unwrap_or_else(PoisonError::into_inner);
             let echoed: Value = honest.call("x", params.clone()).expect("an answer");
             assert_eq!(echoed["params"], params);
-            // A client that leaves too many answers unread is disconnected, perhaps in the middle of one.
+            // The server disconnects a client that leaves too many answers unread, possibly in the middle of an answer.
             let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
             let stays = lines <= ALWAYS_ANSWERED;
             let mut last = None;

@@ -1,11 +1,11 @@
-//! Files of profiles and of recorded functions: read, or refused with the line.
+//! Files of profiles and of recorded functions are either read or refused with the number of the line.
 
 use bolero::{TypeGenerator, check};
 use hw_sim::Profile;
 
 use super::Effort;
 
-/// Existing files, and the sections that a recording has besides.
+/// Existing profiles, and the sections that a recorded function has in addition.
 const FILES: [&str; 4] = [
     include_str!("../../../hw-sim/profiles/connectx-7.toml"),
     include_str!("../../../hw-sim/profiles/connectx-7-vf.toml"),
@@ -13,18 +13,18 @@ const FILES: [&str; 4] = [
     include_str!("recorded.toml"),
 ];
 
-/// Change of a line.
+/// Change to one line of a file.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Change {
     Gone,
     Twice,
-    /// Each of its numbers is replaced by this.
+    /// Each number in the line is replaced by this number.
     Number(u64),
     Negative(u32),
-    /// It is truncated here.
+    /// The line is truncated.
     Cut(u8),
     Bytes(Vec<u8>),
-    /// It is moved to the end.
+    /// The line is moved to the end of the file.
     Last,
 }
 
@@ -65,7 +65,8 @@ fn changed(file: u8, changes: &[(u16, Change)]) -> String {
 fn read(text: &str) {
     match Profile::load(text) {
         Ok(profile) => {
-            // A function is made of it later: its sizes are bounded, whatever the file contains.
+            // A simulated function is later made from the profile, so its sizes must be bounded whatever the file
+            // contains.
             assert!(profile.bar_bytes <= 1 << 40, "{} bytes", profile.bar_bytes);
             let _virtual = profile.virtual_function(0);
         }

@@ -1,10 +1,11 @@
-//! Input from outside of the process that no card sent: from other processes on this machine, and from files.
+//! Input that comes from outside of the process: from other processes on this machine, and from files.
 //!
-//! A vfio-user server takes any client ([`server`]), a client any server ([`client`]); a wire's end gets any message
-//! ([`wires`]); a control socket reads any request ([`control`](mod@control)); a registry reads any `dat.conf`
-//! ([`conf`]), adapters are opened by any name ([`names`]), and simulated functions are made of any file ([`files`]).
-//! No input causes a panic, an unbounded wait or unbounded memory; a refusal names the place of the error; afterwards
-//! honest clients are served and all descriptors are closed.
+//! Any client may connect to a vfio-user server ([`server`]), and any server may answer a client ([`client`]). Any
+//! message may arrive at the end of a wire ([`wires`]). Any request may be sent to a control socket
+//! ([`control`](mod@control)). A registry reads any `dat.conf` ([`conf`]), any name may be opened as an adapter
+//! ([`names`]), and simulated functions are made of any file ([`files`]). No input causes a panic, an unbounded wait or
+//! unbounded memory. A refusal names the place of the error. Afterwards honest clients are served, and all file
+//! descriptors are closed.
 //!
 //! `FUZZ_ITERATIONS=N` runs N executions of each instead of a few.
 
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of executions of a harness.
+/// Counts and prints the executions of a harness.
 struct Effort {
     name: &'static str,
     begun: Instant,
@@ -37,7 +38,7 @@ impl Effort {
         }
     }
 
-    /// Returns the number of executions, `usual` unless the environment sets it.
+    /// Returns the number of executions: that of `FUZZ_ITERATIONS`, or `usual`.
     fn iterations(usual: usize) -> usize {
         let asked = std::env::var("FUZZ_ITERATIONS").ok();
         asked.map_or(usual, |asked| asked.parse().expect("a number"))
@@ -58,7 +59,8 @@ impl Drop for Effort {
     }
 }
 
-/// Returns the number of descriptors whose target in `/proc/self/fd` is of this kind: other tests have other kinds.
+/// Returns the number of descriptors whose target in `/proc/self/fd` contains `kind`. Concurrent tests use descriptors
+/// of other kinds.
 fn descriptors(kind: &str) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("readable");
     open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
@@ -66,12 +68,13 @@ fn descriptors(kind: &str) -> usize {
         .count()
 }
 
-/// Serializes tests that count descriptors, which are the process's.
+/// Lock for tests that count the descriptors of the process.
 static COUNTS: Mutex<()> = Mutex::new(());
-/// Limit for a server's thread to close the descriptors of a gone client: a safeguard, not a measurement.
+/// Time limit within which a server's thread must close the descriptors of a client that has gone. It detects a hang
+/// and measures nothing.
 const CLOSED: Duration = Duration::from_secs(300);
 
-/// Waits until no more than `most` descriptors have such a target.
+/// Waits until at most `most` descriptors have a target that contains `kind`.
 fn fall_to(most: usize, kind: &str, what: &str) {
     let until = Instant::now() + CLOSED;
     loop {

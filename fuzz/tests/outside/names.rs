@@ -1,4 +1,4 @@
-//! Names of adapters: a device, and options that are accepted or reported.
+//! Names of adapters: a name is parsed into a device and options, or the invalid option is reported.
 
 use bolero::{TypeGenerator, check};
 use udapl::OpenOptions;
@@ -59,7 +59,7 @@ fn any_name_is_a_device_with_options_or_names_the_one_that_is_none() {
                     let options_of_name = name[device.len()..].matches('=').count();
                     let found = options.hca.addresses.len() + options.hca.neighbours.len();
                     assert!(found <= options_of_name, "{name}");
-                    // A parsed device contains no more options.
+                    // The parsed device name contains no further option.
                     let (again, _) = parse(device, &none).expect("no option");
                     assert_eq!(again, device);
                 }

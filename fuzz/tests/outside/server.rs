@@ -27,12 +27,12 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::{COUNTS, Effort, descriptors, directory, fall_to};
 
-/// Limit of a session, which shows that the other side hangs.
+/// Time limit of a session. A session that exceeds it hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Commands of the protocol, and two invalid ones.
+/// Number of command values that a client sends: those of the protocol and two invalid ones.
 const COMMANDS: u16 = 15;
 
-/// Starts a server of a simulated function; returns its socket in this directory.
+/// Starts a vfio-user server of a simulated function. Returns the path of its socket in this directory.
 pub fn served(name: &'static str, directory: &TempDir) -> PathBuf {
     let path = directory.path().join(name);
     let sim = Sim::new(SimConfig {
@@ -48,7 +48,7 @@ pub fn served(name: &'static str, directory: &TempDir) -> PathBuf {
     path
 }
 
-/// A number that is often wrong in practice.
+/// A number at which implementations often fail, or any number.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Number {
     Small(u8),
@@ -74,7 +74,7 @@ impl Number {
     }
 }
 
-/// Content of a message behind its header.
+/// Content of a message after its header.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Body {
     Bytes(Vec<u8>),
@@ -123,18 +123,18 @@ struct Message {
     id: u16,
     /// Command; chosen by the body if `None`.
     command: Option<u16>,
-    /// Flags; the right ones if `None`.
+    /// Flags. If `None`, the message has the right flags.
     flags: Option<u32>,
-    /// Error of the size; mostly none.
+    /// Difference between the size field and the real size; usually none.
     size: Option<i8>,
     body: Body,
     descriptors: Vec<Descriptor>,
 }
 
-/// Messages of a client.
+/// A session: the messages of a client.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Talk {
-    /// The session starts with the version message, without which the server accepts nothing else.
+    /// Whether the session starts with the version message. Without it, the server accepts nothing else.
     begins: bool,
     messages: Vec<Message>,
 }
@@ -192,7 +192,7 @@ impl Body {
                 let honest = u32::try_from(data.len()).expect("short");
                 let count = count.map_or(honest, Number::word);
                 let head = [wide(*offset), word(u32::from(*region % 10)), word(count)].concat();
-                // A read has no data.
+                // A read request has no data.
                 let command = if data.len() % 2 == 0 { 9 } else { 10 };
                 let data = if command == 9 { &[] } else { &data[..] };
                 (command, [head, data.to_vec()].concat())
@@ -246,7 +246,7 @@ impl Descriptor {
     }
 }
 
-/// Sends the bytes; returns false when the other side has hung up.
+/// Sends the bytes. Returns false if the other side has closed the connection.
 fn say(stream: &UnixStream, bytes: &[u8], descriptors: &[Descriptor]) -> bool {
     let open: Vec<OwnedFd> = descriptors
         .iter()
@@ -271,7 +271,7 @@ fn say(stream: &UnixStream, bytes: &[u8], descriptors: &[Descriptor]) -> bool {
     .is_ok_and(|sent| sent == bytes.len())
 }
 
-/// Checks that an honest client finds the function intact.
+/// Checks that an honest client can read the function's vendor ID.
 pub fn honest(path: &PathBuf) {
     let function = Function::vfio_user(path).expect("a server");
     let vendor = function
@@ -304,10 +304,11 @@ fn a_server_survives_what_any_client_says() {
                 goes_on = goes_on && say(&stream, &message.bytes(), &message.descriptors);
             }
             thread::scope(|scope| {
-                // It waits in the listener's queue until the other client is done or its time is over.
+                // The honest client waits in the listener's queue until the other client has ended or has reached its
+                // time limit.
                 let asks = talks.fetch_add(1, Ordering::Relaxed).is_multiple_of(100);
                 let waits = asks.then(|| scope.spawn(|| honest(&path)));
-                // The other side may have hung up already.
+                // The server may have closed the connection already.
                 let _gone = stream.shutdown(Shutdown::Write);
                 let mut answers = Vec::new();
                 if let Err(error) = stream.read_to_end(&mut answers) {

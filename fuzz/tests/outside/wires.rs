@@ -1,5 +1,5 @@
-//! A wire between processes: a message of the other side is either a frame as it was sent, or is refused with an
-//! error.
+//! A wire between processes: a message from the other process is either delivered as the frame that was sent, or
+//! refused with an error.
 
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ use nix::sys::socket::{
 
 use super::{Effort, directory};
 
-/// The longest frame (driver, `frame_socket`).
+/// Largest frame in bytes (driver, `frame_socket`).
 const FRAME_BYTES: usize = 16 << 10;
 
 /// A message of an attacker.
@@ -24,7 +24,7 @@ enum Message {
         bytes: u16,
         value: u8,
     },
-    /// Close to the longest frame.
+    /// A message whose length is close to that of the largest frame.
     About {
         above: i8,
     },
@@ -66,7 +66,7 @@ fn a_stranger_at_a_wire_sends_frames_or_what_is_none() {
                 send(stranger.as_raw_fd(), &bytes, MsgFlags::empty()).expect("room");
                 match end.receive() {
                     Ok(Some(frame)) => assert_eq!(frame, bytes),
-                    // An empty message looks like the end, as for every reader (recv(2)).
+                    // An empty message is indistinguishable from the end of the connection (recv(2)).
                     Ok(None) => assert!(bytes.is_empty()),
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");

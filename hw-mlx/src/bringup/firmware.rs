@@ -1,4 +1,4 @@
-//! From a reset function to one whose firmware takes commands and has pages: the first part of every bring-up.
+//! The first part of every bring-up: from a reset function to one whose firmware accepts commands and has pages.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::report::{Step, Stopwatch};
 use crate::segment;
 use mlx_prm::{COMMAND_INTERFACE_REVISION, EnableHcaIn, InitSegment, QueryPagesIn};
 
-/// The interface step sequence this driver speaks.
+/// Number of the interface step sequence that this driver uses.
 pub(super) const ISSI: u32 = 1;
-/// Configuration space: command register with its memory space bit.
+/// Offset of the command register in configuration space, and its memory space bit.
 pub(super) const CONFIG_COMMAND: u16 = 0x04;
 pub(super) const MEMORY_SPACE: u16 = 1 << 1;
-/// Time without a returned page after which the firmware is given up while it holds some (mlx5_core's bound for a
-/// physical function).
+/// Time limit for the firmware to return the next page, while it still holds some (mlx5_core's bound for a physical
+/// function).
 const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
-/// Interrupt vectors in use besides those for completions: one for the function's own events.
+/// Number of interrupt vectors that are used besides those for completions: one for the function's own events.
 const CONTROL_VECTORS: usize = 1;
 
-/// QUERY_PAGES op_mod.
+/// Stage of bring-up at which the firmware asks for pages (`op_mod` of QUERY_PAGES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageStage {
     Boot = 1,
@@ -35,7 +35,7 @@ pub(super) enum PageStage {
     Regular = 3,
 }
 
-/// Takes the function from a reset to ENABLE_HCA.
+/// Takes the function from a reset up to and including ENABLE_HCA.
 pub(super) fn enable(
     function: Function,
     config: &HcaConfig,
@@ -62,7 +62,7 @@ pub(super) fn enable(
     Ok(control)
 }
 
-/// Takes the function from interrupts to bus mastering: the part that needs no firmware.
+/// Sets up interrupts and the command queue, and enables bus mastering. This part needs no answer of the firmware.
 fn start_command_interface(
     function: Function,
     config: &HcaConfig,
@@ -100,7 +100,7 @@ fn start_command_interface(
     )?;
     let (high, low) = halves(queue.iova());
     registers.write(|segment| &segment.cmdq_addr_h, Be32::new(high));
-    // The low half activates the queue; zero in bits 10:8 selects the full driver interface.
+    // Writing the low half activates the queue. Zero in bits 10:8 selects the full driver interface.
     registers.write(|segment| &segment.cmdq_addr_l_sz, Be32::new(low));
     driver::barrier::flush_write_combining();
     watch.done(Step::CommandQueue);
@@ -157,7 +157,7 @@ pub(super) fn halves(address: u64) -> (u32, u32) {
     )
 }
 
-/// Gives the pages that the firmware asks for at this stage; returns their number.
+/// Gives the firmware the pages that it requests at this stage. Returns their number.
 pub(super) fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> {
     let mut query = QueryPagesIn::new();
     query
@@ -166,11 +166,11 @@ pub(super) fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64,
     let wanted = control.exec(&query)?;
     let asked = wanted.num_pages().cast_signed();
     let function = FunctionId {
-        // The field has 16 bits.
+        // The field has 16 bits, so the conversion does not fail.
         number: u16::try_from(wanted.function_id()).unwrap_or(0),
         embedded_cpu: control.embedded_cpu,
     };
-    // A negative number asks us to take pages back; the firmware has none yet.
+    // A negative number requests the return of pages, but the firmware has none yet.
     let count = usize::try_from(asked).unwrap_or(0);
     if count > MOST_PAGES {
         return Err(MlxError::Nonsense {

@@ -1,10 +1,10 @@
-//! A recording of a function: brings it up by queries, and takes it down again.
+//! A recording of a function: brings the function up by queries, and takes it down again.
 //!
-//! A device's answers determine a driver's behaviour, and little of them is published. A [`Record`] contains them:
+//! A driver's behaviour depends on the device's answers, few of which are published. A [`Record`] contains them:
 //! identity, capability pages of every type as maximum and current, registers, the state of vport and port, and the
 //! commands sent with their answers. Nothing is set except what the order of commands needs (the interface step,
 //! firmware pages): no capability, no register, no address. There is one exception: the vport's list of unicast
-//! addresses is written to see whether it reads back as written. Its original content is restored.
+//! addresses is written, to test whether it reads back as written. Its original content is restored.
 //!
 //! The initialization segment is recorded at three times: before the address of the command queue is written, after
 //! ENABLE_HCA, and after INIT_HCA. Capabilities in force are read once more at the end. The record lists the changes.
@@ -34,11 +34,11 @@ use mlx_prm::{
     RoceCap, SetIssiIn, Shape, TeardownHcaIn, known_syndrome,
 };
 
-/// Capability types that are queried; the device refuses those it does not have.
+/// Capability types that are queried; the device refuses those that it does not have.
 const CAP_TYPES: std::ops::Range<u16> = 0..0x30;
-/// ACCESS_REG op_mod: read.
+/// `op_mod` of ACCESS_REG: read.
 const READ: u32 = 1;
-/// Descriptive registers, and the bytes of their images (Linux `mlx5_ifc.h`).
+/// Descriptive registers, and the length of each in bytes (Linux `mlx5_ifc.h`).
 const REGISTERS: [(RegisterId, usize); 13] = [
     (RegisterId::PCAP, 0x14),
     (RegisterId::PMLP, 0x40),
@@ -54,23 +54,23 @@ const REGISTERS: [(RegisterId, usize); 13] = [
     (RegisterId::SBCAM, 0x4c),
     (RegisterId::DTOR, 0x40),
 ];
-/// Registers of a port, which begin with the port's number.
+/// Numbers of the registers that describe a port; their images begin with the port's number.
 const PORT_REGISTERS: std::ops::Range<u16> = 0x5000..0x6000;
 const PROTO_INFINIBAND: u8 = 1;
 const PROTO_ETHERNET: u8 = 4;
-/// PCI configuration space.
+/// Offsets in PCI configuration space.
 const CONFIG_VENDOR: u16 = 0x00;
 const CONFIG_SUBCLASS: u16 = 0x0a;
 const CONFIG_SUBSYSTEM: u16 = 0x2e;
 const CONFIG_CAPABILITIES: u16 = 0x34;
 const CAP_MSIX: u8 = 0x11;
-/// Replacements of a MAC and of GUIDs in a record.
+/// Bytes that replace the MAC in a record; `NO_GUID` replaces GUIDs.
 const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
-/// The address written to the vport's list on a function that has none: one that is unlikely to be in use.
+/// Address that is written to the vport's list if the function has no MAC; it is unlikely to be in use.
 const TRIED_MAC: [u8; 6] = [0x02, 0xda, 0x7c, 0x71, 0x0c, 0x01];
 const NO_GUID: [u8; 8] = [0x02, 0, 0, 0xff, 0xfe, 0, 0, 0x01];
 
-/// A function's description of itself.
+/// A record of a function: the answers of its device to all queries.
 #[derive(Clone, Debug)]
 pub struct Record {
     identity: Identity,
@@ -104,34 +104,34 @@ struct CapPage {
     current: Vec<u8>,
 }
 
-/// The initialization segment at one time.
+/// The contents of the initialization segment at one time.
 #[derive(Clone, Debug)]
 struct Look {
     when: &'static str,
-    /// Replacement of the address of the command queue in the registers. The address itself is not kept.
+    /// Text that replaces the address of the command queue. The address itself is not recorded.
     address: &'static str,
     bytes: Vec<u8>,
 }
 
-/// Answer of a command: its structure, and the bytes after it.
+/// The answer to a command: its structure, and the bytes after it.
 type Answer<C> = (<C as Command>::Out, Vec<u8>);
 
-/// A function under recording: each of its commands adds a line to the record.
+/// A function that is being recorded: each of its commands adds a line to the record.
 struct Recorder {
     control: Control,
     commands: Vec<String>,
     refused: Vec<String>,
     secrets: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The vport's MAC; zero while it is not known, or if there is none.
+    /// The vport's MAC; zero if it is not yet known, or if there is none.
     mac: [u8; 6],
 }
 
 impl Record {
-    /// Resets a function, runs all queries, and takes it down.
+    /// Resets a function, runs all queries, and tears the function down.
     ///
     /// # Errors
-    /// [`MlxError`]: the error that ended the recording. A query that the device refuses is no error; it is a line of
-    /// the record.
+    /// [`MlxError`]: the error that ended the recording. A query that the device refuses is not an error; it is a line
+    /// of the record.
     pub fn take(function: Function, config: &HcaConfig) -> Result<Self, MlxError> {
         let clock = function.clock();
         let mut watch = Stopwatch::new(&*clock);
@@ -192,31 +192,31 @@ impl Record {
         })
     }
 
-    /// PCI device id.
+    /// Returns the PCI device ID.
     #[must_use]
     pub const fn device_id(&self) -> u16 {
         self.hardware.device_id
     }
 
-    /// Major, minor, sub-minor.
+    /// Returns the firmware version: major, minor, sub-minor.
     #[must_use]
     pub const fn firmware_version(&self) -> (u16, u16, u16) {
         self.hardware.firmware
     }
 
-    /// The board's PSID; `unknown` if the device does not report it.
+    /// Returns the board's PSID; `unknown` if the device does not report it.
     #[must_use]
     pub fn psid(&self) -> &str {
         &self.psid
     }
 
-    /// Returns the numbers of its capability pages and registers.
+    /// Returns the number of recorded capability pages and the number of recorded registers.
     #[must_use]
     pub fn counts(&self) -> [usize; 2] {
         [self.caps.len(), self.registers.len()]
     }
 
-    /// Returns the commands and their answers, a line each.
+    /// Returns the commands with their answers, one per line.
     #[must_use]
     pub fn commands(&self) -> &[String] {
         &self.commands
@@ -228,7 +228,7 @@ impl Record {
         &self.refused
     }
 
-    /// Returns the record as a profile file of the simulator, with a name.
+    /// Returns the record as a profile file of the simulator, with the given name.
     #[must_use]
     pub fn text(&self, name: &str) -> String {
         let mut out = String::new();
@@ -279,7 +279,7 @@ impl Record {
             writeln!(out, "{field} = {{ is = {value:#x} }}")?;
         }
         if let Some(id) = crate::ids::virtual_of(device_id) {
-            // No query returns it.
+            // No query returns the device ID of the virtual functions.
             writeln!(
                 out,
                 "\n[vf]\ndevice_id = {{ is = {id:#x}, derived = \"Linux main.c mlx5_core_pci_table\" }}"
@@ -342,7 +342,7 @@ impl Record {
 }
 
 impl Record {
-    /// Returns the initialization segment: its first content, and later differences.
+    /// Returns the first contents of the initialization segment, and the rows that differ at each later time.
     fn segment_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut last = vec![0; self.segment[0].bytes.len()];
@@ -364,7 +364,7 @@ impl Record {
     }
 }
 
-/// Reads the segment after a reset, before an address was written.
+/// Resets the function and reads the segment before the address of a command queue is written.
 fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxError> {
     function.reset()?;
     let command = function.config_read_u16(CONFIG_COMMAND)?;
@@ -375,9 +375,9 @@ fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxEr
 }
 
 impl Look {
-    /// Reads the segment as it is now; `queue` is the address that was written, if one was.
+    /// Reads the segment; `queue` is the address that was written to it, if one was.
     fn take(function: &Function, when: &'static str, queue: Option<u64>) -> Result<Self, MlxError> {
-        /// Dwords of the address: upper half, and lower half with the queue's size in bits 11:0.
+        /// Indices of the two dwords of the address: upper half, and lower half with the queue's size in bits 11:0.
         const HIGH: usize = 4;
         const LOW: usize = 5;
         let registers = function.bar(0)?.block::<InitSegmentWords>(0)?;
@@ -405,7 +405,7 @@ impl Recorder {
         Look::take(&self.control.function, when, Some(queue))
     }
 
-    /// Returns the answer, or `None` if the device refused. Any other failure ends the recording.
+    /// Sends a command. Returns the answer, or `None` if the device refused. Any other failure ends the recording.
     fn ask<C: Command>(
         &mut self,
         what: &str,
@@ -417,7 +417,7 @@ impl Recorder {
         self.answered(C::OPCODE, what, answer)
     }
 
-    /// Records a command and its answer.
+    /// Records the outcome of a command. Returns the answer, or `None` if the device refused.
     fn answered<T>(
         &mut self,
         opcode: Opcode,
@@ -451,7 +451,7 @@ impl Recorder {
             .push(format!("{name}{space}{what}: {outcome}"));
     }
 
-    /// Returns the steps offered; the first is chosen if it is one of them.
+    /// Returns the mask of interface step sequences that the device offers. Selects sequence 1 if it is offered.
     fn agree_on_issi(&mut self) -> Result<u32, MlxError> {
         let Some((answer, _)) = self.ask("", &QueryIssiIn::new(), &[], 0)? else {
             return Ok(1);
@@ -499,7 +499,7 @@ impl Recorder {
             .and_then(|page| general(&page.current))
             .is_some_and(|caps| caps.sw_owner_id())
         {
-            // Any number other than zero is valid.
+            // Any number except zero is valid.
             input.set_sw_owner_id(&[0x5a; 16]);
         }
         self.control.exec(&input)?;
@@ -526,7 +526,7 @@ impl Recorder {
             .collect())
     }
 
-    /// Reads the vport, and the data in it that identifies the card.
+    /// Reads the state of the vport, and registers its identifying data for replacement.
     fn state(&mut self) -> Result<Vec<String>, MlxError> {
         let mut lines = Vec::new();
         if let Some((answer, _)) = self.ask("", &QueryVportStateIn::new(), &[], 0)? {
@@ -594,7 +594,7 @@ impl Recorder {
         Ok(lines)
     }
 
-    /// Runs other queries that a driver may send about its own function; each line tells the answer.
+    /// Runs other queries that a driver may send about its own function. Each adds its outcome to the record.
     fn contexts(&mut self) -> Result<Vec<String>, MlxError> {
         let mut lines = Vec::new();
         if let Some((keys, _)) = self.ask("", &QuerySpecialContextsIn::new(), &[], 0)? {
@@ -657,7 +657,7 @@ impl Recorder {
                 None => "it may not be read then".to_owned(),
             }),
         };
-        // Restored before an error of the read is returned.
+        // The original list is restored before an error of the read is returned.
         let given_back = write(self, "unicast list, as found", &found);
         let mut outcome = outcome?;
         if given_back?.is_none() {
@@ -695,7 +695,8 @@ impl Recorder {
         Ok(found)
     }
 
-    /// Registers bytes that identify the card, and their replacement. Zeros identify nothing and are skipped.
+    /// Registers bytes that identify the card, and their replacement. Bytes that are all zero identify nothing and are
+    /// skipped.
     fn keep_secret(&mut self, secret: &[u8], instead: &[u8]) {
         if secret.iter().any(|byte| *byte != 0) {
             self.secrets.push((secret.to_vec(), instead.to_vec()));
@@ -714,7 +715,7 @@ impl Recorder {
         }
     }
 
-    /// Takes the function down; returns the commands sent and those refused.
+    /// Tears the function down. Returns the commands sent and those refused.
     fn close(mut self) -> Result<(Vec<String>, Vec<String>), MlxError> {
         self.ask("", &TeardownHcaIn::new(), &[], 0)?;
         teardown::reclaim(&mut self.control)?;
@@ -740,10 +741,10 @@ fn identity(control: &Control) -> Result<Identity, MlxError> {
     })
 }
 
-/// Returns the size of the MSI-X table, from the capability list.
+/// Returns the number of entries of the MSI-X table, from the PCI capability list; 1 if it has no MSI-X.
 fn vectors(function: &Function) -> Result<u16, MlxError> {
     let mut at = function.config_read_u8(CONFIG_CAPABILITIES)?;
-    // The list is in 192 bytes, in steps of four.
+    // The list lies in 192 bytes, in steps of four, so it has at most 48 entries.
     for _ in 0..48 {
         if at < 0x40 {
             break;
@@ -761,7 +762,7 @@ fn general(page: &[u8]) -> Option<CmdHcaCap> {
     CmdHcaCap::read_from_prefix(page).ok().map(|(caps, _)| caps)
 }
 
-/// Returns whether the function's port is an Ethernet port, as far as it reports.
+/// Returns whether the function's port is an Ethernet port. If the device does not report the type, assumes that it is.
 fn is_ethernet(caps: &[CapPage]) -> bool {
     let first = caps.iter().find(|page| page.kind == CapType::GENERAL);
     let general = first.and_then(|page| general(&page.current));
@@ -771,7 +772,7 @@ fn is_ethernet(caps: &[CapPage]) -> bool {
 fn mac_bytes(address: &MacAddress) -> [u8; 6] {
     let bytes = address.as_bytes();
     let mut mac = [0; 6];
-    // The MAC is the last six of eight bytes.
+    // The MAC is in the last six of the structure's eight bytes.
     mac.copy_from_slice(&bytes[bytes.len() - 6..]);
     mac
 }
@@ -780,7 +781,7 @@ fn present(is: bool) -> &'static str {
     if is { "present" } else { "zero" }
 }
 
-/// Returns the profile's name of a page whose fields we know.
+/// Returns the section name and the fields of a capability page; `None` if its layout is not known here.
 fn section(kind: CapType) -> Option<(&'static str, &'static [Field])> {
     Some(match kind {
         CapType::GENERAL => ("general", CmdHcaCap::FIELDS),
@@ -794,7 +795,7 @@ fn section(kind: CapType) -> Option<(&'static str, &'static [Field])> {
     })
 }
 
-/// Formats the fields that are not zero. TOML's numbers have 63 bits; larger fields remain in the page only.
+/// Formats the fields that are not zero. Fields that exceed TOML's 63 bits are left out; the raw page has them.
 fn decoded(
     out: &mut String,
     prefix: &str,
@@ -827,7 +828,7 @@ fn decoded(
     Ok(())
 }
 
-/// Formats rows of 16 bytes that are not all zero.
+/// Formats the bytes in rows of 16, leaving out rows that are all zero.
 fn rows(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (number, row) in bytes.chunks(16).enumerate() {
@@ -839,7 +840,7 @@ fn rows(bytes: &[u8]) -> String {
     out
 }
 
-/// Formats bytes as words, each after a space.
+/// Formats bytes as hexadecimal words of four bytes, each after a space.
 fn words(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (at, byte) in bytes.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Commands as text, in the hexdump format of mlx5_core's debug output
-//! (Linux `drivers/net/ethernet/mellanox/mlx5/core/cmd.c`, `dump_command`), so that a trace of ours
-//! can be laid beside one of the kernel's.
+//! (Linux `drivers/net/ethernet/mellanox/mlx5/core/cmd.c`, `dump_command`), so that our traces can be
+//! compared with the kernel's.
 //!
-//! One `tracing` event at TRACE level per line, target `hw_mlx::cmd`. Nothing is formatted unless a subscriber is
-//! interested.
+//! Each line is one `tracing` event at TRACE level with the target `hw_mlx::cmd`. Nothing is formatted unless a
+//! subscriber is interested.
 
 use std::fmt::Write as _;
 
@@ -15,9 +15,9 @@ pub(crate) const TARGET: &str = "hw_mlx::cmd";
 /// Direction of a dumped command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// As handed to the device.
+    /// The command as it is given to the device.
     Input,
-    /// As the device handed it back.
+    /// The command as the device returned it.
     Output,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn trace(
     }
 }
 
-/// Lines of four big-endian words, each with the offset since the beginning of the command.
+/// Formats the bytes as lines of four big-endian words, each with the offset since the beginning of the command.
 fn lines(bytes: &[u8], offset: &mut usize) -> Vec<String> {
     bytes
         .chunks(16)
@@ -73,8 +73,8 @@ fn lines(bytes: &[u8], offset: &mut usize) -> Vec<String> {
 mod tests {
     use super::lines;
 
-    /// Two lines of the recorded ConnectX-4 Lx start-up (ENABLE_HCA; snabbco/snabb,
-    /// `src/apps/mellanox/trace-mlx5_core.txt.gz`), less the kernel's time stamps.
+    /// Dump lines are equal to two recorded lines of a ConnectX-4 Lx start-up (ENABLE_HCA; snabbco/snabb,
+    /// `src/apps/mellanox/trace-mlx5_core.txt.gz`), without the kernel's time stamps.
     #[test]
     fn dump_lines_look_like_the_recorded_ones() {
         let mut entry = [0u8; 0x20];

@@ -1,12 +1,12 @@
-//! Mailboxes: memory for the part of a command that does not fit its entry.
+//! Mailboxes: memory for the part of a command that does not fit in its entry.
 //!
-//! An entry carries 16 bytes each way. The rest travels in a chain of blocks, 512 data bytes each,
-//! linked by DMA address (PRM "Command Interface Mailbox"). Output chains are prepared by us as
-//! well: the device fills blocks it is given and follows our links.
+//! An entry carries 16 bytes of the input and 16 of the output. The rest is in a chain of blocks with 512 data bytes
+//! each, linked by DMA address (PRM "Command Interface Mailbox"). We also prepare the chain for the output: the device
+//! fills the given blocks and follows our links.
 //!
-//! Blocks are 576 bytes at 1 KiB alignment: the pointer format asks for 512, 0x240 is refused (Snabb `connectx.lua`),
-//! and mlx5_core's pool uses 1024. They are cut from 4 KiB pages and kept for reuse; a block of a command that the
-//! device has not answered is not in the pool.
+//! Blocks are 576 bytes at 1 KiB alignment: the pointer format requires 512, the device refuses 0x240 (Snabb
+//! `connectx.lua`), and mlx5_core's pool uses 1024. They are cut from 4 KiB pages and kept for reuse. Blocks of a
+//! command that the device has not answered are not in the pool.
 
 use driver::{DmaArena, DmaBuffer, DmaError};
 use zerocopy::IntoBytes;
@@ -14,17 +14,17 @@ use zerocopy::IntoBytes;
 use super::signature;
 use mlx_prm::CmdMailbox;
 
-/// Message bytes in the entry itself, each way.
+/// Number of message bytes in the entry itself, for input and output each.
 pub(crate) const INLINE_BYTES: usize = 16;
-/// Message bytes in one block.
+/// Number of message bytes in one block.
 pub(crate) const BLOCK_DATA: usize = 512;
-/// Distance between blocks in a page.
+/// Distance between blocks in a page, in bytes.
 const BLOCK_STRIDE: usize = 1024;
 const PAGE_BYTES: usize = 4096;
-/// The part of a block the control signature covers: from the reserved bytes to the signature itself.
+/// Bytes of a block that the control signature covers: from the reserved bytes to the signature itself.
 const CONTROL: std::ops::Range<usize> = 0x200..0x23f;
 
-/// One block. Not `Clone`: its holder may let the device write it.
+/// A block. It is not `Clone`, because its holder may let the device write to it.
 #[derive(Debug)]
 pub(crate) struct Block {
     page: DmaBuffer,
@@ -45,7 +45,7 @@ impl Block {
     }
 }
 
-/// Blocks not in use.
+/// A pool of blocks that are not in use.
 pub(crate) struct Pool {
     arena: DmaArena,
     free: Vec<Block>,
@@ -59,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// A chain with room for a message of `bytes`, those in the entry included.
+    /// Returns a chain that can hold a message of `bytes` bytes, of which the first are in the entry.
     pub(crate) fn chain_for(&mut self, bytes: usize) -> Result<Chain, DmaError> {
         let count = bytes.saturating_sub(INLINE_BYTES).div_ceil(BLOCK_DATA);
         while self.free.len() < count {
@@ -87,20 +87,20 @@ pub(crate) struct Chain {
     blocks: Vec<Block>,
 }
 
-/// A block of an answer does not carry the signature it should.
+/// The error that a block of an answer has an invalid signature; it has the block's number in the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadBlock(pub(crate) usize);
 
 impl Chain {
-    /// DMA address of the first block; 0 for an empty chain.
+    /// Returns the DMA address of the first block; 0 for an empty chain.
     pub(crate) fn first(&self) -> u64 {
         self.blocks.first().map_or(0, Block::iova)
     }
 
-    /// Writes every block: `data` (what follows the inline bytes; zeros after its end), links,
+    /// Writes every block: `data` (the message after the inline bytes, padded with zeros), links,
     /// numbers, token and both signatures.
     pub(crate) fn fill(&self, token: u8, data: &[u8]) {
-        // PANIC: the length comes from our own arithmetic.
+        // PANIC: the caller has made the chain for this length.
         assert!(
             data.len() <= self.blocks.len() * BLOCK_DATA,
             "{} bytes in {} blocks",
@@ -126,8 +126,8 @@ impl Chain {
         }
     }
 
-    /// Appends `bytes` message bytes to `out`. With `signed`, every block read must carry valid
-    /// signatures.
+    /// Appends `bytes` message bytes to `out`. If `signed` is set, every block that is read must have
+    /// valid signatures.
     pub(crate) fn read(
         &self,
         bytes: usize,
@@ -153,7 +153,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The blocks as they stand, for the trace.
+    /// Returns the present contents of the blocks, for the trace.
     pub(crate) fn images(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
         self.blocks
             .iter()

@@ -1,22 +1,22 @@
 //! The command interface (PRM "Command Interface").
 //!
-//! The driver asks, the firmware answers. One page of DMA memory holds up to 32 *slots*; a slot is a
-//! 64-byte entry (`CmdQueueEntry`) with the first 16 bytes of the question and of the answer, and pointers
-//! to two chains of mailboxes for the rest. Posting a command is: fill chains and entry, give the
-//! entry to the device (ownership bit, the last byte written), ring the doorbell bit of the slot. The
-//! device answers by taking the ownership bit away, and, once an event queue for it exists, by an
-//! event naming the slot. Slots finish in any order.
+//! The driver sends commands, and the firmware answers them. One page of DMA memory holds up to 32 *slots*. A slot is a
+//! 64-byte entry (`CmdQueueEntry`) with the first 16 bytes of the input and of the output, and pointers to two chains
+//! of mailboxes for the rest. To post a command, the driver fills the chains and the entry, gives the entry to the
+//! device (by the ownership bit, in the byte that is written last), and sets the slot's bit in the doorbell. To answer,
+//! the device clears the ownership bit and, once an event queue for commands exists, writes an event that names the
+//! slot. Slots complete in any order.
 //!
-//! Ownership: between the doorbell and the moment the ownership bit is zero, the entry and both chains belong to the
-//! device. Giving up on a command (time limit, dead device) does not change that: the slot is *quarantined* with its
-//! memory until the device hands it back. If the device never answers, the slot is lost; that is the price of never
-//! lending memory twice.
+//! Ownership: from the doorbell until the ownership bit is zero, the entry and both chains belong to the device. If the
+//! driver gives a command up (time limit, dead device), this does not change: the slot is *quarantined* with its
+//! memory until the device returns the entry. If the device never does, the slot is lost. In return, no memory is ever
+//! used for two commands at once.
 //!
-//! The last slot is reserved for `MANAGE_PAGES`: a command may wait inside the firmware for pages,
-//! and the answer to that must not wait behind the command.
+//! The last slot is reserved for `MANAGE_PAGES`: a command may wait inside the firmware for pages, and the command
+//! that gives the pages must not wait behind it.
 //!
-//! [`queue`] is the queue without any waiting: submit, harvest, take. Waiting, and serving events meanwhile, is done
-//! in `crate::control`.
+//! [`queue`] is the queue without any waiting: submit, harvest, take. `crate::control` waits, and handles events
+//! meanwhile.
 
 pub(crate) mod dump;
 pub(crate) mod mailbox;

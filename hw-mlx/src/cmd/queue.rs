@@ -10,7 +10,7 @@
 //! ```
 //!
 //! There is no edge from Posted to Free: an entry whose answer is no longer waited for still belongs to the device.
-//! Nothing here waits or looks at a clock.
+//! No code in this module waits or reads a clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,39 +27,39 @@ use crate::error::CmdError;
 use crate::recorder::Recorder;
 use mlx_prm::{CmdQueueEntry, CmdStatus, DeliveryStatus, InitSegment, Opcode, TRANSPORT_PCIE};
 
-/// The queue is one page at most: log size + log stride <= 12 (PRM "Initialization Segment").
+/// Maximum length of the queue in bytes: one page, so log size + log stride <= 12 (PRM "Initialization Segment").
 const QUEUE_BYTES: usize = 4096;
-/// A slot for every bit of the doorbell.
+/// Maximum number of slots: one for every bit of the doorbell.
 const MAX_SLOTS: usize = 32;
 const ENTRY_BYTES: usize = CmdQueueEntry::SIZE;
-/// The last byte of an entry: delivery status 7:1, ownership 0.
+/// Offset of the last byte of an entry: delivery status in bits 7:1, ownership in bit 0.
 const STATUS_OWN: usize = 0x3f;
 const OWNED_BY_DEVICE: u8 = 1;
-/// Both ways every message begins with two header words.
+/// Length in bytes of the shortest message: every input and every output begins with two header words.
 const SHORTEST_MESSAGE: usize = 8;
 
-/// Slots that a command may use.
+/// Class of slots that a command may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotClass {
-    /// Any but the last.
+    /// Any slot except the last.
     Ordinary,
-    /// The last, so that page commands never queue behind a command that waits for pages. When that
-    /// slot is quarantined, any other.
+    /// The last slot, so that page commands never wait behind a command that waits for pages. If the
+    /// last slot is quarantined, any other.
     Pages,
 }
 
-/// A command that was not posted.
+/// Reason why a command was not posted.
 #[derive(Debug, Error)]
 pub enum SubmitError {
     /// All slots of the class are in use.
     #[error("no free command slot")]
     NoSlot,
-    /// No memory for the mailboxes.
+    /// No memory could be allocated for the mailboxes.
     #[error(transparent)]
     Memory(#[from] DmaError),
 }
 
-/// The claim to the answer of one posted command.
+/// The right to take the answer of one posted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an answer nobody takes keeps its slot"]
 pub struct Ticket {
@@ -73,11 +73,11 @@ pub struct Ticket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommandTally {
-    /// Commands that were answered, including refusals.
+    /// Number of commands that were answered, including refusals.
     pub answered: u64,
-    /// Answered commands that the firmware refused, or whose answer was invalid.
+    /// Number of answered commands that the firmware refused, or whose answer was invalid.
     pub refused: u64,
-    /// Commands that were given up, or pending when the device died.
+    /// Number of commands that were given up, or were pending when the device died.
     pub unanswered: u64,
     /// Total time from the doorbell until the answer was processed.
     pub time: Duration,
@@ -95,12 +95,12 @@ impl CommandTally {
 }
 
 impl Ticket {
-    /// The slot the command is in.
+    /// Returns the number of the slot that the command is in.
     pub fn slot(&self) -> usize {
         self.slot
     }
 
-    /// The command.
+    /// Returns the opcode of the command.
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
@@ -144,11 +144,11 @@ pub struct CommandQueue {
 }
 
 impl CommandQueue {
-    /// A queue of `1 << log_size` slots, `1 << log_stride` bytes apart. `None` if the device's
-    /// numbers do not describe a queue of one page.
+    /// Makes a queue of `1 << log_size` slots, `1 << log_stride` bytes apart. Returns `None` if these
+    /// numbers, which the device reports, do not describe a queue of one page with at least two slots.
     ///
     /// # Errors
-    /// No memory.
+    /// No memory could be allocated.
     pub fn new(
         arena: DmaArena,
         registers: Block<InitSegment>,
@@ -158,7 +158,7 @@ impl CommandQueue {
         let fits = log_size <= MAX_SLOTS.ilog2()
             && log_stride >= ENTRY_BYTES.ilog2()
             && log_size + log_stride <= QUEUE_BYTES.ilog2();
-        // A single slot could not serve pages while a command waits for them.
+        // With a single slot, the driver could not give pages while a command waits for them.
         if !fits || log_size == 0 {
             return Ok(None);
         }
@@ -177,17 +177,17 @@ impl CommandQueue {
         }))
     }
 
-    /// DMA address of the queue.
+    /// Returns the DMA address of the queue.
     pub fn iova(&self) -> u64 {
         self.memory.iova().0
     }
 
-    /// Sets whether answers must be signed, as the device was told (`cmdif_checksum`).
+    /// Sets whether the signatures of answers are checked; must agree with the device's `cmdif_checksum`.
     pub fn check_signatures(&mut self, on: bool) {
         self.check_signatures = on;
     }
 
-    /// Returns the number of slots, the reserved one included.
+    /// Returns the number of slots, including the reserved one.
     pub fn slot_count(&self) -> usize {
         self.slots.len()
     }
@@ -202,12 +202,12 @@ impl CommandQueue {
         &self.tallies
     }
 
-    /// Returns the recorder of commands, which also takes the function's other events.
+    /// Returns the flight recorder, which records commands and other events of the function.
     pub(crate) fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
 
-    /// Returns the number of slots whose memory the device still holds although their commands were given up.
+    /// Returns the number of quarantined slots: their commands were given up, but the device still has their memory.
     pub fn quarantined(&self) -> usize {
         self.slots
             .iter()
@@ -215,7 +215,7 @@ impl CommandQueue {
             .count()
     }
 
-    /// Returns the number of commands that the device has and a caller waits for.
+    /// Returns the number of commands that the device has and that were not given up.
     pub fn in_flight(&self) -> usize {
         self.slots
             .iter()
@@ -236,8 +236,8 @@ impl CommandQueue {
         }
     }
 
-    /// Posts a command: `input` is the whole question beginning with opcode and op_mod, `out_bytes`
-    /// the room for the answer.
+    /// Posts a command. `input` is the whole message, beginning with opcode and op_mod; `out_bytes` is
+    /// the length of the answer.
     ///
     /// # Errors
     /// [`SubmitError`]; nothing was posted.
@@ -248,7 +248,7 @@ impl CommandQueue {
         out_bytes: usize,
         now: Instant,
     ) -> Result<Ticket, SubmitError> {
-        // PANIC: our own command structures; the device refuses shorter ones as undeliverable.
+        // PANIC: our own command structures are longer. The device would refuse shorter ones as undeliverable.
         assert!(
             input.len() >= SHORTEST_MESSAGE && out_bytes >= SHORTEST_MESSAGE,
             "{} in, {out_bytes} out",
@@ -312,7 +312,7 @@ impl CommandQueue {
         })
     }
 
-    /// Gives an entry to the device. The one place that rings the command doorbell.
+    /// Gives an entry to the device. No other function rings the command doorbell.
     fn hand_over(&self, slot: usize, entry: &CmdQueueEntry) {
         let at = slot * self.stride;
         self.memory.write_bytes(at, &entry.as_bytes()[..STATUS_OWN]);
@@ -327,8 +327,8 @@ impl CommandQueue {
         barrier::flush_write_combining();
     }
 
-    /// Looks at the slots an event named (bit n is slot n). Bits of slots the queue does not have and
-    /// of slots the device still owns are ignored.
+    /// Checks the slots that an event named (bit n is slot n) and reads the answers. Ignores bits of slots
+    /// that the queue does not have or that the device still owns.
     pub fn harvest(&mut self, vector: u32) {
         for slot in 0..self.slots.len() {
             if vector & (1 << slot) != 0 {
@@ -337,7 +337,7 @@ impl CommandQueue {
         }
     }
 
-    /// Looks at every slot: polled mode, and the remedy for a lost interrupt.
+    /// Checks every slot. Used in polled mode, and after an interrupt may have been lost.
     pub fn harvest_all(&mut self) {
         self.harvest(u32::MAX);
     }
@@ -417,7 +417,7 @@ impl CommandQueue {
         }
     }
 
-    /// Returns the answer, if it is there, and counts the command.
+    /// Returns the answer if it has been read, frees the slot, and counts the command.
     pub fn take(&mut self, ticket: Ticket, now: Instant) -> Option<Result<Vec<u8>, CmdError>> {
         let slot = self.slots.get_mut(ticket.slot)?;
         if !matches!(slot, Slot::Done { serial, .. } if *serial == ticket.serial) {
@@ -436,7 +436,7 @@ impl CommandQueue {
     }
 
     /// Gives a command up. Its memory belongs to the device until the device returns the entry. Returns the command's
-    /// opcode, op_mod and the milliseconds it has had.
+    /// opcode, its op_mod, and the milliseconds since it was posted.
     pub fn abandon(&mut self, ticket: Ticket, now: Instant) -> Option<(Opcode, u16, u64)> {
         let slot = self.slots.get_mut(ticket.slot)?;
         match std::mem::replace(slot, Slot::Free) {
@@ -485,8 +485,8 @@ impl std::fmt::Debug for CommandQueue {
     }
 }
 
-/// Lengths of messages, which are kilobytes.
+/// Converts the length of a message, which is a few kilobytes.
 fn length_u32(bytes: usize) -> u32 {
-    // PANIC: a message of 4 GiB would not have found mailboxes.
+    // PANIC: no mailboxes could have been allocated for a message of 4 GiB.
     u32::try_from(bytes).expect("a message shorter than 4 GiB")
 }

@@ -1,16 +1,16 @@
 //! Command signatures (PRM "Command Interface", signatures).
 //!
-//! A signature is one byte that makes the XOR of everything it covers 0xff: of the 64 bytes of a
-//! command entry as the device gets them, of a mailbox's control part, and of a whole mailbox.
-//! The device looks at them only while its `cmdif_checksum` capability says so; we always fill
-//! them, because a wrong signature is found by a device that checks and ignored by one that does not.
+//! A signature is one byte. Its value makes the XOR of all bytes that it covers 0xff. There is one for the 64 bytes of
+//! a command entry as the device gets them, one for a mailbox's control part, and one for a whole mailbox. The device
+//! checks them only if its `cmdif_checksum` capability is set. We always write them, because a device that does not
+//! check them ignores them.
 
-/// The XOR of `bytes`.
+/// Returns the XOR of `bytes`.
 pub(crate) fn xor8(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }
 
-/// The byte to put into a field of `bytes` that is still zero, so that the XOR of all is 0xff.
+/// Returns the signature of `bytes`, in which the signature field is still zero: with it, the XOR of all is 0xff.
 pub(crate) fn closing(bytes: &[u8]) -> u8 {
     xor8(bytes) ^ 0xff
 }
@@ -24,8 +24,8 @@ pub(crate) fn holds(bytes: &[u8]) -> bool {
 mod tests {
     use super::{closing, holds};
 
-    /// The first command of the recorded ConnectX-4 Lx start-up: ENABLE_HCA, signature 0xfd at 0x3d
-    /// (snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`).
+    /// The signature of an entry is equal to that of the recorded ENABLE_HCA, the first command of a ConnectX-4 Lx
+    /// start-up: 0xfd at 0x3d (snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`).
     #[test]
     fn entry_signature_is_the_one_mlx5_core_put_into_the_recorded_enable_hca() {
         let mut entry = [0u8; 64];
@@ -41,7 +41,8 @@ mod tests {
         assert!(holds(&entry));
     }
 
-    /// The second one, QUERY_ISSI with an output mailbox: signature 0xd7.
+    /// The signature also covers the mailbox pointers: it is 0xd7 for the second recorded command, QUERY_ISSI with an
+    /// output mailbox.
     #[test]
     fn entry_signature_covers_the_mailbox_pointers() {
         let mut entry = [0u8; 64];

@@ -1,14 +1,14 @@
-//! Resizing: another ring for a completion queue.
+//! Resizing: moves a completion queue to another ring.
 //!
-//! The device is given the new ring (MODIFY_CQ, op_mod 1). It ends the old one with an entry of its own, opcode 5,
-//! and writes all later entries into the new one, its counter advanced by one for that entry. We copy the entries
-//! that we had not taken from the old ring: an entry at index i moves to index i + 1, with the owner bit of its new
-//! place, and everything before it stays marked as if it had always been there. (PRM "Resizing a CQ";
-//! `copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry is there when
-//! the command is answered.)
+//! The driver gives the device the new ring (MODIFY_CQ, op_mod 1). The device writes a last entry with opcode 5 into
+//! the old ring, and all later entries into the new one. That last entry advances the counter by one. We copy the
+//! entries not yet taken from the old ring: an entry at index i moves to index i + 1, with the owner bit of its new
+//! slot. All slots before it stay marked as never written. (PRM "Resizing a CQ"; `copy_resize_cqes` in
+//! drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry is there when the command is
+//! answered.)
 //!
-//! If the device does not end the old ring, the new ring begins after the entries that were found, and missing
-//! entries show as DTOs that never complete.
+//! If the device does not end the old ring, the new ring begins after the entries that were found, and requests whose
+//! entries are missing never complete.
 
 use driver::{DmaRing, barrier};
 
@@ -18,17 +18,17 @@ use crate::error::MlxError;
 use crate::ring::{Lent, RingMemory};
 use mlx_prm::{Cqe64, CqeOpcode, ModifyCqIn};
 
-/// `modify_field_select` of a resize: size, page offset and page size, all three.
+/// Value of `modify_field_select` for a resize: size, page offset and page size.
 const RESIZE_FIELDS: u32 = 7;
 /// `op_mod` of a resize.
 const OP_MOD_RESIZE: u32 = 1;
 
 impl Cq {
-    /// Gives the queue a ring of at least `asked` entries. Its entries are kept.
+    /// Replaces the queue's ring by one of at least `asked` entries. Pending entries are kept.
     ///
     /// # Errors
     /// No memory, or device refusal (status 0x40 when more entries are outstanding than the new ring has); the queue
-    /// is as before.
+    /// is unchanged.
     pub fn resize(&mut self, hca: &mut Hca, asked: u32) -> Result<(), MlxError> {
         let entries = ring_entries(asked)?;
         let memory = self
@@ -45,7 +45,7 @@ impl Cq {
             .cq_context_mut()
             .set_log_cq_size(entries.ilog2())
             .set_log_page_size(memory.log_page_size());
-        // Entries taken so far make room for the entry that ends the ring.
+        // The entries taken so far are published, so that the device can write the entry that ends the ring.
         self.publish_consumer_index();
         let memory = memory.lend();
         if let Err(error) = hca.exec_with(&command, &memory.get().pages()) {
@@ -55,8 +55,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Marks all entries of a ring that begins after the entry which ends the old one as never written. Indices go
-    /// on, so the ring begins in the middle of a lap, and the owner bit that marks an entry depends on its place.
+    /// Marks all entries of the new ring as never written. The new ring begins after the entry that ends the old one.
+    /// Indices continue, so it begins in the middle of a lap, and the owner bit of a mark depends on the index.
     pub(super) fn prepare_next_ring(&self, memory: &RingMemory, entries: u32) {
         let ring = DmaRing::<CQE_BYTES>::new(&memory.ring, 0, entries);
         for ahead in 1..=entries {
@@ -67,7 +67,7 @@ impl Cq {
         }
     }
 
-    /// Switches to another ring, which the device uses already.
+    /// Moves the pending entries to the new ring, which the device already uses, and frees the old one.
     pub(super) fn move_to(&mut self, memory: Lent<RingMemory>, entries: u32, spare: u32) {
         let ring = DmaRing::<CQE_BYTES>::new(&memory.get().ring, 0, entries);
         let mut index = self.consumer_index;
@@ -100,7 +100,7 @@ impl Cq {
         // The device no longer uses the old ring; the doorbell record is the same.
         let old = core::mem::replace(&mut self.memory, memory);
         drop(old.give_back());
-        // No document says whether the queue is still armed.
+        // No document states whether the queue is still armed, so it counts as not armed.
         self.armed_at = None;
     }
 }

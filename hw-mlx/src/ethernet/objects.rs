@@ -8,11 +8,11 @@ use mlx_prm::{
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 
-/// An object, by the device's number.
+/// An object of the device, with the device's number for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Object {
     Pd(u32),
-    /// By its index.
+    /// A memory key, by its index.
     Mkey(u32),
     TransportDomain(u32),
     Tis(u32),
@@ -30,7 +30,7 @@ pub(super) enum Object {
     },
 }
 
-/// Objects, each of which may depend on earlier ones.
+/// Objects of a port in order of creation. An object may depend on earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Objects(Vec<Object>);
 
@@ -39,7 +39,7 @@ impl Objects {
         self.0.push(object);
     }
 
-    /// Destroys the objects, the last one first, and stops at one that the device keeps.
+    /// Destroys the objects, the last one first, and stops at the first object that the device refuses to destroy.
     ///
     /// # Errors
     /// Device refusal; the objects not destroyed are still in the list.

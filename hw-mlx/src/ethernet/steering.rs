@@ -1,6 +1,6 @@
-//! Steering: the port's frames that the host receives, which are only those a station must receive.
+//! Steering: the flow table that passes to the host the frames that every station must receive, and no others.
 //!
-//! One flow table, the root of the NIC's receive side, with a group of entries for each set of fields that are
+//! The flow table is the root of the NIC's receive side. It has one flow group for each set of fields that are
 //! compared:
 //!
 //! | Destination | Protocol | Entries |
@@ -9,9 +9,9 @@
 //! | our MAC | ICMP over IPv4, ICMPv6 over IPv6 | 2 |
 //! | 33:33:..., the multicast addresses of IPv6 (RFC 2464, 7) | ICMPv6 over IPv6 | 1 |
 //!
-//! The vport's list decides which multicast addresses reach the function at all. A tagged frame is compared by the
-//! type after its tag, so entries are the same in every VLAN. A frame that matches no entry is dropped; RDMA traffic
-//! is taken out before this table.
+//! The vport's list decides which multicast addresses reach the function. The device compares the EtherType behind a
+//! VLAN tag, so the entries are the same in every VLAN. A frame that matches no entry is dropped. The device takes
+//! RDMA packets out before this table.
 
 use mlx_prm::{
     CreateFlowGroupIn, CreateFlowTableIn, DestFormat, FlowDestinationType, FteMatchParam,
@@ -37,7 +37,7 @@ const IPV6: u32 = 0x86dd;
 const ICMP: u32 = 1;
 const ICMPV6: u32 = 58;
 
-/// Destination, type, and protocol of frames: as values, or as masks with ones in the bits that are compared.
+/// Destination MAC, EtherType and IP protocol of frames: either the values, or masks with ones in the compared bits.
 #[derive(Clone, Copy)]
 struct Fields {
     destination: [u8; 6],
@@ -59,7 +59,7 @@ impl Fields {
     }
 }
 
-/// Directs to the TIR the frames that a station with the port's MAC must receive.
+/// Creates the flow table that directs to `tir` the frames that a station with the port's MAC must receive.
 pub(super) fn lead_to(hca: &mut Hca, tir: u32, objects: &mut Objects) -> Result<(), MlxError> {
     let mac = hca.mac();
     let mut input = CreateFlowTableIn::new();
@@ -88,7 +88,7 @@ pub(super) fn lead_to(hca: &mut Hca, tir: u32, objects: &mut Objects) -> Result<
     ];
     let mut next = 0;
     for (criteria, entries) in groups {
-        // CAST: one or two.
+        // CAST: each group has one or two entries.
         let end = next + u32::try_from(entries.len()).unwrap_or(0);
         let mut input = CreateFlowGroupIn::new();
         input

@@ -1,32 +1,32 @@
-//! An entry of the table, and conversions between addresses and GIDs.
+//! An entry of the GID table, and conversions between IP addresses and GIDs.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use rdma_types::{Address, Vlan};
 
-/// Bits of fe80::/64 (RFC 4291, 2.5.6).
+/// Prefix length of fe80::/64, in bits (RFC 4291, 2.5.6).
 const LINK_LOCAL_PREFIX: u8 = 64;
 
 /// An entry of our address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index, which is named in a queue pair's address path.
+    /// Index in the device's table, which a queue pair's address path names.
     pub index: u8,
     /// The address as a GID.
     pub gid: [u8; 16],
     /// The address.
     pub address: IpAddr,
-    /// Our MAC.
+    /// VLAN of the frames that are sent from this entry; `None` for frames without a tag.
     pub mac: [u8; 6],
     /// The VLAN its frames are in; `None` for frames without a tag.
     pub vlan: Option<Vlan>,
-    /// Number of leading bits that all addresses on the link share.
+    /// Prefix length in bits: all addresses on the link have these leading bits in common.
     pub prefix: u8,
     /// The router on the link for all other addresses.
     pub gateway: Option<IpAddr>,
 }
 
-/// Returns the entry for an address.
+/// Returns the table entry at `index` for an address.
 pub(super) fn entry_of(index: u8, mac: [u8; 6], of: &Address) -> GidEntry {
     let link_local = matches!(of.address, IpAddr::V6(address) if address.is_unicast_link_local());
     GidEntry {
@@ -43,7 +43,7 @@ pub(super) fn entry_of(index: u8, mac: [u8; 6], of: &Address) -> GidEntry {
 }
 
 impl GidEntry {
-    /// Returns the address in the form of a configuration.
+    /// Returns the address with its prefix, gateway and VLAN, as a configuration gives it.
     #[must_use]
     pub fn to_address(&self) -> Address {
         Address {
@@ -54,7 +54,7 @@ impl GidEntry {
         }
     }
 
-    /// Returns the priority of its frames.
+    /// Returns the VLAN priority of the frames that are sent from this entry; 0 without a VLAN.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.vlan.map_or(0, |vlan| vlan.priority)
@@ -69,7 +69,7 @@ pub fn gid_of(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns the address of a GID; a mapped IPv4 address as IPv4.
+/// Returns the address of a GID. A mapped IPv6 address is returned as an IPv4 address.
 pub fn address_of(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }
@@ -97,7 +97,7 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     ])
 }
 
-/// Returns the MAC in a link-local address that was made of one.
+/// Returns the MAC that a link-local address contains; `None` for other addresses.
 pub fn mac_of_link_local(gid: [u8; 16]) -> Option<[u8; 6]> {
     let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = gid else {
         return None;

@@ -1,4 +1,4 @@
-//! The address table of an open function, to which addresses are added and from which they are removed.
+//! The GID table of an open function. Addresses can be added and removed while the function is in use.
 //!
 //! ```text
 //!                write_entry                retire                     clear_entry
@@ -7,8 +7,8 @@
 //!                                      it any more            or RETIRING is over
 //! ```
 //!
-//! A queue pair that sends from an entry holds it ([`Use`]) until it is stopped, so that its peer can still be told,
-//! and so that the device does not find an entry changed under a running queue pair.
+//! A queue pair that sends from an entry holds the entry ([`Use`]) until the queue pair is stopped. The connection
+//! manager can thus still notify the peer, and the device never finds an entry changed under a running queue pair.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,21 +21,21 @@ use rdma_types::Address;
 use super::entry::{GidEntry, entry_of};
 use crate::error::MlxError;
 
-/// Time for which a removed address waits for its users. Connections end within a turn of their instances; an
-/// instance that is not called does not keep the address.
+/// Maximum time for which a removed address waits for its users. Instances end their connections the next time they
+/// are called. An instance that is not called does not keep the address longer than this.
 const RETIRING: Duration = Duration::from_secs(5);
 
-/// A hold on an entry.
+/// A reference to an entry, which keeps the entry from being cleared before `RETIRING` is over.
 #[derive(Debug)]
 pub(crate) struct Use {
     _held: Arc<()>,
 }
 
-/// An entry that is cleared when it is no longer used.
+/// A removed entry, which is cleared when nothing uses it any more.
 struct Retiring {
     entry: GidEntry,
     since: Instant,
-    /// True if the device did not clear it: it is neither reused nor cleared again.
+    /// True if the device refused to clear the entry. Such an entry is neither reused nor cleared again.
     stuck: bool,
 }
 
@@ -43,24 +43,24 @@ struct Retiring {
 struct Entries {
     living: Arc<[GidEntry]>,
     retiring: Vec<Retiring>,
-    /// Held once here, and once by each [`Use`].
+    /// Reference count of each index: one reference is held here, and one by each [`Use`].
     uses: BTreeMap<u8, Arc<()>>,
-    /// Start of the search for the next index: an index that was just freed would give late datagrams another
-    /// address.
+    /// Index at which the search for a free index starts. A freed index is not reused at once, because late datagrams
+    /// would then be sent from another address.
     next: usize,
 }
 
 /// The table of a function.
 pub(crate) struct GidTable {
-    /// Held by the thread that changes the table while it sends commands.
+    /// Lock held by the thread that changes the table, while that thread sends commands.
     change: Mutex<()>,
     entries: Mutex<Entries>,
-    /// Number of entries the device has.
+    /// Number of entries of the device's table.
     room: usize,
 }
 
 impl GidTable {
-    /// Makes the table of a function that has come up with these entries.
+    /// Makes the table of a function that bring-up has given these entries.
     pub(crate) fn new(entries: Vec<GidEntry>, room: usize) -> Self {
         let uses = entries.iter().map(|entry| (entry.index, Arc::new(())));
         Self {
@@ -85,7 +85,7 @@ impl GidTable {
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the entries that new paths may use, by index.
+    /// Returns the entries that new paths may use, in order of index.
     pub(crate) fn living(&self) -> Arc<[GidEntry]> {
         Arc::clone(&self.entries().living)
     }
@@ -106,7 +106,7 @@ impl GidTable {
         all.find(|entry| entry.gid == gid).copied()
     }
 
-    /// Holds a living entry. `None`: there is none of that index, or it is retiring.
+    /// Takes a reference to a living entry. Returns `None` if `index` has no entry, or if the entry is retiring.
     pub(crate) fn hold(&self, index: u8) -> Option<Use> {
         let entries = self.entries();
         let lives = entries.living.iter().any(|entry| entry.index == index);
@@ -116,10 +116,10 @@ impl GidTable {
         })
     }
 
-    /// Returns the entry for an address to be added.
+    /// Returns the entry for an address to be added. Does not change the table.
     ///
     /// # Errors
-    /// The address is already there, or there is no room.
+    /// The table already has the address, or the table is full.
     pub(crate) fn plan(&self, mac: [u8; 6], address: &Address) -> Result<GidEntry, MlxError> {
         let entries = self.entries();
         let there = |ip: IpAddr| {
@@ -146,7 +146,7 @@ impl GidTable {
         Ok(entry_of(index, mac, address))
     }
 
-    /// Adds an entry that the device has.
+    /// Adds an entry after the device has accepted it.
     pub(crate) fn publish(&self, entry: GidEntry) {
         let mut entries = self.entries();
         let mut living = entries.living.to_vec();
@@ -157,10 +157,10 @@ impl GidTable {
         entries.next = usize::from(entry.index) + 1;
     }
 
-    /// Retires an address: no new path uses it.
+    /// Retires the entry of an address: no new path uses the entry any more.
     ///
     /// # Errors
-    /// It is not in the table, or it is the one that stays.
+    /// The table does not have the address, or the address is the link-local one at index 0, which cannot be removed.
     pub(crate) fn retire(&self, address: IpAddr, now: Instant) -> Result<GidEntry, MlxError> {
         let refused = |why| MlxError::Address {
             address: address.into(),
@@ -186,7 +186,7 @@ impl GidTable {
         Ok(found)
     }
 
-    /// Returns a retiring entry that is no longer used, or whose time is over.
+    /// Returns a retiring entry that nothing uses any more, or whose waiting time is over.
     pub(crate) fn retired(&self, now: Instant) -> Option<GidEntry> {
         let entries = self.entries();
         let is_over = |one: &&Retiring| {
@@ -197,14 +197,14 @@ impl GidTable {
         entries.retiring.iter().find(is_over).map(|one| one.entry)
     }
 
-    /// Returns the latest time at which a retiring entry ends.
+    /// Returns the earliest time at which the waiting time of a retiring entry is over. `None`: no entry waits.
     pub(crate) fn due(&self) -> Option<Instant> {
         let entries = self.entries();
         let waiting = entries.retiring.iter().filter(|one| !one.stuck);
         waiting.map(|one| one.since + RETIRING).min()
     }
 
-    /// Notes that the device has cleared an entry, or refused to.
+    /// Records the result of clearing an entry: `done` if the device cleared it, false if the device refused.
     pub(crate) fn cleared(&self, index: u8, done: bool) {
         let mut entries = self.entries();
         if done {
@@ -219,7 +219,7 @@ impl GidTable {
         }
     }
 
-    /// Returns the indices that the device may know.
+    /// Returns the indices of all entries that the device may have, including retiring ones.
     pub(crate) fn indices(&self) -> Vec<u8> {
         self.entries().uses.keys().copied().collect()
     }

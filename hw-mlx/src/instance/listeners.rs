@@ -1,5 +1,5 @@
-//! Listeners: the instances as seen by the thread that processes events for all of them. Each has an inbox of events
-//! and a state that says whether it must be woken for them.
+//! Listeners: the instances, as the thread sees them that processes events for all of them. Each listener has an inbox
+//! of events, and a state that says whether the instance must be woken for them.
 //!
 //! ```text
 //!             set_idle                 wake: its wakeup is signalled
@@ -8,43 +8,44 @@
 //!       '- set_awake, woken '----------------- set_awake, woken ---------'
 //! ```
 //!
-//! The lock of the shared state guards all of it. An `Awake` instance processes events itself, and checks its inbox
-//! before it becomes idle, in one step under that lock; so no other instance wakes it. An idle one is woken by the
-//! instance that took in something that may be meant for it. A signal that comes between becoming idle and falling
-//! asleep ends the sleep at once.
+//! The lock of the shared state guards all of this. An `Awake` instance processes events itself, and checks its inbox
+//! before it becomes idle. Both happen under one hold of the lock, so no other instance needs to wake it. When an
+//! instance takes in an event that may be for an idle instance, it wakes that instance. A signal between becoming idle
+//! and falling asleep ends the sleep at once.
 //!
-//! Several instances may share the vector of their completion event queues. The one that takes the interrupt cannot
-//! know whose event it was, and wakes the others by their wakeups. The others do not pass it on.
+//! Several instances may share the vector of their completion event queues. The instance that takes the interrupt
+//! cannot know whose event queue has an entry, so it signals the wakeups of the other instances. Those do not wake
+//! further instances.
 //!
-//! `models` runs this file in every interleaving.
+//! The module `models` runs this file in every interleaving of the threads.
 
 use super::Interrupt;
 use crate::event::{AsyncEvent, Inbox};
 
-/// An instance.
+/// An instance as seen by the threads of other instances.
 pub(crate) struct Listener {
     inbox: Inbox,
-    /// Interrupt that ends its sleep.
+    /// Interrupt that ends the instance's sleep.
     wakeup: Interrupt,
-    /// The vector of its completion event queue.
+    /// Vector of the instance's completion event queue.
     vector: usize,
     activity: Activity,
-    /// Interrupt that is also signalled, for a thread that attends an instance that is not being called
-    /// ([`Listeners::attended_by`]), and whether it was signalled since the instance was last awake.
+    /// Second interrupt that `wake` signals. A thread waits for it that attends the instance while the instance is not
+    /// being called ([`Listeners::attended_by`]). `told` is true if it was signalled since the instance was last awake.
     attendant: Option<Interrupt>,
     told: bool,
-    /// Slots of the commands that it waits for: bit n is slot n.
+    /// Command slots whose answers the instance waits for: bit n is slot n.
     slots: u32,
 }
 
-/// State of an instance: whether it must be woken for events that others take in.
+/// State of an instance: whether it must be woken for events that other instances take in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
-    /// It is processing events itself.
+    /// The instance is processing events itself.
     Awake,
-    /// It has processed everything, and may sleep.
+    /// The instance has processed all events, and may sleep.
     Idle,
-    /// It has been woken, and has not noticed yet.
+    /// The instance has been woken, and has not run since.
     Woken,
 }
 
@@ -61,12 +62,12 @@ impl Listener {
         }
     }
 
-    /// Returns the interrupt that ends its sleep.
+    /// Returns the interrupt that ends the instance's sleep.
     pub(crate) const fn wakeup(&self) -> &Interrupt {
         &self.wakeup
     }
 
-    /// Wakes it if it may be asleep, because there is something for it.
+    /// Wakes the instance if it may be asleep, because it has an event or other work. Signals the attendant too.
     fn wake(&mut self) {
         if self.activity != Activity::Awake
             && !core::mem::replace(&mut self.told, true)
@@ -77,8 +78,8 @@ impl Listener {
         self.wake_sleeper();
     }
 
-    /// Wakes it if it may be asleep, because its completion event queue may have an entry. The attendant is not
-    /// signalled.
+    /// Wakes the instance if it may be asleep, because its completion event queue may have an entry. Does not signal
+    /// the attendant.
     fn wake_sleeper(&mut self) {
         if self.activity == Activity::Idle {
             self.activity = Activity::Woken;
@@ -87,7 +88,7 @@ impl Listener {
     }
 }
 
-/// Instances by number; an ended one leaves its place empty.
+/// All instances, indexed by their numbers; `None` for instances that have ended.
 #[derive(Default)]
 pub(crate) struct Listeners(Vec<Option<Listener>>);
 
@@ -108,7 +109,8 @@ impl Listeners {
         number
     }
 
-    /// Removes an instance. It may have been the only one called for shared work, so all others are called.
+    /// Removes an instance. All other instances are woken to check for work, because the removed one may have been the
+    /// only one that was called for shared work.
     pub(crate) fn leave(&mut self, number: usize) {
         if let Some(listener) = self.0.get_mut(number) {
             *listener = None;
@@ -122,7 +124,7 @@ impl Listeners {
         self.0.iter().flatten().count()
     }
 
-    /// Returns the number of instances whose completion event queues are on a vector.
+    /// Returns the number of instances whose completion event queues use a vector.
     pub(crate) fn on_vector(&self, vector: usize) -> usize {
         let there = self.0.iter().flatten();
         there.filter(|listener| listener.vector == vector).count()
@@ -141,28 +143,28 @@ impl Listeners {
         Some(&mut self.get_mut(number)?.inbox)
     }
 
-    /// Passes an event to every instance. The instance that made the object knows its number.
+    /// Puts an event into the inbox of every instance. Each instance knows which objects are its own.
     pub(crate) fn tell(&mut self, event: AsyncEvent) {
         for listener in self.0.iter_mut().flatten() {
             listener.inbox.push(event);
         }
     }
 
-    /// Tells every instance that there is work that is kept elsewhere.
+    /// Notes in every inbox that there is work outside of the inboxes.
     pub(crate) fn call_all(&mut self) {
         for listener in self.0.iter_mut().flatten() {
             listener.inbox.call();
         }
     }
 
-    /// Notes that an event for any of them was lost.
+    /// Counts a lost event in every inbox, because the event may have been for any instance.
     pub(crate) fn lose(&mut self) {
         for listener in self.0.iter_mut().flatten() {
             listener.inbox.lose();
         }
     }
 
-    /// Tells an instance that there is work for it that did not come from the device.
+    /// Notes that an instance has work that did not come from the device, and wakes the instance.
     pub(crate) fn call(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.inbox.call();
@@ -170,14 +172,14 @@ impl Listeners {
         }
     }
 
-    /// Notes that an instance waits for the answer in a slot.
+    /// Records that an instance waits for the answer in a command slot.
     pub(crate) fn waits_for(&mut self, number: usize, slot: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.slots |= 1 << slot;
         }
     }
 
-    /// Wakes the instances that wait for one of these commands, bit n for slot n.
+    /// Wakes the instances that wait for one of the answered commands; bit n of `done` stands for slot n.
     pub(crate) fn answered(&mut self, done: u32) {
         for listener in self.0.iter_mut().flatten() {
             if listener.slots & done != 0 {
@@ -187,14 +189,14 @@ impl Listeners {
         }
     }
 
-    /// Wakes the instances that sleep: an event taken in may be meant for them.
+    /// Wakes all sleeping instances, because an event that was taken in may be for them.
     pub(crate) fn wake(&mut self) {
         for listener in self.0.iter_mut().flatten() {
             listener.wake();
         }
     }
 
-    /// Wakes the other instances whose event queues share a vector, after its interrupt was taken.
+    /// Wakes the other instances whose completion event queues share a vector, after its interrupt was cleared.
     pub(crate) fn wake_sharers(&mut self, vector: usize) {
         for listener in self.0.iter_mut().flatten() {
             if listener.vector == vector {
@@ -203,7 +205,7 @@ impl Listeners {
         }
     }
 
-    /// Sets the interrupt of a thread that attends an instance while it is not being called.
+    /// Sets the interrupt that wakes the thread that attends an instance while the instance is not being called.
     pub(crate) fn attended_by(&mut self, number: usize, attendant: Interrupt) {
         if let Some(listener) = self.get_mut(number) {
             listener.attendant = Some(attendant);
@@ -220,15 +222,15 @@ impl Listeners {
         }
     }
 
-    /// Marks an instance as idle: it has processed everything, and may sleep here, or its program on its descriptors.
+    /// Marks an instance as idle: it has processed all events, and its thread or its program's event loop may sleep.
     pub(crate) fn set_idle(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.activity = Activity::Idle;
         }
     }
 
-    /// Marks an instance as idle after a command. Events that came meanwhile, in its inbox or in its own event queue
-    /// (`news`), are still to be processed, and the wait for the answer has taken their signal.
+    /// Marks an instance as idle after a command. Events may have come in meanwhile, into its inbox or into its own
+    /// event queue (`news`). The wait for the answer has cleared their signal, so the wakeup is signalled again.
     pub(crate) fn set_idle_after(&mut self, number: usize, news: bool) {
         self.set_idle(number);
         if let Some(listener) = self.get_mut(number)
@@ -238,8 +240,8 @@ impl Listeners {
         }
     }
 
-    /// Takes the interrupts that ended an instance's sleep: vectors, that of its completion event queue behind the
-    /// others, and its wakeup last. Returns false if none was signalled.
+    /// Clears the interrupts that ended an instance's sleep. In `interrupts`, the vector of the instance's completion
+    /// event queue follows the shared vectors, and the wakeup is last. Returns false if none was signalled.
     pub(crate) fn woken(&mut self, number: usize, interrupts: &[Interrupt]) -> bool {
         // PANIC: every list ends with the instance's own wakeup.
         let (wakeup, vectors) = interrupts.split_last().expect("a wakeup");
@@ -254,7 +256,7 @@ impl Listeners {
             listener.told = false;
             listener.vector
         });
-        // The interrupt may have been meant for another instance's event queue.
+        // The interrupt may have been for the event queue of another instance with the same vector.
         if let Some(vector) = vector.filter(|_| own) {
             self.wake_sharers(vector);
         }

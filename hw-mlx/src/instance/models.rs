@@ -1,10 +1,10 @@
-//! Models of the hand-overs between instances: an instance that takes in another's answer, event or interrupt wakes
-//! it, and no instance sleeps while there is something in its inbox.
+//! Models of the wakeups between instances: an instance that takes in the answer, event or interrupt of another one
+//! wakes it, and no instance sleeps while its inbox has an event.
 //!
-//! `listeners` is the file itself, on a machine that tries every interleaving (loom). Around it the models repeat the
-//! steps of two instances' threads, under the names of the code that takes them:
+//! The models use the file `listeners` itself, with the types of loom, which tries every interleaving of the threads.
+//! Around it they repeat the steps of the threads of two instances, under the names of the functions of the driver:
 //!
-//! | here | there |
+//! | in the models | in the driver |
 //! |---|---|
 //! | `Machine::serve` | `Own::serve`, `Control::serve`, `Own::take_events` |
 //! | `Machine::sleep` | `Own::sleep` |
@@ -14,9 +14,9 @@
 //! | `Machine::hand_over` | an instance gives another one work: into its queue, then its waker |
 //! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
 //!
-//! There are no timeouts here: after a lost wakeup a thread sleeps for ever, which loom reports. Four mistakes can be
-//! made on purpose ([`Broken`]), and each is found. Each model runs with few preemptions in the ordinary tests, and
-//! prints the number of executions. LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask races`).
+//! The models have no timeouts: after a lost wakeup a thread sleeps for ever, which loom reports as a deadlock. Four
+//! mistakes can be made on purpose ([`Broken`]), and the models find each of them. Each model runs with few preemptions
+//! in the ordinary tests, and prints the number of executions. LOOM_MAX_PREEMPTIONS sets more (`cargo xtask races`).
 
 use core::cell::Cell;
 use std::sync::Arc as Counted;
@@ -37,22 +37,22 @@ mod listeners;
 
 use listeners::{Listener, Listeners};
 
-/// The step that is left out.
+/// The step that a model leaves out or does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// An instance that processes shared events wakes no other.
+    /// An instance that processes shared events does not wake the others.
     Wake,
-    /// An instance that takes the interrupt of a shared vector wakes no other.
+    /// An instance that clears the interrupt of a shared vector does not wake the others.
     Sharers,
-    /// After a command, events that came meanwhile are forgotten.
+    /// After a command, an instance becomes idle without a check for events that came in meanwhile.
     After,
-    /// An instance that becomes idle clears its interrupt, which may be a signal.
+    /// An instance clears its wakeup after it became idle, and may thereby discard a signal.
     TakenEarly,
 }
 
 thread_local! {
-    // loom runs all threads of a model on the one that started it.
+    // loom runs all threads of a model on the system thread that started the model.
     static BROKEN: Cell<Broken> = const { Cell::new(Broken::Nothing) };
 }
 
@@ -61,11 +61,11 @@ fn is_broken(what: Broken) -> bool {
 }
 
 loom::lazy_static! {
-    // One for all: a thread that waits for several interrupts is woken by any.
+    // All interrupts share one condition variable, so any of them can wake a thread that waits for several.
     static ref SIGNALLED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 }
 
-/// An eventfd: a counter. Clones share it.
+/// A model of an eventfd: a counter. Clones share the counter.
 #[derive(Clone)]
 pub(super) struct Interrupt(Arc<Mutex<u64>>);
 
@@ -88,7 +88,7 @@ impl Interrupt {
         core::mem::take(&mut *self.count())
     }
 
-    /// Sleeps until one of them is signalled. The signal stays.
+    /// Sleeps until one of the interrupts is signalled. Does not clear the signal.
     fn wait(interrupts: &[Self]) {
         let mut all = SIGNALLED.0.lock().expect("as above");
         while interrupts.iter().all(|one| *one.count() == 0) {
@@ -97,54 +97,54 @@ impl Interrupt {
     }
 }
 
-/// Entry that the device writes to the shared event queue.
+/// An entry that the device writes to the shared event queue.
 enum Said {
-    /// The command of an instance is done.
+    /// The command of the instance with this number is done.
     Answer(usize),
     /// An event for every instance.
     Event,
-    /// A datagram has come, which any instance may process.
+    /// QP1 has received a datagram, which any instance may process.
     Datagram,
 }
 
-/// Entries that the device has written and that were not read.
+/// Event queue entries that the device has written and no instance has read.
 #[derive(Default)]
 struct Device {
     shared: Vec<Said>,
-    /// Completion events, by instance.
+    /// Number of completion events of each instance.
     completions: [u32; 2],
 }
 
 /// State that instances share.
 struct Control {
     listeners: Listeners,
-    /// Answers that were taken in.
+    /// True for each instance whose answer was taken in.
     answered: [bool; 2],
 }
 
-/// State of an instance of its own.
+/// State that belongs to one instance.
 struct Own {
     number: usize,
-    /// Vector 0, the vector of its completion event queue, its wakeup.
+    /// Vector 0, the vector of the completion event queue, and the wakeup of the instance.
     interrupts: [Interrupt; 3],
-    /// Completion events taken in.
+    /// Number of completion events taken in.
     completions: u32,
-    /// Completion events that were reported.
+    /// Number of completion events that `seen` has reported.
     told: u32,
 }
 
-/// A function with two instances, whose completion event queues have one vector.
+/// A function with two instances, whose completion event queues share one vector.
 struct Machine {
     device: Mutex<Device>,
     vectors: [Interrupt; 2],
     control: Mutex<Control>,
-    /// Datagrams not yet processed. Their result is for the first instance.
+    /// Number of datagrams not yet processed. Their result is for instance 0.
     datagrams: Mutex<u32>,
-    /// Work of the connection manager for instances, behind a lock of its own.
+    /// Number of work items of the connection manager for each instance, behind a separate lock.
     trays: Mutex<[u32; 2]>,
 }
 
-/// The vector of completion event queues.
+/// Vector of the completion event queues.
 const COMPLETIONS: usize = 1;
 
 impl Machine {
@@ -180,26 +180,26 @@ impl Machine {
             .expect("no thread of a model panics alone")
     }
 
-    /// The device writes to the event queue that all share.
+    /// Writes an entry to the shared event queue, as the device does.
     fn says(&self, what: Said) {
         self.device.lock().expect("the device").shared.push(what);
         self.vectors[0].signal();
     }
 
-    /// The device writes to the completion event queue of an instance.
+    /// Writes an entry to the completion event queue of an instance, as the device does.
     fn completes(&self, number: usize) {
         self.device.lock().expect("the device").completions[number] += 1;
         self.vectors[COMPLETIONS].signal();
     }
 
-    /// The device has a datagram.
+    /// Delivers a datagram, as the device does.
     fn receives(&self) {
         *self.datagrams.lock().expect("the device") += 1;
         self.says(Said::Datagram);
     }
 
-    /// Processes all pending events of an instance, its own and the shared ones. An instance that processes datagrams
-    /// next (`looks_next`) wakes no other for them.
+    /// Processes all pending events of an instance, its own and the shared ones. With `looks_next`, the instance
+    /// processes datagrams next, so it wakes no other instance for them.
     fn serve(&self, own: &mut Own, control: &mut Control, looks_next: bool) -> bool {
         control.listeners.set_awake(own.number);
         let mut device = self.device.lock().expect("the device");
@@ -263,7 +263,8 @@ impl Machine {
         }
     }
 
-    /// Returns whether an instance got something since the last call, from others or from its own event queue.
+    /// Returns whether an instance got an event or other work since the last call, from other instances or from its own
+    /// event queue.
     fn seen(own: &mut Own, control: &mut Control) -> bool {
         let inbox = control.listeners.inbox(own.number).expect("it is there");
         let (told, called) = (inbox.seen(), inbox.was_called());
@@ -271,7 +272,7 @@ impl Machine {
         told || called || news
     }
 
-    /// Waits until there is something to process.
+    /// Waits until an instance has something to process.
     fn wait(&self, own: &mut Own) {
         let mut control = self.lock();
         while !(self.serve(own, &mut control, true) | Self::seen(own, &mut control)) {
@@ -288,7 +289,7 @@ impl Machine {
         control.listeners.set_idle(own.number);
     }
 
-    /// Processes everything, and hands over the result of a datagram.
+    /// Processes events and datagrams, and hands the result of datagrams to instance 0.
     fn progress(&self, own: &mut Own) {
         self.process_events(own);
         let datagrams = core::mem::take(&mut *self.datagrams.lock().expect("nobody panics"));
@@ -297,15 +298,15 @@ impl Machine {
         }
     }
 
-    /// Ends an instance, even if it was called to do something.
+    /// Ends an instance, even if it was called for work that it has not done.
     fn leave(&self, own: &Own) {
         self.lock().listeners.leave(own.number);
     }
 
-    /// Sends a command and waits for its answer; takes in others' answers too.
+    /// Sends a command and waits for its answer. Takes in the answers of other instances too.
     fn exec(&self, own: &mut Own) {
         let mut control = self.lock();
-        // The slot has the number of the instance.
+        // An instance uses the command slot with its own number.
         control.listeners.waits_for(own.number, own.number);
         loop {
             self.serve(own, &mut control, false);
@@ -322,19 +323,19 @@ impl Machine {
         }
     }
 
-    /// Hands the result of a datagram to another instance.
+    /// Hands the result of a datagram to an instance.
     fn hand_over(&self, to: usize) {
         let mut trays = self.trays.lock().expect("nobody panics");
         trays[to] += 1;
         self.lock().listeners.call(to);
     }
 
-    /// Takes the work handed to this instance.
+    /// Takes the work items handed to an instance, and returns their number.
     fn take(&self, number: usize) -> u32 {
         core::mem::take(&mut self.trays.lock().expect("nobody panics")[number])
     }
 
-    /// Runs a program that processes events when one of its descriptors is signalled.
+    /// Runs a program that processes events whenever one of its descriptors is signalled, until `enough` returns true.
     fn on_descriptors(&self, own: &mut Own, mut enough: impl FnMut(&Self, &Own) -> bool) {
         loop {
             Interrupt::wait(&own.interrupts);
@@ -356,7 +357,7 @@ impl Machine {
     }
 }
 
-/// Runs both instances beside the device.
+/// Runs both instances in threads of their own, and the device in this one.
 fn beside(
     machine: &Arc<Machine>,
     own: [Own; 2],
@@ -374,7 +375,7 @@ fn beside(
     }
 }
 
-/// Both instances have sent a command. The second one's answer comes first.
+/// Both instances have sent a command. The answer of instance 1 comes first.
 fn answers() {
     let (machine, own) = Machine::new();
     let gives = |machine: &Machine, mut own: Own| machine.exec(&mut own);
@@ -384,7 +385,7 @@ fn answers() {
     });
 }
 
-/// Both wait for a completion; the one that takes the interrupt may be the wrong one.
+/// Both instances wait for a completion. The one that clears the interrupt may not be the one with the completion.
 fn completions() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -398,7 +399,7 @@ fn completions() {
     });
 }
 
-/// Completions wake programs that sleep on descriptors.
+/// Both instances run programs that sleep on descriptors until a completion comes.
 fn completions_on_descriptors() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -410,7 +411,7 @@ fn completions_on_descriptors() {
     });
 }
 
-/// Both wait for an event, which one of them takes in.
+/// Both instances wait for an event, which one of them takes in for both.
 fn events() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -423,8 +424,8 @@ fn events() {
     });
 }
 
-/// One has sent a command and then waits for the result of a datagram that the other one processes and hands over at
-/// any time.
+/// Instance 0 sends a command and then waits for the result of a datagram. Instance 1 processes the datagram and hands
+/// the result over at any time.
 fn datagrams() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -442,8 +443,8 @@ fn datagrams() {
     });
 }
 
-/// A datagram comes while one instance waits for its result, and the other one has finished a command and ends. The
-/// ending one may have been called for the datagram.
+/// A datagram comes while instance 0 waits for its result, and instance 1 finishes a command and ends. Instance 1 may
+/// have been called for the datagram.
 fn a_datagram_and_one_that_leaves() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| loop {
@@ -464,7 +465,7 @@ fn a_datagram_and_one_that_leaves() {
     });
 }
 
-/// One has sent a command and then sleeps on its descriptors, until the other one hands something over.
+/// Instance 0 sends a command and then sleeps on its descriptors, until instance 1 hands something over.
 fn descriptors() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -480,8 +481,8 @@ fn descriptors() {
     });
 }
 
-/// A completion and an event that come while a command is waited for are still there for a program that then sleeps
-/// on its descriptors. Another instance may take in the event.
+/// A completion and an event come while instance 0 waits for a command. A program that then sleeps on its descriptors
+/// still gets both. Instance 1 may take in the event.
 fn news_behind_a_command() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -500,13 +501,13 @@ fn news_behind_a_command() {
     });
 }
 
-/// Number of preemptions with which each of the mistakes is found.
+/// Number of preemptions that suffices to find each of the mistakes.
 const PREEMPTIONS: usize = 2;
 
-/// Runs a model in every interleaving.
+/// Runs a model in every interleaving with up to `PREEMPTIONS` preemptions.
 fn explore(what: &str, broken: Broken, model: fn()) {
     BROKEN.set(broken);
-    // The builder reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
+    // `Builder::new` reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
     let mut builder = loom::model::Builder::new();
     let bound = builder.preemption_bound.unwrap_or(PREEMPTIONS);
     builder.preemption_bound = Some(bound);
@@ -562,8 +563,8 @@ fn what_comes_while_a_command_is_waited_for_is_not_slept_over() {
     explore("behind a command", Broken::Nothing, news_behind_a_command);
 }
 
-/// Runs a model that must end with a thread that sleeps for ever. loom then panics twice, which ends the process, so
-/// it runs in a process of its own.
+/// Runs a broken model and checks that loom reports a deadlock. loom then panics twice, which aborts the process, so
+/// the model runs in a child process.
 fn sleeps_for_ever(test: &str, broken: Broken, model: fn()) {
     const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
     if std::env::var_os(THE_OTHER).is_some() {

@@ -1,15 +1,15 @@
-//! The device's objects that each instance has of its own.
+//! The device objects that each instance has for itself.
 
 use driver::Block;
 use mlx_prm::{UarIndex, UarPage};
 
 use crate::eq::Eq;
 
-/// A UAR page, and the completion event queue that rings it.
+/// A UAR page, and the completion event queue that is armed through it.
 pub(crate) struct Parts {
     pub(crate) uar_index: UarIndex,
     pub(crate) uar: Block<UarPage>,
     pub(crate) eq: Eq,
-    /// Vector of the event queue, by number.
+    /// Number of the event queue's interrupt vector.
     pub(crate) vector: usize,
 }

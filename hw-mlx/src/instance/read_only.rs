@@ -1,7 +1,8 @@
-//! Commands of a thread that has no instance: it queries the function without keeping it open.
+//! Commands of a thread that has no instance: the thread queries the function without keeping it open.
 //!
-//! It has no wakeup, so it polls while its command is on its way, and holds neither the lock nor the function between
-//! two polls. Events that it takes in meanwhile wake the instances that own them, as in every wait for a command.
+//! Such a thread has no wakeup interrupt, so it polls until its command is answered. Between two polls it holds neither
+//! the lock nor the function. Events that it takes in meanwhile wake the instances that own them, as in every wait for
+//! a command.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,11 +15,11 @@ use crate::cmd::SlotClass;
 use crate::control::{Commands, Exchange, opcode_of};
 use crate::error::{CmdError, DeadCause};
 
-/// First and longest pause between two polls.
+/// Shortest and longest pause between two polls. The pause doubles from one to the other.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// A thread that queries the function.
+/// A thread that queries the function without an instance.
 pub(crate) struct ReadOnlySession {
     shared: Weak<Shared>,
     clock: Arc<dyn Clock>,
@@ -27,7 +28,7 @@ pub(crate) struct ReadOnlySession {
 }
 
 impl ReadOnlySession {
-    /// Returns `None` if the function is closed.
+    /// Returns a session on the function; `None` if the function is closed.
     pub(crate) fn of(function: &Weak<Shared>) -> Option<Self> {
         let shared = function.upgrade()?;
         Some(Self {
@@ -75,7 +76,7 @@ impl Commands for ReadOnlySession {
     }
 }
 
-/// Returns the error for a function that was closed in the meantime.
+/// Returns the error for a function that was closed while a command was waiting.
 fn closed(input: &[u8]) -> CmdError {
     CmdError::Dead {
         opcode: opcode_of(input),

@@ -13,31 +13,31 @@
 //! protection domain, completion queues and, from INIT on, port and frequency of acknowledgement requests are
 //! repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
 //!
-//! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two. As
-//! originator the depth is rounded down, so that we never have more reads outstanding than the peer agreed to (the
-//! minimum is one: with none agreed, the peer refuses a read). As target it is rounded up, so that the peer never has
-//! more outstanding than we keep resources for. With no reads agreed the device refuses them altogether (`rre` 0).
+//! Outstanding RDMA Reads. Both sides have negotiated depths as numbers, but the device takes powers of two. The depth
+//! as originator is rounded down, so that we never have more reads outstanding than the peer agreed to. (The minimum is
+//! one; if none was agreed, the peer refuses a read.) The depth as target is rounded up, so that the peer never has
+//! more reads outstanding than we keep resources for. If no reads were agreed, the device refuses all (`rre` 0).
 //!
-//! Atomic operations of the peer are allowed where reads are, if the device has them: each takes one of the same
-//! resources. The keys limit the memory that the peer may reach by them.
+//! Atomic operations of the peer are allowed if its reads are allowed and the device supports them: each atomic
+//! operation takes one of the same resources. The keys limit the memory that the peer may access with them.
 //!
-//! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), XRC.
+//! This module does not support automatic path migration (`pm_state` is always "migrated") or XRC.
 
 use rdma_types::{Path, ReadyToReceive, ReadyToSend};
 
 use mlx_prm::{Ads, Qpc, ServiceType};
 
-/// `pm_state`: migrated, the only one without path migration.
+/// `pm_state`: migrated, the only state without path migration.
 const MIGRATED: u32 = 3;
-/// `atomic_mode`: as in IBTA, of 8 bytes (`MLX5_ATOMIC_MODE_IB_COMP` in Linux include/linux/mlx5/qp.h).
+/// `atomic_mode`: 8-byte atomics as in IBTA (`MLX5_ATOMIC_MODE_IB_COMP` in Linux include/linux/mlx5/qp.h).
 const ATOMICS_OF_IBTA: u32 = 1;
-/// `log_ack_req_freq`: an acknowledgement is asked for at least every 2^8 packets. Linux's value.
+/// `log_ack_req_freq`: the device asks for an acknowledgement at least every 2^8 packets, as Linux sets it.
 const LOG_ACK_REQ_FREQ: u32 = 8;
 /// `vhca_port_num` of the only port a function has.
 const PORT: u32 = 1;
-/// The Q_Key of the general services interface (IBTA volume 1, "Q_Key" of well-known queue pairs).
+/// Q_Key of the general services interface (IBTA volume 1, "Q_Key" of well-known queue pairs).
 pub const GSI_Q_KEY: u32 = 0x8001_0000;
-/// Hop limit of our packets (the default of IP stacks).
+/// Hop limit of our packets; 64 is the usual default of IP stacks.
 pub const HOP_LIMIT: u8 = 64;
 
 /// Bits of `opt_param_mask` (`enum mlx5_qp_optpar` in Linux include/linux/mlx5/qp.h).
@@ -53,58 +53,58 @@ pub mod optional {
 /// Source of a queue pair's receives (`rq_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveSource {
-    /// Its own queue: log2 of its entries, log2 of their bytes.
+    /// The queue pair's own receive queue.
     Own {
-        /// log2 of the entries.
+        /// log2 of the number of entries.
         log_entries: u32,
         /// log2 of an entry's bytes.
         log_stride: u32,
     },
-    /// A shared receive queue, by RMP number.
+    /// A shared receive queue, by its RMP number.
     Shared(u32),
-    /// No source: it never receives.
+    /// No source: the queue pair never receives.
     None,
 }
 
-/// Parameters of a queue pair that do not change with its state.
+/// Parameters of a queue pair that stay the same in all its states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpFacts {
     /// Service type.
     pub service: ServiceType,
     /// Protection domain.
     pub pd: u32,
-    /// UAR page of its doorbells.
+    /// UAR page whose registers are the queue pair's doorbells.
     pub uar: u32,
-    /// CQ of the send queue.
+    /// Number of the send queue's CQ.
     pub cqn_send: u32,
-    /// CQ of the receive queue.
+    /// Number of the receive queue's CQ.
     pub cqn_receive: u32,
-    /// Its number in CQEs.
+    /// Owner number that the device writes into the queue pair's CQEs.
     pub user_index: u32,
-    /// Source of receives.
+    /// Source of its receives.
     pub receive: ReceiveSource,
-    /// log2 of the send ring's blocks.
+    /// log2 of the number of blocks of the send ring.
     pub log_send_blocks: u32,
     /// log2 of the buffer's page size.
     pub log_page: u32,
     /// I/O address of the doorbell record.
     pub record: u64,
-    /// `ts_format`.
+    /// Format of its time stamps (`ts_format`).
     pub ts_format: u32,
-    /// Largest message, log2.
+    /// log2 of the largest message, in bytes.
     pub log_max_message: u32,
-    /// log2 of the read depth the device can keep as target.
+    /// log2 of the maximum number of RDMA Reads that the device can serve at once as target.
     pub log_max_reads_in: u32,
-    /// log2 of the read depth the device can keep as originator.
+    /// log2 of the maximum number of RDMA Reads that the device can have outstanding as originator.
     pub log_max_reads_out: u32,
     /// True if the device has atomic operations ([`Caps::atomics`](crate::caps::Caps::atomics)).
     pub atomics: bool,
-    /// Counter set that it adds to; 0 for none.
+    /// Counter set to which the device adds the queue pair's events; 0 for none.
     pub counter_set: u32,
 }
 
 impl QpFacts {
-    /// Returns the fields that every command repeats.
+    /// Returns a context with the fields that every command repeats.
     fn base(&self) -> Qpc {
         let mut context = Qpc::new();
         context
@@ -116,8 +116,8 @@ impl QpFacts {
         context
     }
 
-    /// Returns the fields that every transition repeats besides: the port, without which the device does not know
-    /// where QP1 is, and the frequency of acknowledgement requests.
+    /// Returns a context with the fields that every transition repeats in addition: the port, which the device needs to
+    /// associate QP1 with a port, and the frequency of acknowledgement requests.
     fn transition(&self) -> Qpc {
         let mut context = self.base();
         context.set_log_ack_req_freq(LOG_ACK_REQ_FREQ);
@@ -156,8 +156,8 @@ impl QpFacts {
         context
     }
 
-    /// Returns the context for RST2INIT. Writes from the peer are allowed from here on, reads only once their depth
-    /// is known.
+    /// Returns the context for RST2INIT. The peer's RDMA Writes are allowed from this state on. Its RDMA Reads are
+    /// allowed only when their depth is known, in INIT2RTR.
     #[must_use]
     pub fn reset_to_init(&self) -> Qpc {
         let mut context = self.transition();
@@ -194,15 +194,15 @@ impl QpFacts {
             local_qpn,
             attributes.remote_qpn,
         );
-        // Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c.
+        // The bits are set as in Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c.
         if self.atomics && attributes.reads_in > 0 {
             context.set_rae(true).set_atomic_mode(ATOMICS_OF_IBTA);
         }
         (context, optional::RRE | optional::RWE | optional::RAE)
     }
 
-    /// Returns the context for INIT2RTR of a queue pair whose packets the device sends back (`fl`), and its
-    /// `opt_param_mask`: as [`QpFacts::init_to_rtr`], but with only that flag and the port in the path.
+    /// Returns the context for INIT2RTR of a queue pair whose packets the device loops back (`fl`), and its
+    /// `opt_param_mask`. Differs from [`QpFacts::init_to_rtr`] in the path, which has only that flag and the port.
     #[must_use]
     pub fn init_to_rtr_looped(&self, local_qpn: u32, attributes: &ReadyToReceive) -> (Qpc, u32) {
         let (mut context, mask) = self.init_to_rtr(local_qpn, attributes, [0; 6]);
@@ -227,7 +227,8 @@ impl QpFacts {
         context
     }
 
-    /// Returns the context for INIT2RTR of QP1: management datagrams are 256 bytes and nothing is connected.
+    /// Returns the context for INIT2RTR of QP1. Its MTU and message limit are 256 bytes, and it has no remote queue
+    /// pair.
     #[must_use]
     pub fn gsi_init_to_rtr(&self) -> Qpc {
         let mut context = self.transition();
@@ -242,8 +243,8 @@ impl QpFacts {
     }
 }
 
-/// Fills an address path for RoCE, through the station with a MAC. Source address, VLAN and RoCE version come from
-/// the GID table entry it names.
+/// Fills an address path for RoCE. `mac` is that of the next station on the link: the peer or a gateway. The device
+/// takes source address, VLAN and RoCE version from the GID table entry that the path names.
 fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote_qpn: u32) {
     let [m0, m1, m2, m3, m4, m5] = mac;
     ads.set_src_addr_index(u32::from(path.source_gid_index))
@@ -262,16 +263,16 @@ fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote
         .set_rmac_31_0(u32::from_be_bytes([m2, m3, m4, m5]));
 }
 
-/// Returns the UDP source port of a flow: different flows of one pair of hosts take different ways through a network
-/// that hashes, one flow always the same (`rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in Linux
-/// include/rdma/ib_verbs.h).
+/// Returns the UDP source port of a flow. A network that hashes ports spreads the flows of one pair of hosts over
+/// several routes, but keeps each flow on one route (`rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in
+/// Linux include/rdma/ib_verbs.h).
 #[must_use]
 pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 {
     let mut label = flow_label & 0xf_ffff;
     if label == 0 {
         let product = u64::from(local_qpn) * u64::from(remote_qpn);
         let mixed = product ^ (product >> 20) ^ (product >> 40);
-        // CAST: masked to 20 bits.
+        // CAST: the value is masked to 20 bits.
         label = (mixed & 0xf_ffff) as u32;
     }
     #[expect(clippy::cast_possible_truncation, reason = "14 bits")]
@@ -279,12 +280,12 @@ pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 
     hash | 0xc000
 }
 
-/// Returns log2 rounded up; 0 for 0.
+/// Returns log2 of `n`, rounded up; 0 for 0.
 fn log2_ceil(n: u8) -> u32 {
     u32::from(n).next_power_of_two().trailing_zeros()
 }
 
-/// Returns log2 rounded down; 0 for 0.
+/// Returns log2 of `n`, rounded down; 0 for 0.
 fn log2_floor(n: u8) -> u32 {
     u32::from(n).max(1).ilog2()
 }
@@ -337,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Returns a dword of a context, for comparison with the PRM's table of offsets.
+    /// Returns the dword at byte offset `at` of a context, for comparison with the PRM's table of offsets.
     fn dword(context: &Qpc, at: usize) -> u32 {
         u32::from_be_bytes(context.as_array()[at..at + 4].try_into().unwrap())
     }
@@ -455,7 +456,8 @@ mod tests {
         assert_eq!(dword(&context, 0x20), 17 << 27);
     }
 
-    /// Linux `__mlx5_ib_modify_qp`: the port in every transition of a special queue pair, the frequency in all.
+    /// Every transition carries the port and the acknowledgement frequency. Linux `__mlx5_ib_modify_qp` sets the port
+    /// in every transition of a special queue pair, and the frequency in all transitions.
     #[test]
     fn every_transition_says_the_port_and_how_often_to_ask_for_acknowledgements() {
         let gsi = QpFacts {
@@ -483,7 +485,7 @@ mod tests {
         }
     }
 
-    /// Linux does so at this step (`__mlx5_ib_modify_qp`, `counter_set_id`).
+    /// RST2INIT sets the counter set of a queue pair, as Linux does (`__mlx5_ib_modify_qp`, `counter_set_id`).
     #[test]
     fn leaving_reset_a_queue_pair_gets_its_counters() {
         assert_eq!(dword(&facts().reset_to_init(), 0x0c), 9 << 24);
@@ -491,7 +493,7 @@ mod tests {
 
     #[test]
     fn udp_source_ports_are_dynamic_ports_and_follow_the_label() {
-        // (0x2345 ^ 0x04) | 0xc000: the low 14 bits of 0x12345 and the bits above them.
+        // 0xe341 is (0x2345 ^ 0x04) | 0xc000: the low 14 bits of 0x12345, XORed with the bits above them.
         assert_eq!(udp_source_port(0x12345, 1, 2), 0xe341);
         assert_eq!(
             udp_source_port(0, 0x40, 0x41),

@@ -1,12 +1,13 @@
 //! Queue pair commands: creation, transitions, destruction.
 //!
-//! The contents of the commands are in [`super::context`]; this module has the order in which they are sent and their
-//! effects on the queues. A reliable queue pair is created in INIT, so that receives can be posted before the peer
-//! knows us.
+//! The contents of the commands are in [`super::context`]. This module determines the order in which they are sent and
+//! their effects on the queues. A reliable queue pair is created in INIT, so that the caller can post receives before
+//! the peer knows the queue pair.
 //!
-//! A reset forgets all outstanding work: 2RST (after which the device makes no more entries for the queue pair), then
-//! the completion queues are cleaned, then indices and doorbell record start from zero as the device does, then
-//! RST2INIT. In any other order a late entry would be taken for that of a new request.
+//! A reset discards all outstanding work. First 2RST is sent, after which the device writes no more entries for the
+//! queue pair. Then the doorbell record is set to zero, and RST2INIT is sent. Last, the completion queues are cleaned
+//! and the indices start from zero, as they do in the device. If new requests were posted before the cleaning, a late
+//! entry would be taken for that of a new request.
 
 use std::sync::Arc;
 
@@ -28,17 +29,17 @@ use mlx_prm::{
 /// Parameters for the creation of a queue pair.
 #[derive(Debug)]
 pub struct QpRequest<'a> {
-    /// Protection domain.
+    /// Protection domain of the queue pair.
     pub pd: u32,
     /// Number of the CQ for requests.
     pub cqn_send: u32,
     /// Number of the CQ for receives.
     pub cqn_receive: u32,
-    /// Source of receives, if not its own queue.
+    /// Shared receive queue; `None` if the queue pair has its own receive queue.
     pub srq: Option<&'a Srq>,
-    /// Sizes.
+    /// Sizes of the queues.
     pub sizes: QueueSizes,
-    /// Owner number.
+    /// Owner number that CQEs of the queue pair carry.
     pub owner: u32,
 }
 
@@ -93,8 +94,9 @@ pub(crate) fn to_reset(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
     hca.exec(&command).map(drop)
 }
 
-/// Sends 2RST before DESTROY_QP. If a half-done reset left the queue pair in RESET, or if the device sees its state
-/// otherwise, this step is not needed (Linux `destroy_qp_common` leaves it out). Returns whether the step was made.
+/// Sends 2RST before DESTROY_QP. A refusal because of the queue pair's state is no error: DESTROY_QP then works without
+/// this step (Linux `destroy_qp_common` omits it). It happens if an interrupted reset left the queue pair in RESET.
+/// Returns whether the device accepted the step.
 pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<bool, CmdError> {
     match to_reset(hca, qpn) {
         Err(error)
@@ -148,7 +150,7 @@ pub(crate) struct DeviceFacts {
 impl DeviceFacts {
     pub(crate) fn of(hca: &Hca) -> Self {
         let general = hca.caps().general();
-        // `qp_ts_format` exists where it is not 0; 1 asks for the device's default then, and is reserved otherwise.
+        // `qp_ts_format` exists where it is not 0. Then 1 selects the device's default; otherwise 1 is reserved.
         let ts_format = u32::from(
             hca.caps()
                 .roce()
@@ -170,8 +172,8 @@ impl Qp {
     /// Creates a queue pair and brings it to INIT.
     ///
     /// # Errors
-    /// No memory, sizes the device cannot have (as [`MlxError::QueueTooLarge`]; the caller checks them against
-    /// the limits first), or device refusal.
+    /// No memory, sizes that the device does not support (as [`MlxError::QueueTooLarge`]; the caller checks them
+    /// against the limits first), or device refusal.
     pub fn create(
         hca: &mut Hca,
         doorbells: &Doorbells,
@@ -196,8 +198,8 @@ impl Qp {
             segments: Some(sizes.max_request_segments.max(sizes.max_read_segments)),
         })?;
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
-        // Without receives of its own there is no receive ring, and the send ring starts the buffer. The software's
-        // queue exists all the same, full from the start, and touches no memory.
+        // Without own receives there is no receive ring, and the send ring is at offset 0. The software still has a
+        // receive queue: its capacity is 0, so it is always full and accesses no memory.
         let (max_recvs, recv_segments) = if own_receives {
             (sizes.max_recvs, sizes.max_recv_segments)
         } else {
@@ -265,8 +267,8 @@ impl Qp {
         Ok(qp)
     }
 
-    /// Moves the queue pair from INIT to RTR, through the station on the link with a MAC. It holds `peer` while it
-    /// runs.
+    /// Moves the queue pair from INIT to RTR. `mac` is that of the next station on the link: the peer or a gateway. The
+    /// queue pair keeps `peer` until it is stopped, which marks the peer as in use.
     ///
     /// # Errors
     /// Device refusal.
@@ -303,9 +305,9 @@ impl Qp {
         )?)
     }
 
-    /// Moves the queue pair from INIT to RTS, connected with itself. `forced`: the device sends its packets back
-    /// whatever the addresses are (capability `fl_rc_qp_when_roce_enabled`); otherwise they go to our own address at
-    /// index 0.
+    /// Moves the queue pair from INIT to RTS, connected to itself. With `forced`, the device loops its packets back
+    /// whatever their addresses are (capability `fl_rc_qp_when_roce_enabled`). Without it, or if the device refuses it,
+    /// they are sent to our own address at index 0. Returns whether loopback is forced.
     ///
     /// # Errors
     /// Device refusal.
@@ -336,7 +338,7 @@ impl Qp {
             let (context, mask) = self.facts.init_to_rtr_looped(self.qpn, &receive);
             match init_to_rtr(hca, self.qpn, &context, mask) {
                 Ok(()) => looped = true,
-                // The queue pair is still in INIT.
+                // The device refused the command, so the queue pair is still in INIT.
                 Err(error) if error.status().is_some() => {
                     tracing::warn!(%error, "loopback is not forced: by the own address");
                 }
@@ -363,7 +365,7 @@ impl Qp {
     /// Device refusal; the queue pair keeps its state.
     pub fn to_error(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.in_reset {
-            // The device begins at index 0.
+            // The device begins at index 0 after a reset.
             self.send.reset();
             self.recv.reset();
         }
@@ -373,7 +375,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Moves the queue pair from any state to RESET and on to INIT; outstanding work is forgotten.
+    /// Moves the queue pair from any state to RESET and then to INIT, and discards its outstanding work.
     ///
     /// # Errors
     /// Device refusal; the queue pair keeps its state or is in RESET.
@@ -389,9 +391,10 @@ impl Qp {
         Ok(())
     }
 
-    /// Moves a queue pair on its way to RTS back to INIT. Its receives stay posted: the device has consumed none, so
-    /// it begins with them again. If it has consumed one, for a packet that could not have been sent yet, the call
-    /// returns `false`: the queue pair stays in RESET and the device has forgotten the others.
+    /// Moves a queue pair that is on its way to RTS back to INIT. Its receives stay posted: the device has consumed
+    /// none of them, so it starts with them again. Returns `false` if the device has consumed one, for a packet that
+    /// the peer could not have sent yet. The queue pair then stays in RESET, and the device has discarded the other
+    /// receives.
     ///
     /// # Errors
     /// Device refusal; the queue pair keeps its state or is in RESET, and the call may be repeated.
@@ -422,7 +425,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Sends RST2INIT. The device knows of no posted work.
+    /// Sends RST2INIT with a doorbell record of zero, so the device sees no posted work.
     fn enter_init(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         self.send.withhold();
         self.recv.withhold();
@@ -431,18 +434,18 @@ impl Qp {
         Ok(())
     }
 
-    /// Forgets outstanding work after the device has reset the queue pair.
+    /// Discards outstanding work and unpolled entries after the device has reset the queue pair.
     fn forget_work(&mut self, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) {
         self.clean(request_cq, recv_cq);
         self.send.reset();
         self.recv.reset();
     }
 
-    /// Destroys the queue pair; outstanding work is forgotten. A second call does nothing.
+    /// Destroys the queue pair and discards its outstanding work. A second call does nothing.
     ///
     /// # Errors
-    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in RESET; it may be
-    /// destroyed again. If it is dropped, its memory stays out of use.
+    /// Device refusal. The queue pair keeps its state, or is in RESET if only the last step was refused, and may be
+    /// destroyed again. If it is dropped instead, its memory stays out of use.
     pub fn destroy(
         &mut self,
         hca: &mut Hca,
@@ -453,7 +456,7 @@ impl Qp {
             return Ok(());
         }
         if !self.in_reset {
-            // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
+            // Linux, too, sends 2RST first if the queue pair is not in RESET. Nothing stays in flight afterwards.
             self.in_reset = to_reset_at_last(hca, self.qpn)?;
         }
         destroy_qp(hca, self.qpn)?;
@@ -463,7 +466,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Discards entries of this queue pair that were not polled.
+    /// Removes unpolled entries of this queue pair from its completion queues.
     fn clean(&self, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) {
         request_cq.clean(|entry| self.disown(entry));
         if let Some(cq) = recv_cq {

@@ -1,15 +1,15 @@
 //! Queue pairs: a send queue and a receive queue connected to one peer.
 //!
-//! Both rings are in one buffer, the receive ring first (offset 0) and the send ring behind it, with one doorbell
+//! Both rings are in one buffer, the receive ring first (offset 0) and the send ring behind it. They have one doorbell
 //! record of two words, receive counter and send counter (PRM "Work Queue Structure"). [`crate::ring`] describes that
 //! memory.
 //!
-//! [`Qp`] is the consumer's side: posting and completing. Changes of the device's state (creation and the
-//! transitions) are commands, in [`control`]; their contents are in [`context`].
+//! [`Qp`] is the consumer's side: posting and completing. State changes (creation and the transitions) are commands,
+//! in [`control`]; their contents are in [`context`].
 //!
-//! A completion queue entry is decoded here: opcode and form say whether it is a request's or a receive's, good or
-//! bad. The queue pair number in it must be ours, because the user index that led it here may have belonged to an
-//! earlier queue pair.
+//! This module decodes completion queue entries. Opcode and form of an entry determine whether it belongs to a request
+//! or a receive, and whether that succeeded. The queue pair number in the entry must be ours, because the user index
+//! by which the entry was dispatched may have belonged to an earlier queue pair.
 
 pub mod context;
 pub mod control;
@@ -37,7 +37,7 @@ use crate::window::Window;
 use mlx_prm::CqeOpcode;
 
 impl Cqe {
-    /// Returns the outcome of a receive's entry; `None` for other entries, and for a form we never request.
+    /// Returns the outcome of a receive. Returns `None` for entries of requests, and for forms that we never request.
     #[inline]
     #[must_use]
     pub fn receive_outcome(&self) -> Option<Outcome> {
@@ -49,7 +49,7 @@ impl Cqe {
             CqeOpcode::RESP_SEND_INV if self.format() == 0 => {
                 Some(self.received(Detail::Invalidated(self.word())))
             }
-            // The data went to the memory the peer named; the receive itself got none.
+            // The data went to the memory that the peer named. The buffer of the receive got none.
             CqeOpcode::RESP_WR_IMM if self.format() == 0 => Some(Outcome::Written {
                 bytes: self.byte_count(),
                 solicited: self.solicited(),
@@ -73,25 +73,25 @@ impl Cqe {
     }
 }
 
-/// A reliable connected queue pair. It begins a cache line, and so does its receive queue.
+/// A reliable connected queue pair. The structure starts at a cache line, and so does its receive queue.
 #[repr(C)]
 pub struct Qp {
     send: SendQueue,
     facts: QpFacts,
-    /// Destination of discarded completions of a shared receive queue.
+    /// Shared receive queue's list for buffers whose completions were discarded; `None` without a shared receive queue.
     returns: Option<Arc<Returns>>,
-    /// Number of entries that matched neither a request nor a receive of ours.
+    /// Number of entries with our queue pair number that matched neither a request nor a receive.
     distrusted: u64,
     qpn: u32,
-    /// True if it was left in RESET because a later command was refused.
+    /// True if the queue pair was left in RESET because a later command was refused.
     in_reset: bool,
     recv: RecvQueue,
     memory: Lent<RingMemory>,
-    /// Held while it runs.
+    /// References that the queue pair holds from RTR until it is stopped.
     path: Option<PathUse>,
 }
 
-/// Holds of a running queue pair: its source address, and the mark that its peer is in use.
+/// References of a running queue pair: to its source address, and to the mark that its peer is in use.
 pub(crate) struct PathUse {
     pub(crate) _source: Use,
     pub(crate) _peer: Option<Arc<()>>,
@@ -100,13 +100,13 @@ pub(crate) struct PathUse {
 static_assertions::const_assert_eq!(core::mem::offset_of!(Qp, recv) % 64, 0);
 
 impl Qp {
-    /// Returns the owner number in its completions.
+    /// Returns the owner number that the queue pair's CQEs carry.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.facts.user_index
     }
 
-    /// Returns the number of completion entries that matched nothing posted here.
+    /// Returns the number of CQEs that matched nothing posted to this queue pair.
     #[must_use]
     pub fn distrusted(&self) -> u64 {
         self.distrusted + self.send.distrusted() + self.recv.distrusted()
@@ -131,7 +131,8 @@ impl Qp {
         ours
     }
 
-    /// Logs a failure in words. Flushes are not logged: they follow from a failure or from a request.
+    /// Logs a failure with an explanation of its syndrome. Flushes are not logged, because they only follow from a
+    /// failure or from a disconnect.
     #[cold]
     #[inline(never)]
     fn explain(&self, completion: &Completion) {
@@ -159,8 +160,8 @@ impl Qp {
 
 impl Qp {
     /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
-    /// bound. Returns the window's new remote key; the old one is void once the bind is done. The success of a bind
-    /// is always reported. The queue pair must have been created with
+    /// bound. Returns the window's new remote key; the old key becomes invalid when the bind completes. The success of
+    /// a bind is always reported. The queue pair must have been created with
     /// [`QueueSizes::binds`](rdma_types::QueueSizes::binds).
     ///
     /// # Errors
@@ -175,8 +176,8 @@ impl Qp {
         self.send.post_bind(window, target, cookie, flags)
     }
 
-    /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and must yield the same
-    /// items each time. Checks only for room: the device checks keys, ranges and rights.
+    /// Posts a request and rings the doorbell. Checks only that the queue has capacity; the device checks keys, ranges
+    /// and rights.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
@@ -194,9 +195,9 @@ impl Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
-    /// Posts a request of one segment ([`Qp::post_request`]). A queue that looks full is refused at once, even if it
-    /// only looks so after a bind; `post_request` may succeed then. Without `RING` the doorbell is left to the next
-    /// request, or to [`Qp::ring_last`].
+    /// Posts a request of one segment ([`Qp::post_request`]). Returns an error at once if the queue appears full, even
+    /// if it only appears so after a bind; `post_request` may still succeed then. Without `RING`, the next request or
+    /// [`Qp::ring_last`] rings the doorbell.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -211,13 +212,13 @@ impl Qp {
         self.send.post_one::<RING>(op, segment, cookie, flags)
     }
 
-    /// Rings the doorbell for requests that were posted without it.
+    /// Rings the doorbell for requests that were posted without a doorbell.
     pub fn ring_last(&mut self) {
         self.send.ring_last();
     }
 
-    /// Posts a receive of one segment ([`Qp::post_recv`]). Without `TELL` the doorbell record is left to the next
-    /// receive, or to [`Qp::tell_of_recvs`].
+    /// Posts a receive of one segment ([`Qp::post_recv`]). Without `TELL`, the next receive or [`Qp::tell_of_recvs`]
+    /// writes the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -231,12 +232,12 @@ impl Qp {
         self.recv.post_one::<TELL>(segment, cookie, unsignalled)
     }
 
-    /// Writes the doorbell record for receives that were posted without it.
+    /// Writes the doorbell record for receives that were posted without `TELL`.
     pub fn tell_of_recvs(&mut self) {
         self.recv.announce();
     }
 
-    /// Posts a Send of the kind `op` whose data is copied into the queue: the caller may reuse the data on return.
+    /// Posts a Send of kind `op` and copies its data into the queue. The caller may reuse the data on return.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
@@ -248,7 +249,7 @@ impl Qp {
         cookie: u64,
         flags: RequestFlags,
     ) -> Result<(), InlineError> {
-        // The operation becomes a constant in each branch; Send is the most frequent.
+        // `op` is a constant in each branch, so each is compiled for its operation. Send is the most frequent one.
         if op == RequestOp::Send {
             return self.send.post_inline(RequestOp::Send, data, cookie, flags);
         }
@@ -261,7 +262,8 @@ impl Qp {
         self.send.inline_limit(RequestOp::Send)
     }
 
-    /// Posts a receive. The device learns of it from the doorbell record; no register is written.
+    /// Posts a receive and writes the doorbell record, from which the device learns of the receive. No register is
+    /// written.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
@@ -279,7 +281,7 @@ impl Qp {
     }
 
     /// Completes the oldest request or receive if `entry` is its [`Plain`] completion. Otherwise returns `None` and
-    /// changes nothing: [`Qp::complete`] then takes the entry.
+    /// changes nothing; the caller then passes the entry to [`Qp::complete`].
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
         if entry.opcode() == CqeOpcode::REQ {
@@ -302,7 +304,7 @@ impl Qp {
         })
     }
 
-    /// As `complete_plain`, for a request with suppressed ones before it, which are completed too.
+    /// As `complete_plain`, for a request with suppressed requests before it. Completes those too.
     pub fn complete_behind_suppressed(&mut self, entry: &Cqe) -> Option<Plain> {
         let (cookie, bytes) = self.send.complete_behind_suppressed(entry.tail())?;
         Some(Plain {
@@ -312,9 +314,9 @@ impl Qp {
         })
     }
 
-    /// Turns an entry of this queue pair into a completion and frees its place and those before it. `None`: nothing
-    /// to report, because a success was suppressed, or because the entry matches no post; that is logged and counted,
-    /// since the device is not trusted.
+    /// Converts an entry of this queue pair into a completion, and frees the slots of that request and those before it.
+    /// Returns `None` if there is nothing to report: a success was suppressed, or the entry matches nothing posted. The
+    /// second case is logged and counted, since the device is not trusted.
     #[inline]
     pub fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         if entry.qpn() == self.qpn {
@@ -339,15 +341,15 @@ impl Qp {
         None
     }
 
-    /// Removes the oldest outstanding request, or else receive, and returns it as flushed. For a dead device, which
-    /// completes nothing any more; the caller takes the entries it had written first.
+    /// Removes the oldest outstanding send request, or the oldest receive if there is none, and returns it as flushed.
+    /// Used when the device is dead. The caller must first poll the CQEs that the device has already written.
     #[inline]
     pub fn take_outstanding(&mut self) -> Option<Completion> {
         self.send.take_oldest().or_else(|| self.recv.take_oldest())
     }
 
-    /// As `take_outstanding`, for a queue pair that a refused command has left in RESET, where the device has
-    /// forgotten its work. `None` for any other queue pair.
+    /// As `take_outstanding`, for a queue pair that a refused command has left in RESET. The device has discarded its
+    /// work there. Returns `None` for any other queue pair.
     #[inline]
     pub fn take_lost(&mut self) -> Option<Completion> {
         if self.in_reset {
@@ -357,8 +359,8 @@ impl Qp {
         }
     }
 
-    /// Posts a request of the queue pair's own, an RDMA Write of no bytes: its completion shows that the requests
-    /// before it are done and that the peer answers. It is always reported, as [`Completion::own`].
+    /// Posts a request of the library itself, an RDMA Write of no bytes. Its completion shows that all earlier requests
+    /// are done and that the peer answers. The completion is always reported, as [`Completion::own`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -366,14 +368,14 @@ impl Qp {
         self.send.post_own()
     }
 
-    /// Returns true if the success of the last outstanding request will not be reported.
+    /// Returns true if the last outstanding request asked for no CQE on success.
     #[must_use]
     pub fn ends_silently(&self) -> bool {
         self.send.ends_silently()
     }
 
-    /// Returns the receives that are posted and not complete, oldest first. `None`: the ring was changed since it was
-    /// written.
+    /// Returns the receives that are posted and not complete, oldest first. Returns `None` if the ring has changed
+    /// since we wrote it.
     #[must_use]
     pub fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
         self.recv.posted()
@@ -386,14 +388,14 @@ impl Qp {
         self.send.outstanding()
     }
 
-    /// Returns the number of receives posted here, not to a shared receive queue, and not complete.
+    /// Returns the number of receives that are posted to the queue pair's own receive queue and not complete.
     #[must_use]
     #[inline]
     pub fn recvs_outstanding(&self) -> u32 {
         self.recv.outstanding()
     }
 
-    /// Returns its counters.
+    /// Returns the counters of the queue pair.
     #[must_use]
     pub fn counts(&self) -> QueuePairCounts {
         let ((requests, request_bytes), (recvs, received_bytes)) =
@@ -406,7 +408,7 @@ impl Qp {
         }
     }
 
-    /// Returns its number (24 bits), which the peer needs.
+    /// Returns the queue pair's number (24 bits), which the peer needs.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.qpn

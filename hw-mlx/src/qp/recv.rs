@@ -1,16 +1,17 @@
 //! Receive queues: buffers for the peer's Sends.
 //!
-//! A receive queue is a ring of entries of one size, the *stride*: data units, ended by the stride's end or by a
-//! terminator (a data unit with an invalid key). Entries are consumed in the order they were posted, one for each
-//! Send that arrives.
+//! A receive queue is a ring of entries of one size, the *stride*. An entry is a list of data units, ended by the end
+//! of the stride or by a terminator (a data unit with an invalid key). The device consumes entries in the order in
+//! which they were posted, one for each Send that arrives.
 //!
-//! Posting writes the entry and then the doorbell record; there is no register, because the device reads the record
+//! Posting writes the entry and then the doorbell record. No register is written, because the device reads the record
 //! when a packet needs a buffer.
 //!
-//! A receive completion always finishes the oldest entry, as in providers/mlx5/cq.c of rdma-core. A successful one
-//! must also name it: its counter is the number of entries consumed before. Its bits beyond the ring size are
-//! ignored, as in all drivers (rdma-core `cq.c` masks them off). A failed one (nearly always a flush) need not name
-//! it: no data came with it, and ignoring it would leave a posted buffer outstanding for ever.
+//! A receive completion always completes the oldest entry, as in providers/mlx5/cq.c of rdma-core. A successful
+//! completion must also name the oldest entry: its counter is the number of entries consumed before. Counter bits
+//! beyond the ring size are ignored, as in all drivers (rdma-core `cq.c` masks them off). A failed completion (nearly
+//! always a flush) need not name the oldest entry: no data came with it, and if it were ignored, a posted buffer would
+//! stay outstanding for ever.
 
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 use rdma_types::{DataSegment, Detail, PostedRecv, QueueFull};
@@ -20,7 +21,7 @@ use crate::cq::Tail;
 use crate::wqe::{self, UNIT_BYTES};
 use mlx_prm::DataSeg;
 
-/// Offset in the doorbell record of the receive counter.
+/// Offset of the receive counter in the doorbell record.
 const RECEIVE_COUNTER: usize = 0;
 /// Smallest ring, in bytes (`mlx5_calc_rq_size` in rdma-core).
 const MIN_RING_BYTES: u32 = 64;
@@ -28,17 +29,17 @@ const MIN_RING_BYTES: u32 = 64;
 /// Sizes of a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvSizes {
-    /// Receives that may be outstanding.
+    /// Maximum number of outstanding receives.
     pub max_recvs: u32,
-    /// Entries of the ring, a power of two.
+    /// Number of entries of the ring, a power of two.
     pub entries: u32,
     /// Bytes of an entry, a power of two.
     pub stride: u32,
 }
 
 impl RecvSizes {
-    /// Returns the sizes for `max_recvs` receives of up to `max_segments` segments; `None` when an index would not
-    /// fit 16 bits or a stride 512 units.
+    /// Returns the sizes for `max_recvs` receives of up to `max_segments` segments. Returns `None` if an index would
+    /// not fit 16 bits or a stride would exceed 512 units.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let stride = max_segments
@@ -55,7 +56,7 @@ impl RecvSizes {
         })
     }
 
-    /// Returns the bytes of the ring.
+    /// Returns the size of the ring in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.entries as usize * self.stride as usize
@@ -70,30 +71,29 @@ struct Shadow {
     unsignalled: bool,
 }
 
-/// A receive queue, at the start of its queue pair's buffer. All but the last field is in one cache line of its queue
-/// pair.
+/// A receive queue, at the start of its queue pair's buffer. The fields up to `max_recvs` fill one cache line.
 #[repr(C)]
 pub struct RecvQueue {
-    /// Tail of the entry for a Send that arrived here.
+    /// Expected tail of the CQE of a Send that this queue pair received.
     arrival: Tail,
-    /// The ring, by units; its word of the doorbell record; and the number of entries posted since creation, of which
-    /// the device knows the low 16 bits.
+    /// Ring in units, with its word of the doorbell record and the number of entries posted since the last reset. The
+    /// device knows the low 16 bits of that number.
     ring: DmaQueue<UNIT_BYTES>,
-    /// Data kept for each entry of the ring; and the number of entries completed since creation.
+    /// Data kept for each entry of the ring, with the number of entries completed since the last reset.
     shadow: Cyclic<Shadow>,
-    /// Units of an entry.
+    /// Number of units of an entry.
     units: u32,
     max_recvs: u32,
 
-    /// Number of receives completed or forgotten since creation.
+    /// Number of receives completed or discarded since creation.
     done: u64,
-    /// Bytes that arrived in them.
+    /// Number of bytes that arrived in completed receives.
     bytes: u64,
-    /// Number of the device's entries that match no receive.
+    /// Number of CQEs that matched no outstanding receive.
     distrusted: u64,
 }
 
-/// Bytes of a receive queue that a post and a completion touch.
+/// Bytes of a receive queue that posts and completions access.
 const HOT_BYTES: usize = core::mem::offset_of!(RecvQueue, done);
 static_assertions::const_assert_eq!(HOT_BYTES, 64);
 
@@ -124,7 +124,7 @@ impl RecvQueue {
         }
     }
 
-    /// Forgets all outstanding receives and starts at 0 again, as the device does on 2RST.
+    /// Discards all outstanding receives and starts at index 0 again, as the device does on 2RST.
     pub fn reset(&mut self) {
         self.done = self.counted().0;
         self.ring.set_count(0);
@@ -132,19 +132,19 @@ impl RecvQueue {
         self.ring.store(0);
     }
 
-    /// Returns true if nothing has completed since it started at 0, so that the posted receives lie where the device
-    /// begins.
+    /// Returns true if no receive has completed since the last reset. The posted receives then start at index 0, where
+    /// the device begins.
     pub fn is_untouched(&self) -> bool {
         self.shadow.oldest == 0
     }
 
-    /// Hides all entries from the device until [`RecvQueue::announce`]: a queue pair leaves RESET with a doorbell
-    /// record of 0, as `__mlx5_ib_modify_qp` of Linux leaves it.
+    /// Hides all entries from the device until [`RecvQueue::announce`], by a doorbell record of 0. Linux
+    /// (`__mlx5_ib_modify_qp`) also writes 0 before a queue pair leaves RESET.
     pub fn withhold(&self) {
         self.ring.store(0);
     }
 
-    /// Writes the doorbell record for all posted entries.
+    /// Writes the doorbell record, which makes all posted entries visible to the device.
     #[inline(always)]
     pub fn announce(&self) {
         barrier::dma_to_device(); // the entries before the record that announces them
@@ -198,7 +198,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Posts a buffer of one segment. Without `TELL` the doorbell record is left to [`RecvQueue::announce`].
+    /// Posts a buffer of one segment. Without `TELL`, [`RecvQueue::announce`] writes the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
@@ -213,7 +213,7 @@ impl RecvQueue {
             return Err(QueueFull);
         }
         let posted = self.ring.count();
-        // Entries and units of an entry are powers of two, so an entry never runs over the ring's end.
+        // Both the number of entries and the units of an entry are powers of two, so no entry wraps at the ring's end.
         let first = posted.wrapping_mul(self.units);
         let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
         self.ring.block(first).write(&data);
@@ -231,7 +231,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Counts the entry that is now in the ring, and writes the doorbell record or leaves that for later.
+    /// Counts the entry that was just written to the ring. Writes the doorbell record only with `TELL`.
     #[inline(always)]
     fn hand_over<const TELL: bool>(&mut self) {
         self.ring.set_count(self.ring.count().wrapping_add(1));
@@ -240,20 +240,20 @@ impl RecvQueue {
         }
     }
 
-    /// Returns whether the device's counter names the oldest entry.
+    /// Returns whether the counter in a CQE names the oldest entry.
     #[inline(always)]
     fn is_oldest(&self, counter: u16) -> bool {
         self.shadow.slot(u32::from(counter) ^ self.shadow.oldest) == 0
     }
 
-    /// Returns whether an entry with this tail reports a Send that arrived here.
+    /// Returns whether a CQE with this tail reports a Send that this queue pair received.
     #[inline(always)]
     pub(super) const fn is_arrival(&self, entry: Tail) -> bool {
         entry.is_like(self.arrival)
     }
 
-    /// The common case of [`RecvQueue::complete`]: completes the oldest receive if `counter` names it and it got
-    /// `bytes` bytes that fit. Returns its cookie, or `None` without a change in any other case.
+    /// Handles the common case of [`RecvQueue::complete`]: completes the oldest receive if `counter` names it and
+    /// `bytes` is at most its size. Returns its cookie. In any other case returns `None` and changes nothing.
     #[inline(always)]
     pub fn complete_plain(&mut self, counter: u16, bytes: u32) -> Option<u64> {
         let oldest = self.shadow.oldest;
@@ -268,7 +268,7 @@ impl RecvQueue {
         Some(cookie)
     }
 
-    /// Completes the oldest receive with the device's outcome.
+    /// Completes the oldest receive with the outcome that the device reports.
     pub fn complete(&mut self, counter: u16, outcome: Outcome) -> Option<Completion> {
         let in_order = self.is_oldest(counter) || matches!(outcome, Outcome::Failed { .. });
         if self.outstanding() == 0 || !in_order {
@@ -281,8 +281,8 @@ impl RecvQueue {
         Some(completion)
     }
 
-    /// Removes the oldest outstanding receive and returns it as flushed: the device will report nothing more about
-    /// it.
+    /// Removes the oldest outstanding receive and returns it as flushed, because the device will report nothing more
+    /// about it.
     pub fn take_oldest(&mut self) -> Option<Completion> {
         if self.outstanding() == 0 {
             return None;
@@ -295,7 +295,7 @@ impl RecvQueue {
         ))
     }
 
-    /// Removes the oldest entry.
+    /// Removes the oldest entry and returns its data.
     fn take(&mut self) -> Shadow {
         let shadow = *self.shadow.at(self.shadow.oldest);
         self.shadow.oldest = self.shadow.oldest.wrapping_add(1);
@@ -303,8 +303,8 @@ impl RecvQueue {
         shadow
     }
 
-    /// Returns the outstanding receives, oldest first. `None`: the ring was changed since we wrote it, so the device
-    /// must have done that.
+    /// Returns the outstanding receives, oldest first. Returns `None` if the ring has changed since we wrote it, which
+    /// only the device can have done.
     pub fn posted(&self) -> Option<Vec<PostedRecv>> {
         (0..self.outstanding())
             .map(|ahead| self.posted_at(self.shadow.oldest.wrapping_add(ahead)))
@@ -342,25 +342,25 @@ impl RecvQueue {
 /// Outcome of a receive as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Data arrived.
+    /// A Send arrived in the buffer.
     Received {
-        /// Number of bytes.
+        /// Number of bytes that arrived.
         bytes: u32,
-        /// True if the peer marked it as solicited.
+        /// True if the peer set the solicited event bit.
         solicited: bool,
-        /// Data that came with the message.
+        /// Immediate data or invalidated key that came with the message.
         detail: Detail,
     },
-    /// The peer's RDMA Write with immediate data went to other memory and consumed the receive.
+    /// An RDMA Write with immediate data of the peer wrote to other memory and consumed the receive.
     Written {
-        /// Bytes that were written.
+        /// Number of bytes that were written.
         bytes: u32,
-        /// True if the peer marked it as solicited.
+        /// True if the peer set the solicited event bit.
         solicited: bool,
         /// The immediate data.
         immediate: u32,
     },
-    /// It failed.
+    /// The receive failed or was flushed.
     Failed {
         /// Syndrome and vendor syndrome.
         syndrome: (u8, u8),
@@ -368,7 +368,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the completion of a receive whose buffer holds `room` bytes.
+    /// Returns the completion of a receive whose buffer has a size of `room` bytes.
     #[inline]
     #[must_use]
     pub fn completion(self, cookie: u64, room: u32, unsignalled: bool) -> Completion {
@@ -378,7 +378,7 @@ impl Outcome {
                 solicited,
                 detail,
             } if bytes <= room => (Status::Success, bytes, solicited, detail),
-            // More bytes than fit cannot have been received, whatever the entry says.
+            // The entry claims more bytes than the buffer holds, which the device cannot have written.
             Self::Received { solicited, .. } => (
                 Status::LocalLength,
                 0,

@@ -1,12 +1,12 @@
-//! Encoding of a request in a WQE: its opcode, the last word of its control segment, and the units between that and
-//! the data.
+//! Encoding of a request in a WQE: its opcode, the last word of its control segment, and the units between the control
+//! segment and the data.
 
 use rdma_types::RequestOp;
 
 use crate::wqe::{self, Unit};
 use mlx_prm::WqeOpcode;
 
-/// Returns the number of units before the data.
+/// Returns the number of units before the data, control segment included.
 #[inline]
 pub(super) const fn head_units(op: RequestOp) -> usize {
     match op {
@@ -18,7 +18,7 @@ pub(super) const fn head_units(op: RequestOp) -> usize {
     }
 }
 
-/// Returns the WQE's opcode.
+/// Returns the WQE opcode of an operation.
 #[inline]
 pub(super) const fn opcode(op: RequestOp) -> WqeOpcode {
     match op {
@@ -33,7 +33,7 @@ pub(super) const fn opcode(op: RequestOp) -> WqeOpcode {
     }
 }
 
-/// Returns the last word of the control segment.
+/// Returns the last word of the control segment: immediate data, the key to invalidate, or 0.
 #[inline]
 pub(super) const fn last_word(op: RequestOp) -> u32 {
     match op {
@@ -49,7 +49,7 @@ pub(super) const fn last_word(op: RequestOp) -> u32 {
     }
 }
 
-/// Returns the remote address unit, for operations that have one.
+/// Returns the remote address unit; `None` for operations without a remote address.
 #[inline]
 pub(super) const fn remote_unit(op: RequestOp) -> Option<Unit> {
     match op {
@@ -80,7 +80,7 @@ pub(super) const fn remote_unit(op: RequestOp) -> Option<Unit> {
     }
 }
 
-/// Returns the operands unit of atomic operations.
+/// Returns the operands unit of an atomic operation; `None` for other operations.
 #[inline]
 pub(super) const fn atomic_unit(op: RequestOp) -> Option<Unit> {
     match op {

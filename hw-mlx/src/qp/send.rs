@@ -4,31 +4,31 @@
 //! up to `producer_index` belong to the device until a CQE names them; the others are ours to
 //! write. Indices count blocks since creation, wrap at 2^16 and are masked only on access.
 //!
-//! Callers count requests, not blocks, and are promised exactly `max_requests` of them. The ring is therefore large
-//! enough for this many WQEs of the largest size, and a post only checks how many requests are outstanding. Whatever
-//! the sizes of the WQEs, the ring is never full before the count is.
+//! Callers count requests, not blocks, and may have exactly `max_requests` of them outstanding. The ring is therefore
+//! large enough for this many WQEs of the largest size, and a post only checks how many requests are outstanding.
+//! Whatever the sizes of the WQEs, the ring never fills before the maximum is reached.
 //!
-//! Beside the ring there is a *shadow*, in the order of the requests. For each it holds the data for its completion
-//! (cookie, bytes, how it is reported), and the tail of the entry that completes it. The device works in order, so
-//! the next entry completes the oldest request, or the first later one that is reported; the requests before that are
-//! then done too. An entry that names no outstanding request is counted: the device is in error. A WQE is named by
-//! the block it begins at. The bits of that number beyond the ring size carry no information: drivers mask them off
-//! (rdma-core `cq.c`), and a device need not give them.
+//! Beside the ring there is a *shadow*, an array with one element for each request in order. It holds the data for the
+//! request's completion (cookie, bytes, how it is reported), and the tail of the CQE that completes the request. The
+//! device works in order, so the next CQE completes the oldest request, or the first later one that is reported; the
+//! requests before that are then done too. A CQE that names no outstanding request is a device error and is counted. A
+//! CQE names a WQE by its first block. The bits of that number beyond the ring size carry no information: drivers mask
+//! them off (rdma-core `cq.c`), and a device need not provide them.
 //!
-//! A request whose success is not reported (suppressed) asks for a CQE on error only. A queue driven with suppressed
-//! requests alone would fill and never learn that it is empty. So every `reclaim_every`-th request in a row asks for
-//! a CQE after all, which [`SendQueue::complete`] hides. An error is always reported.
+//! A request whose success is not reported (suppressed) asks for a CQE on error only. A queue with suppressed
+//! requests only would fill up, and no CQE would show that they are done. So every `reclaim_every`-th suppressed
+//! request in a row asks for a CQE anyway, which [`SendQueue::complete`] does not report. An error is always reported.
 //!
 //! Posting has three steps, whose order is essential (PRM, chapter "Work Queues"): write the WQE, write the doorbell
 //! record, write the doorbell register. See [`SendQueue::ring`].
 //!
 //! A bind of a memory window changes a key, and the device may start the next WQE before the key has changed, unless
-//! that WQE carries a fence. To keep this check out of other posts, a bind makes the queue look full: the next post
-//! finds that out where a full queue is refused, and is posted with the fence ([`SendQueue::let_go`]). The success of
-//! a bind is always reported, for the owner of the windows.
+//! that WQE carries a fence. To avoid a check for this in every post, a bind makes the queue appear full. The next post
+//! then takes the path for full queues, which detects the bind and posts with the fence ([`SendQueue::let_go`]). The
+//! success of a bind is always reported, because the owner of the windows needs it.
 //!
-//! No BlueFlame: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. No
-//! WQE signatures.
+//! BlueFlame is not used: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. WQE signatures
+//! are not used either.
 
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 use rdma_types::{
@@ -43,26 +43,26 @@ use crate::window::{self, Window};
 use crate::wqe::{self, AddressVector, BLOCK_BYTES, BLOCK_UNITS, UNIT_BYTES, Unit};
 use mlx_prm::WqeOpcode;
 
-/// Offset in the doorbell record of the send counter.
+/// Offset of the send counter in the doorbell record.
 const SEND_COUNTER: usize = 4;
-/// Smallest ring, in blocks: no driver makes a smaller one (the largest WQE of rdma-core's `mlx5_calc_send_wqe` and
-/// of Linux' `calc_send_wqe` has at least 192 bytes, which rounds up to four blocks).
+/// Smallest ring, in blocks. No driver makes a smaller one: the largest WQE of rdma-core's `mlx5_calc_send_wqe` and of
+/// Linux' `calc_send_wqe` has at least 192 bytes, which rounds up to four blocks.
 const MIN_RING_BLOCKS: u32 = 4;
 
 /// Sizes of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSizes {
-    /// Requests that may be outstanding.
+    /// Maximum number of outstanding requests.
     pub max_requests: u32,
-    /// Blocks of the largest WQE.
+    /// Number of blocks of the largest WQE.
     pub wqe_blocks: u32,
-    /// Blocks of the ring, a power of two.
+    /// Number of blocks of the ring, a power of two.
     pub ring_blocks: u32,
 }
 
 impl SendSizes {
-    /// Returns the sizes for `max_requests` requests with up to the given numbers of local segments; `None` when a
-    /// WQE would be larger than `ds` can express or the ring larger than its 16-bit indices can.
+    /// Returns the sizes for `max_requests` requests with up to the given numbers of local segments. Returns `None` if
+    /// a WQE would be larger than `ds` can express, or the ring larger than its 16-bit indices can address.
     #[must_use]
     pub fn new(
         max_requests: u32,
@@ -70,7 +70,7 @@ impl SendSizes {
         max_read_segments: u32,
     ) -> Option<Self> {
         let segments = max_request_segments.max(max_read_segments).max(1);
-        // Control and remote address come before the data; a Send has one unit less.
+        // The control unit and the remote address unit come before the data. A Send has no remote address unit.
         let units = segments
             .checked_add(2)
             .filter(|&units| units as usize <= wqe::MAX_UNITS)?;
@@ -104,7 +104,7 @@ impl SendSizes {
         })
     }
 
-    /// Returns the bytes of the ring.
+    /// Returns the size of the ring in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.ring_blocks as usize * BLOCK_BYTES
@@ -115,31 +115,31 @@ impl SendSizes {
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
-    /// Tail of the entry that completes it. If the completion is not reported, or differs from an ordinary request's
-    /// success, a tail that matches no entry, except for the block.
+    /// Tail of the CQE that completes the request in the common case: an ordinary request whose success is reported.
+    /// For other requests, a tail that matches no CQE and holds only the number of the first block.
     reported: Tail,
-    /// Bytes in 31:0, and flags of the completion above.
+    /// Number of bytes in bits 31:0, and the flags below.
     what: u64,
 }
 
 /// Flag: the `unsignalled` choice made at the post.
 const UNSIGNALLED: u64 = 1 << 32;
-/// Flag: its success is not reported.
+/// Flag: the success of the request is not reported.
 const SUPPRESSED: u64 = 2 << 32;
-/// Flag: a bind, which is reported, but never as an ordinary request's success.
+/// Flag: the request is a bind. Its success is reported, but not by the common case.
 const BIND: u64 = 4 << 32;
-/// Flag: a request of the library's own, reported likewise.
+/// Flag: the request is one of the library itself. Its success is reported, but not by the common case.
 const OWN: u64 = 8 << 32;
 
 impl Shadow {
-    /// Value for an unused entry.
+    /// Value of an unused element.
     const NONE: Self = Self {
         cookie: 0,
         reported: Tail::NONE,
         what: SUPPRESSED,
     };
 
-    /// Index of its first block, as the device reports it.
+    /// Returns the index of the request's first block, as the device reports it.
     const fn index(&self) -> u16 {
         self.reported.index()
     }
@@ -167,58 +167,58 @@ impl Shadow {
     }
 }
 
-/// Precomputed beginnings of control segments ([`wqe::head`]).
+/// Precomputed first eight bytes of control segments ([`wqe::head`]).
 #[derive(Clone, Copy, Debug)]
 struct Heads {
     send: u64,
     rdma_write: u64,
 }
 
-/// Bits in which the beginning of an RDMA Read's control segment differs from that of an RDMA Write.
+/// Bits in which the first eight bytes of the control segment differ between RDMA Read and RDMA Write.
 const READ_NOT_WRITE: u64 =
     wqe::head(WqeOpcode::RDMA_WRITE, 0) ^ wqe::head(WqeOpcode::RDMA_READ, 0);
 
-/// A send queue, at the beginning of its queue pair. The order of the fields is that of use, by cache lines.
+/// A send queue, at the start of its queue pair. The fields are grouped by cache line in the order of their use.
 #[repr(C)]
 pub struct SendQueue {
-    // Fields that a completion and a post use.
-    /// An entry for each request that may be outstanding, indexed by running number; and the number of requests known
-    /// complete since creation.
+    // Fields that both a completion and a post use.
+    /// Data of each outstanding request, indexed by running number; and the running number of the oldest outstanding
+    /// one.
     shadow: Cyclic<Shadow>,
-    /// Number of requests posted since creation. The lower half is the running number.
+    /// Number of requests posted since creation. Its lower 32 bits are the running number of the next request.
     posted: u64,
-    /// The queue pair's part of its entries' tails ([`Tail::of_queue`]).
+    /// Part of the CQE tails that is the same for all requests of the queue pair ([`Tail::of_queue`]).
     queue_tail: u64,
     /// The ring, and its word of the doorbell record.
     ring: DmaQueue<BLOCK_BYTES>,
 
     // Fields that only a post uses.
     doorbell: SendDoorbell,
-    /// Beginnings of the WQEs of Sends and RDMA Writes with one segment.
+    /// Precomputed starts of the WQEs of Sends and RDMA Writes with one segment.
     heads: Heads,
     /// Number of suppressed requests since the last one that asked for a CQE.
     unreported: u32,
-    /// Number of requests in a row without a CQE after which one asks for it.
+    /// Number of requests in a row without a CQE, after which a request asks for a CQE although it is suppressed.
     reclaim_every: u32,
-    /// Equal to `limit`, or 0 after a bind.
+    /// Limit that posts check: equal to `limit`, or 0 after a bind.
     max_requests: u32,
-    /// Number of blocks posted since creation.
+    /// Number of blocks posted since the last reset, modulo 2^16.
     producer_index: u16,
-    /// Blocks of the ring minus one.
+    /// Number of blocks of the ring, minus one.
     block_mask: u16,
-    /// Bytes of all requests posted since creation.
+    /// Number of bytes of all requests posted since creation.
     bytes: u64,
 
-    // Fields that few posts use.
-    /// Requests that may be outstanding.
+    // Fields that only some posts use.
+    /// Maximum number of outstanding requests.
     limit: u32,
     /// Queue pair number in bits 31:8.
     qpn_shifted: u32,
-    /// Units a WQE may have.
+    /// Maximum number of units of a WQE.
     max_units: usize,
-    /// Doorbell value of the last request that was posted without a doorbell.
+    /// Doorbell value of the last request that was posted without ringing the doorbell.
     unrung: u64,
-    /// Number of the device's entries that match no request.
+    /// Number of CQEs that match no outstanding request.
     distrusted: u64,
 }
 
@@ -226,7 +226,7 @@ static_assertions::const_assert_eq!(core::mem::offset_of!(SendQueue, doorbell), 
 static_assertions::const_assert!(core::mem::offset_of!(SendQueue, limit) <= 128);
 
 impl SendQueue {
-    /// Makes a send queue in `buffer` from byte `base` on, with the doorbell record `record`.
+    /// Makes a send queue in `buffer` from byte offset `base` on, with the doorbell record `record`.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.
@@ -241,7 +241,7 @@ impl SendQueue {
     ) -> Self {
         assert!(sizes.ring_blocks <= 1 << 15, "a send ring of {sizes:?}");
         let ring = DmaQueue::new(buffer, base, sizes.ring_blocks, (record, SEND_COUNTER));
-        // CAST: at most 2^15, asserted above.
+        // CAST: `ring_blocks` is at most 2^15, as asserted above.
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
         let block_mask = (sizes.ring_blocks - 1) as u16;
         let qpn_shifted = qpn << 8;
@@ -269,7 +269,7 @@ impl SendQueue {
         }
     }
 
-    /// Forgets all outstanding requests and starts at index 0 again, as the device does on 2RST.
+    /// Discards all outstanding requests and starts at index 0 again, as the device does on 2RST.
     pub fn reset(&mut self) {
         self.producer_index = 0;
         self.max_requests = self.limit;
@@ -279,7 +279,8 @@ impl SendQueue {
         self.ring.store(0);
     }
 
-    /// Hides all requests from the device, as [`RecvQueue::withhold`](super::recv::RecvQueue::withhold).
+    /// Hides all requests from the device by a doorbell record of 0, as
+    /// [`RecvQueue::withhold`](super::recv::RecvQueue::withhold).
     pub fn withhold(&self) {
         self.ring.store(0);
     }
@@ -321,10 +322,10 @@ impl SendQueue {
         self.distrusted
     }
 
-    /// Stores the `at`-th unit of the WQE whose first block is the next one.
+    /// Writes unit number `at` of the next WQE, which starts at `producer_index`.
     #[inline]
     fn store(&self, at: usize, unit: Unit) {
-        // CAST: at most 63.
+        // CAST: `at` is at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
         let place = u32::from(self.producer_index) * wqe::BLOCK_UNITS_U32 + at as u32;
         self.ring.part::<UNIT_BYTES>(place).write(&unit);
@@ -337,7 +338,7 @@ impl SendQueue {
     ///
     /// # Panics
     /// When there are more segments than the queue was made for.
-    // Always inlined: the operation is a constant at the call, so the branches on it vanish.
+    // Always inlined: `op` is a constant at the call, so the compiler removes the branches on it.
     #[inline(always)]
     pub fn post<I>(
         &mut self,
@@ -352,8 +353,8 @@ impl SendQueue {
         if self.is_full() {
             return self.post_when_full(op, segments, cookie, flags);
         }
-        // Nearly all requests have one segment. Then the WQE is less than a block, is complete in registers before it
-        // is stored, and is written in one piece.
+        // Nearly all requests have one segment. The WQE is then no larger than a block: it is computed in registers and
+        // stored as a whole.
         let (Some(first), second) = (segments.next(), segments.next()) else {
             self.post_list(op, segments, cookie, flags);
             return Ok(());
@@ -372,11 +373,11 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts a request of one segment, unless the queue looks full. Without `RING` the doorbell is left to
-    /// [`SendQueue::ring_last`] or to the next post that rings.
+    /// Posts a request of one segment, unless the queue appears full. Without `RING`, [`SendQueue::ring_last`] or the
+    /// next post with a doorbell rings for this request.
     ///
     /// # Errors
-    /// [`QueueFull`]; nothing was written. [`SendQueue::post`] may still have room.
+    /// [`QueueFull`]; nothing was written. [`SendQueue::post`] may still succeed.
     #[inline(always)]
     pub fn post_one<const RING: bool>(
         &mut self,
@@ -397,12 +398,12 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Rings the doorbell that [`SendQueue::post_one`] left out.
+    /// Rings the doorbell for requests that [`SendQueue::post_one`] posted without a doorbell.
     pub fn ring_last(&mut self) {
         self.ring(self.unrung);
     }
 
-    /// Writes a request of one segment into a queue that is not full, and counts it. Returns its doorbell value.
+    /// Writes a request of one segment into a queue that is not full, and accounts for it. Returns its doorbell value.
     #[inline(always)]
     fn write_first(
         &mut self,
@@ -416,13 +417,13 @@ impl SendQueue {
             RequestOp::Send => self.heads.send,
             RequestOp::RdmaWrite { .. } => self.heads.rdma_write,
             RequestOp::RdmaRead { .. } => self.heads.rdma_write ^ READ_NOT_WRITE,
-            // These are too rare for precomputed beginnings.
+            // These operations are too rare for precomputed values.
             RequestOp::SendImmediate(_)
             | RequestOp::SendInvalidate { .. }
             | RequestOp::RdmaWriteImmediate { .. }
             | RequestOp::FetchAdd { .. }
             | RequestOp::CompareSwap { .. } => {
-                // CAST: at most four.
+                // CAST: a WQE of one segment has at most four units.
                 #[expect(clippy::cast_possible_truncation, reason = "at most four units")]
                 let units = head_units(op) as u32 + 1;
                 wqe::head(opcode(op), self.qpn_shifted | units)
@@ -450,8 +451,8 @@ impl SendQueue {
         let mut units = head_units(op);
         let mut bytes = 0_u32;
         for segment in segments {
-            // PANIC: the caller checked the count against the sizes it created the queue with; one more unit
-            // would land in a WQE the device may be reading.
+            // PANIC: the caller checked the number of segments against the queue's sizes. One more unit would overwrite
+            // a WQE that the device may be reading.
             assert!(
                 units < self.max_units,
                 "a WQE of more than {} units",
@@ -467,8 +468,8 @@ impl SendQueue {
         self.commit(op, units, bytes, cookie, flags);
     }
 
-    /// Posts a datagram. The queue must belong to a datagram queue pair, made for WQEs with room for an address
-    /// vector.
+    /// Posts a datagram. The queue must belong to a datagram queue pair, and its WQEs must be large enough for an
+    /// address vector.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
@@ -507,8 +508,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts an Ethernet frame. The queue must belong to an Ethernet port. `inline` are the frame's first bytes,
-    /// `rest` the others, if there are any.
+    /// Posts an Ethernet frame. The queue must belong to an Ethernet port. `inline` is the start of the frame, and
+    /// `rest` the remainder, if there is any.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
@@ -521,11 +522,11 @@ impl SendQueue {
         rest: Option<DataSegment>,
         cookie: u64,
     ) -> Result<(), QueueFull> {
-        /// Control and Ethernet segment.
+        /// Number of units before the data: the control and the Ethernet segment.
         const HEAD: usize = 2;
         let (beside, units) = wqe::ethernet(inline);
         let all = HEAD + units.len() + usize::from(rest.is_some());
-        // PANIC: only our own code calls this.
+        // PANIC: only the Ethernet port calls this, with WQEs that are large enough.
         assert!(
             all <= self.max_units,
             "a frame's WQE of {all} units where {} fit",
@@ -549,7 +550,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts the bind of a window, and has later requests wait for it. Returns the window's new key.
+    /// Posts the bind of a window, and makes later requests wait for it. Returns the window's new key.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
@@ -563,7 +564,7 @@ impl SendQueue {
         cookie: u64,
         flags: RequestFlags,
     ) -> Result<u32, QueueFull> {
-        // PANIC: one more block would land in a WQE the device may be reading.
+        // PANIC: without this check, the bind could overwrite a WQE that the device may be reading.
         assert!(
             self.max_units >= usize::from(window::BLOCKS) * BLOCK_UNITS,
             "a bind on a queue that was not made for it"
@@ -581,7 +582,7 @@ impl SendQueue {
         let report = self.reports(flags);
         let body = window.body(target);
         let units = 1 + body.units().len();
-        // CAST: at most twelve.
+        // CAST: `units` is at most twelve.
         #[expect(clippy::cast_possible_truncation, reason = "at most twelve units")]
         let (blocks, ds) = (wqe::blocks(units) as u16, units as u32);
         let head = wqe::head(WqeOpcode::UMR, self.qpn_shifted | ds);
@@ -604,7 +605,7 @@ impl SendQueue {
         Ok(window.key())
     }
 
-    /// Posts an RDMA Write of no bytes for the library itself; its completion is marked as such.
+    /// Posts an RDMA Write of no bytes for the library itself. Its completion is marked as the library's own.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -621,8 +622,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns whether a queue that looks full does so only because its last request was a bind. If so, the mark is
-    /// cleared, and the next request must carry a fence.
+    /// Returns whether a queue that appears full does so only because its last request was a bind. If so, restores the
+    /// limit, and the caller must post the next request with a fence.
     #[cold]
     fn let_go(&mut self) -> bool {
         let held = self.max_requests != self.limit && self.outstanding() < self.limit;
@@ -632,7 +633,7 @@ impl SendQueue {
         held
     }
 
-    /// Posts to a queue that looks full.
+    /// Posts to a queue that appears full: with a fence after a bind, otherwise not at all.
     #[cold]
     #[inline(never)]
     fn post_when_full<I>(
@@ -653,14 +654,14 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns the largest number of bytes that [`SendQueue::post_inline`] takes for an operation.
+    /// Returns the maximum number of bytes that [`SendQueue::post_inline`] takes for an operation.
     #[must_use]
     pub const fn inline_limit(&self, op: RequestOp) -> usize {
         wqe::inline_limit(self.max_units, head_units(op))
     }
 
-    /// Posts a request whose data is copied into the WQE. It needs no local key, and the caller may reuse the memory
-    /// on return. RDMA Read and atomic operations have no such form: their segments are destinations.
+    /// Posts a request and copies its data into the WQE. The data needs no local key, and the caller may reuse its
+    /// memory on return. RDMA Read and atomic operations have no inline form: their segments are destinations.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
@@ -675,7 +676,7 @@ impl SendQueue {
         cookie: u64,
         flags: RequestFlags,
     ) -> Result<(), InlineError> {
-        // PANIC: only our own code calls this.
+        // PANIC: only our own code calls this, with Sends and RDMA Writes.
         assert!(
             !matches!(
                 op,
@@ -705,12 +706,12 @@ impl SendQueue {
         };
         let mut units = head_units(op);
         if !data.is_empty() {
-            // The header and the first twelve bytes share a unit; the rest follows in whole units, so that the end of
-            // the ring falls between two of them.
+            // The inline header and the first twelve bytes share a unit. The other bytes follow in whole units, so the
+            // ring ends between two units.
             const BESIDE: usize = UNIT_BYTES - 4;
             let mut unit = [0; UNIT_BYTES];
             unit[..4].copy_from_slice(&wqe::inline_header(bytes).to_be_bytes());
-            // With a length known at compile time there is no call of memcpy(3).
+            // The length is known at compile time, so the compiler emits no call of memcpy(3).
             let rest = match data.split_first_chunk::<BESIDE>() {
                 Some((first, rest)) => {
                     unit[4..].copy_from_slice(first);
@@ -737,7 +738,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Completes a WQE whose data units are written.
+    /// Finishes a WQE whose data units are written: writes its other units, accounts for it and rings the doorbell.
     #[inline(always)]
     fn commit(
         &mut self,
@@ -767,7 +768,7 @@ impl SendQueue {
         self.ring(control.doorbell());
     }
 
-    /// Returns whether the next request asks for a CQE on success.
+    /// Returns whether the next request asks for a CQE on success, and updates the number of unreported requests.
     #[inline(always)]
     fn reports(&mut self, flags: RequestFlags) -> bool {
         self.unreported += 1;
@@ -778,7 +779,7 @@ impl SendQueue {
         report
     }
 
-    /// Accounts for the WQE that is now in the ring.
+    /// Accounts for the WQE that was just written to the ring.
     #[inline(always)]
     fn count(&mut self, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags) {
         let number = self.next();
@@ -794,11 +795,11 @@ impl SendQueue {
         self.bytes = self.bytes.wrapping_add(u64::from(bytes));
     }
 
-    /// Hands everything up to `producer_index` to the device. The one place that rings a send doorbell of a reliable
-    /// queue pair, because the order of the steps is essential.
+    /// Hands all WQEs before `producer_index` to the device. All send doorbells of reliable queue pairs are rung by
+    /// this function, because the order of its steps is essential.
     ///
-    /// The device may act on the record alone (it reads it again while it works on the queue); the register only
-    /// ensures that it does.
+    /// The device may act on the doorbell record alone, which it reads again while it works on the queue. The register
+    /// only ensures that the device reads the record.
     #[inline(always)]
     pub fn ring(&mut self, control: u64) {
         barrier::dma_to_device(); // WQEs before the record that announces them
@@ -808,7 +809,7 @@ impl SendQueue {
         barrier::flush_write_combining(); // out of the store buffer now, not eventually
     }
 
-    /// Returns the data kept for the request with this running number.
+    /// Returns the data kept for the request with a running number.
     #[inline]
     fn shadow(&self, number: u32) -> &Shadow {
         self.shadow.at(number)
@@ -821,13 +822,14 @@ impl SendQueue {
             .find(|&number| is_it(self.shadow(number)))
     }
 
-    /// The common case of [`SendQueue::complete`]: completes the oldest request if the entry reports its success and
-    /// that is to be reported. Returns its cookie and bytes, or `None` without a change in any other case.
+    /// Handles the common case of [`SendQueue::complete`]: completes the oldest request if the CQE reports its success
+    /// and the success is to be reported. Returns its cookie and bytes. In any other case returns `None` and changes
+    /// nothing.
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: Tail) -> Option<(u64, u32)> {
         let oldest = self.shadow.oldest;
         let shadow = self.shadow.at_mut(oldest);
-        // With no request outstanding nothing matches: the shadow is unused or forgotten.
+        // If no request is outstanding, no CQE matches, because unused and discarded elements hold `Tail::NONE`.
         if !entry.is(shadow.reported) {
             return None;
         }
@@ -837,14 +839,14 @@ impl SendQueue {
         Some(done)
     }
 
-    /// Completes a request that has suppressed ones before it, which are completed too.
+    /// Completes a request that has suppressed requests before it. Those are completed too.
     pub fn complete_behind_suppressed(&mut self, entry: Tail) -> Option<(u64, u32)> {
         let number = self.find(|shadow| entry.is(shadow.reported))?;
         let shadow = self.forget_until(number);
         Some((shadow.cookie, shadow.bytes()))
     }
 
-    /// Forgets the requests up to this one: no entry matches them any more. Returns the data kept for the last.
+    /// Discards the requests up to `number`, so that no CQE matches them any more. Returns the data of the last one.
     fn forget_until(&mut self, number: u32) -> Shadow {
         let shadow = *self.shadow.at(number);
         let last = number.wrapping_add(1);
@@ -855,9 +857,9 @@ impl SendQueue {
         shadow
     }
 
-    /// Completes the WQE at block `index` and all before it, as the device reports, the last one with `failure`
-    /// (syndrome and vendor syndrome) if there is one. Returns that WQE's completion unless its success is not to be
-    /// reported; the earlier ones are suppressed.
+    /// Completes the WQE at block `index` and all WQEs before it. `failure` is the syndrome and vendor syndrome of that
+    /// WQE if it failed. Returns its completion, unless it succeeded and its success is not to be reported. The WQEs
+    /// before it were suppressed and are not reported.
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
         let here = |shadow: &Shadow| (shadow.index() ^ index) & self.block_mask == 0;
         let Some(number) = self.find(here) else {
@@ -883,8 +885,8 @@ impl SendQueue {
         })
     }
 
-    /// Removes the oldest outstanding request and returns it as flushed: the device will report nothing more about
-    /// it.
+    /// Removes the oldest outstanding request and returns it as flushed, because the device will report nothing more
+    /// about it.
     pub fn take_oldest(&mut self) -> Option<Completion> {
         if self.outstanding() == 0 {
             return None;
@@ -905,7 +907,7 @@ impl SendQueue {
     }
 }
 
-/// Returns the flags of a control segment.
+/// Returns the flags byte of a control segment.
 #[inline(always)]
 fn control_bits(report: bool, flags: RequestFlags) -> u8 {
     (u8::from(flags.solicited) * wqe::flag::SOLICITED)
@@ -913,11 +915,11 @@ fn control_bits(report: bool, flags: RequestFlags) -> u8 {
         | (u8::from(flags.fence) * wqe::flag::FENCE)
 }
 
-/// Returns the last bytes of `data`, at most a unit of them, followed by zeros.
+/// Returns the last `bytes` bytes of `data`, at most 16, followed by zeros to fill a unit.
 #[inline(always)]
 fn end_of(data: &[u8], bytes: usize) -> [u8; UNIT_BYTES] {
     match data.last_chunk::<UNIT_BYTES>() {
-        // Read together with the bytes before them and shifted: no call of memcpy(3).
+        // The last 16 bytes are read as a whole and shifted, so the compiler emits no call of memcpy(3).
         Some(&end) => (u128::from_be_bytes(end) << (8 * (UNIT_BYTES - bytes))).to_be_bytes(),
         None => {
             let mut unit = [0; UNIT_BYTES];

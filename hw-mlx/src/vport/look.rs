@@ -7,36 +7,37 @@ use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{MacAddress, Pmtu, QueryVportStateIn, RegisterId, VlanEntry};
 
-/// `allowed_list_type`: multicast addresses, VLANs.
+/// Values of `allowed_list_type`: multicast addresses, VLANs.
 const LIST_MULTICAST: u32 = 1;
 const LIST_VLAN: u32 = 2;
 
 /// Administrative state of a vport (PRM "QUERY_VPORT_STATE").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VportAdmin {
-    /// Its owner switched it off.
+    /// The vport's owner switched it off.
     Down,
-    /// It is up, whatever the port's state.
+    /// The vport is up, whatever the port's state.
     Up,
-    /// It follows the port's state.
+    /// The vport follows the port's state.
     Follows,
-    /// A code we do not know.
+    /// A code that this driver does not know.
     Other(u32),
 }
 
-/// State of port and vport at one time.
+/// State of port and vport at the time of the query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VportState {
-    /// True if frames can pass now.
+    /// True if the vport can pass frames.
     pub is_up: bool,
     /// State set by the vport's owner.
     pub admin: VportAdmin,
     /// The vport's MTU in bytes, as the hardware counts ([`FRAME_BYTES`](super::FRAME_BYTES) more than IP); `None` if
     /// it is not reported.
     pub vport_mtu: Option<u32>,
-    /// The port's MTU, and the largest it could have; `None` if the function may not see the port.
+    /// Current MTU of the port and its maximum, in bytes as the hardware counts; `None` if the function may not see the
+    /// port.
     pub port_mtu: Option<(u32, u32)>,
-    /// MACs that the vport announces; empty if the device does not report them, like the other lists.
+    /// MACs that the vport announces. As the other lists, empty if the device does not report it.
     pub unicast: Vec<[u8; 6]>,
     /// Multicast MACs that the vport receives.
     pub multicast: Vec<[u8; 6]>,
@@ -45,7 +46,7 @@ pub struct VportState {
 }
 
 impl VportState {
-    /// Returns the MTU as IP counts it: the smaller of vport and port. `None` if neither is reported.
+    /// Returns the MTU in bytes as IP counts it: the smaller of vport's and port's. `None` if neither is reported.
     #[must_use]
     pub fn ip_mtu(&self) -> Option<u32> {
         let port = self.port_mtu.map(|(now, _)| now);
@@ -87,7 +88,7 @@ pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<VportStat
     })
 }
 
-/// Returns a list; empty for a device that does not report it.
+/// Returns the list that was read; an empty list if the device refused to report it.
 fn said<T>(list: Result<Vec<T>, CmdError>) -> Result<Vec<T>, CmdError> {
     match list {
         Err(error) if error.status().is_some() => {

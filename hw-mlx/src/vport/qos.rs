@@ -1,5 +1,5 @@
-//! The port's settings for priorities and congestion, for diagnostics. Only the physical function may set them;
-//! settings that a function may not read are `None`, which is no error.
+//! The port's settings for priorities and congestion, for diagnostics. Only the physical function may set them.
+//! Settings that a function may not read are `None`, which is no error.
 
 use super::{LOCAL_PORT, READ, access};
 use crate::caps::Caps;
@@ -10,24 +10,24 @@ use mlx_prm::{
     QueryCongParamsIn, QueryCongStatusIn, RegisterId, TrustState,
 };
 
-/// Priorities of an Ethernet port.
+/// Number of priorities of an Ethernet port.
 const PRIORITIES: u32 = 8;
 
-/// The port's settings for priorities and congestion. `None`: this function may not read them.
+/// The port's settings for priorities and congestion. A setting is `None` if this function may not read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortQos {
-    /// Flow control that keeps the port from losing frames (register PFCC).
+    /// Flow control, which keeps the port from losing frames (register PFCC).
     pub flow_control: Option<FlowControl>,
-    /// Field of a frame from which the port takes its priority (register QPTS).
+    /// Field of a frame from which the port takes the frame's priority (register QPTS).
     pub trust: Option<TrustState>,
-    /// The priority of each code point, if the port uses them (register QPDPM).
+    /// Priority of each DSCP code point, if the port uses code points (register QPDPM).
     pub dscp_priorities: Option<[u8; DSCPS]>,
-    /// The device's congestion control (QUERY_CONG_STATUS, QUERY_CONG_PARAMS).
+    /// Congestion control of the device (QUERY_CONG_STATUS, QUERY_CONG_PARAMS).
     pub congestion: Option<CongestionControl>,
 }
 
-/// Pause frames, of the whole port and of priorities (IEEE 802.3x, 802.1Qbb).
+/// Flow control by pause frames, for the whole port and for single priorities (IEEE 802.3x, 802.1Qbb).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowControl {
@@ -35,9 +35,9 @@ pub struct FlowControl {
     pub pause_sent: bool,
     /// True if the port obeys pause frames for all its traffic.
     pub pause_obeyed: bool,
-    /// Priorities for which it sends pause frames, a bit each.
+    /// Bit mask of the priorities for which the port sends pause frames.
     pub priorities_sent: u8,
-    /// Priorities for which it obeys pause frames, a bit each.
+    /// Bit mask of the priorities for which the port obeys pause frames.
     pub priorities_obeyed: u8,
 }
 
@@ -45,13 +45,13 @@ pub struct FlowControl {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CongestionControl {
-    /// Priorities in which a sender slows down on a congestion notification, a bit each.
+    /// Bit mask of the priorities in which the device, as a sender, slows down on a congestion notification.
     pub reacts: u8,
-    /// Priorities in which the sender of a marked packet is notified, a bit each.
+    /// Bit mask of the priorities in which the device, as a receiver, notifies the sender of a marked packet.
     pub notifies: u8,
-    /// Code point of the notification packets; `None`: not reported.
+    /// DSCP code point of the notification packets; `None` if it is not reported.
     pub cnp_dscp: Option<u8>,
-    /// IEEE 802.1Q priority of the notification packets.
+    /// IEEE 802.1Q priority of the notification packets; `None` if it is not reported.
     pub cnp_priority: Option<u8>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<PortQos, 
     })
 }
 
-/// Returns the eight bits of a field that has no more.
+/// Returns the low eight bits of a field; the field has no others.
 fn bits(field: u32) -> u8 {
     field.to_be_bytes()[3]
 }
@@ -108,7 +108,7 @@ fn congestion(
     }))
 }
 
-/// Returns the priorities in which the device has this role.
+/// Returns a bit mask of the priorities in which `protocol` (a DCQCN role of the device) is enabled.
 fn priorities(control: &mut impl Commands, protocol: CongProtocol) -> Result<Option<u8>, CmdError> {
     let mut enabled = 0;
     for priority in 0..PRIORITIES {
@@ -122,7 +122,7 @@ fn priorities(control: &mut impl Commands, protocol: CongProtocol) -> Result<Opt
     Ok(Some(enabled))
 }
 
-/// Returns the answer to a query; `None` if the function may not send it.
+/// Returns the answer to a query; `None` if the firmware refuses it to this function.
 fn told<C: Command>(control: &mut impl Commands, ask: &C) -> Result<Option<C::Out>, CmdError> {
     match control.exec(ask) {
         Ok(told) => Ok(Some(told)),

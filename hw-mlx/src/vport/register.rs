@@ -4,13 +4,13 @@ use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{AccessRegIn, CmdStatus, Layout, RegisterId};
 
-/// Number of the port in its registers.
+/// Number of the function's port in port registers.
 pub(crate) const LOCAL_PORT: u32 = 1;
-/// ACCESS_REG op_mod.
+/// `op_mod` values of ACCESS_REG.
 pub(crate) const WRITE: u32 = 0;
 pub(crate) const READ: u32 = 1;
 
-/// Reads or writes a register of the port; `None` if the function may not (a virtual one).
+/// Reads or writes a register of the port. Returns `None` if the function is not allowed to (virtual functions).
 pub(crate) fn access<R: Layout>(
     control: &mut impl Commands,
     register: RegisterId,

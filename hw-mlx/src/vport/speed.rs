@@ -5,9 +5,9 @@ use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{Ptys, RegisterId};
 
-/// `proto_mask` of Ethernet.
+/// `proto_mask` value for Ethernet.
 const ETHERNET: u32 = 4;
-/// Mb/s by bits of `eth_proto_oper` (PRM "PTYS").
+/// Speed in Mb/s for bits of `eth_proto_oper` (PRM "PTYS").
 const MODES: [(u32, u32); 5] = [
     (1 << 12 | 1 << 13 | 1 << 14, 10_000),
     (1 << 27 | 1 << 28 | 1 << 29, 25_000),
@@ -15,7 +15,7 @@ const MODES: [(u32, u32); 5] = [
     (1 << 18 | 1 << 30 | 1 << 31, 50_000),
     (1 << 20 | 1 << 21 | 1 << 22 | 1 << 23, 100_000),
 ];
-/// Mb/s by bits of `ext_eth_proto_oper`, which newer devices fill in.
+/// Speed in Mb/s for bits of `ext_eth_proto_oper`, which newer devices fill in.
 const EXTENDED_MODES: [(u32, u32); 8] = [
     (1 << 4, 10_000),
     (1 << 5, 40_000),
@@ -27,7 +27,7 @@ const EXTENDED_MODES: [(u32, u32); 8] = [
     (1 << 19, 800_000),
 ];
 
-/// Reads the port's speed in Mb/s; `None` for a function that may not see the port, and for an unknown mode.
+/// Reads the port's speed in Mb/s. Returns `None` if the function may not see the port, or if the mode is unknown.
 pub(crate) fn megabits(control: &mut impl Commands) -> Result<Option<u32>, CmdError> {
     let mut register = Ptys::new();
     register.set_local_port(LOCAL_PORT).set_proto_mask(ETHERNET);

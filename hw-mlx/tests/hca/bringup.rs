@@ -1,5 +1,5 @@
-//! Bring-up and teardown against a device double: the order of the steps, and the result when a device is not as it
-//! should be.
+//! Bring-up and teardown against a device double: the order of the steps, and the result if a device does not behave
+//! as it should.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn, Pdn};
 
 use crate::double::{Action, Double};
 
-/// Commands of a bring-up, opcode and op_mod. Up to INIT_HCA mlx5_core's order (recorded in
-/// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`); the port's part as rdma-core's VFIO
-/// driver and mlx5_core configure it; then all of it backwards.
+/// Commands of a bring-up and a teardown: opcode, op_mod and name. Up to INIT_HCA the order is mlx5_core's (recorded in
+/// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`). The commands for the port follow rdma-core's VFIO driver
+/// and mlx5_core. Teardown is in reverse order.
 const BRING_UP: [(u16, u16, &str); 43] = [
     (0x104, 0, "ENABLE_HCA"),
     (0x10a, 0, "QUERY_ISSI"),
@@ -48,7 +48,7 @@ const BRING_UP: [(u16, u16, &str); 43] = [
     (0x750, 0, "QUERY_VPORT_STATE"),
     (0x761, 0, "SET_ROCE_ADDRESS 0"),
     (0x761, 0, "SET_ROCE_ADDRESS 1"),
-    // Nothing of the caller's between.
+    // Bring-up ends here. The caller sends no commands before teardown.
     (0x761, 0, "SET_ROCE_ADDRESS 1 cleared"),
     (0x761, 0, "SET_ROCE_ADDRESS 0 cleared"),
     (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT unicast list empty"),
@@ -164,8 +164,9 @@ fn firmware_that_never_finishes_booting_is_given_up_after_two_minutes() {
     assert!(double.state().seen.is_empty());
 }
 
-/// Linux `mlx5_function_enable` waits for "firmware to accept initialization segments configurations" before it reads
-/// the revision or writes the queue's address: before that, registers read ones and what is written is lost.
+/// The driver reads no revision and writes no queue address before the firmware accepts them. Before that, registers
+/// read as ones and written values are lost. Linux `mlx5_function_enable` waits likewise for "firmware to accept
+/// initialization segments configurations".
 #[test]
 fn nothing_is_read_or_written_before_the_firmware_listens() {
     let double = Double::new();
@@ -207,10 +208,11 @@ fn a_function_that_was_pulled_out_is_called_gone_at_once() {
     assert_eq!(double.now(), begun);
 }
 
-/// Linux `lib/tout.c` `mlx5_tout_query_iseg`: where `cmd_q_init_to` is not zero, it and `cmd_exec_to` are meant.
+/// A command's time limit is the one that the device reports, but at least the configured one. The device reports
+/// limits in `cmd_exec_to` and `cmd_q_init_to` if the latter is not zero (Linux `lib/tout.c` `mlx5_tout_query_iseg`).
 #[test]
 fn a_command_may_take_as_long_as_the_device_says_and_never_less_than_configured() {
-    // Two minutes; 30 seconds.
+    // `cmd_exec_to` of two minutes, and of 30 seconds.
     for (exec, waited) in [(0x4000_0002, 120_000), (0x2000_001e, 60_000)] {
         let double = Double::new();
         double.state().segment = vec![(0xff8, exec), (0xffc, 0x2000_0001)];
@@ -224,11 +226,13 @@ fn a_command_may_take_as_long_as_the_device_says_and_never_less_than_configured(
     }
 }
 
-/// The register contains the time for which the firmware may keep its pages (Linux `lib/tout.c` `tout_query_dtor`).
+/// The driver reads the register with the time that the firmware may take to return its pages, and waits as long (Linux
+/// `lib/tout.c` `tout_query_dtor`).
 #[test]
 fn firmware_gets_the_time_it_asks_for_to_return_its_pages() {
     let double = Double::new();
-    // Capability dtor. The double echoes registers, so the answer is a limit of zero: five seconds hold.
+    // This sets the capability dtor. The double echoes registers, so it reports a limit of zero, and the minimum of
+    // five seconds applies.
     double.state().caps.insert((0, 0x04), 1 << 29);
     let hca = Hca::open(double.function(), config()).expect("bring-up");
     let read = double
@@ -243,7 +247,8 @@ fn firmware_gets_the_time_it_asks_for_to_return_its_pages() {
     assert!(double.now() - begun >= Duration::from_secs(5));
 }
 
-/// Linux `ecpf.c` `mlx5_read_embedded_cpu`, `mlx5_core_enable_hca`, `pagealloc.c` `mlx5_cmd_query_pages`.
+/// ENABLE_HCA, DISABLE_HCA, QUERY_PAGES and MANAGE_PAGES state whether the function is that of the adapter's own
+/// processor (Linux `ecpf.c` `mlx5_read_embedded_cpu`, `mlx5_core_enable_hca`, `pagealloc.c` `mlx5_cmd_query_pages`).
 #[test]
 fn commands_about_the_function_say_that_it_is_the_adapters_own_processors() {
     for embedded in [false, true] {
@@ -267,7 +272,8 @@ fn commands_about_the_function_say_that_it_is_the_adapters_own_processors() {
     }
 }
 
-/// Linux ignores the answer to SET_DRIVER_VERSION and never asks for regular pages; neither do we need them.
+/// Bring-up succeeds if the device refuses SET_DRIVER_VERSION or the query of regular pages. Linux ignores the answer
+/// to the first, and never sends the second.
 #[test]
 fn optional_steps_that_are_refused_are_survived() {
     for status in [0x02, 0x03] {
@@ -297,7 +303,8 @@ fn a_device_from_before_issis_is_told_what_is_needed() {
     );
 }
 
-/// A device that keeps UAR pages of another size than it was told would get its doorbells in another page.
+/// Bring-up fails if the device does not keep the settings of SET_HCA_CAP. With another UAR page size, for example,
+/// doorbells would go to the wrong page.
 #[test]
 fn what_set_hca_cap_told_is_compared_with_what_the_device_kept() {
     let double = Double::new();
@@ -311,8 +318,9 @@ fn what_set_hca_cap_told_is_compared_with_what_the_device_kept() {
     );
 }
 
-/// An overrun of either is fatal (health syndromes 0x0c and 0x0d): room for as many asynchronous events as Linux has
-/// (`MLX5_NUM_ASYNC_EQE`), and for one of each completion queue, as far as the device's queues go.
+/// Event queues have enough entries, because an overrun is fatal (health syndromes 0x0c and 0x0d). The one for
+/// asynchronous events has as many as in Linux (`MLX5_NUM_ASYNC_EQE`), the one for completions has one for each
+/// completion queue. Both are limited to the maximum of the device.
 #[test]
 fn event_queues_have_room_for_what_can_be_armed() {
     for (log_most, sizes) in [
@@ -338,13 +346,14 @@ fn event_queues_have_room_for_what_can_be_armed() {
     }
 }
 
-/// Each vector that is enabled is looked at in every wait; a physical function has hundreds.
+/// The driver enables only the vectors that it uses. Every wait checks all enabled vectors, and a physical function
+/// has hundreds.
 #[test]
 fn only_vectors_that_are_used_are_enabled() {
     let double = Double::new();
     double.set_vectors(1024);
     let hca = Hca::open(double.function(), config()).expect("bring-up");
-    // Two of the device, and the one that other instances of the function wake it by.
+    // There are two vectors of the device, and the wakeup that other instances of the function signal.
     assert_eq!(hca.vectors(), 2 + 1);
 }
 
@@ -427,7 +436,7 @@ fn missing_capabilities_are_all_named_in_one_error_before_anything_is_initialize
 
 #[test]
 fn a_command_refused_anywhere_in_bring_up_names_itself_and_leaves_the_bus_quiet() {
-    // SET_DRIVER_VERSION, the link's state, the list of addresses and registers are optional.
+    // SET_DRIVER_VERSION, the state of the link, the address list and registers are optional, so they are left out.
     let opcodes: std::collections::BTreeSet<u16> = BRING_UP[..32]
         .iter()
         .map(|(opcode, ..)| *opcode)
@@ -452,8 +461,8 @@ fn a_command_refused_anywhere_in_bring_up_names_itself_and_leaves_the_bus_quiet(
     }
 }
 
-/// A frame has to pass the port and the vport (Linux `en_main.c` `mlx5e_query_mtu`, `mlx5e_set_mtu`): the smaller one
-/// counts, both are set, and a function may be refused either.
+/// The effective MTU is the smaller one of port and vport, because a frame must fit both. The driver sets both, and
+/// continues if either is refused (Linux `en_main.c` `mlx5e_query_mtu`, `mlx5e_set_mtu`).
 #[test]
 fn the_mtu_is_the_smaller_one_of_port_and_vport_and_both_are_set() {
     let (none, fixed) = (None, true);
@@ -483,7 +492,7 @@ fn the_mtu_is_the_smaller_one_of_port_and_vport_and_both_are_set() {
 #[test]
 fn a_function_without_access_to_the_mtu_register_uses_its_vports() {
     let double = Double::new();
-    // The second ACCESS_REG is PMTU.
+    // The second ACCESS_REG accesses PMTU.
     double.rule(0x805, Action::NoEvent);
     double.rule(0x805, Action::Refuse(0x02, 0));
     let hca = Hca::open(double.function(), config()).expect("bring-up");
@@ -557,8 +566,8 @@ fn a_page_count_beyond_reason_is_an_error_and_not_an_allocation() {
     );
 }
 
-/// A recorded ConnectX-4 Lx took 12,868 pages in one MANAGE_PAGES (snabbco/snabb, `trace-mlx5_core.txt.gz`), and no
-/// driver splits what the firmware asks for at once.
+/// The driver gives all pages of a request by one command. A recorded ConnectX-4 Lx took 12,868 pages in one
+/// MANAGE_PAGES (snabbco/snabb, `trace-mlx5_core.txt.gz`), and no driver splits a request.
 #[test]
 fn pages_asked_for_at_once_are_given_by_one_command() {
     let double = Double::new();
@@ -640,7 +649,7 @@ fn a_refused_teardown_still_stops_the_device_and_tells_what_was_refused() {
 fn firmware_that_keeps_pages_is_given_up_after_five_seconds() {
     let double = Double::new();
     let hca = Hca::open(double.function(), config()).expect("bring-up");
-    // It reports none although it has 73.
+    // The firmware reports no pages, although it has 73.
     double.state().pages.clear();
     let begun = double.now();
     let report = hca.close().expect("teardown");
@@ -652,9 +661,9 @@ fn firmware_that_keeps_pages_is_given_up_after_five_seconds() {
     );
 }
 
-/// The e-switch knows a vport's MAC only from the vport's own list of unicast addresses (Linux `en_fs.c`
-/// `mlx5e_vport_context_update_addr_list`, `eswitch.c` `esw_update_vport_addr_list`), and keeps it until told
-/// otherwise.
+/// Every function announces its MAC to the e-switch and withdraws it at the end. The e-switch knows a vport's MAC only
+/// from the vport's own list of unicast addresses (Linux `en_fs.c` `mlx5e_vport_context_update_addr_list`, `eswitch.c`
+/// `esw_update_vport_addr_list`), and keeps it until the list changes.
 #[test]
 fn every_function_announces_its_mac_to_the_e_switch_and_takes_it_back() {
     for device in [0x1017, 0x1018] {
@@ -672,7 +681,8 @@ fn every_function_announces_its_mac_to_the_e_switch_and_takes_it_back() {
     }
 }
 
-/// No public source states that a virtual function can read its own list: a device may keep it and not show it.
+/// If the list of unicast addresses reads back differently, bring-up succeeds and reports the difference. No public
+/// source states that a virtual function can read its own list, so a device may keep the list without showing it.
 #[test]
 fn a_device_that_reads_another_list_than_was_written_is_used_and_the_difference_is_told() {
     let double = Double::new();
@@ -691,7 +701,8 @@ fn a_device_that_reads_another_list_than_was_written_is_used_and_the_difference_
     hca.close().expect("teardown");
 }
 
-/// Linux `main.c` of mlx5_ib, `set_roce_addr`: `vlan_valid` and `vlan_id` of the table's entry.
+/// The table entry of an address in a VLAN has `vlan_valid` and `vlan_id` set, as in `set_roce_addr` of Linux `main.c`
+/// of mlx5_ib.
 #[test]
 fn an_address_in_a_vlan_is_entered_with_it() {
     let double = Double::new();
@@ -760,8 +771,8 @@ fn an_address_that_cannot_be_as_it_was_given_is_refused_with_what_was_given() {
     );
 }
 
-/// `permanent_address` is written by the e-switch manager for others (Linux `vport.c`
-/// `mlx5_modify_nic_vport_mac_address`), by no driver for its own vport.
+/// The driver never writes the permanent MAC of its own vport. `permanent_address` is written by the e-switch manager
+/// for other vports (Linux `vport.c` `mlx5_modify_nic_vport_mac_address`), by no driver for its own.
 #[test]
 fn no_mac_of_ours_is_written_as_the_permanent_one() {
     let configured = {
@@ -786,8 +797,8 @@ fn no_mac_of_ours_is_written_as_the_permanent_one() {
     }
 }
 
-/// The MAC of the configuration, else the vport's own, else a locally administered one drawn at random
-/// (Linux `en_main.c` `mlx5e_set_netdev_dev_addr`).
+/// The MAC is the configured one; without one, the vport's own; without that, a random locally administered one (Linux
+/// `en_main.c` `mlx5e_set_netdev_dev_addr`).
 #[test]
 fn a_vport_without_a_mac_gets_the_configured_or_a_random_local_one() {
     let open = |permanent, mac, seed| {
@@ -828,12 +839,13 @@ fn a_configured_mac_that_is_none_of_one_station_is_refused_before_anything_is_se
     }
 }
 
-/// The firmware tells driver instances apart by it (Linux `main.c`, `sw_owner_id`, drawn at module load).
+/// Without a configured owner id, the driver draws one. The firmware distinguishes driver instances by it (Linux
+/// `main.c`, `sw_owner_id`, drawn at module load).
 #[test]
 fn the_owner_id_is_drawn_where_none_is_configured() {
     let owner = |configured, seed| {
         let double = Double::new();
-        // Capability sw_owner_id.
+        // This sets the capability sw_owner_id.
         double.state().caps.insert((0, 0xc0), 0b10);
         let mut config = config();
         (config.owner_id, config.seed) = (configured, seed);
@@ -895,8 +907,8 @@ fn firmware_that_needs_more_pages_than_allowed_does_not_come_up() {
     );
 }
 
-/// Every answer of a bring-up, one at a time, replaced by noise: the driver may refuse the device or live
-/// with it, and may not panic, touch what it should not, or leave it running.
+/// Each answer of a bring-up in turn is replaced by noise. The driver may refuse the device or continue, but does not
+/// panic, access memory that it should not, or leave the device running.
 #[test]
 fn noise_for_an_answer_is_survived_wherever_it_comes() {
     let mut refused = 0;
@@ -906,7 +918,7 @@ fn noise_for_an_answer_is_survived_wherever_it_comes() {
     ] {
         for seed in 0..40 {
             let double = Double::new();
-            // The first, second, ... command of its kind.
+            // The noise is the answer to the first, second, ... command with this opcode.
             for _ in 0..seed % 4 {
                 double.rule(opcode, Action::NoEvent);
             }
@@ -916,7 +928,7 @@ fn noise_for_an_answer_is_survived_wherever_it_comes() {
             config.command_timeout = Duration::from_secs(2);
             match Hca::open(double.function(), config) {
                 Ok(mut hca) => {
-                    // An event queue under another number does not work; commands say so in time.
+                    // If the event queue got another number, its events do not arrive, and commands time out.
                     let _ = hca.exec(&NopIn::new());
                     let _ = hca.close();
                 }

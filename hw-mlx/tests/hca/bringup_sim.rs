@@ -1,5 +1,5 @@
-//! Bring-up, commands and teardown against the register-level simulator, which refuses what hardware
-//! refuses and reports what hardware would suffer in silence.
+//! Bring-up, commands and teardown against the register-level simulator. The simulator refuses everything that
+//! hardware refuses, and reports driver errors that hardware would not show.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl World {
         self.sim.inject(&self.function, &fault);
     }
 
-    /// Checks that nothing leaked, is held, faulted or was done wrong.
+    /// Checks that the function leaked nothing, holds nothing, had no DMA fault and saw no driver error.
     fn assert_clean(&self) {
         let report = self.sim.report(&self.function);
         assert!(
@@ -333,7 +333,7 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
             .wait(hca.now() + Duration::from_secs(10))
             .expect_err("dead");
         match (&error, cause) {
-            // Which sensor speaks first depends on what else the firmware does when it dies.
+            // The firmware's behaviour when it fails determines which of the two sensors reports first.
             (
                 MlxError::Dead(DeadCause::Syndrome { .. } | DeadCause::ResetRequired { .. }),
                 DeadCause::Syndrome { .. },
@@ -357,8 +357,9 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
     }
 }
 
-/// As `echo 1 > /sys/bus/pci/devices/…/reset` does: configuration space is as before, the counter goes on, commands
-/// stay unanswered.
+/// The driver notices within a second that another program has reset the function, as
+/// `echo 1 > /sys/bus/pci/devices/…/reset` does. Configuration space is as before and the counter still moves, but
+/// commands are not answered.
 #[test]
 fn a_reset_that_somebody_else_asked_for_is_noticed_within_a_second() {
     let world = world(Profile::default());
@@ -394,7 +395,7 @@ fn a_function_that_is_wanted_back_says_so_once_and_works_on() {
             .expect("alive")
     );
     assert_eq!(hca.next_async(), Some(AsyncEvent::DeviceRequested));
-    // The system repeats its notice; the repetition wakes no sleeper.
+    // The system repeats its notice. The repetition does not wake a sleeping instance.
     world.inject(Fault::WantedBack);
     assert!(!hca.wait(hca.now() + Duration::from_secs(3)).expect("alive"));
     assert_eq!(hca.next_async(), None);
@@ -418,12 +419,13 @@ fn what_the_system_says_is_heard_by_those_who_never_sleep() {
     }
 }
 
-/// Busy firmware may let its counter stand for seconds; Linux reports that and goes on (`poll_health`).
+/// A device whose health counter stops and moves again is not dead. Busy firmware may stop the counter for seconds;
+/// Linux only reports that (`poll_health`).
 #[test]
 fn a_health_counter_that_stalls_is_not_death() {
     let world = world(Profile::default());
     let mut hca = world.hca();
-    // The longer one is more than ten seconds: then the answer to a command decides.
+    // 30 seconds are more than the ten after which the driver sends a command, and its answer decides.
     for seconds in [5, 30] {
         world.inject(Fault::HealthCounterStalls(Duration::from_secs(seconds)));
         let end = hca.now() + Duration::from_secs(2 * seconds);
@@ -437,8 +439,9 @@ fn a_health_counter_that_stalls_is_not_death() {
     world.assert_clean();
 }
 
-/// The BAR reads ones, then zeros, and loses written values, until `initializing` clears: Linux waits for that first
-/// (`mlx5_function_enable`, "pre-initializing").
+/// Bring-up waits for a function that takes seconds after its reset. Until `initializing` clears, the BAR reads as
+/// ones, then as zeros, and loses written values. Linux waits for that too (`mlx5_function_enable`,
+/// "pre-initializing").
 #[test]
 fn a_function_that_takes_seconds_to_come_out_of_its_reset_is_waited_for() {
     let world = world(Profile {
@@ -470,7 +473,8 @@ fn a_health_counter_that_stops_is_death() {
     assert!(hca.now() - begun <= Duration::from_secs(22));
 }
 
-/// ALLOC_Q_COUNTER, where `max_qp_cnt` announces counters; bring-up survives a refusal.
+/// Queue pairs have a counter set (ALLOC_Q_COUNTER) if `max_qp_cnt` announces counters. Bring-up succeeds if the device
+/// refuses the command.
 #[test]
 fn queue_pairs_have_counters_of_their_own() {
     let world = world(Profile::default());
@@ -497,7 +501,7 @@ fn the_port_going_down_and_up_is_told() {
     assert!(hca.port().link_up);
     world.inject(Fault::LinkDown);
     world.inject(Fault::LinkUp);
-    // Longer than the link trains.
+    // One second is longer than the link takes to train.
     let trained = hca.now() + Duration::from_secs(1);
     while hca.wait(trained).expect("alive") {}
     assert_eq!(hca.next_async(), Some(AsyncEvent::PortDown));
@@ -518,7 +522,7 @@ fn a_function_dropped_open_comes_up_again() {
     );
 }
 
-/// The list of unicast addresses that the vport keeps.
+/// Returns the vport's list of unicast addresses, as the device encodes it.
 fn announced(hca: &mut Hca) -> Vec<u8> {
     let (vport, list) = hca
         .exec_reading(&QueryNicVportContextIn::new(), &[], 8 * 16)
@@ -527,7 +531,7 @@ fn announced(hca: &mut Hca) -> Vec<u8> {
     list[..8 * entries].to_vec()
 }
 
-/// A MAC of our choice goes into the list the e-switch forwards by; the permanent one is not ours to write.
+/// A configured MAC is entered in the list from which the e-switch forwards. The vport's permanent MAC is unchanged.
 #[test]
 fn a_mac_of_our_choice_is_announced_and_the_permanent_one_stays() {
     let world = world(Profile::default());
@@ -560,8 +564,8 @@ fn a_function_without_a_mac_draws_and_announces_one() {
     world.assert_clean();
 }
 
-/// Only the physical function sets the port's behaviour: pauses for priority 3, code point 26, congestion control
-/// only there.
+/// `port_qos` returns the settings that the function may read: the physical function all of them, a virtual function
+/// only the pause settings.
 #[test]
 fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
     let sim = Sim::new(SimConfig::default());
@@ -604,7 +608,7 @@ fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
         (Some(48), Some(6))
     );
 
-    // A virtual function can read only the pause settings here.
+    // A virtual function may read only the pause settings.
     let mut virtual_one = open(card.virtual_function(0).expect("one"));
     let told = virtual_one.port_qos().expect("it answers");
     assert_eq!(told.flow_control, Some(flow));
@@ -613,7 +617,7 @@ fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
     physical.close().expect("teardown");
 }
 
-/// The administrative state of the port, read or written as another driver would.
+/// Reads the administrative state of the port, or writes it, as another driver would.
 fn paos(hca: &mut Hca, switch: Option<u32>) -> u32 {
     let mut input = AccessRegIn::new();
     input
@@ -630,8 +634,9 @@ fn paos(hca: &mut Hca, switch: Option<u32>) -> u32 {
     Paos::read_from_bytes(&image).expect("PAOS").admin_status()
 }
 
-/// Linux `en_main.c` `mlx5e_close`: a function taken over from the kernel's driver has its port switched off. The
-/// state is the card's and outlives resets.
+/// A port that an earlier driver has left administratively down is up while our driver has the function, and down
+/// afterwards. The kernel's driver leaves it down (Linux `en_main.c` `mlx5e_close`). The state belongs to the card and
+/// survives resets.
 #[test]
 fn a_port_that_the_driver_before_left_switched_off_is_on_while_ours_is_there() {
     const UP: u32 = 1;
@@ -655,7 +660,7 @@ fn a_port_that_the_driver_before_left_switched_off_is_on_while_ours_is_there() {
     ours.close().expect("teardown");
     assert_eq!(paos(&mut watcher, None), DOWN, "left as it was found");
 
-    // A port that was on is not switched off.
+    // Our driver does not switch a port off that was on before.
     let mut before = open(&card.physical());
     assert_eq!(paos(&mut before, Some(UP)), UP);
     drop(before);

@@ -1,4 +1,4 @@
-//! The command interface against a device double that looks at every byte.
+//! The command interface against a device double that checks every byte.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ fn hca() -> (Arc<Double>, Hca) {
     opened(HcaConfig::new())
 }
 
-/// Handles events until there are none.
+/// Processes events until there are none.
 fn settle(hca: &mut Hca) {
     while hca.wait(hca.now()).expect("alive") {}
 }
 
-/// Reads back a register image of `bytes` bytes through the double, which echoes it.
+/// Sends a register image of `bytes` bytes, and checks that it comes back unchanged. The double echoes registers.
 fn echo(hca: &mut Hca, bytes: usize) {
     let image: Vec<u8> = (0..bytes)
         .map(|at| u8::try_from(at % 251).expect("small") ^ 0x5a)
@@ -42,7 +42,7 @@ fn echo(hca: &mut Hca, bytes: usize) {
 #[test]
 fn messages_of_every_length_class_arrive_and_return_whole() {
     let (double, mut hca) = hca();
-    // (bytes behind the 16 inline ones, mailboxes)
+    // Pairs of the number of bytes behind the 16 inline ones, and the number of mailboxes.
     for (bytes, blocks) in [
         (0, 0),
         (1, 1),
@@ -263,7 +263,7 @@ fn commands_in_several_slots_finish_out_of_order_and_each_finds_its_asker() {
     }
     let mut numbers = Vec::new();
     for slot in [2, 0, 3, 1] {
-        // Numbers are given out at the answer, so they follow the order of release.
+        // The double chooses a PD number when it answers, so numbers follow the order of release.
         double.release(slot);
         let mut waiting = Vec::new();
         for (number, claim) in pending.into_iter().enumerate() {
@@ -276,7 +276,7 @@ fn commands_in_several_slots_finish_out_of_order_and_each_finds_its_asker() {
     }
     let order: Vec<u32> = numbers.iter().map(|(_, pd)| *pd).collect();
     assert_eq!(order, [0x11, 0x12, 0x13, 0x14]);
-    // Positions among those still waiting: third of four, first of three, second of two, the last.
+    // Expected are positions among the commands still waiting: third of four, first of three, second of two, the last.
     assert_eq!(
         numbers
             .iter()
@@ -322,7 +322,7 @@ fn a_page_request_in_the_middle_of_a_command_is_answered_before_it_finishes() {
 fn page_requests_are_served_one_after_the_other_in_both_directions() {
     let (double, mut hca) = hca();
     let before = double.state().pages.len();
-    // The first is held in the device; two more arrive meanwhile.
+    // The double holds the command of the first request. Two more requests arrive meanwhile.
     double.rule(0x108, Action::Hold);
     for pages in [10, -4, 5000] {
         double.state().event(page_request(pages));
@@ -515,8 +515,9 @@ fn opcodes_are_written_whatever_the_caller_left_in_the_header() {
     );
 }
 
-/// If a device writes on while its entries are read, it finds room again: an overrun is fatal (Linux `eq.h`
-/// `MLX5_NUM_SPARE_EQE`, `eq.c` `mlx5_eq_update_ci`).
+/// During a long drain of an event queue, the driver updates the consumer index at least every 128 entries. A device
+/// that continues to write then finds free entries; an overrun would be fatal (Linux `eq.h` `MLX5_NUM_SPARE_EQE`,
+/// `eq.c` `mlx5_eq_update_ci`).
 #[test]
 fn the_device_is_told_every_128_entries_how_far_a_long_drain_is() {
     let (double, mut hca) = hca();

@@ -1,4 +1,4 @@
-//! The example: a daemon that looks after a function, on a simulated one.
+//! The example daemon, which monitors a function, on a simulated function.
 
 #[path = "../../examples/daemon.rs"]
 #[allow(
@@ -20,14 +20,15 @@ use mlx_prm::RegisterId;
 
 use example::Daemon;
 
-/// MTMP of a chip of 43.5 degrees: 348 eighths (Linux `hwmon.c` of mlx5_core; layout `mlx5_ifc_mtmp_reg_bits`).
+/// MTMP register of a chip of 43.5 degrees: 348 eighths (Linux `hwmon.c` of mlx5_core; layout
+/// `mlx5_ifc_mtmp_reg_bits`).
 const WARM: [u8; 32] = {
     let mut image = [0; 32];
     [image[6], image[7]] = [0x01, 0x5c];
     image
 };
 
-/// Takes the lines that the daemon wrote.
+/// A writer that keeps the lines of the daemon.
 #[derive(Clone, Default)]
 struct Lines(Rc<RefCell<Vec<u8>>>);
 
@@ -47,8 +48,8 @@ impl Lines {
     }
 }
 
-/// The daemon prints firmware, temperature, port and pages, receives events, answers with two metrics, and goes on
-/// with a device that has died and was reset.
+/// The daemon prints firmware, temperature, port and pages, and receives events. It answers with two metrics, and
+/// continues after the device has failed and was reset.
 #[test]
 fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     let sim = Sim::new(SimConfig::default());
@@ -86,8 +87,8 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
         "card_temperature_celsius 43.5\ncard_received_bytes_total 0\n"
     );
 
-    // Health is polled at an interval, and pages are given once a command is answered, both by the machine's clock: an
-    // event may take several turns.
+    // The machine's clock determines when health is polled and when pages are given, so an event may take several calls
+    // of `turn`.
     let next = |daemon: &mut Daemon<_, _>| {
         let mut told = (0..10_000).map(|_| {
             daemon.turn(Duration::from_millis(10)).expect("a turn");
@@ -105,7 +106,7 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     assert!(told.contains("the device is dead: "), "{told}");
     let told = turn(&mut daemon);
     assert!(told.contains("firmware "), "it is open again: {told}");
-    // Unbound by the system, which waits until the function is closed.
+    // The system unbinds the function, and waits until it is closed.
     sim.inject(&function, &Fault::WantedBack);
     let mut turns = (0..10).map(|_| daemon.turn(Duration::from_millis(10)).expect("a turn"));
     assert!(

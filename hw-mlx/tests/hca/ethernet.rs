@@ -1,4 +1,4 @@
-//! The Ethernet port: frames out, frames in, and the effects of the device's refusals.
+//! The Ethernet port: sent frames, received frames, and the effects of the device's refusals.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Station {
     }
 }
 
-/// A frame to another station, of Ethernet's minimum length.
+/// Returns a frame to another station, of Ethernet's minimum length.
 fn frame(to: [u8; 6], ethertype: u16, protocol: Option<u8>, tag: Option<u16>) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend(THEIRS);
@@ -167,8 +167,8 @@ fn a_stranger_that_sends_more_than_there_are_buffers_costs_frames_and_nothing_el
     station.close();
 }
 
-/// Every command that creates the port is refused once: the objects created before it are destroyed again, and the
-/// function works.
+/// If the device refuses any one of the commands that create the port, the objects created before it are destroyed
+/// again, and the function still works.
 #[test]
 fn a_port_that_the_device_refuses_half_way_leaves_nothing_behind() {
     for spared in 0.. {
@@ -200,7 +200,8 @@ fn a_port_that_the_device_refuses_half_way_leaves_nothing_behind() {
     }
 }
 
-/// A queue in error reports it by the entries of its posted requests.
+/// After a queue failed, `repair` makes the port carry frames again. A queue in error reports it by the CQEs of its
+/// posted requests.
 #[test]
 fn queues_that_broke_come_back_and_carry_frames() {
     for which in ["receive", "send"] {

@@ -1,4 +1,4 @@
-//! Health: signs of death, signs of doubt, and the resources that a dead device leaves.
+//! Health: signs that the device is dead, signs that it may be dead, and the destruction of a dead device's objects.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ fn config() -> HcaConfig {
     config
 }
 
-/// Changes made to the registers.
+/// A change of the double's registers after which the device counts as dead.
 type Kill = fn(&mut crate::double::State);
 
-/// Causes of death, and the names that the driver should give them.
+/// Returns the ways in which a device dies, with the causes that the driver should report.
 fn deaths() -> Vec<(&'static str, Kill, DeadCause)> {
     vec![
         (
@@ -79,7 +79,7 @@ fn every_way_to_die_is_noticed_within_a_second_and_told_once() {
     }
 }
 
-/// Waits until the given time, with or without events.
+/// Waits until the given time. Events may end single waits earlier.
 fn wait_until(hca: &mut Hca, end: driver::Instant) -> Result<(), MlxError> {
     while hca.now() < end {
         hca.wait(end)?;
@@ -87,8 +87,8 @@ fn wait_until(hca: &mut Hca, end: driver::Instant) -> Result<(), MlxError> {
     Ok(())
 }
 
-/// Firmware that is busy stands still and goes on; Linux only reports that (`health.c` `poll_health`). One that answers
-/// a command is alive, and one that does not is dead.
+/// A device whose health counter stands still is dead only if it does not answer a command. Busy firmware may stop the
+/// counter and recover; Linux only reports that (`health.c` `poll_health`).
 #[test]
 fn a_health_counter_that_stands_still_is_death_only_if_a_command_stays_unanswered() {
     let nops = |double: &Double| {
@@ -129,7 +129,8 @@ fn a_health_counter_that_stands_still_is_death_only_if_a_command_stays_unanswere
     );
 }
 
-/// Linux never looks at the syndrome beside the counter, Snabb only when a command does not come back.
+/// A device with a syndrome beside the counter is dead only if it does not answer a command. Linux never reads this
+/// syndrome, and Snabb reads it only when a command is not answered.
 #[test]
 fn a_syndrome_beside_the_counter_is_death_only_if_a_command_stays_unanswered() {
     let double = Double::new();

@@ -1,4 +1,5 @@
-//! Instances of one function against the scripted double: the events that each gets, and the waits that it is spared.
+//! Instances of one function against the scripted double: the events that each instance gets, and that none waits for
+//! another's command.
 
 use std::time::Duration;
 
@@ -38,13 +39,14 @@ fn a_command_that_takes_long_keeps_nobody_else_waiting() {
     let opcodes: Vec<u16> = double.state().seen.iter().map(|seen| seen.opcode).collect();
     assert_eq!((opcodes[0], opcodes.len()), (NOP, 41));
     assert!(opcodes[1..].iter().all(|opcode| *opcode == ACCESS_REG));
-    // The answer comes while the other one serves.
+    // The answer comes while the second instance processes events.
     double.release(0);
     second.process_events();
     first.answer(held).expect("the held one's answer");
 }
 
-/// Each instance has the time limit of one command for all commands that end it, and uses none of another's.
+/// All commands that end one instance have the time limit of one command together. They do not shorten the limit of
+/// another instance.
 #[test]
 fn the_time_limit_of_one_instance_is_not_anothers() {
     let (double, mut first, mut second) = opened();
@@ -83,7 +85,8 @@ fn a_completion_event_is_its_instances_alone() {
     assert_eq!(second.next_completion(), Some(Cqn::new(9)));
 }
 
-/// A call is processed after the wait for an answer: the wait goes on, and does not spin.
+/// A call of the waker does not end a wait for a command's answer. The wait continues without spinning, and the call is
+/// processed afterwards.
 #[test]
 fn a_call_does_not_end_the_wait_for_an_answer() {
     let (double, mut first, _second) = opened();
@@ -93,19 +96,20 @@ fn a_call_does_not_end_the_wait_for_an_answer() {
     first.waker()();
     first.exec(&NopIn::new()).expect("answered");
     assert_eq!(first.now() - begun, Duration::from_millis(3));
-    // And it is not lost.
+    // The call was not lost: it ends the next wait at once.
     let now = first.now();
     assert!(first.wait(now + Duration::from_secs(1)).expect("alive"));
     assert_eq!(first.now(), now);
 }
 
-/// The first instance takes the interrupt and the event; the second one's wait ends by its wakeup.
+/// An instance that processes an event wakes the others: the first takes the interrupt and the event, and signals the
+/// second's wakeup.
 #[test]
 fn who_serves_wakes_who_sleeps() {
     let (double, mut first, mut second) = opened();
     double.after(Duration::from_millis(1), |state| {
         let mut eqe = [0u8; 64];
-        // The port is up (event type 9, sub-type 4).
+        // The event reports that the port is up (event type 9, sub-type 4).
         (eqe[1], eqe[3]) = (9, 4);
         state.event(eqe);
     });
@@ -120,8 +124,8 @@ fn who_serves_wakes_who_sleeps() {
     assert!(first.next_async().is_some() && second.next_async().is_some());
 }
 
-/// With a vector for each, an instance that sleeps is not woken by what another one's queues say; with fewer, they are
-/// shared evenly.
+/// If there are enough vectors, a sleeping instance is not woken by events of another instance's queues. If there are
+/// fewer, the instances share them evenly.
 #[test]
 fn instances_have_vectors_of_their_own_where_there_are_enough() {
     for (there, vectors) in [
@@ -144,17 +148,17 @@ fn instances_have_vectors_of_their_own_where_there_are_enough() {
             let queues = state.seen.iter().filter(|seen| seen.opcode == CREATE_EQ);
             queues.map(|seen| seen.input[0x27]).collect()
         };
-        // Three that all share come first.
+        // The first three event queues are shared by all instances.
         assert_eq!(made[..3], [0; 3]);
         assert_eq!(made[3..], vectors);
-        // Its vectors of the device, and its own wakeup.
+        // An instance waits for vector 0, for its own vector if it has one, and for its wakeup.
         for (hca, vector) in instances.iter().zip(vectors) {
             assert_eq!(hca.vectors(), 2 + usize::from(vector != 0));
         }
         if there < 4 {
             continue;
         }
-        // Events of bring-up.
+        // Signals of bring-up events are cleared.
         for hca in &mut instances {
             hca.woken();
         }
@@ -169,7 +173,7 @@ fn instances_have_vectors_of_their_own_where_there_are_enough() {
                 own.iter().any(driver::Interrupt::is_pending)
             })
             .collect();
-        // The second, and the fifth, who has the same vector.
+        // The second and the fifth instance have the same vector.
         assert_eq!(woken, [false, true, false, false, true]);
     }
 }
@@ -178,7 +182,8 @@ fn instances_have_vectors_of_their_own_where_there_are_enough() {
 fn an_instance_without_a_page_of_its_own_changes_nothing() {
     let (double, first, second) = opened();
     drop(second);
-    // The second one's parts serve the next instance; the one after that needs a page, and gets none.
+    // The next instance gets the UAR page and event queue of the second one. A further one needs a new page, which the
+    // device refuses.
     let again = first
         .opened()
         .instance()
@@ -203,7 +208,8 @@ fn a_closed_function_has_no_more_instances() {
     assert!(function.instance().expect("no error").is_none());
 }
 
-/// An event that came while an answer was waited for is reported to a program that then sleeps on the descriptors.
+/// An event that came while an instance waited for an answer is still signalled to a program that then sleeps on the
+/// descriptors.
 #[test]
 fn what_comes_during_a_command_is_not_slept_over_behind_it() {
     let (double, mut first, _second) = opened();
@@ -226,21 +232,23 @@ fn what_comes_during_a_command_is_not_slept_over_behind_it() {
     assert!(!pending(&first), "it has looked");
 }
 
-/// With many instances asleep, each command of one of them would wake all.
+/// An instance that takes in its own answer, or processes shared events, does not wake the others. Otherwise each
+/// command of one instance would wake all sleeping instances.
 #[test]
 fn an_answer_and_a_look_around_wake_nobody_whom_they_do_not_concern() {
     let (double, mut first, second) = opened();
     let wakeup = second.interrupts()[second.vectors() - 1].clone();
     first.exec(&NopIn::new()).expect("answered");
     assert!(!wakeup.is_pending());
-    // A completion queue shared by all instances: an instance that processes events looks at it.
+    // The event is of a completion queue that all instances share. An instance that processes events polls that queue
+    // next.
     let shared = u8::try_from(second.comp_eqn().get() - 2).expect("8 bits");
     let mut eqe = [0u8; 64];
     eqe[0x3b] = 9;
     double.state().event_to(shared, eqe);
     assert!(first.process_events(), "it is to look");
     assert!(!wakeup.is_pending());
-    // An instance that waits for an answer does not look at it for as long as that takes.
+    // An instance that waits for an answer does not poll the queue until the answer comes, so it wakes the others.
     double.rule(NOP, Action::Hold);
     let held = first.submit(&NopIn::new(), &[]).expect("posted");
     double.state().event_to(shared, eqe);

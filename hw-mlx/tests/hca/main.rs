@@ -1,8 +1,7 @@
-//! The driver against devices that show its behaviour: a double scripted by the test, and the register-level
-//! simulator.
+//! Tests of the driver against a device double scripted by the test, and against the register-level simulator.
 //!
-//! `commands_trace`, beside this folder, is a program of its own: `tracing` caches for the whole process which events
-//! are wanted.
+//! `commands_trace`, beside this folder, is a separate program, because `tracing` caches for the whole process which
+//! events are enabled.
 
 mod bringup;
 mod bringup_sim;

@@ -1,4 +1,4 @@
-//! `Record`: the recording of a function becomes a profile that reads the same.
+//! `Record`: a recorded function becomes a profile, and a simulated function with this profile reads the same.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use hw_sim::card::CardConfig;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::{CapType, QueryHcaCapIn};
 
-/// The physical function of a card that is alone in its world.
+/// The physical function of a card without other functions or cards.
 struct World {
     sim: Sim,
     function: Arc<SimFunction>,
@@ -27,7 +27,7 @@ impl World {
         Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>).expect("a function")
     }
 
-    /// Checks that nothing leaked, is held, faulted or was done wrong.
+    /// Checks that the function leaked nothing, holds nothing, had no DMA fault and saw no driver error.
     fn assert_clean(&self, case: &str) {
         let report = self.sim.report(&self.function);
         assert!(report.is_clean(), "{case}: {report:#?}");
@@ -46,15 +46,15 @@ fn record(profile: Profile) -> (World, String) {
     (world, record.text("mine"))
 }
 
-/// The answers to QUERY_HCA_CAP of every type before anything is set, and which types are refused.
+/// Returns the answers to QUERY_HCA_CAP of every type before anything is set; `None` for refused types.
 fn pages(profile: Profile) -> Vec<(u32, Option<Vec<u8>>)> {
-    // A recording asks in this state; a second one of the loaded profile must read the same.
+    // A recording queries the device in this state, so a recording of the loaded profile must read the same.
     let mut general = profile.clone();
     general.pages.runtime = 0;
     let world = World::new(general);
     let mut hca = Hca::open(world.driver_function(), HcaConfig::new()).expect("bring-up");
     (0..0x60)
-        // The values in force after a bring-up are those the driver set; the maxima are the device's own.
+        // The driver sets current values in a bring-up, so only the device's maxima are compared.
         .filter(|op_mod| op_mod & 1 == 0 || *op_mod > CapType::ROCE.current())
         .map(|op_mod| {
             let mut input = QueryHcaCapIn::new();
@@ -68,8 +68,8 @@ fn pages(profile: Profile) -> Vec<(u32, Option<Vec<u8>>)> {
         .collect()
 }
 
-/// A user's card becomes a test: the file loads, the loaded device answers byte for byte like the recorded one, a
-/// record of it is the same file, and the driver comes up on it.
+/// A recorded function can be loaded as a profile. The loaded device answers byte for byte like the recorded one, its
+/// own record is the same file, and bring-up succeeds on it.
 #[test]
 fn a_recorded_function_answers_like_the_original() {
     for name in Profile::generations() {
@@ -105,12 +105,13 @@ fn a_recorded_function_answers_like_the_original() {
     }
 }
 
-/// Nothing in the file names the card: not the MAC, not a GUID made of it, in hex with or without spaces or colons.
+/// A record contains nothing that identifies the card: no MAC, and no GUID made of it, in hex with or without spaces or
+/// colons.
 #[test]
 fn a_record_names_no_card() {
     let mut profile = generation("connectx-5");
     profile.mac = MAC;
-    // Firmware might do so: its MAC in a part of a page that has no field name.
+    // The firmware could show its MAC in a part of a page that has no field name.
     profile.general.rest.max = vec![0; 0xf00];
     profile.general.rest.current = vec![0; 0xf00];
     profile.general.rest.max[0x123..0x129].copy_from_slice(&MAC);
@@ -136,7 +137,7 @@ fn a_record_names_no_card() {
     );
 }
 
-/// The commands in a record: each one, and those refused.
+/// A record lists every command that was sent, and the commands that were refused.
 #[test]
 fn a_record_lists_the_commands_and_what_was_refused() {
     let (_, text) = record(generation("connectx-4-lx-14.12"));
@@ -155,14 +156,15 @@ fn a_record_lists_the_commands_and_what_was_refused() {
     assert!(!text.contains("SET_HCA_CAP"), "nothing is set");
 }
 
-/// The segment at three times, the capabilities after INIT_HCA, and the test of the vport's list.
+/// A record has the initialization segment at three times, the capabilities after INIT_HCA, and the result of the test
+/// whether the vport keeps its unicast list.
 #[test]
 fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kept() {
     let (world, text) = record(generation("connectx-5"));
     world.assert_clean("connectx-5");
     for line in [
         "segment before the queue's address: the queue's address is zero",
-        // Firmware revision 16, in the first dword.
+        // The first dword has the firmware revision, 16.
         "segment before the queue's address: 000: ",
         "segment behind ENABLE_HCA: the queue's address is there as written",
         "segment behind INIT_HCA: the queue's address is there as written",
@@ -177,7 +179,7 @@ fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kep
     }
 }
 
-/// A virtual function whose firmware may hide its list: the record notes it, and goes on.
+/// If the firmware refuses a virtual function to write its unicast list, the record notes the syndrome and continues.
 #[test]
 fn a_record_of_a_function_that_may_not_write_its_list_says_so_with_the_syndrome() {
     let world = World::new(generation("connectx-5"));

@@ -1,4 +1,4 @@
-//! The self test: passes on every generation, and names the layer that a function does not get past.
+//! The self-test: it passes on every generation, and otherwise names the layer that fails.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use hw_mlx::selftest::{self, Failed, Layer, Passed};
 use hw_sim::{Fault, PortType, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::CmdStatus;
 
-/// A function alone: no cable, no other function.
+/// Returns a simulated function without a cable or another function.
 fn world(profile: Profile) -> (Sim, Arc<SimFunction>) {
     let sim = Sim::new(SimConfig::default());
     let function = sim.add_function(profile);
@@ -51,7 +51,7 @@ fn a_function_alone_passes_on_every_generation_and_leaves_nothing_behind() {
     assert!(ways.iter().all(|tried| *tried > 0), "{ways:?}");
 }
 
-/// Loopback depends on the vport's switch, except where it is forced.
+/// The self-test passes if the vport's loopback is disabled, because forced loopback does not depend on it.
 #[test]
 fn a_function_whose_loopback_is_off_passes() {
     let (_sim, function) = world(Profile::default());
@@ -66,7 +66,7 @@ fn a_refused_command_is_named_with_the_layer_it_is_of() {
         (0x102, "INIT_HCA", 1, Layer::BringUp),
         (0x200, "CREATE_MKEY", 1, Layer::Command),
         (0x500, "CREATE_QP", 1, Layer::Command),
-        // With forced loopback, and by its own address.
+        // The command is refused twice: with forced loopback, and then with the function's own address.
         (0x503, "INIT2RTR_QP", 2, Layer::Command),
     ] {
         let (sim, function) = world(Profile::default());
@@ -110,8 +110,8 @@ fn a_function_whose_interrupts_are_lost_is_told_from_one_that_does_nothing() {
     assert_eq!(failed.layer, Layer::Interrupt, "{failed}");
 }
 
-/// Each fault outlives the reset that a test begins with. It meets the Send, the RDMA Write after it, or the RDMA Read
-/// after that.
+/// The self-test names the layer in which a request is lost. Each fault survives the reset at the start of the test,
+/// and affects the Send, the RDMA Write after it, or the RDMA Read after that.
 #[test]
 fn the_layer_in_which_something_is_lost_is_named() {
     for (fault, layer, said) in [
@@ -145,7 +145,7 @@ fn the_layer_in_which_something_is_lost_is_named() {
             Layer::Queue,
             "RDMA Write: 0 of 1 completions",
         ),
-        // The receive's entry, or the Send's.
+        // The lost CQE is that of the receive or of the Send.
         (
             Fault::LostCompletions { spared: 1 },
             Layer::Completion,

@@ -1,11 +1,11 @@
-//! No wakeup is lost: the protocol between a waiter and the device, in every order the memory model allows.
+//! No wakeup is lost: the protocol between a waiter and the device, in every order that the memory model allows.
 //!
-//! The model has the waiter of `Ia::evd_wait` over `MlxProvider::wait` on one side, and on the other a device that
-//! writes two completions whenever it likes. Between them is what is between them on a machine: a completion queue
-//! and an event queue in memory, the doorbell record, the doorbell registers, and an eventfd. loom runs it in all
+//! In the model, one side is the waiter of `Ia::evd_wait` over `MlxProvider::wait`. The other side is a device that
+//! writes two completions at any time. They share the same objects as on a real machine: a completion queue and an
+//! event queue in memory, the doorbell record, the doorbell registers, and an eventfd. loom runs the model in all
 //! interleavings (up to a bound of preemptions) and with all values that relaxed loads may return.
 //!
-//! | here | there |
+//! | in the model | in the driver |
 //! |---|---|
 //! | `Waiter::wait` | `evd_wait`: poll, then drain events, arm, poll once more, sleep |
 //! | `Waiter::sleep` | `MlxProvider::wait` and `Hca::wait`: drain events, sleep, take the eventfd, drain again |
@@ -13,38 +13,38 @@
 //! | `Waiter::drain_events` | `Control::serve`: entries of the event queue, then its arm doorbell |
 //! | `Device` | PRM "Completion Queues", "Event Queues": one event per arming, sequence number of requests |
 //!
-//! A register write is posted: the device hears of it some time later. That is why a request to arm names the consumer
-//! index, and the device *looks back*: entries beyond it that are there already raise the event at once. IBTA vol. 1,
-//! "Request Completion Notification", promises less, and its rule of polling once more suits a device that only *looks
-//! ahead* if the request has taken effect by then. Both are checked. The controls take something away each, and find
-//! the wakeup lost.
+//! A register write is posted: it reaches the device some time later. That is why an arm request contains the consumer
+//! index, and the device *looks back*: if there are already entries beyond that index, it raises the event at once.
+//! IBTA vol. 1, "Request Completion Notification", promises less. Its rule to poll once more is sufficient for a device
+//! that only *looks ahead* (at later entries), if the request has reached the device by then. The tests check both
+//! kinds of device. Each control test leaves one part of the protocol out, and must find a lost wakeup.
 
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicU32, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// Completions the device writes.
+/// Number of completions that the device writes.
 const COMPLETIONS: u32 = 2;
-/// Preemptions an interleaving has at most; lost wakeups need one or two.
+/// Maximum number of preemptions of an interleaving. Lost wakeups need one or two.
 const PREEMPTIONS: usize = 3;
 /// Value of a doorbell register before it was first written.
 const SILENT: u32 = u32::MAX;
 
-/// Parts of the protocol that are present; a control leaves one out.
+/// Parts of the protocol that are present. A control test leaves one out.
 #[derive(Clone, Copy)]
 struct Built {
     /// The waiter polls once more between arming and sleeping.
     second_poll: bool,
-    /// The doorbell record is stored before the doorbell register.
+    /// The waiter stores the doorbell record before the doorbell register.
     barrier: bool,
-    /// The device notices entries that were there when the request came.
+    /// The device notices entries that it wrote before the arm request reached it.
     looks_back: bool,
-    /// The waiter goes on only when the device has heard the request.
+    /// The waiter continues only when the arm request has reached the device.
     heard: bool,
 }
 
-/// The driver's choices, against the guarantees of the PRM.
+/// The protocol of our driver, with a device that has the guarantees of the PRM.
 const OURS: Built = Built {
     second_poll: true,
     barrier: true,
@@ -52,34 +52,34 @@ const OURS: Built = Built {
     heard: false,
 };
 
-/// The eventfd of the MSI-X vector, and its sleeper.
+/// The eventfd of the MSI-X vector, and the state of the thread that sleeps on it.
 #[derive(Default)]
 struct Eventfd {
     signalled: bool,
     asleep: bool,
-    /// The waiter has everything it waited for.
+    /// True if the waiter has all completions.
     done: bool,
 }
 
-/// State shared by both sides.
+/// State shared by the waiter and the device.
 struct Machine {
-    /// Entries the device has written to the completion queue: the owner bits.
+    /// Number of entries that the device has written to the completion queue. Stands for the owner bits.
     completions: AtomicU32,
-    /// Entries the device has written to the event queue.
+    /// Number of entries that the device has written to the event queue.
     events: AtomicU32,
-    /// The doorbell record: consumer index and sequence number of the last request.
+    /// Doorbell record: sequence number and consumer index of the last arm request.
     record: AtomicU32,
-    /// The completion queue's arm register: how often it was written.
+    /// Arm register of the completion queue: number of writes to it.
     arm_register: AtomicU32,
-    /// The last of those writes that the device has heard of.
+    /// Number of the last of those writes that has reached the device.
     heard: AtomicU32,
-    /// The event queue's arm register: its consumer index.
+    /// Arm register of the event queue: its consumer index.
     event_register: AtomicU32,
     eventfd: Mutex<Eventfd>,
     wake: Condvar,
 }
 
-/// A request as it stands in the record: sequence number, consumer index.
+/// Returns an arm request as the record holds it: sequence number and consumer index.
 fn request(sequence: u32, consumer: u32) -> u32 {
     sequence << 8 | consumer
 }
@@ -90,7 +90,7 @@ struct Device {
     completions: u32,
     events: u32,
     armed: bool,
-    /// Events so far: a request with another number is an old one.
+    /// Number of events so far. A request with another sequence number is outdated.
     sequence: u32,
     events_armed: bool,
     heard: u32,
@@ -98,7 +98,7 @@ struct Device {
 }
 
 impl Device {
-    /// Writes its completions at any time, and hears doorbells at any time, until the waiter has got everything.
+    /// Writes completions and takes in doorbell writes at any time, until the waiter has all completions.
     fn run(mut self) {
         for _ in 0..COMPLETIONS {
             self.hear();
@@ -112,7 +112,7 @@ impl Device {
             }
             let stuck = eventfd.asleep && !eventfd.signalled;
             drop(eventfd);
-            // Whatever the waiter stored before it slept has arrived by now.
+            // Everything that the waiter stored before it slept has reached the device by now.
             if stuck && !self.hear() {
                 panic!("lost wakeup");
             }
@@ -120,7 +120,7 @@ impl Device {
         }
     }
 
-    /// Takes in doorbells. True if there was one.
+    /// Takes in doorbell writes. Returns true if there was one.
     fn hear(&mut self) -> bool {
         let rung = self.machine.arm_register.load(Relaxed);
         let armed = rung != self.heard;
@@ -161,7 +161,7 @@ impl Device {
         }
     }
 
-    /// The event of a completion queue, once per arming.
+    /// Writes the event of the completion queue, once per arming.
     fn notify(&mut self) {
         self.armed = false;
         self.sequence += 1;
@@ -172,7 +172,7 @@ impl Device {
         }
     }
 
-    /// The interrupt of the event queue, once per arming.
+    /// Raises the interrupt of the event queue, once per arming.
     fn interrupt(&mut self) {
         self.events_armed = false;
         self.machine.eventfd.lock().unwrap().signalled = true;
@@ -183,11 +183,11 @@ impl Device {
 struct Waiter {
     machine: Arc<Machine>,
     built: Built,
-    /// Completions taken.
+    /// Number of completions taken.
     completions: u32,
-    /// Events taken, which is the sequence number of requests too.
+    /// Number of events taken, which is also the sequence number of the next arm request.
     events: u32,
-    /// The event queue was read since it was armed.
+    /// True if the event queue was read since it was armed.
     fired: bool,
     rung: u32,
 }
@@ -291,7 +291,7 @@ fn check(built: Built) {
             fired: true,
             rung: 0,
         };
-        // One at a time, as a consumer waits; the second wait finds what the first left behind.
+        // The waiter waits for one completion at a time, like a consumer. The second wait may find it already written.
         for threshold in 1..=COMPLETIONS {
             waiter.wait(threshold);
         }

@@ -15,18 +15,18 @@
 //! ```
 //!
 //! Vport 0 is the physical function, vports 1 to N are the virtual functions (Linux `include/linux/mlx5/vport.h`). A
-//! function that was added by itself is the physical function of a card of its own: there is one mechanism.
+//! function that was added without a card becomes the physical function of a new card.
 //!
-//! State of a port is split by what erases it. A function-level reset empties the `Port` (lists, promiscuity, MTU,
-//! RoCE addresses). The card administrator's settings of a virtual function (address, GUID, trust, VLAN, link state)
-//! are in the [`Vport`] and survive its resets.
+//! The state of a port is divided by the event that erases it. A function-level reset erases the `Port` (lists,
+//! promiscuity, MTU, RoCE addresses). The card administrator's settings of a virtual function (address, GUID, trust,
+//! VLAN, link state) are in the [`Vport`] and survive resets of the function.
 //!
-//! The virtual functions are managed in one of two ways. While the physical function's driver has an FDB of its own,
-//! its flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card makes the same rules itself from
-//! the lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) stands for `ip link set … vf`.
+//! The virtual functions are managed in one of two ways. While the physical function's driver has created an FDB, its
+//! flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card derives the same rules from the
+//! address lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) replaces `ip link set … vf`.
 //!
-//! The state of a port is never set: it follows from the settings of administrator and drivers. `Env::settle`
-//! notifies the functions whose port has changed since their last notification.
+//! The link state of a port is never set directly. It follows from the settings of administrator and drivers.
+//! `Env::settle` notifies the functions whose port has changed since their last notification.
 
 mod ports;
 mod qos;
@@ -47,32 +47,32 @@ pub use uplink::AdminState;
 use uplink::Uplink;
 pub use vport::{Interest, Life, LinkState, VfSettings, Vport};
 
-/// Card behaviour that no public source settles, or that is its user's choice. The defaults are the strict side.
+/// Card behaviour that no public source specifies, or that the card's user chooses. The defaults are the strict ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardRules {
-    /// Time from light and an administrative state of up to a link. Real cards take a tenth of a second to ten; a
-    /// card that was cabled when it was switched on has trained before its first driver comes.
+    /// Time from the moment when the cable is plugged and the port is administratively up until the link is up. Real
+    /// cards take 0.1 s to 10 s. A card that was cabled at power-on has trained before its first driver starts.
     pub link_training: Duration,
-    /// A change of a vport's lists while its manager was not armed is reported when the manager arms again. Linux
-    /// reads the lists before it arms (`eswitch.c` `esw_vport_change_handle_locked`), so a change in between would be
-    /// lost.
+    /// Whether a change of a vport's lists while its manager was not armed is reported when the manager arms again.
+    /// Linux reads the lists before it arms (`eswitch.c` `esw_vport_change_handle_locked`), so a change in between
+    /// would be lost otherwise.
     pub remembers_changes: bool,
-    /// The physical function's factory address is let in without an entry of the forwarding table.
+    /// Whether frames to the physical function's factory address pass without an entry of the forwarding table.
     pub factory_address_passes: bool,
-    /// Unicast from the wire to unannounced addresses is let in (firmware option UNKNOWN_UPLINK_MAC_FLOOD, off by
+    /// Whether unicast frames from the wire to unknown addresses pass (firmware option UNKNOWN_UPLINK_MAC_FLOOD, off by
     /// default).
     pub unknown_unicast_passes: bool,
-    /// A function may write its own `permanent_address`. No known driver does.
+    /// Whether a function may write its own `permanent_address`. No known driver does.
     pub own_permanent_address: bool,
-    /// Frames longer than a vport's MTU are dropped. Linux writes it together with the port's (`en_main.c`
-    /// `mlx5e_set_mtu`); that each vport drops is inferred.
+    /// Whether frames longer than a vport's MTU are dropped. Linux writes a vport's MTU together with the port's
+    /// (`en_main.c` `mlx5e_set_mtu`). It is inferred that each vport drops such frames.
     pub vport_mtu_limits: bool,
-    /// Virtual functions stay in pre-initialization until the physical function's driver enables them.
+    /// Whether virtual functions stay in pre-initialization until the physical function's driver enables them.
     pub virtual_functions_wait: bool,
-    /// Pages that the firmware requests from the physical function's driver when that enables a virtual function.
-    /// When real firmware requests them is not known; here the function boots once it has them. A reset of the
-    /// function returns them (the commit that brought Linux' `release_all_pages` measures it by resetting four), and
-    /// its next INIT_HCA waits for new ones.
+    /// Number of pages that the firmware requests from the physical function's driver when the driver enables a virtual
+    /// function. It is not known when real firmware requests them; here the function boots once it has them. A reset of
+    /// the function returns them (the commit that introduced Linux' `release_all_pages` measures that by resetting four
+    /// functions), and the function's next INIT_HCA waits for new pages.
     pub virtual_function_pages: u16,
 }
 
@@ -94,16 +94,17 @@ impl Default for CardRules {
 /// Configuration of a new card.
 #[derive(Clone, Debug)]
 pub struct CardConfig {
-    /// The physical function.
+    /// Profile of the physical function.
     pub physical: Profile,
-    /// Number of virtual functions; each is of the physical one's kind ([`Profile::virtual_function`]).
+    /// Number of virtual functions. Each has the profile derived from the physical one's
+    /// ([`Profile::virtual_function`]).
     pub virtual_functions: u16,
     /// The card's behaviour.
     pub rules: CardRules,
 }
 
 impl CardConfig {
-    /// Returns a card with this physical function and `virtual_functions` virtual ones.
+    /// Returns the configuration of a card with this physical function and `virtual_functions` virtual functions.
     pub fn new(physical: Profile, virtual_functions: u16) -> Self {
         Self {
             physical,
@@ -120,18 +121,18 @@ impl CardConfig {
     }
 }
 
-/// A card.
+/// The state of a card.
 pub struct Card {
-    /// Behaviour.
+    /// The card's behaviour.
     pub rules: CardRules,
     /// The physical port.
     pub uplink: Uplink,
-    /// Unicast addresses let in from the wire (SET_L2_TABLE_ENTRY), by index.
+    /// Unicast addresses admitted from the wire (SET_L2_TABLE_ENTRY), by index.
     pub forwarding: BTreeMap<u32, [u8; 6]>,
-    /// True if the physical function may write the forwarding table. Where it may not, as on a BlueField seen from
-    /// its host, the card enters the addresses that the function lists.
+    /// Whether the physical function may write the forwarding table. If it may not, as on a BlueField seen from its
+    /// host, the card enters the addresses that the function lists.
     managed: bool,
-    /// The manager's flow tables; while they are empty the card makes the rules.
+    /// The manager's flow tables. While they are empty, the card derives the rules.
     pub fdb: FlowTables,
     vports: Vec<Vport>,
 }
@@ -149,7 +150,7 @@ impl Card {
         }
     }
 
-    /// Adds the next function, the first of which is the physical one. Returns the number of its vport.
+    /// Adds the next function; the first one is the physical function. Returns the number of its vport.
     pub fn add(&mut self, function: usize, profile: &Profile) -> u16 {
         let number = u16::try_from(self.vports.len()).unwrap_or(u16::MAX);
         let mut vport = Vport::new(number, function, profile);
@@ -175,7 +176,7 @@ impl Card {
         &self.vports
     }
 
-    /// Hands the subnet of the card's InfiniBand ports to a program, which manages it.
+    /// Leaves the management of the InfiniBand ports' subnet to an external subnet manager.
     pub fn unmanage(&mut self) {
         let ports = self.vports.iter_mut().map(|vport| &mut vport.port);
         ports
@@ -183,7 +184,7 @@ impl Card {
             .for_each(Subnet::unmanage);
     }
 
-    /// Clears the manager's tables: its driver is gone.
+    /// Clears the manager's flow tables, because its driver has ended.
     pub fn forget_manager(&mut self) {
         self.fdb.clear();
         for vport in &mut self.vports {
@@ -192,8 +193,8 @@ impl Card {
         }
     }
 
-    /// Returns whether frames pass a vport. A virtual function's may be up while the wire is down: the other
-    /// functions of the card can be reached (the netdev ABI's `IFLA_VF_LINK_STATE_ENABLE`).
+    /// Returns whether frames pass a vport. A virtual function's vport may be up while the wire is down, because the
+    /// other functions of the card are reachable (the netdev ABI's `IFLA_VF_LINK_STATE_ENABLE`).
     pub fn is_up(&self, vport: &Vport) -> bool {
         match vport.settings.state {
             LinkState::Down => false,
@@ -211,7 +212,7 @@ pub enum CardEvent {
         /// True if the port came up.
         up: bool,
     },
-    /// A vport's driver changed something that the manager had armed for.
+    /// A vport's driver changed something for which the manager had armed an event.
     VportChange {
         /// Number of the vport.
         vport: u16,
@@ -220,16 +221,16 @@ pub enum CardEvent {
     Enabled(bool),
     /// To the manager: a virtual function was reset, and its firmware returns its memory.
     VfReset {
-        /// Number of its vport.
+        /// Number of the virtual function's vport.
         vport: u16,
     },
     /// To the manager: the firmware of a virtual function needs its memory again.
     VfNeedsPages {
-        /// Number of its vport.
+        /// Number of the virtual function's vport.
         vport: u16,
     },
-    /// To a virtual function: its manager gave the memory, or reported that it cannot.
+    /// To a virtual function: whether its manager gave it the memory (false: the manager reported that it cannot).
     PagesAnswered(bool),
-    /// To a virtual function: number of interrupt vectors its manager gave it.
+    /// To a virtual function: number of interrupt vectors that its manager assigned to it.
     Vectors(u16),
 }

@@ -1,5 +1,5 @@
-//! Access of functions to their cards, and events of cards for functions: ports that come up, changes for the
-//! manager.
+//! Access of functions to their cards, and the events of cards for functions: link changes for each function, and
+//! vport changes for the manager.
 
 use super::seat::{PHYSICAL, Seat};
 use super::{Card, CardEvent, Interest, Vport};
@@ -9,15 +9,15 @@ use crate::profile::Profile;
 use crate::time::nanoseconds;
 
 impl Env {
-    /// Returns the card a function sits on.
+    /// Returns the card of a function.
     ///
     /// # Panics
-    /// Never: functions and their cards are made together.
+    /// Never: functions and their cards are created together.
     pub fn card(&self, seat: Seat) -> &Card {
         &self.cards[seat.card]
     }
 
-    /// Returns the card a function sits on, to change it; [`Env::settle`] notifies the functions concerned.
+    /// Returns the card of a function, to change it. [`Env::settle`] then notifies the functions concerned.
     ///
     /// # Panics
     /// As [`Env::card`].
@@ -28,8 +28,8 @@ impl Env {
     /// Returns a function's vport.
     ///
     /// # Panics
-    /// Never: functions and their vports are made together, and a caller that names another function's vport checks
-    /// first.
+    /// Never: functions and their vports are created together, and a caller that names another function's vport checks
+    /// first that the vport exists.
     pub fn vport(&self, seat: Seat) -> &Vport {
         &self.cards[seat.card].vports[usize::from(seat.vport)]
     }
@@ -42,12 +42,12 @@ impl Env {
         &mut self.cards[seat.card].vports[usize::from(seat.vport)]
     }
 
-    /// Returns the part of the port's state that the function itself keeps.
+    /// Returns the part of the port's state that belongs to the function and that its reset erases.
     pub fn port(&self, seat: Seat) -> &Port {
         &self.vport(seat).port
     }
 
-    /// Returns the part of the port's state that the function itself keeps, to change it.
+    /// Returns the part of the port's state that belongs to the function, to change it.
     pub fn port_mut(&mut self, seat: Seat) -> &mut Port {
         &mut self.vport_mut(seat).port
     }
@@ -57,7 +57,7 @@ impl Env {
         self.card(seat).is_up(self.vport(seat))
     }
 
-    /// Erases a reset function's state of its port.
+    /// Resets the port of a function that is reset.
     pub fn reset_port(&mut self, seat: Seat, profile: &Profile) {
         let card = self.card_mut(seat);
         if !seat.is_virtual() {
@@ -67,7 +67,7 @@ impl Env {
         }
         let vport = self.vport_mut(seat);
         let listed = vport.reset(profile);
-        // No event is due: the next driver queries the state.
+        // No event is reported, because the next driver queries the state.
         let up = self.is_up(seat);
         self.vport_mut(seat).reported_up = up;
         if listed {
@@ -75,7 +75,7 @@ impl Env {
         }
     }
 
-    /// Re-evaluates the state of the card's ports after a change: training begins or ends, functions are notified.
+    /// Re-evaluates the state of the card's ports after a change: starts or stops training, and notifies functions.
     pub fn settle(&mut self, seat: Seat) {
         let (now, manager) = (self.now, self.subnet_manager);
         let card = self.card_mut(seat);
@@ -99,12 +99,12 @@ impl Env {
         }
     }
 
-    /// Returns the manager's function, by its index in the world.
+    /// Returns the index of the manager's function in the simulator.
     pub fn manager(&self, seat: Seat) -> Option<usize> {
         self.card(seat).vport(PHYSICAL).map(|vport| vport.function)
     }
 
-    /// Arms the manager for changes of a vport. A change that it has missed is reported at once.
+    /// Arms the manager's event for changes of a vport. If a change is pending, the event is reported at once.
     pub fn arm(&mut self, seat: Seat, what: Interest) {
         let manager = self.card(seat).vport(PHYSICAL).map(|vport| vport.function);
         if self.vport_mut(seat).arm(what)
@@ -115,7 +115,7 @@ impl Env {
         }
     }
 
-    /// Notes that a driver changed something of its vport, and notifies a manager armed for it.
+    /// Records that a driver changed something of its vport, and notifies the manager if its event is armed.
     pub fn vport_changed(&mut self, seat: Seat, what: Interest) {
         let card = self.card_mut(seat);
         let remembers = card.rules.remembers_changes;

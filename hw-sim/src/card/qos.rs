@@ -1,9 +1,9 @@
 //! Settings of a port for priorities and congestion control.
 //!
-//! The physical function's host sets them from outside of the world, and registers and commands report them. Its
-//! driver changes some of them until the next reset: pauses (register PFCC), traffic classes (QTCT, QETCR) and
-//! parameters of congestion control (MODIFY_CONG_PARAMS). A port on a [switch](crate::switch) applies them; on a bare
-//! wire, where no queue ever fills, they have no effect.
+//! The user of the simulator sets them in place of the physical function's host, and registers and commands report
+//! them. The function's driver changes some of them until the next reset: pauses (register PFCC), traffic classes
+//! (QTCT, QETCR) and parameters of congestion control (MODIFY_CONG_PARAMS). A port on a [switch](crate::switch)
+//! applies them. On a bare wire, where no queue ever fills, they have no effect.
 
 use std::time::Duration;
 
@@ -14,30 +14,30 @@ use crate::dcqcn::Reaction;
 use crate::switch::classify::PRIORITIES;
 use crate::switch::{Classes, TrafficClasses, stored};
 
-/// Settings of a port. At power-on there is neither pause nor priority, and the device answers congestion in each
-/// priority.
+/// Settings of a port. At power-on pauses and priorities are off, and congestion control is on in each priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortQos {
-    /// Pause frames of the whole port (register PFCC): sent; obeyed.
+    /// Pause frames of the whole port (register PFCC): whether the port sends them, and whether it obeys them.
     pub pause: (bool, bool),
-    /// Paused priorities, a bit each: sent; obeyed.
+    /// Priorities with priority flow control, one bit each: those for which the port sends pauses, and those for which
+    /// it obeys pauses.
     pub paused_priorities: (u8, u8),
-    /// Trusted bits of a frame (register QPTS).
+    /// Field of a frame from which the port takes the priority (register QPTS).
     #[serde(with = "stored::trust")]
     pub trust: TrustState,
-    /// The priority of each code point (register QPDPM).
+    /// Priority of each DSCP (register QPDPM).
     #[serde(with = "stored::code_points")]
     pub priorities: [u8; 64],
-    /// The traffic classes of priorities, and their shares of the port (registers QTCT and QETCR).
+    /// Traffic class of each priority, and the classes' parts of the port's bandwidth (registers QTCT and QETCR).
     pub traffic: TrafficClasses,
-    /// Priorities of congestion control (QUERY_CONG_STATUS), a bit each: those in which a notified sender slows down;
-    /// those in which a receiver notifies.
+    /// Priorities with congestion control (QUERY_CONG_STATUS), one bit each: those in which a notified sender slows
+    /// down, and those in which a receiver sends notifications.
     pub congestion: (u8, u8),
-    /// Code point and priority of notifications (QUERY_CONG_PARAMS).
+    /// DSCP and priority of notifications (QUERY_CONG_PARAMS).
     pub cnp: (u8, u8),
-    /// Smallest time between two notifications of a receiver to a queue pair's sender.
+    /// Minimum time between two notifications that a receiver sends for one queue pair.
     pub cnp_interval: Duration,
-    /// Parameters of a sender's slowdown and recovery.
+    /// Parameters of the slowdown and recovery of a notified sender.
     pub reaction: Reaction,
 }
 
@@ -45,7 +45,7 @@ impl PortQos {
     /// Checks that registers and commands can report the settings.
     ///
     /// # Errors
-    /// In words: the setting that they cannot report.
+    /// A description of the setting that they cannot report.
     pub fn check(&self) -> Result<(), String> {
         if !matches!(self.trust, TrustState::PCP | TrustState::DSCP) {
             return Err(format!("a port goes by no {:?}", self.trust));
@@ -71,23 +71,23 @@ impl PortQos {
     }
 }
 
-/// Pauses of one priority that the peer requested.
+/// Counters of the pauses that the peer requested for one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounters {
-    /// Frames that named the priority, including those that end a pause.
+    /// Pause frames that named the priority, including those that end a pause.
     pub received: u64,
-    /// Time it was paused, including the rest of the last pause, in ns.
+    /// Time for which the priority was paused, including the rest of the last pause, in ns.
     pub silent_ns: u64,
-    /// Number of times it was paused or resumed.
+    /// Number of times the priority was paused or resumed.
     pub transitions: u64,
 }
 
 /// Counters of a port about congestion (QUERY_CONG_STATISTICS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CongestionCounters {
-    /// Marked packets of queue pairs that were received.
+    /// Packets of queue pairs that were received with a congestion mark.
     pub marked_received: u64,
-    /// Notifications sent.
+    /// Notifications (CNPs) sent.
     pub cnps_sent: u64,
     /// Notifications received that slowed a queue pair down.
     pub cnps_handled: u64,
@@ -104,7 +104,7 @@ impl Default for PortQos {
             priorities: [0; 64],
             traffic: TrafficClasses::default(),
             congestion: (0xff, 0xff),
-            // As a real ConnectX-5 had them (`CNP_DSCP`, `CNP_802P_PRIO`, `MIN_TIME_BETWEEN_CNPS` of mlxconfig;
+            // The values of a real ConnectX-5 (`CNP_DSCP`, `CNP_802P_PRIO`, `MIN_TIME_BETWEEN_CNPS` of mlxconfig;
             // `github.com/ironcore-dev/dpservice`, issue 26).
             cnp: (48, 6),
             cnp_interval: Duration::from_micros(4),

@@ -1,14 +1,14 @@
-//! Positions: where a function sits, and the sides of a switch.
+//! Positions of functions in the simulator, and the ports of the e-switch.
 
-/// The physical function's vport.
+/// Number of the physical function's vport.
 pub const PHYSICAL: u16 = 0;
 
-/// Position of a function.
+/// Position of a function in the simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seat {
-    /// Index of the card in the world.
+    /// Index of the card in the simulator.
     pub card: usize,
-    /// Number of its vport on the card.
+    /// Number of the function's vport on the card.
     pub vport: u16,
 }
 
@@ -19,13 +19,13 @@ impl Seat {
     }
 }
 
-/// The wire's number in flow tables (Linux `MLX5_VPORT_UPLINK`).
+/// Number of the wire in flow tables (Linux `MLX5_VPORT_UPLINK`).
 pub const WIRE: u16 = 0xffff;
 
-/// A side of the switch.
+/// A port of the e-switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A function.
+    /// The vport with this number.
     Vport(u16),
     /// The wire.
     Wire,

@@ -1,4 +1,4 @@
-//! The e-switch: which ports a frame is forwarded to.
+//! The e-switch: the ports to which a frame is forwarded.
 //!
 //! ```text
 //!   a vport sends:   state, MTU -> spoof check -> tag in  --.                   .-> tag out -> state, MTU -> function
@@ -11,20 +11,20 @@
 //! | frame | goes to | source |
 //! |---|---|---|
 //! | to a unicast address in vports' lists | all of these | `esw_add_uc_addr` |
-//! | to a group in vports' multicast lists, all stations included | these, all-multicast vports, the wire | `esw_add_mc_addr` |
+//! | to a group (or broadcast) in vports' multicast lists | these, all-multicast vports, the wire | `esw_add_mc_addr` |
 //! | to any other group, if there are all-multicast vports | these, the wire | `esw_apply_vport_rx_mode` |
 //! | from the wire, if there are promiscuous vports | these | `esw_apply_vport_rx_mode` |
-//! | else, from a vport | the wire | the device's miss |
-//! | else, from the wire | the physical function | the device's miss |
+//! | any other, from a vport | the wire | the device's miss |
+//! | any other, from the wire | the physical function | the device's miss |
 //!
-//! Promiscuity without trust has no effect (`esw_update_vport_rx_mode`). A frame from the wire never returns to it; a
-//! frame returns to its sending vport only if that has loopback on. RoCE frames follow the same rules: an address in
-//! the RoCE address table alone makes no rule.
+//! Promiscuity without trust has no effect (`esw_update_vport_rx_mode`). A frame from the wire never returns to the
+//! wire. A frame returns to its sending vport only if that vport has loopback on. RoCE frames follow the same rules:
+//! an address that is only in the RoCE address table makes no rule.
 //!
-//! The forwarding table (MPFS) stands between the wire and the rules, for unicast. The physical function's driver
-//! writes its own addresses into it (`lib/mpfs.c`, called by `en_fs.c`). The addresses of the virtual functions are
-//! written by whichever makes their rules, the manager's driver or the card. A promiscuous vport opens the table to
-//! all addresses.
+//! Unicast frames from the wire pass the forwarding table (MPFS) before the rules. The physical function's driver
+//! writes its own addresses into the table (`lib/mpfs.c`, called by `en_fs.c`). The addresses of the virtual functions
+//! are written by the manager's driver or by the card, whichever makes the rules. While a vport is promiscuous, all
+//! addresses pass the table.
 
 use super::Card;
 use super::seat::{PHYSICAL, Place, WIRE};
@@ -35,17 +35,17 @@ use crate::wire::frame::{CUSTOMER_TAG, Headers, TAG_BYTES, is_roce};
 use mlx_prm::flow_action::{VLAN_POP, VLAN_PUSH};
 use std::borrow::Cow;
 
-/// Offset of the EtherType, or of the first tag's.
+/// Offset of the EtherType, or of the first VLAN tag.
 const TYPE: usize = 12;
-/// Index of all-multicast in the vport's promiscuity; with `ALL`, the only kinds the rules use.
+/// Index of all-multicast in the vport's promiscuity. The rules use only this kind and `ALL`.
 const ALL_MULTICAST: usize = 1;
 const ALL: usize = 2;
-/// Reason for which a frame is dropped.
+/// The reason why a frame was dropped.
 pub type Lost = &'static str;
-/// The frame arrived at a port that is down.
+/// Reason of a frame that arrived at a port that is down.
 const PORT_DOWN: Lost = "port down";
 
-/// A copy of a frame on its way out of the switch, with its destination.
+/// A copy of a frame that the switch sends, with its destination.
 pub type Copy<'f> = (Place, Cow<'f, [u8]>);
 
 impl Card {
@@ -83,8 +83,8 @@ impl Card {
         Ok(copies)
     }
 
-    /// Returns the destination of a frame that goes to one place unchanged. This covers nearly all frames of
-    /// [`Card::forward`], without a list. `None` leaves the decision to `forward`.
+    /// Returns the destination of a frame that is forwarded unchanged to exactly one destination. This is the fast path
+    /// of [`Card::forward`] for nearly all frames. `None`: the caller must use `forward`.
     pub fn passes(&self, from: Place, frame: &[u8]) -> Option<Place> {
         let &dst = frame.first_chunk()?;
         if dst[0] & 1 != 0 || self.fdb.root().is_some() {
@@ -116,7 +116,7 @@ impl Card {
         }
     }
 
-    /// Returns whether a vport lets a frame pass unchanged.
+    /// Returns whether a vport passes a frame without changing it.
     fn is_clear(&self, vport: &Vport, frame: &[u8]) -> bool {
         vport.settings.vlan.is_none()
             && vport.ingress.root().is_none()
@@ -135,7 +135,7 @@ impl Card {
             .is_ok_and(|copies| matches!(copies[..], [(to, _)] if to == Place::Vport(number)))
     }
 
-    /// Returns a vport's frame as it is inside the switch.
+    /// Returns a frame from a vport as it is inside the switch, with the vport's VLAN tag.
     fn enters<'f>(&self, number: u16, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
         let vport = self.vport(number).ok_or("no such vport")?;
         if !self.is_up(vport) {
@@ -150,7 +150,7 @@ impl Card {
         let listed = access(&vport.ingress, Place::Vport(number), frame)?;
         if let Some(tag) = listed.filter(|entry| entry.context.action() & VLAN_PUSH != 0) {
             let tag = tag.context.push_vlan();
-            // CAST: bits of a dword.
+            // CAST: the priority and the VLAN are 16 bits together.
             let control = tag.prio() << 13 | tag.vid();
             return Ok(Cow::Owned(put_tag(
                 frame,
@@ -167,7 +167,7 @@ impl Card {
         Ok(Cow::Owned(put_tag(frame, control)))
     }
 
-    /// Returns a frame from the wire if the port and the forwarding table let it in.
+    /// Returns a frame from the wire if the port and the forwarding table admit it.
     fn comes_in<'f>(&self, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
         if !self.uplink.is_up() {
             return Err(PORT_DOWN);
@@ -182,9 +182,9 @@ impl Card {
         Ok(Cow::Borrowed(frame))
     }
 
-    /// Returns whether unicast to an address is let in from the wire.
+    /// Returns whether unicast frames from the wire to an address are admitted.
     fn is_announced(&self, dst: [u8; 6]) -> bool {
-        // A manager that writes its own rules writes this table, too.
+        // A manager that writes its own rules writes this table too.
         let made_here = |vport: &Vport| match vport.number {
             PHYSICAL => !self.managed,
             _ => self.fdb.root().is_none(),
@@ -198,7 +198,7 @@ impl Card {
                 && self.vport(PHYSICAL).is_some_and(|vport| vport.mac() == dst)
     }
 
-    /// Returns the destinations by the manager's tables, or else by the card's own rules.
+    /// Returns the destinations by the manager's tables. If there are none, the card's own rules decide.
     fn decide(&self, from: Place, dst: [u8; 6], frame: &[u8]) -> Vec<Place> {
         if self.fdb.root().is_none() {
             return self.rules(from, dst);
@@ -238,7 +238,7 @@ impl Card {
         named
     }
 
-    /// Returns a copy as it arrives at its destination.
+    /// Returns a copy of a frame as it arrives at its destination.
     fn leaves<'f>(
         &self,
         from: Place,
@@ -286,7 +286,7 @@ const fn missed(from: Place) -> Place {
     }
 }
 
-/// Returns a frame as flow tables compare it, with its source.
+/// Returns the fields of a frame, with its source, as flow tables match them.
 fn pattern(from: Place, frame: &[u8]) -> Option<Pattern> {
     let source = match from {
         Place::Vport(number) => number,
@@ -296,8 +296,8 @@ fn pattern(from: Place, frame: &[u8]) -> Option<Pattern> {
     Some(Pattern::of_headers(&headers).from(u64::from(source)))
 }
 
-/// Returns the entry of an access list that lets a frame pass. Without a list, and for a frame that matches no entry,
-/// it is `None`, and the frame passes as well.
+/// Returns the entry of an access list that a frame matches. `None` if there is no list or no entry matches; the
+/// frame then passes too. Fails if the entry drops the frame.
 fn access<'t>(list: &'t FlowTables, from: Place, frame: &[u8]) -> Result<Option<&'t Entry>, Lost> {
     if list.root().is_none() {
         return Ok(None);
@@ -331,15 +331,15 @@ fn has_effect(vport: &Vport, kind: usize) -> bool {
     vport.is_running() && vport.is_trusted() && vport.port.promiscuous[kind]
 }
 
-/// Returns whether the switch returns a function's own frame to it. Copies of multicast return behind the port
-/// instead, chosen by its receive queues. Loopback of unicast can be turned off, but not that of RoCE, see
+/// Returns whether the switch returns a function's own frame to it. The switch does not return multicast frames: the
+/// function copies them itself, if its TIRs accept them. Loopback of unicast can be turned off, but not for RoCE, see
 /// [`Port::loopback_off`](crate::port::Port::loopback_off).
 fn comes_back(vport: &Vport, frame: &[u8]) -> bool {
     let unicast = frame.first().is_some_and(|first| first & 1 == 0);
     unicast && (!vport.port.loopback_off[0] || is_roce(frame))
 }
 
-/// Returns the tag of a frame: priority and VLAN.
+/// Returns the control field of a frame's VLAN tag: priority and VLAN.
 fn tag_of(frame: &[u8]) -> Option<u16> {
     let tag: &[u8; TAG_BYTES] = frame.get(TYPE..)?.first_chunk()?;
     let &[a, b, c, d] = tag;

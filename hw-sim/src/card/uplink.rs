@@ -5,16 +5,16 @@
 //!   either gone       ------------------------> down, at once
 //! ```
 //!
-//! A card that is powered on with a cable in it has trained long ago: the wire stays lit while no driver is there
-//! (firmware option KEEP_ETH_LINK_UP, on by default). The administrative state (register PAOS) is up until the
-//! physical function's driver says otherwise, and stays over its resets.
+//! A card that is powered on with a cable plugged in is already trained when the simulation starts, because the link
+//! stays up while no driver is loaded (firmware option KEEP_ETH_LINK_UP, on by default). The administrative state
+//! (register PAOS) is up until the physical function's driver changes it, and survives resets of the function.
 
 use super::vport::LinkState;
 use super::{CongestionCounters, PauseCounters, PortQos};
 use crate::port::{ETHERNET_OVERHEAD, FCS_BYTES};
 use crate::profile::Profile;
 
-/// The port's MTU after a reset, in bytes, header, tag and check sequence included.
+/// MTU of the port after a reset, in bytes, including header, tag and check sequence.
 const USUAL_MTU: u16 = 1500 + ETHERNET_OVERHEAD;
 
 /// Rate that register PTYS reports: 100 Gb/s.
@@ -23,7 +23,7 @@ const USUAL_RATE: u64 = 100_000_000_000;
 /// Administrative state (register PAOS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminState {
-    /// Up, and up again after a fault.
+    /// Up. The port also comes up again after a fault.
     Up,
     /// Down.
     Down,
@@ -45,21 +45,21 @@ enum Training {
 pub struct Uplink {
     /// Administrative state that the physical function's driver set by register.
     pub admin: AdminState,
-    /// State it set for the switch's side of the wire (MODIFY_VPORT_STATE, op_mod 2).
+    /// State that the driver set for the switch's connection to the wire (MODIFY_VPORT_STATE, op_mod 2).
     pub switch_state: LinkState,
-    /// True if there is light on the fibre.
+    /// Whether the port receives light, that is, a cable connects it to a peer.
     pub light: bool,
-    /// Longest frame that may pass, in bytes, Ethernet header, VLAN tag and check sequence included.
+    /// Longest frame that may pass, in bytes, including Ethernet header, VLAN tag and check sequence.
     pub mtu: u16,
     /// Settings for priorities and congestion.
     pub qos: PortQos,
-    /// Those settings as the host made them; a reset of the driver returns to them.
+    /// The same settings as the host made them. A reset of the physical function restores them.
     qos_of_host: PortQos,
     /// Pauses requested by the peer, by priority.
     pub pauses: [PauseCounters; 8],
     /// Congestion counters.
     pub congestion: CongestionCounters,
-    /// Rate on a switch, in bits per second.
+    /// Rate of the port on a switch, in bits per second.
     pub rate_bps: u64,
     training: Training,
 }
@@ -92,8 +92,8 @@ impl Uplink {
         self.qos = qos;
     }
 
-    /// Resets the port with the physical function: its driver's MTU and congestion parameters are gone, the
-    /// administrative state stays.
+    /// Resets the port with the physical function. The MTU and the congestion parameters that its driver set are lost;
+    /// the administrative state remains.
     pub fn reset(&mut self) {
         self.mtu = USUAL_MTU;
         self.qos = self.qos_of_host.clone();
@@ -105,17 +105,17 @@ impl Uplink {
         self.training == Training::Done && self.switch_state != LinkState::Down
     }
 
-    /// True if the link is on its way up.
+    /// Returns whether the link is training.
     pub fn is_training(&self) -> bool {
         matches!(self.training, Training::Until(_))
     }
 
-    /// Returns the longest frame that passes, in bytes without a check sequence, which frames here do not have.
+    /// Returns the longest frame that passes, in bytes, without the check sequence, because simulated frames have none.
     pub fn longest_frame(&self) -> usize {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))
     }
 
-    /// Begins or ends training. Returns the time at which training that began now will end.
+    /// Starts or ends training. If training starts now, returns the time at which it will end.
     pub fn settle(&mut self, now: u64, training: u64) -> Option<u64> {
         let wanted = self.light && self.admin == AdminState::Up;
         self.training = match self.training {

@@ -1,4 +1,4 @@
-//! State of a function's port on the switch, with the card administrator's settings.
+//! State of a function's port on the e-switch, with the card administrator's settings.
 
 use crate::eth::flow::FlowTables;
 use crate::port::Port;
@@ -44,20 +44,21 @@ impl LinkState {
 /// Settings of a virtual function by `ip link set … vf N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfSettings {
-    /// MAC address; without one the function's driver invents one.
+    /// MAC address. If there is none, the function's driver chooses one.
     pub mac: Option<[u8; 6]>,
-    /// The function may be promiscuous.
+    /// Whether promiscuous mode of the function has effect.
     pub trust: bool,
-    /// Frames from other than its MAC address are dropped. Without an address it cannot send (Linux warns of it:
-    /// `eswitch.c` `mlx5_eswitch_set_vport_spoofchk`).
+    /// Whether the switch drops frames whose source is not the function's MAC address. A function without an address
+    /// then cannot send (Linux warns of that: `eswitch.c` `mlx5_eswitch_set_vport_spoofchk`).
     pub spoof_check: bool,
-    /// VLAN tag that the switch puts on its frames, and takes off those sent to it (VST).
+    /// VLAN tag that the switch adds to the function's frames and removes from frames sent to the function (VST).
     pub vlan: Option<Vlan>,
     /// Link state.
     pub state: LinkState,
 }
 
-/// Parts of a vport's context that may change: bits of the NIC vport context's dword at 0x04.
+/// Parts of a vport's context for whose change the manager can arm an event: bits of the NIC vport context's dword at
+/// 0x04.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest(pub u8);
 
@@ -72,7 +73,7 @@ impl Interest {
     pub const PROMISCUITY: Self = Self(1 << 3);
     /// MTU.
     pub const MTU: Self = Self(1 << 4);
-    /// The parts that the switch's rules are made of.
+    /// The parts that decide the switch's rules: unicast and multicast lists, and promiscuity.
     pub const LISTS: Self = Self(0b1011);
 
     /// Returns whether no part is set.
@@ -97,12 +98,12 @@ impl BitOr for Interest {
     }
 }
 
-/// State of a virtual function, as its manager has set it.
+/// State of a virtual function that its manager controls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Not enabled: it waits in pre-initialization.
+    /// Not enabled. The function stays in pre-initialization.
     Disabled,
-    /// Enabled, and waiting for memory from the manager.
+    /// Enabled. The function waits for memory from the manager.
     WaitingForPages,
     /// Booting or running.
     Running,
@@ -110,29 +111,29 @@ pub enum Life {
 
 /// A vport.
 pub struct Vport {
-    /// Number on the card.
+    /// Number of the vport on the card.
     pub number: u16,
-    /// The function behind it, by its index in the world.
+    /// Index of the vport's function in the simulator.
     pub function: usize,
-    /// The part of its state that the function keeps, until it is reset.
+    /// The part of the state that belongs to the function and that its reset erases.
     pub port: Port,
-    /// The administrator's settings. A physical function trusts itself.
+    /// The administrator's settings. A physical function is always trusted.
     pub settings: VfSettings,
-    /// GUIDs: system image, port, node.
+    /// GUIDs of the system image, the port and the node, in this order.
     pub guids: [u64; 3],
     /// Maximum capabilities of the function, which its manager can query.
     pub capabilities: CmdHcaCap,
-    /// State, as its manager has set it.
+    /// State that the manager controls.
     pub life: Life,
-    /// True if its memory was returned to the manager by a reset.
+    /// Whether a reset returned the function's memory to the manager.
     pub needs_pages: bool,
-    /// True if its driver has enabled it.
+    /// Whether the function's driver has enabled it.
     pub driven: bool,
-    /// Access list of the frames it sends.
+    /// Access list for the frames that the function sends.
     pub ingress: FlowTables,
-    /// Access list of the frames sent to it.
+    /// Access list for the frames sent to the function.
     pub egress: FlowTables,
-    /// Frames lost while the vport was down: received, transmitted.
+    /// Frames lost while the vport was down: received and transmitted.
     pub lost_while_down: [u64; 2],
     /// Port state last reported to the function.
     pub reported_up: bool,
@@ -164,8 +165,8 @@ impl Vport {
         vport
     }
 
-    /// Sets the factory's identifiers. A virtual function has no address and no GUID of its own; the system image is
-    /// the card's.
+    /// Sets the factory's identifiers. A virtual function has no address and no GUID of its own. Its system image GUID
+    /// is the card's.
     fn identify(&mut self, profile: &Profile) {
         if self.number == super::seat::PHYSICAL {
             self.settings.mac = Some(profile.mac);
@@ -180,8 +181,8 @@ impl Vport {
         self.settings.mac.unwrap_or_default()
     }
 
-    /// Resets the function's part of the port; the administrator's settings stay. Returns whether there was something
-    /// in it that the manager's rules may be made of.
+    /// Resets the function's part of the port and keeps the administrator's settings. Returns whether the lists were in
+    /// use before, so that the manager's rules may change.
     pub(super) fn reset(&mut self, profile: &Profile) -> bool {
         let listed = self.port.is_listed();
         self.driven = false;
@@ -193,7 +194,8 @@ impl Vport {
         listed
     }
 
-    /// Arms the manager for one change of `what`. Returns true if a change it has missed is to be reported at once.
+    /// Arms the manager's event for one change of `what`. Returns true if a change that the manager missed must be
+    /// reported at once.
     pub fn arm(&mut self, what: Interest) -> bool {
         self.armed = what;
         let missed = self.missed & what;
@@ -205,13 +207,13 @@ impl Vport {
         true
     }
 
-    /// Returns the parts that the manager is armed for.
+    /// Returns the parts for which the manager's event is armed.
     pub const fn armed(&self) -> Interest {
         self.armed
     }
 
-    /// Notes that its driver changed something. Returns true if the manager is to be notified; it then has to arm
-    /// again.
+    /// Records that the vport's driver changed something. Returns true if the manager must be notified; the manager
+    /// then has to arm again.
     pub(super) fn change(&mut self, what: Interest, remember: bool) -> bool {
         if (self.armed & what).is_empty() {
             if remember {
@@ -223,7 +225,7 @@ impl Vport {
         true
     }
 
-    /// Sets the administrator's settings. The node's GUID follows the address, as in Linux (`eswitch.c`
+    /// Sets the administrator's settings. The node GUID is derived from the MAC address as in Linux (`eswitch.c`
     /// `node_guid_gen_from_mac`: the local bit is not flipped).
     pub fn set(&mut self, settings: VfSettings) {
         if settings.mac != self.settings.mac {
@@ -234,12 +236,12 @@ impl Vport {
         self.settings = settings;
     }
 
-    /// Returns whether the switch forwards for it.
+    /// Returns whether the switch forwards frames of the vport.
     pub fn is_running(&self) -> bool {
         self.life == Life::Running
     }
 
-    /// Returns whether promiscuity has effect.
+    /// Returns whether promiscuous mode of the vport has effect.
     pub const fn is_trusted(&self) -> bool {
         self.settings.trust
     }
@@ -253,7 +255,8 @@ mod tests {
         Vport::new(1, 0, &Profile::default())
     }
 
-    /// Linux `eswitch.c` `arm_vport_context_events_cmd` arms again after each event.
+    /// An armed manager is notified of one change only, since Linux `eswitch.c` `arm_vport_context_events_cmd` arms
+    /// again after each event.
     #[test]
     fn an_armed_manager_is_notified_once() {
         let mut vport = vport();

@@ -1,7 +1,7 @@
 //! ACCESS_REG: port and management registers.
 //!
-//! Input and output carry the whole register image behind their 16 bytes. A register that the function does not have is
-//! refused as a bad parameter. A write that changes the port sends its event after the answer.
+//! Input and output carry the whole register image after their 16 bytes. A register that the function does not have is
+//! refused as a bad parameter. A write that changes the port sends the port's event after the command's answer.
 
 use super::register::{PORT, image_of, own_port};
 use super::{Cmd, Outcome, Refusal, module, port_counters, refuse, traffic_class};
@@ -13,7 +13,7 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// op_mod: read. 0 writes.
+/// op_mod of a read. A write has 0.
 const READ: u32 = 1;
 const PAOS_UP: u32 = 1;
 const PAOS_DOWN: u32 = 2;
@@ -26,10 +26,10 @@ const IB_EDR: u32 = 0x20;
 const IB_4X: u32 = 4;
 /// Virtual lanes 0 and 1 (PVLC `vl_hw_cap`).
 const VIRTUAL_LANES: u8 = 1;
-/// MCQS `identifier` and `component_status`.
+/// MCQS `identifier` of the boot image, and `component_status` of a component in use.
 const BOOT_IMAGE: u32 = 1;
 const IN_USE: u32 = 2;
-/// MCQI `info_type`: the version, and the bytes it takes behind the register's own.
+/// MCQI `info_type` of the version, and the length of the version data after the register's own bytes.
 const INFO_VERSION: u32 = 1;
 const VERSION_BYTES: u32 = 0x7c;
 const MCQI_HEADER: usize = 0x18;
@@ -75,12 +75,12 @@ fn access(
         RegisterId::PFCC if cmd.nic.profile.port_type == PortType::Ethernet => {
             pfcc(cmd, image, read)
         }
-        // Only a physical function has these registers: its settings govern the port's priorities.
+        // Only a physical function has these registers, because its settings govern the port's priorities.
         RegisterId::QPTS if has_priorities(cmd) => qpts(cmd, image, read),
         RegisterId::QPDPM if has_priorities(cmd) => qpdpm(cmd, image, read),
         RegisterId::QTCT if has_classes(cmd) => traffic_class::qtct(cmd, image, read),
         RegisterId::QETCR if has_classes(cmd) => traffic_class::qetcr(cmd, image, read),
-        // The cage belongs to the physical function.
+        // Only the physical function has access to the module cage.
         RegisterId::PMLP if !cmd.nic.seat.is_virtual() => module::pmlp(image, read),
         RegisterId::MCIA if !cmd.nic.seat.is_virtual() => module::mcia(cmd, image, read),
         RegisterId::NODE_DESC => node_description(cmd, image, read),
@@ -204,7 +204,7 @@ fn ptys(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
                 .set_ib_proto_admin(IB_EDR);
             out.set_ib_link_width_oper(IB_4X).set_ib_proto_oper(IB_EDR);
         }
-        // The other link layer: no mode is possible.
+        // The port has the other link layer, so it reports no mode.
         (PROTO_ETHERNET | PROTO_INFINIBAND, _) => {}
         (other, _) => return Err(refuse!(BAD_PARAM, "protocol mask", "{other}")),
     }
@@ -229,12 +229,12 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Pauses are as set from outside until the physical function's driver sets them. The masks of a write select what it
-/// leaves unchanged: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
-/// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
-/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the priorities win, since a port does
-/// one or the other (IEEE 802.1Q, "Priority-based flow control"). A virtual function's write is accepted without
-/// effect.
+/// Reads or writes register PFCC. The pauses are those configured in the simulator until the physical function's
+/// driver sets them. The masks of a write select the values that it leaves unchanged: the whole port's pause by a set
+/// bit, priorities by clear bits (Linux `mlx5_set_port_pause`, `mlx5_set_port_pfc` and
+/// `mlx5_set_port_stall_watermark` in drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the
+/// priorities then win, since a port does one or the other (IEEE 802.1Q, "Priority-based flow control"). A virtual
+/// function's write is accepted without effect.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;
@@ -268,9 +268,9 @@ fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
     Ok(out.as_bytes().to_vec())
 }
 
-/// Returns the priorities after a write of those in the mask.
+/// Returns the priorities after a write that changes only the priorities in the mask.
 fn masked(before: u8, after: u32, mask: u32) -> u8 {
-    // CAST: fields of eight bits.
+    // CAST: both are 8-bit fields.
     let [after, mask] = [after, mask].map(|field| u8::try_from(field).unwrap_or(0));
     before & !mask | after & mask
 }
@@ -340,7 +340,7 @@ fn only_read(read: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The existing management registers are those of the firmware's version.
+/// Reads MCAM. The management registers that exist are those of the firmware's version.
 fn mcam(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     only_read(read)?;
     let register: Mcam = image_of(image)?;
@@ -353,7 +353,7 @@ fn mcam(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// The firmware has one component, its boot image, which is in use and not being changed.
+/// Reads MCQS. The firmware has one component, its boot image, which is in use and not being changed.
 fn mcqs(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     only_read(read)?;
     let register: Mcqs = image_of(image)?;
@@ -374,7 +374,7 @@ fn component(index: u32) -> Result<(), Refusal> {
 
 fn mcqi(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     only_read(read)?;
-    // The first 0x18 bytes are the request; the data follows in the answer.
+    // The first 0x18 bytes are the request. In the answer the data follows them.
     let mut asked = Mcqi::new();
     let bytes = image.len().min(Mcqi::SIZE);
     asked.as_mut_bytes()[..bytes].copy_from_slice(&image[..bytes]);
@@ -396,7 +396,7 @@ fn mcqi(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
         .set_data_size(asked.data_size())
         .set_version(version);
     let mut bytes = out.as_bytes().to_vec();
-    // The rest of the version's data: build tool and a text, both empty.
+    // The rest of the version data, build tool and text, is empty.
     bytes.resize(MCQI_HEADER + VERSION_BYTES as usize, 0);
     Ok(bytes)
 }

@@ -1,10 +1,10 @@
 //! Capability pages: queried as maximum or as current, set before INIT_HCA.
 //!
-//! A page that is set replaces the current one. Firmware accepts changes of few fields only: those that some stock
-//! driver writes are in `WRITABLE`. A change of any other is refused, even below its maximum, and so is a value above
-//! the maximum. Bits that no field names must stay as they were queried. Two pages are special. Of the atomic page
-//! only the endianness mode is used, because drivers send the rest as zeros and firmware accepts that. Of the general
-//! page `roce` may only change if `roce_rw_supported` is set.
+//! A page that is set replaces the current one. Firmware accepts changes of few fields only: `WRITABLE` lists those
+//! that some stock driver writes. A change of any other field is refused, even below its maximum, and so is a value
+//! above the maximum. Bits that no field names must stay as they were queried. Two pages are special. In the atomic
+//! page only the endianness mode is used, because drivers send the rest as zeros and firmware accepts that. In the
+//! general page `roce` may only change if `roce_rw_supported` is set.
 
 use super::function::{own_turn, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
@@ -19,7 +19,7 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Fields that SET_HCA_CAP takes: those that drivers are known to write. Linux `main.c` `handle_hca_cap`,
+/// Fields that SET_HCA_CAP accepts: those that drivers are known to write. Linux `main.c` `handle_hca_cap`,
 /// `handle_hca_cap_roce`, `handle_hca_cap_2`, `handle_hca_cap_odp` (every scheme); rdma-core `mlx5_vfio.c`
 /// `handle_hca_cap`.
 const WRITABLE: [(CapType, &[&str]); 3] = [
@@ -29,7 +29,7 @@ const WRITABLE: [(CapType, &[&str]); 3] = [
             "cache_line_128byte",
             "cmdif_checksum",
             "dct",
-            // rdma-core's VFIO driver, on request.
+            // rdma-core's VFIO driver writes it if its user requests that.
             "disable_link_up",
             "event_on_vhca_state_active",
             "event_on_vhca_state_allocated",
@@ -68,7 +68,7 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         return other_function(cmd, seat, kind, current);
     }
     let (profile, caps) = (&cmd.nic.profile, &cmd.nic.caps);
-    // A recorded page has the window of a real card's BAR.
+    // A recorded page describes the window of a real card's BAR, so the page is computed instead.
     if kind == CapType::DEV_MEM && caps.general.device_memory() {
         let window = device_memory::window(profile, &caps.general);
         return page_output(device_memory::page(&window).as_bytes());
@@ -98,10 +98,10 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             profile.eswitch_flow_table.as_bytes().to_vec()
         }
         CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
-        // Neither packet pacing nor scheduling elements.
+        // The function has neither packet pacing nor scheduling elements.
         CapType::QOS if caps.general.qos() => Vec::new(),
-        // The function has none. Inferred: a device that has the page reports it there; rdma-core's tests look
-        // nowhere else.
+        // The function has neither feature, so the page is zero. Inferred: a device with user contexts has both pages
+        // even then, because rdma-core's tests read nothing but these pages.
         CapType::DEV_MEM | CapType::QOS if caps.general.log_max_uctx() > 0 => Vec::new(),
         _ => {
             return Err(refuse!(
@@ -121,7 +121,7 @@ fn page_output(page: &[u8]) -> Outcome {
     output(&out)
 }
 
-/// Returns the capabilities of a virtual function to its manager. Linux asks for the maximum only (`vport.c`
+/// Returns the capabilities of a virtual function to its manager. Linux queries the maximum only (`vport.c`
 /// `mlx5_vport_get_other_func_cap`).
 fn other_function(cmd: &Cmd<'_>, seat: Seat, kind: CapType, current: bool) -> Outcome {
     if kind != CapType::GENERAL || current {
@@ -213,9 +213,9 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetHcaCapOut::new())
 }
 
-/// Sets the number of interrupt vectors of a virtual function for its manager. The manager sends the whole maximum
-/// page back, with another `dynamic_msix_table_size` (Linux `pci_irq.c` `mlx5_set_msix_vec_count`). Inferred: an
-/// exhausted pool, and a function that has a driver, are refused.
+/// Sets the number of interrupt vectors of a virtual function for its manager. The manager sends the maximum page back
+/// with a changed `dynamic_msix_table_size` (Linux `pci_irq.c` `mlx5_set_msix_vec_count`). Inferred: the command is
+/// refused if the pool is exhausted or the function has a driver.
 fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Outcome {
     let own = &cmd.nic.profile.general.max;
     let pool = own.num_total_dynamic_vf_msix();
@@ -269,7 +269,7 @@ fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Ou
     let vport = cmd.env.vport_mut(seat);
     vport.capabilities.set_dynamic_msix_table_size(vectors);
     let function = vport.function;
-    // CAST: twelve bits.
+    // CAST: the field has twelve bits.
     let vectors = u16::try_from(vectors).unwrap_or(u16::MAX);
     cmd.env
         .card_events
@@ -277,8 +277,8 @@ fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Ou
     output(&SetHcaCapOut::new())
 }
 
-/// Returns the function a command names: this one, or for the card's manager a virtual one. A function's number is
-/// that of its vport.
+/// Returns the function that a command names: the commanding function, or for the card's manager a virtual function.
+/// A function's number is that of its vport.
 fn named_function(cmd: &Cmd<'_>, other: bool, function_id: u32) -> Result<Seat, Refusal> {
     if !other && function_id == 0 {
         return Ok(cmd.nic.seat);
@@ -318,7 +318,7 @@ fn settable<T: Layout>(
     Ok(wanted)
 }
 
-/// Returns the structure at the beginning of a page; the rest must be as it was queried.
+/// Returns the structure at the beginning of a page, if the rest of the page is as it was queried.
 fn first_part<T: Layout>(page: &[u8; 0x1000], rest: &[u8]) -> Result<T, Refusal> {
     let given = page[T::SIZE..].iter();
     let kept = rest.iter().chain(std::iter::repeat(&0));
@@ -341,7 +341,7 @@ fn changed<'a, T: Layout>(new: &'a T, now: &'a T) -> impl Iterator<Item = &'stat
         .filter(|field| field.value(new.as_bytes()) != field.value(now.as_bytes()))
 }
 
-/// Refuses a changed field above its maximum, and a changed bit that no field names.
+/// Refuses a changed field above its maximum, and a change of a bit that no field names.
 fn within<T: Layout>(page: &T, max: &T, current: &T) -> Result<(), Refusal> {
     let unnamed = |page: &T| -> Vec<u8> {
         let named = page.reencode();

@@ -1,9 +1,8 @@
-//! QUERY_CONG_STATUS, QUERY_CONG_PARAMS and QUERY_CONG_STATISTICS: the device's settings against congestion, and its
-//! counters. They need `cc_query_allowed`, which a virtual function has if its physical function's firmware permits
-//! it.
+//! QUERY_CONG_STATUS, QUERY_CONG_PARAMS and QUERY_CONG_STATISTICS: the device's congestion settings and counters. They
+//! need `cc_query_allowed`, which a virtual function has if its physical function's firmware permits it.
 //!
-//! MODIFY_CONG_PARAMS changes how a port reacts to congestion from then on. It needs `cc_modify_allowed`, and belongs
-//! to the physical function.
+//! MODIFY_CONG_PARAMS changes how a port reacts to congestion. It needs `cc_modify_allowed`, and only the physical
+//! function may use it.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use mlx_prm::{
@@ -18,7 +17,7 @@ use crate::card::CongestionCounters;
 use crate::card::seat::PHYSICAL;
 use crate::dcqcn::microseconds;
 
-/// Priorities of an Ethernet port.
+/// Number of priorities of an Ethernet port.
 const PRIORITIES: u32 = 8;
 
 fn allowed(cmd: &Cmd<'_>) -> Result<(), Refusal> {
@@ -116,7 +115,7 @@ pub(super) fn modify_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
                 return Err(refuse!(BAD_PARAM, "cnp_prio_mode", "1"));
             }
             let (dscp, priority) = (told.cnp_dscp(), told.cnp_802p_prio());
-            // CAST: fields of six bits and of three.
+            // CAST: the fields have six and three bits.
             #[expect(clippy::cast_possible_truncation, reason = "six bits and three")]
             let (dscp, priority) = (dscp as u8, priority as u8);
             if has(NpField::MIN_TIME_BETWEEN_CNPS) {

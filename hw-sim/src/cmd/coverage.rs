@@ -1,4 +1,4 @@
-//! Coverage of a function: which of all commands and registers it was asked for.
+//! Coverage of a function: the commands and registers that its driver used.
 
 use super::opcodes;
 use crate::report::FunctionReport;
@@ -6,9 +6,8 @@ use mlx_prm::{Opcode, RegisterId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl FunctionReport {
-    /// Returns the commands and registers asked of the function and the results, a line each: `command` or
-    /// `register`, number, name, times asked, times refused, and for commands each reason once. Commands that were
-    /// never asked are listed, too.
+    /// Returns a line for each command and register: `command` or `register`, number, name, number of uses, number of
+    /// refusals, and for commands each reason of a refusal once. Commands that were never sent are listed too.
     ///
     /// ```text
     /// command 0x0500 CREATE_QP asked 12 refused 0

@@ -10,19 +10,21 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Bits of `modify_field_select`, op_mod 0.
+/// Bits of `modify_field_select` with op_mod 0.
 const SELECT_PERIOD: u32 = 1;
 const SELECT_MAX_COUNT: u32 = 2;
 const SELECT_OVERRUN_IGNORE: u32 = 4;
 const SELECT_EQN: u32 = 8;
 const SELECT_PERIOD_MODE: u32 = 16;
-/// op_mod 1: new size, page offset, page size, all three at once.
+/// Bits of `modify_field_select` with op_mod 1: new size, page offset and page size, all three at once.
 const SELECT_RESIZE: u32 = 7;
 const OP_MOD_RESIZE: u32 = 1;
-/// Entries of 64 bytes at a stride of 128, for machines with cache lines of 128 bytes; with `cqe_128_always`.
+/// `cqe_sz` of 64-byte entries at a stride of 128 bytes, for hosts with cache lines of 128 bytes. It needs
+/// `cqe_128_always`.
 const CQE_SZ_PADDED: u32 = 2;
 
-/// Returns the ring a context describes, in the page list behind it or in user memory, given by number and offset.
+/// Returns the ring that a context describes. It is in the command's page list, or in user memory, given by number
+/// and offset.
 fn ring(
     cmd: &Cmd<'_>,
     context: &Cqc,

@@ -1,15 +1,16 @@
-//! Commands that take and give back device memory; what there is of it is [`crate::device_memory`]'s.
+//! Commands that allocate and free device memory. The memory itself is in [`crate::device_memory`].
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::device_memory::{LOG_MOST_ALIGNMENT, LOG_UNIT, MOST, window};
 use mlx_prm::{AllocMemicIn, AllocMemicOut, DeallocMemicIn, DeallocMemicOut};
 use std::ops::Range;
 
-/// Pages of the window, as Linux divides it.
+/// Bytes of a page of the window, as Linux divides it.
 const PAGE: u64 = 4096;
 
-/// The window of a device that has one. It is the driver's to share among programs: the commands have no field for a
-/// user context (mlx5_ifc.h has none in them), so one that names a context has a reserved bit set.
+/// Returns the window of the device, if it has device memory. The driver shares the window among programs. The
+/// commands have no uid field (mlx5_ifc.h has none in them), so a command that names a user context is refused for a
+/// reserved bit.
 fn driver_window(cmd: &Cmd<'_>) -> Result<Range<u64>, Refusal> {
     let window = window(&cmd.nic.profile, &cmd.nic.caps.general);
     if window.is_empty() {
@@ -52,7 +53,7 @@ pub(super) fn alloc_memic(cmd: &mut Cmd<'_>) -> Outcome {
             memory.bytes()
         ));
     }
-    // Linux tries another range where the answer is EAGAIN (`mlx5_cmd_alloc_memic`), which is this status.
+    // Linux tries another range if the answer is EAGAIN (`mlx5_cmd_alloc_memic`), which this status maps to.
     let Some(at) = memory.take(range, bytes, 1 << (LOG_UNIT + log_alignment)) else {
         return Err(refuse!(
             NO_RESOURCES,

@@ -8,10 +8,10 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Status of an EQ that could not be written.
+/// Status in the context of an EQ that the device could not write.
 const STATUS_WRITE_FAILURE: u32 = 0xa;
 
-/// Event types the function has; optional ones of other devices are missing.
+/// Event types that the function supports. The optional ones of other devices are missing.
 const EVENTS: [EventType; 15] = [
     EventType::PATH_MIG,
     EventType::COMM_EST,

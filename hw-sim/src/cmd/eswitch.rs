@@ -9,7 +9,7 @@ use mlx_prm::{
     SetL2TableEntryIn, SetL2TableEntryOut,
 };
 
-/// `vport_cvlan_insert`: never, on untagged frames, on all frames.
+/// Values of `vport_cvlan_insert`: never, on untagged frames, on all frames.
 const INSERT_NONE: u32 = 0;
 const INSERT_IF_NOT_EXIST: u32 = 1;
 const INSERT_ALWAYS: u32 = 3;
@@ -27,8 +27,8 @@ pub(crate) fn manager(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks an index of the forwarding table. The table is the physical port's: a virtual function has no access to it
-/// (Linux, the commit that made `lib/mpfs.c`).
+/// Checks an index of the forwarding table. The table belongs to the physical port: a virtual function has no access
+/// to it (Linux, the commit that introduced `lib/mpfs.c`).
 fn entry(cmd: &Cmd<'_>, index: u32) -> Result<u32, Refusal> {
     manager(cmd)?;
     let log_most = cmd.nic.caps.general.log_max_l2_table();
@@ -90,7 +90,8 @@ pub(super) fn delete_l2_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DeleteL2TableEntryOut::new())
 }
 
-/// Inserting and stripping of tags are set together, or neither (Linux `eswitch.c` `modify_esw_vport_cvlan`).
+/// Sets the VLAN of a vport. Inserting and stripping of tags must be set together (Linux `eswitch.c`
+/// `modify_esw_vport_cvlan`).
 pub(super) fn modify_esw_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ModifyEswVportContextIn = cmd.read();
     manager(cmd)?;

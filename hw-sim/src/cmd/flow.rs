@@ -1,4 +1,4 @@
-//! Flow table, group and entry commands; the objects are in [`crate::eth::flow`].
+//! Commands for flow tables, groups and entries. The objects are in [`crate::eth::flow`].
 
 use super::eswitch::manager;
 use super::vport::{ethernet, named_vport};
@@ -20,18 +20,18 @@ use mlx_prm::{
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where the list behind a flow context begins.
+/// Offset of the list behind a flow context.
 const LIST: usize = SetFlowTableEntryIn::SIZE;
-/// `modify_field_select` of MODIFY_FLOW_TABLE: the miss action and table.
+/// `modify_field_select` of MODIFY_FLOW_TABLE: miss action and miss table.
 const SELECT_MISS: u32 = 1;
-/// `table_miss_action`: the table type's default; here, drop.
+/// `table_miss_action` of the table type's default, which is to drop the frame here.
 const MISS_DEFAULT: u32 = 0;
-/// `modify_enable_mask`: action, flow tag, destination list, counter list.
+/// Bits of `modify_enable_mask`: action, flow tag, destination list, counter list.
 const ENABLE_ACTION: u32 = 1;
 const ENABLE_TAG: u32 = 2;
 const ENABLE_DESTINATIONS: u32 = 4;
 const ENABLE_COUNTERS: u32 = 8;
-/// Limit of groups, and of entries, of all tables together: about as many as the largest table alone can have.
+/// Maximum number of groups, and of entries, in all tables together: about as many as the largest table can have.
 const MOST_GROUPS: usize = 1 << 16;
 const MOST_ENTRIES: usize = 1 << 16;
 const OP_SET: u32 = 0;
@@ -101,7 +101,7 @@ pub(super) fn set_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetFlowTableEntryOut::new())
 }
 
-/// The destination list follows the context.
+/// Executes QUERY_FLOW_TABLE_ENTRY. The destination list follows the context.
 pub(super) fn query_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
     let (context, destinations) = query_entry(cmd, &input)?;
@@ -118,7 +118,7 @@ pub(super) fn delete_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DeleteFlowTableEntryOut::new())
 }
 
-/// The frames that a set of tables applies to.
+/// The frames to which a set of tables applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Domain {
     /// Frames that arrive at the function.
@@ -131,8 +131,8 @@ enum Domain {
     Egress(Seat),
 }
 
-/// Returns the domain of a table type. NIC_RX is the function's own receive side, FDB the e-switch of its manager; an
-/// access list is that of the vport named.
+/// Returns the domain of a table type. NIC_RX is the function's own receive side, and FDB the e-switch that the
+/// function manages. An access list belongs to the vport that the command names.
 fn domain(
     cmd: &Cmd<'_>,
     kind: FlowTableType,
@@ -174,7 +174,7 @@ fn tables_mut<'c>(cmd: &'c mut Cmd<'_>, domain: Domain) -> &'c mut FlowTables {
     }
 }
 
-/// Returns the capabilities of tables of a domain.
+/// Returns the capabilities of the tables in a domain.
 fn properties<'c>(cmd: &'c Cmd<'_>, domain: Domain) -> &'c FlowTableProperties {
     let eswitch = &cmd.nic.profile.eswitch_flow_table;
     match domain {
@@ -194,10 +194,10 @@ fn find<'c>(
     found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"))
 }
 
-/// CREATE_FLOW_TABLE.
+/// Executes CREATE_FLOW_TABLE.
 ///
 /// # Errors
-/// A type, size or level this device does not have.
+/// The device does not have this type, size or level.
 fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Refusal> {
     let domain = domain(
         cmd,
@@ -248,7 +248,8 @@ fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Ref
     Ok(number)
 }
 
-/// Returns the table a context's misses go to. It has a higher level, so that no frame goes round in circles.
+/// Returns the miss table of a context. It must have a higher level than the context's table, so that no frame
+/// circulates between tables.
 fn miss_table(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -273,7 +274,7 @@ fn miss_table(
     }
 }
 
-/// MODIFY_FLOW_TABLE: changes the miss action.
+/// Executes MODIFY_FLOW_TABLE, which changes the miss action.
 ///
 /// # Errors
 /// No such table, or no such miss table.
@@ -319,7 +320,7 @@ fn release_miss(tables: &mut Table<FlowTable>, context: &FlowTableContext) {
     }
 }
 
-/// QUERY_FLOW_TABLE.
+/// Executes QUERY_FLOW_TABLE.
 ///
 /// # Errors
 /// No such table.
@@ -328,7 +329,7 @@ fn query_table(cmd: &mut Cmd<'_>, input: &QueryFlowTableIn) -> Result<FlowTableC
     Ok(find(cmd, domain, input.table_id())?.context.clone())
 }
 
-/// DESTROY_FLOW_TABLE. The root may be destroyed, too: drivers destroy it last.
+/// Executes DESTROY_FLOW_TABLE. The root table may be destroyed too, because drivers destroy it last.
 ///
 /// # Errors
 /// No such table, or it has groups, or another table forwards to it.
@@ -350,7 +351,7 @@ fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<(), Re
     Ok(())
 }
 
-/// SET_FLOW_TABLE_ROOT; op_mod 1 goes back to the default.
+/// Executes SET_FLOW_TABLE_ROOT. With op_mod 1 it restores the default.
 ///
 /// # Errors
 /// No such table.
@@ -379,10 +380,11 @@ fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Refusal
     Ok(())
 }
 
-/// CREATE_FLOW_GROUP.
+/// Executes CREATE_FLOW_GROUP.
 ///
 /// # Errors
-/// No such table; a range that is outside of the table or overlaps another group's; criteria that are not compared.
+/// No such table; a range that is outside of the table or overlaps another group's; match criteria that the device
+/// does not support.
 fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32, Refusal> {
     let domain = domain(
         cmd,
@@ -439,7 +441,7 @@ fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32, Ref
     Ok(number)
 }
 
-/// QUERY_FLOW_GROUP.
+/// Executes QUERY_FLOW_GROUP.
 ///
 /// # Errors
 /// No such table or group.
@@ -454,10 +456,10 @@ fn group_of(table: &FlowTable, number: u32) -> Result<&Group, Refusal> {
     found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow group", "{number:#x}"))
 }
 
-/// DESTROY_FLOW_GROUP.
+/// Executes DESTROY_FLOW_GROUP.
 ///
 /// # Errors
-/// No such table or group, or it has entries.
+/// No such table or group, or the group has entries.
 fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<(), Refusal> {
     let domain = domain(
         cmd,
@@ -480,10 +482,10 @@ fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<(), Re
     Ok(())
 }
 
-/// SET_FLOW_TABLE_ENTRY: a new entry, or (op_mod 1) parts of one.
+/// Executes SET_FLOW_TABLE_ENTRY: creates an entry, or (op_mod 1) changes parts of an entry.
 ///
 /// # Errors
-/// No such table or group; an index that is outside of the group or is taken; an action or destination this device
+/// No such table or group; an index that is outside of the group or in use; an action or destination that the device
 /// does not have.
 fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refusal> {
     let domain = domain(
@@ -585,7 +587,7 @@ fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowC
     (context, list)
 }
 
-/// Returns the actions that a domain's entries can have.
+/// Returns the actions that entries of a domain can have.
 fn actions(cmd: &Cmd<'_>, domain: Domain) -> u32 {
     let plain = flow_action::ALLOW | flow_action::DROP;
     match domain {
@@ -599,7 +601,7 @@ fn actions(cmd: &Cmd<'_>, domain: Domain) -> u32 {
     }
 }
 
-/// Returns the destinations of an entry's list, if this device supports them.
+/// Returns the destinations of an entry's list, if the device supports all of them.
 fn destinations(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -635,7 +637,7 @@ fn destinations(
     each.collect()
 }
 
-/// Returns the counters of an entry. They come with the action COUNT, at most as many as the capability permits.
+/// Returns the counters of an entry. They need the action COUNT, and the capability limits their number.
 fn counters(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -694,7 +696,7 @@ fn destination(cmd: &Cmd<'_>, domain: Domain, format: &DestFormat) -> Result<Des
     }
 }
 
-/// Refuses a destination table that is not of a higher level than the entry's own.
+/// Refuses a destination table whose level is not higher than that of the entry's own table.
 fn later(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -735,7 +737,7 @@ fn release(cmd: &mut Cmd<'_>, domain: Domain, entry: &Entry) {
     }
 }
 
-/// QUERY_FLOW_TABLE_ENTRY: the context and the list behind it.
+/// Executes QUERY_FLOW_TABLE_ENTRY. Returns the context and the list that follows it.
 ///
 /// # Errors
 /// No such table or entry.
@@ -750,7 +752,7 @@ fn query_entry(
     Ok((entry.context.clone(), entry.list.clone()))
 }
 
-/// DELETE_FLOW_TABLE_ENTRY.
+/// Executes DELETE_FLOW_TABLE_ENTRY.
 ///
 /// # Errors
 /// No such table or entry.

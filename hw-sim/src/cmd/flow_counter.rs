@@ -1,4 +1,4 @@
-//! Flow counter commands; counting is in [`crate::eth::flow`].
+//! Flow counter commands. The counting itself is in [`crate::eth::flow`].
 
 use super::{Cmd, Outcome, output, refuse};
 use crate::eth::flow::FlowCounter;
@@ -9,7 +9,7 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// A bulk query begins at a multiple of this number (Linux `mlx5_fc_stats_query_counter_range` in
+/// Alignment of the first counter number of a bulk query (Linux `mlx5_fc_stats_query_counter_range` in
 /// drivers/net/ethernet/mellanox/mlx5/core/fs_counters.c).
 const ROW: u32 = 4;
 
@@ -42,7 +42,7 @@ pub(super) fn dealloc_flow_counter(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DeallocFlowCounterOut::new())
 }
 
-/// Returns one counter, or a row of them; a counter that does not exist reads as zero.
+/// Returns one counter, or consecutive counters. A counter that does not exist reads as zero.
 pub(super) fn query_flow_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryFlowCounterIn = cmd.read();
     if input.dump_to_memory() || input.mkey() != 0 || input.address() != 0 {
@@ -66,7 +66,7 @@ pub(super) fn query_flow_counter(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_RESOURCE, "no such flow counter", "{first:#x}"));
     }
     let row = first..first.saturating_add(count.max(1));
-    // Checked before any is cleared: a refused command changes nothing.
+    // All counters are checked before any is cleared, so that a refused command changes nothing.
     let may_clear =
         |number: &u32| user == DRIVER || counters.owns(*number) || !counters.contains(*number);
     if input.clear()

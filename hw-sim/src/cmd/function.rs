@@ -1,4 +1,4 @@
-//! Commands for the function as a whole: enabling, pages, starting, stopping.
+//! Commands for the function as a whole: enabling, pages, start and teardown.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::seat::{PHYSICAL, Seat};
@@ -14,11 +14,12 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Teardown profiles.
+/// Teardown profiles (`profile` of TEARDOWN_HCA).
 const GRACEFUL: u32 = 0;
 const FORCE: u32 = 1;
 
-/// Returns the function a command names: itself, number 0, or a virtual one of its card. There is no embedded CPU.
+/// Returns the function that a command names: the commanding function, which is number 0, or a virtual function of
+/// its card. There is no embedded CPU.
 fn named_function(cmd: &Cmd<'_>, embedded_cpu: bool, function_id: u32) -> Result<Seat, Refusal> {
     match (embedded_cpu, function_id) {
         (false, 0) => Ok(cmd.nic.seat),
@@ -53,8 +54,8 @@ pub(super) fn virtual_function(cmd: &Cmd<'_>, number: u32) -> Result<Seat, Refus
     })
 }
 
-/// Refuses a command that is out of order. ENABLE_HCA of this function is the first command of all; of a virtual one
-/// its manager gives it once it is up itself.
+/// Refuses a command that is out of order. A function's own ENABLE_HCA is the first command of all. The manager
+/// sends ENABLE_HCA for a virtual function after its own INIT_HCA.
 pub(super) fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
     if own != wanted {
         return Err(refuse!(BAD_SYS_STATE, "not at this stage of bring-up"));
@@ -62,8 +63,8 @@ pub(super) fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Boots a virtual function (Linux `sriov.c` `mlx5_device_enable_sriov`), as soon as it has its memory. A second
-/// ENABLE_HCA is refused: seen of sub-functions, inferred for virtual ones.
+/// Boots a virtual function (Linux `sriov.c` `mlx5_device_enable_sriov`), as soon as the function has its memory. A
+/// second ENABLE_HCA is refused: that was observed for sub-functions, and is inferred for virtual functions.
 fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
     in_life(cmd, seat, cmd.env.vport(seat).life == Life::Disabled)?;
     let pages = cmd.env.card(seat).rules.virtual_function_pages;
@@ -88,8 +89,8 @@ fn run_virtual(cmd: &mut Cmd<'_>, seat: Seat) {
         .push_back((function, CardEvent::Enabled(true)));
 }
 
-/// Disables a virtual function, whatever its driver does, and returns its memory (Linux waits for that: `pagealloc.c`
-/// `mlx5_wait_for_pages`).
+/// Disables a virtual function, whatever its driver does, and requests the return of its memory (Linux waits for
+/// that: `pagealloc.c` `mlx5_wait_for_pages`).
 fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
     in_life(cmd, seat, cmd.env.vport(seat).life != Life::Disabled)?;
     let vport = cmd.env.vport_mut(seat);
@@ -147,7 +148,7 @@ pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     }
     let held = cmd.nic.pages.held();
     if held != 0 {
-        // Inferred: drivers reclaim every page first.
+        // Inferred, because drivers reclaim every page first.
         return Err(refuse!(BAD_SYS_STATE, "the firmware holds pages", "{held}"));
     }
     cmd.nic.stage = Stage::Reset;
@@ -175,7 +176,7 @@ pub(super) fn query_pages(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryPagesIn = cmd.read();
     let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
     if seat != cmd.nic.seat {
-        // The virtual function has the pages that its events requested.
+        // The firmware requests the virtual function's pages by events only, so this command reports none.
         return output(QueryPagesOut::new().set_function_id(input.function_id()));
     }
     let initialised = cmd.nic.stage == Stage::Initialised;
@@ -240,8 +241,8 @@ fn not_given(error: GiveError, entries: usize) -> Refusal {
     }
 }
 
-/// Gives or takes pages of a virtual function. They lie in its manager's memory: the device reaches them by the
-/// manager's mappings.
+/// Gives or takes pages of a virtual function. The pages are in its manager's memory, which the device accesses
+/// through the manager's mappings.
 fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
     let addresses = match cmd.op_mod {
         1 => cmd.list(ManagePagesIn::SIZE, entries)?,
@@ -282,7 +283,7 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
     output(&ManagePagesOut::new())
 }
 
-/// Reports to a running virtual function that the memory it waits for was given, or will not be.
+/// Reports to a running virtual function whether the memory it waits for was given.
 fn report_pages(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
     let vport = cmd.env.vport_mut(seat);
     if vport.life == Life::Running && vport.needs_pages {
@@ -314,7 +315,7 @@ fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
     pages_taken(cmd, &pages, findings)
 }
 
-/// Returns the answer to a take, and reports what was wrong with the pages.
+/// Returns the answer to a take, and reports defects of the pages that were taken.
 fn pages_taken(cmd: &mut Cmd<'_>, pages: &[u64], findings: Vec<TakeFinding>) -> Outcome {
     let nic = &mut *cmd.nic;
     for finding in findings {
@@ -331,7 +332,7 @@ fn pages_taken(cmd: &mut Cmd<'_>, pages: &[u64], findings: Vec<TakeFinding>) -> 
         }
     }
     let mut out = ManagePagesOut::new();
-    // CAST: at most `entries`, a 32-bit field.
+    // CAST: there are at most `entries` pages, and that is a 32-bit field.
     out.set_output_num_entries(u32::try_from(pages.len()).unwrap_or(u32::MAX));
     let mut bytes = out.as_bytes().to_vec();
     bytes.extend(pages.iter().flat_map(|page| page.to_be_bytes()));
@@ -360,7 +361,7 @@ pub(super) fn init_hca(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn teardown_hca(cmd: &mut Cmd<'_>) -> Outcome {
     let field = cmd.read::<TeardownHcaIn>().profile();
-    // Snabb gives the profile as op_mod.
+    // Snabb passes the profile as op_mod.
     let profile = if field == 0 { cmd.op_mod } else { field };
     let caps = &cmd.nic.caps.general;
     let supported = match profile {
@@ -371,11 +372,11 @@ pub(super) fn teardown_hca(cmd: &mut Cmd<'_>) -> Outcome {
     };
     let mut out = TeardownHcaOut::new();
     if !supported {
-        // State 1: refused; the driver falls back to a graceful teardown.
+        // State 1 means refused. The driver then does a graceful teardown.
         out.set_state(true);
         return output(&out);
     }
-    // Prepare-fast only prepares; the driver then writes `nic_interface`.
+    // Prepare-fast only prepares the teardown. The driver then writes `nic_interface`.
     if profile != 2 {
         cmd.nic.stop(cmd.env);
     }
@@ -402,7 +403,7 @@ pub(super) fn query_adapter(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// Answers for ports that are not bonded; no port here is.
+/// Executes QUERY_LAG. Answers that the ports are not bonded, since bonding is not simulated.
 pub(super) fn query_lag(_: &mut Cmd<'_>) -> Outcome {
     output(&QueryLagOut::new())
 }

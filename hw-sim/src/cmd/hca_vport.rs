@@ -1,7 +1,7 @@
 //! The vport of an InfiniBand port: state, GIDs, partitions (PRM "HCA Vport Context").
 //!
-//! These commands exist where the capability `ib_virt` is set. Without it a driver uses MAD_IFC. An Ethernet port has
-//! one of them, for RoCE's only partition.
+//! These commands exist if the capability `ib_virt` is set. Without it a driver uses MAD_IFC. An Ethernet port has
+//! only one of these commands, which reports RoCE's only partition.
 
 use super::vport::named_vport;
 use super::{Cmd, Outcome, Refusal, output, refuse};
@@ -14,14 +14,14 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// The only port.
+/// Number of the only port.
 const PORT: u32 = 1;
 /// Index that selects the whole table.
 const WHOLE_TABLE: u32 = 0xffff;
-/// Partitions of an Ethernet port: the default one, with full membership for all (IBTA volume 1, annex A17).
+/// Partitions of an Ethernet port: only the default partition, with full membership (IBTA volume 1, annex A17).
 const ROCE_PKEYS: &[u16] = &[0xffff];
-/// `field_select` of MODIFY_HCA_VPORT_CONTEXT: the fields that this function lets software change, the GUIDs.
-/// Capability bits have a select mask of their own.
+/// Bits of `field_select` of MODIFY_HCA_VPORT_CONTEXT for the fields that software may change here, the GUIDs.
+/// Capability bits have their own select mask.
 const SELECT_PORT_GUID: u32 = 1 << 1;
 const SELECT_NODE_GUID: u32 = 1 << 2;
 
@@ -34,7 +34,7 @@ fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'
     if other || vport != 0 {
         return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
     }
-    // 0 names the function's own port if it has only one.
+    // Port 0 is the function's own port if the function has only one.
     if port > PORT {
         return Err(refuse!(BAD_PARAM, "no such port", "{port}"));
     }

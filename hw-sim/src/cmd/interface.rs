@@ -1,14 +1,14 @@
 //! The command queue: from a doorbell bit to an answered slot.
 //!
-//! A slot passes three phases. *Fetch*, at the doorbell: entry and mailboxes are read by DMA, and the transport's
-//! checks are made. A command that fails here is not delivered and not executed. *Execute*, when the command's time
-//! has come: opcode table, generic checks, handler. *Answer*: output to the mailboxes and the entry, then the byte
-//! that hands the slot back. Then, if a command EQ existed at submission, its completion event follows, then the
-//! events the command caused.
+//! A slot passes three phases. *Fetch*, at the doorbell: the device reads entry and mailboxes by DMA and makes the
+//! transport's checks. A command that fails here is not delivered and not executed. *Execute*, at the command's
+//! execution time: opcode table, generic checks, handler. *Answer*: the device writes the output to the mailboxes and
+//! the entry, then the byte that returns the slot to software. If a command EQ existed at submission, the command's
+//! completion event follows. Last come the events that the command caused.
 //!
-//! A command that creates something waits between fetch and execute until the firmware has the pages it needs.
+//! A command that creates an object waits between fetch and execute until the firmware has the pages it needs.
 //!
-//! Signatures are checked, and made, only while the `cmdif_checksum` capability is 3. A mailbox chain may be longer
+//! Signatures are checked and written only while the `cmdif_checksum` capability is 3. A mailbox chain may be longer
 //! than the message needs. A token of 0 in the entry disables the check of tokens.
 
 use super::slots::{ENTRY_BYTES, Running, SLOTS, Waiting};
@@ -26,22 +26,22 @@ use mlx_prm::{
 };
 use rand::RngCore;
 
-/// Where the output starts in an entry.
+/// Offset of the output in an entry.
 const OUTPUT: u64 = 0x20;
-/// The entry's last byte: delivery status and ownership.
+/// Offset of the entry's last byte, which holds delivery status and ownership.
 const STATUS_OWN: usize = 0x3f;
 const SIGNATURE: usize = 0x3d;
 const MAILBOX_CONTROL: usize = 0x200;
 const MAILBOX_CTRL_SIGNATURE: usize = 0x23e;
 const MAILBOX_SIGNATURE: usize = 0x23f;
-/// Mailbox pointers have their low 9 bits reserved (PRM, command queue entry).
+/// Low 9 bits of a mailbox pointer, which are reserved (PRM, command queue entry).
 const POINTER_RESERVED: u64 = 0x1ff;
 /// Shortest input and output that the transport delivers, in bytes.
 const MIN_LENGTH: u32 = 8;
-/// `cmdif_checksum`: signatures are on.
+/// Value of `cmdif_checksum` with signatures enabled.
 const CHECKSUM_ON: u32 = 3;
 
-/// Reason for which a command was not delivered.
+/// The reason why a command was not delivered.
 struct Undelivered {
     status: DeliveryStatus,
     why: &'static str,
@@ -52,7 +52,7 @@ const fn undelivered(status: DeliveryStatus, why: &'static str) -> Undelivered {
 }
 
 impl Nic {
-    /// Handles a write of the command doorbell with these bits.
+    /// Handles a write of the command doorbell. Each set bit in `slots` names a slot.
     pub fn command_doorbell(&mut self, env: &mut Env, slots: u32) {
         if !self.alive() || self.init.nic_interface() != NIC_FULL_DRIVER {
             return;
@@ -152,7 +152,7 @@ impl Nic {
         }
     }
 
-    /// Reads the whole input and walks the output chain, with the transport's checks.
+    /// Reads the whole input, collects the addresses of the output mailboxes, and makes the transport's checks.
     fn read_message(&mut self, entry: &CmdQueueEntry) -> Result<(Vec<u8>, Vec<u64>), Undelivered> {
         use DeliveryStatus as D;
         let bytes = entry.as_array();
@@ -194,7 +194,7 @@ impl Nic {
         Ok((input, output))
     }
 
-    /// Walks a mailbox chain as far as a message of `length` bytes needs it.
+    /// Walks a mailbox chain as far as a message of `length` bytes uses it.
     fn chain(
         &mut self,
         token: u32,
@@ -241,7 +241,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Executes the command in this slot: its time has come.
+    /// Executes the command in this slot at its execution time.
     pub fn execute_command(&mut self, env: &mut Env, slot: u8) {
         let Some(mut running) = self.commands.running.remove(&slot) else {
             return;
@@ -290,8 +290,8 @@ impl Nic {
         self.pages.starving()
     }
 
-    /// Returns whether INIT_HCA waits for its manager. A virtual function that was reset gets its memory anew at
-    /// initialisation, from its manager's driver. Until that responds the command stays unanswered.
+    /// Returns whether INIT_HCA must wait for the manager. A virtual function that was reset gets new memory from its
+    /// manager's driver during INIT_HCA. Until that driver responds, the command stays unanswered.
     fn must_wait_for_manager(&mut self, env: &mut Env, running: &Running) -> bool {
         let needs_pages = self.seat.is_virtual() && env.vport(self.seat).needs_pages;
         let starts = running.input.starts_with(&Opcode::INIT_HCA.0.to_be_bytes());
@@ -308,7 +308,7 @@ impl Nic {
         true
     }
 
-    /// Continues the commands that waited for pages, or fails them if the pages will not come.
+    /// Continues the commands that waited for pages, or fails them if the pages were not given.
     pub fn pages_answered(&mut self, env: &mut Env, given: bool) {
         let waiting: Vec<u8> = self
             .commands
@@ -374,7 +374,7 @@ impl Nic {
         )
     }
 
-    /// Writes the inline output, then hands the slot back, then sends the completion event.
+    /// Writes the inline output, then returns the slot to software, then sends the completion event.
     fn hand_back(
         &mut self,
         env: &mut Env,

@@ -1,14 +1,14 @@
 //! MAD_IFC: management datagrams to the function's own agents, about its own port.
 //!
-//! A driver passes on datagrams from its QP 0 or QP 1, or sends its own. The same agents answer packets from the wire
+//! A driver forwards datagrams from its QP 0 or QP 1, or sends its own. The same agents answer packets from the wire
 //! ([`crate::subnet`]).
 
 use super::{Cmd, Outcome, output, refuse};
 use mlx_prm::{MadClass, MadIfcIn, MadIfcOut, MadMethod, PerformanceMad, Smp};
 
-/// The only port.
+/// Number of the only port.
 const PORT: u32 = 1;
-/// The M_Key is not checked, the B_Key is not.
+/// Bits of op_mod: the M_Key is not checked, the B_Key is not checked.
 const IGNORE_M_KEY: u32 = 1;
 const IGNORE_B_KEY: u32 = 2;
 
@@ -32,7 +32,7 @@ pub(super) fn mad_ifc(cmd: &mut Cmd<'_>) -> Outcome {
                 Some(answer) => {
                     out.set_response_mad_packet(answer.as_array());
                 }
-                // The agent accepts it without an answer.
+                // The agent accepts a TRAP_REPRESS without an answer.
                 None if MadMethod(smp.method()) == MadMethod::TRAP_REPRESS => {}
                 None => return Err(refuse!(BAD_PARAM, "wrong M_Key", "{:#x}", smp.m_key())),
             }

@@ -1,4 +1,4 @@
-//! Multicast group commands; the meaning of membership is in [`crate::mcg`].
+//! Multicast group commands. The effect of membership is in [`crate::mcg`].
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::mcg::is_group;
@@ -22,7 +22,7 @@ pub(super) fn attach_to_mcg(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(EXCEED_LIM, "multicast groups", "{}", groups.len()));
     }
     if groups.members(&group).any(|member| member == qpn) {
-        // Inferred: drivers count memberships themselves (Linux `ib_uverbs_attach_mcast`).
+        // Inferred, because drivers count memberships themselves (Linux `ib_uverbs_attach_mcast`).
         return Err(refuse!(
             BAD_RES_STATE,
             "QP is a member of the group",
@@ -56,7 +56,7 @@ pub(super) fn detach_from_mcg(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DetachFromMcgOut::new())
 }
 
-/// Checks that a QP receives datagrams: only those join groups (Linux `ib_attach_mcast` refuses others).
+/// Checks that a QP receives datagrams. Only such QPs can join groups (Linux `ib_attach_mcast` refuses others).
 fn datagram(cmd: &Cmd<'_>, qpn: u32) -> Result<(), Refusal> {
     let Some(slot) = cmd.nic.objects.qps.named(qpn) else {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{qpn:#x}"));

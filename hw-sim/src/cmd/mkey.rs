@@ -14,11 +14,11 @@ const MODE_MTT: u32 = 1;
 const MODE_KLM: u32 = 2;
 const MODE_KSM: u32 = 3;
 const MODE_MEMIC: u32 = 5;
-/// Bytes of a translation octoword: two pages or one KLM.
+/// Bytes of a translation octoword. It holds two page addresses or one KLM.
 const OCTOWORD: u64 = 16;
-/// Smallest page of a translation table.
+/// Log2 of the smallest page of a translation table, in bytes.
 const LOG_MIN_PAGE: u32 = 12;
-/// Largest without the capability for a sixth bit of `log_page_size`.
+/// Log2 of the largest page, unless the device has the capability for a sixth bit of `log_page_size`.
 const LOG_MAX_PAGE: u32 = 31;
 /// Permission bits of a translation entry.
 const PAGE_PERMISSIONS: u64 = 7;
@@ -44,7 +44,7 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_RESOURCE, "no such PD", "{pd:#x}"));
     }
     let mkey = Mkey {
-        // CAST: an 8-bit field.
+        // CAST: the field has eight bits.
         variant: u8::try_from(context.mkey_7_0()).unwrap_or(0),
         free: context.free(),
         umr_enabled: context.umr_en(),
@@ -58,7 +58,7 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         },
         pd,
         qpn: context.qpn(),
-        // Addresses of device memory count from 0 (Linux takes such regions with IB_ZERO_BASED alone).
+        // Addresses in device memory count from 0 (Linux accepts such regions with IB_ZERO_BASED only).
         start: match device_memory {
             Some(_) => 0,
             None => context.start_addr(),
@@ -127,7 +127,7 @@ fn check_context(cmd: &Cmd<'_>, context: &Mkc, pg_access: bool) -> Result<(), Re
     if unsupported {
         return Err(refuse!(BAD_PARAM, "key feature is not supported"));
     }
-    // Linux sets it by this capability, Snabb and rdma-core never.
+    // Linux sets `pg_access` only with this capability; Snabb and rdma-core never set it.
     if pg_access && !caps.pg() {
         return Err(refuse!(BAD_PARAM, "pg_access without the pg capability"));
     }
@@ -164,7 +164,8 @@ fn translation(cmd: &Cmd<'_>, input: &CreateMkeyIn) -> Result<Translation, Refus
     let words = cmd.list(PAGE_LIST, count)?;
     match access_mode(context) {
         MODE_MEMIC if octowords != 0 || context.length64() || context.umr_en() => {
-            // A change of its range by UMR would leave what was taken.
+            // Such a key is refused, because a UMR that changes its range would not release the memory that the key
+            // holds.
             Err(refuse!(
                 BAD_PARAM,
                 "key of device memory with a table, without an end, or for UMR"
@@ -200,7 +201,7 @@ fn pages(context: &Mkc, words: Vec<u64>) -> Result<Translation, Refusal> {
             "{needed} pages"
         ));
     }
-    // A key in the free state may get its table later, by UMR.
+    // A key in the free state may get its translation table later, by UMR.
     if !context.free() && (words.len() as u64) < needed {
         return Err(refuse!(
             BAD_PARAM,
@@ -247,7 +248,8 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
         .collect();
     let is_ksm = context.access_mode_1_0() == MODE_KSM;
     if !context.free() {
-        // The owner is not checked: Linux creates user MRs under its own uid. Their domain protects them.
+        // The owner of these keys is not checked, because Linux creates user MRs under its own uid. The protection
+        // domain protects them.
         let missing = |entry: &&Klm| {
             entry.names_key(is_ksm) && cmd.nic.objects.mkeys.get(entry.key >> 8).is_none()
         };

@@ -1,13 +1,13 @@
-//! Commands: the table of opcodes, the checks all of them share, and one handler each.
+//! Commands: the table of opcodes, the checks that all of them share, and one handler each.
 //!
 //! A command is looked up by opcode and passes these checks, in order: known opcode (status 0x02), allowed at this
 //! stage of bring-up (0x04), known op_mod (0x02), input long enough (0x50), output long enough for a status (0x51),
 //! no bit set that the layout does not name (0x03), uid of the driver itself or of an existing user context (0x05).
-//! Then its handler runs: it reads the input once, checks everything, and only then changes anything.
+//! Then its handler runs. It reads the input once, checks everything, and only then changes state.
 //!
-//! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that the same refusal
-//! has the same syndrome in every run, and a log of syndromes can be read beside the event log. Hardware's syndromes
-//! are not published; nothing may depend on their values.
+//! A refusal carries a reason as text. The syndrome in the output is a hash of the reason. So the same refusal has the
+//! same syndrome in every run, and a log of syndromes can be compared with the event log. Hardware's syndromes are not
+//! published, so no driver may depend on their values.
 
 pub mod access_reg;
 pub mod caps;
@@ -60,12 +60,12 @@ use mlx_prm::{InputHeader, Layout, Opcode};
 use std::borrow::Cow;
 use table::{Entry, lookup};
 
-/// Shortest output that holds status and syndrome and the field behind them in every output.
+/// Shortest output in bytes: status, syndrome, and the dword that follows them in every output.
 const MIN_OUTPUT: usize = 12;
 
-/// The answer to software.
+/// The answer of a command.
 pub struct Answer {
-    /// The output, from its first byte.
+    /// The whole output, from its first byte.
     pub bytes: Vec<u8>,
 }
 
@@ -83,41 +83,42 @@ impl Answer {
 pub struct Cmd<'a> {
     /// The function.
     pub nic: &'a mut Nic,
-    /// The world's part.
+    /// The state outside of the function: cards, links, time, other functions.
     pub env: &'a mut Env,
     /// The whole input.
     pub input: &'a [u8],
-    /// Variant of the command.
+    /// op_mod of the command.
     pub op_mod: u32,
-    /// Room for output, in bytes.
+    /// Capacity of the output, in bytes.
     pub room: usize,
 }
 
-/// Result of a handler: the output, its status field zero.
+/// Result of a handler: the output, with status 0 (OK).
 pub type Outcome = Result<Vec<u8>, Refusal>;
 
 impl Cmd<'_> {
-    /// Returns the fixed part of the input; zero where the input is shorter (fields newer than the driver).
+    /// Returns the fixed part of the input. Fields beyond the end of a shorter input are zero (fields newer than the
+    /// driver).
     pub fn read<T: Layout>(&self) -> T {
         read_padded(self.input)
     }
 
-    /// Returns the command's uid: a user context, or the driver itself.
+    /// Returns the command's uid: that of a user context, or that of the driver itself.
     pub fn user(&self) -> u16 {
         owner(&self.read())
     }
 
-    /// Returns whether the command's uid holds this right of user contexts; the driver holds all.
+    /// Returns whether the command's uid has this right of user contexts. The driver has all rights.
     pub fn may(&self, right: u32) -> bool {
         let user = self.user();
         let context = self.nic.objects.uctxs.get(u32::from(user));
         user == DRIVER || context.is_some_and(|context| context.rights & right != 0)
     }
 
-    /// Refuses to a user context something that only the driver may ask for.
+    /// Refuses a feature that only the driver may use if a user context asks for it.
     ///
     /// # Errors
-    /// BAD_PARAM: a user context asks for it.
+    /// BAD_PARAM: a user context asks for the feature.
     pub fn of_the_driver(&self, is_asked: bool, what: &'static str) -> Result<(), Refusal> {
         match self.user() {
             user if is_asked && user != DRIVER => Err(refuse!(
@@ -129,12 +130,12 @@ impl Cmd<'_> {
         }
     }
 
-    /// Returns the part of the port's state that the function keeps.
+    /// Returns the part of the port's state that belongs to the function.
     pub fn port(&self) -> &Port {
         self.env.port(self.nic.seat)
     }
 
-    /// Returns the part of the port's state that the function keeps, to change it.
+    /// Returns the part of the port's state that belongs to the function, to change it.
     pub fn port_mut(&mut self) -> &mut Port {
         self.env.port_mut(self.nic.seat)
     }
@@ -165,8 +166,8 @@ impl Cmd<'_> {
     /// Returns the buffer that the page list at 0x110 describes.
     ///
     /// # Errors
-    /// BAD_PARAM: pages larger than 2^31 bytes, or a buffer that the device does not reach from end to end. The
-    /// refusal of a `BufferError`: a list that is too short, or an address that is not aligned.
+    /// BAD_PARAM: pages larger than 2^31 bytes, or a buffer that is not completely mapped for the device. The refusal
+    /// of a `BufferError`: a list that is too short, or an address that is not aligned.
     pub fn buffer(
         &self,
         log_page_size: u32,
@@ -180,16 +181,16 @@ impl Cmd<'_> {
         self.mapped(buffer, bytes)
     }
 
-    /// Returns the buffer, if the device reaches all of it.
+    /// Returns the buffer, if all of it is mapped for the device.
     fn mapped(&self, buffer: QueueBuffer, bytes: u64) -> Result<QueueBuffer, Refusal> {
         if !buffer.reachable(&self.nic.iommu, bytes) {
-            // Hardware would notice at the first access; a driver that maps later is still wrong.
+            // Hardware would fail at the first access only. A driver that maps the buffer later is wrong nevertheless.
             return Err(refuse!(BAD_PARAM, "queue buffer is not mapped"));
         }
         Ok(buffer)
     }
 
-    /// Returns a doorbell record's address, 8-byte aligned and not zero.
+    /// Returns a doorbell record's address, which must be 8-byte aligned and not zero.
     ///
     /// # Errors
     /// BAD_PARAM: any other address.
@@ -223,12 +224,12 @@ fn read_padded<T: Layout>(input: &[u8]) -> T {
 /// Returns an output layout as bytes.
 ///
 /// # Errors
-/// Never; it has the return type of handlers, which end with it.
+/// Never. The return type is that of handlers, which end with this call.
 pub fn output<T: Layout>(layout: &T) -> Outcome {
     Ok(layout.as_bytes().to_vec())
 }
 
-/// Returns whether the command creates something that needs the firmware's memory.
+/// Returns whether the command creates an object that needs the firmware's memory.
 pub fn creates(input: &[u8]) -> bool {
     let header: InputHeader = read_padded(input);
     lookup(header.opcode()).is_some_and(|entry| entry.creates)
@@ -349,8 +350,8 @@ fn owner(header: &InputHeader) -> u16 {
     u16::try_from(header.uid()).unwrap_or(DRIVER)
 }
 
-/// Returns the input without a uid, for a command whose layout has no place for one and in which contexts may give it
-/// nevertheless. In all other commands those bits are reserved.
+/// Returns the input with a zero uid, for a command whose layout has no uid field but which user contexts may send.
+/// In all other commands those bits are reserved.
 fn without_user(opcode: Opcode, input: &[u8]) -> Cow<'_, [u8]> {
     let mut input = Cow::Borrowed(input);
     if uctx::may_give(opcode) && input.get(2..4).is_some_and(|user| user != [0, 0]) {
@@ -368,8 +369,9 @@ fn stage_bit(nic: &Nic) -> u8 {
     }
 }
 
-/// Reasons whose syndromes on real cards are known: of a send queue ConnectX-6 Dx in real time mode (Linux commit
-/// 0f3caaa2c6fb), of an address a function without RoCE v1 (linux-rdma, April 2021, mlx5_ib `set_roce_addr`).
+/// Reasons whose syndromes on real cards are known. The first is that of a send queue on a ConnectX-6 Dx in real time
+/// mode (Linux commit 0f3caaa2c6fb). The second is that of an address on a function without RoCE v1 (linux-rdma, April
+/// 2021, mlx5_ib `set_roce_addr`).
 const RECORDED: [(&str, u32); 2] = [
     (
         "SQ with time stamps of a clock that is not there",
@@ -378,8 +380,8 @@ const RECORDED: [(&str, u32); 2] = [
     ("RoCE version that the device does not have", 0x12_822d),
 ];
 
-/// Returns the syndrome of a reason: a card's own if it is recorded, else FNV-1a folded to 24 bits, as wide as
-/// hardware's.
+/// Returns the syndrome of a reason: that of a real card if it is recorded, otherwise FNV-1a folded to 24 bits, the
+/// width of hardware's syndromes.
 pub fn syndrome_of(reason: &str) -> u32 {
     if let Some((_, syndrome)) = RECORDED.iter().find(|(recorded, _)| *recorded == reason) {
         return *syndrome;
@@ -390,7 +392,7 @@ pub fn syndrome_of(reason: &str) -> u32 {
     (hash >> 8) ^ (hash & 0xff)
 }
 
-/// Formats the numbers that an output carries inline.
+/// Formats bytes 8 to 15 of an output, which the queue entry holds inline.
 struct Hex<'a>(&'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {

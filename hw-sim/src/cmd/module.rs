@@ -1,26 +1,26 @@
-//! The module in the port's cage: registers PMLP and MCIA, which `ethtool -m` reads by way of Linux' `mlx5_core`
+//! The module in the port's cage: registers PMLP and MCIA, which `ethtool -m` reads through Linux' `mlx5_core`
 //! (`mlx5_query_module_eeprom` in drivers/net/ethernet/mellanox/mlx5/core/port.c).
 //!
-//! It is a copper cable of one metre without electronics, a QSFP28, as SFF-8636 describes one: a lower page and upper
-//! page 0, which is all that such a cable has. It has no sensors.
+//! The module is a passive copper cable of one metre, a QSFP28 as SFF-8636 describes it. Its EEPROM has the lower page
+//! and upper page 0, which is all that such a cable has. It has no sensors.
 
 use super::register::{image_of, own_port};
 use super::{Cmd, Refusal, refuse};
 use mlx_prm::{Mcia, Pmlp};
 use zerocopy::IntoBytes;
 
-/// Bytes of a page of the EEPROM.
+/// Bytes of an EEPROM page.
 const PAGE: usize = 128;
-/// Address of the EEPROM on its bus.
+/// I2C address of the EEPROM.
 const EEPROM: u32 = 0x50;
-/// Module 0 of the card, lanes 0 to 3 (PMLP `lane_module_mapping`).
+/// Number of lanes. They are lanes 0 to 3 of module 0 of the card (PMLP `lane_module_mapping`).
 const LANES: u32 = 4;
-/// MCIA `status`.
+/// Values of MCIA `status`.
 const OK: u32 = 0;
 const NO_EEPROM: u32 = 1;
 const BAD_PAGE: u32 = 6;
 
-/// Answers register PMLP: which module the port's lanes go to.
+/// Answers register PMLP: the module to which the port's lanes are connected.
 pub(super) fn pmlp(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pmlp = image_of(image)?;
     own_port(register.local_port())?;
@@ -55,7 +55,7 @@ pub(super) fn mcia(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, R
     }
     let mut out = register.clone();
     let eeprom = eeprom(&cmd.nic.profile.name);
-    // CAST: fields of sixteen bits.
+    // CAST: both are 16-bit fields.
     let [first, bytes] = [register.device_address(), register.size()]
         .map(|field| usize::try_from(field).unwrap_or(usize::MAX));
     let mut data = [0; Mcia::DATA];
@@ -87,7 +87,7 @@ fn eeprom(serial: &str) -> [u8; 2 * PAGE] {
     text(&mut bytes[148..164], "Simulated");
     text(&mut bytes[168..184], "CABLE-1M");
     text(&mut bytes[184..186], "A1");
-    // 100GBASE-CR4.
+    // Extended compliance code: 100GBASE-CR4.
     bytes[192] = 0x0b;
     text(&mut bytes[196..212], serial);
     text(&mut bytes[212..220], "260101");
@@ -96,13 +96,13 @@ fn eeprom(serial: &str) -> [u8; 2 * PAGE] {
     bytes
 }
 
-/// Writes a text, padded with blanks.
+/// Writes a text, padded with spaces.
 fn text(to: &mut [u8], text: &str) {
     let mut letters = text.bytes().filter(u8::is_ascii_graphic);
     to.fill_with(|| letters.next().unwrap_or(b' '));
 }
 
-/// Returns the low byte of a sum.
+/// Returns the low byte of the sum of the bytes (SFF-8636 check code).
 fn sum(bytes: &[u8]) -> u8 {
     bytes
         .iter()
@@ -113,7 +113,7 @@ fn sum(bytes: &[u8]) -> u8 {
 mod tests {
     use super::*;
 
-    /// Offsets and check codes by SFF-8636.
+    /// The EEPROM describes a QSFP28 cable and has correct check codes, at the offsets of SFF-8636.
     #[test]
     fn the_eeprom_is_a_qsfp28_cables_with_right_check_codes() {
         let bytes = eeprom("mlx5");

@@ -1,7 +1,7 @@
-//! Register PPCNT: the port's frames and bytes, in the groups a network device's statistics are made of.
+//! Register PPCNT: the port's frames and bytes, in the groups that make up a network device's statistics.
 //!
-//! Events that cannot happen here count nothing: bit errors, collisions, pauses sent by a card. Pauses requested by a
-//! switch are counted by priority. All frames count as priority 0.
+//! Counters of events that are not simulated stay zero: bit errors, collisions, pauses sent by a card. Pauses requested
+//! by a switch are counted by priority. All frames count as priority 0.
 
 use super::{Refusal, refuse};
 use crate::card::PauseCounters;
@@ -10,7 +10,7 @@ use mlx_prm::{
     Ieee8023Counters, PortCounterGroup, Ppcnt, PriorityCounters, Rfc2819Counters, Rfc2863Counters,
 };
 
-/// Priorities and traffic classes of a port.
+/// Number of priorities, and of traffic classes, of a port.
 const PRIORITIES: u32 = 8;
 const NS_PER_US: u64 = 1_000;
 
@@ -42,7 +42,7 @@ pub(super) fn group(
     })
 }
 
-/// Returns the unicast frames of both halves of the function; RoCE is unicast.
+/// Returns the number of unicast frames, Ethernet and RoCE together; all RoCE packets count as unicast.
 fn unicast(ethernet: &EthTraffic, rdma_packets: u64) -> u64 {
     ethernet.unicast.packets + rdma_packets
 }
@@ -131,7 +131,7 @@ mod tests {
         for (priority, expected) in [(0, [0; 3]), (3, [5, 7, 4])] {
             asked.set_prio_tc(priority);
             let bytes = group(&port(), &pauses(), &asked).expect("a group");
-            // Linux `struct mlx5_ifc_eth_per_prio_grp_data_layout_bits`.
+            // Offsets of Linux `struct mlx5_ifc_eth_per_prio_grp_data_layout_bits`.
             let told = [0x50, 0x58, 0x70].map(|at: usize| {
                 u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
             });
@@ -145,8 +145,8 @@ mod tests {
         group(&port(), &pauses(), &asked).expect("a group")
     }
 
-    /// Offsets are those of Linux `struct mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and `struct
-    /// mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`.
+    /// Ethernet and RoCE frames are counted in every group, at the offsets of Linux `struct
+    /// mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and `struct mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`.
     #[test]
     fn frames_of_both_halves_are_counted_in_every_group_at_its_place() {
         let at = |bytes: &[u8; 0xf8], offset: usize| {

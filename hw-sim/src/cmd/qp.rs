@@ -1,4 +1,4 @@
-//! Queue pair commands: the part that concerns the function. The context itself and the state machine belong to
+//! Queue pair commands: the part that concerns the function. The context itself and the state machine are in
 //! [`crate::qp`].
 
 use super::umem::QueuePlace;
@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 const RQ_OWN: u32 = 0;
 const RQ_SHARED: u32 = 1;
 const RQ_NONE: u32 = 3;
-/// `log_rq_stride` counts from 16 bytes.
+/// Log2 of the unit of `log_rq_stride`, 16 bytes.
 const LOG_RQ_UNIT: u32 = 4;
 
 pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
@@ -96,10 +96,10 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
         ServiceType::UC => caps.uc(),
         ServiceType::UD => caps.ud(),
         ServiceType::XRC => caps.xrc(),
-        // The subnet is managed over InfiniBand ports only.
+        // Subnet management exists on InfiniBand ports only.
         ServiceType::QP0 => cmd.nic.profile.port_type == PortType::InfiniBand,
         ServiceType::QP1 => true,
-        // The queue for UMR work requests of the whole function.
+        // Queue pair for the UMR work requests of the whole function.
         ServiceType::REG_UMR => !caps.umr_modify_entity_size_disabled(),
         _ => false,
     };
@@ -124,9 +124,9 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
     Ok(service)
 }
 
-/// Refuses to a user context a queue pair that reaches memory without a key, pages, keys of all domains or the port's
-/// management (Linux `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets both bits for the kernel's queue
-/// pairs; UCX' and rdma-core's contexts set neither).
+/// Refuses a user context a queue pair that accesses memory without a key, pages, keys of all protection domains or
+/// the port's management (Linux `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets `rlky` and `fre` for the
+/// kernel's queue pairs; UCX' and rdma-core's contexts set neither).
 fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(), Refusal> {
     let is_drivers = matches!(
         service,
@@ -137,7 +137,7 @@ fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(
     cmd.of_the_driver(is_drivers, "service type QP0, QP1 or REG_UMR")
 }
 
-/// Returns the objects that a context names; all must exist.
+/// Returns the objects that a context names. All of them must exist.
 fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRefs, Refusal> {
     let objects = &cmd.nic.objects;
     // The UMR queue pair is in no protection domain: Linux leaves the field 0 for it
@@ -146,8 +146,8 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     if let Some(pd) = pd {
         must_exist(&objects.pds, pd)?;
     }
-    // The receive-only end of an XRC connection has no queue of its own, so no doorbells: Linux leaves page and
-    // record 0 (`create_xrc_tgt_qp` in drivers/infiniband/hw/mlx5/qp.c).
+    // The receive-only end of an XRC connection has no queue of its own, so it needs no doorbells. Linux leaves page
+    // and record 0 (`create_xrc_tgt_qp` in drivers/infiniband/hw/mlx5/qp.c).
     let uar = has_queues(context).then(|| context.uar_page());
     if let Some(uar) = uar {
         must_exist(&objects.uars, uar)?;
@@ -157,17 +157,17 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     let srqn = match context.rq_type() {
         RQ_SHARED => {
             let number = context.srqn_rmpn_xrqn();
-            // Its protection domain may differ: the RMP has one of its own (`wq.pd`).
+            // The RMP's protection domain may differ from the queue pair's: the RMP has its own (`wq.pd`).
             if !objects.rmps.contains(number) {
                 return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
             }
             Some(number)
         }
-        // Drivers fill in a dummy SRQ number nevertheless.
+        // Drivers fill in a dummy SRQ number, which is ignored.
         RQ_OWN | RQ_NONE => None,
         other => return Err(refuse!(BAD_PARAM, "receive queue type", "{other}")),
     };
-    // Drivers name an XRC domain even for RC, or leave 0.
+    // For RC, drivers name an XRC domain or write 0.
     let xrcd = Some(context.xrcd()).filter(|&xrcd| objects.xrcds.contains(xrcd));
     if xrcd.is_none() && service == ServiceType::XRC {
         return Err(refuse!(
@@ -244,7 +244,8 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     if (context.cs_req() != 0 || context.cs_res() != 0) && !caps.sctr_data_cqe() {
         return Err(refuse!(BAD_PARAM, "scatter to CQE is not supported"));
     }
-    // Inferred: the 64 bytes before a 64-byte entry are the entry before it.
+    // Inferred: the first 64 bytes would go before the entry, which in a queue of 64-byte entries is the previous
+    // entry.
     let (send, receive) = needs_wide_entries(context);
     for (wide, cqn) in [(send, context.cqn_snd()), (receive, context.cqn_rcv())] {
         let cq = cmd.nic.objects.cqs.named(cqn);
@@ -259,10 +260,10 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns log2 of the blocks of the smallest send queue that a known driver makes. Inferred: drivers reserve 128
-/// bytes for a request of a datagram queue pair, however short it is (rdma-core `mlx5_calc_sq_size`, Linux
-/// `calc_sq_size`). A connected queue pair with a single block has been seen: perftest's `ib_send_bw -R` over
-/// rdma-core 56.
+/// Returns log2 of the number of blocks in the smallest send queue that a known driver creates. Inferred: drivers
+/// reserve 128 bytes for each request of a datagram queue pair, however short (rdma-core `mlx5_calc_sq_size`, Linux
+/// `calc_sq_size`). A connected queue pair with a single block was observed: perftest's `ib_send_bw -R` over rdma-core
+/// 56.
 fn least_log_sq_size(context: &Qpc) -> u32 {
     match ServiceType::from_bits(context.st()) {
         ServiceType::UD | ServiceType::QP0 | ServiceType::QP1 => 1,
@@ -315,7 +316,7 @@ fn release(cmd: &mut Cmd<'_>, refs: QpRefs) {
     refs.places.release(&mut objects.umems);
 }
 
-/// Accepted in every state; posted requests are dropped without completions.
+/// Executes DESTROY_QP, which is accepted in every state. Posted requests are dropped without completions.
 pub(super) fn destroy_qp(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<DestroyQpIn>().qpn();
     let slot = cmd.nic.objects.qps.remove(number)?;
@@ -361,14 +362,14 @@ pub(super) fn init2init(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn init2rtr(cmd: &mut Cmd<'_>) -> Outcome {
-    // Inferred: RoCE has to be enabled before a queue pair may use the port.
+    // Inferred: RoCE must be enabled before a queue pair may use the port.
     if cmd.nic.profile.port_type == PortType::Ethernet && !cmd.port().roce {
         return Err(refuse!(BAD_SYS_STATE, "RoCE is not enabled on the vport"));
     }
     let input: Rst2InitQpIn = cmd.read();
     let forced = input.qpc().primary_address_path().fl();
     if forced && cmd.nic.profile.port_type == PortType::Ethernet {
-        // Linux and rdma-core `dr_send_allow_fl`: RC only, and with that capability.
+        // Forced loopback is for RC only, and needs this capability (rdma-core `dr_send_allow_fl`, and Linux).
         let may = cmd.nic.caps.roce.fl_rc_qp_when_roce_enabled();
         if !may || input.qpc().st() != ServiceType::RC.bits() {
             return Err(refuse!(
@@ -396,7 +397,7 @@ pub(super) fn sqd2rts(cmd: &mut Cmd<'_>) -> Outcome {
     modify(cmd, Transition::SqdToRts)
 }
 
-/// Makes a transition. All its commands have the layout of RST2INIT_QP.
+/// Executes a transition command that carries a context. All these commands have the layout of RST2INIT_QP.
 fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     let input: Rst2InitQpIn = cmd.read();
     let (number, mask) = (input.qpn(), input.opt_param_mask());
@@ -406,7 +407,7 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     if input.qpc().rae() && !cmd.nic.caps.general.atomic() {
         return Err(refuse!(BAD_PARAM, "remote atomics without that capability"));
     }
-    // A queue pair keeps its references, whatever the context repeats; only the three that can change are read.
+    // A queue pair keeps its references, even if the context names others. Only the three that can change are read.
     let before = cmd.nic.objects.qps.named(number).map(|slot| slot.refs);
     let after = changed_references(cmd, transition, &input, before)?;
     let done = cmd.nic.with_qp(cmd.env, number, |qp, view| {
@@ -429,7 +430,7 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     output(&Rst2InitQpOut::new())
 }
 
-/// Optional parameters that name other objects.
+/// Bits of `opt_param_mask` for parameters that name other objects.
 const OPT_SRQN: u32 = 1 << 18;
 const OPT_CQN_RCV: u32 = 1 << 19;
 const OPT_COUNTER_SET: u32 = 1 << 25;
@@ -452,7 +453,7 @@ fn changed_references(
         must_exist(&objects.rmps, context.srqn_rmpn_xrqn())?;
         refs.srqn = Some(context.srqn_rmpn_xrqn());
     }
-    // RST2INIT takes the counter set without its mask bit.
+    // RST2INIT sets the counter set without its mask bit.
     if mask & OPT_COUNTER_SET != 0 || transition == Transition::RstToInit {
         let set = context.counter_set_id();
         if set != 0 {
@@ -473,7 +474,7 @@ pub(super) fn to_rst(cmd: &mut Cmd<'_>) -> Outcome {
     output(&ToRstQpOut::new())
 }
 
-/// Makes a transition without a context.
+/// Executes a transition command that carries no context.
 fn simple(cmd: &mut Cmd<'_>, number: u32, transition: Transition) -> Result<(), Refusal> {
     if !cmd.nic.objects.qps.contains(number) {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{number:#x}"));
@@ -488,7 +489,7 @@ fn simple(cmd: &mut Cmd<'_>, number: u32, transition: Transition) -> Result<(), 
     }
 }
 
-/// Returns the refusal of a queue pair's own check.
+/// Returns the refusal for a check of the queue pair itself.
 fn refused(status: CmdStatus, reason: &'static str) -> Refusal {
     Refusal {
         status,

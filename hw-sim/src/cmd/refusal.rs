@@ -1,4 +1,4 @@
-//! Refusals: a status, a reason in words, and numbers.
+//! Refusals: a status, a reason as text, and numbers for the log.
 
 use crate::buffer::BufferError;
 use crate::objects::{Table, TableError};
@@ -8,9 +8,9 @@ use std::borrow::Cow;
 /// A refusal of a command.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Output status.
+    /// Status in the output.
     pub status: CmdStatus,
-    /// Reason; its hash is the syndrome.
+    /// Reason as text. The syndrome is computed from it.
     pub reason: &'static str,
     /// Numbers for the log.
     pub detail: Cow<'static, str>,
@@ -65,7 +65,7 @@ impl From<BufferError> for Refusal {
 /// Checks that an object named by a context exists.
 ///
 /// # Errors
-/// BAD_RESOURCE: it does not.
+/// BAD_RESOURCE: the object does not exist.
 pub(crate) fn must_exist<T>(table: &Table<T>, number: u32) -> Result<(), Refusal> {
     if table.contains(number) {
         return Ok(());

@@ -3,10 +3,10 @@
 use super::{Refusal, refuse};
 use mlx_prm::Layout;
 
-/// The only port.
+/// Number of the only port.
 pub(super) const PORT: u32 = 1;
 
-/// Returns the register's image, of at least its size.
+/// Returns the register's image, which must have at least the register's size.
 pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
     let Ok((register, _)) = T::read_from_prefix(image) else {
         return Err(refuse!(
@@ -20,7 +20,7 @@ pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
     Ok(register)
 }
 
-/// Refuses every port but the only one.
+/// Refuses every port number but that of the only port.
 pub(super) fn own_port(port: u32) -> Result<(), Refusal> {
     if port != PORT {
         return Err(refuse!(BAD_PARAM, "no such port", "{port}"));

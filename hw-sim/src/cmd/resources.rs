@@ -1,4 +1,4 @@
-//! Doorbell pages, domains, counter sets and special contexts: objects that are little more than a number.
+//! Doorbell pages, domains, counter sets and special contexts: objects that consist of little more than a number.
 
 use super::{Cmd, Outcome, must_exist, output, refuse, uctx};
 use crate::objects::DRIVER;
@@ -18,7 +18,7 @@ pub(super) fn alloc_uar(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn dealloc_uar(cmd: &mut Cmd<'_>) -> Outcome {
     let uar = cmd.read::<DeallocUarIn>().uar();
-    // The driver may free a user context's page.
+    // The driver may free a page that belongs to a user context.
     let owner = cmd.nic.objects.uars.owner(uar);
     cmd.nic.objects.uars.remove(uar)?;
     cmd.nic.halves.retain(|&(page, _), _| page != uar);

@@ -12,9 +12,9 @@ use mlx_prm::{
     QueryRqIn, QueryRqOut, Rqc,
 };
 
-/// log2 of the bytes of the shortest WQE: one data segment.
+/// Log2 of the bytes of the shortest WQE, which is one data segment.
 const LOG_MIN_STRIDE: u32 = 4;
-/// `mem_rq_type` of a queue with WQEs of its own.
+/// `mem_rq_type` of a queue that has its own WQEs.
 const OWN_QUEUE: u32 = 0;
 
 pub(super) fn create_rq(cmd: &mut Cmd<'_>) -> Outcome {
@@ -42,10 +42,10 @@ pub(super) fn query_rq(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// CREATE_RQ.
+/// Executes CREATE_RQ.
 ///
 /// # Errors
-/// A feature the device does not have, an object that does not exist, a ring that is not fully mapped.
+/// A feature that the device does not have, an object that does not exist, or a ring that is not fully mapped.
 fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     let wq = context.wq();
@@ -58,7 +58,8 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     created_in_reset(context.state())?;
     let objects = &cmd.nic.objects;
     must_exist(&objects.cqs, context.cqn())?;
-    // A queue that only drops does not access memory and may have no PD (Linux `mlx5e_build_drop_rq_param` gives 0).
+    // A queue that drops all frames does not access memory and may have no PD (Linux `mlx5e_build_drop_rq_param` gives
+    // 0).
     let pd = Some(wq.pd()).filter(|&pd| pd != 0);
     if let Some(pd) = pd {
         must_exist(&objects.pds, pd)?;
@@ -98,7 +99,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// Checks that a queue is created in reset.
+/// Checks that the state in a new queue's context is reset.
 pub(super) fn created_in_reset(code: u32) -> Result<(), Refusal> {
     if State::of(code) != Some(State::Reset) {
         return Err(refuse!(BAD_PARAM, "a queue is created in reset", "{code}"));
@@ -106,7 +107,7 @@ pub(super) fn created_in_reset(code: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses scattering of the FCS without that capability; frames have none here.
+/// Refuses scattering of the FCS without its capability. Simulated frames have no FCS.
 fn fcs(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     if context.scatter_fcs() && !cmd.nic.caps.eth_offloads.scatter_fcs() {
         return Err(refuse!(BAD_PARAM, "scatter of the FCS is not supported"));
@@ -114,7 +115,7 @@ fn fcs(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks a counter set; set 0 is the default.
+/// Checks that the counter set exists. Set 0 is the default.
 fn counter_set(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     match context.counter_set_id() {
         0 => Ok(()),
@@ -122,7 +123,7 @@ fn counter_set(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     }
 }
 
-/// MODIFY_RQ: changes fields and the state.
+/// Executes MODIFY_RQ, which changes fields and the state.
 ///
 /// # Errors
 /// No such queue; its state is not `rq_state`; no such transition.
@@ -174,7 +175,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqIn) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// QUERY_RQ: the live context.
+/// Executes QUERY_RQ. Returns the current context.
 ///
 /// # Errors
 /// No such queue.
@@ -182,7 +183,7 @@ fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<Rqc, Refusal> {
     Ok(find(cmd, number)?.query())
 }
 
-/// DESTROY_RQ.
+/// Executes DESTROY_RQ.
 ///
 /// # Errors
 /// No such queue, or a TIR or RQ table names it.

@@ -29,7 +29,7 @@ pub(super) fn destroy_rqt(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DestroyRqtOut::new())
 }
 
-/// The entries follow the context.
+/// Executes QUERY_RQT. The entries follow the context.
 pub(super) fn query_rqt(cmd: &mut Cmd<'_>) -> Outcome {
     let (context, entries) = query(cmd, cmd.read::<QueryRqtIn>().rqtn())?;
     let mut out = QueryRqtOut::new();
@@ -39,7 +39,7 @@ pub(super) fn query_rqt(cmd: &mut Cmd<'_>) -> Outcome {
     Ok(bytes)
 }
 
-/// CREATE_RQT; the entries follow the context.
+/// Executes CREATE_RQT. The entries follow the context.
 ///
 /// # Errors
 /// Sizes that are not powers of two or too large, or a receive queue that does not exist.
@@ -65,7 +65,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqtIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// Returns the entries behind the context: `size` of them, all of which exist.
+/// Returns the `size` receive queue numbers that follow the context. All of these queues must exist.
 fn list(cmd: &Cmd<'_>, size: u32, room: u32) -> Result<Vec<u32>, Refusal> {
     if !size.is_power_of_two() || size > room {
         return Err(refuse!(BAD_PARAM, "entries of an RQ table", "{size}"));
@@ -89,10 +89,10 @@ fn list(cmd: &Cmd<'_>, size: u32, room: u32) -> Result<Vec<u32>, Refusal> {
     Ok(entries)
 }
 
-/// MODIFY_RQT: replaces the entries; their number may change.
+/// Executes MODIFY_RQT, which replaces the entries. Their number may change.
 ///
 /// # Errors
-/// No such table, more entries than there is room for, a receive queue that does not exist.
+/// No such table, more entries than the table can hold, or a receive queue that does not exist.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqtIn) -> Result<(), Refusal> {
     let number = input.rqtn();
     let Some(table) = cmd.nic.objects.eth.rqts.named(number) else {
@@ -117,7 +117,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqtIn) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// QUERY_RQT: context and entries.
+/// Executes QUERY_RQT. Returns context and entries.
 ///
 /// # Errors
 /// No such table.
@@ -127,7 +127,7 @@ fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<(Rqtc, Vec<u32>), Refusal> {
     Ok((table.context.clone(), table.entries.clone()))
 }
 
-/// DESTROY_RQT.
+/// Executes DESTROY_RQT.
 ///
 /// # Errors
 /// No such table, or a TIR uses it.

@@ -1,12 +1,12 @@
-//! The slots of the command queue that the device owns, and the wait of each.
+//! The command queue slots that the device owns, and the event that each of them waits for.
 
 use crate::fault::CommandFault;
 use crate::init_segment::{LOG_CMDQ_SIZE, LOG_CMDQ_STRIDE};
 use std::collections::BTreeMap;
 
-/// Bytes of an entry.
+/// Bytes of a command queue entry.
 pub(super) const ENTRY_BYTES: usize = 1 << LOG_CMDQ_STRIDE;
-/// Slots of the queue.
+/// Number of slots of the command queue.
 pub const SLOTS: u8 = 1 << LOG_CMDQ_SIZE;
 
 /// A fetched command.
@@ -16,7 +16,7 @@ pub(super) struct Running {
     pub(super) input: Vec<u8>,
     pub(super) output_mailboxes: Vec<u64>,
     pub(super) output_length: usize,
-    /// A command EQ existed when it was submitted.
+    /// Whether a command EQ existed when the command was submitted.
     pub(super) events: bool,
     pub(super) fault: Option<CommandFault>,
     pub(super) state: Waiting,
@@ -25,17 +25,17 @@ pub(super) struct Running {
 /// The event that a fetched command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// Its execution time.
+    /// The command's execution time.
     Time,
     /// Pages for the firmware.
     Pages,
-    /// Its execution time; the pages have come.
+    /// The command's execution time, after the manager or driver answered the request for pages.
     PagesAnswered,
-    /// None; it will never be answered.
+    /// Nothing. The command will never be answered.
     Never,
 }
 
-/// The slots the device owns.
+/// The slots that the device owns.
 #[derive(Debug, Default)]
 pub struct CommandInterface {
     pub(super) running: BTreeMap<u8, Running>,

@@ -15,7 +15,7 @@ use mlx_prm::{
     QuerySqOut, Sqc,
 };
 
-/// log2 of a WQEBB.
+/// Log2 of the bytes of a WQE basic block.
 const LOG_WQEBB: u32 = 6;
 
 pub(super) fn create_sq(cmd: &mut Cmd<'_>) -> Outcome {
@@ -43,10 +43,10 @@ pub(super) fn query_sq(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// CREATE_SQ.
+/// Executes CREATE_SQ.
 ///
 /// # Errors
-/// A feature the device does not have, an object that does not exist, a ring that is not fully mapped.
+/// A feature that the device does not have, an object that does not exist, or a ring that is not fully mapped.
 fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     let wq = context.wq();
@@ -75,7 +75,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
         ));
     }
     if !cmd.may(RAW_TX) {
-        // Inferred: the right has no other purpose.
+        // Inferred, because the right has no other purpose.
         return Err(refuse!(
             BAD_PARAM,
             "SQ of a user context without the right to raw frames"
@@ -129,7 +129,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// MODIFY_SQ: changes the state. This device has no other field to modify.
+/// Executes MODIFY_SQ, which changes the state. This device has no other field to modify.
 ///
 /// # Errors
 /// No such queue; its state is not `sq_state`; no such transition.
@@ -149,7 +149,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifySqIn) -> Result<(), Refusal> {
             State::Ready => {}
             State::Reset => sq.queue = SendQueue::default(),
             State::Error => {
-                // Requests posted but not yet read are flushed, too; reading reports a bad record.
+                // Requests that are posted but not yet read are flushed too. `read_record` itself reports a bad record.
                 let _ = sq.queue.read_record(&sq.rings, view);
             }
         }
@@ -158,7 +158,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifySqIn) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// QUERY_SQ: the live context.
+/// Executes QUERY_SQ. Returns the current context.
 ///
 /// # Errors
 /// No such queue.
@@ -166,7 +166,7 @@ fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<Sqc, Refusal> {
     Ok(find(cmd, number)?.query())
 }
 
-/// DESTROY_SQ.
+/// Executes DESTROY_SQ.
 ///
 /// # Errors
 /// No such queue.

@@ -13,7 +13,7 @@ const STATE_READY: u32 = 1;
 const STATE_ERROR: u32 = 3;
 const LINKED_LIST: u32 = 0;
 const CYCLIC: u32 = 1;
-/// Shortest WQE: next segment and one data segment.
+/// Log2 of the bytes of the shortest WQE: next segment and one data segment.
 const LOG_MIN_STRIDE: u32 = 5;
 
 pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
@@ -58,7 +58,7 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
         .then(|| (wq.wq_umem_id(), wq.wq_umem_offset()));
     let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
     let (record, place) = cmd.record(record_umem, wq.dbr_addr())?;
-    // The work queue counts 64ths of a page in 5 bits.
+    // `page_offset` of the work queue counts 64ths of a page and has 5 bits.
     let buffer = cmd.queue(QueuePlace {
         umem,
         log_page_size: wq.log_wq_pg_sz(),
@@ -117,7 +117,7 @@ pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
             ));
         }
         srq.limit = limit;
-        // The limit is already undercut: the event goes out at once.
+        // The number of receives is already below the limit, so the event is sent at once.
         if srq.limit_reached(&mut nic.iommu).unwrap_or(false) {
             nic.queue_event(cmd.env, EventType::SRQ_RQ_LIMIT, number);
         }
@@ -136,7 +136,7 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     else {
         return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
     };
-    // An unreadable record is logged; the counters are then those read last.
+    // An unreadable record is logged. The counters are then those of the last successful read.
     let _ = srq.available(&mut nic.iommu);
     let mut out = QueryRmpOut::new();
     let context = out.rmp_context_mut();

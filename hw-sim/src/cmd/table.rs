@@ -7,29 +7,29 @@ use super::{
 };
 use mlx_prm::{self as prm, Command, Opcode};
 
-/// Stage: nothing but ENABLE_HCA.
+/// Stage in which only ENABLE_HCA is accepted.
 pub(super) const RESET: u8 = 1;
-/// Stage: enabled, boot pages missing.
+/// Stage after ENABLE_HCA, while boot pages are missing.
 pub(super) const ENABLED: u8 = 2;
-/// Stage: enabled, boot pages there.
+/// Stage after ENABLE_HCA, when the firmware has its boot pages.
 pub(super) const BOOTED: u8 = 4;
-/// Stage: INIT_HCA done.
+/// Stage after INIT_HCA.
 pub(super) const INITIALISED: u8 = 8;
 
 const BEFORE_INIT: u8 = ENABLED | BOOTED;
 const ENABLED_ON: u8 = ENABLED | BOOTED | INITIALISED;
 const BOOTED_ON: u8 = BOOTED | INITIALISED;
 
-/// Values of op_mod that a command has.
+/// Values of op_mod that a command accepts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OpMods {
     /// Only 0.
     Zero,
-    /// 0 up to and including this one.
+    /// From 0 up to and including this value.
     UpTo(u32),
-    /// Those in this range.
+    /// From the first up to and including the second value.
     Range(u32, u32),
-    /// The handler checks.
+    /// Any value; the handler checks it.
     Any,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Entry {
     pub(super) op_mods: OpMods,
     pub(super) min_input: usize,
     pub(super) reserved: fn(&[u8]) -> Option<usize>,
-    /// True if it creates an object: it waits while the firmware waits for pages.
+    /// Whether the command creates an object. Such a command waits while the firmware waits for pages.
     pub(super) creates: bool,
     pub(super) handler: Handler,
 }
@@ -102,17 +102,17 @@ pub(super) fn opcodes() -> impl Iterator<Item = Opcode> {
 }
 
 static TABLE: &[Entry] = &[
-    // Function control.
-    // The function's own, before all else; a virtual one's, when its physical function works.
+    // Function control. ENABLE_HCA for the function itself is its first command. For a virtual function it follows the
+    // manager's INIT_HCA.
     Entry::new::<prm::EnableHcaIn>(RESET | INITIALISED, function::enable_hca),
     Entry::new::<prm::DisableHcaIn>(ENABLED_ON, function::disable_hca),
     Entry::new::<prm::QueryIssiIn>(ENABLED_ON, function::query_issi),
     Entry::new::<prm::SetIssiIn>(BEFORE_INIT, function::set_issi),
     Entry::new::<prm::QueryPagesIn>(ENABLED_ON, function::query_pages).op_mods(OpMods::Range(1, 3)),
     Entry::new::<prm::ManagePagesIn>(ENABLED_ON, function::manage_pages).op_mods(OpMods::UpTo(2)),
-    // Without sw_owner_id, as a ConnectX-4 Lx was given it.
+    // The input may end before sw_owner_id, as in a command that a ConnectX-4 Lx accepted.
     Entry::new::<prm::InitHcaIn>(BOOTED, function::init_hca).min_input(0x10),
-    // The mode also as op_mod, as Snabb gives it.
+    // The profile may also be in op_mod, where Snabb passes it.
     Entry::new::<prm::TeardownHcaIn>(INITIALISED, function::teardown_hca).op_mods(OpMods::UpTo(2)),
     Entry::new::<prm::SetDriverVersionIn>(BOOTED_ON, function::set_driver_version),
     Entry::new::<prm::QueryAdapterIn>(BOOTED_ON, function::query_adapter),
@@ -201,7 +201,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryHcaVportGidIn>(INITIALISED, hca_vport::query_hca_vport_gid),
     Entry::new::<prm::QueryHcaVportPkeyIn>(INITIALISED, hca_vport::query_hca_vport_pkey),
     Entry::new::<prm::MadIfcIn>(INITIALISED, mad_ifc::mad_ifc).op_mods(OpMods::Any),
-    // Ethernet queues, and the objects between them and steering.
+    // Ethernet queues, and the objects that connect them to flow steering.
     Entry::new::<prm::CreateTirIn>(INITIALISED, tir::create_tir).creates(),
     Entry::new::<prm::ModifyTirIn>(INITIALISED, tir::modify_tir),
     Entry::new::<prm::DestroyTirIn>(INITIALISED, tir::destroy_tir),

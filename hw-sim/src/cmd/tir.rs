@@ -9,7 +9,7 @@ use mlx_prm::{
     QueryTirOut, Tirc,
 };
 
-/// Addresses and ports, source and destination.
+/// Hash fields: source and destination address, source and destination port.
 const FIELDS: u32 = 0xf;
 
 pub(super) fn create_tir(cmd: &mut Cmd<'_>) -> Outcome {
@@ -37,14 +37,14 @@ pub(super) fn query_tir(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// `transport_domain` of a TIR without one. DPDK's drop TIR has none: it is made before any domain exists
-/// (`mlx5_devx_tir_attr_set`, drivers/net/mlx5/mlx5_devx.c).
+/// `transport_domain` of a TIR without a domain. DPDK's drop TIR has none, because DPDK creates it before any domain
+/// exists (`mlx5_devx_tir_attr_set`, drivers/net/mlx5/mlx5_devx.c).
 const NO_DOMAIN: u32 = 0;
 
-/// CREATE_TIR.
+/// Executes CREATE_TIR.
 ///
 /// # Errors
-/// A feature the device does not have, or an object that does not exist.
+/// A feature that the device does not have, or an object that does not exist.
 fn create(cmd: &mut Cmd<'_>, input: &CreateTirIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     if context.packet_merge_mask() != 0 || context.tls_en() || context.tunneled_offload_en() {
@@ -84,17 +84,17 @@ fn hashing(context: &Tirc) -> Result<(), Refusal> {
         ));
     }
     let fields = context.rx_hash_field_selector_outer().selected_fields();
-    // The SPI of IPsec is not parsed; a TIR for it hashes the addresses only.
+    // The device does not parse IPsec, so a TIR that hashes the SPI hashes the addresses only.
     if fields & !(FIELDS | 1 << 4) != 0 {
         return Err(refuse!(BAD_PARAM, "hash fields", "{fields:#x}"));
     }
     Ok(())
 }
 
-/// MODIFY_TIR.
+/// Executes MODIFY_TIR.
 ///
 /// # Errors
-/// No such TIR, or a value not allowed.
+/// No such TIR, or a value that is not allowed.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyTirIn) -> Result<(), Refusal> {
     let (select, context) = (input.bitmask(), input.ctx());
     if select.packet_merge() && context.packet_merge_mask() != 0 {
@@ -117,7 +117,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyTirIn) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// QUERY_TIR.
+/// Executes QUERY_TIR.
 ///
 /// # Errors
 /// No such TIR.
@@ -125,7 +125,7 @@ fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<Tirc, Refusal> {
     Ok(find(cmd, number)?.context.clone())
 }
 
-/// DESTROY_TIR.
+/// Executes DESTROY_TIR.
 ///
 /// # Errors
 /// No such TIR, or a flow entry forwards to it.

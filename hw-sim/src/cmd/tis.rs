@@ -33,10 +33,10 @@ pub(super) fn query_tis(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// CREATE_TIS.
+/// Executes CREATE_TIS.
 ///
 /// # Errors
-/// A feature the device does not have, or an object that does not exist.
+/// A feature that the device does not have, or an object that does not exist.
 fn create(cmd: &mut Cmd<'_>, input: &CreateTisIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     if context.tls_en() || context.underlay_qpn() != 0 {
@@ -52,7 +52,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateTisIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// Checks the port affinity: there is one port, and software may name it, or none.
+/// Checks the port affinity. There is one port: software may name it (1) or no port (0).
 fn affinity(context: &Tisc) -> Result<(), Refusal> {
     if context.lag_tx_port_affinity() > 1 {
         return Err(refuse!(
@@ -65,10 +65,10 @@ fn affinity(context: &Tisc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// MODIFY_TIS.
+/// Executes MODIFY_TIS.
 ///
 /// # Errors
-/// No such TIS, or a value not allowed.
+/// No such TIS, or a value that is not allowed.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyTisIn) -> Result<(), Refusal> {
     let (select, context) = (input.bitmask(), input.ctx());
     let tis = find(cmd, input.tisn())?;
@@ -87,7 +87,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyTisIn) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// QUERY_TIS.
+/// Executes QUERY_TIS.
 ///
 /// # Errors
 /// No such TIS.
@@ -95,7 +95,7 @@ fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<Tisc, Refusal> {
     Ok(find(cmd, number)?.context.clone())
 }
 
-/// DESTROY_TIS.
+/// Executes DESTROY_TIS.
 ///
 /// # Errors
 /// No such TIS, or a send queue sends through it.

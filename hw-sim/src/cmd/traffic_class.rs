@@ -1,5 +1,5 @@
-//! Traffic classes of the port: registers QTCT and QETCR, as Linux' `mlx5_core` writes them for `dcb ets` and `dcb
-//! maxrate`, and at its start (`mlx5e_ets_init` in drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c).
+//! Traffic classes of the port: registers QTCT and QETCR. Linux' `mlx5_core` writes them for `dcb ets` and `dcb
+//! maxrate`, and when it starts (`mlx5e_ets_init` in drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c).
 
 use super::register::{image_of, own_port};
 use super::{Cmd, Refusal, refuse};
@@ -7,15 +7,15 @@ use crate::switch::{RateLimit, TrafficClass};
 use mlx_prm::{EtsTcnConfig, Qetcr, Qtct, RateUnit};
 use zerocopy::IntoBytes;
 
-/// Groups of classes. Inferred: with eight classes nobody writes another one.
+/// Number of groups of classes. Inferred: no known driver writes a higher group, since there are eight classes.
 const GROUPS: u32 = 8;
 
-/// The port of a register that Linux writes with 0 and reads with 1 or 0.
+/// Checks the port number of these registers. Linux writes them with 0 and reads them with 1 or 0.
 fn port_or_none(port: u32) -> Result<(), Refusal> {
     if port == 0 { Ok(()) } else { own_port(port) }
 }
 
-/// Classes that there are. A device that does not say has 8 (Linux `mlx5_max_tc`).
+/// Returns the number of classes. A device that does not report the number has 8 (Linux `mlx5_max_tc`).
 fn classes(cmd: &Cmd<'_>) -> u32 {
     match cmd.nic.caps.general.max_tc() {
         0 => 8,
@@ -23,13 +23,13 @@ fn classes(cmd: &Cmd<'_>) -> u32 {
     }
 }
 
-/// The class of a priority.
+/// Reads or writes register QTCT, the class of a priority.
 pub(super) fn qtct(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Qtct = image_of(image)?;
     port_or_none(register.port_number())?;
     let most = classes(cmd);
     let traffic = &mut cmd.env.card_mut(cmd.nic.seat).uplink.qos.traffic;
-    // PANIC: a field of three bits.
+    // PANIC: the index is a 3-bit field, and the array has 8 elements.
     let class = &mut traffic.of_priority[register.prio() as usize];
     if !read {
         *class = match u8::try_from(register.tclass()) {
@@ -49,8 +49,8 @@ pub(super) fn qtct(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8
     Ok(out.as_bytes().to_vec())
 }
 
-/// Groups, shares and limits of classes. A write leaves what its bits do not name; one that names something wrong
-/// changes nothing.
+/// Reads or writes register QETCR: groups, bandwidth parts and rate limits of classes. A write changes only the
+/// values that its bits select. A write with an invalid value changes nothing.
 pub(super) fn qetcr(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Qetcr = image_of(image)?;
     port_or_none(register.port_number())?;
@@ -106,7 +106,7 @@ fn write(class: &mut TrafficClass, wanted: &EtsTcnConfig) -> Result<(), Refusal>
         };
     }
     if wanted.r() {
-        // PANIC: a field of eight bits.
+        // PANIC: the value is an 8-bit field.
         let value = u8::try_from(wanted.max_bw_value()).unwrap_or(u8::MAX);
         class.limit = match (wanted.max_bw_units(), value) {
             (RateUnit::NONE, _) => None,

@@ -1,21 +1,22 @@
 //! Clocks of a queue's time stamps: `ts_format` in its context, and the capabilities for it.
 //!
-//! A device has a free-running clock, one of real time, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context
-//! names either, or the device's default. Where only free running exists, any other value is reserved (mlx5_ifc.h,
-//! `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`). Queue pairs are an exception, see [`of_queue_pair`].
+//! A device has a free-running clock, a real-time clock, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context
+//! selects one of them, or the device's default. If the device has the free-running clock only, every other value is
+//! reserved (mlx5_ifc.h, `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`). Queue pairs are an exception, see
+//! [`of_queue_pair`].
 
 use super::{Refusal, refuse};
 
-/// Formats of a context.
+/// Values of `ts_format` in a context.
 const FREE_RUNNING: u32 = 0;
 const DEFAULT: u32 = 1;
 const REAL_TIME: u32 = 2;
-/// Values of the capabilities `sq_ts_format`, `rq_ts_format` and, of the RoCE page, `qp_ts_format`.
+/// Values of the capabilities `sq_ts_format`, `rq_ts_format` and (in the RoCE page) `qp_ts_format`.
 const ONLY_FREE_RUNNING: u32 = 0;
 const ONLY_REAL_TIME: u32 = 1;
 const BOTH: u32 = 2;
 
-/// Returns whether a device with this capability has the clock of a format.
+/// Returns whether a device with this capability has the clock that a format selects.
 fn has(capability: u32, format: u32) -> bool {
     match capability {
         ONLY_FREE_RUNNING => format == FREE_RUNNING,
@@ -25,7 +26,7 @@ fn has(capability: u32, format: u32) -> bool {
     }
 }
 
-/// Refuses a send queue with time stamps of a clock that the device does not have.
+/// Refuses a send queue whose time stamps need a clock that the device does not have.
 ///
 /// # Errors
 /// BAD_PARAM with the syndrome of ConnectX-6 Dx (Linux commit 0f3caaa2c6fb).
@@ -40,10 +41,10 @@ pub(super) fn of_send_queue(capability: u32, format: u32) -> Result<(), Refusal>
     ))
 }
 
-/// Refuses a receive queue with time stamps of a clock that the device does not have.
+/// Refuses a receive queue whose time stamps need a clock that the device does not have.
 ///
 /// # Errors
-/// BAD_PARAM. Inferred from a send queue's recorded status.
+/// BAD_PARAM. Inferred from the recorded status of a send queue.
 pub(super) fn of_receive_queue(capability: u32, format: u32) -> Result<(), Refusal> {
     if has(capability, format) {
         return Ok(());
@@ -55,14 +56,14 @@ pub(super) fn of_receive_queue(capability: u32, format: u32) -> Result<(), Refus
     ))
 }
 
-/// Refuses a queue pair whose time stamps would be of a clock that the device does not have.
+/// Refuses a queue pair whose time stamps need a clock that the device does not have.
 ///
-/// Inferred: the default is taken whatever the capability says. UCX names it in each queue pair that it makes by DevX,
-/// without a look at the capability (`uct_ib_mlx5_devx_create_qp_common`), and a ConnectX-6 Dx announces free running
-/// alone. Linux avoids it there (`mlx5_get_qp_default_ts`).
+/// Inferred: the default is accepted whatever the capability says. UCX selects the default in each queue pair that it
+/// creates by DevX, without checking the capability (`uct_ib_mlx5_devx_create_qp_common`), and a ConnectX-6 Dx
+/// announces the free-running clock only. Linux does not use the default on such a device (`mlx5_get_qp_default_ts`).
 ///
 /// # Errors
-/// BAD_PARAM. Inferred: that of a send queue is recorded.
+/// BAD_PARAM. Inferred from the recorded status of a send queue.
 pub(super) fn of_queue_pair(capability: u32, format: u32) -> Result<(), Refusal> {
     if format == DEFAULT || has(capability, format) {
         return Ok(());

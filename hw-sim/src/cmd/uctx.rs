@@ -5,7 +5,7 @@ use crate::objects::DRIVER;
 use crate::uctx::Uctx;
 use mlx_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut, Opcode};
 
-/// Commands whose layout has no place for a uid, and which user contexts give nevertheless: Linux puts the uid into
+/// Commands that have no uid field in their layout but that user contexts send with a uid. Linux writes the uid into
 /// every command of a program (`devx_is_general_cmd`, `devx_is_obj_query_cmd` and others in
 /// drivers/infiniband/hw/mlx5/devx.c). Commands about the function, its port or its e-switch are not among them.
 const WITHOUT_A_PLACE: [Opcode; 35] = [
@@ -46,7 +46,7 @@ const WITHOUT_A_PLACE: [Opcode; 35] = [
     Opcode::DELETE_FLOW_TABLE_ENTRY,
 ];
 
-/// Returns whether user contexts may give a command that has no place for their uid.
+/// Returns whether user contexts may send a command that has no uid field.
 pub(super) fn may_give(opcode: Opcode) -> bool {
     WITHOUT_A_PLACE.contains(&opcode)
 }
@@ -76,12 +76,13 @@ pub(super) fn create_uctx(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn destroy_uctx(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<DestroyUctxIn>().uid();
-    // The driver's own uid names no context: nothing is removed below.
+    // The driver's own uid names no context, so nothing is removed below.
     let uid = u16::try_from(number).unwrap_or(DRIVER);
     let pages = cmd.nic.objects.uars.kind();
     let mut owned = cmd.nic.objects.owned_by(uid).filter(|_| uid != DRIVER);
     if let Some((kind, object)) = owned.find(|&(kind, _)| kind != pages) {
-        // Inferred: Linux destroys all objects of a context first, except doorbell pages.
+        // Inferred, because Linux destroys all objects of a context except doorbell pages before it destroys the
+        // context.
         return Err(refuse!(
             BAD_RES_STATE,
             "user context owns objects",
@@ -98,18 +99,18 @@ pub(super) fn destroy_uctx(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DestroyUctxOut::new())
 }
 
-/// Frees the number of a destroyed context with its last doorbell page.
+/// Frees the number of a destroyed context after its last doorbell page was freed.
 pub(super) fn forget(cmd: &mut Cmd<'_>, uid: u16) {
     let objects = &mut cmd.nic.objects;
     let number = u32::from(uid);
     let is_over = |context: &Uctx| context.is_over;
     if objects.uctxs.get(number).is_some_and(is_over) && objects.owned_by(uid).next().is_none() {
-        // The context exists, as just checked.
+        // Cannot fail, because the context exists, as checked above.
         let _ = objects.uctxs.remove(number);
     }
 }
 
-/// Returns whether a command may be given with a context's uid.
+/// Returns whether a command may carry a context's uid.
 pub(super) fn may_use_uid(context: &Uctx, opcode: Opcode) -> bool {
     !context.is_over || opcode == Opcode::DEALLOC_UAR
 }

@@ -1,6 +1,6 @@
 //! User memory commands, and look-up of the memory that a context names: by page list and address, or by user memory.
 //!
-//! The driver itself has user memory where `umem_uid_0` is set, a user context always.
+//! A user context may always create user memory. The driver itself may if `umem_uid_0` is set.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::buffer::QueueBuffer;
@@ -11,25 +11,26 @@ use mlx_prm::{
     CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut, MTT_READ, MTT_WRITE, Wq,
 };
 
-/// Largest page of a page list: five bits count from 4 KiB, and a key's page ends at 2^31, too.
+/// Log2 of the largest page of a page list: a 5-bit field counts from 4 KiB, and the page of a key is limited to 2^31
+/// too.
 const LOG_MAX_PAGE: u32 = 31;
 const LOG_MIN_PAGE: u32 = 12;
 /// Alignment of a queue's first entry in bytes, whatever the entry size.
 const QUEUE_ALIGNMENT: u64 = 64;
 const RECORD_BYTES: u64 = 8;
 
-/// Location of a queue, as its context gives it.
+/// Location of a queue, as the queue's context describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuePlace {
-    /// Number of the user memory, and the offset in it.
+    /// Number of the user memory, and the offset in that memory.
     pub(super) umem: Option<(u32, u64)>,
-    /// Page size of the list behind the command, if there is no user memory: log2, less 12.
+    /// Page size of the command's page list, if there is no user memory: log2, minus 12.
     pub(super) log_page_size: u32,
-    /// Offset in the list's first page, in 64ths of it.
+    /// Offset in the list's first page, in 64ths of the page.
     pub(super) page_offset: u32,
     /// Length in bytes.
     pub(super) bytes: u64,
-    /// True if the device writes it.
+    /// Whether the device writes to the queue.
     pub(super) written: bool,
 }
 
@@ -52,7 +53,7 @@ pub(super) fn create_umem(cmd: &mut Cmd<'_>) -> Outcome {
     let permissions = MTT_READ | MTT_WRITE;
     let allowed = entries.iter().fold(permissions, |all, entry| all & entry);
     if allowed & MTT_READ == 0 {
-        // Inferred: every known driver grants it, and nothing could be done with such memory.
+        // Inferred, because every known driver grants read access, and the device cannot use such memory.
         return Err(refuse!(BAD_PARAM, "user memory that may not be read"));
     }
     let offset = u64::from(umem.page_offset());
@@ -96,7 +97,7 @@ fn find<'c>(cmd: &'c Cmd<'_>, number: u32) -> Result<&'c Umem, Refusal> {
 }
 
 impl Cmd<'_> {
-    /// Returns the memory of a queue.
+    /// Returns the memory of a queue, if all of it is mapped for the device.
     pub(super) fn queue(&self, place: QueuePlace) -> Result<QueueBuffer, Refusal> {
         let Some((number, offset)) = place.umem else {
             return self.buffer(place.log_page_size, place.page_offset, place.bytes);
@@ -113,14 +114,14 @@ impl Cmd<'_> {
             ));
         };
         if !buffer.start().is_multiple_of(QUEUE_ALIGNMENT) {
-            // Inferred: entries would straddle pages.
+            // Inferred, because entries would cross page boundaries.
             return Err(refuse!(BAD_PARAM, "queue not aligned in its user memory"));
         }
         self.mapped(buffer, place.bytes)
     }
 
-    /// Returns the DMA address of a doorbell record at `address`, or at that offset of user memory `umem`: 8-byte
-    /// aligned, and an address not zero.
+    /// Returns the DMA address of a doorbell record. The record is at `address`, which must not be 0, or at that offset
+    /// in user memory `umem`. It must be 8-byte aligned.
     pub(super) fn record(
         &self,
         umem: Option<u32>,
@@ -145,12 +146,12 @@ impl Cmd<'_> {
     }
 }
 
-/// `wq_type` of a ring.
+/// `wq_type` of a cyclic work queue.
 const CYCLIC: u32 = 1;
 
-/// Returns the ring of a queue of either kind, from the pages behind the command or from user memory. It may begin
-/// anywhere in its first page, in 64ths of the page: a raw packet queue pair has both its queues in one buffer (Linux
-/// `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
+/// Returns the ring of a send or receive queue, from the command's page list or from user memory. The ring may begin
+/// anywhere in its first page, in 64ths of the page, because a raw packet queue pair has both queues in one buffer
+/// (Linux `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
 pub(super) fn queue_memory(
     cmd: &Cmd<'_>,
     wq: &Wq,

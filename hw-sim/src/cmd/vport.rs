@@ -15,12 +15,12 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Offset of the address list in MODIFY_NIC_VPORT_CONTEXT: context at 0x100, list behind its 0x100 bytes.
+/// Offset of the address list in MODIFY_NIC_VPORT_CONTEXT. The context is at 0x100 and has 0x100 bytes.
 const ADDRESS_LIST: usize = 0x200;
 /// Smallest L2 MTU of a vport.
 const MIN_MTU: u32 = 68;
-/// op_mod of the vport state commands: the switch's side of the wire. 0 and 1 are the two sides of a vport, which has
-/// one state here.
+/// op_mod of the vport state commands for the switch's connection to the wire. 0 and 1 select the two sides of a
+/// vport, which have one state here.
 const UPLINK: u32 = 2;
 const LIST_UNICAST: u32 = 0;
 const LIST_MULTICAST: u32 = 1;
@@ -30,8 +30,8 @@ const ROCE_V2: u32 = 2;
 const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
 
-/// Returns the vport a command names: the function's own, or another of its card if the function manages them. Linux
-/// also names vport 0 with `other_vport` (`eswitch.c` `esw_vport_change_handle_locked` queries the manager's own
+/// Returns the vport that a command names: the function's own, or another of its card if the function manages them.
+/// Linux also names vport 0 with `other_vport` (`eswitch.c` `esw_vport_change_handle_locked` queries the manager's own
 /// address like that).
 pub(crate) fn named_vport(cmd: &Cmd<'_>, other: bool, number: u32) -> Result<Seat, Refusal> {
     let own = cmd.nic.seat;
@@ -95,7 +95,7 @@ pub(super) fn modify_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
         uplink(cmd)?;
         cmd.env.card_mut(seat).uplink.switch_state = state;
     } else if cmd.nic.seat.is_virtual() {
-        // The switch's side of a virtual function's port belongs to its manager.
+        // Only the manager controls the switch's side of a virtual function's port.
         return Err(refuse!(
             BAD_RESOURCE,
             "state of a vport, of its manager's",
@@ -109,7 +109,7 @@ pub(super) fn modify_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
     output(&ModifyVportStateOut::new())
 }
 
-/// Checks that the switch's side of the wire has a state of its own.
+/// Checks that the switch's connection to the wire has a state of its own.
 fn uplink(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     if cmd.nic.seat.is_virtual() || !cmd.nic.caps.general.uplink_follow() {
         return Err(refuse!(BAD_OP, "uplink_follow is not supported"));
@@ -243,7 +243,7 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     output(&ModifyNicVportContextOut::new())
 }
 
-/// Returns the changes that a manager arms for; none without the arming bit.
+/// Returns the changes for which a manager arms its event. Without the arming bit there are none.
 fn interest(context: &NicVportContext) -> Interest {
     let bits = [
         (context.event_on_uc_address_change(), Interest::UNICAST),
@@ -258,10 +258,10 @@ fn interest(context: &NicVportContext) -> Interest {
     wanted.fold(Interest::default(), |all, &(_, one)| all | one)
 }
 
-/// Checks writes of a vport's permanent address and GUIDs, which belong to its manager. Linux sends all three with
-/// `other_vport` only (`vport.c` `mlx5_modify_nic_vport_mac_address`, `mlx5_modify_nic_vport_node_guid`). A
-/// function's write to its own is refused, except the address with
-/// [`CardRules::own_permanent_address`](crate::card::CardRules).
+/// Checks writes of a vport's permanent address and GUIDs, which only the manager controls. Linux writes all three
+/// with `other_vport` only (`vport.c` `mlx5_modify_nic_vport_mac_address`, `mlx5_modify_nic_vport_node_guid`). A
+/// function's write of its own values is refused, except for the address if
+/// [`CardRules::own_permanent_address`](crate::card::CardRules) is set.
 fn identity_is_writable(
     cmd: &Cmd<'_>,
     select: &NicVportFieldSelect,
@@ -302,7 +302,7 @@ fn address_list(cmd: &Cmd<'_>, context: &NicVportContext) -> Result<Vec<u64>, Re
     )
 }
 
-/// Refuses a command of Ethernet ports on another port.
+/// Refuses a command for Ethernet ports if the port has another type.
 pub(super) fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     if cmd.nic.profile.port_type != PortType::Ethernet {
         return Err(refuse!(BAD_OP, "command of an Ethernet port"));
@@ -312,7 +312,7 @@ pub(super) fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
 
 fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal> {
     ethernet(cmd)?;
-    // Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named if and only if `num_vhca_ports` is not 0.
+    // A command names the port if and only if `num_vhca_ports` is not 0 (Linux `lib/gid.c` `mlx5_core_roce_gid_set`).
     let ports = cmd.nic.caps.general.num_vhca_ports();
     if vhca_port > ports || (vhca_port == 0) != (ports == 0) {
         return Err(refuse!(
@@ -333,7 +333,7 @@ pub(super) fn set_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     let versions = cmd.nic.caps.roce.roce_version();
     let version = input.roce_address().roce_version();
     if versions & 1 << version.min(31) == 0 {
-        // A write that clears an entry names a version, too.
+        // A write that clears an entry names a version too, so it is also checked.
         return Err(refuse!(
             BAD_PARAM,
             "RoCE version that the device does not have",
@@ -345,7 +345,7 @@ pub(super) fn set_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetRoceAddressOut::new())
 }
 
-/// Returns an entry of the table; a zero GID deletes it.
+/// Returns the entry to write to the table. A zero GID deletes the entry.
 fn gid_entry(address: &RoceAddr) -> Result<Option<GidEntry>, Refusal> {
     let gid = *address.source_l3_address();
     let mac = mac_bytes(address.source_mac_47_32(), address.source_mac_31_0());
@@ -435,7 +435,7 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// Returns the diagnostic counters whose capabilities are set.
+/// Executes QUERY_VNIC_ENV. Returns the diagnostic counters whose capabilities are set.
 pub(super) fn query_vnic_env(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryVnicEnvIn = cmd.read();
     let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;

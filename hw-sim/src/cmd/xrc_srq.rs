@@ -1,8 +1,8 @@
-//! XRC shared receive queues: the same linked list as a receive memory pool, with a completion queue
-//! and a user index of its own, reached by number over any QP of its domain.
+//! XRC shared receive queues. An XRC SRQ is the same linked list as a receive memory pool, but has its own completion
+//! queue and user index. Peers address it by number over any QP of its XRC domain.
 //!
-//! One table and one number range serve RMPs and XRC SRQs: drivers keep both in one table, too (`mlx5_cmd_create_srq`
-//! of Linux drivers/infiniband/hw/mlx5/srq_cmd.c).
+//! RMPs and XRC SRQs are in one table and share one number range, because drivers keep both in one table too
+//! (`mlx5_cmd_create_srq` of Linux drivers/infiniband/hw/mlx5/srq_cmd.c).
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::srq::{Srq, XrcPart};
@@ -13,9 +13,9 @@ use mlx_prm::{
 
 const STATE_GOOD: u32 = 0;
 const STATE_ERROR: u32 = 1;
-/// `log_rq_stride` counts from 16 bytes.
+/// Log2 of the unit of `log_rq_stride`, 16 bytes.
 const LOG_STRIDE_UNIT: u32 = 4;
-/// Shortest WQE: next segment and one data segment.
+/// Log2 of the bytes of the shortest WQE: next segment and one data segment.
 const LOG_MIN_STRIDE: u32 = 5;
 
 fn announced(cmd: &Cmd<'_>) -> Result<(), Refusal> {
@@ -97,7 +97,7 @@ pub(super) fn create_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// Returns the part that only XRC SRQs have; refuses a receive memory pool.
+/// Returns the part of an XRC SRQ that receive memory pools do not have. Refuses a receive memory pool.
 fn part_of(cmd: &Cmd<'_>, number: u32) -> Result<XrcPart, Refusal> {
     announced(cmd)?;
     let srq = cmd.nic.objects.rmps.named(number);
@@ -133,7 +133,7 @@ pub(super) fn arm_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     srq.limit = input.lwm();
-    // The limit is already undercut: the event goes out at once.
+    // The number of receives is already below the limit, so the event is sent at once.
     if srq.limit_reached(&mut nic.iommu).unwrap_or(false) {
         nic.queue_event(cmd.env, EventType::SRQ_RQ_LIMIT, number);
     }
@@ -147,7 +147,7 @@ pub(super) fn query_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     let Some(srq) = nic.objects.rmps.named_mut(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such XRC SRQ", "{number:#x}"));
     };
-    // An unreadable record is logged; the counters are then those read last.
+    // An unreadable record is logged. The counters are then those of the last successful read.
     let available = srq.available(&mut nic.iommu).unwrap_or(0);
     let [_, _, a, b, c, d, e, f] = srq.doorbell_record.to_be_bytes();
     let mut out = QueryXrcSrqOut::new();

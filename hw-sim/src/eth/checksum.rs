@@ -1,14 +1,14 @@
-//! Internet checksums: computed for frames sent, checked and summed for frames received.
+//! Internet checksums: computed for sent frames, checked and summed for received frames.
 //!
-//! A send WQE asks for the IPv4 header's checksum and for TCP's or UDP's, each by a bit. The field's previous content
-//! is ignored (drivers leave the pseudo header's sum there). For a received frame the CQE reports whether the IP
-//! header and the transport checksum are good. It also carries the one's complement sum of the IP packet, from which
-//! software finishes checksums of protocols the device does not know (RFC 1071).
+//! A send WQE requests the checksum of the IPv4 header, and that of TCP or UDP, by one bit each. The field's previous
+//! content is ignored (drivers leave the pseudo header's sum in it). For a received frame the CQE reports whether the
+//! IP header and the transport checksum are good. The CQE also carries the one's complement sum of the IP packet.
+//! Software uses this sum to check the checksums of protocols that the device does not know (RFC 1071).
 
 use crate::wire::frame::{Headers, Ip, IpVersion, Protocol, TCP, UDP};
 use crate::wire::ones_complement_sum;
 
-/// Fills the requested checksums into a frame, as far as the frame has those headers.
+/// Writes the requested checksums into a frame, if the frame has these headers.
 pub fn fill(frame: &mut [u8], network: bool, transport: bool) {
     let Some(headers) = Headers::of(frame) else {
         return;
@@ -26,7 +26,7 @@ pub fn fill(frame: &mut [u8], network: bool, transport: bool) {
     {
         put(frame, found.checksum_at(), 0);
         let sum = !transport_sum(frame, &ip);
-        // In UDP zero means that there is no checksum (RFC 768).
+        // Zero means that there is no checksum in UDP (RFC 768).
         let sum = if sum == 0 && found.protocol == Protocol::Udp {
             0xffff
         } else {
@@ -39,16 +39,16 @@ pub fn fill(frame: &mut [u8], network: bool, transport: bool) {
 /// Checksum fields of a received frame's CQE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// There is an IP header, and it is good.
+    /// Whether the frame has an IP header with a correct checksum.
     pub network_ok: bool,
-    /// There is a TCP or UDP header, and its checksum holds or was not sent.
+    /// Whether the frame has a TCP or UDP header whose checksum is correct or was not sent.
     pub transport_ok: bool,
-    /// One's complement sum of the IP packet, padding left out; 0 if there is none.
+    /// One's complement sum of the IP packet without padding; 0 if the frame has no IP packet.
     pub sum: u16,
 }
 
 impl Verdict {
-    /// Checks a frame. With `all` the sum covers everything behind the Ethernet header, else the IP packet.
+    /// Checks a frame. With `all` the sum covers everything after the Ethernet header, otherwise the IP packet.
     pub fn of(frame: &[u8], headers: &Headers, all: bool) -> Self {
         let sum_of_all = || {
             frame
@@ -87,7 +87,7 @@ impl Verdict {
 fn transport_sum(frame: &[u8], ip: &Ip) -> u16 {
     debug_assert!(matches!(ip.protocol, TCP | UDP));
     let data = &frame[ip.at + ip.header_bytes..ip.end];
-    // CAST: an IP packet is at most 64 KiB and its header.
+    // CAST: an IP packet has at most 64 KiB, plus the IPv6 header.
     let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
     let mut pseudo = [0; 40];
     pseudo[..16].copy_from_slice(&ip.src);
@@ -110,14 +110,14 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 mod tests {
     use super::*;
 
-    /// RFC 1071, section 3: the sum of the example's eight bytes.
+    /// The sum of the eight bytes in the example of RFC 1071, section 3, is the RFC's.
     #[test]
     fn the_sum_is_that_of_the_rfcs_example() {
         let sum = ones_complement_sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum, 0xddf2);
     }
 
-    /// The SYN of Wireshark's `http.cap` sample capture (SampleCaptures, frame 1).
+    /// The SYN in frame 1 of Wireshark's sample capture `http.cap` (SampleCaptures).
     const SYN: &str = "feff200001000000010000000800450000300f4140008006 91eb91fea0ed41d0e4df\
         0d2c005038affe1300000000700222 38c30c0000020405b401010402";
 

@@ -1,8 +1,9 @@
-//! Flow tables, groups and entries: the objects. [`super::steering`] walks them.
+//! Flow tables, groups and entries: the objects. [`super::steering`] looks frames up in them.
 //!
-//! A table has 2^`log_size` entries and a level. A group owns a range of entries of its table, without overlap. An
-//! entry lies in its group's range and forwards to tables of higher levels, or to TIRs. A frame begins at the root
-//! that software has set, or else at the driver's table of the lowest level.
+//! A table has 2^`log_size` entries and a level. A group owns a range of entries of its table; the ranges do not
+//! overlap. An entry is in its group's range, and forwards to tables of higher levels or to TIRs. The look-up of a
+//! frame begins at the root that software has set. Without a set root it begins at the driver's table of the lowest
+//! level.
 
 use super::matching::Pattern;
 use crate::card::seat::Place;
@@ -10,64 +11,65 @@ use crate::objects::{DRIVER, Table};
 use mlx_prm::{FlowContext, FlowTableContext, FteMatchParam};
 use std::collections::BTreeMap;
 
-/// `table_miss_action`: continue with the named table.
+/// `table_miss_action` that continues with the named table.
 pub(crate) const MISS_TABLE: u32 = 1;
-/// Limit of tables of a function.
+/// Maximum number of tables of a function.
 const MOST_TABLES: u32 = 1 << 12;
-/// Limit of flow counters of a function.
+/// Maximum number of flow counters of a function.
 pub(crate) const MOST_COUNTERS: u32 = 1 << 15;
 
-/// Counts of the entries that name it. Inferred: octets are those of the frame as software sees it, without its FCS.
+/// A flow counter: counts the frames that match the entries which name it. Inferred: octets are those of the frame as
+/// software sees it, without its FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounter {
-    /// Frames.
+    /// Number of frames.
     pub packets: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub octets: u64,
 }
 
 impl FlowCounter {
-    /// Counts a frame.
+    /// Counts a frame of `bytes` bytes.
     pub fn count(&mut self, bytes: usize) {
         self.packets = self.packets.wrapping_add(1);
         self.octets = self.octets.wrapping_add(bytes as u64);
     }
 }
 
-/// Destination of a frame by an entry.
+/// Destination to which an entry sends a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Another table.
+    /// The table with this number.
     Table(u32),
-    /// A TIR.
+    /// The TIR with this number.
     Tir(u32),
-    /// A side of the e-switch.
+    /// A port of the e-switch.
     Place(Place),
 }
 
-/// An entry.
+/// A flow table entry.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The context as it was set.
     pub context: FlowContext,
     /// The list behind the context, as it was set.
     pub list: Vec<u64>,
-    /// Bits that it compares.
+    /// Bits that the entry compares.
     pub mask: Pattern,
-    /// Values that it compares with.
+    /// Values with which the entry compares these bits.
     pub value: Pattern,
     /// Destinations of matching frames.
     pub destinations: Vec<Destination>,
-    /// Counters of matching frames.
+    /// Numbers of the counters for matching frames.
     pub counters: Vec<u32>,
 }
 
-/// A group.
+/// A flow group.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// First entry.
+    /// Index of the group's first entry.
     pub start: u32,
-    /// Last one.
+    /// Index of the group's last entry.
     pub end: u32,
     /// `match_criteria_enable`.
     pub enable: u32,
@@ -76,12 +78,12 @@ pub struct Group {
     pub(crate) mask: Pattern,
 }
 
-/// A table.
+/// A flow table.
 #[derive(Clone, Debug)]
 pub struct FlowTable {
     /// The context as created and modified.
     pub context: FlowTableContext,
-    /// Entries by index; the lowest that matches applies.
+    /// Entries by index. Of the entries that match a frame, the one with the lowest index applies.
     pub entries: BTreeMap<u32, Entry>,
     pub(crate) groups: BTreeMap<u32, Group>,
     pub(crate) next_group: u32,
@@ -89,7 +91,7 @@ pub struct FlowTable {
 
 /// The flow tables of one type: of a function's receive side, of the e-switch, or an access list of a vport.
 pub struct FlowTables {
-    /// By number.
+    /// Tables by number.
     pub tables: Table<FlowTable>,
     pub(crate) root: Option<u32>,
     pub(crate) groups: usize,
@@ -103,7 +105,7 @@ impl Default for FlowTables {
 }
 
 impl FlowTables {
-    /// Returns an empty set.
+    /// Returns an empty set of tables.
     pub fn new() -> Self {
         Self {
             tables: Table::new("flow table", 0xd1, 0x00ff_fffe, MOST_TABLES),
@@ -113,21 +115,21 @@ impl FlowTables {
         }
     }
 
-    /// Drops all tables.
+    /// Removes all tables.
     pub fn clear(&mut self) {
         self.tables.clear();
         (self.root, self.groups, self.entries) = (None, 0, 0);
     }
 
-    /// Returns the table that a received frame begins at.
+    /// Returns the table in which the look-up of a received frame begins.
     #[inline]
     pub fn root(&self) -> Option<u32> {
-        // Fast path: nearly every access list is empty.
+        // Fast path, because nearly every access list is empty.
         if self.root.is_none() && self.tables.is_empty() {
             return None;
         }
         self.root.or_else(|| {
-            // Only the driver's tables count: user contexts have tables of their own, reached from the driver's.
+            // Only the driver's tables count. Tables of user contexts are reached from the driver's tables.
             let drivers = self.tables.owned_by(DRIVER);
             let level = |number| Some(self.tables.get(number)?.context.level());
             drivers

@@ -1,25 +1,25 @@
-//! Matching: a frame in the struct that flow groups and entries compare.
+//! Matching: conversion of a frame to the structure that flow groups and entries compare.
 //!
-//! A group has ones where its entries compare, an entry its values in the same places. So a frame is converted to
-//! that struct once, and matches an entry if the two agree under the group's ones. Only the outer headers are
-//! compared, and in the e-switch the vport a frame comes from; a group that compares more is refused. Fields that a
-//! frame does not have are zero: an entry for UDP ports also compares the protocol.
+//! A group has ones in the bits that its entries compare. An entry has its values in the same bits. So a frame is
+//! converted to that structure once, and matches an entry if the two are equal under the group's mask. Only the outer
+//! headers are compared, and in the e-switch also the vport from which a frame comes. A group that compares more is
+//! refused. Fields that a frame does not have are zero, so an entry for UDP ports must also compare the protocol.
 
 use crate::wire::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
 use mlx_prm::{FteMatchParam, FteMatchSetLyr24, FteMatchSetMisc, match_criteria};
 use zerocopy::IntoBytes;
 
-/// The outer headers, and a word for the vport a frame came from.
+/// Number of 64-bit words of a pattern: the outer headers, and one word for the vport from which a frame came.
 const WORDS: usize = FteMatchSetLyr24::SIZE / 8 + 1;
 const SOURCE: usize = WORDS - 1;
 
-/// The outer headers of a frame, a group's ones, or an entry's values.
+/// The outer headers of a frame, the mask of a group, or the values of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pattern([u64; WORDS]);
 
 impl Pattern {
-    /// Returns the bits that a group compares; `None` if it compares more than the outer headers and, where frames
-    /// have a `source`, that.
+    /// Returns the bits that a group compares. Returns `None` if the group compares more than the outer headers and,
+    /// with `source`, the source vport.
     pub fn of_criteria(enable: u32, criteria: &FteMatchParam, source: bool) -> Option<Self> {
         let known = match_criteria::OUTER_HEADERS | match_criteria::MISC_PARAMETERS;
         if enable & !known != 0 {
@@ -39,7 +39,7 @@ impl Pattern {
             return Some(mask);
         }
         let outer = criteria.outer_headers();
-        // Refused: `l4_type` and other fields that no frame here has.
+        // A group that compares `l4_type`, or other fields that no simulated frame has, is refused.
         if outer.reserved_bits().is_some() || outer.l4_type() != 0 {
             return None;
         }
@@ -91,7 +91,7 @@ impl Pattern {
                 .set_src_ipv4_src_ipv6(&ip.src)
                 .set_dst_ipv4_dst_ipv6(&ip.dst);
             if ip.version == IpVersion::V4 {
-                // CAST: 5 to 15 words.
+                // CAST: a header has 5 to 15 words.
                 set.set_ipv4_ihl(u32::try_from(ip.header_bytes / 4).unwrap_or(0));
             }
         }
@@ -116,7 +116,7 @@ impl Pattern {
         Self(words)
     }
 
-    /// Returns the pattern under `mask`.
+    /// Returns the bits of the pattern that are set in `mask`.
     pub fn under(self, mask: Self) -> Self {
         let mut words = self.0;
         for (word, ones) in words.iter_mut().zip(mask.0) {
@@ -126,7 +126,7 @@ impl Pattern {
     }
 }
 
-/// Splits an address into its upper four and its lower two bytes.
+/// Splits an address into the upper four bytes and the lower two bytes.
 fn split([a, b, c, d, e, f]: [u8; 6]) -> [u32; 2] {
     [
         u32::from_be_bytes([a, b, c, d]),

@@ -1,18 +1,18 @@
-//! The Ethernet half of a function: queues that stand alone, and the steering between them and the port.
+//! The Ethernet part of a function: queues without a queue pair, and the steering between them and the port.
 //!
 //! ```text
 //!   SQ -> TIS -> frame -> link            link -> frame -> flow tables -> TIR -> (RQ table) -> RQ
 //! ```
 //!
-//! A send queue's WQE is a frame: headers inline, data behind pointers, checksums and segmentation left to the device
-//! if the WQE asks for it ([`transmit`]). A frame that is not RoCE walks the flow tables from the root on ([`flow`],
-//! [`matching`]). A TIR that it reaches names the receive queue or selects it by a hash ([`rss`]), and the queue's
-//! next WQE takes the frame ([`receive`]). The peer's bytes are arbitrary: every field of a frame is checked before
-//! use ([`frame`](crate::wire::frame)).
+//! A send queue's WQE describes a frame: headers inline, and data behind pointers. The device computes checksums and
+//! segments the data if the WQE requests it ([`transmit`]). A received frame that is not RoCE is looked up in the flow
+//! tables, starting at the root ([`flow`], [`matching`]). The TIR that it reaches names the receive queue or selects
+//! one by a hash ([`rss`]), and the frame is written to the queue's next WQE ([`receive`]). The peer's bytes are
+//! arbitrary, so every field of a frame is checked before use ([`frame`](crate::wire::frame)).
 //!
-//! Each object has a module here, and one of the same name in `cmd` with its commands. References are counted: of TIS
-//! and TIR to their transport domain, of queues to CQ, PD, UAR and TIS, of a TIR to its RQ or RQ table, of a table to
-//! its RQs, of an entry to its TIRs and tables, of a table to its miss table.
+//! Each object has a module here, and a module of the same name in `cmd` with its commands. References are counted:
+//! those of TIS and TIR to their transport domain, of queues to CQ, PD, UAR and TIS, of a TIR to its RQ or RQ table, of
+//! a table to its RQs, of an entry to its TIRs and tables, of a table to its miss table.
 
 pub mod checksum;
 pub mod flow;
@@ -33,7 +33,7 @@ use crate::capabilities::Capabilities;
 use crate::cmd::refusal::{Refusal, refuse};
 use crate::objects::Table;
 
-/// First number of send queues; queue pairs, whose doorbells look the same, end below.
+/// First number of send queues. Queue pair numbers are lower, because the doorbells of both look the same.
 pub const FIRST_SQN: u32 = 0x80_0003;
 const LAST: u32 = 0x00ff_fffe;
 /// State of a receive or send queue (PRM, RQC and SQC `state`).
@@ -46,12 +46,12 @@ const LAST: u32 = 0x00ff_fffe;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// No WQE is read.
+    /// The queue reads no WQE.
     #[default]
     Reset,
-    /// Frames pass.
+    /// The queue sends or receives frames.
     Ready,
-    /// WQEs are flushed.
+    /// The queue flushes its WQEs.
     Error,
 }
 
@@ -80,7 +80,7 @@ impl State {
         !matches!((self, next), (Self::Error, Self::Ready))
     }
 
-    /// Returns the state after a MODIFY command, in which software names the present state and the next.
+    /// Returns the state after a MODIFY command, in which software names the current state and the next.
     pub(crate) fn modified(self, present: u32, next: u32) -> Result<Self, Refusal> {
         if present != self.code() {
             return Err(refuse!(
@@ -101,7 +101,7 @@ impl State {
     }
 }
 
-/// The objects of a function's Ethernet half.
+/// The objects of a function's Ethernet part.
 pub struct EthObjects {
     /// Transport interfaces, send.
     pub tises: Table<tis::Tis>,
@@ -117,12 +117,12 @@ pub struct EthObjects {
     pub flow: flow::FlowTables,
     /// Flow counters.
     pub counters: Table<flow::FlowCounter>,
-    /// Frames that steering sent to no TIR (QUERY_VNIC_ENV `nic_receive_steering_discard`).
+    /// Number of frames that steering sent to no TIR (QUERY_VNIC_ENV `nic_receive_steering_discard`).
     pub discarded: u64,
 }
 
 impl EthObjects {
-    /// Returns empty tables, as large as the current capabilities allow.
+    /// Returns empty tables, with the limits of the current capabilities.
     pub fn new(caps: &Capabilities) -> Self {
         let general = &caps.general;
         let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
@@ -138,7 +138,7 @@ impl EthObjects {
         }
     }
 
-    /// Returns kinds and counts.
+    /// Returns the name of each kind of object, and the number of its objects.
     pub fn census(&self) -> [(&'static str, usize); 7] {
         [
             (self.tises.kind(), self.tises.len()),
@@ -151,7 +151,7 @@ impl EthObjects {
         ]
     }
 
-    /// Sets the owner of objects that the next commands create.
+    /// Sets the owner of the objects that the next commands create.
     pub fn act_for(&mut self, owner: u16) {
         self.tises.act_for(owner);
         self.tirs.act_for(owner);
@@ -162,7 +162,7 @@ impl EthObjects {
         self.counters.act_for(owner);
     }
 
-    /// Returns the kind and number of each object a user context owns.
+    /// Returns the kind and number of each object that a user context owns.
     pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
         self.tises
             .owned_by(owner)
@@ -174,7 +174,7 @@ impl EthObjects {
             .chain(self.counters.owned_by(owner))
     }
 
-    /// Drops every object.
+    /// Removes every object.
     pub fn clear(&mut self) {
         self.tises.clear();
         self.tirs.clear();

@@ -1,8 +1,8 @@
 //! Receiving: from a frame at the port to CQEs.
 //!
-//! The port accepts frames for its own address, for those in the vport's lists, for all stations, and those that
-//! promiscuity adds. They walk the flow tables; each TIR they reach puts a copy into one receive queue. A frame the
-//! function sent itself returns only to TIRs with loopback on.
+//! The port accepts frames to its own address, to the addresses in the vport's lists, to the broadcast address, and
+//! those that promiscuity adds. Accepted frames are looked up in the flow tables. Each TIR that a frame reaches writes
+//! a copy to one receive queue. A frame that the function sent itself returns only to TIRs with loopback on.
 
 use super::checksum::Verdict;
 use super::matching::Pattern;
@@ -14,14 +14,14 @@ use crate::q_counters::QCounter;
 use crate::wire::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, is_roce};
 use crate::wire::seal;
 
-/// `hds_ip_ext`: L2, L3 and L4 are good.
+/// Bits of `hds_ip_ext`: L2, L3 and L4 are good.
 const L2_OK: u8 = 1;
 const L3_OK: u8 = 2;
 const L4_OK: u8 = 4;
-/// `l4_l3_hdr_type`: IP version in bits 3:2.
+/// Values of `l4_l3_hdr_type` bits 3:2: IP version.
 const L3_IPV6: u8 = 1 << 2;
 const L3_IPV4: u8 = 2 << 2;
-/// Transport in bits 6:4: TCP without acknowledgement, UDP, TCP with only an acknowledgement, TCP with data.
+/// Values of bits 6:4: TCP without acknowledgement, UDP, TCP with only an acknowledgement, TCP with data.
 const L4_TCP: u8 = 1 << 4;
 const L4_UDP: u8 = 2 << 4;
 const L4_TCP_ACK: u8 = 3 << 4;
@@ -29,19 +29,19 @@ const L4_TCP_ACK_DATA: u8 = 4 << 4;
 const TCP_ACK: u16 = 0x10;
 
 impl Nic {
-    /// Returns whether received frames are steered: without flow tables none is for software.
+    /// Returns whether received frames are steered. Without flow tables software receives no frame.
     pub fn takes_ethernet(&self) -> bool {
         self.objects.eth.flow.root().is_some()
     }
 
-    /// Handles a received frame that is no RoCE packet for this function.
+    /// Handles a received frame that is not a RoCE packet for this function.
     pub fn ethernet_received(&mut self, env: &mut Env, frame: &[u8], origin: Origin) {
         let looped = origin.is_itself();
         let mut sealed = Vec::new();
         let frame = if env.seals() || !is_roce(frame) {
             frame
         } else {
-            // Software may read the ICRC.
+            // The frame gets its ICRC, because software may read the ICRC.
             sealed.extend_from_slice(frame);
             seal(&mut sealed);
             &sealed
@@ -101,9 +101,9 @@ impl Nic {
         }
     }
 
-    /// Returns the headers of a frame that the port lets through to steering. Inferred: copies of multicast that the
-    /// function has sent skip the port's list of groups. rdma-core's tests send to a group that is in no list
-    /// (`PacketConsts.DST_MAC`).
+    /// Returns the headers of a frame if the port passes the frame to steering. Inferred: copies of multicast frames
+    /// that the function has sent need not be to a group in the port's list. rdma-core's tests send to a group that is
+    /// in no list (`PacketConsts.DST_MAC`).
     fn for_software(
         &self,
         env: &Env,
@@ -158,18 +158,18 @@ impl Nic {
         }
     }
 
-    /// Counts and forwards a frame from a send queue.
+    /// Counts a frame from a send queue, and forwards it to the switch.
     pub fn frame_sent(&mut self, env: &mut Env, sqn: u32, frame: Vec<u8>) {
         let Some(headers) = Headers::of(&frame) else {
             return;
         };
-        // A frame that loops back at the port has not left it.
+        // A frame that the switch returns to this port does not count as transmitted.
         let turns_around = env.card(self.seat).turns_around(self.seat.vport, &frame);
         if env.is_up(self.seat) && !turns_around {
             let transmitted = &mut env.port_mut(self.seat).ethernet.transmitted;
             transmitted.count(headers.dst, frame.len());
         }
-        // Unicast to the own address loops back at the port; of multicast a copy does.
+        // The switch returns unicast frames to the own address. Of multicast frames a copy is returned here.
         if headers.is_multicast()
             && let Some(domain) = self.domain_of(sqn)
             && self.wants_own_multicast(env, domain)
@@ -177,7 +177,7 @@ impl Nic {
             env.loop_back_within(self.index, frame.clone(), domain);
         }
         if !env.seals() && is_roce(&frame) {
-            // Software made the frame, and its ICRC may be anything.
+            // Software built the frame, and its ICRC may be wrong.
             env.seal();
         }
         env.frames.push_back((self.index, frame.into()));

@@ -8,18 +8,18 @@ use crate::qp::ring::{Ring, Rings};
 use crate::umem::Places;
 use mlx_prm::{Cqe64, CqeOpcode, ErrCqe, Rqc, Syndrome};
 
-/// User index that means "as CQE version 0".
+/// User index that means that the CQE has the format of CQE version 0.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
-/// Entry of a receive queue in the table.
+/// Entry of the receive queue table.
 pub struct RqSlot {
-    /// `None` while one of its methods runs.
+    /// The queue; `None` while one of its methods runs.
     pub rq: Option<Box<Rq>>,
-    /// Its completion queue.
+    /// Number of its completion queue.
     pub cqn: u32,
-    /// Its protection domain; none for a queue that only drops.
+    /// Protection domain; `None` for a queue that drops all frames.
     pub pd: Option<u32>,
-    /// User memory that its ring and record lie in.
+    /// User memory that contains ring and record.
     pub places: Places,
 }
 
@@ -33,33 +33,33 @@ pub struct Rq {
     pub(crate) queue: ReceiveQueue,
 }
 
-/// Fields of a frame's CQE besides its length.
+/// Fields of a received frame's CQE besides its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The hash.
+    /// Hash of the frame.
     pub hash: Hash,
-    /// One's complement sum.
+    /// One's complement sum of the IP packet.
     pub check_sum: u16,
     /// `hds_ip_ext`.
     pub ok: u8,
     /// `l4_l3_hdr_type`, without the VLAN bit.
     pub header_types: u8,
-    /// A VLAN tag that may be stripped.
+    /// VLAN tag of the frame, which may be stripped.
     pub vlan: Option<u16>,
     /// Flow tag of the flow table entry.
     pub flow_tag: u32,
 }
 
-/// Result of a received frame.
+/// Result of receiving a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Written to memory.
+    /// The frame was written to memory.
     Whole,
-    /// No WQE was posted.
+    /// The frame is lost, because no WQE was posted.
     NoWqe,
-    /// The queue is not ready.
+    /// The frame is lost, because the queue is not ready.
     Idle,
-    /// A WQE was consumed and the frame lost.
+    /// The frame is lost, and a WQE was consumed.
     Failed,
 }
 
@@ -112,7 +112,7 @@ impl Rq {
                 Taken::Whole
             }
             Err(ScatterError::TooLong) => {
-                // The frame does not fit; the queue stays ready (Linux recovers the queue from other syndromes only,
+                // The frame does not fit. The queue stays ready (Linux recovers the queue after other syndromes only,
                 // `cqe_syndrome_needs_recover`).
                 self.error(wqe.counter, Syndrome::LOCAL_LENGTH_ERR, host);
                 Taken::Failed
@@ -175,7 +175,7 @@ impl Rq {
         if !self.context.flush_in_error_en() {
             return;
         }
-        // At most one ring full, even if software keeps writing the record.
+        // At most one full ring is flushed, even if software keeps advancing the record.
         let most = self.rings.receive.map_or(0, Ring::entries);
         for _ in 0..most {
             let Ok(Some(counter)) = self.queue.skip(&self.rings, host) else {
@@ -198,7 +198,7 @@ impl Rq {
 }
 
 impl Rq {
-    /// Returns the counter set that counts frames without a WQE.
+    /// Returns the counter set in which frames without a WQE are counted.
     pub fn counter_set(&self) -> u32 {
         self.context.counter_set_id()
     }

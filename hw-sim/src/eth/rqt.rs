@@ -1,13 +1,14 @@
-//! RQ tables: receive queues among which packets are spread. The low bits of a packet's hash are the index.
+//! RQ tables: lists of receive queues over which packets are distributed. The low bits of a packet's hash are the
+//! index.
 
 use mlx_prm::Rqtc;
 
 /// An RQ table.
 #[derive(Clone, Debug)]
 pub struct Rqt {
-    /// The context as created; the sizes are current.
+    /// The context as created, with the current sizes.
     pub context: Rqtc,
-    /// Receive queues, a power of two of them.
+    /// Numbers of the receive queues. Their count is a power of two.
     pub entries: Vec<u32>,
 }
 

@@ -1,15 +1,15 @@
-//! Receive side scaling: the choice of a table's receive queue for a packet.
+//! Receive side scaling: the selection of a receive queue of an RQ table for a packet.
 //!
 //! An indirect TIR names an RQ table, a hash function and the header fields to hash. Fields are hashed in the order
-//! source address, destination address, source port, destination port. A packet that lacks selected fields (the
-//! version or the transport differs) is hashed over those it has. The low bits of the hash index the table. Toeplitz
-//! is Microsoft's function ("RSS Hashing Functions"). Symmetric hashing replaces each pair of fields by their OR and
-//! their XOR, so that both directions of a connection have the same hash (Linux `RXH_XFRM_SYM_OR_XOR`).
+//! source address, destination address, source port, destination port. If a packet lacks selected fields (its IP
+//! version or transport differs), the hash covers the fields that it has. The low bits of the hash index the table.
+//! Toeplitz is Microsoft's function ("RSS Hashing Functions"). Symmetric hashing replaces each pair of fields by their
+//! OR and their XOR, so that both directions of a connection have the same hash (Linux `RXH_XFRM_SYM_OR_XOR`).
 
 use crate::wire::frame::{Headers, IpVersion, Protocol};
 use mlx_prm::{RxHashFieldSelect, Tirc};
 
-/// Bytes of the key.
+/// Bytes of the Toeplitz key.
 pub const KEY_BYTES: usize = 40;
 const SOURCE_ADDRESS: u32 = 1;
 const DESTINATION_ADDRESS: u32 = 2;
@@ -17,16 +17,16 @@ const SOURCE_PORT: u32 = 4;
 const DESTINATION_PORT: u32 = 8;
 const L3_IPV6: u32 = 1;
 const L4_UDP: u32 = 1;
-/// Longest input in bytes: both addresses and both ports.
+/// Maximum length of the input in bytes: both addresses and both ports.
 const MOST_INPUT: usize = 36;
 
 /// Hash function of a TIR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HashFunction {
-    /// No hash: entry 0.
+    /// No hash. Entry 0 of the table is used.
     #[default]
     None,
-    /// All bytes XORed, inverted.
+    /// XOR of all bytes, inverted.
     InvertedXor8,
     /// Toeplitz.
     Toeplitz,
@@ -47,7 +47,7 @@ impl HashFunction {
 /// A hash, and the type of its input for the CQE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash {
-    /// The value.
+    /// Value of the hash.
     pub value: u32,
     /// `rss_hash_type`: address kind in bits 3:2 (1 IPv4, 2 IPv6), transport in 7:6 (1 TCP, 2 UDP).
     pub kind: u8,
@@ -74,7 +74,7 @@ pub fn hash(tir: &Tirc, headers: &Headers) -> Hash {
     Hash { value, kind }
 }
 
-/// The fields selected, in pairs of source and destination.
+/// The selected fields, in pairs of source and destination.
 #[derive(Default)]
 struct Input {
     addresses: [Option<Vec<u8>>; 2],
@@ -82,7 +82,7 @@ struct Input {
 }
 
 impl Input {
-    /// Adds the fields that the selector names; returns their `rss_hash_type`.
+    /// Adds the fields that the selector names. Returns their `rss_hash_type`.
     fn select(&mut self, select: &RxHashFieldSelect, headers: &Headers) -> u8 {
         let fields = select.selected_fields();
         let Some(ip) = headers.ip else {
@@ -138,8 +138,8 @@ impl Input {
     }
 }
 
-/// Returns the Toeplitz hash: the XOR, over every bit set in the input, of the 32 bits of the key that begin at its
-/// position.
+/// Returns the Toeplitz hash. For every bit set in the input, it XORs the 32 bits of the key that begin at the position
+/// of this bit.
 pub fn toeplitz(key: &[u8; KEY_BYTES], input: &[u8]) -> u32 {
     let mut result = 0;
     let [a, b, c, d, ..] = *key;
@@ -169,7 +169,7 @@ mod tests {
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// Source, its port, destination, its port, hash over the addresses, hash with the ports, from that page.
+    /// Test vectors of that page: source, its port, destination, its port, hash of the addresses, hash with the ports.
     const VECTORS: [(&str, u16, &str, u16, u32, u32); 8] = [
         (
             "66.9.149.187",

@@ -1,9 +1,9 @@
 //! Large sends: one WQE, many frames (opcode LSO).
 //!
-//! The inline headers of the WQE become the headers of every frame; the data is cut into pieces of `mss` bytes. From
-//! frame to frame the IPv4 identification counts up and TCP's sequence number advances. FIN and PSH are set in the
-//! last frame only, CWR in the first only. Lengths are the frame's own. UDP is cut the same way, each frame a
-//! datagram of its own (Linux `mlx5e_udp_gso_handle_tx_skb`).
+//! The inline headers of the WQE become the headers of every frame. The data is divided into pieces of `mss` bytes.
+//! From frame to frame the IPv4 identification is incremented and TCP's sequence number advances. FIN and PSH are set
+//! in the last frame only, CWR in the first only. Length fields have each frame's own length. UDP is segmented the same
+//! way; each frame is a datagram of its own (Linux `mlx5e_udp_gso_handle_tx_skb`).
 
 use super::checksum;
 use crate::wire::frame::{Headers, IpVersion, Protocol};
@@ -16,14 +16,14 @@ const FIRST_ONLY: u8 = 0x80;
 /// Offloads that the Ethernet segment requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// Compute the IPv4 header's checksum.
+    /// Whether the device computes the IPv4 header's checksum.
     pub network: bool,
-    /// Compute TCP's or UDP's checksum.
+    /// Whether the device computes TCP's or UDP's checksum.
     pub transport: bool,
 }
 
-/// Cuts `data` into frames that each begin with `header`. Returns `None` if the header does not end behind TCP or
-/// UDP, or `mss` is 0.
+/// Divides `data` into frames that each begin with `header`. Returns `None` if the header does not end with a TCP or
+/// UDP header, or if `mss` is 0.
 pub fn segment(header: &[u8], data: &[u8], mss: usize, offload: Offload) -> Option<Vec<Vec<u8>>> {
     let headers = Headers::of(header)?;
     let transport = located(header, &headers)?;
@@ -44,7 +44,7 @@ pub fn segment(header: &[u8], data: &[u8], mss: usize, offload: Offload) -> Opti
     Some(frames.collect())
 }
 
-/// Offsets of the fields that change.
+/// Offsets of the header fields that change from frame to frame.
 struct Located {
     version: IpVersion,
     ip_at: usize,
@@ -53,7 +53,7 @@ struct Located {
     tcp: bool,
 }
 
-/// Locates the headers of a large send by their types: their length fields hold the length of the whole, or zero.
+/// Locates the headers of a large send by their types, because their length fields hold the total length or zero.
 fn located(header: &[u8], headers: &Headers) -> Option<Located> {
     let ip = headers.ip?;
     let mut whole = header.to_vec();
@@ -75,7 +75,7 @@ fn located(header: &[u8], headers: &Headers) -> Option<Located> {
 
 fn adjust(frame: &mut [u8], located: &Located, index: usize, from: usize, last: bool) {
     let behind_ip = frame.len() - located.ip_at;
-    // CAST: a frame is shorter than 64 KiB; modulo 2^16 and 2^32 where fields wrap.
+    // CAST: a frame is shorter than 64 KiB. Fields that wrap are computed modulo 2^16 and 2^32.
     let short = |value: usize| u16::try_from(value & 0xffff).unwrap_or(0);
     match located.version {
         IpVersion::V4 => {

@@ -7,18 +7,18 @@ use crate::qp::send_queue::SendQueue;
 use crate::umem::Places;
 use mlx_prm::Sqc;
 
-/// User index that means "as CQE version 0".
+/// User index that means that the CQE has the format of CQE version 0.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
-/// Entry of a send queue in the table.
+/// Entry of the send queue table.
 pub struct SqSlot {
-    /// `None` while one of its methods runs.
+    /// The queue; `None` while one of its methods runs.
     pub sq: Option<Box<Sq>>,
-    /// Its completion queue.
+    /// Number of its completion queue.
     pub cqn: u32,
     /// UAR page of its doorbells.
     pub uar: u32,
-    /// True if it is in the world's run queue.
+    /// Whether the queue is in the simulator's run queue.
     pub queued: bool,
     pub(crate) pd: u32,
     pub(crate) tis: Option<u32>,
@@ -55,7 +55,7 @@ impl Sq {
         }
     }
 
-    /// Moves the queue to ERR: its completion queue failed.
+    /// Moves the queue to ERR, because its completion queue failed.
     pub fn fail(&mut self) {
         self.state = State::Error;
     }

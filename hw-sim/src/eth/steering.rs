@@ -1,8 +1,8 @@
-//! Steering: the TIRs, or sides of the e-switch, that a frame goes to.
+//! Steering: the TIRs, or ports of the e-switch, to which a frame is sent.
 //!
-//! The walk begins at the root. In each table the matching entry of the lowest index applies: it sends the frame to
-//! tables and TIRs, or drops it. Without one the table's miss action applies. Levels rise from table to table, so
-//! that a walk ends; where software may ignore levels, the walk ends after 256 tables.
+//! The look-up begins at the root table. In each table the matching entry with the lowest index applies: it sends the
+//! frame to tables and TIRs, or drops it. If no entry matches, the table's miss action applies. Levels increase from
+//! table to table, so that the look-up ends. If software may ignore levels, the look-up ends after 256 tables.
 
 use super::flow::{Destination, Entry, FlowTables, MISS_TABLE};
 use super::matching::Pattern;
@@ -10,28 +10,28 @@ use crate::card::seat::Place;
 use mlx_prm::flow_action;
 use std::collections::VecDeque;
 
-/// Limit of tables that a frame visits, all its copies together.
+/// Maximum number of tables that a frame visits, summed over all its copies.
 const MOST_VISITS: usize = 256;
 
-/// A frame that steering has sent to a TIR.
+/// A TIR to which steering has sent a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handed {
-    /// The TIR.
+    /// Number of the TIR.
     pub tirn: u32,
-    /// Flow tag of the entry that sent it.
+    /// Flow tag of the entry that sent the frame.
     pub flow_tag: u32,
 }
 
 /// Result of steering a frame.
 #[derive(Debug, Default)]
 pub struct Steered {
-    /// TIRs it goes to.
+    /// TIRs that receive the frame.
     pub handed: Vec<Handed>,
-    /// Counters of the entries it matched.
+    /// Counters of the entries that the frame matched.
     pub counters: Vec<u32>,
 }
 
-/// Result of one table of a walk.
+/// Result of the look-up in one table.
 pub enum Met<'t> {
     /// The matching entry.
     Entry(&'t Entry),
@@ -40,7 +40,7 @@ pub enum Met<'t> {
 }
 
 impl FlowTables {
-    /// Returns the results of all tables that a frame visits; empty without a table.
+    /// Returns the results of all tables that a frame visits. The list is empty if there is no root table.
     pub fn walk(&self, frame: Pattern) -> Vec<Met<'_>> {
         let mut met = Vec::new();
         let mut open: VecDeque<u32> = self.root().into_iter().collect();
@@ -72,7 +72,7 @@ impl FlowTables {
         met
     }
 
-    /// Returns the TIRs for a received frame; none if steering drops it.
+    /// Returns the TIRs for a received frame. There is none if steering drops the frame.
     pub fn steer(&self, frame: Pattern) -> Steered {
         let mut steered = Steered::default();
         for met in self.walk(frame) {
@@ -122,7 +122,7 @@ impl FlowTables {
 }
 
 impl Entry {
-    /// Returns whether it drops frames.
+    /// Returns whether the entry drops frames.
     pub fn drops(&self) -> bool {
         self.context.action() & flow_action::DROP != 0
     }

@@ -8,8 +8,8 @@ use mlx_prm::Tirc;
 
 pub(crate) const DIRECT: u32 = 0;
 pub(crate) const INDIRECT: u32 = 1;
-/// `self_lb_block`, a misnomer: software sets the bits to receive the unicast (0) and multicast (1) frames the
-/// function sent itself (Linux `MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC`, `mlx5e_refresh_tirs`).
+/// Bits of `self_lb_block`, whose name is misleading: software sets them to receive the unicast (0) and multicast (1)
+/// frames that the function sent itself (Linux `MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC`, `mlx5e_refresh_tirs`).
 const LOOPS_UNICAST: u32 = 1;
 const LOOPS_MULTICAST: u32 = 2;
 
@@ -31,8 +31,8 @@ impl Tir {
         Some((table.queue(hash.value)?, hash))
     }
 
-    /// Returns whether it accepts frames of an origin. Frames of another transport domain come from another program:
-    /// Linux enables loopback as soon as two programs have a domain each (`mlx5_ib_enable_lb`).
+    /// Returns whether the TIR accepts frames of an origin. Frames of another transport domain come from another
+    /// program, and Linux enables loopback as soon as two programs have a domain each (`mlx5_ib_enable_lb`).
     pub fn takes(&self, origin: Origin, multicast: bool) -> bool {
         match origin {
             Origin::Another => return true,

@@ -1,10 +1,10 @@
 //! Sending: from a WQE in the ring to frames on the port.
 //!
 //! A WQE is a control segment, an Ethernet segment with the frame's first bytes, and data segments (PRM "Ethernet
-//! Segment"). NOP only completes. SEND is one frame, LSO several ([`super::segment`]). Frames shorter than Ethernet's
-//! minimum are padded. Frames longer than the port's MTU are dropped there, and the WQE still completes. A malformed
-//! WQE, or one whose memory its keys do not cover, completes with an error and moves the queue to ERR, where the WQEs
-//! behind it are flushed.
+//! Segment"). A NOP sends nothing and only completes. A SEND is one frame, an LSO several ([`super::segment`]). Frames
+//! shorter than Ethernet's minimum are padded. Frames longer than the port's MTU are dropped at the port, and the WQE
+//! still completes. A malformed WQE, or one whose keys do not cover its memory, completes with an error and moves the
+//! queue to ERR, where the following WQEs are flushed.
 
 use super::State;
 use super::checksum;
@@ -17,18 +17,18 @@ use crate::wire::frame::{CUSTOMER_TAG, ETHERNET_BYTES, IPV4, IPV6, MIN_FRAME};
 use mlx_prm::{Cqe64, CqeOpcode, CtrlSeg, ErrCqe, EthSeg, Syndrome, WqeOpcode};
 use zerocopy::FromBytes;
 
-/// `cs_flags`: the IPv4 header's checksum.
+/// Bit of `cs_flags` that requests the IPv4 header's checksum.
 const NETWORK_CHECKSUM: u8 = 1 << 6;
-/// `cs_flags`: TCP's or UDP's.
+/// Bit of `cs_flags` that requests TCP's or UDP's checksum.
 const TRANSPORT_CHECKSUM: u8 = 1 << 7;
-/// `inline_hdr_sz`: a VLAN tag instead of headers.
+/// Bit of `inline_hdr_sz` for a VLAN tag in the place of inline headers.
 const INSERT_TAG: u16 = 1 << 15;
-/// Bytes of inline headers inside the Ethernet segment itself.
+/// Bytes of inline headers that are in the Ethernet segment itself.
 const INLINE_IN_SEGMENT: usize = 2;
-/// Limit of a large send's data, whatever the capability.
+/// Maximum data of a large send in bytes, whatever the capability allows.
 const MOST_DATA: u64 = 1 << 18;
-/// Limit of frames of a large send: 256 KiB in pieces of eight bytes, the smallest that Linux' TCP ever makes
-/// (`TCP_MIN_SND_MSS`, less the longest options).
+/// Maximum number of frames of a large send: 256 KiB in pieces of eight bytes, the smallest that Linux' TCP ever makes
+/// (`TCP_MIN_SND_MSS`, minus the longest options).
 const MOST_PIECES: u64 = MOST_DATA / 8;
 
 /// Headers that every WQE must have inline.
@@ -37,37 +37,37 @@ pub enum Inline {
     /// None.
     #[default]
     None,
-    /// Ethernet's.
+    /// The Ethernet header.
     Ethernet,
-    /// Ethernet's and IP's.
+    /// The Ethernet and IP headers.
     Network,
-    /// Ethernet's, IP's, and TCP's or UDP's.
+    /// The Ethernet and IP headers, and the TCP or UDP header.
     Transport,
 }
 
 /// Limits of a send queue, from its function and port.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Longest frame in bytes, without check sequence.
+    /// Longest frame in bytes, without the check sequence.
     pub longest: usize,
-    /// VLAN tags may be inserted.
+    /// Whether the device can insert VLAN tags.
     pub insert_tag: bool,
     /// Headers that every WQE must have inline.
     pub inline: Inline,
-    /// Longest data of a large send in bytes; 0 if there are none.
+    /// Maximum data of a large send in bytes; 0 if large sends are not supported.
     pub large: u64,
 }
 
-/// Result of a WQE.
+/// Result of executing a WQE.
 #[derive(Debug, Default)]
 pub struct Sent {
     /// Frames for the port.
     pub frames: Vec<Vec<u8>>,
-    /// Number of frames that were too long for the port.
+    /// Number of frames that were dropped because they were too long for the port.
     pub oversize: usize,
 }
 
-/// Reason for which a WQE fails.
+/// The reason why a WQE fails.
 enum Failure {
     Malformed(Malformed),
     Key(KeyError),
@@ -94,7 +94,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Parses the part behind the control segment.
+    /// Parses the part of a WQE that follows the control segment.
     fn parse(bytes: &[u8], rules: &Rules) -> Result<Self, Malformed> {
         let (segment, _) =
             EthSeg::read_from_prefix(bytes).map_err(|_| Malformed("Ethernet segment"))?;
@@ -149,7 +149,7 @@ impl Inline {
         }
     }
 
-    /// Returns whether a WQE's inline headers suffice. IP and transport headers are required only of frames that have
+    /// Returns whether a WQE's inline headers suffice. IP and transport headers are required only for frames that have
     /// them.
     fn suffices(self, header: &[u8]) -> bool {
         let ethertype = header
@@ -186,7 +186,7 @@ impl Sq {
                 }
             }
             State::Error => {
-                // The queue is in error already; a wrong record adds nothing.
+                // The queue is in error already, so a bad record changes nothing.
                 let _ = self.queue.read_record(&self.rings, host);
             }
             State::Reset => {
@@ -204,7 +204,7 @@ impl Sq {
         }
     }
 
-    /// Executes one WQE, or flushes one.
+    /// Executes one WQE, or flushes one if the queue is in error.
     pub fn run(&mut self, rules: &Rules, host: &mut dyn Host) -> Sent {
         if !self.pending() {
             return Sent::default();
@@ -227,7 +227,7 @@ impl Sq {
         let Ok((control, _)) = CtrlSeg::read_from_prefix(bytes) else {
             return Sent::default();
         };
-        // CAST: `ds` has six bits.
+        // CAST: `ds` is a 6-bit field.
         let blocks = u16::try_from(control.ds().div_ceil(SEGMENTS_PER_BLOCK)).unwrap_or(1);
         match self.execute(&control, opcode, &bytes[CtrlSeg::SIZE..], rules, host) {
             Ok(sent) => {
@@ -289,7 +289,7 @@ impl Sq {
                 return Err(Malformed("frame shorter than its header").into());
             }
             if length > rules.longest as u64 {
-                // Dropped before the data is fetched: the length is the driver's claim.
+                // The frame is dropped before its data is fetched, because the length is only what the driver claims.
                 return Ok(Sent {
                     frames: Vec::new(),
                     oversize: 1,
@@ -297,7 +297,7 @@ impl Sq {
             }
             let mut frame = parts.header.clone();
             let start = frame.len();
-            // CAST: at most the longest frame.
+            // CAST: the length is at most that of the longest frame.
             frame.resize(usize::try_from(length).unwrap_or(0), 0);
             gather(&parts.data, host, self.scope(), 0, &mut frame[start..])?;
             let Offload { network, transport } = parts.offload();
@@ -336,7 +336,7 @@ impl Sq {
         if parts.length.div_ceil(mss.max(1) as u64) > MOST_PIECES {
             return Err(Malformed("large send of more than 2^15 pieces").into());
         }
-        // CAST: at most 256 KiB.
+        // CAST: the length is at most 256 KiB.
         let mut data = vec![0; usize::try_from(parts.length).unwrap_or(0)];
         gather(&parts.data, host, self.scope(), 0, &mut data)?;
         segment(&parts.header, &data, mss, parts.offload()).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Execution of queues: their methods run with the function as their host, and send queues take turns.
+//! Execution of queues: their methods run with the function as their host, and send queues run alternately.
 
 use super::rq::Rq;
 use super::sq::Sq;
@@ -7,11 +7,11 @@ use crate::env::Env;
 use crate::nic::Nic;
 use crate::view::View;
 
-/// WQEs that a queue executes before another runs.
+/// Maximum number of WQEs that a queue executes before another queue runs.
 const BURST: usize = 16;
-/// Frames after which another queue runs, too: one WQE may be thousands.
+/// Number of frames after which another queue runs, because one WQE may be thousands of frames.
 const BURST_FRAMES: usize = 64;
-/// `wqe_inline_mode`: Ethernet headers are always inline.
+/// `wqe_inline_mode` in which Ethernet headers are always inline.
 const INLINE_L2: u32 = 0;
 
 impl Nic {

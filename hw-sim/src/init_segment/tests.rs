@@ -19,9 +19,9 @@ fn boots(until: u64) -> Boot {
     }
 }
 
-/// A driver that is served by messages reads from another thread, and continues as soon as `initializing` is clear
-/// (Linux `mlx5_function_enable`). When the whole segment was cleared first, `initializing` with it, such a driver
-/// found it ready without a revision.
+/// A driver that sees `initializing` clear sees the whole segment. Such a driver may run in another thread, and
+/// continues as soon as `initializing` is clear (Linux `mlx5_function_enable`). If a reset cleared the whole segment
+/// first, with `initializing` in it, the driver would find the segment ready but without a revision.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -67,8 +67,8 @@ fn a_driver_that_sees_the_firmware_ready_sees_the_whole_segment() {
     assert_eq!(revisions.iter().find(|&revision| revision >> 16 != 5), None);
 }
 
-/// Linux waits for `initializing` to clear before it reads or writes anything else of the segment
-/// (`mlx5_function_enable`, "pre-initializing").
+/// A reset function first reads as ones, then loses writes. Linux waits for `initializing` to clear before it accesses
+/// anything else of the segment (`mlx5_function_enable`, "pre-initializing").
 #[test]
 fn a_reset_function_reads_ones_then_loses_writes() {
     let (mut segment, bar) = segment();

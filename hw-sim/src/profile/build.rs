@@ -1,8 +1,8 @@
-//! From a document to a [`Profile`].
+//! Conversion of a document to a [`Profile`].
 //!
-//! Every statement must have a meaning here: an unknown section or field is an error, so that a misspelt one is not
-//! ignored. A page that the file has whole is answered as it stands; recorded statements about its fields must agree
-//! with it.
+//! Every statement must have a meaning here. An unknown section or field is an error, so that a misspelt name is not
+//! ignored. A page that the file contains as a whole is returned unchanged; recorded statements about its fields must
+//! agree with it.
 
 use super::document::{
     Document, Evidence, PAGE_BYTES, ProfileError, RawPage, Stated, VIRTUAL, virtual_place, wrong,
@@ -14,17 +14,17 @@ use mlx_prm::{
     OdpCaps, RoceCap, Shape,
 };
 
-/// Limit of pages that firmware requests at a time.
+/// Maximum number of pages that the firmware requests at a time.
 const MOST_PAGES: u32 = 1 << 20;
 
-/// Size of the simulator's command queue.
+/// Names and values of the fields that state the size of the simulator's command queue.
 const QUEUE: [(&str, u32); 2] = [
     ("log_cmdq_size", crate::init_segment::LOG_CMDQ_SIZE),
     ("log_cmdq_stride", crate::init_segment::LOG_CMDQ_STRIDE),
 ];
 
 impl Profile {
-    /// Returns the device that a complete document describes.
+    /// Returns the device that a document with all its bases describes.
     pub(super) fn build(document: &Document) -> Result<Self, ProfileError> {
         let mut profile = Self {
             name: document.name.clone(),
@@ -45,7 +45,7 @@ impl Profile {
                         .number(section, field, *max)
                         .map_err(|problem| wrong(&place, problem))?
                 }
-                // Pages are filled below.
+                // Statements about capability pages are used below.
                 (Stated::Number { .. }, _) => capability_type(section).is_some(),
             };
             if !known {
@@ -120,7 +120,7 @@ impl Profile {
         Ok(true)
     }
 
-    /// Sets a field; returns false if there is none of that name.
+    /// Sets a field of the profile. Returns false if there is no field of this name.
     fn number(&mut self, section: &str, field: &str, value: u64) -> Result<bool, String> {
         match (section, field) {
             ("pci", "vendor_id") => self.vendor_id = fits(value)?,
@@ -150,7 +150,7 @@ impl Profile {
 }
 
 impl VirtualFacts {
-    /// Sets a field; returns false if there is none of that name.
+    /// Sets a field of the virtual functions. Returns false if there is no field of this name.
     fn number(&mut self, field: &str, max: u64, current: u64) -> Result<bool, String> {
         match virtual_place(field) {
             ("pci", "device_id") => self.device_id = fits(max)?,
@@ -179,7 +179,7 @@ impl VirtualFacts {
 }
 
 impl PageProfile {
-    /// Sets a field; returns false if there is none of that name.
+    /// Sets a number of pages. Returns false if there is no field of this name.
     fn number(&mut self, field: &str, value: u64) -> Result<bool, String> {
         match field {
             "boot" => self.boot = pages(value)?,
@@ -193,7 +193,7 @@ impl PageProfile {
 }
 
 impl Profile {
-    /// Lowers a capability to its upper limit.
+    /// Lowers a capability to its upper limit, if it is higher.
     pub(super) fn lower(&mut self, most: &Most) {
         match most.section.as_str() {
             "general" => lower(&mut self.general, most),
@@ -203,13 +203,13 @@ impl Profile {
             "roce" => lower(&mut self.roce, most),
             "flow_table" => lower(&mut self.flow_table, most),
             "general_2" => lower(&mut self.general_2, most),
-            // PANIC: only sections with fields were accepted.
+            // PANIC: `can_be_lowered` accepts only sections that have fields.
             other => unreachable!("{other} is no page"),
         }
     }
 }
 
-/// Checks that there is such a capability, and that the values fit.
+/// Checks that a limit names an existing capability, and that its values fit the field.
 pub(super) fn can_be_lowered(most: &Most) -> Result<(), String> {
     let found = fields(&most.section).and_then(|fields| find(fields, &most.field));
     let (base, field) = found.ok_or("is nothing of a profile")?;
@@ -222,7 +222,7 @@ pub(super) fn can_be_lowered(most: &Most) -> Result<(), String> {
 }
 
 fn lower<T: Layout>(page: &mut Page<T>, most: &Most) {
-    // PANIC: checked by `can_be_lowered`.
+    // PANIC: `can_be_lowered` has checked that the field exists and that the value fits.
     let (base, field) = find(T::FIELDS, &most.field).expect("a field");
     for (half, most) in [(&mut page.max, most.max), (&mut page.current, most.current)] {
         let bytes = &mut half.as_mut_bytes()[base..];
@@ -236,8 +236,8 @@ fn fits<T: TryFrom<u64>>(value: u64) -> Result<T, String> {
     T::try_from(value).map_err(|_| format!("{value:#x} does not fit"))
 }
 
-/// Returns the length of BAR 0: at least the segment and a few doorbell pages, at most a size that is always
-/// mappable.
+/// Checks and returns the length of BAR 0 in bytes. The minimum holds the segment and a few doorbell pages, and the
+/// maximum can always be mapped.
 pub(super) fn bar(value: u64) -> Result<usize, String> {
     match usize::try_from(value) {
         Ok(bytes) if bytes.is_power_of_two() && (1 << 16..=1 << 28).contains(&bytes) => Ok(bytes),
@@ -254,7 +254,7 @@ pub(super) fn vectors(value: u64) -> Result<u16, String> {
     }
 }
 
-/// Returns a number of pages, at most 4 GiB of them.
+/// Checks and returns a number of pages, at most 4 GiB in total.
 pub(super) fn pages(value: u64) -> Result<u32, String> {
     match u32::try_from(value) {
         Ok(count @ 0..=MOST_PAGES) => Ok(count),
@@ -278,7 +278,7 @@ fn fields(section: &str) -> Option<&'static [Field]> {
         .map(|(.., fields)| *fields)
 }
 
-/// Returns whether a section is a capability page.
+/// Returns whether a section describes a capability page.
 #[cfg(test)]
 pub(super) fn is_page(section: &str) -> bool {
     capability_type(section).is_some()
@@ -291,7 +291,7 @@ fn section_of(kind: CapType) -> Option<&'static str> {
         .map(|(name, ..)| *name)
 }
 
-/// Sections that are capability pages, and their fields.
+/// Sections that describe capability pages, with the type and the fields of the page.
 const SECTIONS: [(&str, CapType, &[Field]); 7] = [
     ("general", CapType::GENERAL, CmdHcaCap::FIELDS),
     (
@@ -306,7 +306,7 @@ const SECTIONS: [(&str, CapType, &[Field]); 7] = [
     ("general_2", CapType::GENERAL_2, CmdHcaCap2::FIELDS),
 ];
 
-/// Returns a page, as recorded or built from statements.
+/// Returns a capability page: the recorded page if there is one, and otherwise a page built from statements.
 fn page<T: Layout>(document: &Document, section: &str) -> Result<Page<T>, ProfileError> {
     let kind = capability_type(section).ok_or_else(|| wrong(section, "is not a page"))?;
     let recorded = document.pages.get(&kind.0);
@@ -327,7 +327,8 @@ fn page<T: Layout>(document: &Document, section: &str) -> Result<Page<T>, Profil
             return Err(wrong(place, format!("{} has no such field", T::TYPE_NAME)));
         };
         if let Some(page) = recorded {
-            // A recorded page takes precedence over the statements of a base, which may be about another firmware.
+            // A recorded page takes precedence over the statements of a base, because these may be about another
+            // firmware.
             let said = statement.evidence == Evidence::Recorded;
             let has = (
                 found.value(&page.max[base..]),
@@ -368,7 +369,7 @@ fn page<T: Layout>(document: &Document, section: &str) -> Result<Page<T>, Profil
     })
 }
 
-/// Returns a field by its path, and the offset of the structure it lies in.
+/// Returns a field by its path, and the offset of the structure that contains the field.
 fn find(fields: &'static [Field], path: &str) -> Option<(usize, Field)> {
     let (name, inner) = match path.split_once('.') {
         Some((name, inner)) => (name, Some(inner)),

@@ -1,8 +1,8 @@
 //! A profile file, as text and as statements.
 //!
-//! The form is TOML (`profiles/README.md` describes it for authors). Reading needs no knowledge of devices: a
-//! document is a list of statements by section and field, each with its evidence, and of pages and registers as
-//! bytes. [`build`](super::build) interprets the statements.
+//! The format is TOML (`profiles/README.md` describes it for authors). Reading a file needs no knowledge of devices. A
+//! document consists of statements by section and field, each with its evidence, and of pages and registers as bytes.
+//! [`build`](super::build) interprets the statements.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,37 +10,37 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 use toml::{Table, Value};
 
-/// Bytes of a capability page.
+/// Size of a capability page in bytes.
 pub const PAGE_BYTES: usize = 0x1000;
 const ROW_BYTES: usize = 16;
-/// The section about the virtual functions of a device.
+/// Name of the section about the virtual functions of a device.
 pub(super) const VIRTUAL: &str = "vf";
 
 /// Reason for which a profile could not be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ProfileError {
-    /// Not TOML.
+    /// The text is not TOML.
     #[error("not a profile: {0}")]
     Syntax(String),
     /// A statement is missing or wrong.
     #[error("profile, {place}: {problem}")]
     Statement {
-        /// Section and field.
+        /// Section and field of the statement.
         place: String,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
-    /// No built-in profile has the name.
+    /// No built-in profile has this name.
     #[error("no generation is called {name:?}; there are {known}")]
     UnknownGeneration {
         /// The unknown name.
         name: String,
-        /// The known names.
+        /// The known names, separated by commas.
         known: String,
     },
 }
 
-/// Returns an error at a place of the document.
+/// Returns an error about a place in the document.
 pub(super) fn wrong(place: impl Into<String>, problem: impl Into<String>) -> ProfileError {
     ProfileError::Statement {
         place: place.into(),
@@ -48,39 +48,39 @@ pub(super) fn wrong(place: impl Into<String>, problem: impl Into<String>) -> Pro
     }
 }
 
-/// Evidence for a value.
+/// Evidence that a file gives for a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// A recording of the device itself.
+    /// The value was recorded on the device itself.
     Recorded,
-    /// A source that names the device.
+    /// The value is from this source, which names the device.
     Known(String),
-    /// Derived from values of other devices.
+    /// The value is derived from values of other devices, as the text explains.
     Derived(String),
-    /// No public source; the reason for the choice.
+    /// No public source states the value. The text is the reason for the choice.
     Unknown(String),
 }
 
-/// A value: a number, as maximum and as current value, or a word.
+/// A stated value: a word, or a number with maximum and current value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stated {
-    /// A number.
+    /// The value is a number.
     Number {
-        /// Maximum of a capability; of anything else the value.
+        /// Maximum of a capability. For anything that is not a capability, the value itself.
         max: u64,
         /// Value after a reset.
         current: u64,
     },
-    /// A word.
+    /// The value is a word.
     Word(String),
 }
 
 /// A file's statement about one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// The value.
+    /// The stated value.
     pub value: Stated,
-    /// Evidence for it.
+    /// Evidence for the value.
     pub evidence: Evidence,
 }
 
@@ -93,22 +93,23 @@ pub struct RawPage {
     pub current: Vec<u8>,
 }
 
-/// A profile file.
+/// The contents of a profile file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Document {
-    /// Its name, as `Profile::generation` takes it.
+    /// Name of the profile, which `Profile::generation` accepts.
     pub name: String,
     /// Description of the device.
     pub title: String,
-    /// Name of the base file, whose statements apply too.
+    /// Name of the base file, if any. The base's statements apply too.
     pub base: Option<String>,
-    /// True for a virtual function: it takes over the bases' statements about virtual functions (section `vf`).
+    /// True if the file describes a virtual function. Its bases' statements about virtual functions (section `vf`) then
+    /// apply to it.
     pub is_virtual: bool,
     /// Statements, by section and field.
     pub statements: BTreeMap<(String, String), Statement>,
-    /// Whole pages, by type.
+    /// Complete capability pages, by type.
     pub pages: BTreeMap<u16, RawPage>,
-    /// Images of registers, by number.
+    /// Contents of registers, by number.
     pub registers: BTreeMap<u16, Vec<u8>>,
 }
 
@@ -116,7 +117,7 @@ impl Document {
     /// Reads a file without its base.
     ///
     /// # Errors
-    /// [`ProfileError`], with the place.
+    /// [`ProfileError`], with the place in the file.
     pub fn read(text: &str) -> Result<Self, ProfileError> {
         let table: Table = text
             .parse()
@@ -135,7 +136,7 @@ impl Document {
         for (section, value) in &table {
             match (section.as_str(), value) {
                 ("name" | "title" | "base" | "function", _) => {}
-                // How the device was set up for the recording: for people only.
+                // These describe how the device was set up for the recording. They are for human readers only.
                 ("commands" | "state", Value::Array(_)) => {}
                 ("page", Value::Array(pages)) => {
                     for page in pages {
@@ -160,7 +161,8 @@ impl Document {
         self.statements.get(&(section.to_owned(), field.to_owned()))
     }
 
-    /// Takes over the statements of the bases, the nearest first, about virtual functions.
+    /// Adds the statements that the bases make about virtual functions, as statements about this device. The nearest
+    /// base comes first and takes precedence.
     pub(super) fn become_virtual(&mut self, bases: &[Self]) {
         for ((section, field), statement) in bases.iter().flat_map(|base| &base.statements) {
             if section == VIRTUAL {
@@ -172,8 +174,8 @@ impl Document {
         }
     }
 
-    /// Returns this document on top of its base. Evidence about another device becomes derived for this one; that of
-    /// the common base stays as it is.
+    /// Returns this document with the statements of its base added where it has none. Evidence about another device
+    /// becomes `Evidence::Derived`. Evidence of the common base, which is about all devices, stays as it is.
     #[must_use]
     pub fn over(mut self, base: Self) -> Self {
         let of_all = base.base.is_none();
@@ -246,13 +248,13 @@ impl Document {
     }
 }
 
-/// Returns section and field of a virtual function for a field of section `vf`: `device_id` is PCI's,
-/// `general.uar_sz` the page's.
+/// Returns the section and the field that a field of section `vf` stands for. `device_id` stands for the field of
+/// section `pci`, and `general.uar_sz` for the field of the general page.
 pub(super) fn virtual_place(field: &str) -> (&str, &str) {
     field.split_once('.').unwrap_or(("pci", field))
 }
 
-/// Returns an element of `[[page]]` and the like.
+/// Returns an element of an array of tables, such as `[[page]]`.
 fn entry<'a>(value: &'a Value, section: &str) -> Result<&'a Table, ProfileError> {
     value
         .as_table()
@@ -328,7 +330,8 @@ fn evidence(place: &str, table: &Table) -> Result<Evidence, ProfileError> {
     }
 }
 
-/// Parses rows like `010: 0f0f0017 00170000 …`: offset and big-endian dwords; bytes without a row are zero.
+/// Parses rows like `010: 0f0f0017 00170000 …`, which contain an offset and big-endian dwords. Bytes without a row are
+/// zero.
 fn bytes_of(rows: &str, length: usize) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; length];
     for row in rows.lines().map(str::trim).filter(|row| !row.is_empty()) {

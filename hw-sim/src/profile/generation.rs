@@ -2,7 +2,7 @@
 
 use super::document::{Document, ProfileError};
 
-/// The files. `common` is a base, not a device.
+/// Built-in files by name. `common` is a base, not a device.
 const FILES: [(&str, &str); 10] = [
     ("common", include_str!("../../profiles/common.toml")),
     ("connectx-4", include_str!("../../profiles/connectx-4.toml")),
@@ -34,10 +34,10 @@ const FILES: [(&str, &str); 10] = [
     ),
 ];
 
-/// Limit of nested bases.
+/// Maximum number of nested bases.
 const DEPTH: usize = 4;
 
-/// Returns the names of the devices among them.
+/// Returns the names of the built-in devices.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FILES
         .iter()
@@ -45,7 +45,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
         .filter(|name| *name != "common")
 }
 
-/// Returns the document of a generation, with its bases' statements.
+/// Returns the document of a generation, with the statements of its bases.
 pub(super) fn document(name: &str) -> Result<Document, ProfileError> {
     let known = |wanted: &&str| *wanted == name;
     names()
@@ -57,7 +57,7 @@ pub(super) fn document(name: &str) -> Result<Document, ProfileError> {
     complete(Document::read(text(name)?)?)
 }
 
-/// Returns a document with its bases' statements.
+/// Returns a document with the statements of its bases.
 pub(super) fn complete(mut document: Document) -> Result<Document, ProfileError> {
     let Some(base) = document.base.take() else {
         return Ok(document);
@@ -76,7 +76,7 @@ pub(super) fn complete(mut document: Document) -> Result<Document, ProfileError>
     if document.is_virtual {
         document.become_virtual(&bases);
     }
-    // The nearest first: its statements override those below it.
+    // The nearest base comes first, because its statements override those of the bases below it.
     let whole = bases.into_iter().fold(document, Document::over);
     Ok(Document {
         base: Some(name),

@@ -1,9 +1,9 @@
 //! The part of a device's capabilities that the simulator implements.
 //!
-//! A bit is reported only if the command, the event or the data path behind it exists here; a number, as far as it
-//! does. Capabilities that only describe (sizes, clocks) are reported as they are.
+//! A bit is reported only if the simulator implements the command, the event or the data path behind it. A number is
+//! reported only up to the implemented limit. Capabilities that only describe (sizes, clocks) are reported unchanged.
 
-/// Reported fields of the general page.
+/// Fields of the general page that the simulator reports. All others are zero.
 const GENERAL: &[&str] = &[
     // Sizes.
     "log_max_srq_sz",
@@ -118,7 +118,7 @@ const GENERAL: &[&str] = &[
     "hca_cap_2",
 ];
 
-/// Reported fields of the Ethernet page.
+/// Fields of the Ethernet page that the simulator reports. All others are zero.
 const ETHERNET: &[&str] = &[
     "csum_cap",
     "vlan_cap",
@@ -128,16 +128,16 @@ const ETHERNET: &[&str] = &[
     "self_lb_en_modifiable",
 ];
 
-/// Compare and swap, fetch and add; not their extended forms.
+/// Mask of reported atomic operations: compare and swap, and fetch and add, without their extended forms.
 const PLAIN_ATOMICS: u64 = 0b11;
-/// Atomics of 8 bytes.
+/// Mask of reported atomic sizes: 8 bytes.
 const EIGHT_BYTES: u64 = 8;
-/// RoCE v1 is reported beside v2, v1.5 is not.
+/// Mask of reported RoCE versions: v1 and v2, without v1.5.
 const ROCE_VERSIONS: u64 = 0b101;
-/// Neither inline headers nor a vport's minimum of them are required.
+/// Value of `wqe_inline_mode` with which neither the device nor a vport requires inline headers.
 const NO_INLINE_HEADERS: u64 = 2;
 
-/// Returns the value that the simulator reports.
+/// Returns the value that the simulator reports for a stated value.
 pub(super) fn announced(section: &str, field: &str, value: u64) -> u64 {
     match (section, field) {
         ("general", _) if !GENERAL.contains(&field) => 0,

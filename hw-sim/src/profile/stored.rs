@@ -1,7 +1,7 @@
-//! A profile in a recording: its bytes, and the checks before a function is made of it.
+//! A profile in a recording: its stored form, and the checks before a function is made from it.
 //!
-//! Capability pages are stored as the device would answer them. A recording is untrusted input, so the checks of a
-//! profile file's reader are made here, too.
+//! Capability pages are stored as the bytes that the device would return. A recording is untrusted input, so this
+//! module repeats the checks that the reader of a profile file makes.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -13,9 +13,9 @@ use super::{Page, Profile, ProfileError, Rest};
 use crate::pages::PageProfile;
 use mlx_prm::Layout;
 
-/// Longest time of any firmware operation.
+/// Maximum time of any firmware operation.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Largest recorded register in bytes: its length has 16 bits.
+/// Length in bytes that a recorded register does not reach, because the length field has 16 bits.
 const REGISTER_BYTES: usize = 1 << 16;
 
 pub(super) fn serialize<T: Layout, S: Serializer>(layout: &T, to: S) -> Result<S::Ok, S::Error> {
@@ -65,7 +65,7 @@ impl<'a, T: Layout> Deserialize<'a> for Page<T> {
 }
 
 impl Profile {
-    /// Checks that a function can be made of a profile from an untrusted source.
+    /// Checks that a function can be made from a profile that comes from an untrusted source.
     ///
     /// # Errors
     /// [`ProfileError`]: the wrong value.

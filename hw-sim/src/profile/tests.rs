@@ -1,4 +1,4 @@
-//! Reads of the built-in files.
+//! Tests of the built-in profile files.
 
 use super::*;
 
@@ -7,7 +7,7 @@ mod page;
 
 use page::keep;
 
-/// Every file is a device, and its statements appear in PCI space and capabilities.
+/// Every built-in file describes a different device, and its statements appear in PCI space and capabilities.
 #[test]
 fn every_generation_is_a_device_of_its_own() {
     let mut ids: Vec<(u16, u16)> = Vec::new();
@@ -29,8 +29,9 @@ fn every_generation_is_a_device_of_its_own() {
     assert_eq!((ids.len(), count), (9, 9));
 }
 
-/// Linux `main.c` `mlx5_core_pci_table`, the rows marked MLX5_PCI_DEV_IS_VF; operations a virtual function is not
-/// allowed; and its limits are at most its physical function's.
+/// A virtual function has the device number of Linux `main.c` `mlx5_core_pci_table` (rows marked MLX5_PCI_DEV_IS_VF),
+/// lacks the capabilities that only a physical function may have, and has limits that are at most the physical
+/// function's.
 #[test]
 fn the_virtual_functions_of_a_device_are_what_its_file_says() {
     for (name, id) in [
@@ -83,7 +84,7 @@ fn the_virtual_functions_of_a_device_are_what_its_file_says() {
     );
 }
 
-/// A file of a virtual function takes over the `vf` statements of its bases.
+/// A file of a virtual function applies the `vf` statements of its bases.
 #[test]
 fn a_file_of_a_virtual_function_is_a_virtual_function_of_its_base() {
     let physical = Profile::generation("connectx-7").expect("a generation");
@@ -97,7 +98,7 @@ fn a_file_of_a_virtual_function_is_a_virtual_function_of_its_base() {
     assert_eq!(format!("{file:?}"), format!("{made:?}"));
 }
 
-/// Without a choice the device is the ConnectX-5 in all values, except for fewer pages.
+/// The default device is the ConnectX-5 in all values, except for fewer pages.
 #[test]
 fn the_default_is_the_connectx_5_with_fewer_pages() {
     let (plain, chosen) = (
@@ -113,7 +114,7 @@ fn the_default_is_the_connectx_5_with_fewer_pages() {
     }
 }
 
-/// Firmware majors follow generations: Linux `fw_rev_maj`, NVIDIA's release notes.
+/// The major number of a firmware version depends on the generation (Linux `fw_rev_maj`, NVIDIA's release notes).
 #[test]
 fn firmware_of_a_generation_has_its_major_number() {
     for (name, major) in [
@@ -143,7 +144,7 @@ fn a_name_that_is_no_generation_is_answered_with_those_there_are() {
     }
 }
 
-/// Features that a ConnectX-5 has and a 4 Lx of 2016 lacks are reported by the first only.
+/// The simulator reports features that a ConnectX-5 has and a ConnectX-4 Lx of 2016 lacks for the ConnectX-5 only.
 #[test]
 fn a_connectx_5_is_not_a_connectx_4_lx() {
     let (newer, old) = ["connectx-5", "connectx-4-lx-14.12"]
@@ -165,7 +166,7 @@ fn a_connectx_5_is_not_a_connectx_4_lx() {
     assert_eq!(old.pages.init, 12868);
 }
 
-/// A statement without an implementation is not reported; a recorded page is answered as it is.
+/// The simulator does not report a stated feature that it does not implement, but it returns a recorded page unchanged.
 #[test]
 fn a_feature_without_an_implementation_is_stated_but_not_reported() {
     let document = Profile::document("connectx-6-dx").expect("a generation");
@@ -239,7 +240,7 @@ fn the_page_about_generations_agrees_with_the_files() {
         "| profile | device | device id | firmware | known | derived | unknown | recorded pages | announced |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut unknown = String::from("| profile | what | chosen |\n|---|---|---|\n");
-    // Values unknown for all generations are listed once.
+    // A value that is unknown for several generations is listed once.
     let mut said = std::collections::BTreeSet::new();
     for name in Profile::generations() {
         let document = Profile::document(name).expect("a generation");

@@ -1,9 +1,10 @@
 //! A responder's answers to its requester, in PSN order.
 //!
-//! An answer is one packet, except the answer to an RDMA READ: that is a stream, which stays at the head of the queue
-//! until its last packet has left. Successive acknowledgements merge into the last of them, and so do successive
-//! NAKs. Answers to duplicates are inserted by PSN, and do not count against the responder's resources: the requester
-//! has given up the original request. A duplicate read that replaces the original's unfinished answer does count.
+//! An answer is one packet, except the answer to an RDMA Read. That answer is a stream, which stays at the head of the
+//! queue until its last packet has left. Successive acknowledgements merge into the last of them, and so do successive
+//! NAKs. Answers to duplicates are inserted by PSN. They do not count against the responder's resources, because the
+//! requester has given up the original request. A duplicate read that replaces the original's unfinished answer does
+//! count.
 
 use super::core::{Core, Outgoing};
 use super::state::Service;
@@ -11,7 +12,7 @@ use crate::host::{Host, KeyError, KeyScope};
 use crate::wire::{AckSyndrome, AethRepr, AtomicAckEthRepr, Headers, Opcode, Operation, Psn};
 use std::collections::VecDeque;
 
-/// Limit of duplicates answered at a time, beyond the responder's resources.
+/// Maximum number of duplicates that wait for an answer, in addition to the responder's resources.
 const MAX_DUPLICATES: usize = 8;
 
 /// An answer to the requester.
@@ -31,7 +32,7 @@ enum Answer {
     },
 }
 
-/// A read response being sent.
+/// A read response of which packets are still to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadStream {
     /// PSN of the next packet.
@@ -43,8 +44,8 @@ pub(super) struct ReadStream {
     pub(super) va: u64,
     pub(super) left: u32,
     pub(super) is_first: bool,
-    /// A repetition of a read whose first answer was sent completely. It uses no resource, and ends silently if its key
-    /// is invalid.
+    /// True for a repetition of a read whose first answer was sent completely. Such an answer uses no resource, and
+    /// ends without a NAK if its key is invalid.
     pub(super) is_duplicate: bool,
 }
 
@@ -64,7 +65,7 @@ impl Answer {
         }
     }
 
-    /// Returns whether the packet of `psn` is still to be sent.
+    /// Returns whether this answer still has to send the packet of `psn`.
     fn covers(&self, psn: Psn) -> bool {
         match self {
             Self::Acknowledge { .. } => false,
@@ -76,15 +77,16 @@ impl Answer {
     }
 }
 
-/// A read's key became invalid during its first answer; the PSN that could not be sent.
+/// A read's key became invalid during the first answer to it. The value is the PSN of the packet that could not be
+/// sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interrupted(pub(super) Psn);
 
-/// The queue of answers, and the message sequence number they carry.
+/// The queue of answers, and the message sequence number that they carry.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     queue: VecDeque<Answer>,
-    /// Messages completed, 24 bits.
+    /// Number of completed messages, 24 bits.
     msn: u32,
 }
 
@@ -114,15 +116,15 @@ impl Answers {
             .count()
     }
 
-    /// Returns whether a duplicate needs no answer of its own: the answer to the original is still to come, or too
-    /// many duplicates wait already.
+    /// Returns whether a duplicate needs no answer of its own, because the answer to the original is still to be sent
+    /// or because too many answers wait already.
     pub(super) fn will_cover(&self, psn: Psn, resources: usize) -> bool {
         self.queue.len() >= resources + MAX_DUPLICATES
             || self.queue.iter().any(|answer| answer.covers(psn))
     }
 
-    /// Queues an acknowledgement. It replaces a waiting acknowledgement, and a NAK also replaces a waiting NAK: the
-    /// queue does not grow while the port is blocked.
+    /// Queues an acknowledgement. It replaces a waiting acknowledgement at the end of the queue, and a NAK also
+    /// replaces a waiting NAK. So the queue does not grow while the port is blocked.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
         let refuses = !matches!(syndrome, AckSyndrome::Ack(_));
         while let Some(Answer::Acknowledge { syndrome, .. }) = self.queue.back()
@@ -137,8 +139,8 @@ impl Answers {
         });
     }
 
-    /// Answers a read. A duplicate replaces the rest of an answer that is still being sent, and counts as that answer:
-    /// as the original if it replaces the original.
+    /// Queues the answer to a read. A duplicate replaces the rest of an answer that is still being sent. If that answer
+    /// is the original's, the new one counts as the original.
     pub(super) fn read(&mut self, mut stream: ReadStream) {
         if stream.is_duplicate {
             self.queue.retain(|answer| {
@@ -164,7 +166,7 @@ impl Answers {
         });
     }
 
-    /// Inserts an answer by its PSN: at the end, except for duplicates.
+    /// Inserts an answer by its PSN. Only an answer to a duplicate is not inserted at the end.
     fn insert(&mut self, answer: Answer) {
         let psn = answer.psn();
         let at = self
@@ -173,7 +175,7 @@ impl Answers {
         self.queue.insert(at, answer);
     }
 
-    /// Sends the next packet.
+    /// Sends the next packet of the first answer.
     pub(super) fn send_one(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), Interrupted> {
         let is_done = match self.queue.front_mut() {
             None => return Ok(()),
@@ -212,7 +214,7 @@ impl Answers {
                 let psn = stream.psn;
                 match stream.send_one(core, host, self.msn) {
                     Ok(is_done) => is_done,
-                    // The whole first answer was sent, and the key may be invalid since.
+                    // The whole first answer was sent before, and the key may have become invalid since.
                     Err(_) if stream.is_duplicate => true,
                     Err(_) => return Err(Interrupted(psn)),
                 }
@@ -226,12 +228,12 @@ impl Answers {
 }
 
 impl ReadStream {
-    /// Sends the next packet; returns true if it was the last.
+    /// Sends the next packet. Returns true if it was the last.
     fn send_one(&mut self, core: &Core, host: &mut dyn Host, msn: u32) -> Result<bool, KeyError> {
         let bytes = usize::try_from(self.left)
             .unwrap_or(usize::MAX)
             .min(core.mtu());
-        // CAST: at most the MTU.
+        // CAST: `bytes` is at most the MTU.
         let sent = u32::try_from(bytes).unwrap_or(self.left);
         let is_last = sent == self.left;
         let operation = match (self.is_first, is_last) {
@@ -262,7 +264,7 @@ impl ReadStream {
     }
 }
 
-/// Returns the packet of an answer, without payload.
+/// Returns the packet of an answer. The payload is empty.
 fn answer(core: &Core, operation: Operation, psn: Psn, headers: Headers) -> Outgoing<'static> {
     let opcode = match core.service {
         Service::Xrc => Opcode::xrc(operation),

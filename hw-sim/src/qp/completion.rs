@@ -1,4 +1,4 @@
-//! Completion queue entries.
+//! Writing the completion queue entries of a queue pair.
 
 use super::core::Core;
 use super::scatter_to_cqe;
@@ -7,29 +7,29 @@ use crate::q_counters::QCounter;
 use crate::wire::Vlan;
 use mlx_prm::{Cqe64, CqeOpcode, ErrCqe, Syndrome, WqeOpcode};
 
-/// User index that means "as CQE version 0".
+/// User index with which the device writes CQEs as for CQE version 0.
 const NO_USER_INDEX: u32 = 0xff_ffff;
-/// `rq_type` of a queue pair on a shared receive queue.
+/// `rq_type` of a queue pair that receives from a shared receive queue.
 pub(super) const RQ_TYPE_SRQ: u32 = 1;
 
-/// A successful receive.
+/// The facts about a successful receive that its CQE reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt<'a> {
     pub(super) opcode: CqeOpcode,
-    /// 16-bit receive counter, or index of the shared receive queue's entry.
+    /// 16-bit receive counter, or index of the entry in the shared receive queue.
     pub(super) counter: u16,
     pub(super) bytes: u32,
-    /// Immediate data, invalidated key, or P_Key of a datagram.
+    /// Immediate data, invalidated key, or P_Key of a datagram, depending on the opcode.
     pub(super) immediate: u32,
     pub(super) solicited: bool,
     pub(super) flags_rqpn: u32,
-    /// InfiniBand datagrams: source LID.
+    /// Source LID of an InfiniBand datagram; 0 otherwise.
     pub(super) slid: u16,
-    /// Datagrams on Ethernet: the tag of the frame.
+    /// VLAN tag of the frame of a datagram on Ethernet.
     pub(super) vlan: Option<Vlan>,
-    /// The XRC SRQ that the WQE came from.
+    /// XRC SRQ that the WQE came from, if any.
     pub(super) xrc: Option<XrcSource>,
-    /// The data, if it is scattered to the CQE.
+    /// Data of the message if it is scattered to the CQE; empty otherwise.
     pub(super) in_entry: &'a [u8],
 }
 
@@ -45,7 +45,8 @@ impl Core {
         }
     }
 
-    /// Returns the completion queue and user index of a receive: those of the XRC SRQ, if its WQE came from one.
+    /// Returns the completion queue and the user index for a receive. If the WQE came from an XRC SRQ, they are the
+    /// SRQ's.
     fn receiver(&self, host: &dyn Host, xrc: Option<XrcSource>) -> (u32, u32) {
         match xrc {
             None => (self.context.cqn_rcv(), self.user_index(host)),
@@ -56,7 +57,8 @@ impl Core {
         }
     }
 
-    /// Completes a send WQE and all before it, with the bytes read and the part of them scattered to the CQE.
+    /// Writes the CQE that completes a send WQE and all WQEs before it. `bytes` is the number of bytes read, and
+    /// `in_entry` the data that is scattered to the CQE.
     pub(super) fn complete_send(
         &self,
         host: &mut dyn Host,
@@ -78,7 +80,7 @@ impl Core {
         scatter_to_cqe::complete(host, cqn, cqe, in_entry, most, event);
     }
 
-    /// Completes a send WQE that failed, or is flushed.
+    /// Writes the error CQE of a send WQE that failed or is flushed.
     pub(super) fn fail_send(
         &self,
         host: &mut dyn Host,
@@ -95,7 +97,7 @@ impl Core {
         host.complete(self.context.cqn_snd(), cqe, true);
     }
 
-    /// Completes the receive of a message.
+    /// Writes the CQE of a received message.
     pub(super) fn complete_receive(&self, host: &mut dyn Host, receipt: &Receipt<'_>) {
         let (cqn, user_index) = self.receiver(host, receipt.xrc);
         let mut cqe = Cqe64::new();
@@ -115,7 +117,7 @@ impl Core {
         scatter_to_cqe::complete(host, cqn, cqe, data, most, receipt.solicited);
     }
 
-    /// Completes a receive WQE that failed, or is flushed.
+    /// Writes the error CQE of a receive WQE that failed or is flushed.
     pub(super) fn fail_receive(
         &self,
         host: &mut dyn Host,

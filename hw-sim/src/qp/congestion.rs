@@ -1,8 +1,8 @@
-//! A queue pair's part in congestion control: as a receiver it notifies the sender of marks, as a sender it slows
-//! down.
+//! Congestion control of a queue pair. As a receiver it notifies the sender of marked packets; as a sender it reduces
+//! its rate.
 //!
-//! Only connected queue pairs take part: each datagram has a destination of its own, so there is no peer to notify.
-//! Only the requester is slowed down; answers to reads, and acknowledgements, are not.
+//! Only connected queue pairs take part. Each datagram has its own destination, so a datagram queue pair has no peer to
+//! notify. Only the requester's packets are slowed down; read responses and acknowledgements are not.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use crate::host::Host;
 use crate::time::nanoseconds;
 use crate::wire::{Network, Vlan, emit_cnp, ethernet};
 
-/// Parameters of a receiver's notifications.
+/// Parameters of the notifications that a receiver sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Notice {
-    /// Code point and priority of the packet.
+    /// DSCP code point and priority of the notification packet.
     pub dscp: u8,
     pub priority: u8,
-    /// Smallest time between two notifications.
+    /// Minimum time between two notifications.
     pub interval: Duration,
 }
 
 /// Congestion state of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
-    /// Its own rate, after a first notification.
+    /// Rate limiter of the queue pair. Exists from the first notification that the peer sent.
     reaction: Option<Box<ReactionPoint>>,
-    /// Time until which its next packet waits, in ns.
+    /// Virtual time until which the next packet must wait, in ns.
     held_until: Option<u64>,
-    /// Time at which it may notify its peer again, in ns.
+    /// Virtual time from which on the queue pair may notify its peer again, in ns.
     tell_again: u64,
 }
 
@@ -38,12 +38,12 @@ impl Congestion {
         self.held_until
     }
 
-    /// Ends a hold whose time has passed.
+    /// Ends the wait if its time has passed.
     pub(super) fn release(&mut self, now: u64) {
         self.held_until = self.held_until.filter(|&until| until > now);
     }
 
-    /// Counts bytes that the requester has sent.
+    /// Charges bytes that the requester has sent to the rate limiter.
     pub(super) fn sent(&mut self, now: u64, bytes: u64) {
         if let Some(reaction) = &mut self.reaction
             && bytes > 0
@@ -55,12 +55,13 @@ impl Congestion {
 }
 
 impl Qp {
-    /// Returns the tag's priority and the traffic class of its packets, if all have the same.
+    /// Returns the VLAN priority and the traffic class of the packets of a connected queue pair. Datagrams have no
+    /// common values, so a datagram queue pair returns `None`.
     pub(crate) fn marking(&self) -> Option<(u8, u8)> {
         self.core.path.as_ref().map(super::path::Path::marking)
     }
 
-    /// Slows down: the peer has notified us of marks.
+    /// Reduces the rate, because the peer has notified this queue pair of marked packets.
     pub(crate) fn slow_down(&mut self, rules: Reaction, line_bps: u64, host: &mut dyn Host) {
         let now = host.now();
         let point = self
@@ -71,7 +72,7 @@ impl Qp {
         point.notified(now);
     }
 
-    /// Returns its rate in bits per second, after a first notification.
+    /// Returns the queue pair's rate in bits per second, or `None` before the first notification.
     pub(crate) fn rate_bps(&self) -> Option<f64> {
         self.congestion
             .reaction
@@ -79,7 +80,8 @@ impl Qp {
             .map(|point| point.rate_bps())
     }
 
-    /// Notifies the sender of a marked packet, unless it was notified just now. Returns whether it was notified.
+    /// Notifies the sender of a marked packet, unless the minimum interval since the last notification has not passed.
+    /// Returns whether a notification was sent.
     pub(crate) fn notify_sender(&mut self, notice: Notice, host: &mut dyn Host) -> bool {
         let now = host.now();
         if now < self.congestion.tell_again {
@@ -96,7 +98,7 @@ impl Qp {
         match &mut network {
             Network::Ipv4(ip, _) => ip.tos = class,
             Network::Ipv6(ip, _) => ip.traffic_class = class,
-            // RoCE v1 has no notification packet.
+            // RoCE v1 defines no notification packet.
             Network::Grh(_) | Network::Local => return false,
         }
         eth.vlan = eth.vlan.map(|Vlan { id, .. }| Vlan {
@@ -109,5 +111,5 @@ impl Qp {
     }
 }
 
-/// ECT(0), as in notifications sent by a ConnectX-4 Lx (Scapy `test/contrib/roce.uts`).
+/// ECN bits ECT(0), which a ConnectX-4 Lx sets in its notifications (Scapy `test/contrib/roce.uts`).
 const CAPABLE: u8 = 0b10;

@@ -1,15 +1,15 @@
 //! The fields of a queue pair context that each transition command uses.
 //!
 //! A modify command carries a whole context. A transition always uses some fields, uses some only if `opt_param_mask`
-//! has their bit, and ignores the others. Drivers do fill ignored fields (Linux repeats service type, PD and CQ
-//! numbers in each command). A mask bit that a transition does not have for a service type is refused (the table is
-//! `opt_mask` of Linux drivers/infiniband/hw/mlx5/qp.c).
+//! has their bit, and ignores the others. It must ignore them, because drivers do fill them: Linux repeats service
+//! type, PD and CQ numbers in each command. A mask bit that a transition does not have for a service type is refused
+//! (the table is `opt_mask` of Linux drivers/infiniband/hw/mlx5/qp.c).
 
 use super::state::{Service, Transition};
 use crate::host::Host;
 use mlx_prm::{CmdStatus, Qpc, opt_param as opt};
 
-/// Returns the optional parameters of a transition.
+/// Returns the mask bits of the optional parameters that a transition has for a service type.
 const fn allowed(transition: Transition, service: Service) -> u32 {
     use opt::{
         ALT_ADDR_PATH, COUNTER_SET_ID, CQN_RCV, LAG_TX_AFF, PKEY_INDEX, PM_STATE, PRI_PORT, Q_KEY,
@@ -49,12 +49,12 @@ const fn allowed(transition: Transition, service: Service) -> u32 {
     }
 }
 
-/// Largest `log_msg_max`: 2^31 bytes are not expressible in a data segment.
+/// Maximum `log_msg_max`. A data segment cannot express a length of 2^31 bytes.
 const MAX_LOG_MSG: u32 = 30;
-/// A path MTU of 4096 bytes.
+/// Code of a path MTU of 4096 bytes.
 const MAX_MTU: u32 = 5;
 
-/// Merges the fields of `given` that `transition` uses into `live`, after checking them.
+/// Checks the fields of `given` that `transition` uses, and copies them into `live`.
 pub(super) fn merge(
     live: &mut Qpc,
     service: Service,
@@ -91,7 +91,7 @@ pub(super) fn merge(
                 .set_log_rra_max(given.log_rra_max())
                 .set_min_rnr_nak(given.min_rnr_nak())
                 .set_atomic_mode(given.atomic_mode());
-            // The port was set with RST2INIT, and ack_timeout belongs to the next transition.
+            // RST2INIT has set the port, and RTR2RTS sets `ack_timeout`.
             let port = live.primary_address_path().vhca_port_num();
             let path = live.primary_address_path_mut();
             path.clone_from(given.primary_address_path());
@@ -119,8 +119,8 @@ pub(super) fn merge(
     Ok(())
 }
 
-/// Returns whether a transition must name the port. QP1 and QP0 belong to a port: Linux names it at every step
-/// upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs have it from their first transition.
+/// Returns whether a transition must name the port. QP1 and QP0 belong to a port, and Linux names it at every step
+/// upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs keep the port from their first transition.
 const fn names_its_port(service: Service, transition: Transition) -> bool {
     matches!(service, Service::Gsi | Service::Smi)
         && matches!(
@@ -143,10 +143,10 @@ fn check_ready_to_receive(service: Service, given: &Qpc, host: &dyn Host) -> Res
         return Err(CmdStatus::BAD_PARAM);
     }
     let path = given.primary_address_path();
-    // A path inside an InfiniBand subnet needs no GID, nor does forced loopback.
+    // A path inside an InfiniBand subnet needs no GID, and a path with forced loopback needs none either.
     if service.is_connected() && !path.fl() && (host.lid().is_none() || path.grh()) {
         let index = path.src_addr_index();
-        // CAST: eight bits.
+        // CAST: the field has eight bits.
         let index = u8::try_from(index).map_err(|_| CmdStatus::BAD_PARAM)?;
         if host.gid(index).is_none() {
             return Err(CmdStatus::BAD_PARAM);

@@ -11,7 +11,7 @@ use crate::q_counters::QCounter;
 use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
 use mlx_prm::Qpc;
 
-/// The queue pair must go to ERR. The CQE about the cause, if there is one, has been written.
+/// The queue pair must go to ERR. The error CQE, if the cause has one, is already written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
@@ -21,15 +21,15 @@ pub(super) struct Core {
     pub(super) qpn: u32,
     pub(super) service: Service,
     pub(super) state: State,
-    /// Context as created and modified; QUERY_QP fills in live values.
+    /// Context as created and modified. QUERY_QP adds the live values.
     pub(super) context: Qpc,
     pub(super) rings: Rings,
     pub(super) in_entry: InEntry,
-    /// Path to the peer of a connected queue pair, from RTR on.
+    /// Path to the peer of a connected queue pair. Set from RTR on.
     pub(super) path: Option<Path>,
 }
 
-/// Fields of a packet that the requester or the responder decides.
+/// Fields of an outgoing packet that the requester or the responder decides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing<'a> {
     pub(super) opcode: Opcode,
@@ -46,7 +46,7 @@ impl Core {
         host.count(self.context.counter_set_id(), what);
     }
 
-    /// Returns the path MTU in bytes. Code 7 (raw Ethernet) means the largest for datagrams.
+    /// Returns the path MTU in bytes. Code 7 (raw Ethernet) means the maximum for datagrams, 4096.
     pub(super) fn mtu(&self) -> usize {
         match self.context.mtu() {
             code @ 1..=5 => 128 << code,
@@ -54,24 +54,24 @@ impl Core {
         }
     }
 
-    /// Returns the largest message in bytes.
+    /// Returns the maximum length of a message in bytes.
     pub(super) fn max_message(&self) -> u64 {
         1 << self.context.log_msg_max()
     }
 
-    /// Returns the packets of a message of `bytes` bytes; an empty one takes one, too.
+    /// Returns the number of packets for a message of `bytes` bytes. An empty message needs one packet, too.
     pub(super) fn packets(&self, bytes: u32) -> u32 {
-        // CAST: at most 4096.
+        // CAST: the path MTU is at most 4096.
         let mtu = u32::try_from(self.mtu()).unwrap_or(4_096);
         bytes.div_ceil(mtu).max(1)
     }
 
-    /// Returns the scope of keys in our own WQEs.
+    /// Returns the scope for keys in the queue pair's own WQEs.
     pub(super) fn local_scope(&self) -> KeyScope {
         self.scope(false)
     }
 
-    /// Returns the scope of keys that the peer names.
+    /// Returns the scope for keys that the peer names.
     pub(super) fn remote_scope(&self) -> KeyScope {
         self.scope(true)
     }
@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Returns a value that is constant for a pair of queue pairs, from which source ports are chosen.
+    /// Returns a value that is constant for a pair of queue pairs. UDP source ports are derived from it.
     pub(super) const fn entropy(&self, remote_qpn: u32) -> u32 {
         self.qpn.wrapping_mul(0x9e37_79b1) ^ remote_qpn
     }
@@ -106,7 +106,7 @@ impl Core {
         let Ok(()) = sent;
     }
 
-    /// Sends a packet to the connected peer, with a payload that is read straight into its frame.
+    /// Sends a packet to the connected peer. `fill` writes the payload of `bytes` bytes directly into the frame.
     pub(super) fn transmit_filled<E>(
         &self,
         host: &mut dyn Host,

@@ -1,8 +1,8 @@
 //! Unreliable datagrams, and the general services interface, which sends datagrams as QP 1.
 //!
-//! A datagram is one packet and completes when it has left. On arrival it needs the right Q_Key and a receive WQE;
-//! without either it is dropped. The first forty bytes of the receive buffer are for the network header (a GRH or
-//! IPv6 header; an IPv4 header at the end of them), the payload follows.
+//! A datagram is one packet and completes when it has left. A received datagram needs the right Q_Key and a receive
+//! WQE; without either it is dropped. The first forty bytes of the receive buffer are for the network header: a GRH, an
+//! IPv6 header, or an IPv4 header in the last 20 of these bytes. The payload follows.
 
 use super::completion::Receipt;
 use super::core::{Broken, Core, Outgoing};
@@ -17,13 +17,13 @@ use crate::subnet::MANAGEMENT_LANE;
 use crate::wire::{DEFAULT_PKEY, DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
 use mlx_prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
-/// Top bit of a WQE's Q_Key: use the context's Q_Key.
+/// Top bit of a WQE's Q_Key. If it is set, the device uses the Q_Key of the context.
 const CONTROLLED_QKEY: u32 = 1 << 31;
-/// `flags_rqpn`: the network header is in the buffer.
+/// Bit of `flags_rqpn`: the network header is in the receive buffer.
 const GRH_IN_BUFFER: u32 = 1 << 28;
-/// The QPN of the general services interface.
+/// QPN of the general services interface on the wire.
 const GSI_QPN: u32 = 1;
-/// The QPN of the subnet management interface.
+/// QPN of the subnet management interface on the wire.
 const SMI_QPN: u32 = 0;
 
 /// The sending side of a datagram queue pair.
@@ -37,12 +37,12 @@ impl Datagrams {
         Self { psn: Psn::new(0) }
     }
 
-    /// Enters RTS.
+    /// Starts the PSNs, when the queue pair enters RTS.
     pub(super) fn start(&mut self, core: &Core) {
         self.psn = Psn::new(core.context.next_send_psn());
     }
 
-    /// Returns `next_send_psn` of a query.
+    /// Returns the value of `next_send_psn` for QUERY_QP.
     pub(super) const fn next_psn(&self) -> u32 {
         self.psn.get()
     }
@@ -153,7 +153,7 @@ impl Datagrams {
     }
 }
 
-/// Refuses a datagram whose WQE could not be fetched.
+/// Fails a datagram whose WQE could not be fetched, with an error CQE.
 pub(super) fn refuse(
     core: &Core,
     queue: &mut SendQueue,
@@ -172,7 +172,7 @@ pub(super) fn refuse(
 }
 
 /// Returns the source QPN of datagrams. The general services interface sends as QP 1, whatever its number in the
-/// device; so do the queue pairs that send on its behalf, whose context has `deth_sqpn`.
+/// device. Queue pairs that send on its behalf have the source QPN in `deth_sqpn` of their context.
 fn source_qpn(core: &Core) -> u32 {
     match (core.service, core.context.deth_sqpn()) {
         (Service::Gsi, _) => GSI_QPN,
@@ -205,7 +205,8 @@ pub(super) fn receive(
             return Ok(());
         }
         Err(error) => {
-            // A refused access is recorded as a DMA fault: a function that was just closed still receives datagrams.
+            // A refused access is recorded as a DMA fault and is no driver bug: a function that was just closed still
+            // receives datagrams.
             if !matches!(error, TakeError::Fault(_)) {
                 host.driver_bug(format!("QP {:#x}: receive queue: {error:?}", core.qpn));
             }
@@ -233,7 +234,7 @@ pub(super) fn receive(
             CqeOpcode::RESP_SEND
         },
         counter: wqe.counter,
-        // CAST: forty bytes and at most one MTU.
+        // CAST: `written` is forty bytes and at most one MTU.
         bytes: u32::try_from(wqe.written).unwrap_or(u32::MAX),
         immediate: immediate.unwrap_or(u32::from(packet.bth.pkey)),
         solicited: packet.bth.solicited,
@@ -253,8 +254,8 @@ pub(super) fn receive(
     Ok(())
 }
 
-/// Returns the route bits of `flags_rqpn`: on Ethernet the L3 type (0 GRH, 1 IPv6, 2 IPv4), on InfiniBand the service
-/// level; and whether the network header is in the buffer.
+/// Returns the route bits of `flags_rqpn`, and the bit that says whether the network header is in the buffer. The route
+/// bits are the L3 type (0 GRH, 1 IPv6, 2 IPv4) on Ethernet, and the service level on InfiniBand.
 fn route_flags(packet: &Packet<'_>) -> u32 {
     match (&packet.link, &packet.network) {
         (Link::InfiniBand(lrh), Network::Local) => u32::from(lrh.sl) << 24,

@@ -1,17 +1,17 @@
 //! Queue pairs: the device's work between a doorbell and a completion.
 //!
 //! A [`Qp`] joins independent parts: its rings (`ring`); its send queue with the requester, which turns WQEs into
-//! packets; its receive queue with the responder, which turns packets into filled WQEs; or the datagram service in
-//! place of both. It owns the state, and only it changes the state.
+//! packets; and its receive queue with the responder, which turns packets into filled WQEs. A datagram queue pair has
+//! the datagram service instead of requester and responder. The [`Qp`] owns the state, and nothing else changes it.
 //!
-//! It does nothing by itself. A caller reports a doorbell, a packet or a timer, and calls [`Qp::run`] while
-//! [`Qp::pending`]. Each call does about one packet's worth of work, so that queue pairs take turns, and no guest or
-//! peer can make one call long.
+//! A [`Qp`] does nothing by itself. A caller reports a doorbell, a packet or a timer, and calls [`Qp::run`] while
+//! [`Qp::pending`]. Each call processes about one packet, so that queue pairs take turns, and no guest or peer can make
+//! one call long.
 //!
-//! An error ends in ERR: the part that detected it has written the error CQE of the WQE concerned and returns
+//! An error ends in ERR. The part that detects the error writes the error CQE of the WQE concerned and returns
 //! `Broken`. From then on, all WQEs that were or will be posted complete with a flush error on both queues, signalled
-//! or not. A datagram queue pair whose *send* queue failed goes to SQER instead and keeps receiving. Receives posted
-//! in ERR have no doorbell, so the record is polled: often at first, then less and less often.
+//! or not. A datagram or UC queue pair whose *send* queue failed goes to SQER instead and keeps receiving. Receives
+//! posted in ERR ring no doorbell register, so the device polls the doorbell record, with intervals that grow.
 //!
 //! Absent on purpose: path migration, SQD (no command enters it), DC, WQE signatures.
 
@@ -54,19 +54,19 @@ use crate::host::Host;
 use crate::wire::{Packet, Transport};
 use mlx_prm::{CmdStatus, EventType, Qpc, Syndrome};
 
-/// WQEs flushed in one slice of work.
+/// Maximum number of WQEs that one call of `Qp::run` flushes.
 const FLUSH_SLICE: usize = 8;
-/// First interval at which the receive record of a queue pair in ERR is read, nanoseconds.
+/// First interval, in nanoseconds, at which the device polls the receive record of a queue pair in ERR.
 const FIRST_POLL_NS: u64 = 1_000;
-/// Longest such interval.
+/// Maximum interval of these polls, in nanoseconds.
 const LAST_POLL_NS: u64 = 1_000_000;
-/// On average, one in this many packets makes the device read the send record without a doorbell, as hardware may.
-/// That exposes drivers that finish WQEs after the record.
+/// Average number of packets after which the device reads the send record without a doorbell, as hardware may do. This
+/// exposes drivers that write a WQE after they have updated the record.
 const EARLY_LOOK: u64 = 16;
-/// `rq_type` of a queue pair without receive WQEs.
+/// `rq_type` of a queue pair that has no receive WQEs.
 const RQ_TYPE_NONE: u32 = 3;
 
-/// Returns the earlier of two times, as far as they exist.
+/// Returns the earlier of two times, or the one that exists, or `None`.
 fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -83,13 +83,14 @@ pub struct Qp {
     requester: Requester,
     responder: Responder,
     datagrams: Datagrams,
-    /// Notifications of congestion, received and sent.
+    /// State of congestion notifications, received and sent.
     congestion: Congestion,
-    /// True if WQEs wait to be flushed.
+    /// True if posted WQEs must be flushed.
     flushing: bool,
-    /// In ERR with a receive queue of its own: next time to read the record, and the interval.
+    /// Next virtual time to read the record, and the current interval, both in ns. Set in ERR if the queue pair has its
+    /// own receive queue.
     poll: Option<(u64, u64)>,
-    /// Which half runs next when both have work.
+    /// True if the requester runs next when requester and responder both have work.
     requester_is_next: bool,
 }
 
@@ -98,8 +99,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// BAD_PARAM for features this device does not have: other service types, WQE signatures, sizes of scatter to
-    /// CQE; also for memory too short for the queues, or a doorbell record that is not aligned.
+    /// BAD_PARAM for features that this device does not have: other service types, WQE signatures, sizes of scatter to
+    /// CQE. Also for memory that is too short for the queues, or a doorbell record that is not aligned.
     pub fn create(qpn: u32, context: &Qpc, memory: QueueMemory) -> Result<Self, CmdStatus> {
         let service = Service::of(context).ok_or(CmdStatus::BAD_PARAM)?;
         let rq_type = context.rq_type();
@@ -134,12 +135,12 @@ impl Qp {
         })
     }
 
-    /// Runs a transition command.
+    /// Executes a transition command.
     ///
     /// # Errors
     ///
-    /// BAD_QP_STATE if the state does not have this transition, BAD_PARAM if a field it uses is out of range; then
-    /// nothing has changed.
+    /// BAD_QP_STATE if the state does not have this transition, BAD_PARAM if a field that the transition uses is out of
+    /// range. In both cases nothing has changed.
     pub fn modify(
         &mut self,
         transition: Transition,
@@ -205,7 +206,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Returns the live context, as QUERY_QP does.
+    /// Returns the context with live values, for QUERY_QP.
     pub fn query(&self) -> Qpc {
         let mut context = self.core.context.clone();
         let (next_psn, acked_psn, ssn) = self.requester.query();
@@ -250,7 +251,7 @@ impl Qp {
                 }
             }
             State::Error | State::SendQueueError => {
-                // The queue is in error already; a wrong record adds nothing.
+                // The queue is in error already, so a wrong record changes nothing.
                 let _ = self.send_queue.read_record(&self.core.rings, host);
                 self.flushing = true;
             }
@@ -305,12 +306,12 @@ impl Qp {
             responder.receive(core, receive_queue, host, packet);
         }
         if self.core.state == State::ReadyToSend && host.random().is_multiple_of(EARLY_LOOK) {
-            // The doorbell detects an error again, and reports it.
+            // An error is ignored here. The doorbell will detect and report it again.
             let _ = self.send_queue.read_record(&self.core.rings, host);
         }
     }
 
-    /// Returns whether packets of this kind reach the queue pair; others are dropped.
+    /// Returns whether the queue pair accepts packets of this kind in its state. Other packets are dropped.
     fn takes(&self, packet: &Packet<'_>) -> bool {
         let receives = match self.core.state {
             State::ReadyToReceive | State::ReadyToSend | State::SendQueueError => true,
@@ -320,7 +321,7 @@ impl Qp {
         receives
             && match self.core.service {
                 Service::Rc => transport == Transport::Rc,
-                // Requests go to the receiving end; the other end gets responses only.
+                // Only the receiving end of XRC accepts requests. The other end accepts responses only.
                 Service::Xrc => {
                     let receives = self.core.context.rq_type() == RQ_TYPE_SRQ;
                     transport == Transport::Xrc
@@ -332,7 +333,7 @@ impl Qp {
             }
     }
 
-    /// Returns the virtual time (ns) at which [`Qp::timer`] is to be called.
+    /// Returns the virtual time (ns) at which the caller must call [`Qp::timer`].
     pub fn timer_due(&self) -> Option<u64> {
         let poll = self.poll.map(|(due, _)| due);
         let own = earlier(poll, self.congestion.held_until());
@@ -355,7 +356,7 @@ impl Qp {
         }
     }
 
-    /// Returns whether [`Qp::run`] has something to do now.
+    /// Returns whether [`Qp::run`] has work to do now.
     pub fn pending(&self) -> bool {
         self.flushing || self.responder.is_ready() || self.sender_is_ready()
     }
@@ -370,7 +371,7 @@ impl Qp {
         }
     }
 
-    /// Does a bounded amount of work, about one packet's worth. [`Qp::pending`] tells if there is more to do.
+    /// Does a bounded amount of work, about one packet. [`Qp::pending`] returns whether there is more to do.
     pub fn run(&mut self, host: &mut dyn Host) {
         if self.flushing {
             self.flush(host);
@@ -399,7 +400,7 @@ impl Qp {
         }
     }
 
-    /// Moves the queue pair to ERR because its completion queue failed.
+    /// Moves the queue pair to ERR, because one of its completion queues failed.
     pub fn fail(&mut self, host: &mut dyn Host) {
         if self.core.state != State::Reset {
             self.enter_error(host);
@@ -412,7 +413,7 @@ impl Qp {
         }
     }
 
-    /// Handles an error of the send queue: unreliable services only stop sending.
+    /// Handles an error of the send queue. An unreliable service only stops sending (SQER); a reliable one goes to ERR.
     fn settle_send(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
         if let Err(Broken) = result {
             match self.core.service {
@@ -437,7 +438,7 @@ impl Qp {
         if self.core.context.rq_type() == RQ_TYPE_SRQ {
             host.qp_event(EventType::SRQ_LAST_WQE, self.core.qpn);
         }
-        // The record may already cover WQEs whose doorbell has not arrived yet.
+        // The record may already include WQEs whose doorbell has not arrived yet.
         let _ = self.send_queue.read_record(&self.core.rings, host);
         self.flushing = true;
         if self.core.rings.receive.is_some() {
@@ -454,7 +455,7 @@ impl Qp {
         }
     }
 
-    /// Completes one WQE with a flush error; returns false if there is none.
+    /// Completes one WQE with a flush error. Returns false if there is none.
     fn flush_one(&mut self, host: &mut dyn Host) -> bool {
         let Self {
             core,
@@ -488,7 +489,7 @@ impl Qp {
         true
     }
 
-    /// Resets to the state after CREATE_QP. Posted WQEs are dropped without completions; software has to clean the
+    /// Resets to the state after CREATE_QP. Posted WQEs are dropped without completions. Software has to clear the
     /// doorbell record and the completion queues.
     fn reset(&mut self) {
         self.core.state = State::Reset;
@@ -523,28 +524,28 @@ impl Qp {
         self.core.context.pd()
     }
 
-    /// Returns the completion queue of the send queue.
+    /// Returns the number of the send queue's completion queue.
     pub const fn cqn_snd(&self) -> u32 {
         self.core.context.cqn_snd()
     }
 
-    /// Returns the completion queue of the receive queue.
+    /// Returns the number of the receive queue's completion queue.
     pub const fn cqn_rcv(&self) -> u32 {
         self.core.context.cqn_rcv()
     }
 
-    /// Returns the shared receive queue, if the queue pair receives from one.
+    /// Returns the number of the shared receive queue, if the queue pair receives from one.
     pub fn srqn(&self) -> Option<u32> {
         let context = &self.core.context;
         (context.rq_type() == RQ_TYPE_SRQ).then(|| context.srqn_rmpn_xrqn())
     }
 
-    /// Returns whether it refuses datagrams to its groups from its own function.
+    /// Returns whether the queue pair refuses multicast datagrams that its own function has sent.
     pub const fn blocks_own_multicast(&self) -> bool {
         self.core.context.block_lb_mc()
     }
 
-    /// Returns the UAR page of its doorbells.
+    /// Returns the UAR page of the queue pair's doorbells.
     pub const fn uar(&self) -> u32 {
         self.core.context.uar_page()
     }

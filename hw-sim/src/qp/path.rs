@@ -1,8 +1,8 @@
-//! From an address path to the headers of a packet.
+//! Conversion of an address path to the headers of a packet.
 //!
 //! The destination of a packet is in the queue pair's context (connected) or in the WQE's address vector (datagram).
 //! Its source address and RoCE version are in the entry of the RoCE address table that the path names. On InfiniBand
-//! the LID selects the route, and a GRH is present if the path asks for it.
+//! the LID selects the route, and a GRH is present if the path requests it.
 
 use crate::host::{GidEntry, Host};
 use crate::subnet::PERMISSIVE_LID;
@@ -10,11 +10,11 @@ use crate::wire::{EthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, Link, LrhRepr, Network, 
 use mlx_prm::{Ads, Av};
 use std::cell::Cell;
 
-/// `GidEntry::roce_version` of RoCE v1.
+/// Value of `GidEntry::roce_version` for RoCE v1.
 const ROCE_V1: u8 = 0;
-/// `GidEntry::l3_type` of IPv4.
+/// Value of `GidEntry::l3_type` for IPv4.
 const L3_IPV4: u8 = 0;
-/// Lowest source port of RoCE v2: the dynamic range.
+/// Lowest UDP source port of RoCE v2, where the dynamic range begins.
 const MIN_SOURCE_PORT: u16 = 0xc000;
 
 /// A path to a peer.
@@ -28,23 +28,23 @@ pub(super) struct Path {
     hop_limit: u8,
     source_port: u16,
     priority: u8,
-    /// True if the function's own packets loop back to it, whatever the addresses are.
+    /// True if packets loop back to the function that sends them, whatever the addresses are.
     forced_loopback: bool,
-    /// InfiniBand: destination LID, source path bits, service level, presence of a GRH.
+    /// Destination LID. This field, source path bits, service level and presence of a GRH are for InfiniBand only.
     dlid: u16,
     path_bits: u16,
     service_level: u8,
     global: bool,
-    /// The headers of the last address look-up, and the number of that state of the addresses.
+    /// Headers of the last address look-up, with the number of the address table's state at that time.
     headers: Cell<Option<(u64, Link, Network)>>,
 }
 
 impl Path {
-    /// Returns the path of a connected queue pair. `entropy` selects a source port if none is given.
+    /// Returns the path of a connected queue pair. `entropy` selects the UDP source port if the context gives none.
     pub(super) fn of_context(ads: &Ads, entropy: u32) -> Self {
         let [_, _, a, b] = ads.rmac_47_32().to_be_bytes();
         let [c, d, e, f] = ads.rmac_31_0().to_be_bytes();
-        // DSCP is RoCE v2's, the traffic class v1's; drivers fill both with the same value.
+        // DSCP is for RoCE v2 and the traffic class for RoCE v1. Drivers fill both with the same value.
         let traffic_class = low_byte(ads.dscp() << 2 | ads.ecn()) | low_byte(ads.tclass());
         Self {
             source: low_byte(ads.src_addr_index()),
@@ -64,7 +64,7 @@ impl Path {
         }
     }
 
-    /// Returns the path of one datagram.
+    /// Returns the path of one datagram, from its address vector.
     pub(super) fn of_vector(av: &Av, entropy: u32) -> Self {
         Self {
             source: low_byte(av.src_addr_index()),
@@ -84,7 +84,8 @@ impl Path {
         }
     }
 
-    /// Returns the headers in front of the BTH; `None` if the source address is not in the table (any more).
+    /// Returns the headers in front of the BTH. Returns `None` if the source address is not, or no longer, in the
+    /// table.
     pub(super) fn headers(&self, host: &dyn Host) -> Option<(Link, Network)> {
         let addresses = host.addresses();
         if let Some((of, link, network)) = self.headers.get()
@@ -118,8 +119,8 @@ impl Path {
         Some((eth.into(), self.network(&source)))
     }
 
-    /// Returns the headers of packets with forced loopback: from any address of the function to the same address. How
-    /// a card marks them is not known, and they never leave the card.
+    /// Returns the headers of packets with forced loopback, from an address of the function to the same address. How a
+    /// card marks such packets is not known, but they never leave the card.
     fn looped(host: &dyn Host) -> Option<(Link, Network)> {
         let own = (0..=u8::MAX).find_map(|index| host.gid(index))?;
         let eth = EthRepr {
@@ -147,14 +148,14 @@ impl Path {
         Some((eth.into(), back.network(&own)))
     }
 
-    /// Returns the tag's priority and the traffic class of packets on this path.
+    /// Returns the VLAN priority and the traffic class of packets on this path.
     pub(super) const fn marking(&self) -> (u8, u8) {
         (self.priority, self.traffic_class)
     }
 
     fn infiniband(&self, host: &dyn Host, lid: u16) -> Option<(Link, Network)> {
-        // Inferred: a packet to the permissive LID also has the permissive source LID. Else its answer would come by
-        // LID, and not back along the route (IBTA volume 1, section 14.2.2).
+        // Inferred: a packet to the permissive LID also has the permissive source LID. Otherwise its answer would
+        // return by LID, and not along the directed route (IBTA volume 1, section 14.2.2).
         let is_unaddressed = lid == 0 || self.dlid == PERMISSIVE_LID;
         let lrh = LrhRepr {
             vl: 0,
@@ -219,7 +220,7 @@ impl Path {
     }
 }
 
-/// Returns the given port, or one from the dynamic range that is constant for a pair of queue pairs.
+/// Returns the given port. If it is 0, returns a port of the dynamic range that is constant for a pair of queue pairs.
 fn source_port(given: u32, entropy: u32) -> u16 {
     match u16::try_from(given) {
         Ok(port) if port != 0 => port,
@@ -230,17 +231,17 @@ fn source_port(given: u32, entropy: u32) -> u16 {
     }
 }
 
-/// Returns the IPv4 address of `::ffff:a.b.c.d`.
+/// Returns the IPv4 address in a GID of the form `::ffff:a.b.c.d`.
 const fn mapped(gid: &[u8; 16]) -> [u8; 4] {
     [gid[12], gid[13], gid[14], gid[15]]
 }
 
-/// CAST: a field of sixteen bits or less.
+/// CAST: the field has sixteen bits or less, so its value fits.
 fn low_half(value: u32) -> u16 {
     u16::try_from(value & 0xffff).unwrap_or(0)
 }
 
-/// CAST: only the low byte is used; fields of eight bits or less have no other.
+/// CAST: only the low byte is used, and fields of eight bits or less have no other.
 const fn low_byte(value: u32) -> u8 {
     value.to_be_bytes()[3]
 }

@@ -1,7 +1,7 @@
 //! Receive WQEs: taking the next one, and scattering a message into it.
 //!
-//! A queue pair has its own ring, or takes from a shared receive queue, or has none (`rq_type`). Receives have no
-//! doorbell register: the doorbell record is read each time a WQE is needed.
+//! A queue pair has its own ring, takes WQEs from a shared receive queue, or has no receive WQEs (`rq_type`). Receives
+//! have no doorbell register. The device reads the doorbell record each time it needs a WQE.
 
 use super::completion::RQ_TYPE_SRQ;
 use super::core::Core;
@@ -12,40 +12,40 @@ use zerocopy::FromBytes;
 
 const SEGMENT_BYTES: usize = 16;
 
-/// Reason for which a message was not scattered.
+/// Reason for which a message could not be written to its receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScatterError {
     /// The message is longer than the buffer.
     TooLong,
-    /// The buffer's key does not cover the write.
+    /// A key of the buffer does not permit the write.
     Key(KeyError),
 }
 
 /// Reason for which a receive WQE could not be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakeError {
-    /// Ring or record could not be read.
+    /// The ring or the doorbell record could not be read.
     Fault(DmaFault),
     /// The doorbell record counts more WQEs than the ring holds.
     Record,
 }
 
-/// A receive WQE that a message is being written to.
+/// A receive WQE to which a message is being written.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiveWqe {
-    /// 16-bit receive counter, or index of the shared receive queue's entry.
+    /// 16-bit receive counter, or index of the entry in the shared receive queue.
     pub(crate) counter: u16,
-    /// Scope for the checks of its keys.
+    /// Scope for the checks of the keys in the scatter list.
     scope: KeyScope,
     scatter: Vec<DataSeg>,
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     pub(crate) written: u64,
-    /// The XRC SRQ that it came from.
+    /// XRC SRQ that the WQE came from, if any.
     pub(super) xrc: Option<XrcSource>,
 }
 
 impl ReceiveWqe {
-    /// Appends `data` to the bytes written.
+    /// Writes `data` to the buffer, behind the bytes written so far.
     pub(crate) fn append(&mut self, host: &mut dyn Host, data: &[u8]) -> Result<(), ScatterError> {
         self.check_room(data.len() as u64)?;
         let mut skip = self.written;
@@ -73,7 +73,7 @@ impl ReceiveWqe {
         Ok(())
     }
 
-    /// Counts `bytes` that were scattered elsewhere as written.
+    /// Counts `bytes` as written that were scattered to the CQE instead of the buffer.
     pub(super) fn count(&mut self, bytes: u64) -> Result<(), ScatterError> {
         self.check_room(bytes)?;
         self.written += bytes;
@@ -91,7 +91,7 @@ impl ReceiveWqe {
         Ok(())
     }
 
-    /// Starts over: an unreliable message was abandoned, and the WQE is reused for the next one.
+    /// Discards the bytes written so far. An unreliable message was abandoned, and the next one reuses the WQE.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
     }
@@ -101,17 +101,17 @@ impl ReceiveWqe {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReceiveQueue {
     taken: u16,
-    /// Posted WQEs, as last read from the record.
+    /// Number of posted WQEs modulo 2^16, as last read from the doorbell record.
     posted: u16,
 }
 
 impl ReceiveQueue {
-    /// Returns the receive WQEs taken and posted, for QUERY_QP.
+    /// Returns the numbers of receive WQEs taken and posted, for QUERY_QP.
     pub(crate) const fn counters(self) -> (u16, u16) {
         (self.taken, self.posted)
     }
 
-    /// Takes the next posted WQE, from the XRC SRQ if the packet names one.
+    /// Takes the next posted WQE. It comes from the XRC SRQ if the packet names one.
     pub(super) fn take(
         &mut self,
         core: &Core,
@@ -135,7 +135,7 @@ impl ReceiveQueue {
         self.take_own(&core.rings, core.local_scope(), host)
     }
 
-    /// Takes the next posted WQE of the ring.
+    /// Takes the next posted WQE from the queue pair's own ring.
     pub(crate) fn take_own(
         &mut self,
         rings: &Rings,
@@ -168,7 +168,7 @@ impl ReceiveQueue {
         }))
     }
 
-    /// Skips the next posted WQE for a flush; returns its counter.
+    /// Skips the next posted WQE, so that it can be flushed. Returns its counter.
     pub(crate) fn skip(
         &mut self,
         rings: &Rings,
@@ -188,8 +188,8 @@ impl ReceiveQueue {
     }
 }
 
-/// Returns the data segments up to the terminator: an entry of zero bytes. Its key is 0x100 or the device's
-/// `terminate_scatter_list_mkey`; no other entry has zero bytes.
+/// Returns the data segments up to the terminator, which is an entry of zero bytes. The terminator's key is 0x100 or
+/// the device's `terminate_scatter_list_mkey`. No other entry has zero bytes.
 fn parse_scatter(bytes: &[u8]) -> Vec<DataSeg> {
     let (segments, _) = bytes.as_chunks::<SEGMENT_BYTES>();
     segments

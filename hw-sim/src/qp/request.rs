@@ -1,7 +1,7 @@
 //! A request in progress: its packets, and the answers that match it.
 //!
 //! Everything here is computed from the WQE and a position in it. So a retransmitted packet equals the first one,
-//! except that its data is read again from memory.
+//! except that its data is read from memory again.
 
 use super::core::{Core, Outgoing};
 use super::scatter_to_cqe::is_in_entry;
@@ -11,21 +11,21 @@ use crate::host::{Host, KeyError, UmrRequest};
 use crate::wire::{AtomicEthRepr, Headers, Opcode, Operation, Packet, Psn, RethRepr};
 use mlx_prm::Syndrome;
 
-/// A WQE in progress.
+/// A send WQE in progress.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) wqe: SendWqe,
     pub(super) first: Psn,
-    /// Number of PSNs; 0 for a WQE executed inside the function.
+    /// Number of PSNs; 0 for a WQE that is executed inside the function.
     pub(super) packets: u32,
-    /// Response packets of a read or atomic that arrived.
+    /// Number of response packets of a read or atomic that have arrived.
     answered: u32,
-    /// Data of the answer, if it is to be scattered to the CQE.
+    /// Response data that will be scattered to the CQE, if any.
     in_entry: Option<Box<[u8]>>,
 }
 
 impl Request {
-    /// Assigns a WQE its PSNs, from `first` on.
+    /// Returns a request for a WQE, with PSNs from `first` on.
     pub(super) fn new(core: &Core, wqe: SendWqe, first: Psn) -> Self {
         let packets = match wqe.action {
             Action::Nop | Action::Umr { .. } => 0,
@@ -44,19 +44,19 @@ impl Request {
         }
     }
 
-    /// Returns whether it is longer than the largest message. A WQE executed inside the function is no message: the
-    /// queue pair for UMRs has a `log_msg_max` of 12 (Linux `__mlx5_ib_modify_qp`) and gets tables of a megabyte
-    /// (`mlx5r_umr_update_mr_pas`).
+    /// Returns whether the request is longer than the maximum message. A WQE that is executed inside the function is
+    /// not a message: the queue pair for UMRs has a `log_msg_max` of 12 (Linux `__mlx5_ib_modify_qp`) and gets tables
+    /// of a megabyte (`mlx5r_umr_update_mr_pas`).
     pub(super) fn is_too_long(&self, core: &Core) -> bool {
         !self.wqe.action.is_local() && u64::from(self.wqe.length) > core.max_message()
     }
 
-    /// Returns the PSN behind its last.
+    /// Returns the PSN that follows the last PSN of the request.
     pub(super) const fn end(&self) -> Psn {
         self.first.advance(self.packets)
     }
 
-    /// Returns the first PSN whose answer is missing, if the request has answers with data.
+    /// Returns the first PSN whose response is missing, if the request is a read or atomic.
     pub(super) const fn missing_answer(&self) -> Option<Psn> {
         if self.wqe.action.is_read_or_atomic() && self.answered < self.packets {
             Some(self.first.advance(self.answered))
@@ -65,8 +65,8 @@ impl Request {
         }
     }
 
-    /// Sends the packet at `psn`; returns the PSN to continue from. A read or atomic is one request packet, from any
-    /// position in it.
+    /// Sends the packet at `psn`, and returns the PSN to continue from. A read or atomic has a single request packet,
+    /// which covers the rest of the request from any position.
     pub(super) fn send(
         &self,
         core: &Core,
@@ -145,7 +145,7 @@ impl Request {
             Action::Read { va, rkey } => {
                 let done = offset(core, position);
                 let left = u64::from(self.wqe.length).saturating_sub(done);
-                // CAST: the rest of a 32-bit length.
+                // CAST: `left` is a part of a 32-bit length.
                 let length = u32::try_from(left).unwrap_or(u32::MAX);
                 headers.reth = Some(RethRepr {
                     va: va.wrapping_add(done),
@@ -184,7 +184,7 @@ impl Request {
         Ok((operation, headers))
     }
 
-    /// Accepts the answer that [`Request::missing_answer`] names.
+    /// Accepts the response packet for the PSN that [`Request::missing_answer`] returns.
     pub(super) fn take_answer(
         &mut self,
         core: &Core,
@@ -225,8 +225,9 @@ impl Request {
         Ok(())
     }
 
-    /// Keeps data for the CQE of this request. Inferred: without a CQE it is lost, since Linux enables scatter to CQE
-    /// only where every request has one (`configure_requester_scat_cqe` in drivers/infiniband/hw/mlx5/qp.c).
+    /// Keeps response data for the CQE of this request. If the request has no CQE, the data is lost. This is inferred:
+    /// Linux enables scatter to CQE only where every request has a CQE (`configure_requester_scat_cqe` in
+    /// drivers/infiniband/hw/mlx5/qp.c).
     fn keep(&mut self, core: &Core, host: &mut dyn Host, data: &[u8]) {
         if self.wqe.signal == Signal::OnError {
             host.driver_bug(format!(
@@ -255,13 +256,13 @@ impl Request {
         operation_fits && payload.len() == self.segment_bytes(core, self.answered)
     }
 
-    /// Returns the bytes of the packet at `position`.
+    /// Returns the number of payload bytes of the packet at `position`.
     fn segment_bytes(&self, core: &Core, position: u32) -> usize {
         let rest = u64::from(self.wqe.length).saturating_sub(offset(core, position));
         usize::try_from(rest).unwrap_or(usize::MAX).min(core.mtu())
     }
 
-    /// Executes a WQE that stays inside the function.
+    /// Executes a WQE that sends no packet, such as a UMR.
     pub(super) fn execute_locally(&self, core: &Core, host: &mut dyn Host) -> Result<(), Syndrome> {
         let Action::Umr {
             key,
@@ -300,7 +301,7 @@ impl Request {
         })
     }
 
-    /// Writes the CQE of a successful request, if it asks for one.
+    /// Writes the CQE of a successful request, if the WQE requests one.
     pub(super) fn signal(&self, core: &Core, host: &mut dyn Host) {
         let wqe = &self.wqe;
         if wqe.signal != Signal::OnError {
@@ -316,7 +317,7 @@ impl Request {
     }
 }
 
-/// Returns the byte of the message at which the packet at `position` begins.
+/// Returns the byte offset in the message at which the packet at `position` begins.
 fn offset(core: &Core, position: u32) -> u64 {
     u64::from(position) * core.mtu() as u64
 }
@@ -345,7 +346,7 @@ const fn write_operation(first: bool, last: bool, immediate: bool) -> Operation 
     }
 }
 
-/// Returns an atomic's original value as it is written into local memory.
+/// Returns the bytes of an atomic's original value as they are written to local memory.
 fn atomic_result(host: &dyn Host, original: u64) -> [u8; 8] {
     if host.atomic_reply_big_endian() {
         return original.to_be_bytes();

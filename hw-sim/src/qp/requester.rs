@@ -1,7 +1,7 @@
-//! The requester: from send WQEs to packets, and from answers to completions.
+//! The requester: it turns send WQEs into packets, and answers into completions.
 //!
-//! Every packet of a message has a PSN; an RDMA READ has as many as its response has packets, though its request is
-//! one packet (IBTA volume 1, section 9.4.4). PSNs are assigned when a WQE is fetched, so the WQEs in progress form
+//! Every packet of a message has a PSN. An RDMA Read has as many PSNs as its response has packets, though its request
+//! is one packet (IBTA volume 1, section 9.4.4). PSNs are assigned when a WQE is fetched, so the WQEs in progress form
 //! one contiguous row:
 //!
 //! ```text
@@ -11,14 +11,14 @@
 //! ```
 //!
 //! Recovery is go-back-N. Any fault (sequence NAK, RNR NAK, a hole in read responses, the ACK timeout, the early
-//! timeout of adaptive retransmission) first acknowledges the packets it covers, then moves `cursor` back to
-//! `unacked`. Sending is a pure function of the cursor: a retransmitted packet is computed again from its PSN, with
-//! the data in memory at that time.
+//! timeout of adaptive retransmission) first acknowledges the packets that it covers, then moves `cursor` back to
+//! `unacked`. Sending is a pure function of the cursor: a retransmitted packet is computed again from its PSN, with the
+//! data in memory at that time.
 //!
-//! Completions are in order. A WQE that cannot be sent (bad key, malformed) ends the row: it fails once everything
+//! Completions are in order. A WQE that cannot be sent (bad key, malformed) ends the row. It fails once everything
 //! before it has completed, so that its error CQE is the last before the flush.
 //!
-//! The unreliable connection uses the same row without acknowledgements: a packet counts as acknowledged when it has
+//! The unreliable connection uses the same row without acknowledgements. A packet counts as acknowledged when it has
 //! been sent.
 
 use super::core::{Broken, Core};
@@ -34,17 +34,17 @@ use crate::wire::{AckSyndrome, AethRepr, NakCode, Operation, Packet, Psn};
 use mlx_prm::{Syndrome, WqeOpcode};
 use std::collections::VecDeque;
 
-/// Limit of unacknowledged packets of sends and writes on the wire.
+/// Maximum number of unacknowledged packets of sends and writes on the wire.
 const WINDOW: u32 = 256;
-/// Largest number of packets of a message without a request for an acknowledgement: small enough that the window
-/// never closes without one under way.
+/// Maximum number of packets of a message without a request for an acknowledgement. It is so small that a full window
+/// always contains such a request.
 const MAX_ACK_INTERVAL: u32 = WINDOW / 4;
-/// Limit of PSNs in use: half the number space, so that old and new ones are distinguishable.
+/// Maximum number of PSNs in use: half of the PSN space, so that old and new PSNs are distinguishable.
 const MAX_PSNS: u32 = 1 << 23;
-/// `rnr_retry` for unlimited retries.
+/// Value of `rnr_retry` for unlimited retries.
 const RNR_RETRY_FOREVER: u32 = 7;
 
-/// The row of WQEs in progress, and the timers.
+/// The sending side of a connected queue pair: the row of WQEs in progress, and the timers.
 #[derive(Debug)]
 pub(super) struct Requester {
     row: VecDeque<Request>,
@@ -54,14 +54,15 @@ pub(super) struct Requester {
     cursor: Psn,
     sent: Psn,
     next: Psn,
-    /// PSN from which the last WQE of the row cannot be sent, and its syndrome.
+    /// PSN from which on the last WQE of the row cannot be sent, and the syndrome of its error CQE.
     poison: Option<(Psn, Syndrome)>,
     retries: u32,
     rnr_retries: u32,
-    /// True if the last WQE started was a UMR that makes a key usable. It has completed by now; a real device's may
-    /// not have.
+    /// True if the last started WQE was a UMR that makes a key usable. Here it has completed at this point; on a real
+    /// device it may still be in progress.
     behind_umr: bool,
-    /// True if it went back because of a hole in the responses; further responses beyond the hole are ignored.
+    /// True if the requester went back because of a hole in the responses. Further responses beyond the hole are
+    /// ignored.
     hole_seen: bool,
     ack_deadline: Option<u64>,
     early: EarlyTimer,
@@ -91,14 +92,14 @@ impl Requester {
         }
     }
 
-    /// Enters RTS for the first time.
+    /// Sets the first PSN and the retry counters, when the queue pair enters RTS for the first time.
     pub(super) fn start(&mut self, core: &Core) {
         let first = Psn::new(core.context.next_send_psn());
         (self.unacked, self.cursor, self.sent, self.next) = (first, first, first, first);
         self.reset_retries(core);
     }
 
-    /// Returns `next_send_psn`, `last_acked_psn`, `ssn` of a query.
+    /// Returns the values of `next_send_psn`, `last_acked_psn` and `ssn` for QUERY_QP.
     pub(super) fn query(&self) -> (u32, u32, u32) {
         (
             self.next.get(),
@@ -107,18 +108,18 @@ impl Requester {
         )
     }
 
-    /// Returns the retries left: transport, RNR.
+    /// Returns the numbers of transport retries and of RNR retries that are left.
     pub(super) const fn retries_left(&self) -> (u32, u32) {
         (self.retries, self.rnr_retries)
     }
 
-    /// Returns the time at which [`Requester::timer`] has something to do.
+    /// Returns the virtual time at which [`Requester::timer`] has work to do.
     pub(super) fn deadline(&self) -> Option<u64> {
         let ack = earlier(self.ack_deadline, self.early.deadline());
         earlier(ack, self.rnr_deadline)
     }
 
-    /// Returns whether [`Requester::step`] would do something.
+    /// Returns whether [`Requester::step`] has work to do.
     pub(super) fn is_ready(&self, core: &Core, queue: SendQueue) -> bool {
         if core.state != State::ReadyToSend || self.rnr_deadline.is_some() {
             return false;
@@ -165,8 +166,8 @@ impl Requester {
         self.transmit(core, queue, host)
     }
 
-    /// Returns whether sends and writes have to wait because too much is unacknowledged. Reads and atomics do not
-    /// count: responder resources limit them.
+    /// Returns whether a send or write must wait because too many packets are unacknowledged. Reads and atomics never
+    /// wait here, because responder resources limit them.
     fn window_is_closed(&self) -> bool {
         let asks = || {
             self.request_at(self.cursor)
@@ -195,7 +196,7 @@ impl Requester {
         fence_is_open && has_resource && has_psns && window_is_open
     }
 
-    /// Appends a WQE to the row. One that stays inside the function is executed here.
+    /// Appends a WQE to the row. A WQE that sends no packet is executed here.
     fn admit(&mut self, core: &Core, host: &mut dyn Host, wqe: SendWqe) {
         let behind_umr = std::mem::replace(&mut self.behind_umr, wqe.action.makes_a_key_usable());
         if behind_umr && core.service.is_reliable() && !wqe.fences_umr && !host.umr_keeps_order() {
@@ -220,7 +221,7 @@ impl Requester {
         self.row.push_back(request);
     }
 
-    /// Queues a WQE that could not be fetched: it fails when everything before it has completed.
+    /// Appends a WQE that could not be fetched. It fails when everything before it has completed.
     pub(super) fn refuse(
         &mut self,
         core: &Core,
@@ -239,7 +240,7 @@ impl Requester {
                 (WqeOpcode::NOP, Syndrome::LOCAL_QP_OP_ERR)
             }
         };
-        // Skips the WQE, so that the flush does not complete it again.
+        // Skip the WQE, so that the flush does not complete it again.
         queue.skip(&core.rings, host);
         let request = Request::new(core, SendWqe::failed(index, opcode), self.next);
         self.row.push_back(request);
@@ -260,7 +261,7 @@ impl Requester {
         self.row.get(self.request_index(psn)?)
     }
 
-    /// Sends the packet at the cursor.
+    /// Sends the packet whose PSN is at the cursor.
     fn transmit(
         &mut self,
         core: &Core,
@@ -302,7 +303,7 @@ impl Requester {
         }
     }
 
-    /// Handles an answer of the responder.
+    /// Handles a response packet of the peer's responder.
     pub(super) fn receive(
         &mut self,
         core: &Core,
@@ -331,7 +332,7 @@ impl Requester {
         psn: Psn,
         aeth: AethRepr,
     ) -> Result<(), Broken> {
-        // Only packets that were sent can be answered; anything else is an old duplicate.
+        // An answer is for a packet that was sent. Any other answer is an old duplicate.
         if psn.distance_from(self.unacked) >= self.sent.distance_from(self.unacked) {
             return Ok(());
         }
@@ -354,8 +355,8 @@ impl Requester {
             }
             AckSyndrome::Nak(code) => {
                 if self.advance(core, queue, host, psn)? {
-                    // The answer to an earlier read is lost and will not be sent again. Only the ACK timeout can
-                    // detect that; the WQE of the NAK is flushed behind it.
+                    // The response to an earlier read is lost, and the responder will not send it again. Only the ACK
+                    // timeout can detect that. The WQE that the NAK is for is flushed after the read has failed.
                     return Ok(());
                 }
                 let syndrome = match code {
@@ -370,8 +371,8 @@ impl Requester {
         }
     }
 
-    /// Marks everything before `until` as acknowledged, except that a read or atomic needs its answer. Returns true
-    /// if one is missing.
+    /// Marks everything before `until` as acknowledged, but stops at a read or atomic whose response is missing.
+    /// Returns true if a response is missing.
     fn advance(
         &mut self,
         core: &Core,
@@ -411,7 +412,7 @@ impl Requester {
         self.rnr_retries = core.context.rnr_retry();
     }
 
-    /// Handles a read response or atomic acknowledgement.
+    /// Handles a read response or an atomic acknowledgement.
     fn answer(
         &mut self,
         core: &Core,
@@ -438,7 +439,7 @@ impl Requester {
         if psn != expected {
             return self.go_back_over_hole(core, queue, host);
         }
-        // Everything before the request has completed and left the row: it is the front.
+        // Everything before this request has completed and left the row, so this request is at the front.
         let Some(request) = self.row.front_mut() else {
             return Ok(());
         };
@@ -448,14 +449,15 @@ impl Requester {
         }
     }
 
-    /// Handles an answer that shows that an earlier answer was lost: an implied NAK, once per hole.
+    /// Handles an answer which shows that an earlier response was lost (an implied NAK). The requester goes back once
+    /// per hole.
     fn go_back_over_hole(
         &mut self,
         core: &Core,
         queue: &mut SendQueue,
         host: &mut dyn Host,
     ) -> Result<(), Broken> {
-        // The end of the RNR wait goes back over the hole as well.
+        // During an RNR wait nothing is done here, because the end of the wait resends the hole as well.
         if self.hole_seen || self.rnr_deadline.is_some() {
             return Ok(());
         }
@@ -470,8 +472,9 @@ impl Requester {
         host: &mut dyn Host,
         why: QCounter,
     ) -> Result<(), Broken> {
-        // The end of the RNR wait goes back likewise, and nothing is under way before it. A responder may send both
-        // NAKs for one PSN: Linux' software RoCE answers a message behind the one it refused by a sequence NAK.
+        // During an RNR wait the packet is only counted: the end of the wait also resends from `unacked`, and nothing
+        // is in flight before. A responder may send both NAKs for one PSN: Linux' software RoCE sends an RNR NAK for
+        // one message and a sequence NAK for the message behind it.
         if self.rnr_deadline.is_some() {
             core.count(host, why);
             return Ok(());
@@ -507,7 +510,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles the timers: virtual time has moved.
+    /// Handles the timers whose virtual time has come.
     pub(super) fn timer(
         &mut self,
         core: &Core,
@@ -535,7 +538,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Completes the acknowledged requests at the front of the row, and fails the poisoned WQE once it is the front.
+    /// Completes the acknowledged requests at the front of the row. If only the poisoned WQE is left, fails that WQE.
     fn complete(
         &mut self,
         core: &Core,
@@ -546,7 +549,7 @@ impl Requester {
             if let (1, Some((_, syndrome))) = (self.row.len(), self.poison) {
                 return self.fail_front(core, queue, host, syndrome);
             }
-            // The front never begins behind `unacked`: everything before it is acknowledged.
+            // The first request never begins behind `unacked`, because everything before it is acknowledged.
             let is_acknowledged = self.unacked.distance_from(request.first) >= request.packets;
             if !is_acknowledged || request.missing_answer().is_some() {
                 break;
@@ -561,7 +564,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Fails the oldest WQE, and with it the queue pair.
+    /// Fails the oldest WQE with an error CQE. The caller must move the queue pair to an error state.
     fn fail_front(
         &mut self,
         core: &Core,
@@ -580,13 +583,13 @@ impl Requester {
         Err(Broken)
     }
 
-    /// Removes the oldest WQE in progress, for flushing.
+    /// Removes and returns the oldest WQE in progress, so that it can be flushed.
     pub(super) fn abandon(&mut self) -> Option<(u16, WqeOpcode)> {
         self.ack_deadline = None;
         self.early.rewind();
         self.rnr_deadline = None;
         self.poison = None;
-        // PSNs that were not sent are free again: an unreliable queue pair continues from here.
+        // PSNs that were not sent are free again. An unreliable queue pair continues from the cursor.
         (self.unacked, self.sent, self.next) = (self.cursor, self.cursor, self.cursor);
         let wqe = self
             .row

@@ -1,30 +1,33 @@
-//! The responder: a connected queue pair's execution of its peer's requests.
+//! The responder: it executes the requests of a connected queue pair's peer.
 //!
-//! By its PSN a request packet is expected, early or late. The expected one is executed. An early one means a loss
-//! and causes one sequence NAK, after which everything is dropped until the expected packet arrives. A late one is a
-//! duplicate: it is answered again without being executed again, except a read, which is executed from memory as it
-//! is then (IBTA volume 1, section 9.7.5). A duplicate read must repeat an accepted read, or its end; as many are
-//! remembered as the responder has resources. Any other is dropped (Linux `rxe_resp.c` `duplicate_request`, class D
-//! error), so that a sender that does not know the connection's PSNs cannot end it. Linux also drops a duplicate with
-//! another key or range than the accepted read's; here its key and range are checked like a new read's.
+//! By its PSN a request packet is expected, early or late. An expected packet is executed. An early packet shows that a
+//! packet was lost. It causes one sequence NAK, after which every packet is dropped until the expected one arrives. A
+//! late packet is a duplicate. It is answered again without being executed again, except a read, which is executed from
+//! the current contents of memory (IBTA volume 1, section 9.7.5).
 //!
-//! A duplicate read whose key, or shared receive queue, is gone since is dropped, too. Inferred: no public text says what a card
-//! does, and rxe answers with an access error. But a requester that received the first answer may invalidate the key,
-//! as NVMe targets do by their response, while a packet that it sent again is still on its way.
+//! A duplicate read must repeat an accepted read, or the end of one. The responder remembers as many reads as it has
+//! resources. Any other duplicate read is dropped (Linux `rxe_resp.c` `duplicate_request`, class D error), so that a
+//! sender that does not know the connection's PSNs cannot end the connection. Linux also drops a duplicate whose key or
+//! range differs from the accepted read's. Here key and range of a duplicate are checked like a new read's.
+//!
+//! A duplicate read is also dropped if its key or its shared receive queue no longer exists. This is inferred: no
+//! public text says what a card does, and rxe answers with an access error. But a requester that received the first
+//! answer may invalidate the key (NVMe targets do so with their response) while a packet that the requester sent again
+//! is still in flight.
 //!
 //! Answers leave in PSN order, one packet per call of `Responder::step` (see `answers`).
 //!
-//! Atomics are executed once; their results stay in a replay buffer as deep as the responder has resources, for
-//! duplicates.
+//! Atomics are executed once. Their results stay in a replay buffer for duplicates; the buffer has as many entries as
+//! the responder has resources.
 //!
-//! A request that cannot be accepted condemns the queue pair: earlier requests are answered, then the NAK leaves,
-//! then the queue pair goes to ERR.
+//! A request that cannot be accepted condemns the queue pair: earlier requests are answered, then the NAK is sent, then
+//! the queue pair goes to ERR.
 //!
-//! The unreliable connection has no answers: an unexpected PSN abandons the message in progress, and the next First
-//! or Only packet starts a new one.
+//! The unreliable connection has no answers. An unexpected PSN abandons the message in progress, and the next First or
+//! Only packet starts a new message.
 //!
-//! Absent on purpose: end-to-end credits (every ACK carries "not used"), and a check that packets come from the
-//! peer's address, which no public source ascribes to this hardware.
+//! Absent on purpose: end-to-end credits (every ACK carries "not used"), and a check that packets come from the peer's
+//! address, which no public source ascribes to this hardware.
 
 use super::answers::{Answers, Interrupted, ReadStream};
 use super::completion::Receipt;
@@ -40,7 +43,7 @@ use crate::wire::{
 use mlx_prm::{CqeOpcode, EventType, Syndrome};
 use std::collections::VecDeque;
 
-/// Largest RDMA READ or WRITE (IBTA volume 1, section 9.4.3).
+/// Maximum length of an RDMA Read or Write in bytes (IBTA volume 1, section 9.4.3).
 const MAX_RDMA_BYTES: u32 = 1 << 31;
 
 /// A message of which not all packets have arrived.
@@ -55,7 +58,7 @@ enum Message {
     },
 }
 
-/// Reason for which a request is refused.
+/// Reason for which a request is refused: the code of the NAK, and the event for the driver.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     code: NakCode,
@@ -68,7 +71,7 @@ impl Refusal {
         code: NakCode::InvalidRequest,
         event: Some(EventType::WQ_INVAL_REQ_ERROR),
     };
-    /// The key does not grant the access.
+    /// The key does not permit the access.
     const ACCESS: Self = Self {
         code: NakCode::RemoteAccess,
         event: Some(EventType::WQ_ACCESS_ERROR),
@@ -78,22 +81,22 @@ impl Refusal {
         code: NakCode::RemoteOperational,
         event: Some(EventType::WQ_CATAS_ERROR),
     };
-    /// The message is longer than the receive WQE, whose CQE reports it.
+    /// The message is longer than its receive WQE. The WQE's CQE reports the error, so there is no event.
     const TOO_LONG: Self = Self {
         code: NakCode::InvalidRequest,
         event: None,
     };
-    /// The receive WQE's keys are wrong; its CQE reports it.
+    /// A key of the receive WQE is wrong. The WQE's CQE reports the error, so there is no event.
     const LOCAL: Self = Self {
         code: NakCode::RemoteOperational,
         event: None,
     };
 }
 
-/// Result of a request packet.
+/// Result of a request packet that is not refused.
 enum Outcome {
     Done,
-    /// No receive WQE: the peer is to try again later.
+    /// There is no receive WQE. The peer must try again later.
     NotReady,
 }
 
@@ -101,15 +104,15 @@ enum Outcome {
 #[derive(Debug)]
 pub(super) struct Responder {
     expected: Psn,
-    /// True if a NAK for `expected` was sent; no further NAK until `expected` arrives.
+    /// True if a NAK for `expected` was sent. No further NAK is sent until `expected` arrives.
     nak_is_out: bool,
     heard: bool,
     message: Option<Message>,
-    /// The receive WQE of an abandoned unreliable message.
+    /// Receive WQE of an abandoned unreliable message, which the next message reuses.
     spare: Option<ReceiveWqe>,
     answers: Answers,
     replay: VecDeque<(Psn, u64)>,
-    /// First PSN, and the one behind the last, of the most recent reads.
+    /// The most recent reads, each with its first PSN and the PSN that follows its last.
     reads: VecDeque<(Psn, Psn)>,
     condemned: Option<Option<EventType>>,
 }
@@ -129,17 +132,17 @@ impl Responder {
         }
     }
 
-    /// Enters RTR.
+    /// Sets the first expected PSN, when the queue pair enters RTR.
     pub(super) fn start(&mut self, core: &Core) {
         self.expected = Psn::new(core.context.next_rcv_psn());
     }
 
-    /// Returns `next_rcv_psn` and `rmsn` of a query.
+    /// Returns the values of `next_rcv_psn` and `rmsn` for QUERY_QP.
     pub(super) const fn query(&self) -> (u32, u32) {
         (self.expected.get(), self.answers.msn())
     }
 
-    /// Returns whether `Responder::step` would do something.
+    /// Returns whether `Responder::step` has work to do.
     pub(super) fn is_ready(&self) -> bool {
         !self.answers.is_empty() || self.condemned.is_some()
     }
@@ -181,7 +184,8 @@ impl Responder {
         }
     }
 
-    /// Notes the first packet in RTR, which proves that the peer is connected.
+    /// Reports the first packet by an event, because it proves that the peer is connected. Without the habit
+    /// `tells_every_connection`, only a packet that arrives in RTR causes the event.
     fn note_first_packet(&mut self, core: &Core, host: &mut dyn Host) {
         let is_event = core.state == State::ReadyToReceive || host.habits().tells_every_connection;
         if !self.heard && is_event {
@@ -211,7 +215,7 @@ impl Responder {
             Ok(Outcome::NotReady) => {
                 core.count(host, QCounter::OutOfBuffer);
                 self.nak_is_out = true;
-                // CAST: five bits.
+                // CAST: the field has five bits.
                 let timer = u8::try_from(core.context.min_rnr_nak()).unwrap_or(0);
                 self.answers.acknowledge(psn, AckSyndrome::Rnr(timer));
             }
@@ -251,7 +255,7 @@ impl Responder {
         }
     }
 
-    /// Checks the payload length by the packet's position in its message.
+    /// Checks the payload length against the packet's position in its message.
     fn check_length(core: &Core, operation: Operation, bytes: usize) -> Result<(), Refusal> {
         let mtu = core.mtu();
         let fits = if operation.ends_message() {
@@ -312,7 +316,7 @@ impl Responder {
         } else {
             CqeOpcode::RESP_SEND
         };
-        // CAST: at most the largest message.
+        // CAST: `written` is at most the maximum message length.
         let bytes = u32::try_from(wqe.written).unwrap_or(u32::MAX);
         let receipt = Receipt {
             in_entry: if in_entry { packet.payload } else { &[] },
@@ -415,7 +419,7 @@ impl Responder {
         self.answers.count_message();
     }
 
-    /// Returns whether another read or atomic can be accepted.
+    /// Returns whether the responder has a resource for another read or atomic.
     fn has_resource(&self, core: &Core) -> bool {
         let used = self.answers.resources_in_use();
         used < 1 << core.context.log_rra_max()
@@ -460,8 +464,8 @@ impl Responder {
         operation: Operation,
         atomic: AtomicEthRepr,
     ) -> Result<Outcome, Refusal> {
-        // Inferred: drivers set a mode wherever they permit atomics (Linux `set_qpc_atomic_flags`, UCX
-        // `uct_rc_mlx5_devx`), and 0 permits none.
+        // Inferred: atomics need a mode. Drivers set one wherever they permit atomics (Linux `set_qpc_atomic_flags`,
+        // UCX `uct_rc_mlx5_devx`), and 0 permits none.
         let enabled = core.context.rae() && core.context.atomic_mode() != 0;
         if !enabled || !atomic.va.is_multiple_of(8) || !self.has_resource(core) {
             return Err(Refusal::INVALID);
@@ -496,7 +500,7 @@ impl Responder {
         Ok(Outcome::Done)
     }
 
-    /// Handles a request that was executed before: its answer was lost, or is on its way.
+    /// Handles a request that was executed before. Its answer was lost, or is still on its way.
     fn receive_duplicate(&mut self, core: &Core, host: &mut dyn Host, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         let operation = packet.bth.opcode.operation();
@@ -506,7 +510,7 @@ impl Responder {
         }
         match packet.headers.reth {
             Some(reth) if operation == Operation::ReadRequest => {
-                // A length may be more packets than there are PSNs, hence 64 bits.
+                // A length may need more packets than there are PSNs, so the sum needs 64 bits.
                 let packets = core.packets(reth.length);
                 let end = psn.advance(packets);
                 let repeats = |&(first, behind): &(Psn, Psn)| {
@@ -564,7 +568,7 @@ impl Responder {
             };
         }
         if let Err(Interrupted(psn)) = self.answers.send_one(core, host) {
-            // Nothing behind this can be answered.
+            // No answer behind this one can be sent.
             self.answers.clear();
             self.answers
                 .acknowledge(psn, AckSyndrome::Nak(Refusal::ACCESS.code));
@@ -574,7 +578,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Drops everything, for ERR; returns the receive WQE that was being filled.
+    /// Drops all answers, because the queue pair goes to ERR. Returns the receive WQE that was being filled, if any.
     pub(super) fn abandon(&mut self) -> Option<ReceiveWqe> {
         self.answers.clear();
         self.condemned = None;
@@ -605,7 +609,7 @@ impl Responder {
         }
         match self.execute(core, queue, host, packet) {
             Ok(Outcome::Done) => {}
-            // No receive WQE: the message is lost.
+            // There is no receive WQE, so the message is lost.
             Ok(Outcome::NotReady) => {
                 core.count(host, QCounter::OutOfBuffer);
                 self.message = None;
@@ -622,7 +626,7 @@ impl Responder {
 }
 
 impl Refusal {
-    /// Counts the refusal, unless the CQE of its receive WQE is counted.
+    /// Counts the refusal, unless it has a receive WQE whose error CQE is counted.
     fn count(self, core: &Core, host: &mut dyn Host) {
         match self.event {
             Some(EventType::WQ_INVAL_REQ_ERROR) => {
@@ -633,7 +637,7 @@ impl Refusal {
         }
     }
 
-    /// Returns whether an unreliable responder drops the packet instead of failing.
+    /// Returns whether an unreliable responder drops only the packet. For any other refusal the queue pair fails.
     fn is_about_the_packet(self) -> bool {
         matches!(
             self.event,
@@ -642,7 +646,8 @@ impl Refusal {
     }
 }
 
-/// Returns the counter of a request, if this is its first packet and its kind is counted.
+/// Returns the counter for a request of this kind. Returns `None` if the kind is not counted, or if the packet is not
+/// the first of its request.
 fn asked(packet: &Packet<'_>) -> Option<QCounter> {
     let operation = packet.bth.opcode.operation();
     if operation.has_atomic() {
@@ -656,8 +661,8 @@ fn asked(packet: &Packet<'_>) -> Option<QCounter> {
     }
 }
 
-/// Returns the scope for the keys of a request. Keys of an XRC request belong to the shared receive queue's
-/// protection domain, and the queue must be in the queue pair's XRC domain (IBTA volume 1, annex A14).
+/// Returns the scope for the keys of a request. Keys of an XRC request belong to the protection domain of the shared
+/// receive queue, which must be in the queue pair's XRC domain (IBTA volume 1, annex A14).
 fn remote_scope(core: &Core, host: &dyn Host, packet: &Packet<'_>) -> Result<KeyScope, Refusal> {
     let scope = core.remote_scope();
     let Some(number) = packet.headers.xrc_srq else {
@@ -668,7 +673,7 @@ fn remote_scope(core: &Core, host: &dyn Host, packet: &Packet<'_>) -> Result<Key
             pd: target.pd,
             ..scope
         }),
-        // Inferred: the closest of the NAK codes.
+        // Inferred: no source names the NAK code for this case. This one is the closest.
         _ => Err(Refusal::INVALID),
     }
 }
@@ -701,8 +706,8 @@ fn rdma_length_is_legal(core: &Core, bytes: u32) -> bool {
     bytes <= MAX_RDMA_BYTES && u64::from(bytes) <= core.max_message()
 }
 
-/// Checks that the key covers the whole operation before its first byte moves. The key of an empty operation is not
-/// checked (IBTA volume 1, section 9.4.3).
+/// Checks that the key permits the whole operation, before the first byte is transferred. The key of an empty operation
+/// is not checked (IBTA volume 1, section 9.4.3).
 fn check_key(
     host: &mut dyn Host,
     scope: KeyScope,

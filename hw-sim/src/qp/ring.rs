@@ -1,34 +1,33 @@
 //! Location of work queues in memory, and access to their entries.
 //!
-//! One buffer holds both queues: the receive queue first, the send queue behind it (PRM "Work
-//! Queues"). The buffer is a list of physical pages (PAS) of one size; an access that crosses a
-//! page boundary becomes two. Entries are counted by 16-bit indices that wrap at 2^16 and are
-//! masked only here.
+//! One buffer holds both queues of a queue pair: the receive queue first, the send queue behind it (PRM "Work Queues").
+//! The buffer is a list of physical pages (PAS) of one size; an access that crosses a page boundary is split into two.
+//! Entries are counted by 16-bit indices that wrap at 2^16. Only this module masks an index to the size of the ring.
 //!
-//! The queues of an Ethernet port stand alone, each in a buffer of its own.
+//! Each queue of an Ethernet port has a buffer of its own.
 
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, Host};
 use mlx_prm::{CmdStatus, Qpc, Wq};
 
-/// Bytes of a send queue's basic block.
+/// Size of a send queue's basic block in bytes.
 pub(super) const WQEBB_BYTES: u32 = 64;
-/// `log_rq_stride` counts from 16 bytes.
+/// log2 of 16 bytes, which is the stride for which `log_rq_stride` is 0.
 const LOG_STRIDE_UNIT: u32 = 4;
-/// Low bits of a PAS entry that are not address.
+/// Low bits of a PAS entry that are not part of the address.
 const PAS_FLAGS: u64 = 0xfff;
 
-/// Location of a queue pair's work queues, as found by the function from the context.
+/// Location of a queue pair's work queues, which the function determines from the context.
 #[derive(Clone, Debug)]
 pub struct QueueMemory {
-    /// Both rings.
+    /// Buffer of both rings.
     pub buffer: QueueBuffer,
     /// DMA address of the doorbell record.
     pub doorbell_record: u64,
 }
 
 impl QueueMemory {
-    /// Returns the memory of a context that names it by page list and address.
+    /// Returns the memory for a context that describes its buffer by a page list and its doorbell record by an address.
     ///
     /// # Errors
     /// BAD_PARAM for a list that is too short for the queues.
@@ -42,7 +41,7 @@ impl QueueMemory {
         })
     }
 
-    /// Reads at byte `at`; creation has checked the rings' bounds against the buffer.
+    /// Reads `out.len()` bytes at offset `at`. The creation of the rings has checked their bounds against the buffer.
     fn read(&self, host: &mut dyn Host, at: u64, out: &mut [u8]) -> Result<(), DmaFault> {
         if out.is_empty() {
             return Ok(());
@@ -52,7 +51,7 @@ impl QueueMemory {
     }
 }
 
-/// Returns the bytes of the queues a context describes: receive queue, and send queue.
+/// Returns the total number of bytes of the receive queue and the send queue that a context describes.
 pub(crate) fn queue_bytes(context: &Qpc) -> u64 {
     let receive = receive_ring(context).map_or(0, Ring::bytes);
     receive + send_ring(context).map_or(0, Ring::bytes)
@@ -66,7 +65,7 @@ fn receive_ring(context: &Qpc) -> Option<Ring> {
     })
 }
 
-/// Returns the send ring, which lies behind the receive queue.
+/// Returns the send ring, which follows the receive ring. Returns `None` with `no_sq`.
 fn send_ring(context: &Qpc) -> Option<Ring> {
     (!context.no_sq()).then(|| Ring {
         offset: receive_ring(context).map_or(0, Ring::bytes),
@@ -75,7 +74,7 @@ fn send_ring(context: &Qpc) -> Option<Ring> {
     })
 }
 
-/// One of the two rings.
+/// Location of one ring in the buffer, and its size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     offset: u64,
@@ -104,24 +103,24 @@ impl Ring {
         1 << (self.log_entries + self.log_entry_bytes)
     }
 
-    /// Returns the byte of the ring at which entry `index` starts.
+    /// Returns the byte offset in the ring at which entry `index` starts.
     fn position(self, index: u16) -> u64 {
         (u64::from(index) << self.log_entry_bytes) & (self.bytes() - 1)
     }
 }
 
-/// Both rings and their doorbell record.
+/// Both rings of a queue pair, and their doorbell record.
 #[derive(Clone, Debug)]
 pub(crate) struct Rings {
     memory: QueueMemory,
-    /// None with `no_sq`.
+    /// Send ring; `None` with `no_sq`.
     pub(crate) send: Option<Ring>,
-    /// None when the queue pair has no receive queue of its own.
+    /// Receive ring; `None` if the queue pair has no receive queue of its own.
     pub(crate) receive: Option<Ring>,
 }
 
 impl Rings {
-    /// Lays the rings out; refuses memory that is too short for them.
+    /// Returns the rings that a context describes. Refuses memory that is too short for them.
     pub(super) fn new(context: &Qpc, memory: QueueMemory) -> Result<Self, CmdStatus> {
         if memory.buffer.bytes() < queue_bytes(context) {
             return Err(CmdStatus::BAD_PARAM);
@@ -133,7 +132,7 @@ impl Rings {
         })
     }
 
-    /// Returns the ring of a stand-alone send queue, in memory already checked for its length.
+    /// Returns the ring of a stand-alone send queue. The caller has checked the length of the memory.
     pub(crate) fn of_send_queue(wq: &Wq, memory: QueueMemory) -> Self {
         Self {
             memory,
@@ -142,7 +141,7 @@ impl Rings {
         }
     }
 
-    /// Returns the ring of a stand-alone receive queue, in memory already checked for its length.
+    /// Returns the ring of a stand-alone receive queue. The caller has checked the length of the memory.
     pub(crate) fn of_receive_queue(wq: &Wq, memory: QueueMemory) -> Self {
         Self {
             memory,
@@ -169,12 +168,13 @@ impl Rings {
         self.memory.read(host, ring.offset, wrapped)
     }
 
-    /// Reads the receive counter of the doorbell record: receive WQEs ever posted, low 16 bits.
+    /// Reads the receive counter of the doorbell record: the number of receive WQEs ever posted, modulo 2^16.
     pub(crate) fn receive_counter(&self, host: &mut dyn Host) -> Result<u16, DmaFault> {
         self.counter(host, 0)
     }
 
-    /// Returns a receive WQE's index for its CQE. An index of a shared receive queue is unchanged.
+    /// Returns the value that a CQE carries for the receive WQE `counter`. An index of a shared receive queue is
+    /// unchanged.
     pub(crate) fn cqe_counter(&self, host: &dyn Host, counter: u16) -> u16 {
         match self.receive {
             Some(ring) if host.habits().cuts_receive_counter => {
@@ -185,7 +185,7 @@ impl Rings {
         }
     }
 
-    /// Reads the send counter of the doorbell record: WQEBBs ever posted, low 16 bits.
+    /// Reads the send counter of the doorbell record: the number of WQEBBs ever posted, modulo 2^16.
     pub(crate) fn send_counter(&self, host: &mut dyn Host) -> Result<u16, DmaFault> {
         self.counter(host, 4)
     }

@@ -1,11 +1,12 @@
 //! The send queue: its indices, and the fetch of WQEs.
 //!
-//! Three indices count WQEBBs since the queue was reset, modulo 2^16. Between `completed` and `fetched` lie WQEs in
-//! progress, between `fetched` and `posted` those not yet read. `posted` is a copy of the doorbell record's send
-//! counter; the doorbell register only triggers reading it (PRM "Doorbell record"). A record that counts more than
-//! the ring holds, or that lags behind the WQE in the register, is an error. A record ahead of the register means a
-//! second post whose doorbell is still on its way. There may be many of those: a socket can buffer doorbells of more
-//! WQEs than an index counts. So both counts are extended to 64 bits from doorbell to doorbell.
+//! Three indices count WQEBBs since the queue was reset, modulo 2^16. WQEs between `completed` and `fetched` are in
+//! progress; WQEs between `fetched` and `posted` are not read yet. `posted` is a copy of the doorbell record's send
+//! counter. The doorbell register only triggers the read of the record (PRM "Doorbell record"). It is an error if the
+//! record counts more than the ring holds, or if it lags behind the WQE in the register. If the record is ahead of the
+//! register, software has posted again and the doorbell of that post has not arrived yet. Many doorbells may be
+//! outstanding: a socket can buffer doorbells of more WQEs than a 16-bit index counts. So both counts are extended to
+//! 64 bits from doorbell to doorbell.
 
 use super::core::Core;
 use super::ring::Rings;
@@ -13,10 +14,10 @@ use super::wqe::{MAX_SEGMENTS, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, Sen
 use crate::host::{DmaFault, Host};
 use mlx_prm::{CtrlSeg, WqeOpcode};
 
-/// Largest WQE in bytes.
+/// Maximum size of a WQE in bytes.
 pub(crate) const MAX_WQE_BYTES: usize = MAX_SEGMENTS as usize * SEGMENT_BYTES;
 
-/// Bytes of a WQE of two blocks.
+/// Size in bytes of a WQE of two blocks.
 const SHORT_WQE_BYTES: usize = 128;
 
 /// Reason for which a posted WQE could not be fetched.
@@ -28,15 +29,15 @@ pub(crate) enum BadWqe {
     Fault(DmaFault),
 }
 
-/// Indices into the send ring.
+/// Indices into the send ring, in WQEBBs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendQueue {
     completed: u16,
     fetched: u16,
     posted: u16,
-    /// WQEBBs ever posted, by the record.
+    /// Number of WQEBBs ever posted, according to the doorbell record.
     recorded: u64,
-    /// WQEBBs ever posted, by the doorbells that have arrived, which arrive in order.
+    /// Number of WQEBBs ever posted, according to the doorbells that have arrived. Doorbells arrive in order.
     rung: u64,
 }
 
@@ -50,12 +51,12 @@ impl SendQueue {
         self.fetched
     }
 
-    /// Returns the WQEBBs fetched and posted so far, for QUERY_QP.
+    /// Returns the numbers of WQEBBs fetched and posted so far, for QUERY_QP.
     pub(crate) const fn counters(self) -> (u16, u16) {
         (self.fetched, self.posted)
     }
 
-    /// Marks a WQE as completed: software may overwrite everything up to its end.
+    /// Marks a WQE as completed. Software may then overwrite everything up to the end of the WQE.
     pub(crate) fn complete(&mut self, index: u16, blocks: u16) {
         self.completed = index.wrapping_add(blocks);
     }
@@ -90,7 +91,7 @@ impl SendQueue {
         let index = u16::from_be_bytes([high, low]);
         let blocks = u16::from(size & 0x3f).div_ceil(4);
         let end = index.wrapping_add(blocks);
-        // CAST: the 16 bits of an index.
+        // CAST: only the low 16 bits are needed, as in an index.
         #[expect(clippy::cast_possible_truncation, reason = "modulo 2^16")]
         let step = end.wrapping_sub(self.rung as u16).cast_signed();
         // A repeated doorbell has a step of zero or less.
@@ -110,10 +111,10 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Fetches the next WQE; the caller has checked that there is one.
+    /// Fetches the next WQE. The caller has checked that there is one.
     pub(super) fn fetch(&mut self, core: &Core, host: &mut dyn Host) -> Result<SendWqe, BadWqe> {
         let (opcode, bytes) = self.head(&core.rings, core.qpn, host)?;
-        // Most WQEs are short, and zeroing room for the longest would take as long as all the rest.
+        // Most WQEs are short. Zeroing a buffer for the longest WQE would take as long as the rest of the fetch.
         if bytes <= SHORT_WQE_BYTES {
             self.fetch_into(&mut [0; SHORT_WQE_BYTES][..bytes], opcode, core, host)
         } else {
@@ -135,13 +136,13 @@ impl SendQueue {
         Ok(wqe)
     }
 
-    /// Advances behind a WQE of `blocks` blocks that [`SendQueue::peek`] has returned.
+    /// Advances past a WQE of `blocks` blocks that [`SendQueue::peek`] has returned.
     pub(crate) fn advance(&mut self, blocks: u16) {
         self.fetched = self.fetched.wrapping_add(blocks);
     }
 
-    /// Copies the next WQE into `room`; its index, queue number and size are checked. The caller has checked that
-    /// there is one.
+    /// Copies the next WQE into `room`, after checking its index, queue number and size. The caller has checked that
+    /// there is a WQE.
     pub(crate) fn peek<'a>(
         &self,
         rings: &Rings,
@@ -156,8 +157,8 @@ impl SendQueue {
         Ok((opcode, bytes))
     }
 
-    /// Returns opcode and length of the next WQE, at most [`MAX_WQE_BYTES`]; its index, queue number and size are
-    /// checked.
+    /// Returns opcode and length in bytes of the next WQE, after checking its index, queue number and size. The length
+    /// is at most [`MAX_WQE_BYTES`].
     fn head(
         &self,
         rings: &Rings,
@@ -187,11 +188,11 @@ impl SendQueue {
         if blocks > u32::from(self.posted.wrapping_sub(self.fetched)) {
             return malformed("WQE beyond what was posted");
         }
-        // CAST: six bits.
+        // CAST: `ds` has six bits.
         Ok((opcode, control.ds() as usize * SEGMENT_BYTES))
     }
 
-    /// Reads the next WQE, up to the length of `room`.
+    /// Reads as many bytes of the next WQE as `room` holds.
     fn read_wqe(&self, rings: &Rings, host: &mut dyn Host, room: &mut [u8]) -> Result<(), BadWqe> {
         let Some(ring) = rings.send else {
             return Err(bad("no send queue"));
@@ -201,8 +202,8 @@ impl SendQueue {
             .map_err(BadWqe::Fault)
     }
 
-    /// Skips the next WQE without executing it, for flushing. Returns its index and opcode. A WQE of invalid size
-    /// counts as one block.
+    /// Skips the next WQE without executing it, so that it can be flushed. Returns its index and opcode. A WQE of
+    /// invalid size counts as one block.
     pub(crate) fn skip(&mut self, rings: &Rings, host: &mut dyn Host) -> Option<(u16, WqeOpcode)> {
         let ring = rings.send?;
         if !self.has_more() {
@@ -218,7 +219,7 @@ impl SendQueue {
             .ds()
             .div_ceil(SEGMENTS_PER_BLOCK)
             .clamp(1, posted.min(16));
-        // CAST: at most 16.
+        // CAST: `blocks` is at most 16.
         self.fetched = index.wrapping_add(u16::try_from(blocks).unwrap_or(1));
         self.completed = self.fetched;
         Some((index, WqeOpcode::from_bits(control.opcode())))

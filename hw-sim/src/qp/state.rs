@@ -7,30 +7,31 @@
 //!   any --2RST--> RST          any --2ERR, or an error--> ERR
 //! ```
 //!
-//! `SQD_RTS_QP` exists, but no command enters SQD, so it never applies. Every transition not drawn is refused with
-//! BAD_QP_STATE: a command that skips a state would leave a queue pair on the wire without a peer or a PSN.
+//! `SQD_RTS_QP` exists, but no command enters SQD, so `SQD_RTS_QP` never applies. Every transition that is not drawn is
+//! refused with BAD_QP_STATE. A command that skips a state would leave a queue pair on the wire without a peer or a
+//! PSN.
 
 use mlx_prm::{QpState, Qpc, ServiceType};
 
 /// State of a queue pair (PRM "QP Context", `state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Reset: exists, does nothing.
+    /// Reset: the queue pair exists but does nothing.
     Reset,
-    /// Initialized: receives may be posted.
+    /// Initialized: software may post receives.
     Init,
-    /// Ready to receive: answers the peer.
+    /// Ready to receive: the queue pair answers its peer.
     ReadyToReceive,
-    /// Ready to send.
+    /// Ready to send: the queue pair also sends.
     ReadyToSend,
-    /// The send queue of a datagram queue pair stopped at an error.
+    /// Send queue error: the send queue of a datagram or UC queue pair has stopped at an error.
     SendQueueError,
-    /// Everything completes with a flush error.
+    /// Error: every WQE completes with a flush error.
     Error,
 }
 
 impl State {
-    /// Returns the PRM's number.
+    /// Returns the PRM's number of the state.
     pub const fn code(self) -> QpState {
         match self {
             Self::Reset => QpState::RST,
@@ -42,7 +43,7 @@ impl State {
         }
     }
 
-    /// Returns the next state by the transition table.
+    /// Returns the state after a transition, or `None` if the state does not have the transition.
     pub const fn next(self, transition: Transition) -> Option<Self> {
         use {State as S, Transition as T};
         Some(match (self, transition) {
@@ -86,15 +87,15 @@ pub enum Transition {
 pub enum Service {
     /// Reliable connection.
     Rc,
-    /// Extended reliable connection: one end only sends, the other receives into any XRC SRQ of its domain.
+    /// Extended reliable connection. One end only sends, and the other end receives into any XRC SRQ of its domain.
     Xrc,
     /// Unreliable connection.
     Uc,
     /// Unreliable datagrams.
     Ud,
-    /// The general services interface: datagrams as QP 1.
+    /// The general services interface, which sends datagrams as QP 1.
     Gsi,
-    /// The subnet management interface: datagrams as QP 0, without Q_Keys.
+    /// The subnet management interface, which sends datagrams as QP 0, without Q_Keys.
     Smi,
     /// A local queue that only changes memory keys.
     Umr,
@@ -115,17 +116,17 @@ impl Service {
         })
     }
 
-    /// Returns whether it has one peer.
+    /// Returns whether a queue pair of this service has exactly one peer.
     pub const fn is_connected(self) -> bool {
         self.is_reliable() || matches!(self, Self::Uc)
     }
 
-    /// Returns whether its packets are acknowledged.
+    /// Returns whether packets of this service are acknowledged.
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
     }
 
-    /// Returns whether it sends and receives datagrams.
+    /// Returns whether this service sends and receives datagrams.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi | Self::Smi)
     }

@@ -1,20 +1,21 @@
-//! The timers of a reliable connection: two from the context, and one of the device's own.
+//! The timers of a reliable connection: two with times from the context, and one with the device's own times.
 
-/// Unit of the local ACK timeout, nanoseconds (IBTA volume 1, section 9.7.6.1.3).
+/// Unit of the local ACK timeout in nanoseconds (IBTA volume 1, section 9.7.6.1.3).
 const ACK_TIMEOUT_UNIT_NS: u64 = 4_096;
 
-/// First early time-out: 4.2 ms, which is ACK timeout code 10. Inferred: a ConnectX-5 whose queue pair had code 14
-/// (67 ms) was measured to retransmit after 5.6, 4.1, 8.4, 16.7 and 25.1 ms (Lumina, SIGCOMM 2023, "adaptive
+/// First early timeout: 4.2 ms, which is ACK timeout code 10. The value is inferred: a ConnectX-5 whose queue pair had
+/// code 14 (67 ms) was measured to retransmit after 5.6, 4.1, 8.4, 16.7 and 25.1 ms (Lumina, SIGCOMM 2023, "adaptive
 /// retransmission"). The default ranges of the ROCE_ACCL register are not published.
 const FIRST_EARLY_NS: u64 = ACK_TIMEOUT_UNIT_NS << 10;
 
-/// RNR NAK timer codes in units of 10 µs (IBTA volume 1, table "Encoding for RNR NAK Timer Field").
+/// Time of each RNR NAK timer code, in units of 10 µs (IBTA volume 1, table "Encoding for RNR NAK Timer Field").
 const RNR_TIMER_10_US: [u32; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
     1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// Returns a requester's wait for an acknowledgement: 4.096 µs · 2^code, in nanoseconds. Code 0 waits forever.
+/// Returns the time that a requester waits for an acknowledgement: 4.096 µs · 2^code, in nanoseconds. Returns `None`
+/// for code 0, which waits forever.
 pub(super) const fn ack_timeout_ns(code: u32) -> Option<u64> {
     match code {
         0 => None,
@@ -22,10 +23,10 @@ pub(super) const fn ack_timeout_ns(code: u32) -> Option<u64> {
     }
 }
 
-/// Timer of adaptive retransmission before the ACK timeout: it expires after 4.2 ms, then after twice as long each
-/// time until something is acknowledged (NVIDIA, "Adaptive Retransmission: Parameters Control": doubled within its
-/// range, at most the queue pair's timeout, back to the lower bound by progress). An early retransmission does not
-/// count as a retry, so a connection fails at the same time as without it.
+/// Timer of adaptive retransmission, which expires before the ACK timeout. It expires after 4.2 ms, and then after
+/// twice as long each time until something is acknowledged (NVIDIA, "Adaptive Retransmission: Parameters Control":
+/// doubled within its range, at most the queue pair's timeout, back to the lower bound by progress). An early
+/// retransmission does not count as a retry, so a connection fails at the same time as without this timer.
 #[derive(Debug)]
 pub(super) struct EarlyTimer {
     wait_ns: u64,
@@ -44,7 +45,7 @@ impl EarlyTimer {
         self.deadline
     }
 
-    /// Returns to the first interval: something was acknowledged.
+    /// Returns to the first interval and stops the timer, because something was acknowledged.
     pub(super) const fn rewind(&mut self) {
         *self = Self::new();
     }
@@ -53,13 +54,13 @@ impl EarlyTimer {
         self.deadline = None;
     }
 
-    /// Starts a wait at `now`, if it ends before the ACK timeout does.
+    /// Starts a wait at `now`, unless the ACK timeout ends first.
     pub(super) fn arm(&mut self, now: u64, ack_deadline: Option<u64>) {
         let next = now.saturating_add(self.wait_ns);
         self.deadline = ack_deadline.filter(|&last| last > next).map(|_| next);
     }
 
-    /// Returns whether the wait is over; the next one is twice as long.
+    /// Returns whether the wait has ended. If so, the next wait is twice as long.
     pub(super) fn is_over(&mut self, now: u64) -> bool {
         let over = self.deadline.is_some_and(|deadline| deadline <= now);
         if over {
@@ -70,9 +71,9 @@ impl EarlyTimer {
     }
 }
 
-/// Returns a requester's wait after an RNR NAK with this timer code, in nanoseconds.
+/// Returns the time that a requester waits after an RNR NAK with this timer code, in nanoseconds.
 pub(super) fn rnr_timer_ns(code: u8) -> u64 {
-    // PANIC: five bits index 32 entries.
+    // PANIC: the mask leaves five bits, and the table has 32 entries.
     u64::from(RNR_TIMER_10_US[usize::from(code & 31)]) * 10_000
 }
 
@@ -88,7 +89,7 @@ mod tests {
         assert_eq!(ack_timeout_ns(31), Some(4_096 << 31));
     }
 
-    /// Values from the table in IBTA volume 1, milliseconds.
+    /// The timer codes have the values of the table in IBTA volume 1 (here in microseconds).
     #[test]
     fn rnr_timer_codes_have_the_documented_milliseconds() {
         for (code, microseconds) in [

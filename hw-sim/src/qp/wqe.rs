@@ -1,8 +1,8 @@
-//! A send WQE: from bytes in the ring to an operation.
+//! A send WQE: parsing the bytes in the ring into an operation.
 //!
-//! A WQE is a control segment, transport segments that follow from its opcode, then data: pointers, inline segments,
-//! or both in any order (PRM "Work Queue Entry Formats"). It is parsed once, when it is fetched, into a private copy.
-//! A retransmission reads data behind pointers again, but not the WQE.
+//! A WQE is a control segment, transport segments that depend on its opcode, and then data: pointers, inline segments,
+//! or both in any order (PRM "Work Queue Entry Formats"). The device parses a WQE once, when it fetches the WQE, into a
+//! private copy. A retransmission reads the data behind pointers again, but not the WQE.
 
 use super::state::Service;
 use crate::host::{Host, KeyError, KeyScope};
@@ -11,24 +11,24 @@ use mlx_prm::{
 };
 use zerocopy::FromBytes;
 
-/// Unit of `ds`, in bytes.
+/// Unit of `ds` in bytes: the size of a segment.
 pub(crate) const SEGMENT_BYTES: usize = 16;
-/// Largest `ds`.
+/// Maximum value of `ds`.
 pub(super) const MAX_SEGMENTS: u32 = 0x3f;
-/// Segments of a WQEBB.
+/// Number of segments in a WQEBB.
 pub(crate) const SEGMENTS_PER_BLOCK: u32 = 4;
-/// Local segments of an RDMA READ: its WQE is at most 512 bytes (Linux `MLX5_MAX_SGE_RD`).
+/// Maximum number of local segments of an RDMA Read, whose WQE has at most 512 bytes (Linux `MLX5_MAX_SGE_RD`).
 const MAX_READ_SEGMENTS: usize = 30;
-/// Bytes of a WQEBB.
+/// Size of a WQEBB in bytes.
 const WQEBB_BYTES: u64 = SEGMENT_BYTES as u64 * SEGMENTS_PER_BLOCK as u64;
-/// Bytes of a memory key context segment.
+/// Size of a memory key context segment in bytes.
 const MKEY_CONTEXT_BYTES: usize = 64;
 
-/// Reason for the log why a WQE is malformed. Its syndrome is "local QP operation error".
+/// Reason, for the log, why a WQE is malformed. The error CQE has the syndrome "local QP operation error".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Source or target of bytes.
+/// Source of bytes to send, or target of received bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     Memory { key: u32, va: u64, bytes: u32 },
@@ -44,7 +44,7 @@ impl Data {
     }
 }
 
-/// Condition for a CQE (PRM "Ctrl Segment", `ce`).
+/// Condition under which a WQE gets a CQE (PRM "Ctrl Segment", `ce`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     OnError,
@@ -52,17 +52,17 @@ pub(super) enum Signal {
     AlwaysWithEvent,
 }
 
-/// Condition for the start of a WQE (`fm`).
+/// Condition for the start of a WQE (control segment, `fm`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fence {
     None,
-    /// After earlier reads and atomics.
+    /// The WQE starts after all earlier reads and atomics have completed.
     Reads,
-    /// After every earlier WQE.
+    /// The WQE starts after every earlier WQE has completed.
     All,
 }
 
-/// Operation of a WQE.
+/// Operation of a WQE, with the fields that depend on the opcode.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Nop,
@@ -102,7 +102,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Returns whether the peer answers with data, for which it needs a responder resource.
+    /// Returns whether the peer responds with data. For that the peer needs a responder resource.
     pub(super) const fn is_read_or_atomic(&self) -> bool {
         matches!(
             self,
@@ -110,14 +110,14 @@ impl Action {
         )
     }
 
-    /// Returns whether it is an atomic operation.
+    /// Returns whether the operation is an atomic.
     pub(super) const fn is_atomic(&self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// Returns whether it makes a key usable, so that the next WQE on a reliable queue pair has to be fenced. A local
-    /// invalidation does not: the key cannot be used any more, and Linux does not fence the WQE behind one
-    /// (`next_fence` in `mlx5_ib_post_send`, drivers/infiniband/hw/mlx5/wr.c).
+    /// Returns whether the operation makes a key usable, so that the next WQE on a reliable queue pair has to be
+    /// fenced. A local invalidation makes its key unusable, and Linux does not fence the WQE behind one (`next_fence`
+    /// in `mlx5_ib_post_send`, drivers/infiniband/hw/mlx5/wr.c).
     pub(super) fn makes_a_key_usable(&self) -> bool {
         let Self::Umr {
             control, context, ..
@@ -128,30 +128,30 @@ impl Action {
         !crate::umr::frees(control, context)
     }
 
-    /// Returns whether it stays inside the function.
+    /// Returns whether the operation sends no packet.
     pub(super) const fn is_local(&self) -> bool {
         matches!(self, Self::Nop | Self::Umr { .. })
     }
 }
 
-/// A send WQE.
+/// A parsed send WQE.
 #[derive(Clone, Debug)]
 pub(super) struct SendWqe {
-    /// Index of its first WQEBB.
+    /// Index of the first WQEBB of the WQE.
     pub(super) index: u16,
-    /// Number of its WQEBBs.
+    /// Number of WQEBBs of the WQE.
     pub(super) blocks: u16,
     pub(super) opcode: WqeOpcode,
     pub(super) signal: Signal,
     pub(super) fence: Fence,
-    /// True if it waits for the UMR right before it.
+    /// True if the WQE waits for a UMR right before it.
     pub(super) fences_umr: bool,
     pub(super) solicited: bool,
-    /// The XRC SRQ of the peer that it names.
+    /// Number of the peer's XRC SRQ that the WQE names.
     pub(super) xrc_srq: Option<u32>,
     pub(super) action: Action,
     pub(super) data: Vec<Data>,
-    /// Bytes of `data`.
+    /// Number of bytes in `data`.
     pub(super) length: u32,
 }
 
@@ -182,7 +182,7 @@ impl SendWqe {
         let length: u64 = data.iter().map(Data::bytes).sum();
         let length = u32::try_from(length).map_err(|_| Malformed("more than 4 GiB of data"))?;
         Ok(Self {
-            // CAST: fields of 16, 6 bits.
+            // CAST: the fields have 16 and 6 bits.
             index: u16::try_from(control.wqe_index()).unwrap_or(0),
             blocks: u16::try_from(control.ds().div_ceil(SEGMENTS_PER_BLOCK)).unwrap_or(0),
             opcode,
@@ -194,7 +194,8 @@ impl SendWqe {
             fence: match control.fm() {
                 2 | 4 => Fence::Reads,
                 3 => Fence::All,
-                // 1 waits for the UMR before, which has completed once it was started.
+                // Mode 1 waits for the UMR before this WQE. That UMR has completed, because it completes when it
+                // starts.
                 0 | 1 => Fence::None,
                 _ => return Err(Malformed("fence mode")),
             },
@@ -207,7 +208,7 @@ impl SendWqe {
         })
     }
 
-    /// Returns a placeholder for a WQE that could not be fetched, so that it can fail in order.
+    /// Returns a placeholder for a WQE that could not be fetched, so that the WQE can fail in order.
     pub(super) const fn failed(index: u16, opcode: WqeOpcode) -> Self {
         Self {
             index,
@@ -224,7 +225,7 @@ impl SendWqe {
         }
     }
 
-    /// Reads `out.len()` bytes from `offset` of the message.
+    /// Reads `out.len()` bytes from byte `offset` of the message.
     pub(super) fn gather(
         &self,
         host: &mut dyn Host,
@@ -235,7 +236,7 @@ impl SendWqe {
         gather(&self.data, host, scope, offset, out)
     }
 
-    /// Writes `data` to `offset` of the local buffer of a read or atomic.
+    /// Writes `data` to byte `offset` of the local buffer of a read or atomic.
     pub(super) fn scatter(
         &self,
         host: &mut dyn Host,
@@ -268,7 +269,7 @@ impl SendWqe {
     }
 }
 
-/// Reads `out.len()` bytes from `offset` of the concatenated `data`.
+/// Reads `out.len()` bytes from byte `offset` of the concatenated `data`.
 pub(crate) fn gather(
     data: &[Data],
     host: &mut dyn Host,
@@ -296,7 +297,7 @@ pub(crate) fn gather(
                 host.key_read(*key, scope, va.wrapping_add(skip), now)?;
             }
             Data::Inline(inline) => {
-                // PANIC: `skip` lies inside, and `bytes` was cut to the rest.
+                // PANIC: `skip` is below the length of `inline`, and `bytes` is at most the rest of it.
                 let from = usize::try_from(skip).unwrap_or(usize::MAX);
                 now.copy_from_slice(&inline[from..from + bytes]);
             }
@@ -307,7 +308,7 @@ pub(crate) fn gather(
     Ok(())
 }
 
-/// Returns whether a service type executes an opcode.
+/// Returns whether a service type supports an opcode.
 const fn is_allowed(service: Service, opcode: WqeOpcode) -> bool {
     match opcode {
         WqeOpcode::NOP => true,
@@ -402,8 +403,8 @@ fn parse_action(
     })
 }
 
-/// Parses a datagram's address vector. Without its extension it is short, which suffices inside an InfiniBand subnet
-/// (`compact_address_vector`; UCX's `uct_ib_mlx5_wqe_av_size`).
+/// Parses a datagram's address vector. It is short if it has no extension; the short form suffices inside an InfiniBand
+/// subnet (`compact_address_vector`; UCX's `uct_ib_mlx5_wqe_av_size`).
 fn address_vector(rest: &mut Segments<'_>) -> Result<Av, Malformed> {
     const SHORT: usize = 16;
     let mut bytes = [0; Av::SIZE];
@@ -486,9 +487,10 @@ fn check_data(action: &Action, data: &[Data]) -> Result<(), Malformed> {
     }
 }
 
-/// Returns whether a UMR carries exactly the translation entries that it announces. Inline entries are padded to
-/// whole blocks, and there is no block without entries (rdma-core `set_bind_wr` and `set_umr_data_seg`, Linux
-/// `set_reg_wr` and `handle_local_inv`). Entries behind a pointer have its byte count (`mlx5r_umr_update_mr_pas`).
+/// Returns whether a UMR carries exactly as many bytes of translation entries as it announces. Inline entries are
+/// padded to whole blocks; a UMR without entries has no such block (rdma-core `set_bind_wr` and `set_umr_data_seg`,
+/// Linux `set_reg_wr` and `handle_local_inv`). For entries behind a pointer the pointer's byte count is compared
+/// (`mlx5r_umr_update_mr_pas`).
 fn carries_its_table(control: &[u8; 48], data: &[Data]) -> bool {
     let control = UmrCtrlSeg::from_array(*control);
     let announced = u64::from(control.klm_octwords()) * SEGMENT_BYTES as u64;
@@ -503,7 +505,7 @@ fn carries_its_table(control: &[u8; 48], data: &[Data]) -> bool {
 /// The segments of a WQE that are not parsed yet.
 struct Segments<'a> {
     rest: &'a [u8],
-    /// Data without a segment header: a UMR's translation entries.
+    /// Data without a segment header, which are a UMR's inline translation entries.
     bare: Option<&'a [u8]>,
 }
 

@@ -1,4 +1,4 @@
-//! The records of a recording.
+//! The records that a recording consists of.
 
 use std::fmt;
 
@@ -10,212 +10,212 @@ use crate::link::LinkFaults;
 use crate::profile::Profile;
 use crate::switch::SwitchConfig;
 
-/// An input of a world from outside, or a result of it. Functions, cards and links are named by their numbers, in
-/// order of creation; times are in nanoseconds.
+/// An external input of the simulation, or a result of such an input. Functions, cards and links are named by their
+/// numbers, in order of creation. Times are in nanoseconds.
 ///
-/// The position of a variant is its number in the file: append new ones at the end. A change of a variant's fields is
-/// a new version of the file ([`VERSION`](super::VERSION)).
+/// The position of a variant is its number in the file, so append new variants at the end. A change of a variant's
+/// fields needs a new version of the file ([`VERSION`](super::VERSION)).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Record {
     /// A card was added.
     Card {
-        /// Its physical function.
+        /// Profile of the card's physical function.
         physical: Box<Profile>,
-        /// Number of its virtual functions.
+        /// Number of the card's virtual functions.
         virtual_functions: u16,
-        /// Its behaviour.
+        /// Behaviour of the card.
         rules: CardRules,
     },
     /// The cards of two functions were linked.
     Link {
-        /// The functions.
+        /// Numbers of the two functions.
         ends: (usize, usize),
         /// Faults of the link.
         faults: LinkFaults,
     },
     /// A link was connected from a function's card to the outside.
     LinkOutside {
-        /// The function.
+        /// Number of the function.
         function: usize,
-        /// Faults of the outward direction.
+        /// Faults of frames that leave the simulation.
         faults: LinkFaults,
     },
     /// The faults of a link were changed.
     Faults {
-        /// The link.
+        /// Number of the link.
         link: usize,
         /// The new faults.
         faults: LinkFaults,
     },
     /// The faults of every link ended.
     Heal,
-    /// Register writes are posted, or not.
+    /// Posting of register writes was enabled (true) or disabled.
     Posted(bool),
-    /// The world is stepped, or driven inline.
+    /// The simulation was switched to stepped (true) or to inline operation.
     Stepped(bool),
-    /// Frames have their ICRC from now on.
+    /// Frames were sealed: they carry an ICRC from now on.
     Seal,
     /// A fault was injected into a function.
     Inject {
-        /// The function.
+        /// Number of the function.
         function: usize,
-        /// For [`Fault::Later`]: number of commands that are spared.
+        /// Number of commands to pass before the fault, for [`Fault::Later`].
         later: Option<u32>,
-        /// The fault.
+        /// The injected fault.
         fault: Fault,
     },
     /// All waiting faults of a function were dropped.
     Mend {
-        /// The function.
+        /// Number of the function.
         function: usize,
     },
-    /// The administrator's settings of a virtual function.
+    /// The administrator changed the settings of a virtual function.
     Administered {
-        /// The virtual function, by its number among all functions.
+        /// Number of the virtual function among all functions.
         function: usize,
-        /// The settings.
+        /// The new settings.
         settings: VfSettings,
     },
     /// Memory was mapped.
     Map {
-        /// Function that can reach it.
+        /// Number of the function that can access the memory.
         function: usize,
         /// First address.
         iova: u64,
         /// Length in bytes.
         bytes: u64,
-        /// The device may write it.
+        /// True if the device may write the memory.
         writable: bool,
     },
     /// Memory was unmapped.
     Unmap {
-        /// Function that could reach it.
+        /// Number of the function that could access the memory.
         function: usize,
         /// First address.
         iova: u64,
         /// Length in bytes.
         bytes: u64,
     },
-    /// A register was written.
+    /// A driver wrote to a register.
     Register {
-        /// The function.
+        /// Number of the function.
         function: usize,
         /// Offset in BAR 0.
         offset: u64,
-        /// The bytes, in memory order.
+        /// Written bytes, in memory order.
         bytes: Vec<u8>,
     },
-    /// Configuration space was written.
+    /// A driver wrote to configuration space.
     Configuration {
-        /// The function.
+        /// Number of the function.
         function: usize,
-        /// Offset.
+        /// Offset in configuration space.
         offset: u16,
-        /// The bytes.
+        /// Written bytes.
         bytes: Vec<u8>,
     },
-    /// A function level reset.
+    /// A function was reset (function-level reset).
     Reset {
-        /// The function.
+        /// Number of the function.
         function: usize,
     },
     /// The driver enabled interrupt vectors.
     Interrupts {
-        /// The function.
+        /// Number of the function.
         function: usize,
-        /// Number of vectors, from the first on.
+        /// Number of enabled vectors; they are the first ones.
         vectors: usize,
     },
-    /// A frame arrived from outside.
+    /// A frame arrived from outside of the simulation.
     Frame {
-        /// Function whose port it arrived at.
+        /// Number of the function whose port received the frame.
         function: usize,
-        /// The frame.
+        /// Bytes of the frame.
         bytes: Vec<u8>,
     },
-    /// The frames that had left were taken.
+    /// The caller fetched the frames that had left the simulation.
     FramesTaken {
-        /// Function through whose port they had left.
+        /// Number of the function through whose port the frames had left.
         function: usize,
     },
-    /// Time advanced, and everything due on the way was run.
+    /// Time advanced, and the simulation ran everything that became due.
     Time {
-        /// The new time.
+        /// New virtual time.
         now: u64,
     },
-    /// A waiting thread ran one event, due by a deadline.
+    /// A waiting thread ran one event that was due by a deadline.
     Waited {
-        /// The deadline.
+        /// Virtual time of the deadline.
         until: u64,
     },
-    /// One event was run, whenever it was due.
+    /// The simulation ran one event, whenever it was due.
     Stepping,
-    /// Everything due was run.
+    /// The simulation ran everything that was due.
     Idle,
-    /// A DMA read: its data, or nothing if the memory's owner did not answer.
+    /// A function read memory by DMA.
     Read {
-        /// The function.
+        /// Number of the function.
         function: usize,
         /// First address.
         iova: u64,
-        /// The bytes.
+        /// Bytes read, or `None` if the owner of the memory did not answer.
         bytes: Option<Vec<u8>>,
     },
-    /// DMA writes caused by the record before.
+    /// Functions wrote memory by DMA, as a result of the record before.
     Wrote {
         /// Number of writes.
         writes: u64,
-        /// CRC-32 over function, address and bytes of each.
+        /// CRC-32 over function, address and bytes of each write.
         sum: u32,
     },
-    /// A DMA write that the memory's owner refused.
+    /// The owner of the memory refused a DMA write.
     NotWritten {
-        /// The function.
+        /// Number of the function.
         function: usize,
         /// First address.
         iova: u64,
     },
-    /// Lines of the event log caused by the record before.
+    /// Lines of the event log that the record before caused.
     Log(String),
     /// A switch was added.
     Switch(Box<SwitchConfig>),
-    /// A cable was connected to a switch. It is a link, and counted among them.
+    /// A cable was connected to a switch. The cable is a link, and is numbered among the links.
     Cable {
-        /// Its ends.
+        /// Both ends of the cable.
         ends: [CableEnd; 2],
         /// Faults of the cable.
         faults: LinkFaults,
     },
-    /// An address was bound to a port of a switch.
+    /// A MAC address was bound to a port of a switch.
     FixedAddress {
-        /// The switch.
+        /// Number of the switch.
         switch: usize,
-        /// The address.
+        /// MAC address.
         mac: [u8; 6],
-        /// The port.
+        /// Number of the port.
         port: usize,
     },
-    /// A port's settings for priorities and congestion control.
+    /// A port's settings for priorities and congestion control changed.
     Qos {
-        /// Function whose card has the port.
+        /// Number of a function on the card that has the port.
         function: usize,
-        /// The settings.
+        /// The new settings.
         qos: Box<PortQos>,
     },
-    /// The subnet of InfiniBand ports was handed to an outside manager.
+    /// An outside manager took over the subnet of the InfiniBand ports.
     SubnetManager,
     /// An InfiniBand switch was added.
     SubnetSwitch {
-        /// Number of its ports.
+        /// Number of ports of the switch.
         ports: usize,
     },
-    /// A cable was connected to an InfiniBand switch. It is a link, and counted among them.
+    /// A cable was connected to an InfiniBand switch. The cable is a link, and is numbered among the links.
     SubnetCable {
-        /// Function whose card's port it connects.
+        /// Number of a function on the card whose port the cable connects.
         function: usize,
-        /// The switch.
+        /// Number of the InfiniBand switch.
         switch: usize,
-        /// Port of the switch, from 1.
+        /// Number of the switch's port, from 1.
         port: usize,
         /// Faults of the cable.
         faults: LinkFaults,
@@ -225,7 +225,7 @@ pub enum Record {
 /// An end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CableEnd {
-    /// The port of this function's card.
+    /// The port of the card of the function with this number.
     Function(usize),
     /// A port of a switch.
     Port {
@@ -260,7 +260,7 @@ impl Record {
         }
     }
 
-    /// Returns whether it is an input from outside, and not a result.
+    /// Returns whether the record is an external input, and not a result.
     #[must_use]
     pub const fn is_input(&self) -> bool {
         !matches!(

@@ -1,16 +1,16 @@
-//! The form of a recording.
+//! The file format of a recording.
 //!
 //! ```text
 //!   "mlx5rec\n"  version (2 bytes)   length (4)  CRC-32 (4)  header, postcard
 //!   then blocks: packed length (4)   length (4)  CRC-32 (4)  records, postcard one after the other, deflated
 //! ```
 //!
-//! Numbers before a block are big-endian; the sums cover the unpacked bytes. Each block is packed by itself, so that
-//! a file that was cut, or whose writer was killed, is good up to its last whole block. A reader has one block in
-//! memory; it refuses a block longer than a writer makes.
+//! Numbers before a block are big-endian; the checksums cover the unpacked bytes. Each block is packed by itself. So if
+//! a file was truncated, or its writer was killed, the file is readable up to its last whole block. A reader has one
+//! block in memory. It refuses a block that is longer than a writer makes.
 //!
-//! A record has no length of its own, so a field added or removed is a new version. Version 2 added the traffic classes
-//! to [`Record::Qos`]. A file of version 1 is read up to its first such record; all others are the same.
+//! A record has no length of its own, so adding or removing a field needs a new version. Version 2 added the traffic
+//! classes to [`Record::Qos`]. A file of version 1 is read up to its first such record; all other records are the same.
 
 use std::io::{self, Read, Write};
 
@@ -23,56 +23,56 @@ use thiserror::Error;
 use super::Record;
 
 const MAGIC: &[u8; 8] = b"mlx5rec\n";
-/// Version that is written.
+/// Version that the writer produces.
 pub const VERSION: u16 = 2;
-/// Oldest version that is read.
+/// Oldest version that the reader accepts.
 const OLDEST: u16 = 1;
-/// Number of [`Record::Qos`] in a file.
+/// Number of the variant [`Record::Qos`] in a file.
 const QOS_NUMBER: u8 = 30;
-/// First version with today's form of that record.
+/// First version with the present fields of that record.
 const QOS_SINCE: u16 = 2;
-/// Bytes of records in a block before it is written.
+/// Number of record bytes from which on a block is written to the file.
 const BLOCK: usize = 256 << 10;
-/// Limit of a record's bytes.
+/// Maximum size of a record in bytes.
 pub(super) const LONGEST_RECORD: usize = 1 << 20;
-/// Limit of a block's bytes.
+/// Maximum size of an unpacked block in bytes.
 const LONGEST_BLOCK: usize = BLOCK + LONGEST_RECORD;
 const LONGEST_HEADER: usize = 64 << 10;
 
 /// Header of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Seed of the world.
+    /// Seed of the simulation.
     pub seed: u64,
-    /// Version of the simulator that made it.
+    /// Version of the simulator that made the recording.
     pub simulator: String,
-    /// Description for people.
+    /// Description for human readers.
     pub about: String,
 }
 
 /// Reason for which a recording cannot be read.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// Not the beginning of a recording.
+    /// The file does not begin like a recording.
     #[error("not a recording of a simulated world")]
     Foreign,
-    /// A recording of another version.
+    /// The recording has a version that this reader does not support.
     #[error("a recording of version {0}; this simulator reads versions {OLDEST} to {VERSION}")]
     Version(u16),
-    /// A record whose form has changed since the recording's version.
+    /// The recording contains a record whose fields have changed since the recording's version.
     #[error(
         "a recording of version {0} has settings of a port, which are read from version {QOS_SINCE} on"
     )]
     OldSettings(u16),
-    /// Bytes that no writer produces.
+    /// The file contains bytes that no writer produces.
     #[error("damaged {place}: {what}")]
     Damaged {
-        /// Place of the damage.
+        /// Place of the damage in the file.
         place: String,
-        /// Kind of the damage.
+        /// Description of the damage.
         what: String,
     },
-    /// An I/O error.
+    /// Reading the file failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -84,16 +84,16 @@ fn damaged(place: impl Into<String>, what: impl Into<String>) -> RecordingError 
     }
 }
 
-/// Returns a number in the file's encoding, big-endian.
+/// Returns a number as the file encodes it, in four bytes, big-endian.
 fn word(number: usize) -> io::Result<[u8; 4]> {
     let number = u32::try_from(number).map_err(|_| io::Error::other("too long for a recording"))?;
     Ok(number.to_be_bytes())
 }
 
-/// Returns a recording of records that are encoded already, valid or not: for tests of readers.
+/// Returns a recording of records that are already encoded, validly or not. This is for tests of readers.
 ///
 /// # Errors
-/// The records exceed a block.
+/// The records exceed the size of a block.
 pub fn packed(header: &Header, records: &[u8]) -> io::Result<Vec<u8>> {
     let mut file = head(header)?;
     if !records.is_empty() {
@@ -102,7 +102,7 @@ pub fn packed(header: &Header, records: &[u8]) -> io::Result<Vec<u8>> {
     Ok(file)
 }
 
-/// Returns the beginning of a file.
+/// Returns the first bytes of a file: magic, version and header.
 fn head(header: &Header) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(header).map_err(io::Error::other)?;
     if body.len() > LONGEST_HEADER {
@@ -118,7 +118,7 @@ fn head(header: &Header) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Returns a block of these records.
+/// Returns a packed block that contains these encoded records.
 fn block(records: &[u8]) -> io::Result<Vec<u8>> {
     if records.len() > LONGEST_BLOCK {
         return Err(io::Error::other("too long for a block"));
@@ -133,11 +133,11 @@ fn block(records: &[u8]) -> io::Result<Vec<u8>> {
     Ok(packed)
 }
 
-/// A recording being written.
+/// Writes a recording.
 pub(super) struct Writer {
     to: Box<dyn Write + Send>,
     block: Vec<u8>,
-    /// Bytes written to the file.
+    /// Number of bytes written to the file.
     pub(super) written: u64,
 }
 
@@ -179,14 +179,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes everything so far to the file.
+    /// Writes everything recorded so far to the file.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.pack()?;
         self.to.flush()
     }
 }
 
-/// A recording being read.
+/// Reads a recording.
 pub(crate) struct Reader<R> {
     from: R,
     version: u16,
@@ -242,7 +242,7 @@ impl<R: Read> Reader<R> {
         self.cut
     }
 
-    /// Returns the next record; `None` at the end.
+    /// Returns the next record, or `None` at the end of the file.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, RecordingError> {
         if self.at == self.block.len() && !self.next_block()? {
             return Ok(None);
@@ -268,7 +268,7 @@ impl<R: Read> Reader<R> {
         let packed = u32::from_be_bytes([a, b, c, d]) as usize;
         let length = u32::from_be_bytes([e, f, g, h]) as usize;
         let place = format!("block {}", self.blocks);
-        // Deflate expands input by a few bytes at most.
+        // Deflate enlarges incompressible input by a few bytes at most.
         if length == 0 || length > LONGEST_BLOCK || packed > length + length / 8 + 64 {
             return Err(damaged(place, format!("{packed} bytes, {length} unpacked")));
         }
@@ -288,7 +288,7 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    /// Fills `out`; returns `None` if the file ends before it is full.
+    /// Fills `out`. Returns `None` if the file ends before `out` is full.
     fn whole(&mut self, out: &mut [u8]) -> io::Result<Option<()>> {
         let mut done = 0;
         while done < out.len() {

@@ -1,8 +1,8 @@
-//! Recording of a world's inputs in a file, and replay of the world from that file.
+//! Recording of a simulation's inputs in a file, and replay of the simulation from that file.
 //!
-//! A world does nothing by itself: its course follows from its seed, its parts, and its inputs from outside, in their
-//! order. All of these are one list of [`Record`]s, written under the world's lock, so that the order is the one in
-//! which the world received them:
+//! A simulation does nothing by itself. Its course follows from its seed, its parts, and its external inputs in their
+//! order. All of these are one list of [`Record`]s, written under the simulation's lock, so that their order is the
+//! order in which the simulation received them:
 //!
 //! ```text
 //!   of the world    cards with their profiles, links, switches, faults, settings
@@ -13,15 +13,15 @@
 //!   the event log   the results
 //! ```
 //!
-//! Register reads are not recorded: they change nothing, and their values follow from the rest. Nor are eventfds,
-//! which have no waiters in a replay.
+//! Register reads are not recorded: they change nothing, and their values follow from the rest. Eventfds are not
+//! recorded either, because nothing waits for them in a replay.
 //!
-//! While a world is recorded its functions reach memory through `WatchedMemory`, which is accessed by messages; in a
-//! replay such memory answers from the file ([`replay`]). So the data path is the same in both, and a world that is
-//! not recorded pays one comparison per register write.
+//! While a simulation is recorded, its functions access memory through `WatchedMemory`, as they access memory of
+//! another process by messages. In a replay such memory answers from the file ([`replay`]). So the data path is the
+//! same in both. A simulation that is not recorded pays one comparison per register write.
 //!
-//! [`file`] defines the form of a file. A replay compares the event log after each record, byte for byte, and ends at
-//! the first difference.
+//! [`file`] defines the file format. A replay compares the event log after each record, byte for byte, and ends at the
+//! first difference.
 
 mod entry;
 pub(crate) mod file;

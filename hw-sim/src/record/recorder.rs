@@ -1,7 +1,7 @@
-//! The recorder of a world's inputs.
+//! The recorder of a simulation's inputs.
 //!
-//! Memory that drivers map is reached through [`WatchedMemory`], which notes each access. The passing of time is
-//! recorded only once it has a result, so that an idle world does not fill a file.
+//! Functions access the memory that drivers map through [`WatchedMemory`], which records each access. The passing of
+//! time is recorded only once it has a result, so that an idle simulation does not fill the file.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,28 +13,28 @@ use super::Record;
 use super::file::{Header, LONGEST_RECORD, Writer};
 use crate::event_log::EventLog;
 
-/// Limit of a file's bytes; the recording ends there.
+/// Maximum size of a file in bytes. The recording ends when the file reaches it.
 pub const LARGEST: u64 = 4 << 30;
 
-/// Reason for which a world cannot be recorded.
+/// Reason for which a simulation cannot be recorded.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// It has functions already, which the recording would lack.
+    /// The simulation already has functions, which would be missing in the recording.
     #[error("a world is recorded from its beginning, and this one has functions already")]
     Begun,
-    /// The writer failed.
+    /// The underlying writer failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// The recorder, shared by the world and its watched memory.
+/// The recorder, shared by the simulation and its watched memory.
 pub(crate) type Tape = Arc<Mutex<Recorder>>;
 
-/// The recording of a world.
+/// The recorder of one simulation.
 pub(crate) struct Recorder {
-    /// `None` once the recording is over.
+    /// Writer of the file; `None` once the recording has ended.
     writer: Option<Writer>,
-    /// Time that has passed without a result yet.
+    /// Virtual time of the last advance that has no result yet, and so is not recorded yet.
     held: Option<u64>,
     writes: u64,
     sum: crc32fast::Hasher,
@@ -54,11 +54,11 @@ impl Recorder {
         })
     }
 
-    /// Records an input; `log` has the results of the inputs before.
+    /// Records an input. `log` contains the results of the inputs before.
     pub(crate) fn input(&mut self, log: &mut EventLog, record: Record) {
         let is_quiet = self.writes == 0 && !log.has_news();
         match (record, is_quiet) {
-            // The held time is part of this one.
+            // The earlier advance of time had no result, so this record replaces it.
             (Record::Time { now }, true) if self.held.is_some() => self.held = Some(now),
             (record, _) => {
                 self.settle(log);
@@ -71,7 +71,7 @@ impl Recorder {
         }
     }
 
-    /// Writes the results of the last record.
+    /// Writes the results of the last recorded input.
     fn settle(&mut self, log: &mut EventLog) {
         self.release();
         if self.writes > 0 {
@@ -112,13 +112,13 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording after an error: the world itself goes on.
+    /// Ends the recording after an error. The simulation itself continues.
     fn end(&mut self, error: &io::Error) {
         tracing::error!("recording: {error}; it ends here");
         self.writer = None;
     }
 
-    /// Writes everything so far to the file. Returns whether the recording goes on.
+    /// Writes everything recorded so far to the file. Returns whether the recording continues.
     pub(crate) fn flush(&mut self, log: &mut EventLog) -> bool {
         self.settle(log);
         if let Some(writer) = &mut self.writer
@@ -148,20 +148,20 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // A caller interested in errors has flushed.
+        // The error is ignored here. A caller that needs it has called `flush` before.
         if let Some(writer) = &mut self.writer {
             let _ = writer.flush();
         }
     }
 }
 
-/// Adds a write to the sum.
+/// Adds a DMA write to the checksum.
 pub(super) fn add_write(sum: &mut crc32fast::Hasher, function: usize, iova: u64, data: &[u8]) {
     sum.update(&[function.to_be_bytes(), iova.to_be_bytes()].concat());
     sum.update(data);
 }
 
-/// Location of a driver's memory.
+/// Location of the memory that a driver has mapped.
 enum Behind {
     Here(SharedMemory, usize),
     Asked(Arc<dyn MessageMemory>),
@@ -182,10 +182,10 @@ impl std::fmt::Debug for WatchedMemory {
 }
 
 impl WatchedMemory {
-    /// Returns watched memory of this process, mapped at `first`.
+    /// Returns watched memory for memory of this process that is mapped at `first`.
     ///
     /// # Errors
-    /// In words: the memory is shorter, as from [`Iommu::map`](crate::iommu::Iommu::map).
+    /// A text: the memory is shorter, as from [`Iommu::map`](crate::iommu::Iommu::map).
     pub(crate) fn here(
         tape: &Tape,
         function: usize,
@@ -203,7 +203,7 @@ impl WatchedMemory {
         }))
     }
 
-    /// Returns watched memory that is reached by messages.
+    /// Returns watched memory for memory of another process, which is accessed by messages.
     pub(crate) fn asked(
         tape: &Tape,
         function: usize,
@@ -219,7 +219,7 @@ impl WatchedMemory {
     }
 
     fn place(&self, offset: usize, iova: u64) -> usize {
-        // CAST: inside a mapping, whose length is a usize.
+        // CAST: the difference is an offset in a mapping, whose length came from a usize.
         offset + usize::try_from(iova - self.first).unwrap_or(usize::MAX)
     }
 }

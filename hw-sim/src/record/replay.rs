@@ -1,9 +1,9 @@
-//! Replay of a recorded world.
+//! Replay of a recorded simulation.
 //!
-//! [`Replay`] builds the world that the file describes, and applies its inputs record by record. The file stands in
-//! for the drivers' memory: a DMA read takes the next record, which has to be a read of that function, address and
-//! length; writes are summed and compared. After each record the event log has to equal the recorded one. The first
-//! deviation is a [`Difference`], and the replay ends there.
+//! [`Replay`] builds the simulation that the file describes, and applies its inputs record by record. The file replaces
+//! the drivers' memory: a DMA read takes the next record, which must be a read of the same function, address and
+//! length; DMA writes are summed, and the sums are compared. After each record the event log must equal the recorded
+//! one. The first deviation is a [`Difference`], and the replay ends there.
 //!
 //! A file is untrusted input. Its use of resources is bounded: cards, BARs, mappings, links, waiting items, and the
 //! steps of one record.
@@ -27,72 +27,73 @@ use crate::switch::SwitchConfig;
 use crate::switched::{Connector, SubnetSwitchId, SwitchId};
 use crate::world::Drive;
 
-/// Limit of a world's functions, virtual ones included.
+/// Maximum number of functions of a simulation, including virtual ones.
 const FUNCTIONS: usize = 256;
-/// Limit of the bytes of all BARs.
+/// Maximum total size of all BARs in bytes.
 const BAR_BYTES: usize = 1 << 30;
-/// Limit of simultaneous mappings, the same as for a client of a server of functions.
+/// Maximum number of simultaneous mappings. A server of functions has the same limit for each client.
 const MAPPINGS: usize = 1 << 20;
-/// Limit of a world's steps for one record.
+/// Maximum number of simulation steps for one record.
 const STEPS: usize = 1 << 21;
-/// Limits of a world's switches, and of links of any kind.
+/// Maximum number of switches, and of links of any kind.
 const SWITCHES: usize = 64;
 const CABLES: usize = 512;
-/// Limit of bytes that wait in all switches.
+/// Maximum total size in bytes of the frames that wait in all switches.
 const SWITCH_BYTES: usize = 1 << 30;
-/// Limit of frames on the cables of a world with switches (each is shorter than 16 KiB once it has passed a switch),
-/// of frames that have arrived, and of register writes.
+/// Maximum number of waiting items: frames that have arrived, register writes, and, in a simulation with switches,
+/// frames on cables. A frame that has passed a switch is shorter than 16 KiB.
 const UNDER_WAY: usize = 1 << 16;
-/// Limit of the bytes of all frames.
+/// Maximum total size of all frames in bytes.
 const FRAME_BYTES: usize = 1 << 28;
-/// More bytes than most frames have.
+/// Size in bytes that is assumed for a frame between two counts. Most frames are shorter.
 const LONG_FRAME: usize = 16 << 10;
-/// Number of steps between two counts.
+/// Number of steps between two counts of the frames.
 const UNCOUNTED: usize = 256;
-/// 146 years. At the end of time no delay passes any time, so a loop would never end.
+/// Maximum virtual time in ns, 146 years. At the maximum of a `u64` a delay would not advance the time, so a loop would
+/// never end.
 const LATEST: u64 = 1 << 62;
-/// Number of log lines shown before a difference.
+/// Number of log lines that are shown before a difference.
 const CONTEXT: usize = 8;
 
 /// Reason for which a replay ends early.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// The file is damaged.
+    /// The file is damaged or cannot be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// A record is impossible.
+    /// A record cannot be applied.
     #[error("record {number}, {record}: {what}")]
     Impossible {
-        /// Number of the record, from 1.
+        /// Number of the record in the file, from 1.
         number: u64,
-        /// The record.
+        /// Text of the record.
         record: String,
-        /// Reason for which it is impossible.
+        /// Reason for which the record cannot be applied.
         what: String,
     },
-    /// The world deviates from the recorded one.
+    /// The results deviate from the recorded ones.
     #[error(transparent)]
     Different(Box<Difference>),
 }
 
-/// The first deviation from the recording.
+/// The first deviation of a replay from the recording.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "record {number} at {now} ns, {record}: recorded {expected:?}, now {found:?}{}",
     list_lines(.before)
 )]
 pub struct Difference {
-    /// Number of the record after which it occurred, from 1.
+    /// Number of the record, from 1, after which the deviation occurred.
     pub number: u64,
     /// Virtual time, in ns.
     pub now: u64,
-    /// The record.
+    /// Text of that record.
     pub record: String,
-    /// The recorded event.
+    /// The event in the recording.
     pub expected: String,
-    /// The replayed event.
+    /// The event in the replay.
     pub found: String,
-    /// The last equal lines of the log.
+    /// Last log lines that are equal in both.
     pub before: Vec<String>,
 }
 
@@ -104,18 +105,18 @@ fn list_lines(before: &[String]) -> String {
     }
 }
 
-/// A record that was applied.
+/// A record that the replay has applied.
 #[derive(Debug)]
 pub struct Step {
-    /// Its number, from 1, among all records of the file.
+    /// Number of the record, from 1, among all records of the file.
     pub number: u64,
     /// The record.
     pub record: Record,
-    /// Its results: lines of the event log.
+    /// Results of the record: lines of the event log.
     pub log: String,
 }
 
-/// State of a replay, at its end or before.
+/// Position of a replay, at its end or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// Number of records processed: inputs and results.
@@ -126,17 +127,17 @@ pub struct End {
     pub is_cut: bool,
 }
 
-/// Source of records, shared with the world's memory.
+/// Source of records, shared by the replay and the memory of the simulated functions.
 struct Source {
     reader: Reader<Box<dyn Read + Send>>,
     next: Option<Record>,
-    /// Number of records taken.
+    /// Number of records taken from the file.
     number: u64,
     writes: u64,
     sum: crc32fast::Hasher,
-    /// A deviation from the recording: expected, found.
+    /// First deviation from the recording: the expected and the found event.
     wrong: Option<(String, String)>,
-    /// Error of the file.
+    /// Error while reading the file.
     failed: Option<RecordingError>,
     over: bool,
 }
@@ -221,7 +222,7 @@ fn lock(source: &Mutex<Source>) -> MutexGuard<'_, Source> {
     source.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of a driver, answered from the recording.
+/// Memory of a driver that answers from the recording.
 struct RecordedMemory {
     source: Arc<Mutex<Source>>,
     function: usize,
@@ -249,7 +250,7 @@ impl MessageMemory for RecordedMemory {
     }
 }
 
-/// A world that is rebuilt from a recording.
+/// A simulation that is rebuilt from a recording.
 pub struct Replay {
     source: Arc<Mutex<Source>>,
     header: Header,
@@ -261,7 +262,7 @@ pub struct Replay {
     switch_bytes: usize,
     bar_bytes: usize,
     mappings: usize,
-    /// Upper bound of the bytes of frames added since the last count.
+    /// Upper bound in bytes for the frames added since the last count.
     uncounted_bytes: usize,
     interrupt: Option<Interrupt>,
     before: VecDeque<String>,
@@ -272,7 +273,7 @@ impl Replay {
     /// Opens a recording.
     ///
     /// # Errors
-    /// [`ReplayError::Recording`]: this is no recording, or of another version.
+    /// [`ReplayError::Recording`]: the file is no recording, or its version is not supported.
     pub fn open(file: impl Read + Send + 'static) -> Result<Self, ReplayError> {
         let reader = Reader::new(Box::new(file) as Box<dyn Read + Send>)?;
         let header = reader.header().clone();
@@ -309,8 +310,8 @@ impl Replay {
         })
     }
 
-    /// Disables the comparison of results: a world that deviates continues, but memory does not answer reads that
-    /// were not recorded.
+    /// Disables the comparison of results. A simulation that deviates then continues, but memory does not answer reads
+    /// that were not recorded.
     #[must_use]
     pub fn without_comparison(mut self) -> Self {
         self.is_compared = false;
@@ -323,7 +324,7 @@ impl Replay {
         &self.header
     }
 
-    /// Returns the world.
+    /// Returns the simulation.
     #[must_use]
     pub const fn sim(&self) -> &Sim {
         &self.sim
@@ -337,7 +338,7 @@ impl Replay {
         self.functions.iter().map(report).collect()
     }
 
-    /// Captures frames of the existing functions from now on.
+    /// Captures the frames of the existing functions from now on.
     ///
     /// # Errors
     /// The writer failed.
@@ -345,7 +346,8 @@ impl Replay {
         self.sim.pcap(writer)
     }
 
-    /// Returns the number of the next record, from 1, and whether it sets the world up: such records come first.
+    /// Returns the number of the next record, from 1, and whether the record sets up the simulation. Records that do
+    /// come first. Returns `None` at the end of the file.
     #[must_use]
     pub fn next(&self) -> Option<(u64, bool)> {
         let mut source = lock(&self.source);
@@ -369,7 +371,7 @@ impl Replay {
         Some((number, makes))
     }
 
-    /// Applies the next record; returns `None` at the end of the file.
+    /// Applies the next record. Returns `None` at the end of the file.
     ///
     /// # Errors
     /// [`ReplayError`].
@@ -411,7 +413,7 @@ impl Replay {
         }))
     }
 
-    /// Applies the remaining records, up to and including `last`.
+    /// Applies the remaining records up to and including `last`, or all of them.
     ///
     /// # Errors
     /// [`ReplayError`].
@@ -427,7 +429,7 @@ impl Replay {
         Ok(self.end())
     }
 
-    /// Returns the present state.
+    /// Returns the current position.
     #[must_use]
     pub fn end(&self) -> End {
         let source = lock(&self.source);
@@ -438,7 +440,7 @@ impl Replay {
         }
     }
 
-    /// Compares the results of a record with the recorded ones.
+    /// Compares the results of a record with the recorded results.
     fn compare(&self, number: u64, record: &Record, log: &str) -> Result<(), ReplayError> {
         let mut source = lock(&self.source);
         let mut wrong = source.wrong.take();
@@ -453,7 +455,7 @@ impl Replay {
                 .map_or(Ok(()), |error| Err(error.into()));
         }
         if wrong.is_some() {
-            // The recorded log is more telling than the access that was not made.
+            // Skip the accesses that were not made, because the difference in the log explains more.
             while matches!(
                 source.peek(),
                 Some(Record::Read { .. } | Record::NotWritten { .. })
@@ -474,7 +476,8 @@ impl Replay {
         let mut is_told = false;
         while let Some(Record::Log(_)) = source.peek() {
             if let Some(Record::Log(text)) = source.take() {
-                // The log records of one record together are at most as long as the world's log.
+                // Collect no more than one text beyond the length of the replayed log; that suffices to find a
+                // difference.
                 if recorded.len() <= log.len() {
                     recorded += &text;
                 }
@@ -482,7 +485,7 @@ impl Replay {
             }
         }
         if source.peek().is_none() && !is_told {
-            // In a cut file the results of the last record are missing.
+            // In a truncated file the results of the last record are missing.
             return match source.failed.take() {
                 Some(error) => Err(error.into()),
                 None => Ok(()),
@@ -529,7 +532,7 @@ impl Replay {
         link.ok_or_else(|| format!("there is no link {number}, only {there}"))
     }
 
-    /// Returns the switch that a record names.
+    /// Returns the switch with the number that a record names.
     fn switch(&self, number: usize) -> Result<SwitchId, String> {
         let there = self.switches.len();
         let switch = self.switches.get(number).copied();
@@ -543,14 +546,14 @@ impl Replay {
         })
     }
 
-    /// Checks that the world is not larger or older than permitted.
+    /// Checks that the simulation does not exceed its limits on size and on virtual time.
     fn bounded(&mut self) -> Result<(), String> {
         if self.sim.under_way() > UNDER_WAY {
             return Err(format!(
                 "more than {UNDER_WAY} frames on cables, arrived, or register writes that wait"
             ));
         }
-        // Counting takes longer than a record does.
+        // Counting all frames takes longer than applying a record, so it is done only when an upper bound is reached.
         self.uncounted_bytes += LONG_FRAME;
         if self.uncounted_bytes > FRAME_BYTES / 8 {
             self.uncounted_bytes = 0;
@@ -631,7 +634,7 @@ impl Replay {
                 bytes,
             } => {
                 let bytes = usize::try_from(*bytes).map_err(|error| error.to_string())?;
-                // A refused unmap is refused again.
+                // An unmap that was refused in the recording is refused again, so the error is ignored.
                 let _ = self.function(*function)?.dma_unmap(*iova, bytes);
             }
             Record::Register {
@@ -723,7 +726,7 @@ impl Replay {
                 let link = self.sim.connect_subnet(function, switch, *port, *faults);
                 self.links.push(link.map_err(|error| error.to_string())?);
             }
-            // Handled before.
+            // These are results, which `step` refuses before.
             Record::Read { .. }
             | Record::Wrote { .. }
             | Record::NotWritten { .. }
@@ -732,7 +735,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Steps until there is nothing to do, up to the limit.
+    /// Steps until there is nothing to do. Fails if the limit of steps is reached.
     fn steps(&mut self, one: impl Fn(&Sim) -> bool) -> Result<(), String> {
         for step in 1..=STEPS {
             if !one(&self.sim) {
@@ -746,7 +749,7 @@ impl Replay {
         Err(format!("{STEPS} steps were not enough"))
     }
 
-    /// Checks that the world may have another link.
+    /// Checks that the simulation may have another link.
     fn one_more_link(&self) -> Result<(), String> {
         match self.links.len() {
             0..CABLES => Ok(()),
@@ -755,7 +758,7 @@ impl Replay {
     }
 
     fn add_switch(&mut self, config: &SwitchConfig) -> Result<(), String> {
-        // The size is valid only after the check.
+        // `bytes` is valid only after this check.
         config.check().map_err(|error| error.to_string())?;
         self.switch_bytes += config.bytes();
         if self.switches.len() >= SWITCHES || self.switch_bytes > SWITCH_BYTES {
@@ -811,7 +814,7 @@ impl Replay {
     }
 }
 
-/// Returns the first line in which two logs differ.
+/// Returns the first line in which two logs differ, from the recorded and from the found log.
 fn first_difference(recorded: &str, found: &str) -> (String, String) {
     let mut lines = found.lines();
     let mut recorded = recorded.lines();

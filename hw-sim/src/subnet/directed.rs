@@ -1,5 +1,5 @@
-//! Directed routes: packets that name the port by which each node on their way sends them (IBTA volume 1, section
-//! 14.2.2).
+//! Directed routes: packets that name, for each node on their way, the port by which the node sends them on (IBTA
+//! volume 1, section 14.2.2).
 //!
 //! ```text
 //!   sender       hop pointer 0 -> 1, leaves by initial path 1
@@ -8,42 +8,42 @@
 //!   and back     pointer p: p - 1, leaves by return path p - 1, until it is 0 at the sender
 //! ```
 //!
-//! A route may have a part by LID before its directed part (DrSLID other than 0xffff). One behind it (DrDLID) is not
-//! simulated: such packets are lost.
+//! A route may have a part by LID before its directed part (DrSLID other than 0xffff). A part by LID behind the
+//! directed part (DrDLID) is not simulated; packets with such a route are lost.
 
 use mlx_prm::{MadClass, Smp};
 
 use super::port_info::PERMISSIVE_LID;
 
-/// Bit 15 of the status: the packet is on its way back.
+/// Bit 15 of the status. It is set in a packet that returns to the sender.
 const RETURNS: u16 = 1 << 15;
 
 /// Next hop of a packet at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To the agent of this node.
+    /// The packet is for the agent of this node.
     Agent,
-    /// Out of a port.
+    /// The packet leaves by this port.
     Port(u8),
-    /// On by LID.
+    /// The packet continues to this LID, by LID routing.
     Lid(u16),
-    /// To the sender of the request, on this node.
+    /// The packet is for the sender of the request, which is on this node.
     Sender,
-    /// Nowhere: the route is invalid.
+    /// The packet is lost, because its route is invalid.
     Nowhere,
 }
 
-/// Returns whether a packet's class is that of directed routes.
+/// Returns whether a packet is of the class for directed routes.
 pub fn is_directed(smp: &Smp) -> bool {
     MadClass(smp.mgmt_class()) == MadClass::SUBNET_DIRECTED_ROUTE
 }
 
-/// Returns whether it is on its way back.
+/// Returns whether a packet is returning to the sender.
 pub fn returns(smp: &Smp) -> bool {
     smp.status() & RETURNS != 0
 }
 
-/// Returns the next hop of a directed-route packet that arrived by a port.
+/// Updates a directed-route packet that arrived by port `by`, and returns its next hop.
 pub fn arrives(smp: &mut Smp, by: u8) -> Step {
     let (pointer, count) = (smp.hop_pointer(), smp.hop_count());
     if usize::from(count) >= smp.initial_path().len() {
@@ -53,7 +53,7 @@ pub fn arrives(smp: &mut Smp, by: u8) -> Step {
         return goes_back(smp, pointer, count);
     }
     match pointer {
-        // It came by LID, and its directed part begins here.
+        // The packet came by LID, and its directed part begins at this node.
         0 if count > 0 && smp.dr_slid() != PERMISSIVE_LID => {
             smp.set_hop_pointer(1);
             Step::Port(smp.initial_path()[1])
@@ -79,7 +79,7 @@ pub fn arrives(smp: &mut Smp, by: u8) -> Step {
     }
 }
 
-/// Turns a request into an answer; returns its next hop.
+/// Marks a packet as returning, for the answer to a request, and returns the answer's next hop.
 pub fn answers(smp: &mut Smp) -> Step {
     smp.set_status(smp.status() | RETURNS);
     let (pointer, count) = (smp.hop_pointer(), smp.hop_count());

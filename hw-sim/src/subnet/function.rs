@@ -1,4 +1,5 @@
-//! A function's port in its subnet: packets for its agents, and events for its driver when a manager changes the port.
+//! The InfiniBand port of a function in its subnet: packets for the port's agents, and events for the driver when a
+//! subnet manager changes the port.
 
 use mlx_prm::{Eqe, EventType, MadClass, MadMethod, PerformanceMad, PortChange, Smp, SmpAttribute};
 
@@ -14,17 +15,18 @@ use crate::env::{Env, Timer};
 use crate::nic::Nic;
 use crate::wire::{LrhPacket, Packet};
 
-/// The only port.
+/// Number of the function's only port.
 const PORT: u8 = 1;
-/// NodeInfo: a channel adapter.
+/// Node type in NodeInfo: a channel adapter.
 const CHANNEL_ADAPTER: u8 = 1;
 
-/// From a Set that takes a link down to the end of the link: its answer has left by then. Inferred: managers get one.
+/// Time in ns from a Set that takes the link down until the link goes down. The answer to the Set has left by then. The
+/// delay is inferred from the fact that managers get such an answer.
 const ANSWERED_NS: u64 = 1_000_000;
 
 impl Env {
-    /// Plans that the link of a card's port goes down at both ends and trains again, once the answer to the Set has left.
-    /// Until then this port shows Down, and another such Set changes nothing.
+    /// Schedules that the link of a card's port goes down at both ends and trains again, once the answer to the Set has
+    /// left. Until then this port shows Down, and another such Set changes nothing.
     pub(crate) fn retrain_soon(&mut self, seat: Seat) {
         if let Some(function) = self.manager(seat)
             && !self.retrains(seat)
@@ -34,14 +36,14 @@ impl Env {
         }
     }
 
-    /// Returns whether the link of a card's port is about to go down and train again.
+    /// Returns whether the link of a card's port is scheduled to go down and train again.
     fn retrains(&self, seat: Seat) -> bool {
         let function = self.manager(seat);
         let mut timers = self.timers.values();
         timers.any(|&(of, timer)| timer == Timer::Retrain && Some(of) == function)
     }
 
-    /// The link of a function's port.
+    /// Returns the state of the link of a function's port.
     pub fn link(&self, seat: Seat) -> Link {
         let uplink = &self.card(seat).uplink;
         match (self.is_up(seat), uplink.light && !uplink.is_training()) {
@@ -54,13 +56,15 @@ impl Env {
 }
 
 impl Nic {
-    /// Returns whether the port is InfiniBand and passes no data: only packets of subnet management leave.
+    /// Returns whether the port is an InfiniBand port that passes no data yet, so that only subnet management packets
+    /// leave.
     pub fn is_managed_only(&self, env: &Env) -> bool {
         let subnet = env.port(self.seat).subnet.as_ref();
         subnet.is_some_and(|subnet| subnet.state() != PortState::Active)
     }
 
-    /// Returns whether a frame may enter an InfiniBand port: subnet management always, data once the port is armed.
+    /// Returns whether a frame may enter an InfiniBand port. Subnet management always may; data may once the port is
+    /// armed. A frame that may not enter is counted as dropped.
     pub(crate) fn lane_is_open(&mut self, env: &mut Env, frame: &[u8]) -> bool {
         if LrhPacket::new_checked(frame).is_err() {
             self.count_drop(env, "no LRH");
@@ -77,7 +81,8 @@ impl Nic {
         false
     }
 
-    /// Passes a packet at an InfiniBand port to the agents. Returns whether one of them has answered it.
+    /// Passes a packet that arrived at an InfiniBand port to the port's agents. Returns whether an agent has handled
+    /// it.
     pub(crate) fn agent_received(&mut self, env: &mut Env, packet: &Packet<'_>) -> bool {
         let Some(mad) = datagram(packet) else {
             return false;
@@ -89,7 +94,8 @@ impl Nic {
         }
     }
 
-    /// Returns whether data may enter. The first data packet shows an armed port that its neighbour is active.
+    /// Returns whether data may enter the port. The first data packet at an armed port makes the port active, because
+    /// it shows that the neighbour is active.
     fn takes_data(&mut self, env: &mut Env) -> bool {
         let Some(subnet) = &mut env.port_mut(self.seat).subnet else {
             return true;
@@ -106,7 +112,7 @@ impl Nic {
         if !is_directed && MadClass(smp.mgmt_class()) != MadClass::SUBNET_LID_ROUTED {
             return false;
         }
-        // A manager's own packets, and answers to it, go to the queue pair.
+        // Packets for a subnet manager on this node, and answers to it, go to the queue pair.
         let answers = [MadMethod::GET, MadMethod::SET, MadMethod::TRAP_REPRESS];
         if !answers.contains(&MadMethod(smp.method()))
             || SmpAttribute(smp.attribute_id()) == SmpAttribute::SM_INFO
@@ -122,7 +128,7 @@ impl Nic {
             return true;
         };
         if is_directed {
-            // Out of the only port.
+            // The next hop needs no look-up, because the port is the function's only one.
             directed::answers(&mut answer);
         }
         self.reply(env, packet, answer.as_array());
@@ -147,7 +153,7 @@ impl Nic {
 
     fn reply(&self, env: &mut Env, request: &Packet<'_>, mad: &[u8; 256]) {
         let own = env.port(self.seat).lid().unwrap_or(0);
-        // If a port has several LIDs, the answer comes from the one in the request.
+        // If a port has several LIDs, the answer comes from the LID to which the request was sent.
         let asked = lrh(request).map(|lrh| lrh.dlid);
         let lid = asked
             .filter(|&asked| env.port(self.seat).owns_lid(asked))
@@ -157,7 +163,7 @@ impl Nic {
         }
     }
 
-    /// Returns the performance management agent's answer.
+    /// Returns the answer of the performance management agent.
     pub(crate) fn measured(&self, env: &mut Env, mad: &PerformanceMad) -> Option<PerformanceMad> {
         let port = env.port_mut(self.seat);
         let counted = Counted {
@@ -168,7 +174,7 @@ impl Nic {
         Some(pma::answer(mad, &mut [(PORT, counted, cleared)]))
     }
 
-    /// Returns the subnet management agent's answer, if it gives one. `unchecked` skips the check of the M_Key.
+    /// Returns the answer of the subnet management agent, if there is one. `unchecked` skips the check of the M_Key.
     pub(crate) fn managed(&mut self, env: &mut Env, smp: &Smp, unchecked: bool) -> Option<Smp> {
         let link = env.link(self.seat);
         let vport = env.vport_mut(self.seat);
@@ -188,7 +194,7 @@ impl Nic {
         outcome.smp
     }
 
-    /// Reports a manager's changes to the driver by events.
+    /// Reports a subnet manager's changes to the driver by events.
     fn announce(&mut self, env: &mut Env, changes: Changes) {
         let state = env
             .port(self.seat)
@@ -198,7 +204,7 @@ impl Nic {
         if changes.bounced && !self.seat.is_virtual() {
             env.retrain_soon(self.seat);
         } else if changes.bounced {
-            // The link of a virtual function is its card's own, and nobody else's end.
+            // The link of a virtual function is inside the card and has no second end to train.
             self.port_changed(env, PortChange::DOWN);
             self.port_changed(env, PortChange::INITIALIZED);
         } else if changes.state && state == Some(PortState::Active) {
@@ -223,7 +229,7 @@ impl Nic {
         }
     }
 
-    /// Posts the event of a change of the port.
+    /// Posts the event for a change of the port.
     pub(crate) fn port_changed(&mut self, env: &mut Env, change: PortChange) {
         let mut eqe = Eqe::new();
         eqe.set_event_sub_type(change.0);
@@ -231,7 +237,7 @@ impl Nic {
         self.event(env, EventType::PORT_CHANGE, &mut eqe);
     }
 
-    /// Returns the event for a link that came up.
+    /// Returns the change that an event reports for a link that came up.
     pub(crate) fn port_up(&self, env: &Env) -> PortChange {
         match self.is_managed_only(env) {
             true => PortChange::INITIALIZED,

@@ -1,15 +1,16 @@
-//! Parts that all management datagrams share: versions, status codes, blocks of tables (IBTA volume 1, section 13.4).
+//! Parts that all management datagrams have in common: versions, status codes, blocks of tables (IBTA volume 1, section
+//! 13.4).
 
 use mlx_prm::{MadMethod, Smp};
 
-/// `base_version` and `class_version` of every class here.
+/// `base_version` and `class_version` of every simulated class.
 pub const BASE_VERSION: u8 = 1;
 pub const CLASS_VERSION: u8 = 1;
-/// Bytes of a management datagram.
+/// Size of a management datagram in bytes.
 pub const MAD_BYTES: usize = 256;
-/// Bytes of an attribute in a subnet management packet.
+/// Size in bytes of an attribute in a subnet management packet.
 pub const DATA_BYTES: usize = 64;
-/// Vendor of ConnectX, as NodeInfo and QUERY_ADAPTER name it.
+/// IEEE vendor ID of ConnectX, which NodeInfo and QUERY_ADAPTER report.
 pub const IEEE_MELLANOX: u32 = 0x0002c9;
 
 /// Invalid field codes, in bits 4:2 of a MAD's status (IBTA volume 1, table "MAD Common Status Field Bit Values").
@@ -18,17 +19,17 @@ pub const METHOD_NOT_SUPPORTED: Status = Status(2 << 2);
 pub const ATTRIBUTE_NOT_SUPPORTED: Status = Status(3 << 2);
 pub const INVALID_VALUE: Status = Status(7 << 2);
 
-/// Status that refuses a management datagram.
+/// Status with which an agent refuses a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u16);
 
-/// An attribute of subnet management.
+/// Bytes of a subnet management attribute.
 pub type Data = [u8; DATA_BYTES];
 
-/// An attribute, or the reason for which there is none.
+/// An attribute, or the status with which the request is refused.
 pub type Answer = Result<Data, Status>;
 
-/// Methods that agents know.
+/// Methods that the agents support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -36,7 +37,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Returns the method of a datagram, after a check of its versions.
+    /// Checks the versions of a datagram and returns its method.
     pub fn of(base_version: u8, class_version: u8, method: u8) -> Result<Self, Status> {
         if (base_version, class_version) != (BASE_VERSION, CLASS_VERSION) {
             return Err(BAD_VERSION);
@@ -48,11 +49,11 @@ impl Method {
         }
     }
 
-    /// Refuses a Set of an attribute that has only a Get.
+    /// Refuses a Set of an attribute that supports only Get.
     pub fn only_get(self) -> Result<(), Status> {
         match self {
             Self::Get => Ok(()),
-            // IBTA volume 1, section 13.4.7: the combination of method and attribute is not supported.
+            // IBTA volume 1, section 13.4.7: this status reports an unsupported combination of method and attribute.
             Self::Set => Err(ATTRIBUTE_NOT_SUPPORTED),
         }
     }
@@ -69,17 +70,17 @@ pub fn answered(request: &Smp, answer: Answer) -> Smp {
     smp
 }
 
-/// A block of a table of 16-bit or wider entries.
+/// Returns block number `block` of a table, in blocks of `entries` entries. Entries have 16 bits or more.
 pub fn block<T>(table: &[T], block: usize, entries: usize) -> Result<&[T], Status> {
     table.chunks(entries).nth(block).ok_or(INVALID_VALUE)
 }
 
-/// A block of a table, to change it.
+/// Returns block number `block` of a table for modification, in blocks of `entries` entries.
 pub fn block_mut<T>(table: &mut [T], block: usize, entries: usize) -> Result<&mut [T], Status> {
     table.chunks_mut(entries).nth(block).ok_or(INVALID_VALUE)
 }
 
-/// A block of 16-bit entries, as an attribute.
+/// Returns 16-bit entries as an attribute, in big-endian order.
 pub fn of_words(entries: &[u16]) -> Data {
     let mut data = [0; DATA_BYTES];
     for (place, entry) in data.chunks_exact_mut(2).zip(entries) {
@@ -88,7 +89,7 @@ pub fn of_words(entries: &[u16]) -> Data {
     data
 }
 
-/// The 16-bit entries of an attribute.
+/// Returns the 16-bit entries of an attribute.
 pub fn words(data: &Data) -> impl Iterator<Item = u16> {
     data.chunks_exact(2)
         .map(|word| u16::from_be_bytes([word[0], word[1]]))

@@ -1,4 +1,4 @@
-//! Subnet management: InfiniBand ports, the agents that answer for them, switches between them.
+//! Subnet management: InfiniBand ports, the agents that answer for them, and the switches between them.
 //!
 //! ```text
 //!   MAD_IFC -----------.                                        .---- MAD_IFC
@@ -9,18 +9,19 @@
 //! ```
 //!
 //! A port has a subnet management agent and a performance management agent ([`sma`], [`pma`]). Both answer Gets and
-//! Sets by themselves, from the wire as by MAD_IFC: a port answers with or without a driver. That firmware handles
-//! these packets before QP 0 and QP 1 is inferred: Linux's `process_pma_cmd` (drivers/infiniband/hw/mlx5/mad.c)
-//! writes no MAD header into its answer, and yet cards answer perfquery. Packets for a subnet manager (SMInfo, traps,
-//! answers) go to the queue pair.
+//! Sets by themselves, whether these come from the wire or by MAD_IFC, so a port answers with or without a driver. It
+//! is inferred that firmware handles these packets before QP 0 and QP 1: Linux's `process_pma_cmd`
+//! (drivers/infiniband/hw/mlx5/mad.c) writes no MAD header into its answer, and yet cards answer perfquery. Packets for
+//! a subnet manager (SMInfo, traps, answers) go to the queue pair.
 //!
-//! A subnet has an outside manager ([`Manager::Outside`]), which gives each port its LID and takes it from Init to
-//! Active; or it is preset ([`Manager::Preset`]): every port has its LID from the start, derived from its GUID's low
-//! bits, the default partition, and one GID, the link-local one of its port GUID. So a port with a carrier is ACTIVE
-//! at once, as after a visit of a subnet manager; `sm_lid` is zero until a manager sets it. A manager's settings
-//! survive a reset of the function, as the link does.
+//! A subnet has an outside manager or is preset. An outside manager ([`Manager::Outside`]) gives each port its LID and
+//! moves it from Init to Active. In a preset subnet ([`Manager::Preset`]) every port has from the start a LID that is
+//! derived from the low bits of its GUID, the default partition, and one GID, which is the link-local GID of its port
+//! GUID. So a port with a carrier is ACTIVE at once, as if a subnet manager had configured it; `sm_lid` is zero until a
+//! manager sets it. A manager's settings survive a reset of the function, as the link does.
 //!
-//! Absent on purpose: traps of agents (managers sweep), virtual lanes but the first and the manager's, M_Key leases.
+//! Absent on purpose: traps of agents (managers sweep), virtual lanes except the first and the management lane, M_Key
+//! leases.
 
 mod directed;
 mod function;
@@ -42,23 +43,23 @@ pub use port_info::{Changes, FIRST_MULTICAST_LID, Link, PERMISSIVE_LID, PortStat
 use port_info::{Kind, ManagedPort};
 use sma::Lanes;
 
-/// Capability mask of PortInfo: traps and notices of the mask (announced as cards do, and never sent), automatic
-/// migration, SL mapping, system image GUID, extended speeds, communication management, vendor class, client
-/// reregistration (IBTA volume 1, table "PortInfo").
+/// Capability mask of PortInfo: traps and notices about changes of the mask (both announced as cards do, and never
+/// sent), automatic migration, SL mapping, system image GUID, extended speeds, communication management, vendor class,
+/// client reregistration (IBTA volume 1, table "PortInfo").
 const CAPABILITIES: u32 = 0x0251_4868;
 
-/// Manager of a world's subnet.
+/// The subnet manager of a simulation's subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manager {
-    /// None: ports are Active with a LID as soon as their link is up.
+    /// No manager: a port is Active with a LID as soon as its link is up.
     #[default]
     Preset,
-    /// A program on one of its nodes.
+    /// A program on one of the subnet's nodes manages the subnet.
     Outside,
 }
 
 impl Manager {
-    /// The state of a port whose link has just come up.
+    /// Returns the state that a port enters when its link comes up.
     pub const fn first_state(self) -> PortState {
         match self {
             Self::Preset => PortState::Active,
@@ -70,22 +71,22 @@ impl Manager {
 /// Subnet data of an InfiniBand port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subnet {
-    /// State and settings.
+    /// State and settings of the port, as PortInfo reports them.
     port: ManagedPort,
-    /// Bits of the capability mask that software may change.
+    /// Bits of PortInfo's capability mask that the driver may change.
     pub writable_capabilities: u32,
     /// GID table.
     pub gids: Vec<[u8; 16]>,
-    /// Partition table.
+    /// P_Key table.
     pub pkeys: Vec<u16>,
-    /// Virtual lanes.
+    /// Virtual lane tables: service level mapping and arbitration.
     lanes: Lanes,
-    /// Counters when performance management last cleared them.
+    /// Traffic counts at the last clear by performance management. Reported counters are relative to them.
     cleared: Counted,
 }
 
 impl Subnet {
-    /// The port's part of a preset subnet. `gids` and `pkeys` are the tables' lengths.
+    /// Creates the data of a port in a preset subnet. `gids` and `pkeys` are the lengths of the GID and P_Key tables.
     pub fn new(profile: &Profile, gids: usize, pkeys: usize) -> Self {
         let [_, _, _, _, high, low] = profile.mac;
         let lid = u16::from_be_bytes([high & 0x7f, low]).max(1);
@@ -111,13 +112,15 @@ impl Subnet {
         subnet
     }
 
-    /// The port's part of a subnet that a program manages: no LID yet.
+    /// Moves the port to a subnet that an external subnet manager configures: the port loses its LID and starts in
+    /// Init.
     pub fn unmanage(&mut self) {
         self.port.state = Manager::Outside.first_state();
         self.port.info.set_lid(0);
     }
 
-    /// Returns the port after a reset of its function: the driver's settings are gone, a manager's are not.
+    /// Returns the port's data after a reset of its function. `self` is the freshly created port, `before` the port
+    /// before the reset. The driver's settings (capability mask) are reset; the subnet manager's settings are kept.
     #[must_use]
     pub fn in_place_of(self, before: Self) -> Self {
         let mut port = before.port;
@@ -126,22 +129,22 @@ impl Subnet {
         Self { port, ..before }
     }
 
-    /// Settings of the port; its states are [`Subnet::states`].
+    /// Returns the port's PortInfo. The state fields in it are not valid; [`Subnet::states`] returns them.
     pub const fn info(&self) -> &PortInfo {
         &self.port.info
     }
 
-    /// PortState and PortPhysicalState.
+    /// Returns PortState and PortPhysicalState as PortInfo encodes them.
     pub const fn states(&self, link: Link) -> (u32, u32) {
         self.port.states(link)
     }
 
-    /// State while the link is up.
+    /// Returns the state that the port has while its link is up.
     pub const fn state(&self) -> PortState {
         self.port.state
     }
 
-    /// The link came up or went down.
+    /// Sets the state that the port has after its link came up or went down.
     pub const fn link_changed(&mut self, manager: Manager) {
         self.port.state = manager.first_state();
     }
@@ -156,7 +159,7 @@ impl Subnet {
         armed
     }
 
-    /// The driver changes bits of the capability mask.
+    /// Sets the capability mask, at the request of the driver.
     pub fn set_capabilities(&mut self, capabilities: u32) {
         self.port.info.set_capability_mask(capabilities);
     }
@@ -166,7 +169,7 @@ impl Subnet {
         self.port.owns(lid)
     }
 
-    /// Gives the GIDs the port's prefix.
+    /// Sets the subnet prefix of every non-zero GID to the port's prefix.
     fn prefix_gids(&mut self) {
         let prefix = self.port.info.gid_prefix().to_be_bytes();
         for gid in &mut self.gids {

@@ -1,4 +1,4 @@
-//! Management datagrams as packets to QP 0 and QP 1, and answers to them.
+//! Extracts management datagrams (MADs) from packets to QP 0 and QP 1, and builds the reply packets.
 
 use super::mad::MAD_BYTES;
 use super::port_info::PERMISSIVE_LID;
@@ -7,18 +7,18 @@ use crate::wire::{
     Packet, Psn,
 };
 
-/// Queue pairs of subnet management and of general services.
+/// Numbers of the two queue pairs for MADs: subnet management (QP 0) and general services (QP 1).
 pub const SMI_QPN: u32 = 0;
 pub const GSI_QPN: u32 = 1;
-/// The virtual lane reserved to subnet management.
+/// Virtual lane that is reserved for subnet management (VL 15).
 pub const MANAGEMENT_LANE: u8 = 15;
-/// Next header of an LRH (IBTA volume 1, table "LNH").
+/// LNH codes: the header that follows an LRH (IBTA volume 1, table "LNH").
 const NEXT_IS_BTH: u8 = 2;
 const NEXT_IS_GRH: u8 = 3;
 /// Q_Key of QP 1 (IBTA volume 1, section 10.2.5).
 const GSI_QKEY: u32 = 0x8001_0000;
 
-/// Returns the datagram in a packet to one of the two queue pairs.
+/// Returns the MAD in a packet to QP 0 or QP 1. Returns `None` for any other packet.
 pub fn datagram<'p>(packet: &Packet<'p>) -> Option<&'p [u8; MAD_BYTES]> {
     let is_managed = [SMI_QPN, GSI_QPN].contains(&packet.dest_qpn());
     packet
@@ -28,7 +28,7 @@ pub fn datagram<'p>(packet: &Packet<'p>) -> Option<&'p [u8; MAD_BYTES]> {
         .and_then(|_| packet.payload.try_into().ok())
 }
 
-/// The link's header, which every packet here has.
+/// Returns the packet's LRH. Every packet of this module has one.
 pub const fn lrh(packet: &Packet<'_>) -> Option<LrhRepr> {
     match packet.link {
         Link::InfiniBand(lrh) => Some(lrh),
@@ -36,14 +36,14 @@ pub const fn lrh(packet: &Packet<'_>) -> Option<LrhRepr> {
     }
 }
 
-/// Returns whether a frame is on the lane that is open before a port is active.
+/// Returns whether a frame is on VL 15, which passes frames even before the port is Active.
 pub fn is_of_management_lane(frame: &[u8]) -> bool {
     LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.vl() == MANAGEMENT_LANE)
 }
 
-/// Returns the reason for which a port drops a frame because of its lane: subnet management has lane 15 for itself,
-/// goes to QP 0 there, and crosses no router (IBTA volume 1, sections 3.5.10 and 14.2.1; 9.6.1.2 for the check of QP
-/// 0).
+/// Returns the reason why a port drops a frame because of its virtual lane, if there is one. Subnet management has VL
+/// 15 exclusively; packets on VL 15 go to QP 0 and have no GRH (IBTA volume 1, sections 3.5.10 and 14.2.1; 9.6.1.2
+/// for the check of QP 0).
 pub fn wrong_lane(frame: &[u8]) -> Option<&'static str> {
     let lrh = LrhPacket::new_checked(frame).ok()?;
     let is_management = lrh.vl() == MANAGEMENT_LANE;
@@ -51,7 +51,7 @@ pub fn wrong_lane(frame: &[u8]) -> Option<&'static str> {
         NEXT_IS_BTH => LrhRepr::BYTES,
         NEXT_IS_GRH if is_management => return Some("lane 15 with a global route"),
         NEXT_IS_GRH => LrhRepr::BYTES + GrhRepr::BYTES,
-        // Raw packets have no queue pair.
+        // Raw packets have no BTH, hence no destination queue pair.
         _ => return is_management.then_some("lane 15 without a transport header"),
     };
     let bth = frame.get(headers..).map(BthPacket::new_checked);
@@ -62,7 +62,7 @@ pub fn wrong_lane(frame: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns the packet with an answer, from a port with this LID (0: it has none yet).
+/// Builds the reply packet that carries `datagram`. `lid` is the LID of the replying port, or 0 if it has none yet.
 pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Option<Vec<u8>> {
     let (asked, deth) = (lrh(request)?, request.headers.deth?);
     let is_unaddressed = lid == 0 || asked.dlid == PERMISSIVE_LID;
@@ -99,7 +99,7 @@ pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Opti
     Some(packet.emit())
 }
 
-/// Returns the packet with another datagram, as a switch forwards it.
+/// Returns the packet with its payload replaced by `datagram`. A switch forwards a directed-route MAD in this way.
 pub fn forwarded(packet: &Packet<'_>, datagram: &[u8; MAD_BYTES]) -> Vec<u8> {
     Packet {
         payload: datagram,

@@ -1,7 +1,7 @@
-//! The performance management agent: packets and bytes of a port (IBTA volume 1, section 16.1).
+//! The performance management agent (PMA): counts the packets and bytes of a port (IBTA volume 1, section 16.1).
 //!
-//! Error counters are all zero: no symbol is lost here. Counters of 32 bits stop at their largest value, those of 64
-//! bits wrap. A Set clears the selected counters, whatever value it carries; other values are not stored.
+//! Error counters are always zero, because the simulated link loses no symbols. 32-bit counters stop at their maximum,
+//! 64-bit counters wrap. A Set clears the selected counters, whatever values it carries; it cannot set another value.
 
 use mlx_prm::{
     ClassPortInfo, MadMethod, PerformanceAttribute, PerformanceMad, PortCounters,
@@ -14,22 +14,22 @@ use super::mad::{
 use crate::port::Traffic;
 use crate::wire::VCRC_BYTES;
 
-/// Bits of ClassPortInfo's CapabilityMask: all ports may be selected, extended counters.
+/// Bits of ClassPortInfo's CapabilityMask: the agent accepts PortSelect 0xff, and it has extended counters.
 const ALL_PORTS: u16 = 1 << 8;
 const EXTENDED: u16 = 1 << 9;
-/// PortSelect of all ports.
+/// PortSelect value that selects all ports.
 const EVERY_PORT: u8 = 0xff;
-/// Longest time of the agent's answer: 4.096 us * 2^this.
+/// RespTimeValue of ClassPortInfo: the agent answers within 4.096 us * 2^this.
 const RESPONSE_TIME: u32 = 8;
-/// Places of counters in CounterSelect: data and packets, sent and received.
+/// CounterSelect bits of PortCounters: data sent, data received, packets sent, packets received.
 const XMIT_DATA: u16 = 1 << 12;
 const RCV_DATA: u16 = 1 << 13;
 const XMIT_PKTS: u16 = 1 << 14;
 const RCV_PKTS: u16 = 1 << 15;
-/// The same of PortCountersExtended: data and packets sent, data and packets received.
+/// CounterSelect bits of PortCountersExtended: data sent, packets sent, data received, packets received.
 const EXTENDED_SELECT: [u16; 4] = [1 << 0, 1 << 2, 1 << 1, 1 << 3];
 
-/// Counters of a port.
+/// Traffic counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub sent: Traffic,
@@ -52,8 +52,8 @@ impl Counted {
     }
 }
 
-/// Returns the counts without the variant CRCs, which PMA does not count. Frames from the wire are arbitrary, and may
-/// be shorter than a CRC.
+/// Returns the counts without the variant CRCs, which the PMA does not count. The subtraction saturates, because a
+/// frame from the wire may be shorter than a CRC.
 const fn without_crcs(traffic: Traffic) -> Traffic {
     Traffic {
         octets: traffic
@@ -63,15 +63,15 @@ const fn without_crcs(traffic: Traffic) -> Traffic {
     }
 }
 
-/// Units of four bytes.
+/// Returns the octets in units of four bytes, as the PMA reports them.
 const fn words(traffic: Traffic) -> u64 {
     traffic.octets / 4
 }
 
-/// A port's number, its counts since the beginning, and at the last clear.
+/// Number of a port, its counts since the start, and its counts at the last clear.
 pub type Counter<'a> = (u8, Counted, &'a mut Counted);
 
-/// Answers a Get or Set about ports of a node.
+/// Answers a Get or Set of the performance class for the given ports of a node.
 pub fn answer(request: &PerformanceMad, ports: &mut [Counter<'_>]) -> PerformanceMad {
     let mut mad = request.clone();
     mad.set_method(MadMethod::GET_RESP.0);
@@ -136,7 +136,8 @@ fn put(data: &mut [u8; 192], attribute: &[u8]) {
     data[..attribute.len()].copy_from_slice(attribute);
 }
 
-/// Clears the counters that a Set selects: bytes and packets sent, bytes and packets received.
+/// Clears the counters that a Set selects. `selected` has the order bytes sent, packets sent, bytes received, packets
+/// received.
 const fn clear(counted: Counted, cleared: &mut Counted, selected: [bool; 4]) {
     let [sent_bytes, sent_packets, received_bytes, received_packets] = selected;
     if sent_bytes {
@@ -153,7 +154,7 @@ const fn clear(counted: Counted, cleared: &mut Counted, selected: [bool; 4]) {
     }
 }
 
-/// Returns the counters of a port, or the sum of all, after a Set has cleared them.
+/// Returns the counters of the selected port, or the sum over all ports. A Set clears the selected counters first.
 fn counted(
     ports: &mut [Counter<'_>],
     select: u8,

@@ -1,4 +1,5 @@
-//! A port as subnet management sees it: state and settings of PortInfo (IBTA volume 1, section 14.2.5.6).
+//! The PortInfo attribute of a port: its state and settings as subnet management reads and writes them (IBTA volume 1,
+//! section 14.2.5.6).
 //!
 //! ```text
 //!              link up                Set Armed             Set Active, or a data packet
@@ -7,39 +8,40 @@
 //!    '------ link down, or Set Down (from any state; the link trains again at once) ----------'
 //! ```
 //!
-//! Down is a state of the link and not stored. Init passes only subnet management, Armed lets data in, Active also
-//! sends it (IBTA volume 1, section 7.2.7). A preset subnet skips Init and Armed.
+//! Down is derived from the link and not stored. A port in Init passes only subnet management packets. A port in Armed
+//! also receives data, and a port in Active also sends data (IBTA volume 1, section 7.2.7). A preset subnet skips Init
+//! and Armed.
 //!
-//! M_Key leases do not expire: a manager replaces its key instead.
+//! M_Key leases do not expire: a subnet manager sets a new key instead.
 
 use mlx_prm::PortInfo;
 
 use super::mad::{INVALID_VALUE, Status};
 
-/// LIDs from here on are multicast (IBTA volume 1, section 4.1.3).
+/// First multicast LID (IBTA volume 1, section 4.1.3).
 pub const FIRST_MULTICAST_LID: u16 = 0xc000;
-/// LID that every port accepts as its own, and none has.
+/// Permissive LID: every port accepts packets to it, and no port has it assigned.
 pub const PERMISSIVE_LID: u16 = 0xffff;
 /// Subnet prefix of link-local GIDs.
 pub const LINK_LOCAL: u64 = 0xfe80_0000_0000_0000;
 
-/// PortState codes: `NO_CHANGE` and `DOWN` in a Set, the others in both directions.
+/// PortState codes. `NO_CHANGE` and `DOWN` have this meaning in a Set; the others are both read and written.
 const NO_CHANGE: u32 = 0;
 const DOWN: u32 = 1;
 const INIT: u32 = 2;
 const ARMED: u32 = 3;
 const ACTIVE: u32 = 4;
-/// PortPhysicalState: Polling, Disabled, LinkUp.
+/// PortPhysicalState codes: Polling, Disabled, LinkUp.
 const POLLING: u32 = 2;
 const DISABLED: u32 = 3;
 const LINK_UP: u32 = 5;
-/// Enabled widths and speeds in a Set: all that are supported. 0 changes nothing.
+/// Values of the enabled widths and speeds in a Set that enable everything supported. The value 0 changes nothing.
 const ALL_WIDTHS: u8 = 0xff;
 const ALL_SPEEDS: u32 = 0xf;
 const ALL_EXTENDED_SPEEDS: u32 = 0x1f;
-/// Extended speeds in a Set: none of them.
+/// LinkSpeedExtEnabled value in a Set that enables no extended speed.
 const NO_EXTENDED_SPEED: u32 = 0x1e;
-/// MTU codes: 256 and 4096 bytes.
+/// MTU codes for 256 and 4096 bytes.
 const MTU_256: u32 = 1;
 pub const MTU_4096: u32 = 5;
 
@@ -60,7 +62,7 @@ impl PortState {
         }
     }
 
-    /// Returns the state after a Set; `None` if a manager may not make this step.
+    /// Returns the state after a Set of PortState `code`, or `None` if this transition is not allowed.
     const fn set(self, code: u32) -> Option<Self> {
         match (self, code) {
             (state, NO_CHANGE) => Some(state),
@@ -72,63 +74,63 @@ impl PortState {
     }
 }
 
-/// A port's link, below subnet management.
+/// Physical state of a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Up,
-    /// No peer at the other end, or the link is training.
+    /// The other end has no peer, or the link is training.
     Dark,
-    /// Switched off.
+    /// A Set of PortPhysicalState disabled the link.
     Disabled,
 }
 
-/// Kind of port, which determines its components of PortInfo.
+/// Kind of a port, which determines the PortInfo components that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Of a channel adapter: all of them.
+    /// A port of a channel adapter. It has all components.
     Adapter,
-    /// Port 0 of a switch: address and keys, no link.
+    /// Port 0 of a switch. It has an address and keys, but no link.
     Management,
-    /// Any other of a switch: a link, no address.
+    /// An external port of a switch. It has a link, but no address.
     External,
 }
 
-/// Changes by a Set, for the events they cause.
+/// Changes that a Set made. The caller raises the corresponding events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The state has changed.
+    /// True if PortState has changed.
     pub state: bool,
-    /// The link is to go down, and to train again.
+    /// True if the caller has to take the link down and let it train again.
     pub bounced: bool,
-    /// LID, LMC, or the subnet manager's address.
+    /// True if the LID, the LMC, or the subnet manager's address has changed.
     pub lid: bool,
     pub pkeys: bool,
     pub gids: bool,
-    /// Clients of the subnet administrator have to register again.
+    /// True if clients have to register again with the subnet administrator.
     pub reregister: bool,
-    /// The link is to be switched on or off.
+    /// `Some(true)` if the caller has to enable the link, `Some(false)` to disable it.
     pub enable: Option<bool>,
 }
 
-/// A port of a node.
+/// A port of a node, as subnet management sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedPort {
     kind: Kind,
-    /// Everything but the states, which [`ManagedPort::get`] fills in.
+    /// PortInfo without PortState and PortPhysicalState, which [`ManagedPort::get`] fills in.
     pub info: PortInfo,
-    /// While the link is up.
+    /// State of the port while its link is up.
     pub state: PortState,
 }
 
 impl ManagedPort {
-    /// A port of four lanes at EDR, with one virtual lane.
+    /// Creates a port with a 4x EDR link and one virtual lane.
     pub fn new(kind: Kind, state: PortState, capabilities: u32) -> Self {
         let mut info = PortInfo::new();
         if kind != Kind::External {
             info.set_gid_prefix(LINK_LOCAL)
                 .set_capability_mask(capabilities);
         }
-        // Widths of one and four lanes, speeds up to QDR and the extended ones FDR and EDR.
+        // Supported: widths 1x and 4x, speeds up to QDR, and the extended speeds FDR and EDR.
         info.set_link_width_supported(3)
             .set_link_width_enabled(3)
             .set_link_width_active(2)
@@ -146,7 +148,7 @@ impl ManagedPort {
         Self { kind, info, state }
     }
 
-    /// PortState and PortPhysicalState.
+    /// Returns PortState and PortPhysicalState as PortInfo encodes them.
     pub const fn states(&self, link: Link) -> (u32, u32) {
         match link {
             Link::Up => (self.state.code(), LINK_UP),
@@ -155,7 +157,7 @@ impl ManagedPort {
         }
     }
 
-    /// Returns PortInfo, as port `number` answers. `shows_key` tells if the reader may see the M_Key.
+    /// Returns the PortInfo that port `number` answers. If `shows_key` is false, the M_Key reads as 0.
     pub fn get(&self, number: u8, link: Link, shows_key: bool) -> PortInfo {
         let (state, physical) = self.states(link);
         let mut info = self.info.clone();
@@ -168,13 +170,13 @@ impl ManagedPort {
         info
     }
 
-    /// Returns whether the port owns a LID: those that differ from the first in the low LMC bits.
+    /// Returns whether a LID is assigned to the port. The port's LIDs equal its base LID except in the low LMC bits.
     pub fn owns(&self, lid: u16) -> bool {
         let own = self.info.lid();
         own != 0 && lid >> self.info.lmc() == own >> self.info.lmc()
     }
 
-    /// Sets PortInfo: all of it, or nothing if a component cannot have that value.
+    /// Applies a Set of PortInfo. If a component has an invalid value, nothing changes.
     pub fn set(&mut self, wanted: &PortInfo, link: Link) -> Result<Changes, Status> {
         let mut new = self.clone();
         let mut changes = Changes::default();
@@ -194,7 +196,7 @@ impl ManagedPort {
         if lid != now.lid() && !(1..FIRST_MULTICAST_LID).contains(&lid) {
             return Err(INVALID_VALUE);
         }
-        // The low bits are the path's; the base LID has none of them.
+        // The low LMC bits of a LID select a path, so they must be zero in the base LID.
         if lid & ((1 << wanted.lmc()) - 1) != 0 {
             return Err(INVALID_VALUE);
         }
@@ -215,7 +217,7 @@ impl ManagedPort {
             .set_master_sm_sl(wanted.master_sm_sl())
             .set_subnet_timeout(wanted.subnet_timeout())
             .set_multicast_p_key_trap_suppression(wanted.multicast_p_key_trap_suppression());
-        // Counters of violations, which are set to zero or stay.
+        // A Set clears a violation counter if it writes 0. Any other value leaves the counter unchanged.
         if wanted.m_key_violations() == 0 {
             now.set_m_key_violations(0);
         }
@@ -271,13 +273,14 @@ impl ManagedPort {
         if ![NO_CHANGE, 1, POLLING].contains(&default) {
             return Err(INVALID_VALUE);
         }
-        // A port that is down stays down, whatever state is requested.
+        // A Set cannot bring up a link that is down: only NO_CHANGE and DOWN are valid then.
         let next = match (link, wanted.port_state()) {
             (Link::Up, code) => state.set(code).ok_or(INVALID_VALUE)?,
             (_, NO_CHANGE | DOWN) => state,
             _ => return Err(INVALID_VALUE),
         };
-        // CAST: eight bits, as the supported widths have.
+        // CAST: the value has at most eight bits, because `some_of` limits it to the supported widths, which are a
+        // `u8`.
         now.set_link_width_enabled(u8::try_from(width).unwrap_or(ALL_WIDTHS))
             .set_link_speed_enabled(speed)
             .set_link_speed_ext_enabled(extended)
@@ -304,7 +307,8 @@ impl ManagedPort {
     }
 }
 
-/// Returns the enabled bits after a Set, among the supported ones.
+/// Returns the enabled bits after a Set. `wanted` is the value in the Set and `all` the value that means "all
+/// supported". Fails if the Set enables an unsupported bit.
 fn some_of(wanted: u32, (now, supported): (u32, u32), all: u32) -> Result<u32, Status> {
     match wanted {
         0 => Ok(now),

@@ -1,7 +1,7 @@
-//! The subnet management agent: attributes that every node answers (IBTA volume 1, section 14.2.5).
+//! The subnet management agent (SMA): the attributes that every node answers (IBTA volume 1, section 14.2.5).
 //!
-//! Keys first (section 14.2.4): a port whose M_Key is set accepts no Set without it, and depending on its protection
-//! no Get either. Such a packet is counted and not answered.
+//! The agent checks the M_Key first (section 14.2.4). If a port has an M_Key, it rejects every Set without that key. It
+//! also rejects a Get without the key, depending on the protection bits. A rejected packet is counted and not answered.
 
 use mlx_prm::{MadMethod, NodeInfo, PortInfo, Smp, SmpAttribute};
 
@@ -12,24 +12,24 @@ use super::mad::{
 };
 use super::port_info::{Changes, Link, ManagedPort};
 
-/// GUIDs in a GUIDInfo block, P_Keys in a block of the table.
+/// Number of GUIDs in a GUIDInfo block, and number of P_Keys in a P_KeyTable block.
 const GUIDS_PER_BLOCK: usize = 8;
 const PKEYS_PER_BLOCK: usize = 32;
-/// Protection of M_Keys: an answer to a Get shows the key; a Get without the key is not answered.
+/// M_KeyProtectBits: with 0, the answer to any Get shows the M_Key; from 2 on, a Get without the key is not answered.
 const KEY_IS_SHOWN: u32 = 0;
 const GET_NEEDS_KEY: u32 = 2;
 
-/// Service levels and weights of virtual lanes.
+/// Virtual lane tables of a port: service level mapping and arbitration weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// SLtoVLMappingTable, one for each pair of ports that a packet may take; one of an adapter.
+    /// SLtoVLMappingTables. A switch port has one per output port; an adapter's port has one.
     sl_to_vl: Vec<[u8; 8]>,
-    /// VLArbitrationTable: low and high priority, in halves of 32 entries.
+    /// VLArbitrationTable: the low-priority and the high-priority table, each in two blocks of 32 entries.
     weights: [Data; 4],
 }
 
 impl Lanes {
-    /// Every service level on lane 0, in so many mapping tables.
+    /// Creates `tables` mapping tables that map every service level to VL 0.
     pub fn of(tables: usize) -> Self {
         Self {
             sl_to_vl: vec![[0; 8]; tables],
@@ -37,7 +37,7 @@ impl Lanes {
         }
     }
 
-    /// SLtoVLMappingTable of a way.
+    /// Answers a Get or Set of SLtoVLMappingTable number `way`.
     pub fn sl_to_vl(&mut self, method: Method, way: usize, data: &Data) -> Answer {
         let table = self.sl_to_vl.get_mut(way).ok_or(INVALID_VALUE)?;
         if method == Method::Set {
@@ -48,7 +48,7 @@ impl Lanes {
         Ok(answer)
     }
 
-    /// VLArbitrationTable, blocks 1 to 4.
+    /// Answers a Get or Set of a VLArbitrationTable block. `number` is 1 to 4.
     pub fn weights(&mut self, method: Method, number: usize, data: &Data) -> Answer {
         let table = number
             .checked_sub(1)
@@ -64,10 +64,10 @@ impl Lanes {
 /// Contents of a node's NodeInfo.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
-    /// 1 channel adapter, 2 switch.
+    /// Node type: 1 is a channel adapter, 2 is a switch.
     pub node_type: u8,
     pub ports: u8,
-    /// System image, port, node.
+    /// System image GUID, port GUID and node GUID.
     pub guids: [u64; 3],
     pub partitions: usize,
     pub device_id: u16,
@@ -76,7 +76,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// NodeInfo, as it is answered to a packet that came in at a port.
+    /// Returns NodeInfo as the answer to a packet that arrived at `port`.
     pub fn info(&self, port: u8) -> Data {
         let [system, port_guid, node] = self.guids;
         let mut info = NodeInfo::new();
@@ -96,18 +96,18 @@ impl Node {
     }
 }
 
-/// Access that the M_Key of a node grants a packet.
+/// Access that a packet gets after the check of its M_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything. The M_Key is shown.
+    /// Full access. The answer shows the M_Key.
     Whole,
-    /// A Get that does not see the M_Key.
+    /// Access to a Get only. The answer does not show the M_Key.
     WithoutKey,
-    /// Nothing: there is no answer.
+    /// No access. The packet is not answered.
     None,
 }
 
-/// Checks a packet's M_Key; `unchecked` if the sender is the node itself.
+/// Checks a packet's M_Key. `unchecked` is true if the node itself sent the packet, which needs no key.
 pub fn access(keys: &mut PortInfo, smp: &Smp, unchecked: bool) -> Access {
     let protection = keys.m_key_protect_bits();
     if unchecked || keys.m_key() == 0 || keys.m_key() == smp.m_key() {
@@ -124,14 +124,14 @@ pub fn access(keys: &mut PortInfo, smp: &Smp, unchecked: bool) -> Access {
     Access::None
 }
 
-/// An agent's answer, if there is one, and the changes.
+/// Answer of an agent, if any, and the changes that the request made.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub smp: Option<Smp>,
     pub changes: Changes,
 }
 
-/// Answers a Get or Set of a channel adapter's only port.
+/// Answers a Get or Set to the only port of a channel adapter.
 pub fn adapter(
     node: &Node,
     description: &[u8; DATA_BYTES],
@@ -159,7 +159,7 @@ pub fn adapter(
             SmpAttribute::NODE_INFO => method.only_get().map(|()| node.info(PORT)),
             SmpAttribute::GUID_INFO => guids(subnet, method, number, data, &mut changes),
             SmpAttribute::PORT_INFO => {
-                // 0 names the port that received the packet.
+                // Modifier 0 selects the port that received the packet.
                 if port_of(modifier)? > PORT {
                     return Err(INVALID_VALUE);
                 }
@@ -176,7 +176,8 @@ pub fn adapter(
             }
             SmpAttribute::SL_TO_VL_MAPPING_TABLE => subnet.lanes.sl_to_vl(method, number, data),
             SmpAttribute::VL_ARBITRATION_TABLE => subnet.lanes.weights(method, number >> 16, data),
-            // No port here is of FDR10, and none can be made so.
+            // Mellanox ExtendedPortInfo reports FDR10. No simulated port supports it, so a Get reads zeros and a Set is
+            // ignored.
             SmpAttribute::EXTENDED_PORT_INFO if modifier <= u32::from(PORT) => Ok([0; DATA_BYTES]),
             _ => Err(ATTRIBUTE_NOT_SUPPORTED),
         }
@@ -187,19 +188,20 @@ pub fn adapter(
     }
 }
 
-/// A manager that knows of extended speeds says so in PortInfo's modifier (IBTA volume 1, section 14.2.5.6).
+/// Bit of PortInfo's modifier by which a manager announces that it supports extended speeds (IBTA volume 1, section
+/// 14.2.5.6).
 const MANAGER_HAS_EXTENDED_SPEEDS: u32 = 1 << 31;
 
-/// The port that the modifier of a PortInfo names.
+/// Returns the port number in the attribute modifier of a PortInfo request.
 pub fn port_of(modifier: u32) -> Result<u8, Status> {
     let port = modifier & !MANAGER_HAS_EXTENDED_SPEEDS;
     u8::try_from(port).map_err(|_| INVALID_VALUE)
 }
 
-/// The only port of a channel adapter.
+/// Number of the only port of a channel adapter.
 const PORT: u8 = 1;
 
-/// PortInfo of a port.
+/// Answers a Get or Set of a port's PortInfo.
 pub fn port_info(
     port: &mut ManagedPort,
     number: u8,
@@ -216,12 +218,12 @@ pub fn port_info(
         reregister = changes.reregister;
     }
     let mut info = port.get(number, link, shows_key);
-    // The answer to a Set says that it was accepted; a Get finds it zero.
+    // The answer to a Set repeats ClientReregister as a sign that it was accepted. A Get always reads 0.
     info.set_client_reregister(reregister);
     Ok(*info.as_array())
 }
 
-/// P_KeyTable of a port, and whether it has changed.
+/// Answers a Get or Set of a P_KeyTable block. Also returns whether the table has changed.
 pub fn pkeys(
     table: &mut [u16],
     method: Method,
@@ -238,7 +240,7 @@ pub fn pkeys(
     Ok((of_words(entries), before != entries))
 }
 
-/// GUIDInfo. The first GUID of all is the port's own and stays.
+/// Answers a Get or Set of a GUIDInfo block. A Set does not change GUID 0, which is the port's own.
 fn guids(
     subnet: &mut Subnet,
     method: Method,

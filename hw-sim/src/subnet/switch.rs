@@ -1,12 +1,13 @@
-//! An InfiniBand switch: a node of the subnet with its own agents, which forwards by the tables that a manager writes
-//! (IBTA volume 1, section 18.2).
+//! An InfiniBand switch: a node of the subnet with its own agents. It forwards packets by the tables that a subnet
+//! manager writes (IBTA volume 1, section 18.2).
 //!
-//! A packet for port 0 (its LID, or a directed route that ends here) goes to the agents. Others are forwarded in no
-//! time: unicast by the linear forwarding table, multicast by the multicast forwarding table, directed routes by the
-//! packet itself. Data passes if its ingress port lets data in and its egress port is Active.
+//! A packet to port 0 (to its LID, or with a directed route that ends at this switch) goes to the agents. Other packets
+//! are forwarded without delay: unicast by the linear forwarding table, multicast by the multicast forwarding table,
+//! directed routes by the path in the packet. Data passes if the ingress port is Armed or Active and the egress port is
+//! Active.
 //!
-//! In a preset subnet the tables are written when cables are connected, and multicast is flooded, since without a
-//! manager no port joins a group.
+//! In a preset subnet, the simulator writes the tables when it connects cables. Multicast is flooded there, because
+//! without a subnet manager no port joins a group.
 
 use mlx_prm::{MadClass, MadMethod, PerformanceMad, Smp, SmpAttribute, SwitchInfo};
 
@@ -22,28 +23,30 @@ use super::sma::{Access, Lanes, Node, access, pkeys, port_info, port_of};
 use super::{Changes, FIRST_MULTICAST_LID, Link, Manager, PERMISSIVE_LID, PortState};
 use crate::wire::{self, DEFAULT_PKEY, LrhPacket, LrhRepr, Packet};
 
-/// Fewest and most ports of a switch, port 0 not counted: one mask of the multicast forwarding table covers them.
+/// Range of a switch's number of ports, not counting port 0. One mask of the multicast forwarding table covers them.
 pub const PORTS: std::ops::RangeInclusive<usize> = 2..=15;
-/// NodeInfo: a switch.
+/// NodeType of a switch in NodeInfo.
 const SWITCH: u8 = 2;
-/// Vendor and device of no maker: the locally administered prefix that simulated addresses have.
+/// VendorID and DeviceID of the simulated switch. The vendor is the locally administered prefix of simulated addresses,
+/// which belongs to no manufacturer.
 const VENDOR: u32 = 0x02_005e;
 const DEVICE: u16 = 0x5c5c;
-/// Entry of the linear forwarding table: nowhere.
+/// Entry of the linear forwarding table for a LID without a route.
 const NOWHERE: u8 = 0xff;
-/// Entries of a block: of the linear, of the multicast forwarding table.
+/// Number of entries in a block of the linear and of the multicast forwarding table.
 const LIDS_PER_BLOCK: usize = 64;
 const GROUPS_PER_BLOCK: usize = 32;
-/// Multicast LIDs that it has entries for.
+/// Number of multicast LIDs in the multicast forwarding table.
 const GROUPS: usize = 1024;
-/// Partitions of port 0.
+/// Number of P_Keys in the table of port 0.
 const PARTITIONS: usize = 32;
-/// Capabilities of port 0: SL mapping, system image GUID, extended speeds, as of the ports of functions.
+/// Capability mask of port 0: SL mapping, system image GUID, extended speeds. Adapter ports have these bits, too.
 const CAPABILITIES: u32 = 0x0000_4840;
-/// LID of the first switch of a preset subnet; functions' own come from their addresses, and are below as a rule.
+/// LID of the first switch of a preset subnet. Adapter ports derive their LIDs from their MAC addresses, normally below
+/// this value.
 const FIRST_LID: u16 = 0xbf00;
 
-/// A port, port 0 included.
+/// A port of a switch. Port 0 is one, too.
 #[derive(Debug)]
 struct SwitchPort {
     port: ManagedPort,
@@ -64,26 +67,26 @@ pub struct SubnetSwitch {
     linear: Vec<u8>,
     multicast: Vec<u16>,
     pkeys: Vec<u16>,
-    /// Changes of links by a manager, until the other end is notified.
+    /// Link changes that a manager requested and that the other end of the cable has not been notified of yet.
     link_changes: Vec<(u8, LinkChange)>,
 }
 
-/// A change of a port's link by a manager.
+/// A change of a port's link that a manager requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
-    /// Switched off.
+    /// The manager disabled the link.
     Disabled,
-    /// Switched on again.
+    /// The manager enabled the link again.
     Enabled,
-    /// Taken down, to train again at once.
+    /// The manager took the link down; the link trains again at once.
     Retrain,
 }
 
-/// Packets that leave: port and frame.
+/// Packets that the switch sends: egress port and frame.
 pub type Departures = Vec<(u8, Vec<u8>)>;
 
 impl SubnetSwitch {
-    /// A switch with so many ports, by its place in the world.
+    /// Creates a switch with `ports` external ports. `number` is the index of the switch in the simulator.
     pub fn new(number: usize, ports: usize, manager: Manager) -> Self {
         let state = manager.first_state();
         let of_kind = |kind, state, link| SwitchPort {
@@ -121,23 +124,23 @@ impl SubnetSwitch {
         }
     }
 
-    /// The LID of port 0.
+    /// Returns the LID of port 0.
     #[cfg(test)]
     pub fn lid(&self) -> u16 {
         self.ports[0].port.info.lid()
     }
 
-    /// Takes the changes of links by a manager since the last call.
+    /// Takes the link changes that managers requested since the last call.
     pub fn take_link_changes(&mut self) -> Vec<(u8, LinkChange)> {
         std::mem::take(&mut self.link_changes)
     }
 
-    /// Returns whether there is such a port for a cable.
+    /// Returns whether `port` is an external port, to which a cable can connect.
     pub fn has(&self, port: usize) -> bool {
         (1..self.ports.len()).contains(&port)
     }
 
-    /// Notes in a preset subnet that a LID is behind a port.
+    /// Writes the route of a LID to the linear forwarding table, if the subnet is preset.
     pub fn preset(&mut self, lid: u16, port: u8) {
         if self.manager == Manager::Preset
             && let Some(entry) = self.linear.get_mut(usize::from(lid))
@@ -148,7 +151,7 @@ impl SubnetSwitch {
         }
     }
 
-    /// The link at a port came up or went down.
+    /// Updates the state of a port whose link came up or went down.
     pub fn link_changed(&mut self, port: u8, up: bool) {
         let state = self.manager.first_state();
         let Some(port) = self.ports.get_mut(usize::from(port)) else {
@@ -162,7 +165,7 @@ impl SubnetSwitch {
         }
     }
 
-    /// A packet has come by a port.
+    /// Processes a packet that arrived at port `by`, and returns the packets that the switch sends in response.
     pub fn receive(&mut self, by: u8, frame: Vec<u8>) -> Departures {
         let mut out = Departures::new();
         let Some(port) = self.ports.get_mut(usize::from(by)) else {
@@ -197,7 +200,7 @@ impl SubnetSwitch {
         out
     }
 
-    /// Counts a packet that leaves by a port. Returns false if it does not leave.
+    /// Checks whether a packet may leave through a port, and counts it if so.
     fn leaves(&mut self, port: u8, frame: &[u8]) -> bool {
         let Some(port) = self.ports.get_mut(usize::from(port)) else {
             return false;
@@ -210,7 +213,8 @@ impl SubnetSwitch {
         leaves
     }
 
-    /// The entry of a LID. Those above LinearFDBTop are no part of the table (IBTA volume 1, section 18.2.4.3).
+    /// Returns the linear forwarding table's entry of a LID. LIDs above LinearFDBTop have no entry (IBTA volume 1,
+    /// section 18.2.4.3).
     fn route(&self, lid: u16) -> Option<u8> {
         let entry = self.linear.get(usize::from(lid)).copied();
         entry.filter(|_| lid <= self.info.linear_fdb_top())
@@ -218,7 +222,7 @@ impl SubnetSwitch {
 
     fn unicast(&self, by: u8, lid: u16, frame: Vec<u8>, out: &mut Departures) {
         let port = self.route(lid);
-        // Port 0 has its own LID; a packet does not go back where it came from.
+        // Data to port 0 is not forwarded. A packet is not sent back through its ingress port.
         if let Some(port) = port.filter(|&port| port != 0 && port != by) {
             out.push((port, frame));
         }
@@ -227,14 +231,14 @@ impl SubnetSwitch {
     fn multicast(&self, by: u8, lid: u16, frame: Vec<u8>, out: &mut Departures) {
         let group = usize::from(lid - FIRST_MULTICAST_LID);
         let mask = self.multicast.get(group).copied().unwrap_or(0);
-        // CAST: at most fifteen ports.
+        // CAST: a switch has at most 15 ports.
         let ports = (1..).take(self.ports.len() - 1);
         for port in ports.filter(|&port: &u8| port != by && mask >> port & 1 == 1) {
             out.push((port, frame.clone()));
         }
     }
 
-    /// A packet for port 0, or one of a directed route.
+    /// Handles a packet to port 0, or with a directed route.
     fn for_itself(&mut self, by: u8, frame: &[u8], out: &mut Departures) {
         let Ok(packet) = Packet::parse_infiniband(frame) else {
             return;
@@ -271,12 +275,12 @@ impl SubnetSwitch {
             Step::Agent => return,
             step @ (Step::Port(_) | Step::Lid(_) | Step::Sender | Step::Nowhere) => step,
         };
-        // Along a route LIDs are permissive; behind the directed part the packet goes on by LID.
+        // On the directed part of the route both LIDs are permissive. After that part, the packet is forwarded by LID.
         let Some(header) = lrh(&packet) else { return };
         let (port, dlid) = match step {
             Step::Port(port) => (port, PERMISSIVE_LID),
             Step::Lid(dlid) => (self.route(dlid).unwrap_or(NOWHERE), dlid),
-            // No manager is on a switch.
+            // No subnet manager runs on a switch.
             Step::Agent | Step::Sender | Step::Nowhere => return,
         };
         let header = LrhRepr {
@@ -288,7 +292,7 @@ impl SubnetSwitch {
             },
             ..header
         };
-        // An answer goes to the requesting queue pair, from the one in the request.
+        // The queue pair numbers stay, even in an answer: directed-route packets go from QP 0 to QP 0.
         let packet = Packet {
             link: wire::Link::InfiniBand(header),
             ..packet
@@ -305,7 +309,7 @@ impl SubnetSwitch {
         pma::answer(mad, &mut counters)
     }
 
-    /// The subnet management agent's answer, if it gives one.
+    /// Returns the answer of the subnet management agent, if it answers.
     fn managed(&mut self, by: u8, request: &Smp) -> Option<Smp> {
         let access = access(&mut self.ports[0].port.info, request, false);
         if access == Access::None || MadMethod(request.method()) == MadMethod::TRAP_REPRESS {
@@ -334,7 +338,7 @@ impl SubnetSwitch {
             SmpAttribute::NODE_INFO => method.only_get().map(|()| self.node().info(by)),
             SmpAttribute::SWITCH_INFO => self.switch_info(method, data),
             SmpAttribute::GUID_INFO if modifier == 0 => {
-                // The only one is the port's own.
+                // The only GUID is the port's own.
                 let mut guids = [0; DATA_BYTES];
                 guids[..8].copy_from_slice(&self.guid.to_be_bytes());
                 Ok(guids)
@@ -363,7 +367,8 @@ impl SubnetSwitch {
                 entries.try_into().map_err(|_| INVALID_VALUE)
             }
             SmpAttribute::MULTICAST_FORWARDING_TABLE => {
-                // Bits 31:28 say which ports the masks are of: the first sixteen.
+                // Bits 31:28 select the group of 16 ports that the masks are for. Only group 0, the first sixteen,
+                // exists.
                 let entries = block_mut(&mut self.multicast, modifier, GROUPS_PER_BLOCK)?;
                 if method == Method::Set {
                     for (entry, mask) in entries.iter_mut().zip(words(data)) {
@@ -380,7 +385,7 @@ impl SubnetSwitch {
     fn node(&self) -> Node {
         Node {
             node_type: SWITCH,
-            // CAST: at most fifteen.
+            // CAST: a switch has at most 15 ports.
             ports: u8::try_from(self.ports.len() - 1).unwrap_or(u8::MAX),
             guids: [self.guid; 3],
             partitions: self.pkeys.len(),
@@ -410,7 +415,8 @@ impl SubnetSwitch {
         Ok(*self.info.as_array())
     }
 
-    /// PortInfo of a port. Its LocalPortNum is the port that the packet came in by (IBTA volume 1, section 14.2.5.6).
+    /// Answers a Get or Set of a port's PortInfo. LocalPortNum in the answer is the port at which the packet arrived
+    /// (IBTA volume 1, section 14.2.5.6).
     fn port_info(
         &mut self,
         method: Method,
@@ -422,7 +428,8 @@ impl SubnetSwitch {
         let (link, shown) = (port.link, access == Access::Whole);
         let mut changes = Changes::default();
         let answer = port_info(&mut port.port, by, method, link, shown, data, &mut changes)?;
-        // A change of state by a Set does not count (IBTA volume 1, section 14.2.5.4); a link that goes down does.
+        // PortStateChange reports a link that goes down, but not a PortState that a Set changed (IBTA volume 1, section
+        // 14.2.5.4).
         if changes.bounced {
             self.info.set_port_state_change(true);
         }
@@ -434,7 +441,7 @@ impl SubnetSwitch {
         };
         if let Some((link, change)) = change {
             port.link = link;
-            // CAST: at most fifteen.
+            // CAST: a switch has at most 15 ports.
             self.link_changes
                 .push((u8::try_from(number).unwrap_or(u8::MAX), change));
         }

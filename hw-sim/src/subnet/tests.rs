@@ -1,4 +1,4 @@
-//! Directed routes and a switch, packet by packet.
+//! Tests of directed routes and of the switch, at the level of single packets.
 
 use super::directed::{self, Step};
 use super::switch::{LinkChange, SubnetSwitch};
@@ -25,7 +25,7 @@ fn two_ports_of_a_subnet_have_lids_and_gids_of_their_own() {
     assert_eq!(ports[0].pkeys[..2], [DEFAULT_PKEY, 0]);
 }
 
-/// A Get of a directed route that has left its sender by port 1.
+/// Returns a directed-route Get that has left its sender through port 1.
 fn directed(attribute: SmpAttribute, path: &[u8]) -> Smp {
     let mut smp = Smp::new();
     let mut initial = [0; 64];
@@ -44,7 +44,8 @@ fn directed(attribute: SmpAttribute, path: &[u8]) -> Smp {
     smp
 }
 
-/// IBTA volume 1, section 14.2.2: through one switch, in by its port 3, out by its port 5.
+/// A packet that enters a switch by port 3 and leaves by port 5 takes the way back through port 3 (IBTA volume 1,
+/// section 14.2.2).
 #[test]
 fn a_directed_route_is_gone_back_by_the_ports_that_it_came_in_by() {
     let mut smp = directed(SmpAttribute::NODE_INFO, &[0, 1, 5]);
@@ -56,7 +57,7 @@ fn a_directed_route_is_gone_back_by_the_ports_that_it_came_in_by() {
     assert_eq!((smp.hop_pointer(), smp.status()), (2, 0x8000));
     assert_eq!(directed::arrives(&mut smp, 5), Step::Port(3));
     assert_eq!(smp.hop_pointer(), 1);
-    // The sender leaves the pointer as it came: Linux's smi_handle_dr_smp_recv expects one there.
+    // The sender's own step does not change the hop pointer: Linux's smi_handle_dr_smp_recv expects 1 at the sender.
 }
 
 #[test]
@@ -86,7 +87,7 @@ fn a_route_that_is_none_leads_nowhere() {
     }
 }
 
-/// A packet to QP 0, on the manager's lane.
+/// Returns a packet to QP 0 on VL 15.
 fn frame(smp: &Smp, dlid: u16, slid: u16) -> Vec<u8> {
     packet(smp.as_array(), dlid, slid, MANAGEMENT_LANE, 0)
 }
@@ -120,7 +121,7 @@ fn smp_in(frame: &[u8]) -> Smp {
     Smp::from_array(packet.payload.try_into().expect("256 bytes"))
 }
 
-/// A switch whose ports 1 and 2 have a cable.
+/// Creates a switch with four ports, of which ports 1 and 2 have a cable.
 fn switch(manager: Manager) -> SubnetSwitch {
     let mut switch = SubnetSwitch::new(0, 4, manager);
     for port in [1, 2] {
@@ -129,7 +130,8 @@ fn switch(manager: Manager) -> SubnetSwitch {
     switch
 }
 
-/// Returns the answer of a switch to a packet of a route that ends there; it leaves by its ingress port.
+/// Sends the switch a packet whose directed route ends there, and returns the answer. The answer leaves through the
+/// ingress port.
 fn asked(
     switch: &mut SubnetSwitch,
     method: MadMethod,
@@ -177,7 +179,7 @@ fn a_switch_is_a_node_with_a_table_and_says_by_which_port_it_was_asked() {
         &data,
     );
     assert!(!SwitchInfo::from_array(*info.data()).port_state_change());
-    // The manager's own changes of state do not count (IBTA volume 1, section 14.2.5.4).
+    // PortStateChange does not report PortState changes that the manager made (IBTA volume 1, section 14.2.5.4).
     let mut armed = PortInfo::from_array(*get(&mut switch, SmpAttribute::PORT_INFO, 2).data());
     armed.set_port_state(3).set_port_physical_state(0);
     let data = *armed.as_array();
@@ -191,7 +193,7 @@ fn a_switch_is_a_node_with_a_table_and_says_by_which_port_it_was_asked() {
     assert_eq!(set.status(), 0x8000);
     let info = get(&mut switch, SmpAttribute::SWITCH_INFO, 0);
     assert!(!SwitchInfo::from_array(*info.data()).port_state_change());
-    // PortState, PortPhysicalState: port 1 Init and LinkUp, port 3 Down and Polling.
+    // Bytes with PortState and PortPhysicalState: port 1 is Init and LinkUp, port 3 is Down and Polling.
     for (port, states) in [(1, [0x72, 0x52]), (3, [0x71, 0x22])] {
         let info = get(&mut switch, SmpAttribute::PORT_INFO, port);
         assert_eq!(info.data()[32..34], states, "port {port}");
@@ -200,7 +202,7 @@ fn a_switch_is_a_node_with_a_table_and_says_by_which_port_it_was_asked() {
         get(&mut switch, SmpAttribute::PORT_INFO, 5).status(),
         0x801c
     );
-    // opensm and ibportstate set bit 31: they know of extended speeds.
+    // opensm and ibportstate set bit 31, because they support extended speeds.
     let info = get(&mut switch, SmpAttribute::PORT_INFO, 1 << 31 | 3);
     assert_eq!((info.status(), info.data()[32]), (0x8000, 0x71));
     assert_eq!(get(&mut switch, SmpAttribute::SM_INFO, 0).status(), 0x800c);
@@ -223,7 +225,8 @@ fn a_switch_passes_a_route_on_and_back_though_none_of_its_ports_is_active() {
     assert!(switch.receive(1, frame(&dark, 0xffff, 0xffff)).is_empty());
 }
 
-/// In a preset subnet the ports are Active, so that lane 0 is open, too.
+/// A switch drops a packet to QP 0 outside VL 15, and a packet to QP 1 on VL 15. The subnet is preset, so that the
+/// ports are Active and VL 0 passes packets, too.
 #[test]
 fn a_switch_takes_no_packet_whose_lane_is_not_its_queue_pairs() {
     let mut switch = switch(Manager::Preset);
@@ -245,7 +248,7 @@ fn a_switch_takes_no_packet_whose_lane_is_not_its_queue_pairs() {
     assert_eq!(answers(performance.as_array(), 15, 1), 0, "QP 1, lane 15");
 }
 
-/// A manager's Set of Down (IBTA volume 1, section 14.2.5.6) is the other end's matter, too.
+/// A manager's Set of Down (IBTA volume 1, section 14.2.5.6) makes the switch notify the other end of the link.
 #[test]
 fn a_switch_that_takes_a_link_down_has_the_other_end_hear_of_it() {
     let mut switch = switch(Manager::Outside);
@@ -256,7 +259,8 @@ fn a_switch_that_takes_a_link_down_has_the_other_end_hear_of_it() {
     assert_eq!(info.data()[32] & 0xf, 1, "Down");
 }
 
-/// A manager may ask again before the link is down.
+/// If a manager requests Down several times before the link goes down, the link goes down only once. Meanwhile the port
+/// reports Down.
 #[test]
 fn a_link_that_is_to_go_down_shows_down_and_goes_down_once() {
     let mut env = Env::new(1, false);
@@ -287,7 +291,8 @@ fn set_state(switch: &mut SubnetSwitch, port: u32, state: u32) -> u16 {
     asked(switch, MadMethod::SET, SmpAttribute::PORT_INFO, port, &data).status()
 }
 
-/// IBTA volume 1, section 7.2.7, and 14.2.5.6 for the states that a Set may ask for.
+/// A switch forwards data by its tables if both ports are Active (IBTA volume 1, section 7.2.7; 14.2.5.6 for the states
+/// that a Set may request).
 #[test]
 fn a_switch_forwards_data_by_its_tables_once_both_ports_are_active() {
     let mut switch = switch(Manager::Outside);
@@ -316,13 +321,13 @@ fn a_switch_forwards_data_by_its_tables_once_both_ports_are_active() {
         assert_eq!(set_state(&mut switch, port, 4), 0x8000);
     }
     assert_eq!(switch.receive(1, data.clone()), [(2, data.clone())]);
-    // IBTA volume 1, section 18.2.4.3.3: what is above LinearFDBTop is discarded.
+    // IBTA volume 1, section 18.2.4.3.3: packets to LIDs above LinearFDBTop are discarded.
     assert_eq!(top(&mut switch, 6), 0x8000);
     assert!(switch.receive(1, data.clone()).is_empty(), "above the top");
     assert_eq!(top(&mut switch, 7), 0x8000);
     let unknown = packet(&[1, 2, 3, 4], 8, 9, 0, 0x48);
     assert!(switch.receive(1, unknown).is_empty(), "no entry");
-    // Group 0xc001: ports 1 and 2.
+    // Group 0xc001 gets ports 1 and 2 as members.
     let group = packet(&[1, 2, 3, 4], 0xc001, 9, 0, 0x00ff_ffff);
     assert!(switch.receive(1, group.clone()).is_empty(), "nobody joined");
     let mut masks = [0; 64];

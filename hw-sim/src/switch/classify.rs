@@ -1,11 +1,11 @@
 //! Priority of a frame, and the ECN bits of its IP header.
 //!
-//! A port trusts the tag (802.1Q, priority code point) or the code point of the IP header (RFC 2474), like a card's
-//! port with register QPTS. A frame without either has priority 0.
+//! A port takes the priority either from the 802.1Q tag (priority code point) or from the IP header's DSCP (RFC 2474),
+//! depending on its trust state, like a card's port with register QPTS. A frame without either has priority 0.
 //!
-//! ECN (RFC 3168) is the low two bits of IPv4's type of service and of IPv6's traffic class. The ICRC of a RoCE
-//! packet replaces both bytes by ones (`wire::icrc`), so that a switch may write them; IPv4's header checksum is
-//! updated.
+//! The ECN bits (RFC 3168) are the low two bits of IPv4's type of service and of IPv6's traffic class. The ICRC of a
+//! RoCE packet is computed with ones in place of both bytes (`wire::icrc`), so a switch may write them. The switch
+//! updates the IPv4 header checksum.
 
 use mlx_prm::TrustState;
 use serde::{Deserialize, Serialize};
@@ -14,24 +14,24 @@ use super::stored;
 use crate::wire::frame::{Headers, Ip, IpVersion};
 use crate::wire::{CE, CNP, ECT_0, Ecn, updated_checksum};
 
-/// Priorities of a port.
+/// Number of priorities of a port.
 pub const PRIORITIES: usize = 8;
-/// Offset of the checksum in an IPv4 header.
+/// Offset of the checksum in an IPv4 header, in bytes.
 const CHECKSUM_AT: usize = 10;
 
 /// Mapping of frames to priorities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Classes {
-    /// Trusted bits.
+    /// Header field that determines the priority: the tag or the DSCP.
     #[serde(with = "stored::trust")]
     pub trust: TrustState,
-    /// The priority of each code point.
+    /// Priority of each DSCP.
     #[serde(with = "stored::code_points")]
     pub of_dscp: [u8; 64],
 }
 
 impl Classes {
-    /// Returns a mapping by code points, eight of them to a priority, the usual default of switches.
+    /// Returns a mapping by DSCP with eight consecutive code points per priority, the usual default of switches.
     #[must_use]
     pub fn by_dscp() -> Self {
         let mut of_dscp = [0; 64];
@@ -68,24 +68,24 @@ fn ip(frame: &[u8]) -> Option<Ip> {
     Headers::of(frame)?.ip
 }
 
-/// Returns the meaning of a frame's ECN bits; a frame without an IP header cannot be marked.
+/// Returns the ECN state of a frame. A frame without an IP header is not ECN-capable.
 #[must_use]
 pub fn ecn(frame: &[u8]) -> Ecn {
     ip(frame).map_or(Ecn::NotCapable, |ip| Ecn::of(ip.traffic_class))
 }
 
-/// Marks a packet: congestion experienced.
+/// Sets the ECN bits of a packet to CE (congestion experienced).
 pub fn mark(frame: &mut [u8]) {
     write_ecn(frame, CE);
 }
 
-/// Declares a packet's sender as reacting to marks.
+/// Sets the ECN bits of a packet to ECT(0): its sender reacts to congestion marks.
 pub fn make_capable(frame: &mut [u8]) {
     write_ecn(frame, ECT_0);
 }
 
-/// Writes the ECN bits, and updates the checksum of an IPv4 header, with options or without, by the difference: a
-/// wrong checksum stays wrong, as RFC 1624 requires.
+/// Writes the ECN bits, and updates the checksum of an IPv4 header, with or without options. The checksum is updated
+/// incrementally, so that a wrong checksum stays wrong, as RFC 1624 requires.
 fn write_ecn(frame: &mut [u8], bits: u8) {
     let Some(ip) = ip(frame) else {
         return;
@@ -103,7 +103,7 @@ fn write_ecn(frame: &mut [u8], bits: u8) {
     }
 }
 
-/// Returns whether a RoCE v2 packet is a congestion notification; `None` for other frames.
+/// Returns whether a RoCE v2 packet is a congestion notification packet (CNP). Returns `None` for other frames.
 #[must_use]
 pub fn roce_v2(frame: &[u8]) -> Option<bool> {
     let headers = Headers::of(frame)?;
@@ -186,7 +186,8 @@ mod tests {
         assert_eq!(Classes::by_dscp().of(&[]), 0);
     }
 
-    /// The ICRC does not cover fields that routers may change (IBTA volume 1, annex A17).
+    /// A congestion mark keeps a packet valid: the ICRC does not cover fields that routers may change (IBTA volume 1,
+    /// annex A17).
     #[test]
     fn a_mark_leaves_a_packet_whole() {
         for network in both(0b0110_1010) {
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(short, [0; 20]);
     }
 
-    /// A frame by RFC 791 with an option of four bytes (router alert, RFC 2113), and a datagram of TCP or UDP.
+    /// Returns an IPv4 frame with a four-byte option (RFC 791; router alert, RFC 2113) and a TCP or UDP datagram.
     fn with_options(tos: u8, protocol: u8) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
         frame.extend([0x46, tos, 0, 44, 0, 9, 0x40, 0, 64, protocol, 0, 0]);
@@ -236,13 +237,13 @@ mod tests {
         }
     }
 
-    /// This holds behind options and behind two tags, too.
+    /// A RoCE v2 packet is recognized even after IPv4 options and after two VLAN tags.
     #[test]
     fn a_packet_is_recognized_wherever_its_headers_lie() {
         let frame = with_options(0, 17);
         assert_eq!(roce_v2(&frame), Some(true));
         assert!(crate::wire::frame::is_roce(&frame));
-        // The RDMA half refuses it: RoCE has no options (IBTA volume 1, annex A17).
+        // The RDMA packet parser rejects the frame: RoCE has no IPv4 options (IBTA volume 1, annex A17).
         assert_eq!(
             Packet::parse(&frame),
             Err(WireError::Malformed("IPv4 options"))

@@ -7,25 +7,25 @@ use thiserror::Error;
 
 use super::classify::{Classes, PRIORITIES};
 
-/// Most ports of a switch.
+/// Maximum number of ports of a switch.
 pub const MAX_PORTS: usize = 64;
-/// Limit of the bytes of a switch's frames: its buffer, and all room of lossless priorities.
+/// Maximum number of bytes that a switch can hold: its buffer plus the buffers of all lossless priorities.
 pub const MAX_BYTES: usize = 1 << 30;
 
-/// Configuration of a switch. The default is a lossy one with four ports of 100 Gb/s.
+/// Configuration of a switch. The default has four ports of 100 Gb/s and no lossless priorities.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchConfig {
     /// Number of ports.
     pub ports: usize,
     /// Rate of each port, in bits per second.
     pub rate_bps: u64,
-    /// Memory for frames that wait.
+    /// Memory for queued frames of lossy priorities.
     pub buffer: Buffer,
     /// Mapping of frames to priorities.
     pub classes: Classes,
-    /// Thresholds for marking packets whose senders react to marks; `None` marks none.
+    /// Thresholds for marking packets whose senders react to marks. With `None`, no packet is marked.
     pub ecn: Option<Red>,
-    /// Thresholds for pausing senders, in the named priorities; `None` sends no pauses.
+    /// Thresholds for pausing senders, and the priorities they apply to. With `None`, the switch sends no pauses.
     pub pfc: Option<Pfc>,
     /// Treatment of frames to unknown addresses.
     pub unknown: Unknown,
@@ -45,32 +45,32 @@ impl Default for SwitchConfig {
     }
 }
 
-/// Memory for frames of lossy priorities. Lossless ones have memory of their own ([`Pfc`]).
+/// Memory for frames of lossy priorities. Lossless priorities have their own memory ([`Pfc`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Buffer {
-    /// Bytes for all ports together, first come, first served.
+    /// Number of bytes for all ports together, first come, first served.
     Shared(usize),
-    /// Bytes for each sending port.
+    /// Number of bytes for each egress port.
     PerPort(usize),
 }
 
-/// Treatment of frames to unknown addresses, to groups and to all stations.
+/// Treatment of frames to unknown unicast addresses, to multicast groups and to the broadcast address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unknown {
-    /// They leave by every other port.
+    /// The switch sends them through every other port.
     Flood,
-    /// They are dropped: in a loop of switches a flood would never end.
+    /// The switch drops them. Needed for a loop of switches, where a flooded frame would circulate forever.
     Drop,
 }
 
-/// Thresholds for marking, by the bytes that wait at the port of departure (DCQCN, SIGCOMM 2015, figure 5).
+/// Thresholds for marking, in bytes queued at the egress port (DCQCN, SIGCOMM 2015, figure 5).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Red {
-    /// No packet is marked up to here.
+    /// Queue depth in bytes up to which no packet is marked.
     pub kmin_bytes: usize,
-    /// Every packet is marked from here on.
+    /// Queue depth in bytes from which every packet is marked.
     pub kmax_bytes: usize,
-    /// Share of packets marked just below `kmax_bytes`, 0 to 1. From `kmin_bytes` on it grows linearly.
+    /// Fraction of packets marked just below `kmax_bytes`, 0 to 1. The fraction grows linearly from 0 at `kmin_bytes`.
     pub pmax: f64,
 }
 
@@ -82,7 +82,7 @@ impl Red {
         pmax: 0.01,
     };
 
-    /// Returns the share of packets that are marked at a depth.
+    /// Returns the probability that a packet is marked at this queue depth, in bytes.
     #[must_use]
     pub fn probability(&self, depth: usize) -> f64 {
         if depth <= self.kmin_bytes {
@@ -96,24 +96,24 @@ impl Red {
     }
 }
 
-/// Priority flow control: thresholds for pauses. Bytes are those of one receiving port and one priority.
+/// Thresholds of priority flow control. Byte counts are per ingress port and priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pfc {
-    /// Lossless priorities, a bit each.
+    /// Bit mask of the lossless priorities.
     pub priorities: u8,
-    /// Above this number of bytes the sender is paused.
+    /// Number of bytes above which the switch pauses the sender.
     pub xoff_bytes: usize,
-    /// At this number of bytes or fewer the pause ends.
+    /// Number of bytes at which the switch ends the pause.
     pub xon_bytes: usize,
-    /// Bytes above `xoff_bytes` for frames under way when the pause is requested.
+    /// Number of bytes above `xoff_bytes`, for frames that are in flight when the switch requests the pause.
     pub headroom_bytes: usize,
-    /// Time a frame may wait for a paused priority. Then the queue is dropped, and so are frames for it in the next
-    /// such time.
+    /// Maximum time that a frame may wait because of a pause. After that time, the switch drops the whole queue, and
+    /// drops new frames for the queue during the same time again. With `None`, there is no limit.
     pub watchdog: Option<Duration>,
 }
 
 impl Pfc {
-    /// Returns thresholds for some priorities: XOFF at 32 KiB, with 64 KiB of headroom, and no watchdog.
+    /// Returns default thresholds for the lossless `priorities`: XOFF at 32 KiB, 64 KiB of headroom, no watchdog.
     #[must_use]
     pub const fn of(priorities: u8) -> Self {
         Self {
@@ -126,51 +126,51 @@ impl Pfc {
     }
 }
 
-/// Reason for which a switch is impossible.
+/// An invalid switch configuration.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SwitchError {
-    /// Too few or too many ports.
+    /// The number of ports is out of range.
     #[error("a switch has 2 to {MAX_PORTS} ports, not {0}")]
     Ports(usize),
-    /// A rate of zero.
+    /// The rate is zero.
     #[error("a port of 0 bit/s sends nothing")]
     Rate,
-    /// Wrong thresholds of marks.
+    /// The thresholds for ECN marking contradict each other.
     #[error("ECN: Kmin {kmin} is to be below Kmax {kmax}, and Pmax {pmax} between 0 and 1")]
     Red {
-        /// Bytes.
+        /// Kmin in bytes.
         kmin: usize,
-        /// Bytes.
+        /// Kmax in bytes.
         kmax: usize,
-        /// Share, 0 to 1.
+        /// Pmax, a fraction of 0 to 1.
         pmax: f64,
     },
-    /// Wrong thresholds of pauses.
+    /// The thresholds for pauses contradict each other.
     #[error("PFC: XON {xon} is to be below XOFF {xoff}")]
     Pfc {
-        /// Bytes.
+        /// XON in bytes.
         xon: usize,
-        /// Bytes.
+        /// XOFF in bytes.
         xoff: usize,
     },
-    /// A watchdog time of zero.
+    /// The watchdog time is zero.
     #[error("PFC: a watchdog of no time would drop frames that have not waited")]
     Watchdog,
-    /// More memory than the limit.
+    /// The memory exceeds the limit. The field is the number of bytes.
     #[error("a switch has at most {MAX_BYTES} bytes for frames, not {0}")]
     Memory(usize),
-    /// A priority that does not exist.
+    /// The mapping has a priority above 7.
     #[error("code point {dscp} has priority {priority}, of {PRIORITIES}")]
     Priority {
-        /// Code point.
+        /// DSCP with the wrong priority.
         dscp: usize,
-        /// Its priority.
+        /// Priority of that DSCP.
         priority: u8,
     },
 }
 
 impl SwitchConfig {
-    /// Returns the most bytes of frames that can wait in it.
+    /// Returns the maximum number of bytes that the switch can hold.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let lossy = match self.buffer {
@@ -185,10 +185,10 @@ impl SwitchConfig {
         lossy.saturating_add(lossless)
     }
 
-    /// Checks that such a switch is possible.
+    /// Checks that the configuration is valid.
     ///
     /// # Errors
-    /// [`SwitchError`]: the impossible setting.
+    /// [`SwitchError`] with the first invalid setting.
     pub fn check(&self) -> Result<(), SwitchError> {
         if !(2..=MAX_PORTS).contains(&self.ports) {
             return Err(SwitchError::Ports(self.ports));

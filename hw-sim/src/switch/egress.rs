@@ -1,41 +1,41 @@
 //! The sending side of a port: a queue for each priority, a line rate, and the pauses requested by the peer.
 //!
-//! One frame is on the wire at a time, for the time its bytes take at the port's rate. Then the next one begins:
-//! control frames first, then, of the priorities that have a frame and are not paused, the one whose traffic class is
-//! next ([`super::ets`]; the highest one, unless a card's driver sets classes). A pause (802.1Qbb) has an end time, and
-//! a frame that has begun is sent whole.
+//! One frame is on the wire at a time, for the time its bytes take at the port's rate. Then the port sends the next
+//! frame. Control frames go first. Otherwise the port considers the priorities that have a frame and are not paused,
+//! and takes the one that [`super::ets`] selects: the highest priority, unless a card's driver sets traffic classes. A
+//! pause (802.1Qbb) has an end time. A pause does not interrupt a frame that is being sent.
 //!
-//! Both ends of a cable have one: a switch for each of its ports, and a card that is on a switch. They treat a full
-//! queue differently, so nothing here refuses a frame.
+//! Both ends of a cable use an egress: each port of a switch, and a card that is connected to a switch. They treat a
+//! full queue differently, so an egress accepts every frame.
 
 use std::collections::VecDeque;
 
 use super::classify::PRIORITIES;
 use super::ets::{Selection, TrafficClasses};
 
-/// Bytes on the wire beyond a frame's own: check sequence, preamble and gap (IEEE 802.3).
+/// Number of bytes on the wire in addition to the frame: check sequence, preamble and gap (IEEE 802.3).
 const OVERHEAD_BYTES: usize = 24;
-/// Shortest frame in bytes, check sequence included.
+/// Minimum frame length in bytes, check sequence included.
 const SHORTEST_BYTES: usize = 64;
 
-/// Ingress port of a frame, and the buffer credit to return on its departure.
+/// Record of the buffer memory that a frame occupies. The switch frees this memory when the frame has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credit {
-    /// The port that received it.
+    /// Ingress port of the frame.
     pub from: usize,
-    /// Its priority.
+    /// Priority of the frame.
     pub priority: usize,
-    /// Its length in bytes.
+    /// Length of the frame in bytes.
     pub bytes: usize,
-    /// The port that sends it.
+    /// Egress port of the frame.
     pub to: usize,
 }
 
-/// A frame that begins to leave.
+/// A frame whose transmission begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub frame: Vec<u8>,
-    /// Time at which its last byte has left, in ns.
+    /// Time at which the frame's last byte has left, in ns.
     pub out: u64,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct Begun {
 struct Queue {
     frames: VecDeque<(Vec<u8>, Option<Credit>)>,
     bytes: usize,
-    /// Time until which the peer has paused it, in ns.
+    /// End of the peer's pause of this queue, in ns.
     paused_until: u64,
-    /// Time since which it has had frames and been paused, in ns.
+    /// Time since which the queue has been paused while it has frames, in ns.
     stuck_since: Option<u64>,
 }
 
@@ -62,12 +62,12 @@ pub(crate) struct Egress {
     control: VecDeque<Vec<u8>>,
     queues: [Queue; PRIORITIES],
     selection: Selection,
-    /// Time at which the frame on the wire has left, and the credit to return then.
+    /// Time in ns at which the frame on the wire has left, and the credit to return at that time.
     busy: Option<(u64, Option<Credit>)>,
 }
 
 impl Egress {
-    /// Returns an idle port of a rate, in bits per second.
+    /// Creates an idle port. The rate is in bits per second.
     pub(crate) fn new(rate_bps: u64) -> Self {
         Self {
             rate_bps: rate_bps.max(1),
@@ -82,18 +82,18 @@ impl Egress {
         self.rate_bps
     }
 
-    /// Sets the shares of the priorities.
+    /// Sets the traffic classes of the priorities.
     pub(crate) fn set_classes(&mut self, classes: &TrafficClasses) {
         self.selection.set(classes);
     }
 
-    /// Returns the time a frame takes on the wire.
+    /// Returns the time that a frame of `bytes` occupies the wire, in ns.
     fn wire_ns(&self, bytes: usize) -> u64 {
         let ns = u128::from(wire_bytes(bytes)) * 8 * 1_000_000_000 / u128::from(self.rate_bps);
         u64::try_from(ns).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Queues a frame that goes before all others and is never paused.
+    /// Queues a control frame. It is sent before all other frames and is never paused.
     pub(crate) fn push_control(&mut self, frame: Vec<u8>) {
         self.control.push_back(frame);
     }
@@ -104,7 +104,7 @@ impl Egress {
         queue.frames.push_back((frame, credit));
     }
 
-    /// Returns the bytes that wait in a priority.
+    /// Returns the number of bytes queued in a priority.
     pub(crate) const fn depth(&self, priority: usize) -> usize {
         self.queues[priority].bytes
     }
@@ -118,18 +118,18 @@ impl Egress {
         self.queues[priority].is_paused(now)
     }
 
-    /// Pauses a priority until a time; a time in the past ends the pause. Returns the change of the pause's length,
-    /// in ns.
+    /// Pauses a priority until `until`; a time in the past ends the pause. Returns the change of the remaining pause
+    /// time, in ns.
     pub(crate) fn pause(&mut self, now: u64, priority: usize, until: u64) -> i64 {
         let queue = &mut self.queues[priority];
         let before = queue.paused_until.max(now);
         queue.paused_until = until.max(now);
-        // CAST: a pause is a fraction of a second.
+        // CAST: the difference fits, because a pause lasts a fraction of a second.
         i64::try_from(queue.paused_until).unwrap_or(i64::MAX)
             - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
-    /// Ends the frame on the wire if it has left. Returns the credit to return, once.
+    /// Frees the wire if the current frame has left, and returns that frame's credit.
     pub(crate) fn finish(&mut self, now: u64) -> Option<Credit> {
         let (out, credit) = self.busy?;
         if out > now {
@@ -139,7 +139,7 @@ impl Egress {
         credit
     }
 
-    /// Begins the next frame, if the wire is free.
+    /// Starts to send the next frame, if the wire is free.
     pub(crate) fn begin(&mut self, now: u64) -> Option<Begun> {
         if self.busy.is_some_and(|(out, _)| out > now) {
             return None;
@@ -165,7 +165,7 @@ impl Egress {
         Some((frame, credit))
     }
 
-    /// Returns the time of the next change.
+    /// Returns the time of the port's next event.
     pub(crate) fn next_due(&self) -> Option<u64> {
         if let Some((out, _)) = self.busy {
             return Some(out);
@@ -180,8 +180,7 @@ impl Egress {
             .min()
     }
 
-    /// Updates since when priorities have frames but are paused. Returns the first that has been so since `since` or
-    /// longer.
+    /// Updates `stuck_since` of every queue. Returns the first priority that has been stuck since `since` or earlier.
     pub(crate) fn stuck(&mut self, now: u64, since: u64) -> Option<usize> {
         for queue in &mut self.queues {
             let is_held = queue.is_paused(now) && !queue.frames.is_empty();
@@ -191,7 +190,7 @@ impl Egress {
         self.queues.iter().position(is_old)
     }
 
-    /// Returns the earliest time at which a priority got stuck.
+    /// Returns the earliest time since which a priority is stuck: paused while it has frames.
     pub(crate) fn stuck_since(&self) -> Option<u64> {
         self.queues
             .iter()
@@ -199,7 +198,7 @@ impl Egress {
             .min()
     }
 
-    /// Drops all frames of a priority. Returns the credits to return.
+    /// Drops all frames of a priority. Returns the credits of the dropped frames.
     pub(crate) fn discard(&mut self, priority: usize) -> Vec<Option<Credit>> {
         let queue = &mut self.queues[priority];
         (queue.bytes, queue.stuck_since) = (0, None);
@@ -207,7 +206,7 @@ impl Egress {
     }
 }
 
-/// Bytes of the wire that a frame takes.
+/// Returns the number of bytes that a frame occupies on the wire.
 fn wire_bytes(frame: usize) -> u64 {
     (frame.max(SHORTEST_BYTES - 4) + OVERHEAD_BYTES) as u64
 }
@@ -217,7 +216,7 @@ mod tests {
     use super::super::ets::RateLimit;
     use super::*;
 
-    /// Port of 1 Gb/s: 8 ns a byte. A frame of 976 bytes takes 1,000 on the wire.
+    /// Creates a port of 1 Gb/s: 8 ns per byte. A frame of 976 bytes occupies 1,000 bytes on the wire.
     fn port() -> Egress {
         Egress::new(1_000_000_000)
     }
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(sent, [(9, 672), (3, 1_344), (0, 2_016), (6, 2_688)]);
     }
 
-    /// Sends all there is; the first byte of each frame, and when it is out.
+    /// Sends all queued frames. Returns the first byte of each frame and the time at which the frame has left.
     fn drain(port: &mut Egress) -> Vec<(u8, u64)> {
         let (mut sent, mut now) = (Vec::new(), 0);
         loop {
@@ -314,7 +313,8 @@ mod tests {
         assert_eq!(of_first, 10);
     }
 
-    /// At 1 Gb/s a frame of 976 bytes is out after 8 us; at 100 Mb/s the next one begins after 80.
+    /// A class with a rate limit pauses between its frames. At 1 Gb/s a frame of 976 bytes takes 8 us; at the limit of
+    /// 100 Mb/s the next frame starts after 80 us.
     #[test]
     fn a_class_with_a_largest_rate_is_silent_between_its_frames() {
         let mut port = port();

@@ -1,44 +1,44 @@
-//! Traffic classes of a port (IEEE 802.1Qaz, enhanced transmission selection): which priorities share one, and how the
-//! classes share the port.
+//! Traffic classes of a port (IEEE 802.1Qaz, enhanced transmission selection): they decide which priority sends next.
 //!
-//! Each priority belongs to a class, and each class to a group. The group with the highest number that has a frame
-//! sends first; the classes of one group share the port by their percentages, counted in bytes. A class may have a
-//! largest rate: after a frame it is silent for as long as the frame takes at that rate. Inferred: inside a class the
-//! highest priority goes first.
+//! Each priority belongs to a class, and each class to a group. The highest-numbered group that has a frame sends
+//! first. The classes of one group divide the bandwidth by their percentages, counted in bytes. A class may have a rate
+//! limit: after each frame, the class waits for the time that the frame takes at that rate. Inferred: inside a class
+//! the highest priority goes first.
 //!
-//! Groups as Linux writes them (`mlx5e_build_tc_group` in drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c): classes
-//! of bandwidth shares are in group 0. If one of them has a share of zero, all such are in group 0 and the others in
-//! group 1. Strict classes are above, each alone in its group. Vendor-specific classes share group 7.
+//! Groups as Linux writes them (`mlx5e_build_tc_group` in drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c): ETS
+//! classes, which have a bandwidth share, are in group 0. If some ETS classes have a share of zero, those are in group
+//! 0 and the other ETS classes are in group 1. Strict classes are above, each alone in its group. Vendor-specific
+//! classes are in group 7.
 
 use serde::{Deserialize, Serialize};
 
 use super::classify::PRIORITIES;
 
-/// A byte counts so much for a class of one percent, and 1 for a class of all.
+/// Weight of one byte for a class with a share of one percent. For a share of 100 percent the weight is 1.
 const PERCENT: u64 = 100;
 
 /// A traffic class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficClass {
-    /// 0 to 7; the highest goes first.
+    /// Group of the class, 0 to 7. The highest group sends first.
     pub group: u8,
-    /// Percent of what its group sends, 1 to 100.
+    /// Share of the class in the bandwidth of its group, in percent, 1 to 100.
     pub share: u8,
-    /// Its largest rate.
+    /// Rate limit of the class, if any.
     pub limit: Option<RateLimit>,
 }
 
-/// A largest rate, as register QETCR has it.
+/// A rate limit, in the units of register QETCR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RateLimit {
-    /// So many times 100 Mb/s.
+    /// Limit in units of 100 Mb/s.
     HundredMegabits(u8),
-    /// So many times 1 Gb/s.
+    /// Limit in units of 1 Gb/s.
     Gigabits(u8),
 }
 
 impl RateLimit {
-    /// Bits each second.
+    /// Returns the limit in bits per second.
     fn bps(self) -> u64 {
         match self {
             Self::HundredMegabits(value) => u64::from(value) * 100_000_000,
@@ -50,17 +50,17 @@ impl RateLimit {
 /// The traffic classes of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficClasses {
-    /// The class of each priority.
+    /// Class of each priority.
     pub of_priority: [u8; PRIORITIES],
-    /// The classes.
+    /// Settings of each class.
     pub classes: [TrafficClass; PRIORITIES],
 }
 
 impl TrafficClasses {
-    /// Whether registers can tell of it.
+    /// Checks that the registers can represent these settings.
     ///
     /// # Errors
-    /// In words: what has no place in them.
+    /// A description of the first setting that they cannot represent.
     pub(crate) fn check(&self) -> Result<(), String> {
         let priorities = 0..u8::try_from(PRIORITIES).unwrap_or(u8::MAX);
         if let Some(class) = self.of_priority.iter().find(|at| !priorities.contains(*at)) {
@@ -82,7 +82,7 @@ impl TrafficClasses {
 }
 
 impl Default for TrafficClasses {
-    /// Each priority has a class and a group of its own: strict priorities.
+    /// Returns strict priorities: each priority has its own class and its own group.
     fn default() -> Self {
         let numbers = [0, 1, 2, 3, 4, 5, 6, 7];
         Self {
@@ -96,15 +96,16 @@ impl Default for TrafficClasses {
     }
 }
 
-/// Which priority of a port sends next.
+/// Scheduler that selects the priority that a port sends from next.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     classes: TrafficClasses,
-    /// What each class has sent, weighted by its share.
+    /// Bytes that each class has sent, weighted by the inverse of its share.
     sent: [u64; PRIORITIES],
-    /// The clock of each group: `sent` of the class that sent last. A class that comes back begins there.
+    /// Virtual time of each group: the `sent` count with which the last sender of the group began. A class that becomes
+    /// active again starts from this value.
     clocks: [u64; PRIORITIES],
-    /// When a class with a largest rate may send again.
+    /// Time in ns until which each class waits because of its rate limit.
     silent_until: [u64; PRIORITIES],
 }
 
@@ -123,7 +124,7 @@ impl Selection {
         (number, self.classes.classes[number])
     }
 
-    /// Of the priorities that have a frame, the one to send from.
+    /// Returns the priority to send from next. `priorities` are those that have a frame and are not paused.
     pub(super) fn next(&self, now: u64, priorities: impl Iterator<Item = usize>) -> Option<usize> {
         priorities
             .filter(|&priority| self.silent_until(priority) <= now)
@@ -134,12 +135,12 @@ impl Selection {
             })
     }
 
-    /// Until when the class of a priority is silent by its largest rate.
+    /// Returns the time in ns until which a priority's class waits because of its rate limit.
     pub(super) fn silent_until(&self, priority: usize) -> u64 {
         self.silent_until[self.class(priority).0]
     }
 
-    /// A frame of a priority begins: so many bytes on the wire.
+    /// Accounts for a frame of a priority that begins to be sent. `bytes` is its length on the wire.
     pub(super) fn sent(&mut self, now: u64, priority: usize, bytes: u64) {
         let (number, class) = self.class(priority);
         let clock = &mut self.clocks[usize::from(class.group)];

@@ -1,4 +1,4 @@
-//! A switch: frames arrive at ports, wait, and leave by others.
+//! An Ethernet switch: frames arrive at a port, wait in a queue, and leave through another port.
 //!
 //! ```text
 //!   port in        learned addresses       memory            port out
@@ -8,22 +8,23 @@
 //!                 pause <-- above XOFF, of the port and the priority it came in at
 //! ```
 //!
-//! It is store-and-forward: a frame is accepted when its last byte has arrived, and has left when its last byte has.
-//! Flight times and faults are those of the links at its ports ([`crate::link`]); queues are its own. It is pure,
-//! like a link: frames and the time come in, and departing frames go out by `Switch::take_departure`, to the
-//! nanosecond. Marks are drawn from its own random stream, so that one seed gives one run.
+//! The switch is store-and-forward: it accepts a frame when the last byte has arrived, and a frame has left when its
+//! last byte has left. The links at the ports ([`crate::link`]) model flight times and faults; the switch models
+//! queues. Like a link, the switch does no I/O and has no clock: the caller passes in frames and the time, and takes
+//! departing frames with their time in ns from `Switch::take_departure`. The switch decides about marks with its own
+//! random generator, so that a run with the same seed gives the same result.
 //!
-//! Addresses are learned by VLAN, up to [`MAX_ADDRESSES`], and never aged. Frames that a bridge may not forward
-//! (01:80:c2:00:00:0x) end here.
+//! Addresses are learned per VLAN, up to [`MAX_ADDRESSES`], and never age out. Frames that a bridge must not forward
+//! (01:80:c2:00:00:0x) are dropped.
 //!
-//! The two kinds of priorities have separate memory. Frames of lossy priorities share a buffer and are dropped when
-//! it is full. Frames of lossless ones ([`Pfc::priorities`]) are counted at their ingress port: above XOFF the sender
-//! is paused, and frames under way by then use the headroom. If that is too small, such a frame is dropped, and
-//! counted separately. Pauses can form a cycle, each waiting for the next. A watchdog, if configured, drops a queue
-//! that has waited too long, and also its new frames for the same time again.
+//! Lossy and lossless priorities have separate memory. Frames of lossy priorities share a buffer and are dropped when
+//! it is full. Frames of lossless priorities ([`Pfc::priorities`]) are counted at their ingress port. Above XOFF the
+//! switch pauses the sender; frames in flight at that time use the headroom. If the headroom is full, such a frame is
+//! dropped and counted separately. Pauses can form a cycle in which each port waits for the next. A watchdog, if
+//! configured, drops a queue that has waited too long, and drops new frames for that queue during the same time again.
 //!
-//! Absent on purpose: spanning tree, VLAN membership, trunks of several cables, cut-through, shares of bandwidth in a
-//! switch (its highest priority goes first; a card's port has them: `ets`), pauses of a whole port.
+//! Absent on purpose: spanning tree, VLAN membership, link aggregation, cut-through, bandwidth shares in a switch (the
+//! highest priority goes first; a card's port has shares: `ets`), pauses of a whole port (802.3x).
 
 pub mod classify;
 mod config;
@@ -48,51 +49,51 @@ use crate::time::nanoseconds;
 use crate::wire::Ecn;
 use crate::wire::frame::Headers;
 
-/// Limit of learned addresses; as many may be fixed.
+/// Maximum number of learned addresses, and maximum number of fixed addresses.
 pub const MAX_ADDRESSES: usize = 8192;
-/// Longest frame accepted, in bytes: as long as a wire between processes carries.
+/// Maximum length of an accepted frame, in bytes. A wire between processes has the same limit.
 const LONGEST_FRAME: usize = 16 << 10;
 
 /// Counters of a port of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Frames received.
+    /// Number of frames received.
     pub received: u64,
-    /// Bytes of frames received.
+    /// Number of bytes of the frames received.
     pub received_bytes: u64,
-    /// Frames that began to leave, control frames included.
+    /// Number of frames sent, control frames included. A frame counts when its transmission begins.
     pub sent: u64,
-    /// Bytes of frames sent.
+    /// Number of bytes of the frames sent.
     pub sent_bytes: u64,
-    /// Frames to leave here that were dropped because the buffer was full.
+    /// Number of frames for this egress port that were dropped because the buffer was full.
     pub dropped_full: u64,
-    /// Frames of lossless priorities that arrived here without headroom left.
+    /// Number of frames of lossless priorities that arrived here and were dropped because the headroom was full.
     pub dropped_headroom: u64,
-    /// Frames that arrived here and exceeded the longest frame.
+    /// Number of frames that arrived here and were dropped because they were too long.
     pub dropped_long: u64,
-    /// Frames that arrived here for an unknown address, and were not flooded.
+    /// Number of frames that arrived here and were dropped because their destination was unknown ([`Unknown::Drop`]).
     pub dropped_unknown: u64,
-    /// Frames to leave here that the watchdog dropped.
+    /// Number of frames for this egress port that the watchdog dropped.
     pub dropped_watchdog: u64,
-    /// Frames that arrived here and left by every other port.
+    /// Number of frames that arrived here and were flooded.
     pub flooded: u64,
-    /// Packets that were marked when queued to leave here.
+    /// Number of packets that were marked when they were queued at this egress port.
     pub marked: u64,
-    /// Pause frames sent, without those that end a pause.
+    /// Number of pause frames sent, not counting those that end a pause.
     pub pauses_sent: u64,
-    /// Pause frames received.
+    /// Number of pause frames received.
     pub pauses_received: u64,
     /// Number of times that the watchdog fired.
     pub watchdog: u64,
-    /// Most bytes that have waited to leave here.
+    /// Maximum number of bytes that have been queued at this egress port.
     pub deepest_bytes: usize,
 }
 
-/// Frames of one priority that arrived at a port and have not left.
+/// Memory use of one lossless priority: frames that arrived at a port and have not left the switch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ingress {
     bytes: usize,
-    /// Time at which the peer's pause is to be repeated, while it is paused.
+    /// Time in ns at which the switch repeats the pause, while it pauses the sender.
     again: Option<u64>,
 }
 
@@ -100,41 +101,41 @@ struct Ingress {
 struct Port {
     egress: Egress,
     ingress: [Ingress; PRIORITIES],
-    /// Time until which new frames for a queue are dropped, by priority.
+    /// Time in ns until which the watchdog drops new frames for the queue, per priority.
     shut_until: [u64; PRIORITIES],
     counters: PortCounters,
 }
 
-/// A frame that begins to leave.
+/// A frame whose transmission begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Departure {
     pub port: usize,
-    /// Time at which its last byte has left, in ns.
+    /// Time at which the frame's last byte has left, in ns.
     pub out: u64,
     pub frame: Vec<u8>,
 }
 
-/// A switch.
+/// An Ethernet switch.
 #[derive(Debug)]
 pub struct Switch {
     config: SwitchConfig,
-    /// Source address of its own frames.
+    /// Source address of the pause frames that the switch sends.
     mac: [u8; 6],
     ports: Vec<Port>,
-    /// Port of each learned address, by VLAN; VLAN 0 is untagged.
+    /// Port of each learned address, per VLAN. VLAN 0 stands for untagged frames.
     learned: BTreeMap<(u16, [u8; 6]), usize>,
     fixed: BTreeMap<[u8; 6], usize>,
     rng: ChaCha8Rng,
-    /// Waiting bytes of lossy priorities.
+    /// Number of queued bytes of lossy priorities, over all ports.
     lossy_bytes: usize,
     departures: VecDeque<Departure>,
 }
 
 impl Switch {
-    /// Returns an empty switch; `mac` is its own address.
+    /// Creates an empty switch. `mac` is the address of the switch itself.
     ///
     /// # Errors
-    /// [`SwitchError`]: such a switch is impossible.
+    /// [`SwitchError`] if the configuration is invalid.
     pub(crate) fn new(config: SwitchConfig, mac: [u8; 6], seed: u64) -> Result<Self, SwitchError> {
         config.check()?;
         let port = |_| Port {
@@ -155,12 +156,12 @@ impl Switch {
         })
     }
 
-    /// Returns its configuration.
+    /// Returns the configuration of the switch.
     pub(crate) const fn config(&self) -> &SwitchConfig {
         &self.config
     }
 
-    /// Binds an address to a port, without learning. Returns false if it [may not](Self::may_fix).
+    /// Binds an address to a port permanently. Returns false if this is [not allowed](Self::may_fix).
     pub(crate) fn fix(&mut self, mac: [u8; 6], port: usize) -> bool {
         let may = self.may_fix(mac, port);
         if may {
@@ -169,7 +170,8 @@ impl Switch {
         may
     }
 
-    /// Returns whether an address may be bound to a port: the port exists, and there is room for the address.
+    /// Returns whether an address may be bound to a port: the port exists, and the table of fixed addresses is not
+    /// full.
     pub(crate) fn may_fix(&self, mac: [u8; 6], port: usize) -> bool {
         let has_room = self.fixed.len() < MAX_ADDRESSES || self.fixed.contains_key(&mac);
         port < self.ports.len() && has_room
@@ -180,12 +182,12 @@ impl Switch {
         self.ports.get(port).map(|port| port.counters)
     }
 
-    /// Returns the bytes that wait to leave by a port.
+    /// Returns the number of bytes queued at an egress port.
     pub(crate) fn depth(&self, port: usize) -> Option<usize> {
         Some(self.ports.get(port)?.egress.total_depth())
     }
 
-    /// Returns the priorities that the peer of a port has paused, a bit each.
+    /// Returns the bit mask of the priorities that the peer of a port has paused.
     pub(crate) fn silenced(&self, now: u64, port: usize) -> Option<u8> {
         let egress = &self.ports.get(port)?.egress;
         let bits = (0..PRIORITIES).filter(|&priority| egress.is_paused(now, priority));
@@ -227,7 +229,8 @@ impl Switch {
         self.go_on(now, from);
     }
 
-    /// Returns the ports by which a frame leaves; `None` if it is not forwarded.
+    /// Learns the source address of a frame, and returns its egress ports. Returns `None` if the frame is not
+    /// forwarded.
     fn outs(&mut self, from: usize, frame: &[u8]) -> Option<Vec<usize>> {
         let headers = Headers::of(frame)?;
         let (dst, src) = (headers.dst, headers.src);
@@ -267,7 +270,7 @@ impl Switch {
             .is_some_and(|pfc| pfc.priorities >> priority & 1 == 1)
     }
 
-    /// Queues a frame at its port of departure, if there is room.
+    /// Queues a frame at an egress port, or drops it if the memory is full.
     fn admit(&mut self, now: u64, from: usize, to: usize, priority: usize, mut frame: Vec<u8>) {
         let bytes = frame.len();
         if self.ports[to].shut_until[priority] > now {
@@ -323,7 +326,7 @@ impl Switch {
             .sum()
     }
 
-    /// Pauses the sender at a port if too many of its frames wait, and repeats the pause when that is due.
+    /// Pauses the sender at a port if its queued frames exceed XOFF, and repeats the pause when that is due.
     fn pause_if_full(&mut self, now: u64, at: usize, priority: usize) {
         let Some(pfc) = self.config.pfc else {
             return;
@@ -342,7 +345,7 @@ impl Switch {
         }
     }
 
-    /// Returns a departed frame's credit.
+    /// Frees the memory of a frame that has left, and ends the sender's pause if the memory use is down to XON.
     fn give_back(&mut self, credit: Credit) {
         let Credit {
             from,
@@ -384,7 +387,8 @@ impl Switch {
         self.go_on(now, at);
     }
 
-    /// Runs everything due at a port: returns the credit of a departed frame, begins the next frame.
+    /// Processes a port: frees the memory of a frame that has left, runs the watchdog, and begins the next frame. Does
+    /// the same for other ports that this affects.
     fn go_on(&mut self, now: u64, at: usize) {
         let mut touched = vec![at];
         while let Some(at) = touched.pop() {
@@ -408,14 +412,14 @@ impl Switch {
         }
     }
 
-    /// Runs the watchdog of a port. Returns other ports that have something to do now.
+    /// Runs the watchdog of a port. Returns the other ports that the caller has to process as a result.
     fn watch(&mut self, now: u64, at: usize) -> Vec<usize> {
         let Some(limit) = self.config.pfc.and_then(|pfc| pfc.watchdog) else {
             return Vec::new();
         };
         let (limit, mut touched) = (nanoseconds(limit).max(1), Vec::new());
         let since = now.saturating_sub(limit);
-        // At the beginning of time nothing can be stuck for as long as the limit.
+        // Before the time `limit`, no frame can have waited for `limit`; `since` is saturated to 0 then.
         while let Some(priority) = self.ports[at]
             .egress
             .stuck(now, since)
@@ -438,7 +442,7 @@ impl Switch {
         touched
     }
 
-    /// Runs everything that is due.
+    /// Processes everything that is due: repeats of pauses, departures and the watchdogs.
     pub(crate) fn run(&mut self, now: u64) {
         for at in 0..self.ports.len() {
             for priority in 0..PRIORITIES {

@@ -1,27 +1,27 @@
 //! Priority flow control (IEEE 802.1Qbb): frames that pause the peer in some priorities.
 //!
-//! A MAC control frame has the address 01:80:c2:00:00:01, which no bridge forwards, ethertype 0x8808, opcode 0x0101,
-//! a bit for each priority it names, and for each of them a time in quanta of 512 bits at the port's rate; 0 ends a
-//! pause. A receiver whose buffer of a priority is above XOFF repeats the pause before its time is over, and ends it
-//! when the buffer is down to XON.
+//! A pause frame is a MAC control frame: address 01:80:c2:00:00:01, which no bridge forwards, ethertype 0x8808, opcode
+//! 0x0101. It has a bit mask of the priorities that it affects, and for each of them a time in quanta of 512 bits at
+//! the port's rate. The time 0 ends a pause. A receiver whose buffer of a priority is above XOFF repeats the pause
+//! before the pause expires, and ends it when the buffer is down to XON.
 
 use super::classify::PRIORITIES;
 
-/// Address of MAC control frames.
+/// Destination address of MAC control frames.
 const CONTROL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
 const ETHERTYPE: u16 = 0x8808;
 const OPCODE: u16 = 0x0101;
-/// Bits of a quantum.
+/// Number of bits in a quantum.
 const QUANTUM_BITS: u64 = 512;
-/// Shortest frame in bytes, without a check sequence.
+/// Minimum frame length in bytes, without the check sequence.
 const FRAME_BYTES: usize = 60;
-/// The longest pause, in quanta.
+/// Longest pause, in quanta.
 pub(crate) const LONGEST: u16 = u16::MAX;
 
-/// Requested pauses: quanta of each named priority.
+/// Requested pause of each priority in quanta. `None` means that the frame does not affect the priority.
 pub(crate) type Pauses = [Option<u16>; PRIORITIES];
 
-/// Writes a frame that names one priority.
+/// Builds a pause frame for one priority.
 pub(crate) fn emit(src: [u8; 6], priority: usize, quanta: u16) -> Vec<u8> {
     let mut frame = Vec::with_capacity(FRAME_BYTES);
     frame.extend(CONTROL);
@@ -37,12 +37,12 @@ pub(crate) fn emit(src: [u8; 6], priority: usize, quanta: u16) -> Vec<u8> {
     frame
 }
 
-/// Returns whether a frame is MAC control of any kind, which ends at the receiving port.
+/// Returns whether a frame is a MAC control frame of any kind. A port never forwards such a frame.
 pub(crate) fn is_control(frame: &[u8]) -> bool {
     frame.starts_with(&CONTROL)
 }
 
-/// Returns the pauses that a frame requests; `None` for another frame.
+/// Returns the pauses that a frame requests, or `None` if the frame is not a pause frame.
 pub(crate) fn parse(frame: &[u8]) -> Option<Pauses> {
     let half = |at: usize| {
         let bytes: &[u8; 2] = frame.get(at..)?.first_chunk()?;
@@ -60,7 +60,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Pauses> {
     Some(pauses)
 }
 
-/// Returns the time of a pause at a rate, in ns.
+/// Returns the duration of a pause at a port's rate, in ns.
 pub(crate) fn pause_ns(quanta: u16, rate_bps: u64) -> u64 {
     let bits = u128::from(quanta) * u128::from(QUANTUM_BITS);
     u64::try_from(bits * 1_000_000_000 / u128::from(rate_bps.max(1))).unwrap_or(u64::MAX)
@@ -70,7 +70,7 @@ pub(crate) fn pause_ns(quanta: u16, rate_bps: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Bytes of IEEE 802.1Qbb, clause 36.
+    /// `emit` writes a pause frame as IEEE 802.1Qbb, clause 36, defines it, and `parse` reads it back.
     #[test]
     fn a_frame_names_its_priority_and_comes_back() {
         let frame = emit([2, 0, 0, 0, 0, 1], 3, 0x1234);

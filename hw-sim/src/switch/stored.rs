@@ -1,6 +1,6 @@
-//! Recorded forms of settings of switches and ports for which serde has none.
+//! Serde representations of switch and port settings, for types that serde does not support.
 
-/// The trusted bits, in the register's encoding.
+/// Stores the trust state as the register encodes it.
 pub(crate) mod trust {
     use mlx_prm::TrustState;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -14,7 +14,7 @@ pub(crate) mod trust {
     }
 }
 
-/// The priority of each code point, in two halves.
+/// Stores the priorities of the 64 DSCPs as two arrays of 32, because serde supports arrays only up to 32 entries.
 pub(crate) mod code_points {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

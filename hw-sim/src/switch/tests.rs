@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Bytes of each frame: 1,000 on the wire, 8 us at 1 Gb/s.
+/// Length of each frame in bytes. A frame occupies 1,000 bytes on the wire and takes 8 us at 1 Gb/s.
 const BYTES: usize = 976;
 const FRAME_NS: u64 = 8_000;
 
@@ -22,7 +22,7 @@ fn mac(station: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, station]
 }
 
-/// Returns a frame between two stations, with an IPv4 header of a code point, whose sender reacts to marks.
+/// Returns a frame from station `src` with an IPv4 header that has this DSCP and ECT(0).
 fn frame(src: u8, dst: [u8; 6], dscp: u8) -> Vec<u8> {
     let mut frame = vec![0; BYTES];
     frame[..6].copy_from_slice(&dst);
@@ -32,7 +32,7 @@ fn frame(src: u8, dst: [u8; 6], dscp: u8) -> Vec<u8> {
     frame
 }
 
-/// Runs every event until a time; returns the departures: port and time.
+/// Runs all events up to a time. Returns port and time of each departure.
 fn left(switch: &mut Switch, until: u64) -> Vec<(usize, u64)> {
     let mut left = Vec::new();
     loop {
@@ -103,7 +103,7 @@ fn a_frame_without_room_is_dropped_at_its_port_of_departure() {
         for _ in 0..10 {
             switch.receive(0, 0, frame(1, mac(2), 0));
         }
-        // A shared buffer counts the frame on the wire too, until it has left.
+        // A shared buffer counts a frame that is on the wire until the frame has left.
         let kept = kept - u64::from(buffer == Buffer::Shared(3 * BYTES));
         assert_eq!(switch.counters(2).expect("there").dropped_full, 10 - kept);
         assert_eq!(left(&mut switch, 20 * FRAME_NS).len() as u64, kept);
@@ -133,11 +133,11 @@ fn marks_follow_the_depth_of_the_queue_and_skip_senders_that_do_not_react() {
         }
         switch.receive(0, 0, frame);
     }
-    // The first is on the wire; the eighth finds six in the queue.
+    // The first frame is on the wire, so the eighth is the first to find six frames in the queue.
     assert_eq!(switch.counters(2).expect("there").marked, 2);
 }
 
-/// XOFF at four frames, XON at two.
+/// Returns a configuration with XOFF at four frames and XON at two.
 fn pausing(watchdog: Option<Duration>) -> SwitchConfig {
     SwitchConfig {
         pfc: Some(Pfc {
@@ -172,7 +172,7 @@ fn a_sender_is_paused_above_xoff_and_goes_on_at_xon_and_headroom_holds_what_was_
         switch.run(due);
     }
     let out = (2, None);
-    // Six frames; the pause ends when four of them have left, and the fifth has begun.
+    // Six frames were admitted. The pause ends when four of them have left; the fifth is on the wire by then.
     let expected = [
         out,
         (0, Some(u16::MAX)),
@@ -195,7 +195,7 @@ fn a_pause_is_repeated_while_it_holds() {
         switch.receive(0, 0, frame(1, mac(2), 26));
     }
     assert_eq!(switch.silenced(0, 2), Some(1 << 3));
-    // 65,535 quanta of 512 ns.
+    // A pause lasts 65,535 quanta of 512 ns, which is 33.55 ms.
     left(&mut switch, 33_000_000);
     assert_eq!(
         switch.counters(0).expect("there").pauses_sent,

@@ -1,5 +1,4 @@
-//! Acknowledge extended transport header (IBTA volume 1, section 9.3.5) and its syndromes
-//! (section 9.7.5.2).
+//! Acknowledge extended transport header (AETH; IBTA volume 1, section 9.3.5) and its syndromes (section 9.7.5.2).
 
 use super::WireError;
 use super::bytes::{be24, low24, put};
@@ -11,10 +10,10 @@ pub struct AethPacket<T> {
 }
 
 impl<T: AsRef<[u8]>> AethPacket<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < AethRepr::BYTES {
             return Err(WireError::Truncated("AETH"));
@@ -22,21 +21,21 @@ impl<T: AsRef<[u8]>> AethPacket<T> {
         Ok(Self { buffer })
     }
 
-    /// AckSyndrome.
+    /// Returns the syndrome byte.
     pub fn syndrome(&self) -> u8 {
         self.buffer.as_ref()[0]
     }
 
-    /// Message sequence number.
+    /// Returns the message sequence number.
     pub fn msn(&self) -> u32 {
         be24(self.buffer.as_ref(), 1)
     }
 }
 
-/// Reason for which a responder refuses.
+/// Reason in a responder's NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
-    /// A packet is missing; resume at the PSN of the NAK.
+    /// A packet is missing. The requester resumes at the PSN of the NAK.
     Sequence,
     /// The responder cannot accept the request.
     InvalidRequest,
@@ -44,7 +43,7 @@ pub enum NakCode {
     RemoteAccess,
     /// The responder failed while executing the request.
     RemoteOperational,
-    /// The RD request is invalid; never sent here.
+    /// The RD request is invalid. The simulator never sends this code.
     InvalidRd,
 }
 
@@ -60,14 +59,14 @@ impl NakCode {
     }
 }
 
-/// Meaning of an acknowledgement.
+/// Meaning of an AETH syndrome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckSyndrome {
-    /// Received. The five bits are the credit count; 31: credits are not used.
+    /// Acknowledged. The field is the 5-bit credit count; 31 means that the responder does not use credits.
     Ack(u8),
-    /// No receive WQE; try again after the timer with this code.
+    /// No receive WQE is available. The requester retries after the time that this RNR timer code stands for.
     Rnr(u8),
-    /// Refused.
+    /// The responder rejected the request.
     Nak(NakCode),
 }
 
@@ -104,20 +103,20 @@ impl AckSyndrome {
 /// An AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AethRepr {
-    /// The responder's answer.
+    /// Acknowledgement, RNR NAK or NAK with its code.
     pub syndrome: AckSyndrome,
-    /// Message sequence number: requests completed so far, 24 bits.
+    /// Message sequence number: number of requests that the responder has completed, modulo 2^24.
     pub msn: u32,
 }
 
 impl AethRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 4;
 
-    /// Reads the header; refuses reserved syndromes.
+    /// Reads the header.
     ///
     /// # Errors
-    /// [`WireError::Malformed`]: a reserved syndrome.
+    /// [`WireError::Malformed`] if the syndrome is reserved.
     pub fn parse<T: AsRef<[u8]>>(packet: &AethPacket<T>) -> Result<Self, WireError> {
         let syndrome = AckSyndrome::from_bits(packet.syndrome())
             .ok_or(WireError::Malformed("AETH syndrome"))?;

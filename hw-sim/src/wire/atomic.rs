@@ -10,10 +10,10 @@ pub struct AtomicEthPacket<T> {
 }
 
 impl<T: AsRef<[u8]>> AtomicEthPacket<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < AtomicEthRepr::BYTES {
             return Err(WireError::Truncated("AtomicETH"));
@@ -21,22 +21,22 @@ impl<T: AsRef<[u8]>> AtomicEthPacket<T> {
         Ok(Self { buffer })
     }
 
-    /// Virtual address.
+    /// Returns the virtual address.
     pub fn va(&self) -> u64 {
         be64(self.buffer.as_ref(), 0)
     }
 
-    /// Remote key.
+    /// Returns the remote key.
     pub fn rkey(&self) -> u32 {
         be32(self.buffer.as_ref(), 8)
     }
 
-    /// Value to swap in, or to add.
+    /// Returns the value to swap in or to add.
     pub fn swap_add(&self) -> u64 {
         be64(self.buffer.as_ref(), 12)
     }
 
-    /// Value to compare with.
+    /// Returns the value to compare with.
     pub fn compare(&self) -> u64 {
         be64(self.buffer.as_ref(), 20)
     }
@@ -56,10 +56,10 @@ pub struct AtomicEthRepr {
 }
 
 impl AtomicEthRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 28;
 
-    /// Reads the header; every value is legal on the wire.
+    /// Reads the header. Every value is valid.
     pub fn parse<T: AsRef<[u8]>>(packet: &AtomicEthPacket<T>) -> Self {
         Self {
             va: packet.va(),
@@ -78,7 +78,7 @@ impl AtomicEthRepr {
     }
 }
 
-/// An AtomicAckETH: the value in memory before the operation.
+/// An AtomicAckETH: carries the value that was in memory before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEthRepr {
     /// The original value.
@@ -86,13 +86,13 @@ pub struct AtomicAckEthRepr {
 }
 
 impl AtomicAckEthRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 8;
 
     /// Reads the header from the start of `bytes`.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `bytes` is shorter than the header.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() < Self::BYTES {
             return Err(WireError::Truncated("AtomicAckETH"));

@@ -3,7 +3,7 @@
 use super::bytes::{be16, be24, low24, put};
 use super::{Opcode, Psn, WireError};
 
-/// The default partition, full member.
+/// P_Key of the default partition, full member.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
 /// View of a BTH.
@@ -13,10 +13,10 @@ pub struct BthPacket<T> {
 }
 
 impl<T: AsRef<[u8]>> BthPacket<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < BthRepr::BYTES {
             return Err(WireError::Truncated("BTH"));
@@ -24,57 +24,57 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
         Ok(Self { buffer })
     }
 
-    /// Opcode, defined or not.
+    /// Returns the opcode byte, which may be an undefined opcode.
     pub fn opcode(&self) -> u8 {
         self.buffer.as_ref()[0]
     }
 
-    /// Solicited event.
+    /// Returns the solicited event bit.
     pub fn solicited(&self) -> bool {
         self.buffer.as_ref()[1] & 0x80 != 0
     }
 
-    /// Migration request.
+    /// Returns the migration request bit.
     pub fn migrated(&self) -> bool {
         self.buffer.as_ref()[1] & 0x40 != 0
     }
 
-    /// Bytes of padding between payload and ICRC.
+    /// Returns the number of padding bytes between payload and ICRC.
     pub fn pad(&self) -> u8 {
         self.buffer.as_ref()[1] >> 4 & 3
     }
 
-    /// Transport header version.
+    /// Returns the transport header version.
     pub fn version(&self) -> u8 {
         self.buffer.as_ref()[1] & 0x0f
     }
 
-    /// Partition key.
+    /// Returns the partition key.
     pub fn pkey(&self) -> u16 {
         be16(self.buffer.as_ref(), 2)
     }
 
-    /// Forward congestion notification.
+    /// Returns the forward congestion notification bit.
     pub fn fecn(&self) -> bool {
         self.buffer.as_ref()[4] & 0x80 != 0
     }
 
-    /// Backward congestion notification.
+    /// Returns the backward congestion notification bit.
     pub fn becn(&self) -> bool {
         self.buffer.as_ref()[4] & 0x40 != 0
     }
 
-    /// Destination queue pair.
+    /// Returns the number of the destination queue pair.
     pub fn dest_qpn(&self) -> u32 {
         be24(self.buffer.as_ref(), 5)
     }
 
-    /// Acknowledge request.
+    /// Returns the acknowledge request bit.
     pub fn ack_request(&self) -> bool {
         self.buffer.as_ref()[8] & 0x80 != 0
     }
 
-    /// Packet sequence number.
+    /// Returns the packet sequence number.
     pub fn psn(&self) -> Psn {
         Psn::new(be24(self.buffer.as_ref(), 9))
     }
@@ -83,13 +83,13 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
 /// A BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BthRepr {
-    /// Opcode.
+    /// Operation and transport of the packet.
     pub opcode: Opcode,
-    /// Ask for an event at the peer's consumer.
+    /// Solicited event: requests an event at the peer's completion queue.
     pub solicited: bool,
-    /// Migration state: true when migrated, as all queue pairs here are.
+    /// Migration request bit. True means migrated, which is the state of all simulated queue pairs.
     pub migrated: bool,
-    /// Bytes of padding between payload and ICRC, 0..=3.
+    /// Number of padding bytes between payload and ICRC, 0..=3.
     pub pad: u8,
     /// Partition key.
     pub pkey: u16,
@@ -99,19 +99,19 @@ pub struct BthRepr {
     pub becn: bool,
     /// Destination queue pair, 24 bits.
     pub dest_qpn: u32,
-    /// The requester asks for an acknowledgement of this packet.
+    /// Acknowledge request: the requester requests an acknowledgement of this packet.
     pub ack_request: bool,
     /// Packet sequence number.
     pub psn: Psn,
 }
 
 impl BthRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 12;
 
-    /// Returns a header with the fields in which ordinary packets differ. The rest is: no solicited event, no
-    /// acknowledge request, migrated, default partition, no congestion; the padding is set by
-    /// [`Packet::emit`](super::Packet::emit), which has the payload.
+    /// Returns a header with the given fields, and defaults for the others: no solicited event, no acknowledge request,
+    /// migrated, default partition, no congestion. [`Packet::emit`](super::Packet::emit) sets the padding, because it
+    /// depends on the payload.
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Self {
         Self {
@@ -128,11 +128,10 @@ impl BthRepr {
         }
     }
 
-    /// Reads the header; refuses other versions and undefined opcodes. Reserved bits are ignored, as the
-    /// specification requires of receivers.
+    /// Reads the header. Ignores reserved bits, as the specification requires of receivers.
     ///
     /// # Errors
-    /// [`WireError::Malformed`]: another version. [`WireError::Opcode`]: an undefined opcode.
+    /// [`WireError::Malformed`] if the version is not 0. [`WireError::Opcode`] if the opcode is undefined.
     pub fn parse<T: AsRef<[u8]>>(packet: &BthPacket<T>) -> Result<Self, WireError> {
         if packet.version() != 0 {
             return Err(WireError::Malformed("BTH version"));

@@ -1,9 +1,9 @@
-//! Big-endian fields in byte slices, for header views whose length was checked.
+//! Access to big-endian fields in byte slices. The caller has checked the length.
 
-/// Returns `N` bytes at `at`.
+/// Returns the `N` bytes at offset `at`.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
-    // PANIC: header views compare the length with the header's before they read any field.
+    // PANIC: the range exists, because a header view checks the header's length before it reads any field.
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
@@ -25,7 +25,7 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(array(bytes, at))
 }
 
-/// Writes `value` at `at`, into a buffer of our own.
+/// Writes `value` at offset `at` of a buffer that the caller has sized.
 pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
 }
@@ -36,7 +36,7 @@ pub(super) fn low24(value: u32) -> [u8; 3] {
     [a, b, c]
 }
 
-/// Returns the Internet checksum's sum (RFC 1071): one's complement, folded, not yet inverted.
+/// Returns the one's complement sum of the Internet checksum (RFC 1071), folded to 16 bits and not inverted.
 pub(crate) fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let mut sum: u64 = pairs
@@ -49,11 +49,11 @@ pub(crate) fn ones_complement_sum(bytes: &[u8]) -> u16 {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
     }
-    // CAST: the loop left 16 bits.
+    // CAST: the loop has folded the sum to 16 bits.
     u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// Returns an Internet checksum after a covered word has changed (RFC 1624, equation 3).
+/// Returns the Internet checksum after a covered 16-bit word has changed (RFC 1624, equation 3).
 pub(crate) fn updated_checksum(checksum: u16, before: u16, after: u16) -> u16 {
     let words = [!checksum, !before, after].map(u16::to_be_bytes);
     !ones_complement_sum(words.as_flattened())

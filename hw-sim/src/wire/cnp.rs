@@ -1,20 +1,20 @@
-//! Congestion notification packets (RoCE v2 annex A17, section 17.9.3): a BTH with an opcode of its own and BECN set,
-//! and sixteen zero bytes. Their only content is the queue pair that is to slow down.
+//! Congestion notification packets (CNP; RoCE v2 annex A17, section 17.9.3). A CNP has a BTH with its own opcode and
+//! BECN set, and sixteen zero bytes. Its only content is the number of the queue pair that has to slow down.
 
 use super::bytes::{low24, put};
 use super::icrc;
 use super::{BthPacket, BthRepr, DEFAULT_PKEY, EthRepr, Link, Network, WireError};
 
-/// Opcode of a notification, outside of all transports.
+/// Opcode of a CNP, which belongs to no transport.
 pub const CNP: u8 = 0x81;
 const RESERVED_BYTES: usize = 16;
 const BECN: u8 = 0x40;
 
-/// Writes a notification as an Ethernet frame without FCS. Lengths in `network` are set here.
+/// Builds a CNP as an Ethernet frame without FCS. The function sets the lengths in `network`.
 #[must_use]
 pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
     let (mut eth, mut network) = (*eth, *network);
-    // CAST: 32.
+    // CAST: the value is 32.
     let transport = BthRepr::BYTES + RESERVED_BYTES + icrc::BYTES;
     network.set_transport_len(u16::try_from(transport).unwrap_or(u16::MAX));
     eth.ethertype = network.ethertype();
@@ -28,17 +28,17 @@ pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
     frame[bth + 4] = BECN;
     put(&mut frame, bth + 5, low24(dest_qpn));
     let end = frame.len() - icrc::BYTES;
-    // Never `None`: all the headers lie before `end`.
+    // `compute` never returns `None` here, because all headers are before `end`.
     let crc = icrc::compute(network.encapsulation(), &frame[start..end]).unwrap_or_default();
     put(&mut frame, end, crc);
     frame
 }
 
-/// Returns the queue pair that a notification names. The caller has found the opcode in a frame whose other headers
-/// are valid.
+/// Returns the number of the queue pair that a CNP notifies. The caller has already found the CNP opcode in a frame
+/// whose other headers are valid.
 ///
 /// # Errors
-/// [`WireError`]: the frame is no notification, or ends too early.
+/// [`WireError`] if the frame is not a CNP or ends too early.
 pub fn parse_cnp(frame: &[u8]) -> Result<u32, WireError> {
     let eth = EthRepr::parse(frame)?;
     let packet = &frame[eth.buffer_len()..];
@@ -51,7 +51,7 @@ pub fn parse_cnp(frame: &[u8]) -> Result<u32, WireError> {
     Ok(bth.dest_qpn())
 }
 
-/// Returns the Ethernet header of a link, which alone carries notifications.
+/// Returns the Ethernet header of a link. Only Ethernet frames carry CNPs.
 pub(crate) const fn ethernet(link: &Link) -> Option<&EthRepr> {
     match link {
         Link::Ethernet(eth) => Some(eth),

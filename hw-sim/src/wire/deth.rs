@@ -1,4 +1,4 @@
-//! Datagram extended transport header (IBTA volume 1, section 9.3.2).
+//! Datagram extended transport header (DETH; IBTA volume 1, section 9.3.2).
 
 use super::WireError;
 use super::bytes::{be24, be32, low24, put};
@@ -10,10 +10,10 @@ pub struct DethPacket<T> {
 }
 
 impl<T: AsRef<[u8]>> DethPacket<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < DethRepr::BYTES {
             return Err(WireError::Truncated("DETH"));
@@ -21,12 +21,12 @@ impl<T: AsRef<[u8]>> DethPacket<T> {
         Ok(Self { buffer })
     }
 
-    /// Queue key.
+    /// Returns the queue key.
     pub fn qkey(&self) -> u32 {
         be32(self.buffer.as_ref(), 0)
     }
 
-    /// Source queue pair.
+    /// Returns the number of the source queue pair.
     pub fn src_qpn(&self) -> u32 {
         be24(self.buffer.as_ref(), 5)
     }
@@ -37,15 +37,15 @@ impl<T: AsRef<[u8]>> DethPacket<T> {
 pub struct DethRepr {
     /// Queue key.
     pub qkey: u32,
-    /// Source queue pair, 24 bits.
+    /// Number of the source queue pair, 24 bits.
     pub src_qpn: u32,
 }
 
 impl DethRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 8;
 
-    /// Reads the header; every value is legal.
+    /// Reads the header. Every value is valid.
     pub fn parse<T: AsRef<[u8]>>(packet: &DethPacket<T>) -> Self {
         Self {
             qkey: packet.qkey(),

@@ -1,23 +1,23 @@
 //! Explicit congestion notification (RFC 3168): two bits of IPv4's type of service and of IPv6's traffic class.
 
-/// Meaning of a packet's ECN bits.
+/// ECN state of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// The sender does not react to marks.
+    /// Not ECT: the sender does not react to congestion marks.
     NotCapable,
-    /// The sender reacts to marks.
+    /// ECT(0) or ECT(1): the sender reacts to congestion marks.
     Capable,
-    /// The packet was marked: congestion experienced.
+    /// CE: a switch or router marked the packet because of congestion.
     Marked,
 }
 
-/// The bits of ECT(0), a capable sender.
+/// Bits of ECT(0): the sender is ECN-capable.
 pub const ECT_0: u8 = 0b10;
-/// The bits of CE, congestion experienced.
+/// Bits of CE: congestion experienced.
 pub const CE: u8 = 0b11;
 
 impl Ecn {
-    /// Returns the meaning of a traffic class.
+    /// Returns the ECN state in a traffic class byte.
     #[must_use]
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & 3 {

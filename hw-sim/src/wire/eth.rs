@@ -18,7 +18,7 @@ pub struct Vlan {
 }
 
 impl Vlan {
-    /// Returns priority and VLAN of a tag control information.
+    /// Returns the priority and the VLAN identifier in a tag control field.
     #[must_use]
     pub const fn of_control(control: u16) -> Self {
         let [high, _] = control.to_be_bytes();
@@ -28,7 +28,7 @@ impl Vlan {
         }
     }
 
-    /// Returns the tag control information (IEEE 802.1Q): the priority, no drop eligibility, the identifier.
+    /// Returns the tag control field (IEEE 802.1Q) with this priority and identifier. The drop eligible bit is 0.
     #[must_use]
     pub fn control(self) -> u16 {
         u16::from(self.priority & 7) << 13 | (self.id & 0x0fff)
@@ -42,17 +42,18 @@ pub struct EthRepr {
     pub dst: [u8; 6],
     /// Source address.
     pub src: [u8; 6],
-    /// 802.1Q tag.
+    /// 802.1Q tag, if any.
     pub vlan: Option<Vlan>,
     /// Ethertype of the payload.
     pub ethertype: u16,
 }
 
 impl EthRepr {
-    /// Reads the header of a frame of this function's protocols, with at most one customer tag.
+    /// Reads the Ethernet header of a RoCE frame, which has at most one 802.1Q tag.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has. [`WireError::NotRoce`]: more tags, or other ones.
+    /// [`WireError::Truncated`] if the frame is shorter than the header. [`WireError::NotRoce`] if the frame has more
+    /// tags or tags of another type.
     pub fn parse(frame: &[u8]) -> Result<Self, WireError> {
         let truncated = WireError::Truncated("Ethernet header");
         let headers = FrameHeaders::of(frame).ok_or(truncated)?;
@@ -81,7 +82,7 @@ impl EthRepr {
         }
     }
 
-    /// Writes the header to the start of `out`, which must have room for it.
+    /// Writes the header to the start of `out`, which must be long enough.
     pub fn emit(&self, out: &mut [u8]) {
         put(out, 0, self.dst);
         put(out, 6, self.src);

@@ -1,18 +1,18 @@
-//! Location of the headers of an Ethernet frame.
+//! Locates the headers of an Ethernet frame.
 //!
-//! A frame comes from a peer or from software, so any bytes are a frame: unrecognized headers are treated as absent,
-//! and nothing is refused. Recognized are up to two VLAN tags, IPv4 and IPv6 without extension headers, and TCP and
-//! UDP in unfragmented packets. Lengths in IP and UDP headers are used up to the end of the frame ([`Ip::whole`]
-//! tells if the frame reaches that far).
+//! A frame comes from a peer or from software, so it may contain arbitrary bytes. Unrecognized headers are treated as
+//! absent, and no frame is rejected. Recognized are up to two VLAN tags, IPv4 and IPv6 without extension headers, and
+//! TCP and UDP in unfragmented packets. If a length in an IP or UDP header exceeds the frame, the frame's end is used
+//! instead; [`Ip::whole`] is false then.
 //!
-//! All parts of the simulator locate headers here: switches, steering, and the RDMA half, which then checks every
-//! field of its own packets ([`Packet::parse`](super::Packet::parse)).
+//! All parts of the simulator locate headers with this module: switches, steering, and the RDMA packet parser, which
+//! then checks every field of its packets ([`Packet::parse`](super::Packet::parse)).
 
 use super::{ETHERTYPE_ROCE_V1, ROCE_PORT, Vlan};
 
-/// Ethertype of a customer's VLAN tag (IEEE 802.1Q).
+/// Ethertype of a customer VLAN tag (IEEE 802.1Q).
 pub const CUSTOMER_TAG: u16 = 0x8100;
-/// Ethertype of a service provider's VLAN tag (IEEE 802.1ad).
+/// Ethertype of a service provider VLAN tag (IEEE 802.1ad).
 pub const SERVICE_TAG: u16 = 0x88a8;
 /// Ethertype of IPv4.
 pub const IPV4: u16 = 0x0800;
@@ -22,85 +22,85 @@ pub const IPV6: u16 = 0x86dd;
 pub const TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
-/// Bytes of the addresses and the first ethertype.
+/// Number of bytes in the two addresses and the first ethertype.
 pub const ETHERNET_BYTES: usize = 14;
-/// Bytes of a VLAN tag.
+/// Number of bytes in a VLAN tag.
 pub const TAG_BYTES: usize = 4;
-/// Shortest frame on a wire, without its check sequence.
+/// Minimum frame length on a wire in bytes, without the check sequence.
 pub const MIN_FRAME: usize = 60;
 
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
 const TCP_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
-/// More fragments, or a fragment offset.
+/// IPv4 flag and offset bits that are non-zero in a fragment: More Fragments and the fragment offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// The outermost VLAN tag.
+/// Outermost VLAN tag of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Ethertype of the tag.
     pub kind: u16,
-    /// Priority, drop eligibility and VLAN.
+    /// Tag control field: priority, drop eligibility and VLAN identifier.
     pub control: u16,
 }
 
-/// IP's version.
+/// Version of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpVersion {
-    /// 4.
+    /// IPv4.
     V4,
-    /// 6.
+    /// IPv6.
     V6,
 }
 
-/// An IP header.
+/// A recognized IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
     /// Version.
     pub version: IpVersion,
-    /// Offset in the frame.
+    /// Offset of the header in the frame, in bytes.
     pub at: usize,
-    /// Length in bytes, IPv4 options included.
+    /// Length of the header in bytes, IPv4 options included.
     pub header_bytes: usize,
-    /// Offset of the packet's end in the frame.
+    /// Offset in the frame at which the IP packet ends.
     pub end: usize,
-    /// True if the frame contains the whole length that the header states.
+    /// True if the frame contains the whole length that the IP header states.
     pub whole: bool,
-    /// Protocol, or next header.
+    /// IPv4 protocol, or IPv6 next header.
     pub protocol: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN: IPv4's type of service, or IPv6's traffic class.
     pub traffic_class: u8,
-    /// Time to live, or hop limit.
+    /// IPv4 time to live, or IPv6 hop limit.
     pub ttl: u8,
-    /// True for a fragment of a packet.
+    /// True if the packet is a fragment.
     pub fragment: bool,
-    /// Source; IPv4 in the last four bytes.
+    /// Source address. An IPv4 address is in the last four bytes.
     pub src: [u8; 16],
-    /// Destination; IPv4 in the last four bytes.
+    /// Destination address. An IPv4 address is in the last four bytes.
     pub dst: [u8; 16],
 }
 
-/// TCP or UDP.
+/// Transport protocol that is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// TCP and its nine flags.
+    /// TCP, with its nine flags.
     Tcp {
-        /// Flags, NS in bit 8.
+        /// TCP flags. NS is bit 8.
         flags: u16,
     },
     /// UDP.
     Udp,
 }
 
-/// A TCP or UDP header.
+/// A recognized TCP or UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
-    /// Protocol.
+    /// Protocol of the header.
     pub protocol: Protocol,
-    /// Offset in the frame.
+    /// Offset of the header in the frame, in bytes.
     pub at: usize,
-    /// Length in bytes, options included.
+    /// Length of the header in bytes, options included.
     pub header_bytes: usize,
     /// Source port.
     pub sport: u16,
@@ -109,7 +109,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Returns the offset of the checksum in the frame.
+    /// Returns the offset of the TCP or UDP checksum in the frame.
     pub const fn checksum_at(&self) -> usize {
         self.at
             + match self.protocol {
@@ -126,20 +126,20 @@ pub struct Headers {
     pub dst: [u8; 6],
     /// Source address.
     pub src: [u8; 6],
-    /// Outermost VLAN tag.
+    /// Outermost VLAN tag, if any.
     pub tag: Option<Tag>,
-    /// Ethertype behind the tags.
+    /// Ethertype after the tags.
     pub ethertype: u16,
-    /// Offset of the payload that the ethertype names.
+    /// Offset in the frame of the payload that the ethertype describes.
     pub payload_at: usize,
-    /// IP.
+    /// IP header, if recognized.
     pub ip: Option<Ip>,
-    /// TCP or UDP.
+    /// TCP or UDP header, if recognized.
     pub transport: Option<Transport>,
 }
 
 impl Headers {
-    /// Recognizes the headers of a frame; returns `None` if it is too short for an Ethernet header.
+    /// Recognizes the headers of a frame. Returns `None` if the frame is too short for an Ethernet header.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let mut ethertype = be16(frame, 12)?;
         let mut at = ETHERNET_BYTES;
@@ -174,7 +174,7 @@ impl Headers {
         })
     }
 
-    /// Returns the outermost tag, if it is a customer's.
+    /// Returns the outermost tag, if it is a customer VLAN tag.
     pub const fn vlan(&self) -> Option<Vlan> {
         match self.tag {
             Some(Tag {
@@ -185,14 +185,14 @@ impl Headers {
         }
     }
 
-    /// Returns the UDP header of a RoCE v2 packet, valid or not.
+    /// Returns the UDP header if the frame is a RoCE v2 packet. The rest of the packet may be invalid.
     pub fn roce_v2(&self) -> Option<&Transport> {
         self.transport
             .as_ref()
             .filter(|transport| transport.protocol == Protocol::Udp && transport.dport == ROCE_PORT)
     }
 
-    /// Returns whether it is for a group, or for all stations.
+    /// Returns whether the destination is a multicast or the broadcast address.
     pub const fn is_multicast(&self) -> bool {
         self.dst[0] & 1 == 1
     }
@@ -281,7 +281,7 @@ fn be16(from: &[u8], at: usize) -> Option<u16> {
     bytes(from, at).map(u16::from_be_bytes)
 }
 
-/// Returns whether a frame is a RoCE packet, valid or not.
+/// Returns whether a frame is a RoCE packet. The packet may be invalid.
 pub fn is_roce(frame: &[u8]) -> bool {
     Headers::of(frame).is_some_and(|headers| {
         headers.ethertype == ETHERTYPE_ROCE_V1 || headers.roce_v2().is_some()

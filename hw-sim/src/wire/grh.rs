@@ -1,17 +1,17 @@
-//! Global route header (IBTA volume 1, section 8.3): the network layer of RoCE v1, and the form of a datagram's
-//! addresses in the receive buffer.
+//! Global route header (GRH; IBTA volume 1, section 8.3): the network layer of RoCE v1, and the format in which a
+//! datagram's addresses are written to the receive buffer.
 
 use super::bytes::put;
 use super::ipv6::emit_common;
 use super::{Ipv6Packet, WireError};
 
-/// Next header value "IBA transport follows".
+/// Next header value for the IBA transport.
 const IBA: u8 = 0x1b;
 
-/// View of a GRH. It has the shape of an IPv6 header.
+/// View of a GRH, which has the layout of an IPv6 header.
 pub type GrhPacket<T> = Ipv6Packet<T>;
 
-/// A GRH in front of a BTH.
+/// A GRH that a BTH follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrhRepr {
     /// Source GID.
@@ -24,18 +24,19 @@ pub struct GrhRepr {
     pub flow_label: u32,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Bytes from the BTH to the ICRC, both included.
+    /// Number of bytes from the BTH to the ICRC, both included.
     pub payload_len: u16,
 }
 
 impl GrhRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 40;
 
-    /// Reads the header; refuses everything but IBA transport.
+    /// Reads the header.
     ///
     /// # Errors
-    /// [`WireError::Malformed`]: another IP version. [`WireError::NotRoce`]: another next header.
+    /// [`WireError::Malformed`] if the IP version is not 6. [`WireError::NotRoce`] if the next header is not the IBA
+    /// transport.
     pub fn parse<T: AsRef<[u8]>>(packet: &GrhPacket<T>) -> Result<Self, WireError> {
         if packet.version() != 6 {
             return Err(WireError::Malformed("GRH version"));

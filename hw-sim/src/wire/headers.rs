@@ -1,4 +1,4 @@
-//! The extension headers between BTH and payload.
+//! Extension headers between BTH and payload.
 
 use super::bytes::{array, be32, put};
 use super::{
@@ -6,33 +6,33 @@ use super::{
     Opcode, Operation, RethPacket, RethRepr, Transport, WireError,
 };
 
-/// Length of an ImmDt, IETH or XRCETH header.
+/// Length of an ImmDt, IETH or XRCETH header in bytes.
 const WORD: usize = 4;
 
-/// The extension headers of a packet, in wire order. The opcode determines which of them exist; [`Headers::fit`]
-/// checks that.
+/// Extension headers of a packet, in wire order. The opcode determines which of them exist; [`Headers::fit`] checks
+/// that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Datagram header.
+    /// DETH, the datagram header.
     pub deth: Option<DethRepr>,
-    /// Number of the XRC SRQ for a request of that transport (XRCETH; IBTA volume 1, annex A14).
+    /// XRCETH: number of the XRC SRQ, in a request of the XRC transport (IBTA volume 1, annex A14).
     pub xrc_srq: Option<u32>,
-    /// RDMA header.
+    /// RETH, the RDMA header.
     pub reth: Option<RethRepr>,
-    /// Atomic request header.
+    /// AtomicETH, the header of an atomic request.
     pub atomic: Option<AtomicEthRepr>,
-    /// Acknowledge header.
+    /// AETH, the acknowledge header.
     pub aeth: Option<AethRepr>,
-    /// Atomic response header.
+    /// AtomicAckETH, the header of an atomic response.
     pub atomic_ack: Option<AtomicAckEthRepr>,
-    /// Immediate data, in wire order.
+    /// ImmDt: immediate data, in wire order.
     pub immediate: Option<[u8; 4]>,
-    /// Key that the responder is to invalidate.
+    /// IETH: key that the responder is to invalidate.
     pub invalidate: Option<u32>,
 }
 
 impl Headers {
-    /// No extension header.
+    /// No extension headers.
     pub const NONE: Self = Self {
         deth: None,
         xrc_srq: None,
@@ -57,10 +57,11 @@ impl Headers {
             && self.invalidate.is_some() == operation.has_invalidate()
     }
 
-    /// Reads the headers of `opcode` from the start of `bytes`; returns the bytes behind them.
+    /// Reads the headers of `opcode` from the start of `bytes`. Also returns the bytes after them.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: the bytes end inside a header. [`WireError::Malformed`]: a reserved AETH syndrome.
+    /// [`WireError::Truncated`] if `bytes` ends inside a header. [`WireError::Malformed`] if an AETH has a reserved
+    /// syndrome.
     pub fn parse(opcode: Opcode, mut bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let operation = opcode.operation();
         let mut headers = Self::NONE;
@@ -72,7 +73,7 @@ impl Headers {
             if bytes.len() < WORD {
                 return Err(WireError::Truncated("XRCETH"));
             }
-            // The upper byte is reserved: sent as zero, ignored on reception.
+            // The upper byte is reserved: senders write zero, receivers ignore it.
             headers.xrc_srq = Some(be32(bytes, 0) & 0x00ff_ffff);
             bytes = &bytes[WORD..];
         }
@@ -155,7 +156,8 @@ impl Headers {
     }
 }
 
-/// Returns whether packets have an XRCETH: requests of the extended reliable connection name a shared receive queue.
+/// Returns whether packets with this opcode have an XRCETH. XRC requests have one, because they name a shared receive
+/// queue.
 const fn has_xrceth(opcode: Opcode) -> bool {
     matches!(opcode.transport(), Transport::Xrc) && !opcode.operation().is_response()
 }

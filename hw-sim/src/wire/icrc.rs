@@ -1,8 +1,8 @@
-//! The invariant CRC: the last four bytes of every RoCE packet (IBTA volume 1, section 7.8.1, and
-//! annex A17 for RoCE v2).
+//! The invariant CRC (ICRC): the last four bytes of every RoCE packet (IBTA volume 1, section 7.8.1, and annex A17 for
+//! RoCE v2).
 //!
-//! It is the CRC-32 of Ethernet over everything that no router changes. Fields that routers may change are replaced
-//! by ones before computing, and eight bytes of ones stand for the LRH that RoCE does not have; on InfiniBand the LRH
+//! The ICRC is the CRC-32 of Ethernet over everything that no router changes. Fields that routers may change are
+//! replaced by ones for the computation. RoCE has no LRH, so eight bytes of ones stand for it. On InfiniBand the LRH
 //! itself is covered:
 //!
 //! | header | replaced by ones |
@@ -13,22 +13,22 @@
 //! | UDP | checksum |
 //! | BTH | the byte at 4, with FECN and BECN |
 //!
-//! The CRC is the one number of the packet that travels least significant byte first.
+//! The ICRC is sent least significant byte first, unlike all other fields of the packet.
 
 use super::bytes::put;
 use super::{BthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, LrhRepr, UdpRepr};
 
-/// Bytes of an ICRC.
+/// Length of an ICRC in bytes.
 pub const BYTES: usize = 4;
 
-/// Headers in front of the BTH.
+/// Kind of headers in front of the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encapsulation {
-    /// InfiniBand, LRH alone.
+    /// InfiniBand: LRH only.
     Local,
-    /// InfiniBand, LRH and GRH.
+    /// InfiniBand: LRH and GRH.
     Global,
-    /// RoCE v1.
+    /// RoCE v1: GRH.
     Grh,
     /// RoCE v2 over IPv4.
     Ipv4Udp,
@@ -36,8 +36,8 @@ pub enum Encapsulation {
     Ipv6Udp,
 }
 
-/// Computes the ICRC of `packet`, which begins with the network header (InfiniBand: the LRH) and ends in front of the
-/// ICRC. Returns it in wire order, or `None` if a header is incomplete.
+/// Computes the ICRC of `packet`, which begins with the network header (on InfiniBand with the LRH) and ends before the
+/// ICRC. Returns the ICRC in wire order, or `None` if a header is incomplete.
 pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES]> {
     let network = match encapsulation {
         Encapsulation::Local => LrhRepr::BYTES,
@@ -48,7 +48,7 @@ pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES
     };
     let (variant, invariant) = packet.split_at_checked(network + BthRepr::BYTES)?;
     let mut masked = [0xff; Ipv6Repr::BYTES + UdpRepr::BYTES + BthRepr::BYTES];
-    // PANIC: no encapsulation is longer than IPv6 with UDP.
+    // PANIC: `masked` is large enough: no encapsulation is longer than IPv6 with UDP.
     let masked = &mut masked[..variant.len()];
     masked.copy_from_slice(variant);
     match encapsulation {

@@ -6,7 +6,7 @@ use super::bytes::{array, be16, ones_complement_sum, put};
 /// Protocol number of UDP.
 pub(super) const UDP: u8 = 17;
 const DONT_FRAGMENT: u16 = 0x4000;
-/// More fragments, or a fragment offset.
+/// Bits that are non-zero in a fragment: More Fragments and the fragment offset.
 const FRAGMENT: u16 = 0x3fff;
 
 /// View of an IPv4 header.
@@ -16,10 +16,10 @@ pub struct Ipv4Packet<T> {
 }
 
 impl<T: AsRef<[u8]>> Ipv4Packet<T> {
-    /// Checks that the fixed header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole fixed header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < Ipv4Repr::BYTES {
             return Err(WireError::Truncated("IPv4 header"));
@@ -27,42 +27,42 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         Ok(Self { buffer })
     }
 
-    /// Version, 4 in a valid header.
+    /// Returns the version, 4 in a valid header.
     pub fn version(&self) -> u8 {
         self.buffer.as_ref()[0] >> 4
     }
 
-    /// Header length in bytes, options included.
+    /// Returns the header length in bytes, options included.
     pub fn header_len(&self) -> usize {
         usize::from(self.buffer.as_ref()[0] & 0x0f) * 4
     }
 
-    /// DSCP and ECN.
+    /// Returns the type of service: DSCP and ECN.
     pub fn tos(&self) -> u8 {
         self.buffer.as_ref()[1]
     }
 
-    /// Length of header and payload in bytes.
+    /// Returns the length of header and payload in bytes.
     pub fn total_len(&self) -> u16 {
         be16(self.buffer.as_ref(), 2)
     }
 
-    /// Identification.
+    /// Returns the identification.
     pub fn ident(&self) -> u16 {
         be16(self.buffer.as_ref(), 4)
     }
 
-    /// Flags and fragment offset.
+    /// Returns the flags and fragment offset.
     pub fn flags(&self) -> u16 {
         be16(self.buffer.as_ref(), 6)
     }
 
-    /// Time to live.
+    /// Returns the time to live.
     pub fn ttl(&self) -> u8 {
         self.buffer.as_ref()[8]
     }
 
-    /// Protocol of the payload.
+    /// Returns the protocol of the payload.
     pub fn protocol(&self) -> u8 {
         self.buffer.as_ref()[9]
     }
@@ -72,25 +72,25 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         ones_complement_sum(&self.buffer.as_ref()[..Ipv4Repr::BYTES]) == 0xffff
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn src(&self) -> [u8; 4] {
         array(self.buffer.as_ref(), 12)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn dst(&self) -> [u8; 4] {
         array(self.buffer.as_ref(), 16)
     }
 }
 
-/// An IPv4 header that carries UDP.
+/// An IPv4 header that a UDP header follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Repr {
     /// Source address.
     pub src: [u8; 4],
     /// Destination address.
     pub dst: [u8; 4],
-    /// DSCP in 7:2, ECN in 1:0.
+    /// Type of service: DSCP in 7:2, ECN in 1:0.
     pub tos: u8,
     /// Identification.
     pub ident: u16,
@@ -98,19 +98,20 @@ pub struct Ipv4Repr {
     pub dont_fragment: bool,
     /// Time to live.
     pub ttl: u8,
-    /// Bytes that follow the header.
+    /// Number of bytes that follow the header.
     pub payload_len: u16,
 }
 
 impl Ipv4Repr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 20;
 
-    /// Reads the header; refuses options, fragments and everything that is not UDP.
+    /// Reads the header.
     ///
     /// # Errors
-    /// [`WireError::NotRoce`]: another protocol. [`WireError::Malformed`]: another version, options, a fragment, a
-    /// length shorter than the header. [`WireError::Checksum`].
+    /// [`WireError::NotRoce`] if the protocol is not UDP. [`WireError::Malformed`] if the version is not 4, if there
+    /// are options, if the packet is a fragment, or if a length is shorter than the header. [`WireError::Checksum`] if
+    /// the checksum is wrong.
     pub fn parse<T: AsRef<[u8]>>(packet: &Ipv4Packet<T>) -> Result<Self, WireError> {
         if packet.version() != 4 {
             return Err(WireError::Malformed("IPv4 version"));

@@ -11,10 +11,10 @@ pub struct Ipv6Packet<T> {
 }
 
 impl<T: AsRef<[u8]>> Ipv6Packet<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < Ipv6Repr::BYTES {
             return Err(WireError::Truncated("IPv6 header"));
@@ -22,49 +22,49 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
         Ok(Self { buffer })
     }
 
-    /// Version, 6 in a valid header.
+    /// Returns the version, 6 in a valid header.
     pub fn version(&self) -> u8 {
         self.buffer.as_ref()[0] >> 4
     }
 
-    /// Traffic class: DSCP and ECN.
+    /// Returns the traffic class: DSCP and ECN.
     pub fn traffic_class(&self) -> u8 {
         let [a, b] = array(self.buffer.as_ref(), 0);
         a << 4 | b >> 4
     }
 
-    /// Flow label, 20 bits.
+    /// Returns the flow label, 20 bits.
     pub fn flow_label(&self) -> u32 {
         be32(self.buffer.as_ref(), 0) & 0xf_ffff
     }
 
-    /// Bytes that follow the header.
+    /// Returns the number of bytes that follow the header.
     pub fn payload_len(&self) -> u16 {
         be16(self.buffer.as_ref(), 4)
     }
 
-    /// Protocol of what follows.
+    /// Returns the protocol number of the header or payload that follows.
     pub fn next_header(&self) -> u8 {
         self.buffer.as_ref()[6]
     }
 
-    /// Hop limit.
+    /// Returns the hop limit.
     pub fn hop_limit(&self) -> u8 {
         self.buffer.as_ref()[7]
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn src(&self) -> [u8; 16] {
         array(self.buffer.as_ref(), 8)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn dst(&self) -> [u8; 16] {
         array(self.buffer.as_ref(), 24)
     }
 }
 
-/// An IPv6 header that carries UDP.
+/// An IPv6 header that a UDP header follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Repr {
     /// Source address.
@@ -77,18 +77,18 @@ pub struct Ipv6Repr {
     pub flow_label: u32,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Bytes that follow the header.
+    /// Number of bytes that follow the header.
     pub payload_len: u16,
 }
 
 impl Ipv6Repr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 40;
 
-    /// Reads the header; refuses everything that is not UDP.
+    /// Reads the header.
     ///
     /// # Errors
-    /// [`WireError::Malformed`]: another version. [`WireError::NotRoce`]: another next header.
+    /// [`WireError::Malformed`] if the version is not 6. [`WireError::NotRoce`] if the next header is not UDP.
     pub fn parse<T: AsRef<[u8]>>(packet: &Ipv6Packet<T>) -> Result<Self, WireError> {
         if packet.version() != 6 {
             return Err(WireError::Malformed("IPv6 version"));
@@ -116,7 +116,7 @@ impl Ipv6Repr {
     }
 }
 
-/// Writes the first word, common to IPv6 and the GRH: version 6, traffic class, flow label.
+/// Writes the first word, which IPv6 and the GRH have in common: version 6, traffic class, flow label.
 pub(super) fn emit_common(out: &mut [u8], traffic_class: u8, flow_label: u32) {
     let word = 6 << 28 | u32::from(traffic_class) << 20 | (flow_label & 0xf_ffff);
     put(out, 0, word.to_be_bytes());

@@ -1,17 +1,17 @@
-//! Local route header (IBTA volume 1, section 7.7) and the variant CRC: the link-level parts of an InfiniBand packet,
-//! in place of the Ethernet header.
+//! Local route header (LRH; IBTA volume 1, section 7.7) and variant CRC. In an InfiniBand packet they replace the
+//! Ethernet header and the FCS.
 
 use super::WireError;
 use super::bytes::{array, be16, put};
 
-/// Next header: BTH.
+/// LNH code for a BTH.
 const LOCAL: u8 = 2;
-/// Next header: GRH.
+/// LNH code for a GRH.
 const GLOBAL: u8 = 3;
 /// Polynomial of the variant CRC, x^16 + x^12 + x^3 + x + 1, bit-reversed (IBTA volume 1, section 7.8.2).
 const VCRC_POLYNOMIAL: u16 = 0xd008;
 
-/// Bytes of the variant CRC that ends every packet.
+/// Length in bytes of the variant CRC at the end of every packet.
 pub const VCRC_BYTES: usize = 2;
 
 /// View of an LRH.
@@ -21,10 +21,10 @@ pub struct LrhPacket<T> {
 }
 
 impl<T: AsRef<[u8]>> LrhPacket<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < LrhRepr::BYTES {
             return Err(WireError::Truncated("LRH"));
@@ -32,37 +32,37 @@ impl<T: AsRef<[u8]>> LrhPacket<T> {
         Ok(Self { buffer })
     }
 
-    /// Virtual lane.
+    /// Returns the virtual lane.
     pub fn vl(&self) -> u8 {
         self.buffer.as_ref()[0] >> 4
     }
 
-    /// Link version.
+    /// Returns the link version.
     pub fn version(&self) -> u8 {
         self.buffer.as_ref()[0] & 0x0f
     }
 
-    /// Service level.
+    /// Returns the service level.
     pub fn sl(&self) -> u8 {
         self.buffer.as_ref()[1] >> 4
     }
 
-    /// Code of the next header.
+    /// Returns the code of the next header.
     pub fn next_header(&self) -> u8 {
         self.buffer.as_ref()[1] & 3
     }
 
-    /// Destination LID.
+    /// Returns the destination LID.
     pub fn dlid(&self) -> u16 {
         be16(self.buffer.as_ref(), 2)
     }
 
-    /// Length of the packet without its variant CRC, in bytes.
+    /// Returns the length of the packet without its variant CRC, in bytes.
     pub fn packet_len(&self) -> usize {
         usize::from(be16(self.buffer.as_ref(), 4) & 0x7ff) * 4
     }
 
-    /// Source LID.
+    /// Returns the source LID.
     pub fn slid(&self) -> u16 {
         let [high, low] = array(self.buffer.as_ref(), 6);
         u16::from_be_bytes([high, low])
@@ -72,7 +72,7 @@ impl<T: AsRef<[u8]>> LrhPacket<T> {
 /// An LRH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LrhRepr {
-    /// Virtual lane, 4 bits; 15 is reserved to subnet management.
+    /// Virtual lane, 4 bits. VL 15 is reserved for subnet management.
     pub vl: u8,
     /// Service level, 4 bits.
     pub sl: u8,
@@ -80,20 +80,20 @@ pub struct LrhRepr {
     pub dlid: u16,
     /// Source LID.
     pub slid: u16,
-    /// A GRH follows.
+    /// True if a GRH follows, false if a BTH follows.
     pub global: bool,
-    /// Bytes from here to the ICRC, both included; a multiple of four.
+    /// Length in bytes from the LRH to the ICRC, both included. The length is a multiple of four.
     pub packet_len: usize,
 }
 
 impl LrhRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 8;
 
-    /// Reads the header; refuses raw packets and other link versions.
+    /// Reads the header.
     ///
     /// # Errors
-    /// [`WireError::Malformed`]: another link version. [`WireError::NotRoce`]: a raw packet.
+    /// [`WireError::Malformed`] if the link version is not 0. [`WireError::NotRoce`] if the packet is raw.
     pub fn parse<T: AsRef<[u8]>>(packet: &LrhPacket<T>) -> Result<Self, WireError> {
         if packet.version() != 0 {
             return Err(WireError::Malformed("LRH version"));
@@ -118,7 +118,7 @@ impl LrhRepr {
         let next = if self.global { GLOBAL } else { LOCAL };
         put(out, 0, [self.vl << 4, self.sl << 4 | next]);
         put(out, 2, self.dlid.to_be_bytes());
-        // CAST: 11 bits of words; the caller segments by path MTU.
+        // CAST: the length fits into 11 bits of words, because the caller segments by path MTU.
         let words = u16::try_from(self.packet_len / 4).unwrap_or(u16::MAX) & 0x7ff;
         put(out, 4, words.to_be_bytes());
         put(out, 6, self.slid.to_be_bytes());

@@ -1,8 +1,7 @@
 //! Packets between queue pairs.
 //!
-//! A frame is read from the outside in. [`Packet::parse`] parses it down to the payload and checks every length, the
-//! IPv4 header checksum and the invariant CRC on the way; [`Packet::emit`] is its inverse. Both RoCE encapsulations
-//! exist:
+//! [`Packet::parse`] parses a frame from the outer headers down to the payload. It checks every length, the IPv4 header
+//! checksum and the invariant CRC. [`Packet::emit`] is its inverse. Both RoCE encapsulations are supported:
 //!
 //! ```text
 //! v2  Ethernet [802.1Q] | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
@@ -15,16 +14,16 @@
 //! IB  LRH [GRH] | BTH | extension headers | payload | pad | ICRC | VCRC
 //! ```
 //!
-//! Each header has two levels. A view (`BthPacket<T>`) is fields over bytes: `new_checked` checks the length once,
-//! after which no getter can panic, whatever the bytes are. A representation (`BthRepr`) is meaning: `parse` refuses
-//! values that no RoCE packet has, `emit` writes every byte of the header. The extension headers of a packet follow
-//! from its [`Opcode`] alone, see [`Headers`].
+//! Each header has two types. A view (`BthPacket<T>`) gives access to the fields in a buffer. Its `new_checked` checks
+//! the length once; after that, no getter can panic, whatever the bytes are. A representation (`BthRepr`) has the
+//! fields as values: its `parse` rejects values that no RoCE packet has, and its `emit` writes every byte of the
+//! header. The [`Opcode`] alone determines the extension headers of a packet, see [`Headers`].
 //!
-//! The UDP checksum is sent as zero, for IPv6 too (RFC 6935 permits it; the RoCEv2 annex requires it), and not
-//! checked on arrival: the ICRC covers more, and is stronger.
+//! The UDP checksum is sent as zero, for IPv6 too (RFC 6935 permits it; the RoCEv2 annex requires it), and not checked
+//! on arrival: the ICRC covers more and is stronger.
 //!
-//! Absent on purpose: IP options, fragments and IPv6 extension headers (RoCE has none; such packets
-//! are refused), reliable datagrams, raw packets.
+//! Absent on purpose: IP options, fragments and IPv6 extension headers (RoCE has none; such packets are rejected),
+//! reliable datagrams, raw packets.
 
 mod aeth;
 mod atomic;
@@ -71,13 +70,13 @@ pub use udp::{ROCE_PORT, UdpPacket, UdpRepr};
 
 use thiserror::Error;
 
-/// Reason for which a frame could not be parsed.
+/// Reason why a frame cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
-    /// The bytes end inside a header, or before the length a header promises.
+    /// The frame ends inside a header, or before the length that a header states.
     #[error("truncated {0}")]
     Truncated(&'static str),
-    /// A well-formed frame of another protocol.
+    /// The frame belongs to another protocol.
     #[error("not RoCE")]
     NotRoce,
     /// A field has a value that no RoCE packet has.
@@ -86,10 +85,10 @@ pub enum WireError {
     /// The IPv4 header checksum is wrong.
     #[error("IPv4 header checksum")]
     Checksum,
-    /// A BTH opcode that is reserved, or of a transport not supported here.
+    /// The BTH opcode is reserved, or belongs to a transport that is not supported.
     #[error("BTH opcode {0:#04x}")]
     Opcode(u8),
-    /// The invariant CRC is wrong: the packet was damaged on its way.
+    /// The invariant CRC is wrong: the packet was corrupted on the way.
     #[error("ICRC")]
     Icrc,
     /// The variant CRC of an InfiniBand packet is wrong.

@@ -1,4 +1,4 @@
-//! BTH opcodes (IBTA volume 1, section 9.2.1): transport in the upper three bits, operation below.
+//! BTH opcodes (IBTA volume 1, section 9.2.1): the upper three bits are the transport, the other bits the operation.
 
 /// The transport service of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ impl Transport {
     }
 }
 
-/// Operation of a packet.
+/// Operation of a packet: the part of the opcode that does not depend on the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's names say it")]
 #[repr(u8)]
@@ -81,7 +81,7 @@ impl Operation {
         Self::SendOnlyInvalidate,
     ];
 
-    /// Returns whether the responder sends it, to the requester.
+    /// Returns whether the packet is a response, which the responder sends to the requester.
     pub const fn is_response(self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl Operation {
         )
     }
 
-    /// Returns whether it is an RDMA WRITE, or a part of one.
+    /// Returns whether the packet is an RDMA WRITE or a part of one.
     pub const fn is_write(self) -> bool {
         matches!(
             self,
@@ -107,12 +107,12 @@ impl Operation {
         )
     }
 
-    /// Returns whether it is a request whose answer carries data.
+    /// Returns whether the packet is a request whose response carries data.
     pub const fn is_read_or_atomic(self) -> bool {
         matches!(self, Self::ReadRequest | Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Returns whether it is a request packet that may arrive when no message is in progress.
+    /// Returns whether the packet is a request that may arrive while no message is in progress.
     pub const fn begins_message(self) -> bool {
         self.is_read_or_atomic()
             || matches!(
@@ -127,7 +127,7 @@ impl Operation {
             )
     }
 
-    /// Returns whether it is the second or a later packet of a SEND.
+    /// Returns whether the packet is the second or a later packet of a SEND.
     pub const fn continues_send(self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ impl Operation {
         )
     }
 
-    /// Returns whether it is the second or a later packet of an RDMA WRITE.
+    /// Returns whether the packet is the second or a later packet of an RDMA WRITE.
     pub const fn continues_write(self) -> bool {
         matches!(
             self,
@@ -143,7 +143,7 @@ impl Operation {
         )
     }
 
-    /// Returns whether it is the last packet of a request message.
+    /// Returns whether the packet is the last packet of a request message.
     pub const fn ends_message(self) -> bool {
         !self.is_response()
             && !matches!(
@@ -152,7 +152,7 @@ impl Operation {
             )
     }
 
-    /// Returns whether it carries immediate data.
+    /// Returns whether the packet carries immediate data.
     pub const fn has_immediate(self) -> bool {
         matches!(
             self,
@@ -163,17 +163,17 @@ impl Operation {
         )
     }
 
-    /// Returns whether it carries a key to invalidate.
+    /// Returns whether the packet carries a key to invalidate.
     pub const fn has_invalidate(self) -> bool {
         matches!(self, Self::SendLastInvalidate | Self::SendOnlyInvalidate)
     }
 
-    /// Returns whether it carries an AETH.
+    /// Returns whether the packet has an AETH.
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !matches!(self, Self::ReadResponseMiddle)
     }
 
-    /// Returns whether it carries a RETH.
+    /// Returns whether the packet has a RETH.
     pub const fn has_reth(self) -> bool {
         matches!(
             self,
@@ -181,7 +181,7 @@ impl Operation {
         )
     }
 
-    /// Returns whether it carries an AtomicETH.
+    /// Returns whether the packet has an AtomicETH.
     pub const fn has_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
@@ -195,7 +195,7 @@ pub struct Opcode {
 }
 
 impl Opcode {
-    /// Returns an opcode of the reliable connection.
+    /// Returns the opcode of an operation on a reliable connection.
     pub const fn rc(operation: Operation) -> Self {
         Self {
             transport: Transport::Rc,
@@ -203,7 +203,7 @@ impl Opcode {
         }
     }
 
-    /// Returns an opcode of the extended reliable connection.
+    /// Returns the opcode of an operation on an extended reliable connection.
     pub const fn xrc(operation: Operation) -> Self {
         Self {
             transport: Transport::Xrc,
@@ -211,12 +211,13 @@ impl Opcode {
         }
     }
 
-    /// Returns an opcode of the unreliable connection, which has only sends and writes.
+    /// Returns the opcode of an operation on an unreliable connection. Returns `None` unless it is a SEND or RDMA
+    /// WRITE.
     pub fn uc(operation: Operation) -> Option<Self> {
         Self::new(Transport::Uc, operation)
     }
 
-    /// Returns UD SEND Only, with or without immediate data.
+    /// Returns the opcode of UD SEND Only, with or without immediate data.
     pub const fn ud(immediate: bool) -> Self {
         let operation = if immediate {
             Operation::SendOnlyImmediate
@@ -246,7 +247,7 @@ impl Opcode {
         })
     }
 
-    /// Returns the opcode with this number, if it is defined for a supported transport.
+    /// Returns the opcode with this encoding, if it is defined for a supported transport.
     pub fn from_bits(bits: u8) -> Option<Self> {
         let transport = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc]
             .into_iter()
@@ -257,7 +258,7 @@ impl Opcode {
         Self::new(transport, operation)
     }
 
-    /// Returns the number in the BTH.
+    /// Returns the encoding of the opcode in the BTH.
     pub const fn bits(self) -> u8 {
         self.transport.bits() | self.operation as u8
     }

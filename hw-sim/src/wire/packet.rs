@@ -13,19 +13,19 @@ use super::{
 /// Ethertype of RoCE v1.
 pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
-/// Alignment in bytes of a frame's payload while the headers may stay unwritten. Otherwise copies of the payload
-/// would cross a cache line every fourth time.
+/// Alignment in bytes of the payload in a frame whose headers are not written yet. Without this alignment, copies of
+/// the payload would cross a cache line every fourth time.
 const PAYLOAD_ALIGN: usize = 64;
 
-/// Bytes in front of the payload of a received datagram.
+/// Number of bytes that a datagram receive places before the payload.
 pub const GRH_AREA_BYTES: usize = 40;
 
-/// The link's own header.
+/// Link header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Ethernet. Its ethertype is set by [`Packet::emit`].
+    /// Ethernet header. [`Packet::emit`] sets the ethertype.
     Ethernet(EthRepr),
-    /// InfiniBand. Length and next header are set by [`Packet::emit`].
+    /// LRH of InfiniBand. [`Packet::emit`] sets the length and the next header.
     InfiniBand(LrhRepr),
 }
 
@@ -51,12 +51,12 @@ impl Link {
     }
 }
 
-/// The headers between the link's and BTH.
+/// Headers between the link header and the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// InfiniBand within a subnet: none.
+    /// No header: InfiniBand within a subnet.
     Local,
-    /// RoCE v1, and InfiniBand with a GRH.
+    /// GRH: RoCE v1, or InfiniBand between subnets.
     Grh(GrhRepr),
     /// RoCE v2 over IPv4.
     Ipv4(Ipv4Repr, UdpRepr),
@@ -65,7 +65,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// Returns the ethertype of these headers.
+    /// Returns the ethertype that announces these headers.
     pub const fn ethertype(&self) -> u16 {
         match self {
             Self::Local | Self::Grh(_) => ETHERTYPE_ROCE_V1,
@@ -74,7 +74,7 @@ impl Network {
         }
     }
 
-    /// Returns the source address as a GID; IPv4 as `::ffff:a.b.c.d`, none as zero.
+    /// Returns the source address as a GID. An IPv4 address becomes `::ffff:a.b.c.d`; without a header the GID is zero.
     pub const fn src_gid(&self) -> [u8; 16] {
         match self {
             Self::Local => [0; 16],
@@ -84,7 +84,7 @@ impl Network {
         }
     }
 
-    /// Returns the meaning of its ECN bits; RoCE v1 and InfiniBand have none.
+    /// Returns the ECN state. RoCE v1 and InfiniBand have no ECN bits.
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         match self {
@@ -94,7 +94,7 @@ impl Network {
         }
     }
 
-    /// Returns the destination address as a GID; none as zero.
+    /// Returns the destination address as a GID. Without a header the GID is zero.
     pub const fn dst_gid(&self) -> [u8; 16] {
         match self {
             Self::Local => [0; 16],
@@ -104,8 +104,9 @@ impl Network {
         }
     }
 
-    /// Returns the network header as placed in front of a received datagram: a GRH or IPv6 header, or an IPv4 header
-    /// at the end of the area (annex A17, "UD"). Without a header the area is reserved nevertheless.
+    /// Returns the network header in the form in which it is placed before the payload of a received datagram: a GRH or
+    /// IPv6 header, or an IPv4 header at the end of the area (annex A17, "UD"). The area exists even without a network
+    /// header; its bytes are zero then.
     pub fn grh_area(&self) -> [u8; GRH_AREA_BYTES] {
         let mut area = [0; GRH_AREA_BYTES];
         match self {
@@ -135,7 +136,7 @@ impl Network {
         }
     }
 
-    /// Sets every length field for `bytes` bytes from BTH to ICRC.
+    /// Sets every length field. `bytes` is the number of bytes from the BTH to the ICRC.
     pub(super) fn set_transport_len(&mut self, bytes: u16) {
         match self {
             Self::Local => {}
@@ -166,7 +167,8 @@ impl Network {
         }
     }
 
-    /// Reads the headers of an ethertype; returns their length, and the number of bytes from BTH to ICRC.
+    /// Reads the headers that an ethertype announces. Also returns their length, and the number of bytes from the BTH
+    /// to the ICRC.
     pub(super) fn parse(ethertype: u16, bytes: &[u8]) -> Result<(Self, usize, usize), WireError> {
         match ethertype {
             ETHERTYPE_ROCE_V1 => {
@@ -198,20 +200,20 @@ fn parse_udp(bytes: &[u8], ip_payload_len: u16) -> Result<UdpRepr, WireError> {
     Ok(udp)
 }
 
-/// Returns `::ffff:a.b.c.d`.
+/// Returns an IPv4 address as the IPv4-mapped GID `::ffff:a.b.c.d`.
 const fn mapped(ip: [u8; 4]) -> [u8; 16] {
     let [a, b, c, d] = ip;
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// A packet: headers by meaning, payload by reference.
+/// A packet: its headers as values, its payload by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// The link's header.
+    /// Link header.
     pub link: Link,
-    /// Network headers. Their lengths are set by [`Packet::emit`].
+    /// Network headers. [`Packet::emit`] sets their lengths.
     pub network: Network,
-    /// Base transport header. Its padding count is set by [`Packet::emit`].
+    /// Base transport header. [`Packet::emit`] sets its pad count.
     pub bth: BthRepr,
     /// Extension headers.
     pub headers: Headers,
@@ -220,19 +222,19 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses an Ethernet frame, checking every length and the ICRC.
+    /// Parses an Ethernet frame. Checks every length and the ICRC.
     ///
     /// # Errors
-    /// [`WireError`]: the first header, length or CRC that is wrong; [`WireError::NotRoce`] for a frame of another
-    /// protocol.
+    /// [`WireError`] for the first header, length or CRC that is wrong. [`WireError::NotRoce`] if the frame belongs to
+    /// another protocol.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_frame(frame, true)
     }
 
-    /// Parses an InfiniBand packet, checking every length and both CRCs.
+    /// Parses an InfiniBand packet. Checks every length and both CRCs.
     ///
     /// # Errors
-    /// [`WireError`], as [`Packet::parse`].
+    /// [`WireError`] as in [`Packet::parse`].
     pub fn parse_infiniband(packet: &'a [u8]) -> Result<Self, WireError> {
         let lrh = LrhRepr::parse(&LrhPacket::new_checked(packet)?)?;
         let end = lrh.packet_len;
@@ -264,11 +266,11 @@ impl<'a> Packet<'a> {
         )
     }
 
-    /// [`Packet::parse`] without the check of the ICRC: for a frame that has none, and for fuzzing, which could not
-    /// get past a CRC.
+    /// Parses an Ethernet frame like [`Packet::parse`], but does not check the ICRC. Used for frames without an ICRC,
+    /// and for fuzzing, whose random frames never have a valid ICRC.
     ///
     /// # Errors
-    /// [`WireError`], as [`Packet::parse`], but never [`WireError::Icrc`].
+    /// [`WireError`] as in [`Packet::parse`], but never [`WireError::Icrc`].
     pub fn parse_ignoring_icrc(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_frame(frame, false)
     }
@@ -277,14 +279,14 @@ impl<'a> Packet<'a> {
         let eth = EthRepr::parse(frame)?;
         let packet = &frame[eth.buffer_len()..];
         let (network, headers_len, transport_len) = Network::parse(eth.ethertype, packet)?;
-        // Ethernet may pad short frames: the network header has the packet's length.
+        // Ethernet may pad short frames, so the packet's length comes from the network header.
         let end = headers_len + transport_len;
         let packet = packet.get(..end).ok_or(WireError::Truncated("packet"))?;
         Self::parse_transport(eth.into(), network, packet, headers_len, check_icrc)
     }
 
-    /// Reads the part that all links have in common. `packet` begins where the ICRC's coverage does and ends behind
-    /// the ICRC; the BTH is at `start`.
+    /// Parses the part that all links have in common. `packet` begins with the first byte that the ICRC covers and ends
+    /// after the ICRC. The BTH is at offset `start`.
     fn parse_transport(
         link: Link,
         network: Network,
@@ -305,7 +307,7 @@ impl<'a> Packet<'a> {
         let transport = &covered[start..];
         let bth = BthRepr::parse(&BthPacket::new_checked(transport)?)?;
         let (headers, padded) = Headers::parse(bth.opcode, &transport[BthRepr::BYTES..])?;
-        // Padding makes the length a multiple of four (IBTA volume 1, section 9.2.3).
+        // A packet is padded to a multiple of four bytes (IBTA volume 1, section 9.2.3).
         if !padded.len().is_multiple_of(4) {
             return Err(WireError::Malformed("packet length"));
         }
@@ -322,12 +324,12 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Writes the packet as an Ethernet frame without FCS, or an InfiniBand packet.
+    /// Builds the packet as an Ethernet frame without FCS, or as an InfiniBand packet.
     ///
     /// # Panics
     ///
-    /// If the headers are not those of the opcode, or the packet exceeds the largest IP length: both are bugs of the
-    /// caller, which segments by path MTU.
+    /// If the headers do not fit the opcode, or the packet exceeds the maximum IP length. Both are bugs of the caller,
+    /// which must segment by path MTU.
     pub fn emit(&self) -> Vec<u8> {
         let outline = self.outline(self.payload.len());
         let mut frame = vec![0; outline.frame_len()];
@@ -338,7 +340,7 @@ impl<'a> Packet<'a> {
         frame
     }
 
-    /// Returns the outline of this packet's frame, with another payload, of `payload_len` bytes.
+    /// Returns the layout of this packet's frame with a payload of `payload_len` bytes instead of the packet's own.
     ///
     /// # Panics
     ///
@@ -364,20 +366,21 @@ impl<'a> Packet<'a> {
         self.network.dst_gid()
     }
 
-    /// Returns the destination queue pair.
+    /// Returns the number of the destination queue pair.
     pub const fn dest_qpn(&self) -> u32 {
         self.bth.dest_qpn
     }
 }
 
-/// Layout of a frame whose headers are not written yet: they are needed only when its bytes are read.
+/// Layout of a frame whose payload is written and whose headers are not. The headers are written only if the bytes of
+/// the frame are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outline {
     link: Link,
     network: Network,
     bth: BthRepr,
     headers: Headers,
-    /// Unused bytes in front of the frame in its memory.
+    /// Number of unused bytes before the frame in its buffer.
     lead: usize,
     /// Offset of the BTH in the frame.
     transport: usize,
@@ -387,7 +390,7 @@ pub struct Outline {
 }
 
 impl Outline {
-    /// Computes all offsets, and sets the lengths in the headers.
+    /// Computes all offsets, and sets the length fields of the headers.
     fn measure(&mut self) {
         assert!(
             self.headers.fit(self.bth.opcode),
@@ -409,18 +412,18 @@ impl Outline {
                 lrh.packet_len = LrhRepr::BYTES + self.network.buffer_len() + transport_len;
             }
         }
-        // CAST: two bits.
+        // CAST: the value has two bits.
         self.bth.pad = u8::try_from(pad).unwrap_or(0);
         self.transport = self.link.buffer_len() + self.network.buffer_len();
         self.payload = self.transport + headers_len;
     }
 
-    /// Moves the frame's start in its memory so that copies of its payload are aligned.
+    /// Moves the start of the frame in its buffer so that the payload is aligned.
     pub const fn align(&mut self) {
         self.lead = self.payload.wrapping_neg() % PAYLOAD_ALIGN;
     }
 
-    /// Returns the number of bytes behind the ICRC.
+    /// Returns the number of bytes after the ICRC.
     const fn trailer(&self) -> usize {
         match self.link {
             Link::Ethernet(_) => 0,
@@ -428,14 +431,14 @@ impl Outline {
         }
     }
 
-    /// Returns the bytes of the frame.
+    /// Returns the length of the frame in bytes.
     #[must_use]
     pub const fn frame_len(&self) -> usize {
         let pad = self.payload_len.wrapping_neg() & 3;
         self.payload + self.payload_len + pad + icrc::BYTES + self.trailer()
     }
 
-    /// Returns the bytes of memory that the frame needs.
+    /// Returns the number of bytes that the buffer of the frame needs.
     #[must_use]
     pub const fn memory_len(&self) -> usize {
         self.lead + self.frame_len()
@@ -446,10 +449,10 @@ impl Outline {
         start..start + self.payload_len
     }
 
-    /// Returns the payload's place in memory of that length.
+    /// Returns the payload's range in a buffer of at least `memory_len` bytes.
     ///
     /// # Panics
-    /// The memory is shorter.
+    /// If the buffer is too short.
     pub fn payload_mut<'f>(&self, memory: &'f mut [u8]) -> &'f mut [u8] {
         &mut memory[self.place()]
     }
@@ -460,10 +463,10 @@ impl Outline {
         self.link
     }
 
-    /// Returns the packet of the frame, whose payload is written already.
+    /// Returns the packet in a frame whose payload is already in the buffer.
     ///
     /// # Panics
-    /// The memory is shorter.
+    /// If the buffer is too short.
     #[must_use]
     pub fn packet<'f>(&self, memory: &'f [u8]) -> Packet<'f> {
         Packet {
@@ -475,15 +478,15 @@ impl Outline {
         }
     }
 
-    /// Writes everything except the payload, which turns memory of that length into the frame. Without `seal` an
-    /// Ethernet frame gets no ICRC.
+    /// Writes everything except the payload. This turns a buffer of `memory_len` bytes into the frame. If `seal` is
+    /// false, an Ethernet frame gets no ICRC.
     ///
     /// # Panics
-    /// The memory is shorter.
+    /// If the buffer is too short.
     pub fn write(&self, frame: &mut Vec<u8>, seal: bool) {
         frame.drain(..self.lead);
         let (start, trailer) = (self.link.buffer_len(), self.trailer());
-        // Headers skip their zero fields.
+        // Zero everything first, because the headers' `emit` does not write fields that are zero.
         frame[..self.payload].fill(0);
         frame[self.payload + self.payload_len..].fill(0);
         self.link.emit(frame);
@@ -497,7 +500,7 @@ impl Outline {
             Link::InfiniBand(_) => &frame[..end],
         };
         if seal || trailer > 0 {
-            // Never `None`: all the headers lie before `end`.
+            // `compute` never returns `None` here, because all headers are before `end`.
             let crc = icrc::compute(covers(&self.link, &self.network), covered).unwrap_or_default();
             put(frame, end, crc);
         }
@@ -509,11 +512,11 @@ impl Outline {
     }
 }
 
-/// A frame that leaves a function.
+/// A frame that a function sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     bytes: Vec<u8>,
-    /// Its outline, if only its payload is written.
+    /// Layout of the frame, if only its payload is written so far.
     outline: Option<Outline>,
 }
 
@@ -527,7 +530,7 @@ impl From<Vec<u8>> for Frame {
 }
 
 impl Frame {
-    /// Returns a frame of which only the payload is written.
+    /// Returns a frame whose headers are not written yet. `bytes` holds the payload.
     pub(crate) const fn outlined(outline: Outline, bytes: Vec<u8>) -> Self {
         Self {
             bytes,
@@ -535,17 +538,17 @@ impl Frame {
         }
     }
 
-    /// Returns outline and memory of a frame whose headers are not written.
+    /// Returns the layout and the buffer of a frame whose headers are not written yet.
     pub(crate) fn outline(&self) -> Option<(&Outline, &[u8])> {
         Some((self.outline.as_ref()?, &self.bytes))
     }
 
-    /// Takes its memory, whatever its contents.
+    /// Takes the frame's buffer for reuse. Its contents are arbitrary.
     pub(crate) fn take_memory(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Writes its headers, if they are missing, and its ICRC.
+    /// Writes the headers if they are missing, and the ICRC.
     pub(crate) fn seal(&mut self) {
         match self.outline.take() {
             Some(outline) => outline.write(&mut self.bytes, true),
@@ -553,7 +556,7 @@ impl Frame {
         }
     }
 
-    /// Returns its bytes, with headers, and without ICRC if it had none.
+    /// Returns the bytes of the frame. Writes the headers if they are missing, but adds no ICRC.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         if let Some(outline) = self.outline {
             outline.write(&mut self.bytes, false);
@@ -562,7 +565,7 @@ impl Frame {
     }
 }
 
-/// Adds the ICRC to an Ethernet frame that was emitted without. A frame that is no RoCE packet stays unchanged.
+/// Adds the ICRC to an Ethernet frame that was emitted without one. A frame that is not a RoCE packet stays unchanged.
 pub(crate) fn seal(frame: &mut [u8]) {
     let Ok(packet) = Packet::parse_frame(frame, false) else {
         return;
@@ -580,7 +583,7 @@ pub(crate) fn seal(frame: &mut [u8]) {
     }
 }
 
-/// Returns the headers that the ICRC covers.
+/// Returns the kind of headers that the ICRC covers.
 const fn covers(link: &Link, network: &Network) -> Encapsulation {
     match (link, network) {
         (Link::InfiniBand(_), Network::Grh(_)) => Encapsulation::Global,

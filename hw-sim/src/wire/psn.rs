@@ -1,6 +1,6 @@
 //! Packet sequence numbers.
 
-/// A packet sequence number: 24 bits, ordered modulo 2^24 (IBTA volume 1, PSN rules).
+/// A packet sequence number (PSN): 24 bits, ordered modulo 2^24 (IBTA volume 1, PSN rules).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -12,7 +12,7 @@ impl Psn {
         Self(value & Self::MASK)
     }
 
-    /// Returns it as a number below 2^24.
+    /// Returns the PSN as a number below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -23,18 +23,18 @@ impl Psn {
         Self(self.0.wrapping_add(n) & Self::MASK)
     }
 
-    /// Returns the PSN of the packet before.
+    /// Returns the PSN of the preceding packet.
     #[must_use]
     pub const fn previous(self) -> Self {
         Self(self.0.wrapping_sub(1) & Self::MASK)
     }
 
-    /// Returns the distance of `self` ahead of `base`, in `-2^23..2^23`.
+    /// Returns how far `self` is ahead of `base`, as a signed distance in `-2^23..2^23`.
     pub const fn ahead_of(self, base: Self) -> i32 {
         (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
     }
 
-    /// Returns the distance of `self` ahead of `base`, counting upwards only: `0..2^24`.
+    /// Returns how far `self` is ahead of `base`, as an unsigned distance in `0..2^24`.
     pub const fn distance_from(self, base: Self) -> u32 {
         self.0.wrapping_sub(base.0) & Self::MASK
     }

@@ -10,10 +10,10 @@ pub struct RethPacket<T> {
 }
 
 impl<T: AsRef<[u8]>> RethPacket<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < RethRepr::BYTES {
             return Err(WireError::Truncated("RETH"));
@@ -21,17 +21,17 @@ impl<T: AsRef<[u8]>> RethPacket<T> {
         Ok(Self { buffer })
     }
 
-    /// Virtual address.
+    /// Returns the virtual address.
     pub fn va(&self) -> u64 {
         be64(self.buffer.as_ref(), 0)
     }
 
-    /// Remote key.
+    /// Returns the remote key.
     pub fn rkey(&self) -> u32 {
         be32(self.buffer.as_ref(), 8)
     }
 
-    /// Length of the whole DMA operation.
+    /// Returns the length of the whole DMA operation in bytes.
     pub fn length(&self) -> u32 {
         be32(self.buffer.as_ref(), 12)
     }
@@ -44,15 +44,15 @@ pub struct RethRepr {
     pub va: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Length of the whole DMA operation, bytes.
+    /// Length of the whole DMA operation in bytes.
     pub length: u32,
 }
 
 impl RethRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 16;
 
-    /// Reads the header; every value is legal on the wire.
+    /// Reads the header. Every value is valid.
     pub fn parse<T: AsRef<[u8]>>(packet: &RethPacket<T>) -> Self {
         Self {
             va: packet.va(),

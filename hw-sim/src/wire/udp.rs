@@ -13,10 +13,10 @@ pub struct UdpPacket<T> {
 }
 
 impl<T: AsRef<[u8]>> UdpPacket<T> {
-    /// Checks that the header is there.
+    /// Returns a view of `buffer`, after a check that it holds the whole header.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
+    /// [`WireError::Truncated`] if `buffer` is shorter than the header.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < UdpRepr::BYTES {
             return Err(WireError::Truncated("UDP header"));
@@ -24,27 +24,27 @@ impl<T: AsRef<[u8]>> UdpPacket<T> {
         Ok(Self { buffer })
     }
 
-    /// Source port.
+    /// Returns the source port.
     pub fn src_port(&self) -> u16 {
         be16(self.buffer.as_ref(), 0)
     }
 
-    /// Destination port.
+    /// Returns the destination port.
     pub fn dst_port(&self) -> u16 {
         be16(self.buffer.as_ref(), 2)
     }
 
-    /// Length of header and payload in bytes.
+    /// Returns the length of header and payload in bytes.
     pub fn len(&self) -> u16 {
         be16(self.buffer.as_ref(), 4)
     }
 
-    /// Returns whether the length field leaves no payload, or less.
+    /// Returns whether the length field leaves no payload. A length shorter than the header counts as no payload.
     pub fn is_empty(&self) -> bool {
         usize::from(self.len()) <= UdpRepr::BYTES
     }
 
-    /// Checksum; 0 if the sender did not compute one.
+    /// Returns the checksum; 0 means that the sender did not compute one.
     pub fn checksum(&self) -> u16 {
         be16(self.buffer.as_ref(), 6)
     }
@@ -53,20 +53,21 @@ impl<T: AsRef<[u8]>> UdpPacket<T> {
 /// A UDP header to port 4791.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpRepr {
-    /// Source port: entropy for the network's load balancing.
+    /// Source port. It serves as entropy for load balancing in the network.
     pub src_port: u16,
-    /// Bytes that follow the header.
+    /// Number of bytes that follow the header.
     pub payload_len: u16,
 }
 
 impl UdpRepr {
-    /// Header length.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 8;
 
-    /// Reads the header; refuses other ports.
+    /// Reads the header.
     ///
     /// # Errors
-    /// [`WireError::NotRoce`]: another destination port. [`WireError::Malformed`]: a length shorter than the header.
+    /// [`WireError::NotRoce`] if the destination port is not 4791. [`WireError::Malformed`] if the length is shorter
+    /// than the header.
     pub fn parse<T: AsRef<[u8]>>(packet: &UdpPacket<T>) -> Result<Self, WireError> {
         if packet.dst_port() != ROCE_PORT {
             return Err(WireError::NotRoce);

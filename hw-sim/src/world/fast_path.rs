@@ -1,4 +1,4 @@
-//! Fast path: packets that reach the queue pair at the other end of a cable in one step.
+//! Fast path: delivers a packet to the queue pair at the other end of a cable in one step.
 
 use super::routes::{CableRoute, Route};
 use super::{Cable, World, side_of};
@@ -8,14 +8,14 @@ use crate::profile::PortType;
 use crate::wire::{Frame, Packet};
 
 impl World {
-    /// Passes the next packet directly to its queue pair, if its route is known and nothing would run before it
-    /// arrives. Returns false if it has not been passed.
+    /// Delivers the next packet directly to its queue pair, if its route is cached and nothing else would run before
+    /// the packet arrives. Returns false if the packet was not delivered.
     ///
-    /// Nothing reads such a frame's bytes, so its headers stay unwritten: its outline holds their values. The fast
-    /// path does at once what the general one does step by step (`World::leave`, the link, `World::arrive`,
+    /// Nothing reads the bytes of such a frame, so its headers are not written; the outline holds their values. The
+    /// fast path does in one step what the general path does in several (`World::leave`, the link, `World::arrive`,
     /// `Nic::frame_received`).
     pub(super) fn pass_directly(&mut self) -> bool {
-        // Taken as a whole queue: moving the large frame out would cost more.
+        // The whole queue is taken, because moving the large `Frame` out of it would cost more.
         let mut frames = std::mem::take(&mut self.env.frames);
         let memory = frames.front_mut().and_then(|(nic, frame)| {
             let has_gone = self.pass_on(*nic, frame);
@@ -27,13 +27,13 @@ impl World {
         };
         self.env.recycle(memory);
         frames.clear();
-        // Frames sent by the receiver leave next.
+        // Frames that the receiver has sent in the meantime are next in the queue.
         frames.append(&mut self.env.frames);
         self.env.frames = frames;
         true
     }
 
-    /// See [`World::pass_directly`].
+    /// Delivers a frame for [`World::pass_directly`]. Returns false if the frame was not delivered.
     fn pass_on(&mut self, nic: usize, frame: &Frame) -> bool {
         let Some((outline, memory)) = frame.outline() else {
             return false;
@@ -74,7 +74,7 @@ impl World {
         true
     }
 
-    /// Returns whether a frame on a route arrives before anything else runs.
+    /// Returns whether a frame on this route would arrive before anything else runs.
     fn is_next(&self, over: &CableRoute) -> bool {
         let (env, now) = (&self.env, self.env.now);
         let is_idle = env.frames.is_empty()
@@ -87,8 +87,9 @@ impl World {
             && !self.cables.iter().any(is_due)
     }
 
-    /// Returns the route of a frame that is about to leave, if it goes over a cable to another card, and to a
-    /// function there that has the address. Shorter frames with the same header have the same route.
+    /// Determines the route of a frame that is about to leave. Returns a route only if the frame goes over a cable to
+    /// another card and there to a function that has the destination address. Shorter frames with the same header have
+    /// the same route.
     fn route_of(&self, nic: usize, frame: &[u8]) -> Option<CableRoute> {
         let seat = self.nics[nic].seat;
         let is_ethernet = |nic: usize| self.nics[nic].profile.port_type == PortType::Ethernet;

@@ -1,55 +1,55 @@
-//! Cache of routes that frames have taken.
+//! Cache of the routes of frames.
 //!
-//! The route of a frame follows from its first header and its length, and from cables, switches, ports and lists. All
-//! of these change seldom, and never by queue pairs. So a world caches a few routes, and drops all of them whenever
-//! something outside the data path happens: a command, a register, a timer of a function, a call from outside.
+//! The route of a frame depends on its link header and its length, and on cables, switches, ports and address lists.
+//! These change seldom, and queue pairs never change them. The cache holds a few routes, and is cleared whenever
+//! something outside the data path happens: a command, a register write, a timer of a function, a call from outside.
 
 use crate::link::Port;
 use crate::wire::Link;
 
-/// Number of cached routes.
+/// Maximum number of cached routes.
 const MOST: usize = 8;
 
-/// Cached route of a function's frames with one header.
+/// Cached route of a function's frames with a given link header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
-    /// Sending function.
+    /// Index of the sending function.
     pub(crate) nic: usize,
-    /// Their first header: both addresses and the VLAN, by which switches and lists forward.
+    /// Link header of the frames: both addresses and the VLAN. Switches and address lists forward by these.
     pub(crate) link: Link,
-    /// Length of the longest frame it was determined for, in bytes.
+    /// Length of the longest frame for which the route was determined, in bytes.
     pub(crate) longest: usize,
-    /// Route, if it is one over a cable.
+    /// Route, if the frames go over a cable to another function. `None` means that they need the general path.
     pub(crate) over: Option<CableRoute>,
 }
 
-/// A route over a cable to a function that has the address.
+/// A route over a cable to a function that has the destination address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CableRoute {
-    /// The cable, and the sender's side of it.
+    /// Number of the cable, and the sender's side of it.
     pub(crate) cable: usize,
     pub(crate) from: Port,
-    /// Receiving function.
+    /// Index of the receiving function.
     pub(crate) function: usize,
 }
 
-/// The cached routes of a world.
+/// Cache of routes.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCache {
     known: Vec<Route>,
-    /// Index of the next one to replace, once the cache is full.
+    /// Index of the next entry to replace when the cache is full.
     next: usize,
 }
 
 impl RouteCache {
-    /// Returns the route of a frame; `None` if it is not cached.
+    /// Returns the cached route of a frame. The outer `None` means that the cache has no entry.
     pub(crate) fn find(&self, nic: usize, link: Link, length: usize) -> Option<Option<CableRoute>> {
         let same = |route: &&Route| route.nic == nic && route.link == link;
         let route = self.known.iter().find(same)?;
         (length <= route.longest).then_some(route.over)
     }
 
-    /// Adds a route, in place of one for the same frames.
+    /// Adds a route. Replaces an entry for the same frames.
     pub(crate) fn add(&mut self, route: Route) {
         let same = |known: &&mut Route| known.nic == route.nic && known.link == route.link;
         if let Some(known) = self.known.iter_mut().find(same) {

@@ -1,4 +1,4 @@
-//! InfiniBand switches in the world, and the cables of cards to them.
+//! InfiniBand switches of the simulator, and the cables between cards and these switches.
 
 use super::{Cable, World, side_of};
 use crate::card::CardEvent;
@@ -9,11 +9,12 @@ use crate::subnet::Manager;
 use crate::subnet::switch::{LinkChange, SubnetSwitch};
 use rand::RngCore;
 
-/// Limit of a world's switches.
+/// Maximum number of InfiniBand switches.
 const SWITCHES: usize = 64;
 
 impl World {
-    /// Hands the subnet to a program: ports wait for it, and existing ports restart without a LID.
+    /// Lets a subnet manager program configure the InfiniBand subnet: existing ports lose their LID and start again in
+    /// Init.
     pub fn leave_subnet_to_manager(&mut self) {
         self.env.subnet_manager = Manager::Outside;
         for card in &mut self.env.cards {
@@ -21,10 +22,10 @@ impl World {
         }
     }
 
-    /// Adds an InfiniBand switch; returns its number.
+    /// Adds an InfiniBand switch. Returns its number.
     ///
     /// # Errors
-    /// [`NotConnected::Port`]: there are too many, or too few or too many ports.
+    /// [`NotConnected::Port`] if there are too many switches, or if the number of ports is out of range.
     pub fn add_subnet_switch(&mut self, ports: usize) -> Result<usize, NotConnected> {
         let number = self.subnet.len();
         if number >= SWITCHES || !crate::subnet::switch::PORTS.contains(&ports) {
@@ -36,10 +37,11 @@ impl World {
         Ok(number)
     }
 
-    /// Connects a function's card to a port of an InfiniBand switch, from 1, by a link; returns its number.
+    /// Connects a function's card to a port of an InfiniBand switch by a link. Switch ports count from 1. Returns the
+    /// number of the link.
     ///
     /// # Errors
-    /// [`NotConnected::Port`]: the port does not exist, or an end has a cable.
+    /// [`NotConnected::Port`] if the port does not exist, or if an end already has a cable.
     pub fn connect_subnet(
         &mut self,
         nic: usize,
@@ -82,25 +84,25 @@ impl World {
         Ok(self.cables.len() - 1)
     }
 
-    /// Passes a port event of a function on to the switch at the other end of its cable.
+    /// Forwards a port event of a function to the switch at the other end of the cable.
     pub(super) fn pass_port_event(&mut self, nic: usize, card_event: CardEvent) {
         let CardEvent::Port { up } = card_event else {
             return;
         };
-        // The link of a virtual function belongs to the card's own switch.
+        // The link of a virtual function ends at the card's own switch.
         if self.nics[nic].seat.is_virtual() {
             return;
         }
         let end = End::Card(self.nics[nic].seat.card);
         let cable = self.cables.iter().find(|cable| cable.ends.contains(&end));
         if let Some(End::Subnet { switch, port }) = cable.map(|cable| side_of(cable, end).1) {
-            // CAST: at most fifteen.
+            // CAST: a switch has at most fifteen ports.
             let port = u8::try_from(port).unwrap_or(u8::MAX);
             self.subnet[switch].link_changed(port, up);
         }
     }
 
-    /// Takes a link down at both ends, and trains it again.
+    /// Takes the link of a card down at both ends, and trains it again.
     pub(super) fn retrain(&mut self, nic: usize) {
         let seat = self.nics[nic].seat;
         let end = End::Card(seat.card);
@@ -117,7 +119,7 @@ impl World {
         }
     }
 
-    /// Handles a packet that has reached a switch.
+    /// Handles a packet that has arrived at an InfiniBand switch.
     pub(super) fn subnet_receives(&mut self, number: usize, port: usize, frame: Vec<u8>) {
         let Some(switch) = self.subnet.get_mut(number) else {
             return;

@@ -1,13 +1,13 @@
-//! Tables of `docs/generations.md`, which tests compare with the page.
+//! Generated tables of `docs/generations.md`. Tests compare them with the page.
 //!
-//! With `GENERATIONS_BLESS=1` in the environment a test rewrites its part of the page instead.
+//! With `GENERATIONS_BLESS=1` in the environment, a test rewrites its part of the page instead.
 
 use std::path::Path;
 
-/// Compares a part of the page, between two marker comments, with this table.
+/// Compares the part of the page between two marker comments with `table`.
 ///
 /// # Panics
-/// They differ, or the page lacks the markers.
+/// If they differ, or if the page lacks the markers.
 pub fn keep(part: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generations.md");
     let page = std::fs::read_to_string(&path).expect("docs/generations.md");

@@ -1,4 +1,5 @@
-//! The command transport: commands it refuses to deliver, commands it is known to accept, the return of slots.
+//! Tests of the command transport: commands that it refuses to deliver, commands that it accepts, and the return of
+//! slots.
 
 use hw_sim::Fault;
 use mlx_prm::*;
@@ -7,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use crate::bench::{Bench, Failure, modest};
 
-/// Returns the delivery status of a command after `edit` has damaged its entry.
+/// Returns the delivery status of a valid command whose entry `edit` has corrupted.
 fn delivery(edit: impl FnOnce(&Bench, &mut CmdQueueEntry)) -> DeliveryStatus {
     let mut bench = Bench::booted(modest());
     let mut set = SetHcaCapIn::new();
@@ -188,7 +189,7 @@ fn spare_input_is_accepted_and_output_is_cut_to_what_was_asked_for() {
     input.extend_from_slice(&[0; 8]);
     let output = bench.raw(&input, 0x458).unwrap();
     assert_eq!(output.len(), 0x458);
-    // num_ports at 0x34 of the capability page.
+    // The last byte of the dword at 0x34 of the capability page is num_ports.
     assert_eq!(output[0x10 + 0x37], 1);
 }
 
@@ -228,7 +229,7 @@ fn a_doorbell_for_an_entry_software_owns_does_nothing_and_is_noted() {
 
 #[test]
 fn a_doorbell_before_the_firmware_has_booted_is_noted() {
-    // Firmware that accepts writes before it has booted.
+    // This profile's firmware accepts writes even before it has booted.
     let mut bench = Bench::power_on(hw_sim::Profile {
         silent_time: Duration::ZERO,
         deaf_time: Duration::ZERO,

@@ -1,7 +1,8 @@
-//! Device memory: taken from a window of the BAR, written by the processor, read and written through keys.
+//! Tests of device memory (MEMIC): allocated from a window of the BAR, written by the processor, read and written
+//! through keys.
 //!
-//! Fields lie where Linux has them (`mlx5_ifc_alloc_memic_in_bits`, `mlx5_ifc_device_mem_cap_bits` in
-//! include/linux/mlx5/mlx5_ifc.h), and ranges are whole pages as `mlx5_cmd_alloc_memic` gives them
+//! The fields are where Linux has them (`mlx5_ifc_alloc_memic_in_bits`, `mlx5_ifc_device_mem_cap_bits` in
+//! include/linux/mlx5/mlx5_ifc.h). The ranges are whole pages, as in `mlx5_cmd_alloc_memic`
 //! (drivers/infiniband/hw/mlx5/dm.c).
 
 use driver::Device;
@@ -14,18 +15,18 @@ use crate::strict_data::Side;
 
 const PAGE: u32 = 4096;
 const ANY_QP: u32 = 0xff_ffff;
-/// Access mode 5 of a key, in its two fields.
+/// Access mode 5 of a key (device memory), as its two fields: bits 1:0 and bits 4:2.
 const MEMIC: (u32, u32) = (1, 1);
-/// Access modes of keys of other keys.
+/// Access modes of keys that consist of other keys.
 const KLM: u32 = 2;
 const KSM: u32 = 3;
-/// Optional parameter of a transition: right to remote atomics (Linux `MLX5_QP_OPTPAR_RAE`).
+/// Optional parameter of a QP transition: permission for remote atomics (Linux `MLX5_QP_OPTPAR_RAE`).
 const OPT_RAE: u32 = 1 << 2;
 
-/// Operand of a fetch and add.
+/// Operand of the fetch-and-add operations.
 const ADD: u64 = 3;
 
-/// Where the window begins, its bytes, and how many may be taken.
+/// Returns the start of the device memory window in the BAR, its size, and the largest allocation, in bytes.
 fn window(bench: &mut Bench) -> (u64, u32, u32) {
     let mut ask = QueryHcaCapIn::new();
     ask.set_op_mod(u32::from(CapType::DEV_MEM.0) << 1 | 1);
@@ -52,7 +53,7 @@ fn give_back(bench: &mut Bench, at: u64, bytes: u32) -> CmdStatus {
     bench.status(&dealloc)
 }
 
-/// A key of device memory, which counts from 0.
+/// Returns a command that creates a key of device memory. The key's addresses start at 0.
 fn key(pd: u32, at: u64, bytes: u64) -> CreateMkeyIn {
     let mut create = CreateMkeyIn::new();
     create
@@ -74,7 +75,7 @@ fn key(pd: u32, at: u64, bytes: u64) -> CreateMkeyIn {
 fn memory_is_taken_in_the_range_that_software_gives_and_no_other() {
     let (mut bench, _) = Bench::usable(modest());
     let (start, size, most) = window(&mut bench);
-    // MEMIC_SIZE_LIMIT of mlxconfig; DM size of ibv_devinfo.
+    // Size: MEMIC_SIZE_LIMIT of mlxconfig. Largest allocation: DM size of ibv_devinfo.
     assert_eq!((size, most), (256 << 10, 128 << 10));
     let place =
         |bench: &mut Bench, ask: &AllocMemicIn| bench.exec(ask).map(|out| out.memic_start_addr());
@@ -85,7 +86,7 @@ fn memory_is_taken_in_the_range_that_software_gives_and_no_other() {
     );
     let second = place(&mut bench, &ask(start + 0x1000, PAGE, 256, 2)).unwrap();
     assert!(second.is_multiple_of(256) && second != first, "{second:#x}");
-    // What does not fit is tried elsewhere: Linux goes on where it is told EAGAIN.
+    // If a range is full, Linux tries the next one after EAGAIN, which this status becomes.
     let full = ask(start + 0x1000, PAGE, PAGE, 0);
     assert_eq!(bench.status(&full), CmdStatus::NO_RESOURCES);
     assert_eq!(
@@ -171,7 +172,7 @@ fn a_key_of_device_memory_lies_inside_of_it_and_keeps_it() {
     assert!(bench.sim.report(&bench.function).driver_bugs.is_empty());
 }
 
-/// Posts an RDMA operation, and returns the opcode of its completion.
+/// Posts an RDMA operation. Returns the opcode of its completion.
 fn request(
     side: &mut Side,
     opcode: WqeOpcode,
@@ -189,8 +190,8 @@ fn request(
     side.wait_cqe().opcode()
 }
 
-/// The processor's stores are there for the device, and the device's writes for the processor; what the next owner
-/// finds are zeros.
+/// Data can be copied between device memory and host memory: the device sees the processor's stores and the processor
+/// sees the device's writes. After a new allocation, the memory is zero.
 #[test]
 fn data_goes_between_device_memory_and_the_hosts() {
     let sim = Sim::new(SimConfig::seeded(5));
@@ -283,7 +284,7 @@ fn without_the_capability_there_is_no_device_memory() {
     assert_eq!(bench.status(&wanted), CmdStatus::BAD_PARAM);
 }
 
-/// Returns a queue pair that is connected to itself, and a piece of device memory of 128 bytes.
+/// Returns a queue pair that is connected to itself, and the address of 128 bytes of device memory.
 fn looped(profile: Profile, change: impl FnOnce(&mut Qpc)) -> (Side, u64) {
     let sim = Sim::new(SimConfig::seeded(5));
     let mut side = Side::with(&sim, profile, 0, 6, change);
@@ -321,7 +322,7 @@ fn atomic_operations_reach_device_memory() {
     assert_eq!(now, [0x8b77_6655, 0x4433_2211], "the host's byte order");
 }
 
-/// Inferred: Linux makes no key of keys of device memory.
+/// A key of other keys cannot refer to a key of device memory. Inferred: Linux creates no such key.
 #[test]
 fn no_key_of_other_keys_reaches_device_memory() {
     for mode in [KLM, KSM] {
@@ -353,7 +354,8 @@ fn no_key_of_other_keys_reaches_device_memory() {
     }
 }
 
-/// The commands have no field for a user context (`mlx5_ifc_alloc_memic_in_bits`).
+/// A user context can neither allocate device memory nor create a key of it: the commands have no field for a user
+/// context (`mlx5_ifc_alloc_memic_in_bits`).
 #[test]
 fn a_user_context_takes_no_device_memory_and_makes_no_key_of_it() {
     let (mut bench, resources) = Bench::usable(modest().devx());
@@ -419,7 +421,8 @@ fn device_memory_of_a_device_that_is_gone_reads_as_ones() {
     }
 }
 
-/// A store reaches the device with the call that reports it; a recording has it at that place.
+/// The device sees a processor's store only after the call that reports it, because that is the point at which a
+/// recording has the store.
 #[test]
 fn a_store_that_was_not_reported_yet_is_hidden_from_the_device() {
     let (mut side, at) = looped(modest(), |_| {});

@@ -1,5 +1,5 @@
-//! Frames between two functions: a send queue's frames arrive in a receive queue, with the requested offloads; frames
-//! that do not fit are lost or refused by the device's rules.
+//! Tests of Ethernet frames between two functions: frames of a send queue arrive in a receive queue with the requested
+//! offloads applied. The device drops or refuses frames that do not fit.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex};
 use crate::bench::list;
 use crate::eth_support::*;
 
-/// Bits of `hds_ip_ext`.
+/// Bits of the CQE field `hds_ip_ext`.
 const L3_OK: u8 = 2;
 const L4_OK: u8 = 4;
 
-/// Returns a UDP datagram, its checksums computed by an independent library.
+/// Returns a UDP frame whose checksums an independent library computed.
 fn udp(from: usize, to: usize, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2(MACS[from], MACS[to])
         .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
@@ -40,7 +40,7 @@ fn tcp6(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Asserts that the checksums of a frame equal the library's.
+/// Asserts that the checksums of a frame equal those that the library computes.
 fn assert_good(frame: &[u8]) {
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
     let net = packet.net.unwrap();
@@ -70,7 +70,7 @@ fn assert_good(frame: &[u8]) {
     assert_eq!(sum, computed);
 }
 
-/// Returns the sum of RFC 1071 over `bytes`, folded and not inverted, by a naive computation.
+/// Returns the RFC 1071 sum over `bytes`, folded and not inverted. The computation is independent of the simulator's.
 fn sum_of(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -173,7 +173,7 @@ fn checksums_left_to_the_device_are_those_of_an_independent_encoder() {
         assert_eq!(bytes[..frame.len()], frame);
         assert_eq!(cqe.hds_ip_ext() & (L3_OK | L4_OK), L3_OK | L4_OK);
     }
-    // Without a request the checksum stays unchanged.
+    // If the WQE does not request checksums, a wrong checksum stays unchanged.
     let mut wrong = udp(0, 1, &[1; 64]);
     wrong[40] ^= 1;
     a.send(&wrong, How::default());
@@ -200,7 +200,7 @@ fn a_completion_says_which_checksums_hold_and_what_the_packet_sums_up_to() {
         assert_eq!(cqe.check_sum(), sum_of(&frame[14..]));
         assert_eq!(cqe.l4_l3_hdr_type(), 2 << 4 | 2 << 2, "UDP over IPv4");
     }
-    // Padding is no part of the packet.
+    // The sum does not include Ethernet padding, which is not part of the packet.
     let mut padded = udp(0, 1, b"x");
     let packet = sum_of(&padded[14..]);
     padded.resize(60, 0xaa);
@@ -270,7 +270,8 @@ fn a_large_send_of_udp_becomes_datagrams_with_ids_that_count_up() {
     }
 }
 
-/// 4096 frames can wait outside; more would be lost.
+/// A send queue waits if too many frames wait outside, and no frame is lost. 4096 frames can wait outside; more would
+/// be dropped.
 #[test]
 fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost() {
     const SENDS: u8 = 31;
@@ -306,7 +307,8 @@ fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost(
     assert_eq!(left, expected);
 }
 
-/// Linux cuts 64 KiB into pieces of as few as eight bytes (`TCP_MIN_SND_MSS`, less the longest options).
+/// A large send with too many segments completes with an error. Linux cuts 64 KiB into segments of as few as eight
+/// bytes (`TCP_MIN_SND_MSS`, less the longest options).
 #[test]
 fn a_large_send_of_too_many_pieces_is_an_error() {
     for (mss, bytes, frames) in [
@@ -370,7 +372,7 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     let (cqe, bytes) = b.received().unwrap();
     assert_eq!(bytes, frame);
     assert_eq!((cqe.l4_l3_hdr_type() & 1, cqe.vlan_info()), (1, 0x6064));
-    // With stripping disabled the tag stays in the frame.
+    // If stripping is disabled, the tag stays in the frame.
     let mut modify = rq_transition(b.rq.number, READY, READY);
     modify.modify_bitmask_mut().set_vsd(true);
     modify.ctx_mut().set_vsd(true);
@@ -462,7 +464,7 @@ fn a_wqe_whose_memory_its_key_does_not_cover_takes_the_send_queue_into_error() {
     );
     assert_eq!(a.sq_state(), ERROR);
     assert!(b.received().is_none());
-    // Only a reset makes it ready again, and from index 0.
+    // Only a reset makes the queue ready again. It starts from index 0 then.
     assert_eq!(a.modify_sq(ERROR, READY), CmdStatus::BAD_RES_STATE);
     assert_eq!(a.modify_sq(ERROR, RESET), CmdStatus::OK);
     assert_eq!(a.modify_sq(RESET, READY), CmdStatus::OK);
@@ -493,7 +495,7 @@ fn malformed_wqes_are_local_queue_errors() {
         let mut wqe = a.wqe(&plain(0, MACS[1], 100), How::default());
         spoil(&mut wqe);
         a.post(&wqe);
-        // The doorbell register names the queue; the WQE may not.
+        // The WQE has another queue number than the doorbell register's. The doorbell is valid, and the WQE fails.
         a.sq.last[4..7].copy_from_slice(&a.sq.number.to_be_bytes()[1..]);
         a.ring();
         let error = ErrCqe::from_array(*a.sent().expect(what).as_array());
@@ -561,7 +563,8 @@ fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
     assert_eq!(a.driver_bugs().len(), 2);
 }
 
-/// Doorbells are under way while the record advances: served functions get them by a socket, which buffers many.
+/// A doorbell that arrives after the doorbell record has advanced is valid. A doorbell ahead of the record is a driver
+/// bug. Doorbells of served functions come by a socket, which buffers many of them while the record advances.
 #[test]
 fn a_late_doorbell_is_no_driver_bug_and_one_before_its_record_is() {
     const ON_THEIR_WAY: usize = 1 << 16 | 100;
@@ -572,7 +575,7 @@ fn a_late_doorbell_is_no_driver_bug_and_one_before_its_record_is() {
         a.post(&wqe);
         let last = a.sq.last;
         doorbells.push_back(last);
-        // Until enough are under way, the first one is repeated: a post needs some doorbell.
+        // A post needs some doorbell, so the first one is repeated until enough doorbells are delayed.
         a.sq.last = doorbells[0];
         if doorbells.len() > ON_THEIR_WAY {
             doorbells.pop_front();
@@ -586,7 +589,7 @@ fn a_late_doorbell_is_no_driver_bug_and_one_before_its_record_is() {
         a.sq.last = doorbell;
         a.ring();
     }
-    // A WQE beyond the record.
+    // A doorbell for a WQE that the doorbell record does not cover yet.
     let index = a.sq.posted.to_be_bytes();
     a.sq.last[1..3].copy_from_slice(&index);
     a.ring();
@@ -613,7 +616,8 @@ fn own_frames_come_back_only_to_a_tir_with_loopback() {
     assert!(b.received().is_none() && a.received().is_some());
 }
 
-/// Linux enables loopback as soon as two programs have a transport domain each (`mlx5_ib_enable_lb`).
+/// A function gets a copy of a frame that it sends to a group, if the copy is for another transport domain. Linux
+/// enables loopback as soon as two programs have a transport domain each (`mlx5_ib_enable_lb`).
 #[test]
 fn a_copy_of_what_goes_to_a_group_comes_back_into_another_transport_domain() {
     let (_sim, mut a, mut b) = pair();
@@ -666,7 +670,7 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     assert!(b.received().is_some() && b.received().is_some());
 }
 
-/// A writer whose bytes can be read afterwards.
+/// A writer whose bytes can be read back.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -775,9 +779,10 @@ fn a_packet_for_the_roce_port_is_software_s_only_if_it_is_whole() {
     assert!(b.received().is_some());
 }
 
-/// A raw packet queue pair has both its queues in one buffer, so that one of them does not begin at a page (Linux
-/// `create_raw_packet_qp_sq` and `create_raw_packet_qp_rq`, drivers/infiniband/hw/mlx5/qp.c); DPDK's lie in user
-/// memory (`mlx5_devx_sq_create`).
+/// A queue may begin at any offset of a page, or in user memory. A raw packet queue pair has both its queues in one
+/// buffer, so one of them does not begin at a page boundary (Linux `create_raw_packet_qp_sq` and
+/// `create_raw_packet_qp_rq`, drivers/infiniband/hw/mlx5/qp.c). DPDK's queues are in user memory
+/// (`mlx5_devx_sq_create`).
 #[test]
 fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     for place in [
@@ -789,7 +794,8 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     ] {
         let (_sim, mut a, mut b) = pair_placed(profile, place);
         b.post_receives(RQ_ENTRIES);
-        // More frames than the ring has blocks: over its end and the page's.
+        // There are more frames than the ring has blocks, so the frames wrap around the ring and cross the page
+        // boundary.
         for round in 0..3 * RQ_ENTRIES {
             let frame = plain(0, MACS[1], 200 + round);
             a.send(&frame, How::default());
@@ -818,7 +824,7 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     }
 }
 
-/// The offset counts towards the pages a queue needs.
+/// A queue is refused if its pages are too few for its size plus its offset.
 #[test]
 fn a_queue_that_its_pages_do_not_hold_from_its_offset_on_is_refused() {
     let (_sim, mut a, _b) = pair();

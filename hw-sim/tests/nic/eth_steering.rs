@@ -1,4 +1,4 @@
-//! Steering and its objects by commands: the receive queue of a frame, and refusals of the device.
+//! Tests of steering and its objects: which receive queue a frame reaches, and commands that the device refuses.
 
 use etherparse::PacketBuilder;
 use mlx_prm::*;
@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use crate::bench::{Failure, list};
 use crate::eth_support::*;
 
-/// Microsoft's key ("Verifying the RSS Hash Calculation").
+/// Microsoft's RSS test key ("Verifying the RSS Hash Calculation").
 const KEY: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
@@ -16,7 +16,7 @@ const KEY: [u8; 40] = [
 const TIR: FlowDestinationType = FlowDestinationType::TIR;
 const TABLE: FlowDestinationType = FlowDestinationType::FLOW_TABLE;
 
-/// Returns a function with an Ethernet port and no steering.
+/// Returns a function with an Ethernet port and without steering rules.
 fn side() -> Side {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
     Side::new(&sim, profile(1))
@@ -142,7 +142,7 @@ fn a_frame_goes_from_table_to_table_and_by_a_miss_to_the_table_named() {
         .unwrap();
     side.deliver(&plain(0, MACS[1], 64));
     assert!(side.received().is_some());
-    // If software sets a root, frames begin there.
+    // If software sets a root table, steering of frames starts in that table.
     let mut root = SetFlowTableRootIn::new();
     root.set_table_id(misses);
     side.bench.exec(&root).unwrap();
@@ -183,7 +183,8 @@ fn an_entry_without_destinations_drops_and_one_with_two_copies() {
     assert_eq!(side.dropped("steering"), 1);
 }
 
-/// The fields that network drivers match: version and protocol, ports, addresses, tags.
+/// Every field of the outer headers that network drivers match is compared: version and protocol, ports, addresses,
+/// tags.
 #[test]
 fn every_field_of_the_outer_headers_is_compared() {
     let frame = tcp([10, 1, 2, 3], 4_000, [10, 9, 8, 7], 443);
@@ -231,7 +232,7 @@ fn every_field_of_the_outer_headers_is_compared() {
         side.post_receives(2);
         side.deliver(frame);
         assert!(side.received().is_some(), "{what}");
-        // ARP has only addresses of these fields.
+        // An ARP frame has only the MAC addresses among these fields, so it does not match.
         let mut arp = plain(0, [2, 1, 0, 0, 0, 2], 46);
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
         side.deliver(&arp);
@@ -271,7 +272,7 @@ fn a_hash_spreads_frames_over_the_queues_of_a_table() {
     let group = side.group(table, 0, 0, &nothing()).unwrap();
     side.entry(table, group, 0, &nothing(), &[destination(TIR, tir)])
         .unwrap();
-    // Rows of the page that has the key.
+    // Test vectors from the same page as the key.
     let rows = [
         (
             [66, 9, 149, 187],
@@ -313,7 +314,7 @@ fn a_hash_spreads_frames_over_the_queues_of_a_table() {
         assert_eq!(cqe.rx_hash_result(), hash);
         assert_eq!(cqe.rx_hash_type(), 1 << 2 | 1 << 6, "IPv4 and TCP");
     }
-    // A changed table changes the destinations of frames.
+    // A change of the indirection table changes the destinations of frames.
     let mut modify = ModifyRqtIn::new();
     modify.set_rqtn(rqt).set_bitmask_rqn_list(true);
     modify.ctx_mut().set_rqt_actual_size(1);
@@ -333,7 +334,7 @@ fn an_object_in_use_is_not_destroyed() {
     let mut side = side();
     side.steer_everything();
     let mut table = QueryFlowTableIn::new();
-    // The only table.
+    // Find the number of the only flow table.
     let number = (0xd1..0x1_0000)
         .find(|&number| side.bench.exec(table.set_table_id(number)).is_ok())
         .unwrap();
@@ -368,7 +369,7 @@ fn an_object_in_use_is_not_destroyed() {
         destroy.set_cqn(cqn);
         assert_eq!(bench.status(&destroy), referenced);
     }
-    // From the top down all objects are destroyed, and none remains.
+    // All objects are destroyed, from the steering rules down to the domains. None remains.
     let mut delete = DeleteFlowTableEntryIn::new();
     delete.set_table_id(number);
     let mut destroy_sq = DestroySqIn::new();

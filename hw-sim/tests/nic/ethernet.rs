@@ -1,4 +1,4 @@
-//! An Ethernet port in the use of operating systems' drivers: its capabilities, the features that exist only with
+//! Tests of an Ethernet port as the drivers of operating systems use it: its capabilities, the features that depend on
 //! them, and its counters. The findings about the stock Linux drivers are in docs/findings.md.
 
 use mlx_prm::*;
@@ -31,8 +31,8 @@ fn capability_pages_of_ethernet_exist_where_the_general_page_announces_them() {
     }
 }
 
-/// The requirements of Linux 6.12 `mlx5_eth_supported` (`mlx5/core/dev.c`) for a network device, and the levels and
-/// sizes without which `create_anchor_flow_table` and `mlx5e_create_l2_table` fail.
+/// The port announces the capabilities that Linux 6.12 `mlx5_eth_supported` (`mlx5/core/dev.c`) requires for a network
+/// device, and the levels and sizes without which `create_anchor_flow_table` and `mlx5e_create_l2_table` fail.
 #[test]
 fn the_port_announces_what_a_stock_network_driver_looks_for() {
     let (mut bench, _) = Bench::usable(modest().ethernet());
@@ -50,8 +50,8 @@ fn the_port_announces_what_a_stock_network_driver_looks_for() {
     assert!(receive.log_max_ft_size() >= 16 && receive.max_ft_level() >= 58);
 }
 
-/// Linux's RDMA core queries the partitions of every port, RoCE's too (`ib_cache_update`), and gives up a device that
-/// refuses: "Couldn't set up InfiniBand P_Key/GID cache".
+/// An Ethernet port has exactly one P_Key, the default one. Linux's RDMA core queries the P_Keys of every port, RoCE's
+/// too (`ib_cache_update`). If a device refuses, it fails with "Couldn't set up InfiniBand P_Key/GID cache".
 #[test]
 fn an_ethernet_port_has_the_default_partition_and_no_other() {
     let (mut bench, _) = Bench::usable(modest());
@@ -62,7 +62,7 @@ fn an_ethernet_port_has_the_default_partition_and_no_other() {
     assert_eq!(bench.status(&query), CmdStatus::BAD_PARAM);
 }
 
-/// `mlx5e_build_drop_rq_param` of Linux leaves the PD of its drop queue at 0.
+/// A receive queue that only drops may have PD 0: `mlx5e_build_drop_rq_param` of Linux leaves the field at 0.
 #[test]
 fn a_receive_queue_that_only_drops_needs_no_protection_domain() {
     let (_sim, mut a, _b) = pair();
@@ -89,7 +89,7 @@ fn objects_of_ethernet_ports_do_not_exist_on_infiniband_ports() {
     assert_eq!(bench.status(&CreateFlowTableIn::new()), CmdStatus::BAD_OP);
 }
 
-/// Registers and commands of `ip -s link` and `ethtool -S` agree about a frame.
+/// The registers and commands behind `ip -s link` and `ethtool -S` all count a frame.
 #[test]
 fn a_frame_is_counted_where_statistics_are_read() {
     let (_sim, mut a, mut b) = pair();
@@ -118,10 +118,10 @@ fn a_frame_is_counted_where_statistics_are_read() {
     );
 }
 
-/// A device with only a real-time clock has no queue with free-running time stamps: status 3, syndrome 0xd61c0b of
-/// CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). With only a free-running clock, 0 is the only value of a
-/// send or receive queue (mlx5_ifc.h). Inferred: a queue pair may always name the
-/// default, as UCX does on every card.
+/// A queue can only have a time stamp format whose clock the device has. A device with only a real-time clock refuses
+/// free-running time stamps: status 3, syndrome 0xd61c0b of CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb).
+/// With only a free-running clock, 0 is the only format of a send or receive queue (mlx5_ifc.h). Inferred: a queue pair
+/// may always have the default format, as UCX requests it on every card.
 #[test]
 fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     for (capability, taken) in [(0, [0].as_slice()), (1, &[1, 2]), (2, &[0, 1, 2])] {
@@ -144,7 +144,8 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
                 .set_st(ServiceType::RC.bits())
                 .set_pd(0xdead)
                 .set_ts_format(format);
-            // Past the check of its clock, a queue fails because its completion queue or domain does not exist.
+            // If the format is accepted, the command still fails, because the completion queue or domain does not
+            // exist.
             let status = |is_taken| match is_taken {
                 true => CmdStatus::BAD_RESOURCE,
                 false => CmdStatus::BAD_PARAM,
@@ -161,14 +162,14 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     assert_eq!(hw_sim::cmd::syndrome_of(refusal), 0xd6_1c0b);
 }
 
-/// `fl_rc_qp_when_roce_enabled` (rdma-core and Linux `dr_send_allow_fl`): without it an RC queue pair of a RoCE port
-/// cannot have forced loopback.
+/// An RC queue pair of a RoCE port can have forced loopback only with `fl_rc_qp_when_roce_enabled` (rdma-core and Linux
+/// `dr_send_allow_fl`). A queue pair of another service cannot have it.
 #[test]
 fn loopback_is_forced_where_the_capability_says_so_and_of_reliable_connections() {
     for (capability, service, expected) in [
         (false, ServiceType::RC, CmdStatus::BAD_PARAM),
         (true, ServiceType::UC, CmdStatus::BAD_PARAM),
-        // Past this check: there is no such queue pair.
+        // The loopback is accepted; the command fails later because the queue pair does not exist.
         (true, ServiceType::RC, CmdStatus::BAD_RESOURCE),
     ] {
         let mut profile = modest();

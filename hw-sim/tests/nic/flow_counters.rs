@@ -1,4 +1,4 @@
-//! Flow counters: ownership, the frames they count, and queries.
+//! Tests of flow counters: ownership, the frames that they count, and queries.
 
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -36,7 +36,7 @@ fn query(first: u32, count: u32) -> QueryFlowCounterIn {
     query
 }
 
-/// Returns packets and octets of counters in a row.
+/// Returns packets and octets of the queried consecutive counters.
 fn counted(bench: &mut Bench, query: &QueryFlowCounterIn) -> Result<Vec<(u64, u64)>, Failure> {
     let count = usize::try_from(query.num_of_counters().max(1)).unwrap();
     let out = QueryFlowCounterOut::SIZE + count * TrafficCounter::SIZE;
@@ -48,14 +48,14 @@ fn counted(bench: &mut Bench, query: &QueryFlowCounterIn) -> Result<Vec<(u64, u6
         .collect())
 }
 
-/// Creates a table of one group that compares nothing, ready for entries.
+/// Creates a table with one group that matches everything, and without entries.
 fn table(side: &mut Side) -> (u32, u32) {
     let table = side.table(5, 4).unwrap();
     let group = side.group(table, 0, 15, &FteMatchParam::new()).unwrap();
     (table, group)
 }
 
-/// Sets entry 0, which counts in `counters` and forwards to the TIR if its action says so.
+/// Sets entry 0. It counts in `counters`, and forwards to the TIR if its action says so.
 fn set(side: &mut Side, (table, group): (u32, u32), action: u32, counters: &[u32]) -> CmdStatus {
     let forwards = action & flow_action::FWD_DEST != 0;
     let to = destination(FlowDestinationType::TIR, side.tir);
@@ -142,8 +142,8 @@ fn an_entry_names_as_many_counters_as_permitted_with_the_action_count() {
     }
 }
 
-/// Linux queries a row from the last multiple of four on, whether or not all its counters exist (fs_counters.c
-/// `mlx5_fc_stats_query_counter_range`).
+/// A query of consecutive counters returns zeros for counters that do not exist. Linux starts a query at a multiple of
+/// four, whether or not all the counters exist (fs_counters.c `mlx5_fc_stats_query_counter_range`).
 #[test]
 fn a_row_of_counters_has_zeros_where_there_are_none() {
     let mut side = side();

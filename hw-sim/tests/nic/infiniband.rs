@@ -1,5 +1,5 @@
-//! An InfiniBand port: its vport context, its management queue pairs, XRC shared receive queues, and queues in large
-//! pages. Most of it was found with the stock Linux driver; see docs/findings.md.
+//! Tests of an InfiniBand port: its vport context, its management queue pairs, XRC shared receive queues, and queues in
+//! large pages. Most cases were found with the stock Linux driver; see docs/findings.md.
 
 use mlx_prm::*;
 
@@ -15,7 +15,7 @@ fn the_vport_is_active_with_a_lid_and_without_carrier_it_is_down() {
     let query = QueryHcaVportContextIn::new();
     let context = bench.exec(&query).unwrap();
     let context = context.hca_vport_context();
-    // PortInfo: Active, LinkUp. Linux takes the port's state from `vport_state` (`mlx5_query_hca_port`).
+    // PortInfo says Active and LinkUp. Linux reads the port's state from `vport_state` (`mlx5_query_hca_port`).
     assert_eq!(
         (
             context.vport_state(),
@@ -94,7 +94,7 @@ fn an_ethernet_port_has_no_hca_vport() {
     assert_eq!(bench.status(&CreateXrcSrqIn::new()), CmdStatus::BAD_OP);
 }
 
-/// Returns a queue pair without receive queue, with a send queue of 64 WQEBBs.
+/// Returns a command that creates a queue pair without a receive queue and with a send queue of 64 WQEBBs.
 fn qp(bench: &mut Bench, resources: &Resources, service: ServiceType, pd: u32) -> CreateQpIn {
     let cq = bench
         .create_cq(resources.uar, resources.eq.number, 4)
@@ -134,8 +134,8 @@ fn a_port_has_one_queue_pair_for_subnet_management_and_one_for_general_services(
     }
 }
 
-/// Linux leaves `pd` zero for the queue pair of its UMR work requests, and only for that one (`create_kernel_qp` in
-/// drivers/infiniband/hw/mlx5/qp.c).
+/// The queue pair for the driver's UMRs has no protection domain: Linux leaves `pd` zero for this queue pair, and only
+/// for this one (`create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
 #[test]
 fn the_umr_queue_pair_is_in_no_protection_domain() {
     let (mut bench, resources) = usable();
@@ -182,7 +182,7 @@ fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
     assert_eq!(bench.status(&arm), CmdStatus::BAD_PARAM, "16 of 16 entries");
     arm.set_lwm(4);
     bench.exec(&arm).unwrap();
-    // It is no receive memory pool, though its number is from the same range.
+    // An XRC SRQ is not a receive memory pool, although both have numbers from the same range.
     let mut rmp = DestroyRmpIn::new();
     rmp.set_rmpn(number);
     assert_eq!(bench.status(&rmp), CmdStatus::BAD_RESOURCE);
@@ -195,8 +195,9 @@ fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
     bench.exec(&dealloc).unwrap();
 }
 
-/// libmlx5 gives a queue of 64 KiB pages at an offset in 64ths of such a page. A simulator that counted 64ths of 4
-/// KiB read the send queue 64 bytes behind the page's start, and the first WQE of every other process failed.
+/// A queue's page offset counts in 64ths of the page, whatever the page size. libmlx5 places a queue at an offset in a
+/// 64 KiB page. A simulator that counted 64ths of 4 KiB read the send queue 64 bytes after the page's start, and the
+/// first WQE of every other process failed.
 #[test]
 fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     let (mut bench, resources) = usable();
@@ -218,7 +219,7 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     let mut send = Rtr2RtsQpIn::new();
     send.set_qpn(number);
     bench.exec(&send).unwrap();
-    // A signalled NOP, at 3/64 of the page of 64 KiB.
+    // A signalled NOP at 3/64 of the 64 KiB page.
     let mut nop = CtrlSeg::new();
     nop.set_opcode(WqeOpcode::NOP.bits())
         .set_qp_or_sq(number)
@@ -240,8 +241,9 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     );
 }
 
-/// The queries of Linux' `mlx5_fw_version_query` for `devlink dev info`: the existing registers, the component that
-/// is the boot image, its version. Without them it warns "fw query isn't supported by the FW".
+/// The firmware version is that of the boot image, the only component. Linux' `mlx5_fw_version_query` for `devlink dev
+/// info` queries which registers exist, which component is the boot image, and its version. Without them it warns "fw
+/// query isn't supported by the FW".
 #[test]
 fn the_firmware_version_is_that_of_the_only_component() {
     let (mut bench, _) = usable();
@@ -273,7 +275,7 @@ fn the_firmware_version_is_that_of_the_only_component() {
     );
 }
 
-/// Makes a Get of a LID-routed subnet management packet.
+/// Sends a Get of a LID-routed subnet management packet by MAD_IFC. Returns the answer.
 fn smp(bench: &mut Bench, attribute: u16, modifier: u32) -> Smp {
     let mut mad = Smp::new();
     mad.set_base_version(1)
@@ -288,8 +290,9 @@ fn smp(bench: &mut Bench, attribute: u16, modifier: u32) -> Smp {
     Smp::from_array(*bench.exec(&input).unwrap().response_mad_packet())
 }
 
-/// The places that rdma-core (`query_port_state_with_mads` in tests/mlx5_base.py) and Linux
-/// (`mlx5_query_mad_ifc_port` in drivers/infiniband/hw/mlx5/mad.c) read in the attributes.
+/// The function answers subnet management packets about its port. The test reads the offsets that rdma-core
+/// (`query_port_state_with_mads` in tests/mlx5_base.py) and Linux (`mlx5_query_mad_ifc_port` in
+/// drivers/infiniband/hw/mlx5/mad.c) read.
 #[test]
 fn the_function_answers_subnet_management_packets_about_its_port() {
     let (mut bench, _) = usable();
@@ -323,7 +326,7 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!((pkeys.status(), pkeys.data()), (0, &[0; 64]));
     assert_eq!(smp(&mut bench, 0x16, 0).data()[..4], [0xff, 0xff, 0, 0]);
     assert_eq!(&smp(&mut bench, 0x10, 0).data()[..4], b"sim0");
-    // Linux `mlx5_query_ext_port_caps` and opensm query it on this vendor's devices; byte 15 is FDR10's.
+    // Linux `mlx5_query_ext_port_caps` and opensm query this attribute on this vendor's devices. Byte 15 reports FDR10.
     let extended = smp(&mut bench, 0xff90, 1);
     assert_eq!((extended.status(), extended.data()[15]), (0, 0));
 

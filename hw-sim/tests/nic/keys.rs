@@ -1,4 +1,4 @@
-//! Limits of programs on memory keys: on pages, on keys of others, and on their number.
+//! Tests of the limits for programs on memory keys: on pages, on keys of others, and on the number of keys.
 
 use hw_sim::{Sim, SimConfig};
 use mlx_prm::*;
@@ -47,7 +47,7 @@ fn region(side: &mut Side, pd: u32) -> u32 {
     side.bench.exec_with(&create, &tail).unwrap().mkey_index() << 8
 }
 
-/// Requests a change of a key; returns the CQE's opcode.
+/// Posts a UMR that changes a key. Returns the opcode of its CQE.
 fn umr(side: &mut Side, key: u32, mask: u64, context: &Mkc, entries: &[u8]) -> CqeOpcode {
     let mut control = UmrCtrlSeg::new();
     control
@@ -59,7 +59,8 @@ fn umr(side: &mut Side, key: u32, mask: u64, context: &Mkc, entries: &[u8]) -> C
     side.wait_cqe().opcode()
 }
 
-/// Linux sets `fre` only for the kernel's queue pairs (`_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
+/// Only a queue pair with `fre` can register pages by a UMR. Linux sets `fre` only for the kernel's queue pairs
+/// (`_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
 #[test]
 fn pages_are_registered_fast_by_queue_pairs_with_fre_alone() {
     for (fre, expected) in [(false, CqeOpcode::REQ_ERR), (true, CqeOpcode::REQ)] {
@@ -93,7 +94,8 @@ fn a_key_of_another_domain_is_not_fetched_by_a_queue_pair_without_fre() {
     }
 }
 
-/// A program frees a region that it registered (`IBV_WR_LOCAL_INV` in rdma-core).
+/// Any queue pair of the protection domain can free a region: a program frees a region that it registered
+/// (`IBV_WR_LOCAL_INV` in rdma-core).
 #[test]
 fn every_queue_pair_of_its_domain_can_free_a_region() {
     let mut side = looped(|_| {});
@@ -105,7 +107,8 @@ fn every_queue_pair_of_its_domain_can_free_a_region() {
     assert_eq!(done, CqeOpcode::REQ);
 }
 
-/// Linux' cache declares long tables for keys that have no entries yet.
+/// Keys use memory only for the translation entries that were written, and return it when they are destroyed. Linux'
+/// cache declares long tables for keys that have no entries yet.
 #[test]
 fn keys_take_memory_for_what_is_there_and_give_it_back() {
     let mut side = looped(|qpc| _ = qpc.set_fre(true));
@@ -119,7 +122,8 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
         .set_pd(side.resources.pd)
         .set_log_page_size(12)
         .set_translations_octword_size(u32::MAX);
-    // Writing its last entries allocates a table of 32 MiB; the sixteenth has no room beside the keys.
+    // A UMR that writes the last entries of a key allocates a table of 32 MiB. The sixteenth table does not fit into
+    // the memory that remains beside the keys.
     let grow_by = |side: &mut Side, index: u32, offset: u32| {
         let mut control = UmrCtrlSeg::new();
         control
@@ -148,7 +152,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     destroy.set_mkey_index(keys[0]);
     side.bench.exec(&destroy).unwrap();
     assert_eq!(grow(&mut side, keys[15]), CqeOpcode::REQ);
-    // All but 64 KiB of the rest. Keys that are made with a table of 2 KiB use up the remainder.
+    // This table uses the remaining memory except 64 KiB. Keys created with a table of 2 KiB use up the rest.
     let done = grow_by(&mut side, keys[16], 0x1f_fffc - 4096);
     assert_eq!(done, CqeOpcode::REQ);
     const ENTRIES: usize = 256;

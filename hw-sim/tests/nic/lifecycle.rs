@@ -1,5 +1,5 @@
-//! The function from reset to running and back: stages, pages, capabilities, health, teardown, and state erased by a
-//! reset.
+//! Tests of the function's life cycle: stages, pages, capabilities, health, teardown, and the state that a reset
+//! erases.
 
 use driver::Device;
 use hw_sim::Fault;
@@ -23,8 +23,8 @@ fn the_initialization_segment_says_what_drivers_look_for() {
     assert_eq!(bench.read32(0xffc), 0, "no timeout registers");
 }
 
-/// Linux reads only `initializing` until that clears (`mlx5_function_enable`: "wait for firmware to accept
-/// initialization segments configurations").
+/// While a function boots, its registers read as ones and writes are lost. Linux reads only `initializing` until that
+/// is clear (`mlx5_function_enable`: "wait for firmware to accept initialization segments configurations").
 #[test]
 fn a_booting_function_reads_ones_and_loses_writes() {
     let bench = Bench::power_on(modest());
@@ -42,7 +42,7 @@ fn a_booting_function_reads_ones_and_loses_writes() {
     assert_eq!(report.driver_bugs.len(), 3, "{report:?}");
 }
 
-/// Busy firmware does this.
+/// A health counter that stalls for a while continues later, as with busy firmware.
 #[test]
 fn a_health_counter_that_stalls_goes_on() {
     let mut bench = Bench::enabled(modest());
@@ -343,15 +343,15 @@ fn current_returns_what_was_set_and_nothing_goes_above_the_maximum() {
     );
 }
 
-/// Returns a generation that needs few pages.
+/// Returns the profile of a generation, changed to need few pages.
 fn few_pages(name: &str) -> Profile {
     let mut profile = Profile::generation(name).unwrap();
     profile.pages = modest().pages;
     profile
 }
 
-/// Fields that Linux `main.c` `handle_hca_cap` and rdma-core `mlx5_vfio.c` `handle_hca_cap` write are accepted, each
-/// of them. No driver writes others, so a change of any other field is refused even below its maximum.
+/// SET_HCA_CAP can change exactly the fields that stock drivers write: those of Linux `main.c` `handle_hca_cap` and
+/// rdma-core `mlx5_vfio.c` `handle_hca_cap`. A change of any other field is refused, even below its maximum.
 #[test]
 fn only_fields_that_stock_drivers_write_can_be_set() {
     let mut bench = Bench::booted(few_pages("connectx-5"));
@@ -398,7 +398,8 @@ fn only_fields_that_stock_drivers_write_can_be_set() {
     assert_eq!(kept, caps, "a refusal changes nothing");
 }
 
-/// A recorded page has bits that no table names: drivers write them back unchanged, and may not change them.
+/// Capability bits that no table names are kept. A recorded page has such bits; drivers write them back unchanged and
+/// may not change them.
 #[test]
 fn bits_without_a_name_come_back_as_they_were() {
     let mut bench = Bench::booted(few_pages("connectx-4-lx-14.12"));
@@ -418,8 +419,8 @@ fn bits_without_a_name_come_back_as_they_were() {
     }
 }
 
-/// The second general page and the page of on-demand paging can be read if the general page has their capabilities,
-/// and Linux writes `sw_vhca_id_valid` of the former only if it is offered.
+/// The second general page and the page of on-demand paging can be read if the general page announces them. Linux
+/// writes `sw_vhca_id_valid` of the second general page only if the device offers it.
 #[test]
 fn the_newer_pages_exist_where_the_general_page_announces_them() {
     let mut bench = Bench::booted(few_pages("connectx-5"));

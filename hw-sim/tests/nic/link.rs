@@ -1,4 +1,4 @@
-//! Links: the effect of each fault, its dependence on the seed alone, and reading captures back.
+//! Tests of links: each fault has its effect, which depends only on the seed, and captures can be read back.
 
 use hw_sim::PortType;
 use hw_sim::link::{Faults, Link, LinkFaults, Port};

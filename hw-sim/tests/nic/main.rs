@@ -1,6 +1,6 @@
-//! The simulated function as seen by software without a driver: commands, queues and packets, byte by byte.
+//! Tests of the simulated function as software without a driver sees it: commands, queues and packets, byte by byte.
 //!
-//! All files are one program: a program for each would be linked with the whole simulator.
+//! All files are one test program, because each program would be linked with the whole simulator.
 
 mod bench;
 mod commands;

@@ -1,7 +1,7 @@
-//! Multicast groups of datagram queue pairs, on an Ethernet port.
+//! Tests of multicast groups of datagram queue pairs, on an Ethernet port.
 //!
-//! Joining a group and receiving its packets: Linux `mlx5_ib_mcg_attach` (drivers/infiniband/hw/mlx5/main.c) and
-//! `ib_attach_mcast`; the addresses: `cma_iboe_set_mgid` and `ib_resolve_eth_dmac` of its RDMA core.
+//! Linux joins groups and receives their packets in `mlx5_ib_mcg_attach` (drivers/infiniband/hw/mlx5/main.c) and
+//! `ib_attach_mcast`. The addresses follow `cma_iboe_set_mgid` and `ib_resolve_eth_dmac` of its RDMA core.
 
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
@@ -11,13 +11,13 @@ use crate::bench::{Bench, CompletionQueue, Resources, list, modest};
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const QKEY: u32 = 0x1_1111;
-/// 239.1.2.3, and its MAC address.
+/// GID of the group 239.1.2.3, and its MAC address.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 const GROUP_MAC: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
-/// Another group with the same MAC address.
+/// GID of another group (238.129.2.3) with the same MAC address.
 const LOOKS_LIKE_IT: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 238, 129, 2, 3];
 const EVERYBODY: u32 = 0xff_ffff;
-/// Bytes before the payload of a received datagram.
+/// Number of bytes before the payload of a received datagram.
 const HEADER: u32 = 40;
 
 fn gid(side: usize) -> [u8; 16] {
@@ -26,7 +26,7 @@ fn gid(side: usize) -> [u8; 16] {
     gid
 }
 
-/// Enables RoCE version 2 over IPv4.
+/// Enables RoCE v2 over IPv4.
 fn enable_roce(bench: &mut Bench, side: usize) {
     let mut modify = ModifyNicVportContextIn::new();
     modify.field_select_mut().set_roce_en(true);
@@ -43,7 +43,7 @@ fn enable_roce(bench: &mut Bench, side: usize) {
     bench.exec(&set).unwrap();
 }
 
-/// A datagram queue pair: eight blocks to send, eight receives of 2 KiB.
+/// A datagram queue pair with eight send blocks and eight receive buffers of 2 KiB.
 struct Datagrams {
     qpn: u32,
     cq: CompletionQueue,
@@ -160,7 +160,7 @@ impl Side {
         self.bench.status(&destroy)
     }
 
-    /// Sends eight bytes to a group.
+    /// Sends a datagram of eight bytes to a group.
     fn send(&mut self, from: &mut Datagrams, group: [u8; 16]) {
         let mut control = CtrlSeg::new();
         control
@@ -186,7 +186,7 @@ impl Side {
             b"to all..",
         ]
         .concat();
-        // Two blocks each; the ring holds four of them.
+        // Each WQE has two blocks, so the ring holds four WQEs.
         let slot = usize::from(from.sent % 8);
         self.bench.memory.write_bytes(from.ring + slot * 64, &bytes);
         from.sent += 2;
@@ -198,7 +198,8 @@ impl Side {
         self.bench.write64(register, u64::from_be_bytes(bell));
     }
 
-    /// Returns the number of datagrams received since the last call, each eight bytes behind an address of the group.
+    /// Returns the number of datagrams received since the last call. Checks that each has eight bytes and the group's
+    /// address before them.
     fn received(&mut self, by: &mut Datagrams, group: [u8; 16]) -> usize {
         let mut count = 0;
         loop {
@@ -267,8 +268,8 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_no_other() {
     }
 }
 
-/// Linux `ipoib_ib_handle_rx_wc`: a member also gets its own packets. `IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK` is
-/// `block_lb_mc` of the context.
+/// A member of a group also gets packets that its own function sends (Linux `ipoib_ib_handle_rx_wc`), unless its
+/// context has `block_lb_mc` (`IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`).
 #[test]
 fn a_member_gets_packets_of_its_own_function_unless_it_blocks_them() {
     let (mut a, mut b) = pair();

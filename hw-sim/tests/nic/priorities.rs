@@ -1,4 +1,4 @@
-//! The port's registers and commands for priorities and congestion, and their permissions.
+//! Tests of the port's registers and commands for priorities and congestion, and of the permissions for them.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::bench::{Bench, Failure, modest};
 use crate::strict::usable;
 use crate::strict_data::Side;
 
-/// The physical function sets a port's priorities, and none of them by these registers.
+/// The port reports its trust state and its DSCP mapping (QPTS, QPDPM), but refuses writes of these registers, even by
+/// the physical function.
 #[test]
 fn the_port_tells_its_priorities_and_takes_none() {
     let (mut bench, _) = usable();
@@ -47,7 +48,8 @@ fn the_port_tells_its_priorities_and_takes_none() {
     }
 }
 
-/// `ethtool -A` writes pptx and pprx and no priorities, and `dcb pfc` all priorities.
+/// The driver can set pauses of the whole port or of priorities. `ethtool -A` writes pptx and pprx and no priorities;
+/// `dcb pfc` writes all priorities.
 #[test]
 fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     let (mut bench, _) = usable();
@@ -66,7 +68,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
         register.set_local_port(1);
         register
     };
-    // The default: nothing is paused.
+    // By default, nothing is paused.
     assert_eq!(access(&mut bench, 0, &port()), Ok((false, false, 0, 0)));
     let mut pause = port();
     pause.set_pptx(true).set_pprx(true);
@@ -75,7 +77,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     let mut watermark = port();
     watermark.set_pptx_mask_n(true).set_pprx_mask_n(true);
     assert_eq!(access(&mut bench, 0, &watermark), Ok((true, true, 0, 0)));
-    // Priorities; the same write ends the pause of the port.
+    // Pauses of priorities. The same write disables the pause of the whole port.
     let mut priorities = port();
     priorities
         .set_prio_mask_tx(0xff)
@@ -86,13 +88,13 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
         access(&mut bench, 0, &priorities),
         Ok((false, false, 8, 0x18))
     );
-    // Both may be set.
+    // Both kinds may be set at the same time.
     assert_eq!(access(&mut bench, 0, &pause), Ok((true, true, 8, 0x18)));
     priorities.set_prio_mask_tx(0).set_pfcrx(0);
     assert_eq!(access(&mut bench, 0, &priorities), Ok((false, false, 8, 0)));
 }
 
-/// The register's image behind the command's answer.
+/// Accesses a register. Returns its image, which follows the command's output.
 fn register(
     bench: &mut Bench,
     number: RegisterId,
@@ -110,8 +112,8 @@ fn register(
 const WRITE: u32 = 0;
 const READ: u32 = 1;
 
-/// Linux writes without a port (`mlx5_set_port_prio_tc` in drivers/net/ethernet/mellanox/mlx5/core/port.c), and reads
-/// with port 1 (`mlx5_query_port_prio_tc`).
+/// A priority has the traffic class that the driver writes. Linux writes without a port number (`mlx5_set_port_prio_tc`
+/// in drivers/net/ethernet/mellanox/mlx5/core/port.c), and reads with port 1 (`mlx5_query_port_prio_tc`).
 #[test]
 fn priorities_have_the_traffic_classes_that_the_driver_writes() {
     let (mut bench, _) = usable();
@@ -150,8 +152,9 @@ fn a_traffic_class_beyond_max_tc_is_refused() {
     assert_eq!(told, Err(Failure::Refused(CmdStatus::BAD_PARAM)));
 }
 
-/// Linux writes groups first, then shares (`mlx5e_dcbnl_ieee_setets_core` in en_dcbnl.c), and rates by themselves
-/// (`mlx5e_dcbnl_ieee_setmaxrate`): each leaves what its bit does not name.
+/// A traffic class has the group, share and rate that the driver writes. Linux writes groups first, then shares
+/// (`mlx5e_dcbnl_ieee_setets_core` in en_dcbnl.c), and rates separately (`mlx5e_dcbnl_ieee_setmaxrate`). Each write
+/// changes only the values whose bits are set.
 #[test]
 fn traffic_classes_have_the_groups_shares_and_rates_that_the_driver_writes() {
     let (mut bench, _) = usable();
@@ -163,7 +166,7 @@ fn traffic_classes_have_the_groups_shares_and_rates_that_the_driver_writes() {
     let first = register(&mut bench, RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
     assert_eq!(first[0x08..0x10], [0, 0, 0, 100, 0, 0, 0, 0]);
     assert_eq!(first[0x10..0x18], [0, 1, 0, 100, 0, 0, 0, 0]);
-    // g, group 7; b, 60 percent; r, 25 times 1 Gb/s.
+    // Bit g with group 7; bit b with 60 percent; bit r with 25 times 1 Gb/s.
     write(&mut bench, [0x80, 7, 0, 0, 0, 0, 0, 0]).unwrap();
     write(&mut bench, [0x40, 0, 0, 60, 0, 0, 0, 0]).unwrap();
     write(&mut bench, [0x20, 0, 0, 0, 0, 4, 0, 25]).unwrap();
@@ -173,7 +176,7 @@ fn traffic_classes_have_the_groups_shares_and_rates_that_the_driver_writes() {
 
     let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
     for (class, why) in [
-        // "Validate BW weight values of ETS", Linux cdcf11212b22: 1 to 100.
+        // A share must be 1 to 100 ("Validate BW weight values of ETS", Linux cdcf11212b22).
         ([0x40, 0, 0, 0, 0, 0, 0, 0], "no share"),
         ([0x40, 0, 0, 101, 0, 0, 0, 0], "more than all"),
         ([0x80, 8, 0, 0, 0, 0, 0, 0], "group 8"),
@@ -200,7 +203,8 @@ fn without_the_capability_there_are_no_traffic_classes() {
     }
 }
 
-/// Linux asks for the page where general bit `qos` is set (`mlx5_query_hca_caps` in fw.c).
+/// A card with the general bit `qos` has the QoS capability page. Linux reads that page if the bit is set
+/// (`mlx5_query_hca_caps` in fw.c).
 #[test]
 fn a_card_with_qos_has_the_page_of_it() {
     let mut bench = Bench::usable(modest()).0;
@@ -209,7 +213,8 @@ fn a_card_with_qos_has_the_page_of_it() {
     assert_eq!(bench.status(&ask), CmdStatus::OK);
 }
 
-/// The two pages, in the pieces that Linux' `mlx5_query_module_eeprom` requests.
+/// The simulated transceiver module has an EEPROM of one page. The test reads it in the pieces that Linux'
+/// `mlx5_query_module_eeprom` requests.
 #[test]
 fn the_module_in_the_cage_has_an_eeprom_of_one_page() {
     let (mut bench, _) = usable();
@@ -273,7 +278,8 @@ fn congestion_commands_need_their_capability() {
     assert_eq!(bench.status(&ask), CmdStatus::BAD_PARAM);
 }
 
-/// Returns a change of one parameter, as Linux writes it (`cong.c`): all others are 0, and not selected.
+/// Returns a change of one congestion parameter, as Linux writes it (`cong.c`): all other parameters are 0 and not
+/// selected.
 fn reacts(field: RpField, set: impl FnOnce(&mut CongControlRRoceEcnRp)) -> ModifyCongParamsIn {
     let mut told = CongControlRRoceEcnRp::new();
     set(&mut told);
@@ -316,7 +322,8 @@ fn congestion_parameters_of_the_port_change_one_at_a_time() {
         (now.rpg_ai_rate(), now.rpg_hai_rate(), now.rpg_time_reset()),
         (7, 50, 300)
     );
-    // A time of zero, a gain of more than one, a missing parameter, and one that is reported but not implemented.
+    // Invalid: a time of zero, a gain above one, a missing parameter, and a parameter that is reported but not
+    // implemented.
     for wrong in [
         rate(0),
         reacts(RpField::TIME_RESET, |_| {}),
@@ -386,8 +393,8 @@ fn a_reset_undoes_the_drivers_congestion_parameters() {
     assert_eq!(rate(&mut bench), 9, "as the host has it, once more");
 }
 
-/// Sends 64 KiB in packets of 1 KiB to another function on the switch, and returns how many frames the switch has
-/// received after 100 us.
+/// Sends 64 KiB in packets of 1 KiB to another function on the switch. Returns how many frames the switch has received
+/// after 100 us.
 fn sent(sides: &mut [Side; 2], switch: SwitchId) -> u64 {
     let [a, b] = sides;
     let mut remote = RaddrSeg::new();
@@ -405,7 +412,7 @@ fn sent(sides: &mut [Side; 2], switch: SwitchId) -> u64 {
     received() - before
 }
 
-/// Returns two functions with a connection over a switch.
+/// Returns two functions with a connection through a switch.
 fn on_a_switch(config: SwitchConfig) -> ([Side; 2], SwitchId) {
     let sim = Sim::new(SimConfig::seeded(7));
     let switch = sim.add_switch(config).unwrap();
@@ -428,16 +435,17 @@ fn the_port_sends_a_traffic_class_at_the_rate_that_the_driver_writes() {
     let (mut sides, switch) = on_a_switch(SwitchConfig::default());
     assert_eq!(sent(&mut sides, switch), 64, "at the port's rate");
     assert_eq!(sides[0].wait_cqe().opcode(), CqeOpcode::REQ);
-    // Class 0: r, one time 1 Gb/s.
+    // Traffic class 0 gets a rate limit (bit r) of one times 1 Gb/s.
     let mut image = [0; 0x50];
     image[0x08..0x10].copy_from_slice(&[0x20, 0, 0, 0, 0, 4, 0, 1]);
     register(&mut sides[0].bench, RegisterId::QETCR, WRITE, &image).unwrap();
-    // Ethernet, IPv4, UDP, BTH, ICRC, FCS, preamble and gap: 1,106 bytes on the wire, and the RETH of the first.
-    // Frame n begins after 8,976 + (n - 2) * 8,848 ns: the twelfth within 100 us.
+    // A packet with Ethernet, IPv4, UDP, BTH, ICRC, FCS, preamble and gap has 1,106 bytes on the wire; the first also
+    // has a RETH. Frame n starts after 8,976 + (n - 2) * 8,848 ns, so the twelfth starts within 100 us.
     assert_eq!(sent(&mut sides, switch), 12);
 }
 
-/// Inferred: a port does one or the other (IEEE 802.1Q, "Priority-based flow control").
+/// A port that obeys pauses of priorities obeys them whatever else is set. Inferred: a port obeys either these or
+/// pauses of the whole port (IEEE 802.1Q, "Priority-based flow control").
 #[test]
 fn a_pause_of_a_priority_is_obeyed_by_a_port_that_obeys_priorities_whatever_else_is_set() {
     let config = SwitchConfig {

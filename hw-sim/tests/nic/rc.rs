@@ -1,4 +1,4 @@
-//! Reliable connections between two queue pairs: transfers of every shape, in order and exactly once.
+//! Tests of reliable connections between two queue pairs: all kinds of transfers arrive in order and exactly once.
 
 use hw_sim::link::{Faults, LinkFaults, Port};
 use hw_sim::wire::Operation;
@@ -6,7 +6,7 @@ use mlx_prm::{CqeOpcode, EventType};
 
 use crate::rc_support::*;
 
-/// Lengths around the edges of segmentation.
+/// Message lengths around segmentation boundaries, in bytes.
 const EDGES: [u32; 9] = [
     0,
     1,
@@ -226,7 +226,7 @@ fn inline_data_mixes_with_pointers_and_wraps_over_the_rings_end() {
         pair.settle();
     }
     pair.b.post_receive(&[(KEY, DATA, 1000)]);
-    // Begins in the last block of the ring and ends at its start.
+    // This WQE begins in the last block of the ring and wraps around to its start.
     let index = pair
         .a
         .post(&Wqe::send_inline(&data[..100]).data(KEY, DATA + 100, 200));
@@ -329,7 +329,7 @@ fn atomics_act_once_and_return_the_original() {
     assert_eq!(pair.a.sends()[0].byte_cnt(), 8);
 }
 
-/// Numbers in the byte order of the simulated little-endian host.
+/// Converts numbers to the byte order of the simulated little-endian host.
 trait ToTestBytes {
     fn to_ne_bytes_for_test(self) -> [u8; 8];
 }
@@ -380,7 +380,8 @@ fn both_directions_work_at_once() {
     assert_eq!(pair.a.host.read(DATA + 0x4000, 3000), right);
 }
 
-/// A device that reports every connection, for drivers whose event queues are too short for that.
+/// A device may report every connection with an event, even in RTS. The simulator has this option to test drivers whose
+/// event queues are too short for it.
 #[test]
 fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
     for (every, events) in [(false, vec![]), (true, vec![EventType::COMM_EST])] {
@@ -394,8 +395,8 @@ fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
     }
 }
 
-/// No public source says if hardware reports the whole receive counter or cuts it to the ring; rdma-core
-/// (`mlx5_parse_cqe`) and Linux read only the ring's part of it.
+/// A receive CQE has the whole receive counter, or the counter modulo the ring size. No public source says which of the
+/// two hardware reports; rdma-core (`mlx5_parse_cqe`) and Linux read only the part within the ring.
 #[test]
 fn receive_counters_are_told_whole_or_cut_to_the_ring() {
     for cuts in [false, true] {
@@ -448,7 +449,8 @@ fn query_shows_live_state_psns_and_counters() {
     assert_eq!((a.pd(), a.cqn_snd(), a.uar_page()), (7, CQN_SEND, 9));
 }
 
-/// Runs sends, writes, reads and atomics over a wire with these faults, and checks: exactly once, in order, intact.
+/// Runs sends, writes, reads and atomics over a wire with these faults. Checks that each arrives exactly once, in order
+/// and intact.
 fn everything_survives(seed: u64, faults: LinkFaults) {
     let mut pair = Pair::faulty(seed, faults);
     let rounds: u16 = 20;
@@ -562,7 +564,7 @@ fn everything_survives_corruption() {
 fn everything_survives_a_swarm_of_faults() {
     for seed in 0..60 {
         let mut faults = LinkFaults::swarm(seed);
-        // Failure of seven retries in a row must be unlikely.
+        // The fault rates are limited, so that seven retries in a row hardly ever fail.
         for faults in [&mut faults.a_to_b, &mut faults.b_to_a] {
             for rate in [
                 &mut faults.loss_ppm,

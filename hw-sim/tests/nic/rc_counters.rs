@@ -1,4 +1,4 @@
-//! Reliable connections: the counter sets of each side, event by event.
+//! Tests of the counter sets of both sides of a reliable connection, event by event.
 
 use hw_sim::link::Port;
 use hw_sim::q_counters::QCounter;
@@ -8,13 +8,13 @@ use crate::bench::list;
 use crate::rc_support::*;
 use crate::strict::{named, qp_input, usable};
 
-/// Returns the counters of a side, by name.
+/// Returns the counters of a side and their names.
 fn counted(side: &Side) -> Vec<(QCounter, u32)> {
     let all = side.host.counted.iter();
     all.map(|(&(_, what), &times)| (what, times)).collect()
 }
 
-/// Drops these packets of `port`, counted from its first.
+/// Drops the packets of `port` with these numbers, counted from 0.
 fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
     pair.filter = Box::new(move |from, count, _| from != port || !which.contains(&count));
 }
@@ -165,7 +165,8 @@ fn a_message_longer_than_its_buffer_is_counted_as_a_local_length_error_there() {
     assert_eq!(counted(&pair.b), there);
 }
 
-/// Linux gives queue pairs their counter set with RST2INIT (`__mlx5_ib_modify_qp`), without an optional parameter.
+/// A queue pair can only refer to a counter set that exists, and the set cannot be freed while it is in use. Linux sets
+/// the counter set with RST2INIT (`__mlx5_ib_modify_qp`), without an optional parameter.
 #[test]
 fn a_counter_set_exists_to_be_named_and_stays_while_it_is() {
     let (mut bench, resources) = usable();

@@ -1,5 +1,5 @@
-//! Datagrams and the general services interface, the unreliable connection, and key changes: the
-//! services that are not reliable connections.
+//! Tests of the services other than reliable connections: datagrams and the general services interface, the unreliable
+//! connection, and key changes.
 
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
@@ -299,7 +299,7 @@ fn key_changes_reach_the_function_in_order_and_complete() {
 
 #[test]
 fn a_wqe_behind_a_key_change_waits_for_it_or_is_a_driver_bug() {
-    // Fence modes: 1 and 4 wait for a UMR, 3 for everything; 2 waits for reads only.
+    // Fence modes 1 and 4 wait for a UMR, mode 3 waits for everything, mode 2 waits only for reads.
     for (mode, complaints) in [(0, 1), (1, 0), (2, 1), (3, 0), (4, 0)] {
         let mut pair = Pair::new();
         pair.b.post_receive(&[(KEY, DATA, 64)]);
@@ -313,8 +313,8 @@ fn a_wqe_behind_a_key_change_waits_for_it_or_is_a_driver_bug() {
     }
 }
 
-/// UCX's `ud_x` does so in an InfiniBand subnet, where the device has `compact_address_vector`
-/// (`uct_ib_mlx5_wqe_av_size`); on Ethernet the extension has the destination.
+/// In an InfiniBand subnet, an address vector without its extension is sufficient. UCX's `ud_x` uses that if the device
+/// has `compact_address_vector` (`uct_ib_mlx5_wqe_av_size`). On Ethernet the extension contains the destination.
 #[test]
 fn an_address_vector_without_its_extension_is_enough_inside_a_subnet() {
     for lid in [Some(5), None] {
@@ -344,8 +344,9 @@ fn an_address_vector_without_its_extension_is_enough_inside_a_subnet() {
     }
 }
 
-/// Linux `mlx5_ib_post_send` (drivers/infiniband/hw/mlx5/wr.c) fences the WQE behind a registration (`next_fence`),
-/// but not the one behind a local invalidation: NFS over RDMA posts its Sends like that.
+/// A WQE after a local invalidation needs no fence. Linux `mlx5_ib_post_send` (drivers/infiniband/hw/mlx5/wr.c) fences
+/// the WQE after a registration (`next_fence`), but not after a local invalidation: NFS over RDMA posts its Sends like
+/// that.
 #[test]
 fn a_wqe_behind_a_local_invalidation_needs_no_fence() {
     let mut pair = Pair::new();
@@ -358,8 +359,9 @@ fn a_wqe_behind_a_local_invalidation_needs_no_fence() {
     assert_eq!(pair.a.host.bugs, [""; 0]);
 }
 
-/// The kernel's queue pair for UMRs has `log_msg_max` 12 (Linux `__mlx5_ib_modify_qp`) and gets translation tables of
-/// up to a megabyte (`mlx5r_umr_update_mr_pas`): a table is no message.
+/// A UMR may carry a translation table that is longer than the largest message, because a table is not a message. The
+/// kernel's queue pair for UMRs has `log_msg_max` 12 (Linux `__mlx5_ib_modify_qp`) and gets tables of up to a megabyte
+/// (`mlx5r_umr_update_mr_pas`).
 #[test]
 fn a_key_changes_by_a_table_longer_than_the_largest_message() {
     for service in [0, REG_UMR] {
@@ -386,8 +388,9 @@ fn a_key_changes_by_a_table_longer_than_the_largest_message() {
     }
 }
 
-/// rdma-core `set_bind_wr` ends a bind to nothing behind the key context (`ds` 8), and otherwise pads the block of
-/// inline entries; Linux `set_reg_wr` and `handle_local_inv` do the same.
+/// A UMR WQE must contain exactly the entries that it announces. rdma-core `set_bind_wr` ends a bind to nothing after
+/// the key context (`ds` 8), and otherwise pads the block of inline entries; Linux `set_reg_wr` and `handle_local_inv`
+/// do the same.
 #[test]
 fn a_key_change_brings_the_entries_it_announces_and_no_more() {
     let announces = |octowords: u32, bytes: usize| {

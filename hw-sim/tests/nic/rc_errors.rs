@@ -1,4 +1,4 @@
-//! Reliable connections: every failure, the result on each side, and the flushed WQEs.
+//! Tests of failures on reliable connections: every failure, the result on each side, and the flushed WQEs.
 
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
@@ -9,7 +9,7 @@ use mlx_prm::{EventType, Syndrome};
 
 use crate::rc_support::*;
 
-/// Results of both sides for one failed WQE.
+/// Results on both sides after one failed WQE.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     requester: u8,
@@ -17,7 +17,7 @@ struct Outcome {
     events: Vec<EventType>,
 }
 
-/// Posts `wqe` at A between two good writes, and checks that these have the right results.
+/// Posts `wqe` at A between two valid writes. Checks that the writes have the right results.
 fn outcome(pair: &mut Pair, wqe: &Wqe) -> Outcome {
     pair.a.post(&Wqe::write(DATA, 4, DATA + 0x9000, KEY));
     let index = pair.a.post(wqe);
@@ -156,7 +156,9 @@ fn invalid_requests_fail_the_wqe_and_raise_an_invalid_request_event() {
     }
 }
 
-/// Drivers set a mode wherever they permit atomics (Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c).
+/// A remote atomic operation is an invalid request if the responder's queue pair permits atomics but has no atomic
+/// mode. Drivers set a mode wherever they permit atomics (Linux `set_qpc_atomic_flags`,
+/// drivers/infiniband/hw/mlx5/qp.c).
 #[test]
 fn atomics_that_are_let_in_without_a_mode_are_invalid_requests() {
     let options = Options {
@@ -437,7 +439,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
     assert_eq!(pair.a.qp.query().hw_sq_wqebb_counter(), 0);
 }
 
-/// Returns a forged packet of A to B.
+/// Returns a forged packet from A to B.
 fn forged(operation: Operation, psn: u32, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 1, DATA, KEY));
@@ -618,7 +620,7 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
             headers.atomic_ack = Some(hw_sim::wire::AtomicAckEthRepr { original: 1 });
         }
         let mut frame = forged(*operation, FIRST_PSN, headers, payload);
-        // The forged packet is addressed to B; this one is for A.
+        // The forged packet is addressed to B, so it is readdressed to A.
         let mut packet = Packet::parse(&frame).expect("our own packet");
         packet.bth.dest_qpn = qpn(1);
         frame = packet.emit();
@@ -645,8 +647,9 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
 
-/// An NVMe target's response invalidates the key of a read that it has received whole, while the same read, which was
-/// sent again in vain, is still being answered. Inferred that a card drops it: rxe refuses it.
+/// A duplicate read whose key no longer exists is dropped, at its arrival or in the middle of its response. An NVMe
+/// target's response invalidates the key of a read that the target has received completely, while a needless retry of
+/// that read is still being answered. Inferred that a card drops it: rxe refuses it.
 #[test]
 fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
     for sent in 0..3 {
@@ -682,7 +685,8 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
     }
 }
 
-/// The requester cannot have the whole first answer: it was still being sent.
+/// A duplicate read that interrupts its own first response is refused if its key no longer exists. The requester cannot
+/// have received the whole first response, because it was still being sent.
 #[test]
 fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone() {
     let mut pair = Pair::new();
@@ -708,14 +712,15 @@ fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone()
     assert_eq!(pair.b.host.events, [EventType::WQ_ACCESS_ERROR]);
 }
 
-/// Half of all PSNs are in the past: a sender that does not know the connection's PSNs must not get a NAK for a read,
-/// or it could end the connection. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+/// A read with a PSN in the past that repeats no accepted read is dropped, whatever its key. Half of all PSNs are in
+/// the past. A NAK for such a read would let a sender that does not know the connection's PSNs end the connection.
+/// Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
 #[test]
 fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
     pair.settle();
-    // The longest read has more packets than half of all PSNs.
+    // A read of the maximum length has more packets than half of all PSNs.
     let cases = [
         (1, 16),
         (100, 16),

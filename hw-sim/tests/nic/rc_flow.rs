@@ -1,4 +1,4 @@
-//! Reliable connections: timers, retries, limits and recovery, packet by packet.
+//! Tests of reliable connections, packet by packet: timers, retries, limits and recovery.
 
 use hw_sim::link::Port;
 use hw_sim::wire::{AckSyndrome, AethRepr, NakCode, Operation, Psn};
@@ -8,15 +8,15 @@ use std::rc::Rc;
 
 use crate::rc_support::*;
 
-/// 4.096 µs · 2^4.
+/// ACK timeout of the tests in ns: 4.096 µs · 2^4.
 const ACK_TIMEOUT_NS: u64 = 65_536;
 
-/// Drops these packets of `port`, counted from its first.
+/// Drops the packets of `port` with these numbers, counted from 0.
 fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
     pair.filter = Box::new(move |from, count, _| from != port || !which.contains(&count));
 }
 
-/// Collects the syndromes of acknowledgements from B.
+/// Collects PSNs and syndromes of the acknowledgements from B.
 fn watch_syndromes(pair: &mut Pair) -> Rc<RefCell<Vec<(Psn, AckSyndrome)>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let log = Rc::clone(&seen);
@@ -62,7 +62,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
         lost |= lose;
         !lose
     });
-    // All requests are on the wire before B handles any.
+    // All requests are on the wire before B handles the first one.
     for _ in 0..4 {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
@@ -115,7 +115,7 @@ fn progress_gives_the_retries_back() {
         ..Options::default()
     };
     let mut pair = Pair::with(&options);
-    // Every write needs one retry; there are more writes than retries.
+    // Every write needs one retry, and there are more writes than the retry count.
     pair.filter = Box::new(|from, count, _| from == Port::B || count % 2 == 1);
     for n in 0..5 {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
@@ -257,7 +257,8 @@ fn receiver_never_ready_exhausts_the_rnr_retries() {
     assert_eq!(pair.count(Port::A, Operation::SendOnly), 3);
 }
 
-/// Linux' software RoCE answers the message behind the one without a receive by a sequence NAK.
+/// A sequence NAK during an RNR wait neither ends the wait nor counts as a retry. Linux' software RoCE sends a sequence
+/// NAK for the message after the one that found no receive.
 #[test]
 fn sequence_nak_while_the_receiver_is_waited_for_neither_ends_the_wait_nor_counts() {
     let options = Options {
@@ -507,7 +508,7 @@ fn a_responder_that_cannot_send_keeps_one_nak_however_often_a_request_comes() {
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.deliver(Port::B, first);
     for _ in 0..100 {
-        // There is no receive for it; in between comes a duplicate of a completed one.
+        // `second` has no receive. Between its retries arrives a duplicate of `first`, which is completed.
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, first);

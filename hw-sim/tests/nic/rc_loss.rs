@@ -1,37 +1,38 @@
-//! Reliable connections on a wire that loses and reorders: throughput, and the part of time-outs and NAKs in
-//! recovery.
+//! Tests of reliable connections on a wire that loses and reorders packets: throughput, and the part of timeouts and
+//! NAKs in recovery.
 //!
-//! The work is a storage protocol's, with a number of exchanges at a time: a command by Send, data by Write or Read,
-//! an answer by Send. Time is virtual, and the wire has no delay except for reordered frames: all time that passes is
-//! waiting.
+//! The workload is that of a storage protocol with several concurrent exchanges: a command by Send, data by Write or
+//! Read, a response by Send. Time is virtual, and only reordered frames are delayed. All time that passes is therefore
+//! waiting time.
 
 use hw_sim::link::{Faults, Link, LinkFaults};
 use hw_sim::q_counters::QCounter;
 
 use crate::rc_support::*;
 
-/// Bytes of data of one exchange.
+/// Number of data bytes of one exchange.
 const BYTES: u32 = 4096;
-/// Number of exchanges of one world.
+/// Number of exchanges of one run.
 const EXCHANGES: usize = 2_000;
-/// 4.096 µs · 2^17, 537 ms: the value of Linux' RDMA-CM on RoCE (`CMA_IBOE_PACKET_LIFETIME` and one more).
+/// ACK timeout exponent: 4.096 µs · 2^17 is 537 ms. Linux' RDMA-CM uses this value on RoCE (`CMA_IBOE_PACKET_LIFETIME`
+/// plus one).
 const ACK_TIMEOUT: u32 = 17;
 
-/// Transfer of the data.
+/// Way in which the data of an exchange is transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Data {
-    /// The target writes it before it answers.
+    /// The target writes the data before it responds.
     ByWrite,
-    /// The target reads it, then answers.
+    /// The target reads the data before it responds.
     ByRead,
-    /// The command contains it.
+    /// The command contains the data.
     InCommand,
 }
 
-/// Result of a world.
+/// Result of one run.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
-    /// Nanoseconds until the last exchange was done.
+    /// Virtual time in ns until the last exchange was done.
     took: u64,
     done: usize,
     timeouts: u32,
@@ -63,14 +64,14 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// A host (A) and a target (B).
+/// State of one run: a host (A) and a target (B).
 struct World {
     pair: Pair,
     data: Data,
     depth: usize,
-    /// Number of CQEs read on each side.
+    /// Number of CQEs processed on each side.
     seen: [usize; 2],
-    /// Number of answers received.
+    /// Number of responses received.
     done: usize,
     begun: usize,
 }
@@ -119,14 +120,14 @@ impl World {
         self.pair.b.post(&Wqe::send(DATA, 16).unsignalled());
     }
 
-    /// Handles a completion of the host: an answer arrived.
+    /// Handles a completion at the host: a response has arrived.
     fn at_host(&mut self) {
         self.done += 1;
         self.pair.a.post_receive(&[(KEY, DATA, 64)]);
         self.begin();
     }
 
-    /// Handles a completion of the target: a command arrived, or its read completed.
+    /// Handles a completion at the target: a command has arrived, or a read is complete.
     fn at_target(&mut self, is_receive: bool) {
         if is_receive {
             self.pair.b.post_receive(&[(KEY, DATA, 64 + BYTES)]);
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// Handles one completion as the programs would; returns false if there is none.
+    /// Processes one completion as the host's or target's program would. Returns false if there is none.
     fn attend(&mut self) -> bool {
         let (a, b) = (&self.pair.a.host.completions, &self.pair.b.host.completions);
         if let Some((_, cqe, _)) = a.get(self.seen[0]) {
@@ -209,8 +210,8 @@ const BOTH: Faults = Faults {
     ..REORDER
 };
 
-/// With one exchange at a time nothing follows a lost packet, so only a timer detects the loss; with many, the next
-/// packet does.
+/// On a lossy wire, a run takes milliseconds with adaptive retransmission and half-seconds without. With one exchange
+/// at a time no packet follows a lost one, so only a timer detects the loss. With many exchanges the next packet does.
 #[test]
 fn a_wire_of_losses_costs_milliseconds_with_adaptive_retransmission_and_half_seconds_without() {
     println!(
@@ -230,7 +231,7 @@ fn a_wire_of_losses_costs_milliseconds_with_adaptive_retransmission_and_half_sec
     }
 }
 
-/// The packet behind each loss causes the NAK.
+/// Most losses among many packets are recovered by NAKs: the packet after a lost one causes the NAK.
 #[test]
 fn most_losses_among_many_packets_are_recovered_by_naks() {
     for data in [Data::ByWrite, Data::ByRead, Data::InCommand] {

@@ -1,4 +1,4 @@
-//! Queue pairs as objects: commands accepted in each state, and refused WQEs and doorbells.
+//! Tests of queue pairs as objects: the commands accepted in each state, and the WQEs and doorbells that are refused.
 
 use hw_sim::qp::QueueMemory;
 use hw_sim::qp::{Qp, Service, State, Transition};
@@ -30,7 +30,7 @@ const STATES: [State; 6] = [
     State::Error,
 ];
 
-/// The whole table: a changed edge is a changed line.
+/// Expected state transitions, one per line: state, command, new state.
 const TABLE: &str = "\
 Reset RstToInit Init
 Reset ToErr Error
@@ -245,7 +245,7 @@ fn references_are_those_of_the_context() {
     assert_eq!(Side::new(1, &Options::default()).qp.srqn(), None);
 }
 
-/// Posts raw bytes as a WQE, after a good one; returns the queue's results and the number of driver bugs.
+/// Posts raw bytes as a WQE after a valid WQE. Returns the send results and the number of driver bugs.
 fn posted(bytes: &[u8], doorbell: Option<[u8; 8]>) -> (Vec<(u16, u8)>, usize) {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
@@ -307,7 +307,7 @@ fn malformed_wqes_are_operation_errors_and_reported() {
         ("size beyond what was posted", beyond),
     ];
     for (what, bytes) in encoded {
-        // The doorbell itself is right: it repeats the WQE's first bytes.
+        // The doorbell is valid, because it repeats the first bytes of the WQE.
         let (results, bugs) = posted(&bytes, None);
         assert_eq!(
             (results.last().map(|last| last.1), bugs),
@@ -414,7 +414,7 @@ fn completion_queue_failure_puts_the_queue_pair_into_error() {
     assert_eq!(side.qp.state(), State::Reset, "nothing to fail yet");
 }
 
-/// Random WQEs, doorbells, records, packets and time: nothing panics, everything ends.
+/// Random WQEs, doorbells, records, packets and times cause no panic and no endless loop.
 #[test]
 fn random_guest_and_peer_never_panic() {
     for seed in 0..200 {

@@ -1,4 +1,4 @@
-//! Forged recordings: a replay bounds the resources they ask for.
+//! Tests of forged recordings: a replay limits the resources that a recording can request.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hw_sim::{CardRules, Fault, LinkFaults, PortQos, Profile, Reaction};
 
 use crate::bench::modest;
 
-/// Returns the result of replaying these records behind a card of that kind.
+/// Returns the result of a replay of these records, after a record that creates a card with `profile`.
 fn end_with(profile: Profile, records: impl IntoIterator<Item = Record>) -> Result<(), String> {
     let card = Record::Card {
         physical: Box::new(profile),
@@ -118,7 +118,7 @@ fn a_recorded_functions_pages_are_limited() {
     }
 }
 
-/// Returns the result of replaying a card and a record in a file of a version.
+/// Returns the result of a replay of a file with this version, a card and one record.
 fn end_of_version(version: u16, record: &[u8]) -> Result<(), String> {
     let card = Record::Card {
         physical: Box::new(modest()),
@@ -133,7 +133,8 @@ fn end_of_version(version: u16, record: &[u8]) -> Result<(), String> {
     ended.map(drop).map_err(|error| error.to_string())
 }
 
-/// Version 1 had settings of a port without traffic classes; all other records are the same in version 2.
+/// A recording of version 1 can be replayed, except for its records of port settings. In version 1 these have no
+/// traffic classes. All other records are the same in version 2.
 #[test]
 fn a_recording_of_version_1_is_read_but_for_the_settings_of_a_port() {
     let other = postcard::to_stdvec(&Record::Posted(true)).unwrap();
@@ -145,7 +146,7 @@ fn a_recording_of_version_1_is_read_but_for_the_settings_of_a_port() {
         assert!(ended.contains(&format!("version {version}")), "{ended}");
     }
     let qos = PortQos::default();
-    // Variant 30 and the function, then the fields in their order: trust in PCP, no priorities of code points.
+    // Record variant 30 and the function, then the fields in order: trust state PCP, no priorities of DSCPs.
     let halves = [[0_u8; 32]; 2];
     let old = postcard::to_stdvec(&(
         (30_u8, 0_u8),

@@ -1,6 +1,6 @@
-//! Scatter to CQE: short data that arrives in the CQE, and not in memory (QPC `cs_res` for receives, `cs_req` for
-//! answers to requests). The places of the bytes are rdma-core's (providers/mlx5/cq.c): in front of the CQE's other
-//! fields, or in the 64 bytes before it.
+//! Tests of scatter to CQE: the device writes short data into the CQE and not to memory (QPC `cs_res` for receives,
+//! `cs_req` for responses to requests). The data is where rdma-core reads it (providers/mlx5/cq.c): before the CQE's
+//! other fields, or in the 64 bytes before the CQE.
 
 use hw_sim::link::Port;
 use hw_sim::qp::Qp;
@@ -12,7 +12,7 @@ use crate::rc_support::*;
 use crate::strict::qp_input;
 
 const NOTHING: [u8; 64] = [0xee; 64];
-/// `cs_req` and `cs_res`: up to 32 and 64 bytes.
+/// `cs_req` and `cs_res` for data of up to 32 bytes, and for data of up to 64 bytes.
 const UP_TO_32: (u32, u32) = (0x11, 1);
 const UP_TO_64: (u32, u32) = (0x22, 2);
 
@@ -28,7 +28,7 @@ fn pair((cs_req, cs_res): (u32, u32)) -> Pair {
     pair
 }
 
-/// Returns the data in a CQE: of format 1, of format 2, or none.
+/// Returns the data in a CQE: of up to 32 bytes, of up to 64 bytes, or `None` if the CQE has no data.
 fn in_entry(side: &Side, cqe: &Cqe64) -> Option<Vec<u8>> {
     let bytes = usize::try_from(cqe.byte_cnt()).expect("small");
     match cqe.format() {
@@ -142,7 +142,7 @@ fn an_unreliable_connection_scatters_to_the_entry_too() {
     );
 }
 
-/// Data in the CQE needs no memory, but room: the length is checked, the key is not.
+/// Data that goes into the CQE does not access memory, so the receive's length is checked and its key is not.
 #[test]
 fn a_short_send_that_its_receive_has_no_room_for_is_a_length_error() {
     let mut pair = pair(UP_TO_32);
@@ -203,7 +203,7 @@ fn a_short_read_comes_back_in_the_entry() {
     }
 }
 
-/// Returns a number as the simulated little-endian host has it in memory.
+/// Returns a number in the byte order of the simulated little-endian host.
 fn in_host_order(value: u64) -> [u8; 8] {
     let mut bytes = value.to_be_bytes();
     bytes.reverse();
@@ -237,8 +237,9 @@ fn a_read_whose_answer_is_lost_is_in_the_entry_once() {
     assert_eq!(in_entry(&pair.a, &sends[0]), Some(pattern(16, 4)));
 }
 
-/// Linux sets it only if every request is signalled, or if a program promises to signal the requests whose data it
-/// wants (drivers/infiniband/hw/mlx5/qp.c, `configure_requester_scat_cqe`).
+/// A short read without a CQE is a driver bug, because its data has no destination. Linux sets `cs_req` only if every
+/// request is signalled, or if a program promises to signal the requests whose data it needs
+/// (drivers/infiniband/hw/mlx5/qp.c, `configure_requester_scat_cqe`).
 #[test]
 fn a_short_read_without_an_entry_has_nowhere_to_put_its_data() {
     let mut pair = pair(UP_TO_32);
@@ -280,7 +281,8 @@ fn cq(bench: &mut Bench, resources: &Resources, cqe_sz: u32) -> u32 {
     bench.exec_with(&create, &list(&[ring])).unwrap().cqn()
 }
 
-/// With entries of 64 bytes, the 64 bytes before an entry are the previous entry.
+/// Data of up to 64 bytes needs CQEs of 128 bytes. With CQEs of 64 bytes, the 64 bytes before a CQE are the previous
+/// CQE.
 #[test]
 fn sixty_four_bytes_need_entries_of_twice_that_size() {
     let (mut bench, resources) = Bench::usable(modest());
@@ -320,8 +322,9 @@ fn sixty_four_bytes_need_entries_of_twice_that_size() {
     );
 }
 
-/// `cqe_128_always`: Linux tells programs that entries may be padded (`MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD` in
-/// drivers/infiniband/hw/mlx5/main.c), and libmlx5 asks for `cqe_sz` 2 then.
+/// A ConnectX-5 has padded CQEs of 128 bytes (`cqe_128_always`). Linux reports to programs that CQEs may be padded
+/// (`MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD` in drivers/infiniband/hw/mlx5/main.c); libmlx5 then requests `cqe_sz`
+/// 2.
 #[test]
 fn padded_entries_of_128_bytes_are_a_connectx_5s() {
     const PADDED: u32 = 2;

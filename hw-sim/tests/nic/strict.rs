@@ -1,4 +1,5 @@
-//! Object rules: objects that must exist, objects in use, ranges. Each is tested from both sides.
+//! Tests of object rules: objects that must exist, objects in use, ranges. Each rule is tested with valid and with
+//! invalid commands.
 
 use mlx_prm::*;
 use std::time::Duration;
@@ -31,7 +32,7 @@ fn numbers_are_neither_dense_nor_reused_at_once() {
 
 #[test]
 fn uar_pages_stay_clear_of_the_initialization_segment_and_run_out() {
-    /// Pages of its window.
+    /// Number of pages of the device memory window.
     const DEVICE_MEMORY: u32 = (256 << 10) / 4096;
     let (mut bench, mut resources) = usable();
     let pages = u32::try_from(modest().bar_bytes / 4096).expect("a BAR");
@@ -242,7 +243,8 @@ fn mtt_key(pd: u32, start: u64, bytes: u64, log_page: u32, octowords: u32) -> Cr
     create
 }
 
-/// Linux `mr.c` `reg_create` sets permissions in entries with the capability `pg`.
+/// A key with permissions in its translation entries needs the capability `pg` (Linux `mr.c` `reg_create` sets them
+/// only then).
 #[test]
 fn permissions_in_entries_need_the_capability() {
     let (mut bench, resources) = usable();
@@ -431,8 +433,9 @@ pub fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
     create
 }
 
-/// rdma-core `mlx5_calc_sq_size` and Linux `calc_sq_size` reserve 128 bytes for a datagram, however small it is. A
-/// connected queue pair may have one block: perftest's `ib_send_bw -R` makes one.
+/// A send queue must be as long as the smallest one of any known driver. rdma-core `mlx5_calc_sq_size` and Linux
+/// `calc_sq_size` reserve 128 bytes for a datagram, however small it is. A connected queue pair may have one block:
+/// perftest's `ib_send_bw -R` creates one.
 #[test]
 fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     let (mut bench, resources) = usable();
@@ -462,7 +465,8 @@ fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     assert_eq!(answered, CmdStatus::OK, "without a send queue");
 }
 
-/// Linux `__mlx5_ib_modify_qp` names the port of QP1 and QP0 at every step (`is_sqp`), where others inherit it.
+/// QP0 and QP1 must name their port at every transition; other queue pairs name it once and inherit it (Linux
+/// `__mlx5_ib_modify_qp`, `is_sqp`).
 #[test]
 fn a_special_queue_pair_names_its_port_at_every_step_and_others_once() {
     let (mut bench, resources) = usable();
@@ -605,7 +609,8 @@ fn init2rtr_needs_roce_switched_on() {
     assert_eq!(bench.status(&rtr), CmdStatus::BAD_SYS_STATE);
 }
 
-/// Linux returns EOPNOTSUPP before such a command (`set_qpc_atomic_flags`).
+/// Remote atomics need the capability. Linux returns EOPNOTSUPP before it sends such a command
+/// (`set_qpc_atomic_flags`).
 #[test]
 fn remote_atomics_need_the_capability() {
     for atomic in [true, false] {
@@ -803,7 +808,8 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
     );
 }
 
-/// Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named if and only if `num_vhca_ports` is not 0.
+/// SET_ROCE_ADDRESS must name the port if and only if `num_vhca_ports` is not 0 (Linux `lib/gid.c`
+/// `mlx5_core_roce_gid_set`).
 #[test]
 fn an_address_names_its_port_where_there_are_ports_to_name() {
     for ports in [0, 1] {
@@ -851,7 +857,7 @@ fn registers_of_the_port_answer_and_events_follow_the_answer() {
     assert_eq!(state.state(), 0);
     paos.set_admin_status(1);
     access(&mut bench, RegisterId::PAOS, 0, paos.as_bytes()).unwrap();
-    // Longer than link training.
+    // One second is longer than link training.
     bench.sleep(Duration::from_secs(1));
     assert_eq!(bench.exec(&QueryVportStateIn::new()).unwrap().state(), 1);
 
@@ -965,6 +971,7 @@ fn an_async_eq_that_overruns_is_fatal() {
     assert_eq!(bench.bar.load_u8(0x23d), HealthSyndrome::ASYNC_EQ_OVERRUN.0);
 }
 
+/// A RoCE address with a version that the device does not support is refused, even if the command clears the entry.
 /// Linux mlx5_ib `set_roce_addr`: a cleared entry has a version as well, and 0 is RoCE v1. A function without v1
 /// refuses that with syndrome 0x12822d (linux-rdma, April 2021).
 #[test]

@@ -1,4 +1,4 @@
-//! Queues at work between two functions: overruns, arming, error events, and the effects of a link and a seed.
+//! Tests of working queues between two functions: overruns, arming, error events, and the effects of link and seed.
 
 use driver::Device;
 use hw_sim::{Fault, Faults, FunctionReport, LinkFaults, Profile, Sim, SimConfig};
@@ -22,13 +22,13 @@ pub struct Side {
     cq: CompletionQueue,
     pub key: u32,
     pub qpn: u32,
-    /// Receive ring, send ring behind it.
+    /// Offset of the receive ring; the send ring follows it.
     ring: usize,
     record: usize,
     sent: u16,
     posted: u16,
     seen: u32,
-    /// Data buffer.
+    /// Data buffer: offset and DMA address.
     pub data: (usize, u64),
 }
 
@@ -44,7 +44,7 @@ impl Side {
         Self::with(sim, modest(), side, log_cq_size, |_| {})
     }
 
-    /// Returns a side; `change` edits its queue pair's context before creation.
+    /// Creates a side. `change` edits the context of the queue pair before its creation.
     pub fn with(
         sim: &Sim,
         mut profile: Profile,
@@ -178,7 +178,7 @@ impl Side {
         );
     }
 
-    /// Posts a work request; `body` follows the control segment.
+    /// Posts a work request. `body` follows the control segment.
     pub fn post(&mut self, opcode: WqeOpcode, immediate: u32, body: &[u8]) {
         let mut ctrl = CtrlSeg::new();
         ctrl.set_opcode(opcode.bits())
@@ -202,7 +202,7 @@ impl Side {
             .write64(u64::from(self.resources.uar) << 12 | 0x800, bell);
     }
 
-    /// Returns the next completion and advances the consumer counter.
+    /// Returns the next completion, if any, and advances the consumer counter.
     fn poll(&mut self) -> Option<Cqe64> {
         let slot = (self.seen & ((1 << self.cq.log_size) - 1)) as usize;
         let cqe: Cqe64 = self.bench.memory.read_obj(self.cq.at + slot * 64);
@@ -251,7 +251,7 @@ impl Side {
     }
 }
 
-/// Returns two sides connected over a link.
+/// Creates two sides that are connected by a link.
 fn pair_in(sim: &Sim, faults: LinkFaults, log_cq_size: u32) -> (Side, Side) {
     let mut a = Side::new(sim, 0, log_cq_size);
     let mut b = Side::new(sim, 1, log_cq_size);
@@ -380,7 +380,8 @@ fn queue_pairs_that_were_stuck_with_work_go_on_when_they_are_mended() {
     assert_eq!(b.wait_cqe().opcode(), CqeOpcode::RESP_SEND);
 }
 
-/// Returns log and reports after messages over a link that goes down and up, and over one that loses frames.
+/// Returns the log and the reports of a run: messages over a link that goes down and up, and over one that loses
+/// frames. With `seal_frames`, the headers and the ICRC of every frame are written.
 fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
     let sim = Sim::new(SimConfig::seeded(5));
     if seal_frames {
@@ -399,7 +400,7 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
         assert_eq!(a.wait_cqe().opcode(), CqeOpcode::REQ);
         assert_eq!(b.wait_cqe().byte_cnt(), bytes);
     };
-    // One packet, several, one again: a route cached for short frames is not valid for long ones.
+    // One packet, several packets, one again: a route that is cached for short frames is not valid for longer ones.
     [13, 3001, 13, 1, 1024].into_iter().for_each(&mut message);
     for function in &functions {
         sim.inject(function, &Fault::LinkDown);
@@ -427,7 +428,7 @@ fn an_unmapped_completion_ring_is_an_access_violation() {
     let (mut a, mut b) = pair();
     a.events();
     b.post_receive(64);
-    // All the sender's memory is unmapped; its completion cannot be written.
+    // All memory of the sender is unmapped, so its completion cannot be written.
     a.bench
         .function
         .dma_unmap(crate::bench::BASE, a.bench.memory.len())
@@ -465,7 +466,7 @@ fn a_seed_replays_byte_for_byte_and_another_seed_differs() {
     assert_ne!(first, lossy_run(12));
 }
 
-/// A writer whose bytes can be read afterwards.
+/// A writer whose bytes can be read back.
 #[derive(Clone, Default)]
 struct Tape(Arc<Mutex<Vec<u8>>>);
 

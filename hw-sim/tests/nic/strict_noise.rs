@@ -1,4 +1,4 @@
-//! A driver that writes random commands: nothing it does may panic or block the simulator.
+//! Test with random commands: no command may panic or block the simulator.
 
 use hw_sim::Profile;
 use mlx_prm::*;
@@ -10,7 +10,7 @@ use crate::bench::{Bench, Resources, list, modest};
 const ROUNDS: u32 = 3_000;
 
 fn opcode(rng: &mut ChaCha8Rng) -> Opcode {
-    // TEARDOWN_HCA and DISABLE_HCA would end the test early.
+    // TEARDOWN_HCA and DISABLE_HCA are skipped, because they would end the test early.
     loop {
         let opcode = Opcode::ALL[rng.random_range(0..Opcode::ALL.len())];
         if !matches!(opcode, Opcode::TEARDOWN_HCA | Opcode::DISABLE_HCA) {
@@ -19,7 +19,7 @@ fn opcode(rng: &mut ChaCha8Rng) -> Opcode {
     }
 }
 
-/// Returns a body that is mostly zero, so that it sometimes passes the check of reserved bits.
+/// Returns a command body that is mostly zero, so that it sometimes passes the check of reserved bits.
 fn body(rng: &mut ChaCha8Rng, resources: &Resources, memory: u64) -> Vec<u8> {
     let mut bytes = vec![0; rng.random_range(8..0x400)];
     for _ in 0..rng.random_range(0..24) {
@@ -27,7 +27,7 @@ fn body(rng: &mut ChaCha8Rng, resources: &Resources, memory: u64) -> Vec<u8> {
         let interesting = [1, 2, 3, 7, 0x0f, 0x1f, 0x3f, 0x80, 0xff, rng.random()];
         bytes[at] = interesting[rng.random_range(0..interesting.len())];
     }
-    // Existing numbers, at places where commands have numbers.
+    // Numbers of existing objects are written at dword offsets, where commands have object numbers.
     let numbers = [resources.uar, resources.pd, resources.eq.number];
     for _ in 0..rng.random_range(0..6) {
         let at = rng.random_range(0..bytes.len() / 4) * 4;

@@ -1,8 +1,8 @@
-//! Subnet management of InfiniBand ports: agents that answer from the wire and by MAD_IFC, and a manager that takes a
-//! port from Init to Active.
+//! Tests of subnet management of InfiniBand ports: agents that answer packets from the wire and from MAD_IFC, and a
+//! subnet manager that takes a port from Init to Active.
 //!
-//! Packets here are raw bytes at the offsets of IBTA volume 1 (figures "SMP Format - Directed Route" and "PortInfo";
-//! Linux `struct ib_smp` in include/rdma/ib_smi.h and `struct ib_port_info` have the same).
+//! The packets are raw bytes at the offsets of IBTA volume 1 (figures "SMP Format - Directed Route" and "PortInfo";
+//! Linux `struct ib_smp` in include/rdma/ib_smi.h and `struct ib_port_info` have the same offsets).
 
 use hw_sim::wire::{
     BthRepr, DethRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
@@ -16,7 +16,7 @@ use crate::bench::{Bench, Resources, modest};
 
 const PERMISSIVE: u16 = 0xffff;
 
-/// Returns a Get of a directed route of one hop, as it leaves its sender.
+/// Returns a Get with a directed route of one hop, in the form in which it leaves the sender.
 fn directed(attribute: u16) -> [u8; 256] {
     let mut smp = [0; 256];
     smp[..4].copy_from_slice(&[1, 0x81, 1, 1]);
@@ -52,7 +52,7 @@ fn frame(mad: &[u8; 256], dlid: u16, slid: u16, vl: u8, qpn: u32) -> Vec<u8> {
     packet.emit()
 }
 
-/// Returns a port's answer to a packet from the wire.
+/// Delivers a packet from the wire to a port. Returns the port's answer.
 fn exchange(sim: &Sim, function: &SimFunction, frame: Vec<u8>) -> Option<Vec<u8>> {
     sim.deliver(function, &frame);
     sim.advance(Duration::from_micros(10));
@@ -64,7 +64,7 @@ fn mad_in(frame: &[u8]) -> [u8; 256] {
     packet.payload.try_into().unwrap()
 }
 
-/// Returns a port without a driver, whose subnet has an outside manager.
+/// Returns a port without a driver, in a subnet with an outside manager.
 fn port() -> (Sim, Arc<SimFunction>) {
     let sim = Sim::new(SimConfig::seeded(1));
     sim.leave_subnet_to_manager();
@@ -91,11 +91,11 @@ fn a_port_without_a_driver_answers_a_directed_route_that_ends_there() {
     );
     let mad = mad_in(&answer);
     assert_eq!(mad[..4], [1, 0x81, 1, 0x81], "GetResp");
-    // Status with the direction bit, hop pointer, hop count: back at the node next to the sender.
+    // Status with the direction bit, hop pointer 1, hop count 1: the answer has arrived at the sender's neighbour.
     assert_eq!(mad[4..8], [0x80, 0, 1, 1]);
     assert_eq!(mad[8..18], asked[8..18], "transaction and attribute");
     assert_eq!(mad[0xc0 + 1], 1, "the return path");
-    // Base and class version, a channel adapter, one port.
+    // Base version, class version, node type channel adapter, one port.
     assert_eq!(mad[64..68], [1, 1, 1, 1]);
     assert_eq!(mad[100..104], [1, 0x00, 0x02, 0xc9], "port 1, vendor");
 }
@@ -108,7 +108,7 @@ fn a_port_waits_in_init_for_its_manager_and_passes_no_data_until_it_is_armed() {
         mad_in(&answer.unwrap())
     };
     let mut info = ask(&directed(0x15));
-    // LID, PortState, PortPhysicalState.
+    // LID, PortState and PortPhysicalState.
     assert_eq!(
         (&info[80..82], info[96] & 0xf, info[97] >> 4),
         (&[0, 0][..], 2, 5)
@@ -140,8 +140,8 @@ fn data_before_a_port_is_armed_is_dropped_and_counted() {
     assert_eq!(report.dropped.get("port not active"), Some(&1));
 }
 
-/// IBTA volume 1, sections 3.5.10 and 14.2.1: subnet management has QP 0, lane 15 and no global route, and lane 15 has
-/// nothing else.
+/// Subnet management packets are answered only on VL 15, to QP 0 and without a GRH, and no other packets are answered
+/// on VL 15 (IBTA volume 1, sections 3.5.10 and 14.2.1).
 #[test]
 fn subnet_management_is_answered_on_lane_15_and_nothing_else_is() {
     let (sim, function) = port();
@@ -149,7 +149,7 @@ fn subnet_management_is_answered_on_lane_15_and_nothing_else_is() {
     let mut performance = [0; 256];
     performance[..4].copy_from_slice(&[1, 4, 1, 1]);
     performance[16..18].copy_from_slice(&[0, 1]);
-    // LNH, the low bits of the second byte: 3 a GRH and 0 a raw packet.
+    // The low bits of the second byte are LNH: 3 means a GRH follows, 0 means a raw packet.
     let behind = |next_header: u8| {
         let mut frame = frame(&smp, PERMISSIVE, PERMISSIVE, 15, 0);
         frame[1] = frame[1] & !3 | next_header;
@@ -173,7 +173,7 @@ fn subnet_management_is_answered_on_lane_15_and_nothing_else_is() {
     }
 }
 
-/// IBTA volume 1, section 14.2.5.6, PortState: Down. The neighbour's link goes with it.
+/// A Set of PortState Down takes the link down at both ends (IBTA volume 1, section 14.2.5.6, PortState).
 #[test]
 fn a_set_of_down_takes_the_link_down_at_both_ends() {
     let sim = Sim::new(SimConfig::seeded(1));
@@ -206,7 +206,7 @@ fn a_set_of_down_takes_the_link_down_at_both_ends() {
     let mut down = info(one);
     down.set_port_state(1).set_port_physical_state(0);
     assert_eq!(local(one, 2, 0x15, down.as_array()).status(), 0);
-    // Longer than the answer needs, and shorter than the link trains.
+    // 10 ms is longer than the answer needs and shorter than link training.
     sim.advance(Duration::from_millis(10));
     let states = |info: PortInfo| (info.port_state(), info.port_physical_state());
     assert_eq!(states(info(one)), (1, 2), "Down, Polling");
@@ -216,7 +216,8 @@ fn a_set_of_down_takes_the_link_down_at_both_ends() {
     assert_eq!(states(info(other)), (2, 5), "Init, LinkUp");
 }
 
-/// IBTA volume 1, section 16.1.3.5: PortSelect at byte 65, PortRcvPkts at byte 100 of the MAD.
+/// Performance counters can be read and cleared over the wire (IBTA volume 1, section 16.1.3.5: PortSelect is byte 65
+/// and PortRcvPkts is byte 100 of the MAD).
 #[test]
 fn performance_counters_are_read_and_cleared_over_the_wire() {
     let sim = Sim::new(SimConfig::seeded(1));
@@ -246,26 +247,27 @@ fn performance_counters_are_read_and_cleared_over_the_wire() {
     assert_eq!(class[64..68], [1, 1, 0x03, 0x00], "all ports, extended");
     let word = |mad: &[u8; 256], at: usize| u32::from_be_bytes(mad[at..at + 4].try_into().unwrap());
     let before = counters(1, 0x12, [1, 0, 0]);
-    // The SMP, the Get of ClassPortInfo, this one: each from LRH to ICRC, 8 + 12 + 8 + 256 + 4 bytes.
+    // Three packets were received: the SMP, the Get of ClassPortInfo and this Get. Each has 8 + 12 + 8 + 256 + 4 bytes
+    // from LRH to ICRC.
     assert_eq!((word(&before, 100), word(&before, 92)), (3, 3 * 288 / 4));
     let cleared = counters(2, 0x12, [1, 0xff, 0xff]);
     assert_eq!((word(&cleared, 96), word(&cleared, 100)), (0, 0));
     let extended = counters(1, 0x1d, [0xff, 0, 0]);
     assert_eq!(extended[0x40 + 0x27], 1, "one packet since, of all ports");
     assert_eq!(counters(1, 0x12, [2, 0, 0])[5], 0x1c, "port 2");
-    // Clears only the packets received: bit 15 of CounterSelect.
+    // Bit 15 of CounterSelect clears only the counter of received packets.
     let cleared = counters(2, 0x12, [1, 0x80, 0]);
     assert_eq!(word(&cleared, 100), 0);
     assert!(word(&cleared, 92) > 0, "their data is counted on");
-    // A frame shorter than its CRC, and than its header.
+    // A frame of one byte, shorter than a VCRC and than an LRH.
     counters(2, 0x12, [1, 0xff, 0xff]);
     assert_eq!(exchange(&sim, &function, vec![0]), None);
-    // That frame's byte, less a CRC, beside those of the Get.
+    // The count has the bytes of the Get plus one byte of that frame, minus the frame's two CRC bytes.
     assert_eq!(word(&counters(1, 0x12, [1, 0, 0]), 92), (288 + 1 - 2) / 4);
     assert_eq!(sim.report(&function).dropped.get("no LRH"), Some(&1));
 }
 
-/// Makes a Set or Get by MAD_IFC.
+/// Runs a Set or Get by MAD_IFC. Returns the answer.
 fn local(bench: &mut Bench, method: u8, attribute: u16, data: &[u8; 64]) -> Smp {
     let mut mad = Smp::new();
     mad.set_base_version(1)
@@ -285,7 +287,8 @@ fn managed() -> (Bench, Resources) {
     (bench, resources)
 }
 
-/// The event subtypes of Linux `handle_port_event` (drivers/infiniband/hw/mlx5/main.c).
+/// The driver gets events for changes of LID, state, GID prefix, P_Keys and for reregistration. The event subtypes are
+/// those of Linux `handle_port_event` (drivers/infiniband/hw/mlx5/main.c).
 #[test]
 fn the_driver_gets_events_of_lid_state_prefix_partitions_and_reregistration() {
     let (mut bench, _) = managed();
@@ -314,7 +317,7 @@ fn the_driver_gets_events_of_lid_state_prefix_partitions_and_reregistration() {
     let mut pkeys = [0; 64];
     pkeys[..4].copy_from_slice(&[0xff, 0xff, 0x80, 0x01]);
     local(&mut bench, 2, 0x16, &pkeys);
-    // LID, GUID, reregister; Active; partitions.
+    // The events are: LID, GUID and reregistration; then Active; then P_Keys.
     assert_eq!(
         events(&bench)[before..],
         ["0x06", "0x08", "0x09", "0x04", "0x07"]
@@ -357,13 +360,14 @@ fn a_managers_settings_outlive_a_reset_of_the_function_but_not_a_lost_link() {
     assert_eq!(state(&mut bench), (2, 5), "Init");
 }
 
-/// IBTA volume 1, section 14.2.4.1, and its table of protection bits.
+/// Without the M_Key no Set is accepted, and the protection bits determine whether a Get is answered (IBTA volume 1,
+/// section 14.2.4.1, and its table of protection bits).
 #[test]
 fn without_the_m_key_nothing_is_set_and_what_is_read_depends_on_the_protection() {
     let (sim, function) = port();
     let mut key = [0; 8];
     for (protection, shown) in [(0, Some(0x5a)), (1, Some(0)), (2, None)] {
-        // Set with the current key, from the wire.
+        // A SubnSet(PortInfo) from the wire, with the current M_Key, sets the new M_Key.
         let mut mad = directed(0x15);
         mad[24..32].copy_from_slice(&key);
         let now = exchange(&sim, &function, frame(&mad, PERMISSIVE, PERMISSIVE, 15, 0));

@@ -1,23 +1,23 @@
-//! The recorded start-up of a real ConnectX-4 Lx, repeated on the simulator.
+//! Replay of the recorded start-up of a real ConnectX-4 Lx on the simulator.
 //!
-//! The recording (`mlx-prm/testdata/README.md`) holds the commands of Linux's mlx5_core and the card's answers. Here
-//! every command goes to the simulator in recorded order: the recorded entries and mailboxes, byte for byte, except
-//! for values of that machine. Adapted are: mailbox pointers, page addresses (given pages and event queue rings lie
-//! in the test's memory), and UAR numbers, which the simulator assigns differently. Mailboxes missing from the
-//! recording are made up: a page list of our own pages, register images of zeros.
+//! The recording (`mlx-prm/testdata/README.md`) holds the commands of Linux's mlx5_core and the card's answers. The
+//! test sends every command to the simulator in recorded order. Entries and mailboxes are the recorded ones, byte for
+//! byte, except for values of the recorded machine. These are adapted: mailbox pointers, page addresses (pages and
+//! event queue rings are in the test's memory), and UAR numbers, which the simulator assigns differently. Mailboxes
+//! that are missing from the recording are invented: a page list has the test's own pages, a register image is zero.
 //!
-//! The function has the card's identity, the profile `connectx-4-lx-14.12`: its capability pages, its page counts,
-//! its firmware version. That way nothing has to be split or trimmed. Compared with the recording is behaviour: the
-//! acceptance of each command at its place, with its lengths, tokens and reserved bits; the state after SET_HCA_CAP;
-//! the bytes returned and the bytes left unchanged.
+//! The function has the card's identity, the profile `connectx-4-lx-14.12`: its capability pages, its page counts and
+//! its firmware version. So no command has to be split or shortened. The test compares behaviour with the recording:
+//! whether each command is accepted at its place, with its lengths, tokens and reserved bits; the state after
+//! SET_HCA_CAP; the bytes that are returned and the bytes that are left unchanged.
 //!
-//! One behaviour of the card is not required of the simulator: before INIT_HCA it signed the entries of its answers
-//! although checksums were off (QUERY_PAGES, twice; over the entry as it was while the card still owned it). No
-//! driver checks that.
+//! One behaviour of the card is not required of the simulator: before INIT_HCA the card signed the entries of its
+//! answers although checksums were off (QUERY_PAGES, twice). It computed the signature while the ownership bit was
+//! still set. No driver checks that.
 //!
 //! `trace_replay.expected` has the result of each command: *same answer*; *same shape* (zero exactly where the card's
-//! answer was zero) for numbers that are each device's own; *refused as unsupported*; or *differs*. With
-//! `TRACE_BLESS=1` in the environment it is rewritten.
+//! answer was zero) for numbers that each device chooses; *refused as unsupported*; or *differs*. With `TRACE_BLESS=1`
+//! in the environment, the test rewrites this file.
 
 #[path = "../../../mlx-prm/tests/support/trace.rs"]
 #[allow(dead_code, reason = "shared with hw-mlx, which uses all of it")]
@@ -34,15 +34,15 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bench::{BASE, Bench};
 
-/// DMA address of the pages given to the firmware; the card asked for 50 MiB of them.
+/// DMA address of the pages given to the firmware. The card requested 50 MiB of pages.
 const PAGES: u64 = 0x8000_0000;
-/// Offsets of a command's mailboxes in the bench's memory.
+/// Offsets of the input and output mailboxes in the bench's memory.
 const INPUT: usize = 0x1_0000;
 const OUTPUT: usize = 0x10_0000;
-/// mlx5_core's distance between mailboxes.
+/// Distance between mailboxes in bytes, as in mlx5_core.
 const SPACING: usize = 0x400;
 
-/// Returns the capability page of a recorded answer.
+/// Returns the capability page in a recorded answer.
 fn capability<T: FromBytes>(commands: &[Recorded], kind: CapType, current: bool) -> T {
     let op_mod = if current { kind.current() } else { kind.max() };
     let query = commands
@@ -52,7 +52,7 @@ fn capability<T: FromBytes>(commands: &[Recorded], kind: CapType, current: bool)
     T::read_from_prefix(&answer[0x10..]).expect("a page").0
 }
 
-/// Asserts that the profile's page equals the recorded one, to the last byte.
+/// Asserts that the profile's page equals the recorded page in every byte.
 fn same<T: Layout>(commands: &[Recorded], kind: CapType, page: &Page<T>) {
     for (current, known, rest) in [
         (false, &page.max, &page.rest.max),
@@ -67,7 +67,7 @@ fn same<T: Layout>(commands: &[Recorded], kind: CapType, page: &Page<T>) {
     }
 }
 
-/// Returns a function with the card's identity: the profile made from this recording.
+/// Returns the profile made from this recording, which has the card's identity. Checks it against the recording.
 fn connectx4lx(commands: &[Recorded]) -> Profile {
     let wanted = |op_mod| {
         let query = commands
@@ -92,7 +92,7 @@ fn connectx4lx(commands: &[Recorded]) -> Profile {
     profile
 }
 
-/// Result of a command.
+/// Result of the comparison for one command.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Same,
@@ -119,7 +119,7 @@ impl std::fmt::Display for Fate {
 struct Replay {
     bench: Bench,
     pages_given: u64,
-    /// Our UAR numbers, by the card's.
+    /// Map from the card's UAR numbers to the simulator's.
     uars: BTreeMap<u32, u32>,
 }
 
@@ -139,7 +139,7 @@ impl Replay {
         }
     }
 
-    /// Returns the recorded input with the addresses and numbers of this machine.
+    /// Returns the recorded input with the addresses and numbers of this run.
     fn adapted(&mut self, command: &Recorded) -> Vec<u8> {
         let bytes = usize::try_from(command.input.entry.input_length()).expect("a length");
         let mut message = command.question();
@@ -162,8 +162,8 @@ impl Replay {
         message
     }
 
-    /// Writes the mailbox chain for the part of a message behind its entry, from recorded mailboxes as far as there
-    /// are any.
+    /// Writes the mailbox chain for the part of a message that is not in the entry. Uses recorded mailboxes, and blank
+    /// ones where the recording has none.
     fn chain(&self, at: usize, recorded: &[CmdMailbox], token: u32, rest: &[u8]) {
         let count = rest.len().div_ceil(MAILBOX_BYTES);
         for (number, data) in rest.chunks(MAILBOX_BYTES).enumerate() {
@@ -186,7 +186,7 @@ impl Replay {
         }
     }
 
-    /// Runs one command; returns the entry as handed back, and the output.
+    /// Runs one command. Returns the entry after completion, and the output.
     fn say(&mut self, command: &Recorded) -> (CmdQueueEntry, Vec<u8>) {
         let message = self.adapted(command);
         let recorded = &command.input.entry;
@@ -205,8 +205,8 @@ impl Replay {
             self.chain(OUTPUT, &[], token, &vec![0; output_bytes - INLINE_BYTES]);
             entry.set_output_mailbox_pointer(BASE + OUTPUT as u64);
         }
-        // mlx5_core keeps slot 31 for page commands and uses the others for the rest; the recording does not contain
-        // slots.
+        // mlx5_core uses slot 31 for page commands and the other slots for all other commands. The recording does not
+        // contain slots.
         let submission = crate::bench::Submission {
             entry: entry.clone(),
             slot: 0,
@@ -228,7 +228,7 @@ impl Replay {
             output.extend_from_slice(mailbox.mailbox_data());
         }
         output.truncate(output_bytes);
-        // The device leaves everything it does not own unchanged, as the card did.
+        // The device leaves all fields of the entry that it does not own unchanged, as the card did.
         let mut untouched = entry;
         untouched.set_command_output_inline_data(handed_back.command_output_inline_data());
         untouched
@@ -243,7 +243,7 @@ impl Replay {
         (handed_back, output)
     }
 
-    /// Runs one command and compares the answers.
+    /// Runs one command and compares the answer with the recorded one.
     fn replay(&mut self, command: &Recorded) -> Fate {
         let (entry, output) = self.say(command);
         let recorded = command.output.entry.status();
@@ -254,7 +254,7 @@ impl Replay {
             ));
         }
         let answer = command.answer();
-        // The recorder dropped the end of some answers.
+        // The recording lacks the end of some answers, so only the recorded length is compared.
         let length = answer.len();
         let status = CmdStatus(output[0]);
         if status == CmdStatus::BAD_OP {
@@ -280,7 +280,7 @@ impl Replay {
     }
 }
 
-/// Compares two answers, dword by dword.
+/// Compares two answers dword by dword.
 fn compare(recorded: &[u8], ours: &[u8]) -> Fate {
     let differing: Vec<(usize, &[u8], &[u8])> = recorded
         .chunks(4)

@@ -1,10 +1,10 @@
-//! User contexts: ownership of objects, and forbidden operations.
+//! Tests of user contexts: ownership of objects, and operations that are forbidden.
 
 use mlx_prm::*;
 
 use crate::bench::{Bench, Failure, Resources, cq_input, modest};
 
-/// Rights of Linux' contexts with CAP_NET_RAW.
+/// Rights that Linux gives to contexts of programs with CAP_NET_RAW.
 const RAW_TX: u32 = 1;
 
 fn usable() -> (Bench, Resources) {
@@ -61,7 +61,7 @@ fn an_object_of_one_context_is_hidden_from_another_but_not_from_the_driver() {
         bench.status(&dealloc_pd(other, mine)),
         CmdStatus::BAD_RESOURCE
     );
-    // A context cannot destroy the driver's object either.
+    // A user context cannot destroy the driver's object either.
     assert_eq!(
         bench.status(&dealloc_pd(one, resources.pd)),
         CmdStatus::BAD_RESOURCE
@@ -106,7 +106,8 @@ fn event_queues_that_the_driver_shares_are_named_by_every_context() {
     assert!(bench.raw(&asked, QueryQCounterOut::SIZE).is_ok());
 }
 
-/// Programs that drive queues themselves copy whole WQEs to BlueFlame registers.
+/// With user contexts, a write of the rest of a WQE to a doorbell register is no driver bug: programs that drive queues
+/// themselves copy whole WQEs to BlueFlame registers.
 #[test]
 fn the_rest_of_a_wqe_in_a_doorbell_register_is_no_driver_bug_with_user_contexts() {
     for (profile, mistakes) in [(modest(), 1), (modest().devx(), 0)] {
@@ -124,12 +125,13 @@ fn raw_frames_are_a_right_of_their_own() {
         let uid = context(&mut bench, rights);
         let mut create = CreateSqIn::new();
         create.set_uid(uid);
-        // With the right, the next missing object is the completion queue.
+        // If the right is granted, the command fails later, because the completion queue does not exist.
         assert_eq!(bench.status(&create), status, "{rights:#x}");
     }
 }
 
-/// Without a key, or with a key of bus addresses, a queue could reach memory of others.
+/// A user context cannot create queues or keys that access memory without a region. Without a key, or with a key of bus
+/// addresses, a queue could access memory of others.
 #[test]
 fn no_context_reaches_memory_without_a_region() {
     let (mut bench, resources) = usable();
@@ -207,7 +209,8 @@ fn a_context_is_destroyed_when_it_owns_nothing() {
     assert_eq!(bench.status(&destroy(0)), CmdStatus::BAD_RESOURCE);
 }
 
-/// Linux 6.12 ends a program with a mapped doorbell page like this.
+/// A context can be destroyed while it has doorbell pages, and keeps its number until they are freed. Linux 6.12
+/// destroys the context of a program with a mapped doorbell page like this.
 #[test]
 fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_they_are_gone() {
     let (mut bench, _) = usable();
@@ -237,7 +240,7 @@ fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_the
     assert!(bench.log().contains("no such user context"));
 }
 
-/// A regression test: such a context's number was never freed.
+/// A destroyed context frees its number with its last doorbell page. Regression test: the number was never freed.
 #[test]
 fn a_destroyed_context_frees_its_number_with_its_last_page() {
     let mut profile = modest().devx();

@@ -1,4 +1,4 @@
-//! Queues in user memory, as created by rdma-core's VFIO driver: `vfio_devx_umem_reg` in its
+//! Tests of queues in user memory, as rdma-core's VFIO driver creates them: `vfio_devx_umem_reg` in its
 //! providers/mlx5/mlx5_vfio.c, and the contexts of its tests/mlx5_base.py (`Mlx5DevxRcResources`).
 
 use mlx_prm::*;
@@ -21,7 +21,8 @@ fn umem_input(pages: u64, log_page_size: u32, offset: u32) -> CreateUmemIn {
     create
 }
 
-/// Creates user memory of one 4 KiB page, from `offset` bytes on; returns number, and offset in the bench's memory.
+/// Creates a umem in one 4 KiB page, which starts at `offset` bytes. Returns its number, and its offset in the bench's
+/// memory.
 fn umem(bench: &mut Bench, offset: u32, rights: u64) -> (u32, usize) {
     let (at, iova) = bench.alloc(4096);
     let create = umem_input(1, 0, offset);
@@ -35,7 +36,8 @@ fn destroy(number: u32) -> DestroyUmemIn {
     destroy
 }
 
-/// rdma-core's VFIO driver gives up (EOPNOTSUPP) on a device without `umem_uid_0`.
+/// The driver itself can create a umem only if the device announces `umem_uid_0`. Without it, rdma-core's VFIO driver
+/// fails with EOPNOTSUPP.
 #[test]
 fn user_memory_of_the_driver_itself_is_announced_and_refused_where_it_is_not() {
     let (mut bench, _) = usable();
@@ -114,7 +116,7 @@ fn user_memory_has_a_page_list_of_its_own_length_rights_and_an_offset_within_the
     assert_eq!(bench.status(&destroy(0xdead)), CmdStatus::BAD_RESOURCE);
 }
 
-/// Returns a CQ of 2^4 entries in user memory, with its record in another.
+/// Returns a command that creates a CQ of 2^4 entries in one umem, with its doorbell record in another.
 fn cq_in(resources: &Resources, ring: (u32, u64), record: (u32, u64)) -> CreateCqIn {
     let mut create = cq_input(resources.uar, resources.eq.number, 4, record.1);
     create
@@ -268,7 +270,8 @@ fn a_receive_memory_pool_lies_in_user_memory_too() {
     bench.exec(&destroy(record)).unwrap();
 }
 
-/// One queue pair of an InfiniBand port, connected to itself.
+/// A message is transferred through queues that are all in user memory. The queue pair is on an InfiniBand port and
+/// connected to itself.
 #[test]
 fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     let (mut bench, resources) = usable();
@@ -281,7 +284,7 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     for entry in 0..16 {
         bench.memory.store_u8(cq_at + entry * 64 + 63, 0xf1);
     }
-    // Starts inside its first page, 64-byte aligned, and continues in the second, which is not adjacent.
+    // The queue starts inside its first page, 64-byte aligned, and continues in the second page, which is not adjacent.
     let (low, low_iova) = bench.alloc(4096);
     let (_, _) = bench.alloc(4096);
     let (high, high_iova) = bench.alloc(4096);
@@ -307,7 +310,7 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
         .set_dbr_umem_id(record);
     let qpn = bench.exec(&create).unwrap().qpn();
     assert_eq!(bench.status(&destroy(ring)), CmdStatus::BAD_RES_STATE);
-    // RST2INIT without service type or migration state, as rdma-core's test gives it.
+    // RST2INIT has no service type and no migration state, as in rdma-core's test.
     let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);
     init.qpc_mut()
         .primary_address_path_mut()
@@ -339,10 +342,11 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
         segment.set_byte_count(16).set_lkey(key).set_addr(addr);
         segment
     };
-    // The receive queue is the 256 bytes from 0xfc0 of the first page on: four entries there, the rest in the second.
+    // The receive queue has 256 bytes and starts at 0xfc0 of the first page: four entries are in that page, the others
+    // in the second.
     bench.memory.write_obj(high + 0xfc0, &segment(text + 0x100));
     bench.memory.store_be32(record_at, 1);
-    // The send queue follows it.
+    // The send queue follows the receive queue.
     let mut control = CtrlSeg::new();
     control
         .set_opcode(WqeOpcode::SEND.bits())
@@ -369,7 +373,8 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     assert_eq!(arrived.as_array(), b"sixteen bytes, 1");
 }
 
-/// The layouts define which commands have a `uid`; queries may carry one without a field for it.
+/// A command with the uid of a user context that does not exist is refused. The layouts define which commands have a
+/// `uid`; queries may carry a uid although they have no field for it.
 #[test]
 fn a_command_on_behalf_of_a_user_context_that_does_not_exist_is_refused() {
     let (mut bench, resources) = usable();
@@ -383,7 +388,7 @@ fn a_command_on_behalf_of_a_user_context_that_does_not_exist_is_refused() {
     query[3] = 7;
     let refused = |status| Err(crate::bench::Failure::Refused(status));
     assert_eq!(bench.raw(&query, 16), refused(CmdStatus::BAD_RESOURCE));
-    // No such field: a reserved bit.
+    // SET_ISSI has no uid field: these bits are reserved.
     let mut issi = SetIssiIn::new().as_array().to_vec();
     issi[3] = 7;
     assert_ne!(bench.raw(&issi, 16), Ok(Vec::new()));

@@ -1,4 +1,5 @@
-//! RoCE packets: foreign packets parse, ours round-trip, malformed ones are refused.
+//! Tests of RoCE packets: packets of other implementations are parsed, emitted packets are parsed back, malformed
+//! packets are rejected.
 
 use hw_sim::wire::icrc::{self, Encapsulation};
 use hw_sim::wire::{
@@ -102,7 +103,7 @@ fn a_notification_of_congestion_is_emitted_as_a_connectx_4_emits_it() {
     let ip = Ipv4Repr {
         src: [10, 0, 17, 1],
         dst: [10, 0, 18, 1],
-        // Code point 48, the default of DCQCN's notifications, and ECT(0).
+        // DSCP 48, the default for DCQCN's notifications, and ECT(0).
         tos: 0xc2,
         ident: 0x718c,
         dont_fragment: true,
@@ -193,7 +194,7 @@ fn bth(opcode: Opcode) -> BthRepr {
     }
 }
 
-/// Returns every opcode that exists, with matching headers.
+/// Returns every defined opcode, with matching headers.
 fn all_opcodes() -> Vec<(Opcode, Headers)> {
     let headers = |opcode: Opcode| {
         let operation = opcode.operation();
@@ -324,7 +325,8 @@ fn any_single_flipped_bit_is_noticed_or_is_one_that_routers_may_change() {
             let mut damaged = frame.clone();
             damaged[bit / 8] ^= 0x80 >> (bit % 8);
             if let Ok(got) = Packet::parse(&damaged) {
-                // Only bits that the ICRC masks may differ, and none of them are addresses or payload.
+                // A corrupted packet passes only if the ICRC masks the corrupted bits, which are not in addresses or
+                // payload.
                 assert_eq!(
                     (got.headers, got.payload),
                     (clean.headers, clean.payload),
@@ -369,7 +371,7 @@ fn a_packet_of_no_whole_number_of_words_is_refused() {
         payload: &[1, 2, 3, 4],
     }
     .emit();
-    // Three bytes of payload and no padding, with all lengths and the ICRC adjusted.
+    // The payload has three bytes and no padding. All lengths and the ICRC are adjusted to that.
     let end = frame.len() - icrc::BYTES - 1;
     frame.truncate(end);
     for length in [14 + 5, 14 + 40 + 5] {
@@ -420,7 +422,7 @@ fn random_bytes_and_damaged_packets_never_panic() {
     }
 }
 
-/// Emits into a buffer full of `0xa5`, so that an unwritten byte shows.
+/// Emits into a buffer filled with `0xa5`, so that unwritten bytes can be detected.
 fn emitted(bytes: usize, emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut out = vec![0xa5; bytes];
     emit(&mut out);
@@ -469,8 +471,8 @@ fn ipv4_emit_writes_the_header_of_the_captured_packet() {
     );
 }
 
-/// Bytes built by Scapy 2.5.0: `IPv6(src='fe80::1', dst='fe80::2', tc=0x68, fl=0x12345, hlim=64) /
-/// UDP(sport=0xc123, dport=4791, chksum=0)` with 20 bytes behind.
+/// The headers equal those of Scapy 2.5.0: `IPv6(src='fe80::1', dst='fe80::2', tc=0x68, fl=0x12345, hlim=64) /
+/// UDP(sport=0xc123, dport=4791, chksum=0)`, with 20 bytes after them.
 #[test]
 fn ipv6_and_udp_emit_write_the_headers_that_scapy_writes() {
     let mut low = [0; 16];
@@ -576,7 +578,7 @@ fn grh_area_of_an_ipv4_datagram_is_its_header_at_the_end() {
     assert_eq!(area[20..], frame[14..34]);
 }
 
-/// IBTA volume 1, annex A14: XRCETH follows the BTH of every request, and of no response.
+/// In every XRC request, an XRCETH follows the BTH. No XRC response has an XRCETH (IBTA volume 1, annex A14).
 #[test]
 fn an_xrc_request_names_its_shared_receive_queue_right_behind_the_bth() {
     let headers = Headers {
@@ -627,8 +629,8 @@ fn lrh() -> Link {
     })
 }
 
-/// The local packet of IBTA volume 1, section 7.8.1, "ICRC example": LRH, BTH of an RC RDMA WRITE Only,
-/// RETH, sixteen bytes; its ICRC is 96 25 B7 5A.
+/// The ICRC of an InfiniBand packet covers the LRH except the virtual lane. The packet is the local one of IBTA volume
+/// 1, section 7.8.1, "ICRC example": LRH, BTH of an RC RDMA WRITE Only, RETH, sixteen bytes; its ICRC is 96 25 B7 5A.
 #[test]
 fn the_icrc_of_an_infiniband_packet_covers_the_lrh_but_for_the_virtual_lane() {
     let packet = unhex(

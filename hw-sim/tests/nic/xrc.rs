@@ -1,6 +1,6 @@
-//! XRC queue pairs (IBTA volume 1, annex A14): one that sends and one that receives, connected, and shared receive
-//! queues that the sender names in each message. The contexts are those of `create_user_qp` and `create_xrc_tgt_qp`
-//! of Linux drivers/infiniband/hw/mlx5/qp.c.
+//! Tests of XRC queue pairs (IBTA volume 1, annex A14): a sending and a receiving queue pair that are connected, and
+//! shared receive queues that the sender names in each message. The contexts are those of `create_user_qp` and
+//! `create_xrc_tgt_qp` of Linux drivers/infiniband/hw/mlx5/qp.c.
 
 use mlx_prm::*;
 
@@ -20,7 +20,7 @@ struct XrcSrq {
     taken: usize,
 }
 
-/// Both ends, on one InfiniBand function.
+/// Both ends of an XRC connection, on one InfiniBand function.
 struct Ends {
     bench: Bench,
     resources: Resources,
@@ -72,7 +72,7 @@ impl Ends {
             record,
             sent: 0,
         };
-        // Linux names its own XRC SRQ and completion queue, and leaves doorbell page and record 0.
+        // Linux names an XRC SRQ and a completion queue of its own, and leaves doorbell page and doorbell record 0.
         let own = ends.srq(xrcd, ends.resources.pd, 0);
         let mut create = CreateQpIn::new();
         create
@@ -157,7 +157,7 @@ impl Ends {
             .store_be32(srq.record, u32::from(srq.posted));
     }
 
-    /// Posts a work request; behind the control segment it has an XRC segment first.
+    /// Posts a work request. An XRC segment follows the control segment, and `segments` follow it.
     fn post(&mut self, opcode: WqeOpcode, srqn: u32, segments: &[[u8; 16]]) {
         let mut control = CtrlSeg::new();
         let size = u32::try_from(segments.len()).unwrap() + 2;
@@ -189,7 +189,7 @@ impl Ends {
         );
     }
 
-    /// Returns the sender's completion of its `number`th WQE: its opcode, and the syndrome if it failed.
+    /// Returns the completion of the sender's WQE `number`: its opcode, and the syndrome if the WQE failed.
     fn sent(&self, number: usize) -> (CqeOpcode, u8) {
         let cqe: Cqe64 = self.bench.memory.read_obj(self.sends.at + number * 64);
         (cqe.opcode(), cqe.as_error().syndrome())
@@ -225,7 +225,7 @@ fn a_message_lands_in_the_queue_it_names_and_completes_on_that_queues_own() {
     }
     ends.post_receive(&mut first, key, iova + 0x800, 0x400);
     ends.post_receive(&mut second, key, iova + 0x400, 0x400);
-    // Three packets of 256 bytes at most.
+    // The message needs three packets of at most 256 bytes.
     let message = *data(key, iova, 700).as_array();
     ends.post(WqeOpcode::SEND, second.number, &[message]);
     assert_eq!(ends.sent(0).0, CqeOpcode::REQ);

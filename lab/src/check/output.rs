@@ -1,32 +1,32 @@
-//! Passes the output of `cargo test` on as it comes, and takes two things from it: the names of failed tests, and
-//! what passed tests report as left out.
+//! Passes on the output of `cargo test` as it comes, and collects two things from it: the names of failed tests, and
+//! the checks that passed tests report as left out.
 //!
-//! libtest shows the output of a test only if the test failed or `--show-output` is given. The option is given here.
-//! Of the output of passed tests, only lines that begin with one of [`WORDS`] are passed on.
+//! libtest prints the output of a passed test only with `--show-output`, which is given here. Of the output of passed
+//! tests, only lines that begin with one of [`WORDS`] are passed on.
 
 use std::io::{BufRead, Write};
 
 use anyhow::Result;
 
-/// Prefixes of lines in which a test says what it left out, and why.
+/// Prefixes of lines in which a test reports what it left out, and why.
 const WORDS: [&str; 2] = ["skipped: ", "left out: "];
 
-/// Names found in the output.
+/// Names that were found in the output.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Names of failed tests, each once.
     pub failed: Vec<String>,
-    /// Names of tests, each with what the test left out.
+    /// Names of tests that left something out, each with the test's report.
     pub left_out: Vec<(String, String)>,
 }
 
-/// Passes lines on.
+/// Passes lines on, and returns the names that were found in them.
 ///
 /// # Errors
 /// Reading or writing failed.
 pub fn pass_on(from: impl BufRead, to: &mut impl Write) -> Result<Found> {
     let mut found = Found::default();
-    // True while libtest shows the output of passed tests, with the test's name.
+    // True while libtest prints the output of passed tests. `test` is the name of the current one.
     let mut passed = false;
     let mut test = String::new();
     for line in from.split(b'\n') {
@@ -67,7 +67,7 @@ pub fn pass_on(from: impl BufRead, to: &mut impl Write) -> Result<Found> {
 mod tests {
     use super::*;
 
-    /// Output of libtest of Rust 1.95.
+    /// Sample output of libtest of Rust 1.95.
     const SAID: &str = "\
 running 4 tests
 test whole ... ok
@@ -99,7 +99,7 @@ no newline at the end";
         assert_eq!(found.left_out, []);
     }
 
-    /// Output of libtest of Rust 1.95 with `--show-output`.
+    /// Sample output of libtest of Rust 1.95 with `--show-output`.
     const WITH_SUCCESSES: &str = "\
 test one ... ok
 test two ... FAILED

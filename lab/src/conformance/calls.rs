@@ -1,8 +1,8 @@
 //! Checks the table of the calls, `docs/calls.md`, against the sources.
 //!
-//! A row has `dat_…`, the Rust functions, the state of the call, and tests. Each of the 74 calls has one row. A
+//! A row has the call `dat_…`, its Rust functions, its state, and its tests. Each of the 74 calls has one row. A
 //! function in a row must be public in `udapl` or `dat-core`, and its documentation must name the call's page. A test
-//! in a row must exist. A call that is done must have a test.
+//! in a row must exist. A call whose state is done must have a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::sources;
 use crate::shell;
 
-/// The calls of DAT 1.2: 73 man pages and `dat_evd_create`.
+/// Number of calls of DAT 1.2: 73 man pages and `dat_evd_create`.
 const CALLS: usize = 74;
 
 /// One row of the table.
@@ -22,7 +22,7 @@ struct Call {
     tests: Vec<String>,
 }
 
-/// Returns the names in backticks of a cell.
+/// Returns the names that are in backticks in a cell.
 fn quoted(cell: &str) -> Vec<String> {
     cell.split('`')
         .skip(1)
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Vec<Call> {
         .collect()
 }
 
-/// Returns the errors of the table.
+/// Returns a message for each error in the table.
 fn complaints(calls: &[Call], functions: &Functions, tests: &Functions) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The matrix of clauses and tests: printed with results, and written to `docs/conformance.md` without.
+//! The matrix of clauses and tests. It is printed with results, and written to `docs/conformance.md` without them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -93,7 +93,7 @@ fn render(clauses: &[Clause], tests: &Tests) -> String {
     text
 }
 
-/// Returns a test's name in the matrix.
+/// Returns the name of a test as the matrix shows it.
 fn named(test: &Test) -> String {
     let folders = ["udapl/tests/dat/", "udapl/tests/"];
     let file = folders
@@ -130,7 +130,7 @@ pub fn run(clauses: &[Clause], tests: &Tests) -> Result<()> {
             && let Some((name, result)) = rest.rsplit_once(" ... ")
         {
             let name = name.rsplit("::").next().unwrap_or(name);
-            // Tests of the same name in several files pass only together.
+            // Tests of the same name in several files count as one test, which passes only if all of them pass.
             let entry = results.entry(name.to_owned()).or_insert("pass");
             if result != "ok" {
                 *entry = "FAIL";

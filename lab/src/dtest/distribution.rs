@@ -1,4 +1,4 @@
-//! The packages: the registry of DAT 2.0, the programs, the headers.
+//! Debian's packages of DAT 2.0: the registry, the programs and the headers.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::{debian, shell};
 
 /// Packages to unpack: programs, registry, headers.
 const PACKAGES: [&str; 3] = ["dapl2-utils", "libdapl2", "libdapl-dev"];
-/// File that marks the folder as completely unpacked.
+/// File that exists once the folder is completely unpacked.
 const STAMP: &str = "unpacked";
 
 /// The unpacked packages.
@@ -17,7 +17,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Downloads the packages and unpacks them, unless they are there.
+    /// Downloads the packages and unpacks them, unless they are unpacked already.
     ///
     /// # Errors
     /// The required programs or the packages are not available.
@@ -43,7 +43,7 @@ impl Distribution {
     /// Returns the folder of `libdat2.so.2`.
     ///
     /// # Errors
-    /// The library is not where packages have libraries.
+    /// The library is not in the folder in which Debian's packages have libraries.
     pub fn libraries(&self) -> Result<PathBuf> {
         let all = self.root.join("usr/lib");
         let mut folders = std::fs::read_dir(&all)?.filter_map(|entry| Some(entry.ok()?.path()));

@@ -1,4 +1,4 @@
-//! A server and a client, each with a function of its own.
+//! Runs a server and a client, each with a simulated function of its own.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::distribution::Distribution;
 
-/// Name that each of the two resolves to its own function.
+/// IA name that each of the two processes resolves to its own function.
 const IA: &str = "ofa-v2-sim";
 /// Addresses of the server's and of the client's function.
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const MACS: [&str; 2] = ["02:00:5e:10:00:01", "02:00:5e:10:00:02"];
-/// TCP port at which the server of dtest, dtestcm and dtestx tells the client its address.
+/// TCP port through which the server of dtest, dtestcm and dtestx sends the client its address.
 const PORT: u16 = 15828;
-/// Time limit of a program.
+/// Time limit for each wait for a program.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval between checks of a program's progress.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Words that no program's output may contain.
+/// Words that must not occur in the output of any program.
 const BAD: [&str; 7] = [
     "FAILED", "Error", "error", "ERR", "fails", "Failed", "Warning",
 ];
@@ -28,13 +28,13 @@ const BAD: [&str; 7] = [
 /// Result of a mode.
 pub struct Outcome {
     pub passed: bool,
-    /// A rate or a count that the program printed.
+    /// The line of output with a rate or a count.
     pub figure: String,
-    /// The whole output.
+    /// The whole output of all programs.
     pub said: String,
 }
 
-/// Environment of the pair.
+/// Files and programs with which a server and a client are started.
 pub struct Pair<'a> {
     distribution: &'a Distribution,
     libraries: PathBuf,
@@ -73,14 +73,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The program may have ended.
+        // Both calls fail if the program has ended already, which does no harm.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
 }
 
 impl<'a> Pair<'a> {
-    /// Writes the two `dat.conf`. `prefix` contains our library; the rest of the folder is for our files.
+    /// Writes the two files `dat.conf`. `prefix` contains the installed library, and gets the files of this module.
     pub fn new(distribution: &'a Distribution, prefix: &Path) -> Result<Self> {
         let folder = prefix.canonicalize()?;
         let wire = folder.join("wire");
@@ -104,7 +104,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Starts a program on a side.
+    /// Starts a program as server (side 0) or client (side 1).
     fn start(&self, side: usize, program: &str, arguments: &[&str]) -> Result<Running> {
         let log = self.folder.join(format!("{side}.log"));
         let out = File::create(&log)?;
@@ -130,7 +130,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Waits until `there` returns true or the program ends.
+    /// Waits until `there` returns true or the program has ended.
     fn until(running: &mut Running, mut there: impl FnMut(&Running) -> Result<bool>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !there(running)? && !running.has_ended()? {
@@ -145,33 +145,34 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// `dtest`.
+    /// Runs `dtest`.
     pub fn dtest(&self, options: &str) -> Result<Outcome> {
         let said = self.both("dtest", options)?;
         let passed = clean(&said) && said.iter().all(|(_, text)| text.contains("PASSED"));
         Ok(outcome(passed, &said, &["MB/s", "latency"]))
     }
 
-    /// `dtestcm`.
+    /// Runs `dtestcm`.
     pub fn dtestcm(&self, options: &str) -> Result<Outcome> {
         let said = self.both("dtestcm", options)?;
         let passed = clean(&said) && said.iter().all(|(_, text)| text.contains("CONNECTED on"));
         Ok(outcome(passed, &said, &["Connections:"]))
     }
 
-    /// `dtestx`.
+    /// Runs `dtestx`.
     pub fn dtestx(&self, options: &str) -> Result<Outcome> {
         let said = self.both("dtestx", options)?;
         let passed = clean(&said)
             && said.iter().all(|(_, text)| {
                 text.contains("immed/atomic test PASSED")
-                    // The program skips what the device lacks.
+                    // The program prints this line when it skips a test because the device lacks a feature.
                     && !text.contains("Skipping")
             });
         Ok(outcome(passed, &said, &["final result"]))
     }
 
-    /// Runs server and client of one program with the same options. Returns the result and the output of each.
+    /// Runs the server and the client of one program with the same options. Returns whether each succeeded, and its
+    /// output.
     fn both(&self, program: &str, options: &str) -> Result<[(bool, String); 2]> {
         ensure!(
             !listening(PORT)?,
@@ -193,7 +194,7 @@ impl<'a> Pair<'a> {
             Ok(std::fs::read_to_string(&server.log)?.contains("Service Point Ready"))
         })?;
         let mut words = options.split_whitespace();
-        // The kind of test is the first argument.
+        // The first two words select the kind of test.
         let mut arguments: Vec<&str> = words.by_ref().take(2).collect();
         arguments.extend(["-s", ADDRESSES[0], "-D", IA]);
         arguments.extend(words);
@@ -205,7 +206,7 @@ impl<'a> Pair<'a> {
         Ok(outcome(passed, &said, &["Bandwidth", "Total WQE"]))
     }
 
-    /// Runs `dapltest -T L`: the number of objects that can be created, up to 100.
+    /// Runs `dapltest -T L`, which creates up to 100 objects of a kind.
     pub fn limit(&self, what: &str) -> Result<Outcome> {
         let mut arguments = vec!["-T", "L", "-D", IA, "-m", "100"];
         arguments.extend(what.split_whitespace());
@@ -216,7 +217,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Returns whether a text contains a word, other than in the name of a queue that dtest is checking.
+/// Returns whether a text contains a word, except in lines in which dtest names the queue that it is checking.
 fn bad(text: &str, word: &str) -> bool {
     text.lines()
         .filter(|line| !line.contains("Checking"))
@@ -228,7 +229,7 @@ fn clean(said: &[(bool, String)]) -> bool {
         .all(|(success, text)| *success && !BAD.iter().any(|word| bad(text, word)))
 }
 
-/// Returns the outcome of a run, with the last line that contains one of the words.
+/// Returns the outcome of a run. Its figure is the last line with a digit that contains one of the words.
 fn outcome(passed: bool, said: &[(bool, String)], words: &[&str]) -> Outcome {
     let texts: Vec<&str> = said.iter().map(|(_, text)| text.as_str()).collect();
     let figure = texts.iter().flat_map(|text| text.lines()).rfind(|line| {
@@ -241,7 +242,7 @@ fn outcome(passed: bool, said: &[(bool, String)], words: &[&str]) -> Outcome {
     }
 }
 
-/// Returns a line without the process number and with single blanks.
+/// Returns a line without the leading process number, and with single blanks.
 fn short(line: &str) -> String {
     let number = |word: &&str| word.trim_end_matches(':').parse::<u32>().is_ok();
     let mut words = line.split_whitespace().peekable();
@@ -251,8 +252,8 @@ fn short(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Pauses between two checks of a program. No descriptor signals its progress, which is a listening port, a line of
-/// output, or its end.
+/// Pauses between two checks of a program's progress. Progress is a listening port, a line of output or the program's
+/// end. No file descriptor signals it.
 fn pause() {
     std::thread::park_timeout(LOOK_EVERY);
 }
@@ -293,7 +294,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         assert!(listening(port).expect("the kernel's list"));
-        // A child of another test may hold the listener a moment longer. The port of a connection is no listener's.
+        // The listening socket cannot be closed to test the negative case, because a child process of another test may
+        // have inherited it for a moment. So the test uses the local port of a connection, at which no process listens.
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         let port = client.local_addr().expect("an address").port();
         assert!(!listening(port).expect("the kernel's list"));

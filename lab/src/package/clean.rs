@@ -1,5 +1,5 @@
-//! Tests the packages in a clean Debian: installs them by apt, uses them as a person would, and purges them. The set
-//! of files must be the same afterwards as before.
+//! Tests the packages in a clean Debian: installs them with apt, uses them as documented, and purges them. Afterwards
+//! the root must have the same files as before.
 //!
 //! ```text
 //!   target/debian-root/base    mmdebstrap: the release of this machine, a C compiler, Debian's programs of DAT 2.0
@@ -22,7 +22,7 @@ use crate::shell;
 /// Packages of the test machine: a C compiler, and the library that finds providers in `/etc/dat.conf`.
 const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
 
-/// Steps of the test: a description in words of docs/install.md, and a shell script.
+/// Steps of the test. Each has a description in words of docs/install.md, and a shell script.
 const STEPS: [(&str, &str); 10] = [
     (
         "apt installs them, with nothing but what they name",
@@ -81,11 +81,11 @@ const STEPS: [(&str, &str); 10] = [
          for side in server client; do grep -q 'Test Complete. PASSED' /tmp/$side.log; done",
     ),
 ];
-/// Removes the files of the steps, and the packages.
+/// Script that removes the files that the steps made, and purges the packages.
 const PURGE: &str = "rm -rf /tmp/* && apt-get purge -y -qq \
     $(for deb in /debs/*.deb; do dpkg-deb -f $deb Package; done)";
 
-/// Files that apt, dpkg, the dynamic linker and useradd(8) write for any package.
+/// Paths of files that apt, dpkg, the dynamic linker and useradd(8) change for any package.
 const BOOKS: [&str; 9] = [
     "/var/lib/dpkg/",
     "/var/lib/apt/",
@@ -101,7 +101,7 @@ const BOOKS: [&str; 9] = [
 /// Runs all steps.
 ///
 /// # Errors
-/// The root cannot be made, or a step fails, or a file is left behind.
+/// The root folder cannot be made, a step fails, or a file is left after the purge.
 pub fn test(packages: &[PathBuf]) -> Result<()> {
     ensure!(
         shell::capture(shell::command("id", &["-u"]))?.trim() == "0",
@@ -159,7 +159,7 @@ pub fn test(packages: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the clean Debian, made if it is missing.
+/// Returns the root folder of the clean Debian. Creates it if it is missing.
 fn base(folder: &Path) -> Result<PathBuf> {
     let system = fs::read_to_string("/etc/os-release")?;
     let codename = system
@@ -195,12 +195,13 @@ fn base(folder: &Path) -> Result<PathBuf> {
 struct Root(PathBuf);
 
 impl Root {
-    /// Returns the folder where simnic keeps unpacked packages.
+    /// Returns the folder in which simnic keeps unpacked packages.
     fn cache(&self) -> PathBuf {
         self.0.join("cache")
     }
 
-    /// Runs a script inside, with its own /proc and processes, which all end with it. `lent` is mounted inside.
+    /// Runs a script in this root, with its own /proc. All processes of the script end with it. `lent` is mounted as
+    /// the cache of simnic.
     fn run(&self, script: &str, lent: &Path) -> Result<()> {
         let mut command =
             shell::command("unshare", &["--mount", "--pid", "--fork", "--kill-child"]);
@@ -238,7 +239,7 @@ impl Root {
         Ok(())
     }
 
-    /// Returns every path with its mode and owner, except `BOOKS`, and users and groups by name.
+    /// Returns every path with its mode and owner, except those in `BOOKS`, and the lines of passwd and group.
     fn files(&self) -> Result<BTreeSet<String>> {
         let mut find = shell::command("find", &[]);
         find.arg(&self.0)

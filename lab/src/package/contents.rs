@@ -92,7 +92,7 @@ memory. It runs as a user without rights.",
     documents_of: None,
 };
 
-/// The scripts of packages that have a group or a user of their own.
+/// Maintainer scripts of packages that create a group or a user.
 const TOOLS_POSTINST: &str = include_str!("../../../packaging/udapl-tools.postinst");
 const TOOLS_POSTRM: &str = include_str!("../../../packaging/udapl-tools.postrm");
 const TARGET_POSTINST: &str = include_str!("../../../packaging/nvmeofd.postinst");
@@ -217,7 +217,7 @@ fn simulator(build: &Build, simnic: &Path) -> Result<PathBuf> {
     ] {
         example(&deb, &SIMULATOR, source)?;
     }
-    // simnic unpacks a kernel and QEMU from Debian's mirror, and verifies Debian's signatures.
+    // simnic downloads a kernel and QEMU from Debian's mirror, and verifies Debian's signatures.
     let needs = format!(
         "apt, debian-archive-keyring, udapl-tools (>= {})",
         build.version
@@ -246,7 +246,8 @@ fn target(build: &Build, nvmeofd: &Path) -> Result<PathBuf> {
     deb.pack()
 }
 
-/// Adds manual pages and completions, if the program writes them: `PROGRAM man FOLDER`, `PROGRAM completions SHELL`.
+/// Adds manual pages and shell completions, which the program itself writes: `PROGRAM man FOLDER` and `PROGRAM
+/// completions SHELL`.
 fn made_by(deb: &Deb, program: &Path, name: &str) -> Result<()> {
     let ask = |arguments: &[&str]| {
         let mut command = shell::command(&program.to_string_lossy(), arguments);
@@ -298,7 +299,7 @@ fn packaging(name: &str) -> PathBuf {
     shell::root().join("packaging").join(name)
 }
 
-/// Returns a dependency on the package of exactly this build.
+/// Returns a dependency on exactly this version of a package.
 fn exactly(build: &Build, name: &str) -> String {
     format!("{name} (= {})", build.version)
 }

@@ -1,8 +1,8 @@
 //! Builds a Debian package from a folder laid out as dpkg-deb(1) requires.
 //!
-//! This module implements the parts of Debian policy that every package shares: the copyright file, change logs and
-//! checksums, modes and owners that do not depend on the builder, and the commit's time as the time of every file.
-//! The purpose of each package is in [`contents`](super::contents).
+//! This module implements the parts of Debian policy that every package shares: copyright file, change log and
+//! checksums, and modes and owners that do not depend on the builder. Every file gets the commit's time. The files of
+//! each package are in [`contents`](super::contents).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,19 +15,19 @@ use crate::shell;
 
 /// Properties common to all packages of one build.
 pub struct Build {
-    /// Version of the crates and of the packaging: `0.1.0-1`.
+    /// Version of the packages, such as `0.1.0-1`: version of the crates, and revision of the packaging.
     pub version: String,
-    /// Debian's name of the architecture: `amd64`.
+    /// Debian's name of the architecture, such as `amd64`.
     pub architecture: String,
-    /// Name of the folder of its libraries: `x86_64-linux-gnu`.
+    /// Name of the architecture's folder of libraries, such as `x86_64-linux-gnu`.
     pub triplet: String,
-    /// Time of the commit in seconds since 1970: the time of every file.
+    /// Time of the commit in seconds since 1970, which every file gets.
     pub time: String,
-    /// `debian/copyright` of every package.
+    /// Text of `debian/copyright` in every package.
     pub copyright: String,
-    /// Maintainer of the packages: `Name <address>`.
+    /// Maintainer of the packages, as `Name <address>`.
     pub maintainer: String,
-    /// Folder of the packages and their intermediate files.
+    /// Folder in which the packages and their intermediate files are made.
     pub folder: PathBuf,
 }
 
@@ -39,20 +39,20 @@ pub struct Deb<'a> {
     fields: Vec<(&'static str, String)>,
 }
 
-/// Description of a package, apart from its files.
+/// Name and description of a package.
 pub struct About {
     pub name: &'static str,
     pub section: &'static str,
-    /// True if nothing in it depends on the processor.
+    /// True if no file of the package depends on the processor architecture.
     pub is_data: bool,
-    /// A summary line, then lines of a longer text.
+    /// A summary line, followed by the lines of the long description.
     pub description: &'static str,
-    /// The package whose documents serve this one, too. This one then has no documents of its own.
+    /// Another package whose documents also serve this package, which then has no documents of its own.
     pub documents_of: Option<&'static str>,
 }
 
 impl<'a> Deb<'a> {
-    /// Starts a package that contains only its documents.
+    /// Starts a package that contains only its documents, or a link to those of another package.
     ///
     /// # Errors
     /// A file could not be written.
@@ -90,15 +90,15 @@ impl<'a> Deb<'a> {
         Ok(deb)
     }
 
-    /// Adds a line of the control file.
+    /// Adds a field to the control file.
     pub fn field(&mut self, name: &'static str, value: &str) {
         self.fields.push((name, value.to_owned()));
     }
 
-    /// Adds the dependencies of the programs and libraries in it, as dpkg-shlibdeps(1) finds them, and `more`.
+    /// Adds a `Depends` field: the dependencies of the given programs and libraries, as dpkg-shlibdeps(1) finds them,
+    /// and `more`.
     ///
-    /// # Errors
-    /// dpkg-dev is not installed, or finds no answer.
+    /// # Errors dpkg-dev is not installed, or finds no answer.
     pub fn depends(&mut self, more: &str, programs: &[&str]) -> Result<()> {
         let mut needs: Vec<String> = Vec::new();
         if !programs.is_empty() {
@@ -129,7 +129,7 @@ impl<'a> Deb<'a> {
         Ok(())
     }
 
-    /// Adds a file with these bytes.
+    /// Adds a file with this content.
     ///
     /// # Errors
     /// The file could not be written.
@@ -148,10 +148,10 @@ impl<'a> Deb<'a> {
         Ok(())
     }
 
-    /// Adds a program or an archive without its debug information; `how` says which symbols stay.
+    /// Adds a program or an archive without its debug information. `how` is the option of strip(1) that selects the
+    /// symbols to remove.
     ///
-    /// # Errors
-    /// `strip` is missing or refuses the file.
+    /// # Errors `strip` is missing or refuses the file.
     pub fn strip(&self, path: &str, from: &Path, how: &str) -> Result<()> {
         let to = self.place(path)?;
         let mut strip = shell::command("strip", &[how, "-o"]);
@@ -160,10 +160,10 @@ impl<'a> Deb<'a> {
         Ok(())
     }
 
-    /// Adds a compressed text, as policy asks for manual pages and change logs: without name and time in it.
+    /// Adds a compressed text, as policy requires for manual pages and change logs. The gzip header has no name and no
+    /// time.
     ///
-    /// # Errors
-    /// gzip(1) failed, or a file could not be written.
+    /// # Errors gzip(1) failed, or a file could not be written.
     pub fn compressed(&self, path: &str, text: impl AsRef<[u8]>) -> Result<()> {
         self.write(path, text)?;
         let mut gzip = shell::command("gzip", &["-9", "--no-name", "--force"]);
@@ -188,7 +188,7 @@ impl<'a> Deb<'a> {
         Ok(fs::create_dir_all(self.root.join(path))?)
     }
 
-    /// Adds a script that dpkg runs, or another of its control files.
+    /// Adds a maintainer script or another control file.
     ///
     /// # Errors
     /// The file could not be written.
@@ -237,7 +237,7 @@ impl<'a> Deb<'a> {
             self.control("conffiles", &conffiles)?;
         }
         self.field("Installed-Size", &(bytes / 1024).to_string());
-        // The description comes last: it has lines of its own.
+        // The description must be the last field, because it has further lines.
         self.fields.sort_by_key(|(name, _)| *name == "Description");
         let mut control = String::new();
         for (name, value) in &self.fields {
@@ -255,7 +255,7 @@ impl<'a> Deb<'a> {
         Ok(self.build.folder.join(file))
     }
 
-    /// Returns the place of a file, whose folder is made.
+    /// Returns the full path for a file of the package. Creates its folder.
     fn place(&self, path: &str) -> Result<PathBuf> {
         let to = self.root.join(path);
         fs::create_dir_all(to.parent().context("a file in a folder")?)?;
@@ -276,7 +276,8 @@ impl<'a> Deb<'a> {
             shell::capture(date)?
         );
         self.compressed(&format!("{folder}/changelog.Debian"), entry)?;
-        // The project makes its packages itself, so Debian's bug tracker has no request for packaging.
+        // The override has this reason: the packages are not in Debian, so its bug tracker has no request for packaging
+        // to close.
         self.write(
             &format!("usr/share/lintian/overrides/{}", self.name),
             format!(
@@ -287,7 +288,8 @@ impl<'a> Deb<'a> {
     }
 }
 
-/// Lists all files below a folder except dpkg's own, by their paths in it. Folders get the mode of Debian's folders.
+/// Lists all files below a folder by their paths relative to `root`, except dpkg's own files. Sets the mode of the
+/// folders to 0755.
 fn list(root: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
     fs::set_permissions(folder, PermissionsExt::from_mode(0o755))?;
     for entry in fs::read_dir(folder)? {

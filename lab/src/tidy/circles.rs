@@ -1,19 +1,19 @@
-//! No circle of files, other than a parent and its own children.
+//! Checks that no files use each other in a circle, except a parent and its own children.
 //!
-//! Files that need each other can only be read together. A module and the files of its folder may form a circle: the
-//! parent creates the children, and they use its shared items. Every other circle is an error that lists the names
-//! forming it.
+//! Files that use each other can only be understood together. A module and the files of its folder may form a circle:
+//! the parent creates the children, and they use its shared items. Every other circle is an error, which lists the
+//! names that form it.
 //!
-//! Two searches find them. The first omits the edges from a child to its parent. The second merges each parent with
-//! those of its children that are in a circle with it. Neither may find a circle.
+//! Two searches find the circles. The first search omits the edges from a child to its parent. The second search merges
+//! each parent with those children that are in a circle with it. Neither search may find a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Source;
 use super::imports::{self, File, Graph};
 
-/// Pairs of files that still form circles. All names that the first file of a pair uses of the second are ignored. An
-/// entry that no longer forms a circle must be removed.
+/// Pairs of files that still form circles. All names of the second file that the first file of a pair uses are ignored.
+/// A pair that no longer forms a circle must be removed.
 const KNOWN: &[(&str, &str)] = &[
     ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/eth.rs"),
     ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/packet.rs"),
@@ -52,7 +52,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("lab/src/vm/stock/subnet.rs", "lab/src/vm.rs"),
 ];
 
-/// Checks the libraries and programs of all crates. (Shared code of their tests is not checked.)
+/// Checks the libraries and programs of all crates. (Code that is shared by tests is not checked.)
 pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {
     let is_root = |path: &str| path.ends_with("/src/lib.rs") || path.ends_with("/main.rs");
     let of_programs = sources
@@ -73,7 +73,7 @@ pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {
     judge(graphs.collect(), KNOWN, breaches);
 }
 
-/// A circle: its files, and the names by which they need each other.
+/// A circle: its files, and the names that they use of each other.
 #[derive(Debug, PartialEq, Eq)]
 struct Circle {
     files: BTreeSet<String>,
@@ -105,7 +105,7 @@ fn judge(mut graphs: Vec<Graph>, known: &[(&str, &str)], breaches: &mut Vec<Stri
                 return false;
             };
             graph.edges[at].insert(of, names.clone());
-            // Not by number: a circle may grow by this edge.
+            // The number of circles is not compared, because this edge may only make an existing circle larger.
             let makes_one = circles(graph)
                 .iter()
                 .any(|circle| [from, to].iter().all(|file| circle.files.contains(**file)));
@@ -129,7 +129,7 @@ fn circles(graph: &Graph) -> Vec<Circle> {
         .map(|from| to(from).filter(|to| !is_up(from, *to)).collect())
         .collect();
     let mut groups = groups(&below);
-    // Merges each parent with its children, as far as they need each other.
+    // Merges each parent with the children that are in a circle with it.
     let mut one: Vec<usize> = (0..count).collect();
     for parent in 0..count {
         let of_family = |file: usize| file == parent || is_up(file, parent);
@@ -160,7 +160,7 @@ fn circles(graph: &Graph) -> Vec<Circle> {
         let files = (0..count).filter(|file| group.contains(&one[*file]));
         groups.push(files.collect());
     }
-    // Of two overlapping circles only the larger one is reported.
+    // A circle whose files are all in larger circles is not reported.
     groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
     let mut told: BTreeSet<usize> = BTreeSet::new();
     groups.retain(|group| {
@@ -193,7 +193,7 @@ fn circle(graph: &Graph, group: &BTreeSet<usize>) -> Circle {
     }
 }
 
-/// Returns the sets of two or more files that reach each other.
+/// Returns the sets of two or more files in which each file reaches every other.
 fn groups(edges: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
     let reached: Vec<BTreeSet<usize>> = (0..edges.len())
         .map(|from| {

@@ -1,16 +1,16 @@
-//! Every name of the Rust facade has one path.
+//! Checks that every name of the Rust facade has only one path.
 //!
-//! `udapl` re-exports most of its names from the crates below. A name that stands at the root and in a module, or in
-//! two modules, has two pages in rustdoc, and readers take it for two things.
+//! `udapl` re-exports most of its names from the crates below. A name that is exported both at the root and in a
+//! module, or in two modules, has two pages in rustdoc, and readers take it for two different items.
 
 use std::collections::BTreeMap;
 
 use super::Source;
 
-/// The root. It declares the public modules, each in a file of its own.
+/// Path of the crate's root. It declares the public modules, each in a file of its own.
 const ROOT: &str = "udapl/src/lib.rs";
 
-/// Checks the root of the facade and the modules that rustdoc shows.
+/// Checks the root of the facade and the modules that are visible in rustdoc.
 pub(super) fn names_have_one_path(sources: &[Source], breaches: &mut Vec<String>) {
     let Some(root) = sources.iter().find(|source| source.path == ROOT) else {
         return breaches.push(format!("{ROOT} is not there"));
@@ -33,7 +33,7 @@ pub(super) fn names_have_one_path(sources: &[Source], breaches: &mut Vec<String>
     }
 }
 
-/// Returns the public modules of a root, without hidden ones.
+/// Returns the public modules of a root that are not hidden from rustdoc.
 fn shown_modules(root: &str) -> Vec<&str> {
     let mut hidden = false;
     let mut shown = Vec::new();
@@ -47,7 +47,7 @@ fn shown_modules(root: &str) -> Vec<&str> {
     shown
 }
 
-/// Returns the paths that a file re-exports at its top level, by the names in the crates they come from.
+/// Returns the paths that a file re-exports at its top level, with the names that the items have in their own crates.
 fn exported(text: &str) -> Vec<String> {
     let uses = text.split("\npub use ").skip(1);
     let trees = uses.filter_map(|rest| rest.split(';').next());

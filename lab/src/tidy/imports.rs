@@ -1,8 +1,8 @@
-//! The imports of a crate as a graph: an edge lists the names that a file uses of another file.
+//! The imports of a crate as a graph. An edge lists the names of one file that another file uses.
 //!
-//! Paths are read from the sources themselves: `use` items, and paths in code that begin with `crate`, `self`,
-//! `super`, a child module or an imported module. Re-exports are followed to the file that defines the name.
-//! Comments, literals, items behind `#[cfg(test)]`, and methods, which have no path, are left out.
+//! Paths are parsed from the sources: `use` items, and paths in code that begin with `crate`, `self`, `super`, a child
+//! module or an imported module. Re-exports are resolved to the file that defines the name. Comments, literals, items
+//! behind `#[cfg(test)]`, and methods, which have no path, are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,12 @@ pub(super) struct File<'a> {
     pub(super) text: &'a str,
 }
 
-/// Names by which one file needs another: `edges[from][to]`. Files are numbered as in `files`.
+/// Graph of a crate's files. `edges[from][to]` has the names of file `to` that file `from` uses. The indexes are those
+/// of `files`.
 pub(super) struct Graph {
-    /// Paths of the files that are not for tests only.
+    /// Paths of all files except those for tests only.
     pub(super) files: Vec<String>,
-    /// The file of each file's parent module.
+    /// For each file, the file of its parent module.
     pub(super) parents: Vec<Option<usize>>,
     pub(super) edges: Vec<BTreeMap<usize, BTreeSet<String>>>,
 }
@@ -27,27 +28,27 @@ struct Module {
     file: usize,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// Names that `use` imports, and their paths.
+    /// Names that `use` imports, each with its path.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     defined: BTreeSet<String>,
-    /// Paths in code, of at least two names.
+    /// Paths of at least two names that occur in code.
     paths: Vec<Vec<String>>,
-    /// Modules declared here that have a file of their own.
+    /// Modules that this module declares and that have a file of their own.
     declared: Vec<String>,
 }
 
-/// Target of a path.
+/// Target to which a path resolves.
 #[derive(Clone, Copy)]
 enum Target<'a> {
     Module(usize),
-    /// A name, and the module that defines it.
+    /// An item: the index of the module that defines it, and its name.
     Item(usize, &'a str),
     /// An item of another crate.
     Foreign,
 }
 
-/// Limit on the re-exports that are followed. A longer chain is a loop.
+/// Largest number of re-exports that are followed. A longer chain is a loop.
 const DEEPEST: usize = 16;
 
 /// Returns the graph of the crate whose root is `root` (`src/lib.rs`), with all files reachable from the root's
@@ -69,7 +70,8 @@ pub(super) fn graph(root: &str, files: &[File<'_>]) -> Graph {
         for (path, glob) in imports.chain(globs).chain(paths) {
             let (file, name) = match resolve(&modules, at, path, 0) {
                 Some(Target::Item(of, name)) => (modules[of].file, name),
-                // An imported module is needed only for the names used through it, which are paths of their own.
+                // The import of a module is no edge. The names used through the module are separate paths with edges of
+                // their own.
                 Some(Target::Module(of)) if glob => (modules[of].file, "*"),
                 Some(Target::Module(_) | Target::Foreign) | None => continue,
             };
@@ -82,7 +84,7 @@ pub(super) fn graph(root: &str, files: &[File<'_>]) -> Graph {
     graph
 }
 
-/// Reads a file and the files of its modules. Returns its module.
+/// Parses a file and the files of its modules. Returns the index of its module.
 fn read(
     path: &str,
     parent: Option<usize>,
@@ -125,7 +127,7 @@ fn read(
     Some(first)
 }
 
-/// Returns the folder of the modules that a module of a file declares.
+/// Returns the folder with the files of the modules that a module declares.
 fn folder_of(path: &str, at: usize, first: usize, modules: &[Module]) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let mut folder = match name {
@@ -147,7 +149,7 @@ fn folder_of(path: &str, at: usize, first: usize, modules: &[Module]) -> String 
     folder
 }
 
-/// Resolves a path written in a module. `None`: its first name is unknown there.
+/// Resolves a path that occurs in a module. Returns `None` if the module does not know the first name.
 fn resolve<'a>(
     modules: &'a [Module],
     at: usize,
@@ -159,7 +161,7 @@ fn resolve<'a>(
         "crate" => Target::Module(root_of(modules, at)),
         "self" => Target::Module(at),
         "super" => Target::Module(modules[at].parent?),
-        // A name that is defined here may be an item, which has no file of its own.
+        // The name of an item defined in this module also resolves, to this module's file.
         name => member(modules, at, name, depth)?,
     };
     for name in rest {
@@ -169,7 +171,7 @@ fn resolve<'a>(
             (Target::Module(of), name) => {
                 member(modules, of, name, depth).unwrap_or(Target::Item(of, name))
             }
-            // Variants, constants and functions of a type are in the type's file.
+            // Variants, constants and functions of a type are in the file of the type.
             (item @ (Target::Item(..) | Target::Foreign), _) => return Some(item),
         };
     }
@@ -183,7 +185,7 @@ fn root_of(modules: &[Module], mut at: usize) -> usize {
     at
 }
 
-/// Returns the target of a name in a module.
+/// Returns the target to which a name in a module resolves.
 fn member<'a>(modules: &'a [Module], of: usize, name: &'a str, depth: usize) -> Option<Target<'a>> {
     if depth == DEEPEST {
         return None;
@@ -196,7 +198,7 @@ fn member<'a>(modules: &'a [Module], of: usize, name: &'a str, depth: usize) -> 
         return Some(Target::Item(of, name));
     }
     if let Some(path) = module.imports.get(name) {
-        // `use name::…` imports `name` of another crate, not itself.
+        // In `use name::…`, `name` is another crate, not the imported name itself.
         let own = path.len() == 1 || path[0] == name;
         let target = (!own).then(|| resolve(modules, of, path, depth + 1));
         return Some(target.flatten().unwrap_or(Target::Foreign));
@@ -210,7 +212,7 @@ fn member<'a>(modules: &'a [Module], of: usize, name: &'a str, depth: usize) -> 
         })
 }
 
-/// Returns the text with comments and literals blanked.
+/// Returns the text with blanks in place of comments and literals.
 fn without_comments(text: &str) -> String {
     let bytes = text.as_bytes();
     let starts = |at: usize, what: &str| text.as_bytes()[at..].starts_with(what.as_bytes());
@@ -234,7 +236,7 @@ fn without_comments(text: &str) -> String {
             }
             end + 1
         } else if starts(at, "'") {
-            // A character, or a lifetime, which is kept.
+            // Either a character literal, which is blanked, or a lifetime, which is kept.
             let quoted = text[at + 1..].chars().next();
             let width = quoted.map_or(1, char::len_utf8);
             if quoted == Some('\\') {
@@ -261,7 +263,7 @@ fn without_comments(text: &str) -> String {
     out
 }
 
-/// Returns the number of `#` of a raw string that begins here.
+/// Returns the number of `#` if a raw string begins here.
 fn raw_string(text: &str) -> Option<usize> {
     let rest = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
     let quote = rest.trim_start_matches('#');
@@ -297,7 +299,7 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at + ahead).copied().unwrap_or("")
     }
 
-    /// Reads the contents of a module, up to the brace that ends it.
+    /// Parses the contents of a module, up to its closing brace.
     fn module(&mut self, of: usize, modules: &mut Vec<Module>) {
         let mut open = 0_usize;
         while self.at < self.tokens.len() {
@@ -358,7 +360,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads names with `::` between them.
+    /// Parses a path: names with `::` between them.
     fn path(&mut self) -> Vec<String> {
         let mut path = vec![self.peek(0).to_owned()];
         self.at += 1;
@@ -369,7 +371,7 @@ impl<'a> Parser<'a> {
         path
     }
 
-    /// Reads a tree of `use` whose prefix is `before`.
+    /// Parses a `use` tree with the path prefix `before`.
     fn tree(&mut self, before: &[String], into: &mut Module) {
         let mut path = before.to_vec();
         loop {
@@ -418,7 +420,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns whether the attribute here is `#[cfg(test)]`, or `#[cfg(all(test, …))]`.
+    /// Returns whether the attribute at this position is `#[cfg(test)]` or `#[cfg(all(test, …))]`.
     fn is_for_tests(&self) -> bool {
         let inside = self.tokens[self.at..]
             .iter()
@@ -427,7 +429,7 @@ impl<'a> Parser<'a> {
         words.contains(&"test") && !words.contains(&"not") && !words.contains(&"any")
     }
 
-    /// Skips an attribute and its item.
+    /// Skips an attribute and the item after it.
     fn skip_item(&mut self) {
         let mut open = 0_usize;
         let mut in_attribute = true;

@@ -1,8 +1,8 @@
-//! Checks the tests that docs/findings.md and the catalogue of mutations name: each is a function of the sources.
+//! Checks that each test named in docs/findings.md and in the catalogue of mutations is a function in the sources.
 //!
-//! In the page a test is named in a column whose header has the word "test", in backticks, maybe behind its module; in
-//! the catalogue by the reason why a campaign cannot find a mutation. A name with three underscores or more is taken
-//! for a test's. It stands there whole, so that a search finds it.
+//! In the page, a test is named in a column whose header has the word "test". Its name is in backticks, sometimes after
+//! the module's name. In the catalogue, a test is named in the reason why a campaign cannot find a mutation. A name
+//! with three or more underscores counts as the name of a test. It must not be shortened, so that a search finds it.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use crate::shell;
 
 const PAGE: &str = "docs/findings.md";
 const CATALOGUE: &str = "campaign/mutations.toml";
-/// Names in the page's columns that are no function, and the reason.
+/// Names in the page's columns that are not functions, with the reason.
 const OTHERS: [(&str, &str); 4] = [
     ("counts_queue_pairs_on", "a habit of simulated cards"),
     ("local_ca_ack_delay", "a field of the capabilities"),
     ("post_rdma_write_stale", "a row of cargo xtask bench"),
     ("post_rdma_write_suppressed", "a row of cargo xtask bench"),
 ];
-/// Underscores of a name that is taken for a test's.
+/// Smallest number of underscores in a name that counts as the name of a test.
 const UNDERSCORES: usize = 3;
 
-/// Compares both with the sources.
+/// Compares the names in the page and in the catalogue with the functions of the sources.
 pub(super) fn are_functions_of_the_sources(
     sources: &[Source],
     breaches: &mut Vec<String>,
@@ -36,7 +36,7 @@ pub(super) fn are_functions_of_the_sources(
     Ok(())
 }
 
-/// Returns the names of functions in a source.
+/// Returns the names of the functions in a source.
 fn functions(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let line = line.trim_start();
@@ -52,7 +52,7 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'
 }
 
-/// Returns what is wrong with a name, if it is a test's.
+/// Returns the error in a name, if the name counts as that of a test and is wrong.
 fn mistake(name: &str, functions: &BTreeSet<&str>) -> Option<&'static str> {
     let whole = name.replace('…', "");
     if !whole.chars().all(is_of_name) || whole.matches('_').count() < UNDERSCORES {
@@ -64,7 +64,7 @@ fn mistake(name: &str, functions: &BTreeSet<&str>) -> Option<&'static str> {
     }
 }
 
-/// Returns a line for each wrong name in the reasons of the catalogue.
+/// Returns a line for each wrong name in the catalogue's reasons.
 fn wrong_of_the_catalogue(text: &str, functions: &BTreeSet<&str>) -> Vec<String> {
     let reasons = (1..).zip(text.lines());
     let reasons = reasons.filter(|(_, line)| line.starts_with("blind = "));
@@ -79,12 +79,12 @@ fn wrong_of_the_catalogue(text: &str, functions: &BTreeSet<&str>) -> Vec<String>
     wrong.collect()
 }
 
-/// Returns a line for each wrong name in the columns of tests, and for each of [`OTHERS`] that none of them has.
+/// Returns a line for each wrong name in the page's columns of tests, and for each of [`OTHERS`] that no column has.
 fn wrong_of_the_page(text: &str, functions: &BTreeSet<&str>) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut named = BTreeSet::new();
     let is_other = |name: &str| OTHERS.iter().any(|(other, _)| *other == name);
-    // For each column of the current table: true if its header has the word "test".
+    // For each column of the current table: whether its header has the word "test".
     let mut columns: Vec<bool> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let Some(row) = line.strip_prefix('|') else {

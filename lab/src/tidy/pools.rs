@@ -1,9 +1,10 @@
-//! Checks the tables of docs/security.md, of pools and of timeouts of honest peers, against the constants of the
-//! sources.
+//! Checks two tables of docs/security.md against the constants of the sources: the table of pools, and the table of
+//! timeouts of honest peers.
 //!
 //! The last cell of a row names the constants that bound it, by file: `` `file`: `NAME` = value, `NAME` = value
-//! ``, files apart by `;`. Each constant has to be there with that value. In a file that the table names, each constant
-//! of a count or a time at the top level has to be in the table of pools: a new bound is told where the others are.
+//! ``. Files are separated by `;`. Each constant must exist in the file with that value. In a file that the table of
+//! pools names, each constant at the top level that is a count or a time must be in that table, so that a new bound is
+//! documented with the others.
 
 use anyhow::{Context, Result};
 
@@ -11,14 +12,14 @@ use super::Source;
 use crate::shell;
 
 const PAGE: &str = "docs/security.md";
-/// Headers of the tables.
+/// First columns of the tables' header lines.
 const POOLS: &str = "| Pool |";
 const HONEST: &str = "| Hostile |";
 
-/// Constants of a table, by file.
+/// The constants that a table names, by file: names and values.
 type Named<'a> = Vec<(&'a str, Vec<(&'a str, &'a str)>)>;
 
-/// The constants of a table's last column.
+/// Returns the constants in the last column of a table.
 fn named<'a>(text: &'a str, head: &str, breaches: &mut Vec<String>) -> Result<Named<'a>> {
     let table = text.split_once(head);
     let table = table
@@ -42,7 +43,7 @@ fn named<'a>(text: &'a str, head: &str, breaches: &mut Vec<String>) -> Result<Na
     Ok(named)
 }
 
-/// Compares the tables with the sources.
+/// Compares the two tables with the sources.
 pub(super) fn are_those_of_the_sources(
     sources: &[Source],
     breaches: &mut Vec<String>,
@@ -55,7 +56,8 @@ pub(super) fn are_those_of_the_sources(
     Ok(())
 }
 
-/// Compares constants with the sources. `are_all`: a file that is named may have no other bound.
+/// Compares the named constants with the sources. If `are_all` is set, the named files must not have further bounds at
+/// their top level.
 fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &mut Vec<String>) {
     let mut files: Vec<&str> = named.iter().map(|(file, _)| *file).collect();
     files.sort_unstable();
@@ -89,11 +91,11 @@ fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &
     }
 }
 
-/// A constant of a count or a time, or a field of such a type in a struct expression.
+/// A constant that is a count or a time, or a field with such a value in a struct expression.
 struct Bound<'a> {
     name: &'a str,
     value: &'a str,
-    /// True for a constant of the module, not of a function or a type.
+    /// True for a constant at the top level of a module.
     is_top: bool,
 }
 
@@ -128,7 +130,7 @@ fn bounds(text: &str) -> Vec<Bound<'_>> {
     found.collect()
 }
 
-/// Parses a count, or a time in milliseconds, as the page or Rust writes it.
+/// Parses a count, or a time in milliseconds, in the notation of the page or of Rust.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
     let plain = |text: &str| text.trim().replace([',', '_'], "").parse::<u64>().ok();

@@ -1,5 +1,5 @@
-//! The process at the other end of the functions' wire while a guest runs, and the actions on it that a guest's
-//! script may request.
+//! The host process at the other end of the functions' wire while a guest runs, and the actions on the process that a
+//! guest's script may request.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,44 +14,44 @@ use serde_json::Value;
 use super::machine::Machine;
 use super::{Suite, datctl};
 
-/// Its log, in the folder of the run.
+/// Path of the process's log in the folder of the run.
 pub const LOG: &str = "beside.log";
-/// Its control socket, likewise.
+/// Path of the process's control socket in the folder of the run.
 pub const CONTROL: &str = "control.sock";
-/// The control socket of its adapter, likewise.
+/// Path of the control socket of the process's adapter in the folder of the run.
 pub const ADAPTER: &str = "adapter.sock";
 
-/// Interval between looks at its resources until they are back at the baseline.
+/// Time between two queries of the process's resources while `forgets` waits for their release.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The process.
+/// The host process beside the guest, if the suite has one.
 pub struct Beside<'a> {
     machine: &'a Machine,
     command: Option<Command>,
     running: Option<Running>,
-    /// Program that queries its adapter.
+    /// Path of `datctl`, which queries the process's adapter.
     datctl: PathBuf,
-    /// Its resources before a host came.
+    /// Resources that the process held before a host connected.
     before: Option<Held>,
 }
 
 /// Resources that the process holds for hosts and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Controllers of hosts.
+    /// Number of controllers of hosts.
     pub controllers: usize,
-    /// Endpoints with a connection.
+    /// Number of endpoints with a connection.
     pub connected: usize,
-    /// Endpoints.
+    /// Number of endpoints.
     pub endpoints: usize,
-    /// EVDs.
+    /// Number of EVDs.
     pub evds: usize,
-    /// Registered regions of memory.
+    /// Number of registered memory regions.
     pub regions: usize,
 }
 
 impl<'a> Beside<'a> {
-    /// Starts the process of the suite.
+    /// Starts the process that the suite defines.
     pub fn start(machine: &'a Machine, suite: &Suite) -> Result<Self> {
         std::fs::write(machine.path("run").join(LOG), "")?;
         let command = suite.beside.map(|command| command(machine));
@@ -73,7 +73,7 @@ impl<'a> Beside<'a> {
         let mut command = tied(command);
         let log = self.machine.path("run").join(LOG);
         let log = File::options().create(true).append(true).open(log)?;
-        // Its standard input closes when its owner ends.
+        // The pipe to its standard input closes when this program ends, which ends the process.
         command
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
@@ -82,7 +82,7 @@ impl<'a> Beside<'a> {
         Ok(())
     }
 
-    /// Does what the guest requests. Returns `ok` and an answer of one line, or an error text.
+    /// Executes an action that the guest requests. Returns `ok` and an answer of one line, or an error text.
     pub fn happen(&mut self, words: &str) -> String {
         match self.done(words) {
             Ok(answer) => format!("ok {answer}").trim_end().to_owned(),
@@ -117,7 +117,7 @@ impl<'a> Beside<'a> {
         Ok(String::new())
     }
 
-    /// Sends a request to its control socket.
+    /// Sends a request to the process's control socket.
     fn ctl(&self, words: &str) -> Result<String> {
         let of = self.command.as_ref().context("there is nothing beside")?;
         let mut command = Command::new(of.get_program());
@@ -136,7 +136,7 @@ impl<'a> Beside<'a> {
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Returns the resources that it holds now.
+    /// Returns the resources that the process holds now.
     pub fn held(&self) -> Result<Held> {
         let status: Value = serde_json::from_str(&self.ctl("status")?)?;
         let mut command = Command::new(&self.datctl);
@@ -146,8 +146,8 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// Waits until it holds no more than before the host came. Returns the first and the last counts, and the time it
-/// took.
+/// Waits until the process holds the same resources as before the host connected. Returns the first and the last
+/// counts, and the time it took.
 pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
     let before = beside
         .before
@@ -167,7 +167,7 @@ pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
     Ok(format!("{first:?}; after {after:.1} s {last:?}"))
 }
 
-/// Parses the counts.
+/// Parses the counts of resources from the status of the process and of its adapter.
 fn held(status: &Value, adapter: &Value) -> Result<Held> {
     let list = |of: &Value, name: &str| {
         let list = of.get(name).and_then(Value::as_array);

@@ -1,9 +1,9 @@
-//! blktests' group `nvme`, run by a stock kernel against our target: <https://github.com/linux-blktests/blktests>.
+//! Runs blktests' group `nvme` in a stock kernel against our target: <https://github.com/linux-blktests/blktests>.
 //!
-//! The suite is fetched from its repository, at one commit, and is not part of this project. It runs a program that
-//! sets its target up (`guest/blktests-target`). Some cases set up more than such a program is asked for, by
-//! functions for the kernel's target, which `guest/blktests-functions` replaces. A case that does not pass is named
-//! here with its reason, so that a new failure is an error, and a failure that is gone is noticed.
+//! The suite is fetched from its repository at one commit, and is not part of this project. The suite runs a program
+//! that sets up the target (`guest/blktests-target`). Some cases set up more than that program can be asked for: they
+//! call functions for the kernel's target, which `guest/blktests-functions` replaces. A case that does not pass is
+//! listed here with its reason. So a new failure is an error, and a failure that no longer occurs is noticed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,11 +17,11 @@ use super::report::Step;
 use super::{Slots, Suite, beside, nvme, stock};
 use crate::shell;
 
-/// The suite's repository, unless `BLKTESTS` names another one that has the commit.
+/// URL of the suite's repository. `BLKTESTS` may name another repository that has the commit.
 const REPOSITORY: &str = "https://github.com/linux-blktests/blktests";
-/// The commit, of August 2026.
+/// Commit of the suite, from August 2026.
 const COMMIT: &str = "a608cb56341e0f4cacf473f5e0ac6052f1f12de9";
-/// The target's configuration, in the folder of the run.
+/// Path of the target's configuration in the folder of the run.
 const SETTINGS: &str = "blktests.toml";
 
 /// Cases that the suite does not run, or that do not pass, each with the reason.
@@ -86,7 +86,7 @@ const EXPECTED: [(&str, &str); 28] = [
     ("069", "of a kernel with KASAN"),
 ];
 
-/// The suite.
+/// Returns the suite.
 pub fn suite() -> Suite {
     Suite {
         image: Image {
@@ -105,7 +105,7 @@ pub fn suite() -> Suite {
                 "loop",
                 "xfs",
                 "nvme_rdma",
-                // The suite loads these for any target.
+                // blktests loads these modules for any target.
                 "nvmet_rdma",
                 "rdma_rxe",
             ],
@@ -150,7 +150,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Returns the suite, as of its commit, and the files added to it.
+/// Fetches blktests at the commit, and returns a folder with the suite and the files that replace parts of it.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let repository = std::env::var("BLKTESTS").unwrap_or_else(|_| REPOSITORY.to_owned());
     shell::run(machine.script(&format!(
@@ -169,7 +169,7 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
     Ok(vec![("blktests".to_owned(), folder)])
 }
 
-/// Returns the command of the target: six ports, of two adapters.
+/// Returns the command of the target, which has six ports on two adapters.
 fn target(machine: &Machine) -> Result<Command> {
     let program: PathBuf = super::nvmeofd()?;
     let run = machine.path("run");
@@ -202,7 +202,7 @@ fn judge(step: &Step) -> Result<String> {
         "probe" | "prepare" => return Ok(step.said.join(", ")),
         _ => {}
     }
-    // A case of several variants has several lines, and one may be cut off.
+    // A case with several variants prints several result lines, and one may be incomplete.
     let ends = ["[passed]", "[failed]", "[not run]"];
     let ended: Vec<&str> = ends
         .into_iter()

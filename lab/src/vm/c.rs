@@ -1,7 +1,7 @@
-//! Our C programs, for interfaces of the guest's packages that exist in C only.
+//! Compiles our own C programs for the guest, which use interfaces that exist only in C.
 //!
-//! The machine's own `cc` compiles them against the headers and libraries of the guest's release, unpacked for that
-//! purpose, so that the libraries are found in the guest.
+//! The machine's own `cc` compiles the programs. Headers and libraries are those of the guest's release, unpacked for
+//! this purpose, so that the programs find the same libraries in the guest.
 
 use anyhow::{Context, Result};
 
@@ -9,24 +9,24 @@ use super::image::Program;
 use super::machine::Machine;
 use crate::shell;
 
-/// A program: its name, its source, its libraries.
+/// A C program: its name, source text and libraries.
 pub struct Source {
-    /// Its name in the guest, as `/programs/NAME`.
+    /// Name of the program in the guest: `/programs/NAME`.
     pub name: &'static str,
-    /// Its source text.
+    /// Source text of the program.
     pub text: &'static str,
-    /// Libraries for the linker.
+    /// Names of the libraries with which the program is linked.
     pub libraries: &'static [&'static str],
 }
 
-/// Folder of headers and libraries, in /vm.
+/// Folder of headers and libraries in the machine's folder.
 const FOLDER: &str = "dev";
-/// Folder of the libraries in it.
+/// Path of the libraries in that folder.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Packages with headers and libraries.
 const PACKAGES: [&str; 3] = ["libibverbs-dev", "librdmacm-dev", "libc6-dev"];
 
-/// Compiles the programs.
+/// Compiles the programs, and returns their names and paths.
 ///
 /// # Errors
 /// The packages are not available, or a program does not compile.
@@ -39,7 +39,7 @@ pub fn programs(machine: &Machine, sources: &[Source]) -> Result<Vec<Program>> {
             std::fs::remove_dir_all(&folder)?;
         }
         machine.unpack_packages(&PACKAGES, FOLDER)?;
-        // Linker scripts name files without /usr; the links are those of the release's base-files.
+        // Linker scripts contain paths without /usr. The release's base-files would create these links.
         shell::run(machine.script(&format!(
             "cd {FOLDER}; ln -sfn usr/lib lib; ln -sfn usr/lib64 lib64; mkdir programs"
         )))?;
@@ -53,7 +53,8 @@ pub fn programs(machine: &Machine, sources: &[Source]) -> Result<Vec<Program>> {
             shell::command("cc", &["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]);
         command
             .arg(format!("--sysroot={}", folder.display()))
-            // This folder precedes the compiler's built-in folders, which it searches with or without a sysroot.
+            // The compiler searches this folder before its built-in folders, which it searches with and without a
+            // sysroot.
             .arg(format!("-L{}", folder.join(LIBRARIES).display()))
             .arg("-o")
             .arg(&program)

@@ -1,7 +1,7 @@
-//! Finds facts in a capture of the link that no end of a connection reports: RNR NAKs.
+//! Finds facts in a capture of the link that neither end of a connection reports: RNR NAKs.
 //!
-//! An RNR NAK is an Acknowledge packet of RC (opcode 0x11) whose AETH syndrome begins with 001; the five bits behind
-//! are the code of the time after which the sender may try again (IBTA volume 1, "ACK Extended Transport Header").
+//! An RNR NAK is an Acknowledge packet of RC (opcode 0x11) whose AETH syndrome begins with 001. The five bits after
+//! that are the timer code: the time after which the sender may retry (IBTA volume 1, "ACK Extended Transport Header").
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,13 +27,13 @@ pub const KINDS: [&str; 7] = [
     "DSCP 26",
     "ECN-capable",
 ];
-/// Most frames listed of those with an expert item.
+/// Largest number of listed frames with an expert item.
 const MOST_COMPLAINTS: usize = 5;
 
-/// Sender of an RNR NAK, and its timer code.
+/// Sender and timer code of an RNR NAK.
 type Refusal = (Ipv4Addr, u8);
 
-/// Returns a line for each sender of RNR NAKs over IPv4 and each timer code, with their number.
+/// Returns a line for each sender of RNR NAKs over IPv4 and each of its timer codes, with the number of NAKs.
 ///
 /// # Errors
 /// The file does not exist or is not a capture.
@@ -49,7 +49,7 @@ pub fn refusals(path: &Path) -> Result<Vec<String>> {
                 }
             }
             Ok(_) => {}
-            // The writer was ended in the middle of a packet.
+            // The capture ends in the middle of a packet, because its writer was killed.
             Err(PcapError::IncompleteBuffer) => break,
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         }
@@ -96,9 +96,10 @@ pub fn dissected(path: &Path) -> Result<Vec<String>> {
     Ok(count(&text))
 }
 
-/// Minimum bytes of the echo requests that mark the capture: frames behind them were damaged on purpose.
+/// Smallest length in bytes of an echo request that marks a position in the capture. The frames after the mark were
+/// damaged on purpose.
 const MARK: usize = 1000;
-/// Prefixes of Wireshark's names of commands, which has one name for each page, property and structure.
+/// Beginnings of Wireshark's names for commands. Wireshark has a name of its own for each page, property and structure.
 const COMMANDS: [&str; 10] = [
     "Get Log Page",
     "Identify",
@@ -112,13 +113,13 @@ const COMMANDS: [&str; 10] = [
     "Reservation",
 ];
 
-/// Returns the findings of Wireshark's dissector of NVMe over RDMA in a capture: the number of each command, and of
-/// completions, and a line for each frame with an error, or that should be readable and is not. Returns nothing if
-/// Wireshark is not installed.
+/// Returns the findings of Wireshark's dissector of NVMe over RDMA in a capture: the number of each command and of
+/// completions, and a line for each frame that has an error or that the dissector does not recognise. Returns nothing
+/// if Wireshark is not installed.
 ///
-/// The dissector reads messages of one packet. It ignores a command whose in-capsule data spans several packets, and
-/// the completion of such a command. It calls pages of several packets malformed, since it takes each part for the
-/// beginning. Both are counted, and are no error.
+/// The dissector handles only messages of one packet. It ignores a command whose in-capsule data spans several packets,
+/// and the completion of such a command. It reports a log page in several packets as malformed, because it treats each
+/// packet as the beginning. Both cases are counted, and are not errors.
 ///
 /// # Errors
 /// The file does not exist or is not a capture.
@@ -144,15 +145,16 @@ pub fn nvme(path: &Path) -> Result<Vec<String>> {
     Ok(capsules(&wire::tshark(name, &arguments)?))
 }
 
-/// Counts commands and completions in lines of such fields.
+/// Counts commands and completions in the field lines that tshark printed.
 fn capsules(text: &str) -> Vec<String> {
-    /// Opcode of RC (IBTA volume 1, "OpCode field").
+    /// Opcodes of RC (IBTA volume 1, "OpCode field").
     const SEND_FIRST: &str = "0";
     const SEND_ONLY: [&str; 2] = ["4", "23"];
     const NOT_FIRST: [&str; 4] = ["7", "8", "14", "15"];
-    /// The queue pair of connection management.
+    /// Queue pair number of connection management (QP 1).
     const GSI: &str = "0x000001";
-    /// Bytes of a frame with a completion: headers, 16 of the completion, and 4 more of a key.
+    /// Length in bytes of a frame with a completion: headers, 16 bytes of the completion, and 4 bytes of an invalidated
+    /// key.
     const COMPLETION: usize = 14 + 20 + 8 + 12 + 16 + 4 + 4;
     let mut commands: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut completions, mut long, mut behind_long, mut parts) = (0_u64, 0_u64, 0_u64, 0_u64);
@@ -206,7 +208,7 @@ fn capsules(text: &str) -> Vec<String> {
     lines
 }
 
-/// Counts kinds of frames in lines of such fields.
+/// Counts frames by kind in the field lines that tshark printed.
 fn count(text: &str) -> Vec<String> {
     let mut counts = [0_u64; KINDS.len()];
     let mut complaints = Vec::new();
@@ -243,7 +245,7 @@ fn count(text: &str) -> Vec<String> {
     lines
 }
 
-/// Returns the frame's RNR NAK, if it is one.
+/// Returns sender and timer code if the frame is an RNR NAK.
 fn refusal(frame: &[u8]) -> Option<Refusal> {
     let (ethernet, ip) = frame.split_at_checked(14)?;
     if ethernet[12..] != [0x08, 0x00] || *ip.first()? >> 4 != 4 || *ip.get(9)? != 17 {
@@ -278,13 +280,14 @@ mod tests {
         let sender = Ipv4Addr::new(10, 0, 0, 1);
         assert_eq!(refusal(&acknowledge(0x11, 0x2c)), Some((sender, 12)));
         assert_eq!(refusal(&acknowledge(0x11, 0x20)), Some((sender, 0)));
-        // An ACK, a NAK, the first packet of a read response.
+        // An ACK, a NAK, and the first packet of a read response are not RNR NAKs.
         for (opcode, syndrome) in [(0x11, 0x1f), (0x11, 0x60), (0x0d, 0x2c)] {
             assert_eq!(refusal(&acknowledge(opcode, syndrome)), None);
         }
     }
 
-    /// Fields as tshark 4.0 prints them.
+    /// Frames are counted by the protocols that the dissector finds, and errors are listed (fields as tshark 4.0 prints
+    /// them).
     #[test]
     fn frames_are_counted_by_what_the_dissector_finds_in_them_and_errors_are_shown() {
         let text = "\
@@ -307,7 +310,7 @@ mod tests {
         assert!(lines[KINDS.len()].starts_with("tshark complains of frame 7: "));
     }
 
-    /// Fields as tshark 4.0 prints them.
+    /// Capsules are counted as the dissector recognises them, up to the mark (fields as tshark 4.0 prints them).
     #[test]
     fn capsules_are_counted_as_the_dissector_reads_them_up_to_the_mark() {
         let good = "\

@@ -1,10 +1,10 @@
-//! The suite of one card: its physical function under the kernel's `mlx5_core` and `mlx5_ib`, two virtual ones under
-//! our driver.
+//! The suite of one card. The kernel's `mlx5_core` and `mlx5_ib` drive its physical function, and our driver drives two
+//! virtual functions.
 //!
 //! QEMU hides the SR-IOV capability. So the virtual functions are in slots of their own, and the kernel does not know
-//! their physical function. The effect of a physical function's interface on its virtual ones (up, down) is tested
-//! here by `ip link`, in the kernel. Settings that `ip link set PF vf` would make are sent by the script to the
-//! server of the card ([`Line::Card`](super::serial::Line::Card)).
+//! which physical function they belong to. `ip link` in the guest's kernel sets the physical function's interface up
+//! and down, which affects the virtual functions. The kernel cannot execute `ip link set PF vf`, so the script sends
+//! such settings to the server of the card ([`Line::Card`](super::serial::Line::Card)).
 
 mod judge;
 
@@ -18,10 +18,10 @@ use super::image::{Image, Program};
 use super::{Shown, Slots, Suite, interop};
 use crate::shell;
 
-/// The server's report of every function.
+/// Name of the server's report of all functions.
 const REPORT: &str = "report-card.txt";
 
-/// The suite.
+/// Returns the suite.
 pub fn suite() -> Suite {
     Suite {
         image: Image {
@@ -75,7 +75,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Returns the names of the files in an archive.
+/// Returns the names of the files in a tar archive.
 fn files_in(archive: &Path) -> Result<Vec<String>> {
     let mut tar = shell::command("tar", &["-tzf"]);
     tar.arg(archive);

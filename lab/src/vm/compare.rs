@@ -1,8 +1,8 @@
 //! Our NVMe over RDMA target and the kernel's, side by side in one guest.
 //!
-//! Host and target are two functions on one link. The target's function belongs first to the kernel, with its own
-//! target, and then to ours, by vfio-pci; the host and its load are the same. The processor is emulated for both, so
-//! a figure is meaningful only beside the other one.
+//! Host and target are two functions on one link. The kernel's target first uses the target's function, then ours uses
+//! the same function through vfio-pci. The host and its load are the same. The processor is emulated for both, so a
+//! figure is meaningful only in comparison with that of the other target.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::shell;
 /// Number of loads measured with each target.
 const LOADS: usize = 6;
 
-/// The suite.
+/// Returns the suite.
 pub fn suite() -> Suite {
     Suite {
         image: Image {
@@ -53,7 +53,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Builds the target, optimized as the kernel is.
+/// Builds our target with optimisation, since the kernel is optimised, too.
 fn programs(_: &Machine) -> Result<Vec<Program>> {
     let build = ["build", "--release", "--workspace", "--bin", "nvmeofd"];
     shell::run(shell::cargo(&build))?;

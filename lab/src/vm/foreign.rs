@@ -1,9 +1,9 @@
 //! RDMA test suites and kernel users of RDMA that others wrote: rdma-core's own tests, perftest over all sizes, UCX,
-//! libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All are as Debian ships them, on the simulated functions' Ethernet
-//! ports.
+//! libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All are Debian's packages, and run on the simulated functions'
+//! Ethernet ports.
 //!
-//! Only the scripts and the judgement are ours. Tests that fail are named with their reasons ([`pyverbs`]), so that a
-//! new failure is an error, and a failure that is gone is noticed.
+//! Only the scripts and the judging functions are ours. Tests that fail are listed with their reasons ([`pyverbs`]). So
+//! a new failure is an error, and a failure that no longer occurs is noticed.
 
 mod pyverbs;
 
@@ -17,19 +17,19 @@ use super::image::Image;
 use super::report::Step;
 use super::{Slots, Suite, stock};
 
-/// One of the guests.
+/// One of the suites, each with a guest of its own.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Which {
     /// Programs: rdma-core's tests, perftest, UCX, libfabric.
     Programs,
-    /// In the kernel: NFS, SMC sockets, iSER, SRP.
+    /// Users of RDMA in the kernel: NFS, SMC sockets, iSER, SRP.
     Kernel,
     /// DPDK's testpmd.
     Dpdk,
 }
 
 impl Which {
-    /// The suite.
+    /// Returns this suite.
     pub(super) fn suite(self) -> Suite {
         match self {
             Self::Programs => programs(),
@@ -39,7 +39,7 @@ impl Which {
     }
 }
 
-/// Returns each of them.
+/// Returns all suites.
 pub(super) fn all() -> Vec<Suite> {
     let all = Which::value_variants().iter();
     all.map(|which| which.suite()).collect()
@@ -121,7 +121,7 @@ fn kernel() -> Suite {
     }
 }
 
-/// Program that opens sockets of the family SMC, for which Debian has none.
+/// Our program that opens SMC sockets. Debian has no program that does.
 const SMC: Source = Source {
     name: "smc",
     text: include_str!("guest/smc.c"),
@@ -157,7 +157,7 @@ fn dpdk() -> Suite {
     }
 }
 
-/// Minimum bytes of a transfer of files, blocks or a stream that went by RDMA in at least one direction.
+/// Smallest number of bytes that a transfer of files, blocks or a stream must move over RDMA in at least one direction.
 const TRANSFERRED: u64 = 64 << 20;
 const STREAMED: u64 = 8 << 20;
 
@@ -200,21 +200,21 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Errors in the kernel's log for commands that rdma-core's tests expect to fail, and the most of each.
+/// Errors in the kernel's log for commands that rdma-core's tests expect to fail, each with its largest number.
 const PROVOKED: [(&str, usize); 2] = [
-    // `test_resize_cq`: a size below the number of entries in the queue.
+    // `test_resize_cq` requests a size below the number of entries in the queue.
     (
         "MODIFY_CQ(0x403) op_mod(0x1) failed, status bad size too many outstanding CQEs(0x40)",
         2,
     ),
-    // The event queue for page faults, which the simulator does not have.
+    // A test requests an event queue for page faults, which the simulator does not support.
     (
         "CREATE_EQ(0x301) op_mod(0x0) failed, status bad parameter(0x3)",
         2,
     ),
 ];
 
-/// Checks the kernel's log after tests that provoke refusals.
+/// Checks the kernel's log after tests that expect commands to fail.
 fn provoked(step: &Step) -> Result<String> {
     let (refused, others): (Vec<&str>, Vec<&str>) = stock::complaints(step)
         .into_iter()
@@ -231,7 +231,7 @@ fn provoked(step: &Step) -> Result<String> {
     ))
 }
 
-/// Checks a transfer whose bytes were compared, and which went by RDMA.
+/// Checks that the bytes of a transfer were equal, and that it used RDMA.
 fn there_and_back(step: &Step) -> Result<String> {
     step.line_with("equal")?;
     let figures = [step.line_with("written")?, step.line_with("read")?];
@@ -243,7 +243,7 @@ fn both(step: &Step) -> Result<&str> {
     step.line_with("client 0 server 0")
 }
 
-/// Checks by the counters that RDMA, and no fallback, moved at least this many bytes.
+/// Checks with the counters that at least this many bytes used RDMA, not a fallback.
 fn by_rdma(step: &Step, least: u64) -> Result<String> {
     let line = step.line_with("by RDMA ")?;
     let bytes = line.split_whitespace().nth(2).context("no count")?;
@@ -252,7 +252,7 @@ fn by_rdma(step: &Step, least: u64) -> Result<String> {
     Ok(line.to_owned())
 }
 
-/// Reads ucx_perftest's row below its header: count, times (median, two averages), bandwidths, rates.
+/// Parses the row of figures of ucx_perftest: count, times (median, two averages), bandwidths, rates.
 fn ucx(step: &Step) -> Result<String> {
     both(step)?;
     let rows = step.said.iter().map(|line| numbers(line));
@@ -266,7 +266,7 @@ fn ucx(step: &Step) -> Result<String> {
     ))
 }
 
-/// Returns the numbers at the beginning of a line: the columns of a row.
+/// Returns the numbers at the beginning of a line, which are the columns of a row.
 fn numbers(line: &str) -> Vec<&str> {
     let columns = line.split_whitespace();
     columns
@@ -274,12 +274,12 @@ fn numbers(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Checks every size up to the largest that the transport carries, in perftest's table.
+/// Checks that perftest's table has every size up to the largest that the transport supports.
 pub(super) fn sweep(step: &Step) -> Result<String> {
     both(step)?;
     let header = step.said.iter().rposition(|line| line.contains("#bytes"));
     let header = header.context("perftest prints no table")?;
-    // Messages about the processor's clock are between the rows, and at the ends of some.
+    // perftest prints messages about the processor's clock between rows, and at the end of some rows.
     let rows = step.said[header + 1..]
         .iter()
         .take_while(|line| !line.contains("-----"))
@@ -291,7 +291,7 @@ pub(super) fn sweep(step: &Step) -> Result<String> {
     let sizes = u64::try_from(rows.len())?;
     let atomic = step.name.contains("atomic");
     let wanted = match step.name.ends_with("UD") {
-        // The path MTU, since Ethernet's MTU is 1500.
+        // UD is limited to the path MTU, which is 1024 because Ethernet's MTU is 1500.
         true => 1024,
         false if atomic => 8,
         false => 8 << 20,
@@ -304,7 +304,7 @@ pub(super) fn sweep(step: &Step) -> Result<String> {
     Ok(format!("{sizes} sizes, {largest} bytes: {}", last[3]))
 }
 
-/// Checks fi_pingpong's table: a row for each size.
+/// Checks that fi_pingpong's table has a row for each size.
 fn fabric(step: &Step) -> Result<String> {
     both(step)?;
     let header = step.said.iter().position(|line| line.contains("#sent"));
@@ -317,11 +317,11 @@ fn fabric(step: &Step) -> Result<String> {
     Ok(format!("{} sizes, last {}", rows.len(), last.trim()))
 }
 
-/// Minimum packets that testpmd has received in all, of 128 that circulate.
+/// Smallest number of packets that testpmd must have received in all. 128 packets circulate.
 const FORWARDED: u64 = 2000;
 
-/// Checks testpmd's statistics: nothing dropped, no bad checksum. If there are two queues, both of port 0 must have
-/// received packets.
+/// Checks testpmd's statistics: no packet is dropped, and no checksum is bad. If there are two queues, both queues of
+/// port 0 must have received packets.
 fn testpmd(step: &Step) -> Result<String> {
     let ended = "Accumulated forward statistics for all ports";
     let end = step.said.iter().position(|line| line.contains(ended));
@@ -358,7 +358,7 @@ fn testpmd(step: &Step) -> Result<String> {
     Ok(said)
 }
 
-/// Returns the first number behind a word.
+/// Returns the first number that follows this text.
 fn counter(lines: &[String], what: &str) -> Option<u64> {
     lines.iter().find_map(|line| after(line, what))
 }

@@ -12,13 +12,14 @@ use super::guest::show_tail;
 use super::machine::Machine;
 use super::{Slots, Suite};
 
-/// Socket of the guest's network device on the wire, a path in the folder of the run; the function's is wire.sock.
+/// Socket of the guest's network device at its end of the wire, as a path in the folder of the run. The function's end
+/// is wire.sock.
 pub const NETWORK_SOCKET: &str = "net.sock";
-/// Placeholder in arguments of the functions' servers for the server's number, if there are several.
+/// Placeholder for the server's number in the arguments of the functions' servers, if there are several servers.
 const NUMBER: &str = "%";
-/// Control socket of the functions' world, a path in the folder of the run, in the suites that use it.
+/// Control socket of the simulator, as a path in the folder of the run, in the suites that use it.
 pub const STEER_SOCKET: &str = "steer%.sock";
-/// The servers' log, likewise.
+/// Log of the servers, as a path in the folder of the run.
 pub const LOG: &str = "functions.log";
 
 impl Slots {
@@ -31,7 +32,7 @@ impl Slots {
         }
     }
 
-    /// Returns each server's arguments for its functions, and the number of its sockets.
+    /// Returns for each server its arguments, and the number of its sockets.
     fn servers(self) -> Vec<(Vec<&'static str>, usize)> {
         let sockets = self.sockets();
         let of = |some: &[&'static str]| {
@@ -49,24 +50,24 @@ impl Slots {
     }
 }
 
-/// A running server of functions.
+/// A running server of simulated functions.
 struct Server {
     running: Running,
     said: BufReader<ChildStdout>,
-    /// Its input with settings of a card; a server of other functions takes none.
+    /// Standard input of the server of a card, which reads settings from it. `None` for other servers.
     told: Option<ChildStdin>,
 }
 
-/// The servers of the functions.
+/// All servers of the guest's functions.
 pub struct Servers {
     all: Vec<Server>,
-    /// `datctl`, to be run in the folder of the run.
+    /// Path of `datctl`, which runs in the folder of the run.
     program: PathBuf,
     folder: PathBuf,
 }
 
 impl Server {
-    /// Sends a setting of a virtual function, as `ip link set PF vf` would make it. Returns the answer.
+    /// Sends a setting of a virtual function to this server, as `ip link set PF vf` would make it. Returns the answer.
     fn card(&mut self, settings: &str) -> Result<String> {
         let told = self.told.as_mut().context("there is no card")?;
         writeln!(told, "{settings}").context("datctl sim serve reads nothing")?;
@@ -78,14 +79,15 @@ impl Server {
 }
 
 impl Servers {
-    /// Sends a setting of a virtual function, as `ip link set PF vf` would make it. Returns the answer.
+    /// Sends a setting of a virtual function to the first server, as `ip link set PF vf` would make it. Returns the
+    /// answer.
     pub fn card(&mut self, settings: &str) -> Result<String> {
         let server = self.all.first_mut().context("there is no server")?;
         server.card(settings)
     }
 
-    /// Sends a request to the world of the functions, the first one unless a number says which. Returns `ok` and the
-    /// answer, or an error text.
+    /// Sends a request to a simulator: the one with the number at the beginning of the request, otherwise the first
+    /// one. Returns `ok` and the answer, or an error text.
     pub fn steer(&self, words: &str) -> Result<String> {
         let first = words.split_once(' ');
         let (number, words) = match first {
@@ -93,7 +95,7 @@ impl Servers {
             _ => ("0", words),
         };
         let mut command = Command::new(&self.program);
-        // A relative path of the socket is short, however long the folder's is.
+        // The path of a socket must be short. A relative path is short even if the folder's path is long.
         command.current_dir(&self.folder);
         command.args(["sim", "ctl", &STEER_SOCKET.replace(NUMBER, number)]);
         let said = command.args(words.split_whitespace()).output()?;
@@ -147,15 +149,15 @@ pub fn serve(machine: &Machine, suite: &Suite) -> Result<Servers> {
     })
 }
 
-/// Puts a server's number into an argument.
+/// Replaces the placeholder in an argument by the server's number.
 fn numbered(word: &str, number: usize) -> String {
     word.replace(NUMBER, &number.to_string())
 }
 
-/// Starts a server of functions.
+/// Starts one server of functions.
 fn serve_some(program: &Path, run: &Path, arguments: Vec<String>, is_told: bool) -> Result<Server> {
     let mut command = Command::new(program);
-    // A relative path of the socket is short, however long the folder's is.
+    // The path of a socket must be short. A relative path is short even if the folder's path is long.
     command.current_dir(run).args(["sim", "serve"]);
     command.args(arguments);
     command.env("RUST_LOG", "info").env("NO_COLOR", "1");

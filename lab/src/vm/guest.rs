@@ -1,8 +1,8 @@
-//! Runs a guest: the simulated functions, QEMU, and the collection of its output.
+//! Runs a guest: starts the simulated functions and QEMU, and collects the guest's output.
 //!
-//! Every step and every run has a time limit: the step's is kept in the guest, the run's is the suite's. A guest that
-//! is silent past the limit, or ends before its script does, is a failure, shown with the tail of its console.
-//! Processes end when their owner ends, whatever the reason ([`guest::child`]).
+//! Every step and every run has a time limit. The guest enforces the step's limit; the suite defines the run's. A guest
+//! that prints nothing until the limit, or that ends before its script does, is a failure, which is shown with the last
+//! lines of its console. A process ends when its parent ends, whatever the reason ([`guest::child`]).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,16 +24,16 @@ use super::serial::Line;
 use super::{Options, Slots, Suite, image};
 use crate::shell;
 
-/// Longest delay of a log line of the functions' server.
+/// Longest time until a log line of the functions' server is in the log.
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
-/// Lines of the console shown when something is wrong.
+/// Number of the last lines of the console that are shown after a failure.
 const TAIL: usize = 40;
 /// PCI slot of the network device in a guest with a single function.
 const NETWORK_SLOT: u8 = 8;
-/// Output of the guest's third serial port, in the folder of the run.
+/// File in the folder of the run with the output of the guest's third serial port.
 pub(super) const KEPT: &str = "kept";
 
-/// Boots, runs the suite's script, prints and judges its output.
+/// Boots the guest, runs the suite's script, and prints and judges its output.
 pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
@@ -62,7 +62,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
         suite.patience * options.seeds,
     );
     let ran = steps.len();
-    // The guest sends no more lines, and powers off a moment after its script has ended.
+    // The script has ended. The guest sends no more lines, and powers off a moment later.
     let _ = lines.recv_timeout(LOGGED_WITHIN);
     drop(qemu);
     if let (End::Lost, Some(step), Some(lost)) = (&end, steps.last_mut(), suite.lost) {
@@ -117,7 +117,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     );
 }
 
-/// Boots with the guest's console on this terminal.
+/// Boots a guest whose console is this terminal.
 pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let _functions = serve(machine, suite)?;
@@ -127,24 +127,24 @@ pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     shell::run(tied(&command))
 }
 
-/// Builds the programs and the initramfs.
+/// Builds the programs and the initramfs, and returns the path of the initramfs.
 fn prepare(machine: &Machine, suite: &Suite) -> Result<PathBuf> {
     let programs = (suite.programs)(machine)?;
     image::build(machine, &suite.image, &programs)
 }
 
-/// Returns a command of QEMU without its serial ports.
+/// Returns the QEMU command without its serial ports.
 fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) -> Command {
-    // On a loaded machine the emulated timer may be too slow for the kernel's check of it.
+    // The kernel checks its timer at boot. On a loaded machine the emulated timer may be too slow for that check.
     let mut append = format!("console=ttyS0 intel_iommu=on no_timer_check panic=-1 {parameters}");
-    // The kernel passes parameters that it does not know to init, as variables.
+    // The kernel passes parameters that it does not know to init as environment variables.
     for name in suite.image.variables {
         if let Ok(value) = std::env::var(name) {
             append = format!("{append} {name}={value}");
         }
     }
     let mut command = machine.emulator();
-    // A relative path of the socket is short, however long the folder's is: QEMU runs in the folder above.
+    // The path of a socket must be short. QEMU runs in the folder above, so that a relative path suffices.
     let sockets = suite.slots.sockets().iter();
     let sockets: Vec<String> = sockets.map(|socket| format!("run/{socket}")).collect();
     let virtual_machine = Qemu {
@@ -170,7 +170,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
     command
 }
 
-/// Starts the guest. Returns its lines.
+/// Starts the guest. Returns QEMU and the lines that the guest sends.
 fn boot(
     machine: &Machine,
     suite: &Suite,
@@ -199,7 +199,7 @@ fn read_lines(output: ChildStdout) -> Receiver<Line> {
     thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
-        // Ends when QEMU ends or when the receiver is dropped.
+        // The loop ends when QEMU ends or when the receiver is dropped.
         while let Ok(1..) = output.read_until(b'\n', &mut line) {
             let text = String::from_utf8_lossy(&line);
             if sender.send(Line::parse(text.trim_end())).is_err() {
@@ -211,17 +211,17 @@ fn read_lines(output: ChildStdout) -> Receiver<Line> {
     receiver
 }
 
-/// The end of a guest's script.
+/// Reason for which the collection of a guest's steps ended.
 enum End {
     /// The script has run to its end.
     Over,
-    /// The script asks for its guest to be ended in the middle of a step.
+    /// The script requests that its guest be ended in the middle of a step.
     Lost,
     /// An error ended the run.
     Cut(anyhow::Error),
 }
 
-/// Collects steps until the script ends.
+/// Collects the script's steps and answers its requests, until the script ends or the time limit is exceeded.
 fn follow(
     lines: &Receiver<Line>,
     qemu: &mut Running,

@@ -1,8 +1,8 @@
 //! Builds a guest's initramfs from the parts that a suite names.
 //!
-//! All parts of a guest are data here: modules by name, Debian packages by name, programs by path. Our programs are
-//! those that cargo built, without their debug information, together with their shared libraries. The guest's first
-//! process is `guest/init`, the same for all; each suite has its script.
+//! All parts of a guest are data: modules by name, Debian packages by name, programs by path. Our programs are those
+//! that cargo built, stripped of debug information, with their shared libraries. The guest's first process is
+//! `guest/init`, the same in all guests. Each suite has a script of its own.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use guest::modules;
 use super::machine::Machine;
 use crate::shell;
 
-/// Parts of a guest.
+/// Contents of a guest.
 pub struct Image {
-    /// Name of the suite in messages, and of its folder.
+    /// Name of the suite, used in messages and for its folder.
     pub name: &'static str,
-    /// Kernel modules loaded at start, in this order, with their dependencies.
+    /// Kernel modules that are loaded at start in this order, with their dependencies.
     pub modules: &'static [&'static str],
-    /// Debian packages unpacked in the guest.
+    /// Debian packages that are unpacked in the guest.
     pub packages: &'static [&'static str],
-    /// Script that the guest runs, as `/suite`, once it is up.
+    /// Script that the guest runs as `/suite` after its start.
     pub script: &'static str,
-    /// Variables of the host that the script gets, too, if they are set.
+    /// Environment variables of the host that are passed to the script if they are set.
     pub variables: &'static [&'static str],
 }
 
-/// The first process of every guest.
+/// Script of the first process of every guest.
 const INIT: &str = include_str!("guest/init");
-/// Shell functions for a suite's script.
+/// Shell functions that a suite's script uses.
 const STEPS: &str = include_str!("guest/steps");
 
-/// A program for the guest, or a folder of programs: its name in /programs, and its path. A folder is copied as it
-/// is.
+/// A program for the guest, or a folder of programs: its name in /programs, and its path on the host. A folder is
+/// copied unchanged.
 pub type Program = (String, PathBuf);
 
 /// Builds the initramfs and returns its path.
@@ -64,7 +64,8 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<P
     install(&ours.join("steps"), STEPS)?;
     install(&ours.join("suite"), image.script)?;
     add_programs(&ours, &machine.path(&base), programs)?;
-    // The kernel unpacks one archive after the other. The final name is given only to a complete file.
+    // The kernel accepts several archives in one file, and unpacks them in order. An archive gets its final name only
+    // when it is complete.
     shell::run(machine.script(&format!(
         "cd {name}
          test -s base.cpio || {{ (cd base; find . -print0 | cpio --null -o -H newc --quiet) > half; mv half base.cpio; }}
@@ -74,7 +75,7 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<P
     Ok(folder.join("initramfs"))
 }
 
-/// Adds folders, busybox and modules.
+/// Adds folders, busybox and kernel modules.
 fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     let kernel_modules = machine.unpacked.modules();
     let dep = kernel_modules.join("modules.dep");
@@ -84,15 +85,15 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
         "cd {base}; mkdir -p bin dev proc sys tmp run modules; cp '{}' bin/busybox\n",
         machine.busybox().display()
     );
-    // Packages keep everything below /usr, including documentation, to which Debian counts rdma-core's tests. The
-    // links are those of the release's base-files.
+    // All files of the packages are below /usr. Debian counts rdma-core's tests as documentation, so that folder is
+    // kept. The release's base-files would create the links.
     script += "if [ -d usr ]; then ln -sfn usr/lib lib; ln -sfn usr/lib64 lib64; \
                find usr/share/doc -mindepth 1 -maxdepth 1 ! -name rdma-core -exec rm -rf {} +; \
                rm -rf usr/share/man usr/share/locale usr/share/i18n usr/lib/*/gconv usr/lib/*/*.a usr/include; fi\n";
     let mut list = String::new();
     for file in &order {
         let name = modules::name(file);
-        // A module that is not compressed is copied as it is.
+        // xz copies a module that is not compressed unchanged.
         let file = kernel_modules.join(file);
         script += &format!("xz -dcf '{}' > modules/{name}.ko\n", file.display());
         list += &format!("{name}\n");
@@ -102,7 +103,7 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     Ok(())
 }
 
-/// Adds programs, and their shared libraries unless a package contains them.
+/// Adds the programs, and those of their shared libraries that no package contains.
 fn add_programs(ours: &Path, base: &Path, programs: &[Program]) -> Result<()> {
     let mut libraries = BTreeSet::new();
     for (name, path) in programs {

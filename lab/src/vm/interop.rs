@@ -1,10 +1,10 @@
-//! The suites of our driver against another RDMA stack: one link with our driver on one side and the kernel's on the
-//! other.
+//! The suites of our driver against another RDMA stack. One link has our driver on one side and the kernel's stack on
+//! the other.
 //!
 //! Both sides run `rping` of librdmacm, whose protocol `datctl rping` implements: Send/Recv, RDMA Read and RDMA Write
 //! over connections that the kernel's `rdma_cm` makes, in either role. A program on librdmacm and one of ours
-//! (`udapl/examples/peer`) test cases that `rping` lacks: receives that come late or never, a passive end that hangs
-//! up, private data, rejections. `datctl perf --perftest` measures against programs of perftest.
+//! (`udapl/examples/peer`) test cases that `rping` lacks: receives that are posted late or never, a passive side that
+//! disconnects, private data, rejections. `datctl perf --perftest` measures against programs of perftest.
 
 mod network;
 mod peers;
@@ -21,7 +21,7 @@ use super::machine::Machine;
 use super::report::Step;
 use super::{Shown, Slots, Suite, capture, stock};
 
-/// Packages of every guest of these suites.
+/// Packages that every guest of these suites has.
 pub(super) const PACKAGES: &[&str] = &[
     "rdmacm-utils",
     "ibverbs-utils",
@@ -30,10 +30,10 @@ pub(super) const PACKAGES: &[&str] = &[
     "perftest",
 ];
 
-/// Time limit; links are down for two minutes of it.
+/// Time limit of these suites, of which the links are down for two minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Judges Wireshark's findings in the capture.
+/// Returns the step that judges Wireshark's findings in a capture.
 const fn dissected(file: &'static str) -> Shown {
     Shown {
         step: "dissected",
@@ -42,7 +42,7 @@ const fn dissected(file: &'static str) -> Shown {
     }
 }
 
-/// Programs of the stock side beside `rping`.
+/// Our C programs for the stock side, in addition to `rping`.
 const SOURCES: [Source; 2] = [
     Source {
         name: "peer",
@@ -64,7 +64,7 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// What is on the other side.
+/// The RDMA stack on the other side.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Which {
     /// The kernel's software RoCE.
@@ -74,7 +74,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// Returns its suite.
+    /// Returns the suite against this stack.
     pub(super) fn suite(self) -> Suite {
         match self {
             Self::Rxe => software(),
@@ -83,12 +83,12 @@ impl Which {
     }
 }
 
-/// Returns both.
+/// Returns the suites against both stacks.
 pub(super) fn all() -> [Suite; 2] {
     [Which::Rxe, Which::Mlx5].map(Which::suite)
 }
 
-/// The kernel's `mlx5_core` and `mlx5_ib` on the other function of the link.
+/// Returns the suite in which the kernel's `mlx5_core` and `mlx5_ib` drive the other function of the link.
 fn mlx5() -> Suite {
     Suite {
         image: Image {
@@ -135,7 +135,8 @@ fn mlx5() -> Suite {
     }
 }
 
-/// The kernel's software RoCE: `rdma_rxe` on a network device whose frames are the wire of our function.
+/// Returns the suite against the kernel's software RoCE: `rdma_rxe` on a network device that is connected to the wire
+/// of our function.
 fn software() -> Suite {
     Suite {
         image: Image {
@@ -196,7 +197,7 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Judges a step of the software RoCE suite, including the counters of software RoCE.
+/// Judges a step of the software RoCE suite. Steps of `peer` include the counters of software RoCE.
 fn judge_software(step: &Step) -> Result<String> {
     if peers::has(step) {
         return peers::judge_counted(step);
@@ -204,8 +205,9 @@ fn judge_software(step: &Step) -> Result<String> {
     judge(step)
 }
 
-/// Checks that no rule was broken, except for the kernel's behaviour when its MAC changes: addresses go at once, even
-/// if queue pairs use them (Linux `drivers/infiniband/core/cache.c`, `del_gid`). Our function is the first one.
+/// Checks that neither driver broke a rule, with one exception. When the kernel's MAC changes, the kernel deletes the
+/// old addresses at once, even if queue pairs use them (Linux `drivers/infiniband/core/cache.c`, `del_gid`). Our
+/// function is the first one.
 fn functions(step: &Step) -> Result<String> {
     let known =
         |line: &&str| line.contains("its source GID left the table") && line.contains("sim:1.sock");
@@ -218,7 +220,7 @@ fn functions(step: &Step) -> Result<String> {
     })
 }
 
-/// Checks that both sides sent RNR NAKs, each with its own timer: ours with the default, `rdma_cm` with 0.
+/// Checks that both sides sent RNR NAKs, each with its own timer code: ours with the default, `rdma_cm` with 0.
 fn refused(step: &Step) -> Result<String> {
     let [stock, ours] = [("10.0.0.1: ", 0), ("10.0.0.2: ", 12)].map(|(who, timer)| {
         let lines = step.lines_with(who);
@@ -231,15 +233,15 @@ fn refused(step: &Step) -> Result<String> {
     Ok(format!("{}; {}", stock?, ours?))
 }
 
-/// Checks that the program succeeded, and returns one of its lines.
+/// Checks that the program succeeded. Returns the line of its output with this index.
 fn bound(step: &Step, line: usize) -> Result<String> {
     ensure!(step.code == Some(0), "failed");
     let line = step.said.get(line).context("it says nothing")?;
     Ok(line.trim().to_owned())
 }
 
-/// Checks that both ends succeeded. Returns the output of ours: a row of figures as the active end, a count as the
-/// passive one.
+/// Checks that both ends succeeded. Returns the output of our end: a row of figures if it is the active end, a count if
+/// it is the passive end.
 pub(super) fn both(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let header = step.said.iter().rposition(|line| line.contains("median"));
@@ -256,8 +258,8 @@ pub(super) fn both(step: &Step) -> Result<String> {
     ))
 }
 
-/// Checks that both ends succeeded, and that the program printed a row of the size that ours measured, if it prints
-/// any. Returns the row of ours.
+/// Checks that both ends succeeded, and that perftest printed a row for the size that our program measured, if it
+/// prints rows. Returns our row.
 fn perftest(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     step.line_with(&format!("the peer is {} of perftest ", step.name))?;
@@ -265,7 +267,7 @@ fn perftest(step: &Step) -> Result<String> {
     let (operation, _) = kind.split_once('_').context("no program")?;
     let is_row = |line: &&String| line.split_whitespace().next() == Some(operation);
     let ours = step.said.iter().find(is_row).context("no row of ours")?;
-    // Its passive end prints nothing, since it only exposes its memory.
+    // The passive end of `ib_read_lat` prints nothing, since it only exposes its memory.
     if step.name != "ib_read_lat" {
         let header = |line: &String| line.trim_start().starts_with("#bytes");
         let header = step.said.iter().rposition(header);

@@ -1,9 +1,9 @@
-//! Reads the output of our test programs as results per test.
+//! Parses the output of our test programs into results per test.
 //!
 //! The program was run as `test-PROGRAM --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in
 //! the environment. Every requested test must have passed, and must have printed that it opened the functions
-//! (`udapl/tests/dat/support/world.rs`). A test that passed elsewhere, or that no longer exists, shows nothing about
-//! them.
+//! (`udapl/tests/dat/support/world.rs`). A test that passed on other functions, or that no longer exists, shows nothing
+//! about these functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use anyhow::{Result, bail, ensure};
 
 use super::report::Step;
 
-/// Text in a line of every test that opened the functions.
+/// Text that every test prints once it has opened the functions.
 const ON_FUNCTIONS: &str = "on functions";
 /// Prefix of a line with a figure.
 const FIGURE: &str = "figure: ";
 
-/// Judges the step. Returns the number of passed tests, and their figures.
+/// Judges a step that ran tests. Returns the number of passed tests, and their figures.
 pub fn judge(step: &Step) -> Result<String> {
     let wanted = wanted(&step.command);
     ensure!(!wanted.is_empty(), "no test was asked for");
@@ -38,14 +38,14 @@ pub fn judge(step: &Step) -> Result<String> {
     Ok(figures.join("\n"))
 }
 
-/// Returns the tests that a command line asks for.
+/// Returns the names of the tests in a command line.
 fn wanted(command: &str) -> BTreeSet<&str> {
     let mut words = command.split_whitespace();
     words.by_ref().find(|&word| word == "--exact");
     words.collect()
 }
 
-/// Returns the output of each test.
+/// Returns the output of each test by its name.
 fn outputs(said: &[String]) -> BTreeMap<&str, String> {
     let mut outputs: BTreeMap<&str, String> = BTreeMap::new();
     let mut of = None;

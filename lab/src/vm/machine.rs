@@ -1,4 +1,4 @@
-//! Parts that every guest shares: QEMU and a kernel, from Debian's packages, unpacked once under `target/vm/root`
+//! The parts that all guests share: QEMU and a kernel, from Debian's packages, unpacked once under `target/vm/root`
 //! ([`guest::Root`]), with the images of the suites and the files of the last run.
 //!
 //! ```text
@@ -18,10 +18,10 @@ use guest::{EMULATOR, Kernel, Root};
 
 use crate::shell;
 
-/// QEMU and a kernel.
+/// The unpacked QEMU and kernel, and the folder in which they are.
 pub struct Machine {
     root: Root,
-    /// Which kernel.
+    /// Selected kernel.
     kernel: Kernel,
     /// The unpacked kernel.
     pub unpacked: Unpacked,
@@ -29,7 +29,7 @@ pub struct Machine {
     pub qemu: String,
 }
 
-/// Unpacks missing packages.
+/// Downloads and unpacks QEMU and the kernel, unless they are unpacked already.
 ///
 /// # Errors
 /// A package is not available; the error names the command that failed.
@@ -56,12 +56,12 @@ impl Machine {
         self.kernel.folder()
     }
 
-    /// Returns a path below our folder.
+    /// Returns a path below the machine's folder.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.root.path(inside)
     }
 
-    /// Returns a command of QEMU.
+    /// Returns a command that runs QEMU.
     pub fn emulator(&self) -> Command {
         self.root.program(EMULATOR)
     }
@@ -71,12 +71,12 @@ impl Machine {
         self.root.busybox()
     }
 
-    /// Returns a command of a shell script that runs in our folder.
+    /// Returns a command that runs a shell script in the machine's folder.
     pub fn script(&self, script: &str) -> Command {
         self.root.script(script)
     }
 
-    /// Downloads packages and their dependencies, and unpacks them into a folder below ours.
+    /// Downloads packages and their dependencies, and unpacks them into a folder below the machine's folder.
     pub fn unpack_packages(&self, packages: &[&str], folder: &str) -> Result<()> {
         self.root.unpack_packages(packages, folder)
     }

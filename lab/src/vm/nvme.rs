@@ -1,5 +1,5 @@
-//! The suite of the NVMe over RDMA target: a process of the host on a simulated function, and a stock kernel's
-//! initiator at the other end of its wire.
+//! The suite of the NVMe over RDMA target. The target is a host process on a simulated function. A stock kernel's
+//! initiator is at the other end of the function's wire.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use super::machine::Machine;
 use super::report::Step;
 use super::{PATIENCE, Shown, Slots, Suite, capture, stock};
 
-/// The disk, in the folder of the run.
+/// Path of the disk in the folder of the run.
 const DISK: &str = "disk.img";
-/// The target's configuration, likewise.
+/// Path of the target's configuration in the folder of the run.
 const SETTINGS: &str = "nvmeofd.toml";
-/// Bytes of the disk: XFS wants 300 MiB. It is sparse.
+/// Size of the disk in bytes. XFS requires at least 300 MiB. The file is sparse.
 const BYTES: u64 = 320 << 20;
-/// The names of the subsystems, which the scripts use as well.
+/// NQNs of the subsystems, which the scripts use as well.
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
 const KEYS: &str = "nqn.2026-11.example:keys";
-/// The keep-alive time of the lost host, and the margin for the target's clean-up.
+/// Keep-alive timeout of the host that is lost, and additional time for the target's clean-up.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const LONGER: Duration = Duration::from_secs(4);
 
-/// Steps of the short form.
+/// Steps that the short form of the suite runs.
 pub const SHORT: [&str; 13] = [
     "probe",
     "discover",
@@ -43,10 +43,11 @@ pub const SHORT: [&str; 13] = [
     "dissected",
 ];
 
-/// Steps that run once more for each seed beyond the first. Each needs a guest of its own, which `host-lost` ends.
+/// Steps that are repeated for each seed after the first. Each repetition needs a guest of its own, because `host-lost`
+/// ends the guest.
 pub const LOST: [&str; 2] = ["probe", "host-lost"];
 
-/// The suite.
+/// Returns the suite.
 pub fn suite() -> Suite {
     Suite {
         image: Image {
@@ -139,7 +140,7 @@ namespace = [{{ memory = \"16MiB\" }}]
     )
 }
 
-/// Returns the name of the target's adapter at one end of a wire.
+/// Returns the name that opens the target's adapter at one end of the wire with this number.
 pub(super) fn adapter(name: &str, number: usize) -> String {
     format!(
         "sim:{name},mac=02:00:00:00:0f:0{},link=unix:wire{number}.sock,address=10.0.{number}.2/24",
@@ -151,7 +152,7 @@ pub(super) fn adapter(name: &str, number: usize) -> String {
 fn target(machine: &Machine) -> Result<Command> {
     let program = super::nvmeofd()?;
     let run = machine.path("run");
-    // An existing disk keeps the data that was written to it before the target was killed.
+    // The file is not truncated: a target that is started again must find the data written before it was killed.
     let disk = std::fs::File::options()
         .create(true)
         .write(true)
@@ -167,7 +168,7 @@ fn target(machine: &Machine) -> Result<Command> {
     Ok(command)
 }
 
-/// Returns the target's resources after its host is lost.
+/// Waits until the target has released the resources of its lost host, and returns them as a line of output.
 fn lost(beside: &Beside<'_>) -> Vec<String> {
     let forgotten = beside::forgets(beside, KEEP_ALIVE + LONGER);
     vec![match forgotten {
@@ -206,7 +207,7 @@ fn judge(step: &Step) -> Result<String> {
         }
         "connect" | "connect-again" => Ok(step.line_with("controller live at")?.to_owned()),
         "refused" => {
-            // The status has the bit "do not retry".
+            // In the status 0x4080, the bit DNR (Do Not Retry) is set.
             step.line_with("LBA Out of Range: The command references an LBA that exceeds the size of the namespace(0x4080)")?;
             step.line_with("Compare Failure")?;
             let opcodes = step.lines_with("Invalid Command Opcode").len();
@@ -217,7 +218,7 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Checks the expected texts of a step.
+/// Checks that the output of a step has the expected texts. Returns their lines.
 fn shown(step: &Step) -> Result<String> {
     ensure!(step.code == Some(0), "failed");
     let shown = SHOWN.iter().find(|(of, _)| *of == step.name);
@@ -244,7 +245,7 @@ fn dissected(step: &Step) -> Result<String> {
     Ok(step.said.join(", "))
 }
 
-/// Expected texts of steps, all of which are shown.
+/// Expected texts in the output of each step. The lines with them are its figures.
 const SHOWN: [(&str, &[&str]); 32] = [
     (
         "commands",
@@ -321,7 +322,7 @@ const SHOWN: [(&str, &[&str]); 32] = [
 
 /// Checks that neither the kernel nor its NVMe driver reports an error.
 fn kernel(step: &Step) -> Result<String> {
-    /// Texts of the driver's errors.
+    /// Texts that occur in errors of the driver.
     const BAD: [&str; 6] = [
         "fail",
         "error",
@@ -342,7 +343,7 @@ fn kernel(step: &Step) -> Result<String> {
     stock::judge(step)
 }
 
-/// Checks that the kernel itself reports no failure, whatever happened to its devices.
+/// Checks that the kernel itself reports no failure, even if its devices failed.
 pub(super) fn oops(step: &Step) -> Result<String> {
     const BAD: [&str; 6] = [
         "WARNING:",

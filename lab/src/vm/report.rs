@@ -1,22 +1,22 @@
-//! Reports the steps of a guest: step, program, result, time, figures.
+//! The table of a guest's steps: step, program, result, time, figures.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use comfy_table::Table;
 
-/// A step that has ended, or that was cut off.
+/// A step of a guest's script that has ended or was ended.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its name in the suite's script.
+    /// Name of the step in the suite's script.
     pub name: String,
-    /// The command that was run.
+    /// Command line of the step.
     pub command: String,
-    /// Lines of its output.
+    /// Lines of the step's output.
     pub said: Vec<String>,
-    /// Exit status; `None` if the guest ended first.
+    /// Exit status of the command; `None` if the guest ended first.
     pub code: Option<i32>,
-    /// Duration by the guest's clock.
+    /// Duration of the step by the guest's clock.
     pub took: Duration,
 }
 
@@ -33,7 +33,8 @@ impl Step {
         }
     }
 
-    /// Returns a step without a program, for facts found after the guest has ended.
+    /// Returns a step without a program, for output that is found after the guest has ended. `of` takes the place of
+    /// its command.
     pub fn shown(name: &str, of: &str, said: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -65,7 +66,7 @@ impl Step {
 pub struct Verdict {
     /// The step.
     pub step: Step,
-    /// Figures, or the error.
+    /// Figures of the step if it passed, otherwise the error.
     pub result: std::result::Result<String, String>,
 }
 
@@ -74,7 +75,7 @@ impl Verdict {
     pub fn of(step: Step, judge: impl Fn(&Step) -> Result<String>) -> Self {
         let result = match step.code {
             Some(0) => judge(&step).map_err(|error| format!("{error:#}")),
-            // Exit statuses of timeout(1), and of a shell whose program was killed.
+            // These are the exit statuses of timeout(1) and of a shell whose program was killed.
             Some(124 | 137 | 143) => Err("took too long and was ended".to_owned()),
             Some(code) => Err(format!("exit status {code}")),
             None => Err("did not end".to_owned()),

@@ -18,30 +18,30 @@ use std::time::Duration;
 pub enum Line {
     /// A step begins.
     Step {
-        /// Its name in the table.
+        /// Name of the step in the table.
         name: String,
-        /// Its command.
+        /// Command line of the step.
         command: String,
     },
     /// A line of output of the running step.
     Said(String),
     /// The step has ended.
     Done {
-        /// Its exit status.
+        /// Exit status of the command.
         code: i32,
-        /// Duration by the guest's clock.
+        /// Duration of the step by the guest's clock.
         took: Duration,
     },
-    /// A setting of the simulated card, as `ip link set PF vf` would make it; the guest waits for a line with the
-    /// result.
+    /// Requests a setting of the simulated card, as `ip link set PF vf` would make it. The guest waits for a line with
+    /// the result.
     Card(String),
-    /// A request of `datctl sim ctl` to the world of the functions; the guest waits for a line likewise.
+    /// Requests a command of `datctl sim ctl` to the simulator. The guest waits for a line with the result.
     Steer(String),
-    /// The suite has ended.
+    /// The suite's script has ended.
     Over,
-    /// A request to the process beside the guest; the guest waits for a line likewise.
+    /// Requests an action on the host process beside the guest. The guest waits for a line with the result.
     Beside(String),
-    /// The guest is to be ended in the middle of what it does.
+    /// Requests that the guest be ended at once, in the middle of a step.
     Lost,
     /// Any other line, which is an error.
     Stray(String),
@@ -54,7 +54,7 @@ impl Line {
         if let Some(said) = text.strip_prefix("| ") {
             return Self::Said(said.to_owned());
         }
-        // An empty line of output, which lost its trailing blank.
+        // This is an empty line of output. The caller has trimmed the blank after the bar.
         if text == "|" {
             return Self::Said(String::new());
         }

@@ -1,6 +1,6 @@
-//! nvmeofd as a service: a guest whose first process is systemd, as Debian ships it. The target is the unit of
-//! `nvmeof/deploy`, on a function by `vfio-pci`, with the udev rule of the package. The host is the guest's own
-//! kernel, on the other end of the link.
+//! nvmeofd as a service. The guest's first process is systemd, as Debian ships it. The target is the unit of
+//! `nvmeof/deploy` on a function by `vfio-pci`, with the package's udev rule. The host is the guest's own kernel, at
+//! the other end of the link.
 
 use anyhow::{Context, Result, ensure};
 
@@ -9,7 +9,7 @@ use super::machine::Machine;
 use super::report::Step;
 use super::{PATIENCE, Slots, Suite, nvme, stock};
 
-/// Attempts of `guest/service-probe` that must succeed inside the unit.
+/// Actions that `guest/service-probe` tries inside the unit and that must succeed.
 const POSSIBLE: [&str; 8] = [
     "write /etc/nvmeofd",
     "write the runtime directory",
@@ -20,10 +20,10 @@ const POSSIBLE: [&str; 8] = [
     "pin memory without a limit",
     "65536 descriptors",
 ];
-/// Number of its attempts that must fail.
+/// Number of actions of `guest/service-probe` that the unit's sandbox must refuse.
 const REFUSED: usize = 14;
 
-/// Expected texts of steps, all of which are shown.
+/// Expected texts in the output of each step. The lines with them are its figures.
 const SHOWN: [(&str, &[&str]); 8] = [
     ("booted", &["systemd is the first process"]),
     ("prepared", &["root:udapl 660"]),
@@ -44,7 +44,7 @@ const SHOWN: [(&str, &[&str]); 8] = [
     ),
 ];
 
-/// The suite.
+/// Returns the suite.
 pub fn suite() -> Suite {
     Suite {
         image: Image {
@@ -87,7 +87,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Returns the daemon, its unit, its card's rule, and the steps.
+/// Returns nvmeofd, and a folder with its unit, the udev rule, and the scripts of the steps.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let folder = machine.path("service");
     std::fs::create_dir_all(&folder)?;
@@ -126,8 +126,8 @@ fn judge(step: &Step) -> Result<String> {
     Ok(lines.collect::<Result<Vec<_>>>()?.join("; "))
 }
 
-/// Checks that the process has no capabilities, can gain none, and has its system calls filtered; and that exactly
-/// the expected attempts succeeded.
+/// Checks that the process has no capabilities, cannot gain any, and has a system call filter. Checks that exactly the
+/// expected actions succeeded.
 fn sandboxed(step: &Step) -> Result<String> {
     let process = step.line_with("CapEff:")?;
     for what in [

@@ -1,8 +1,8 @@
 //! The suites of drivers and programs that we did not write: the kernel's `mlx5_core` and `mlx5_ib`, rdma-core's
-//! programs and perftest, all as Debian ships them, on the simulated functions.
+//! programs and perftest, all from Debian's packages, on the simulated functions.
 //!
-//! The kernel's log decides as much as the programs do. The last step of a script is `dmesg`, and an error line in it
-//! fails the suite, as does a rule that the simulator reports as broken by a driver.
+//! The kernel's log is judged, too. The last step of a script is `dmesg`, and an error line in its output fails the
+//! suite. The suite also fails if the simulator reports that a driver broke a rule.
 
 pub mod coverage;
 mod roce;
@@ -20,12 +20,12 @@ use crate::shell;
 pub use roce::ethernet;
 pub use subnet::subnet;
 
-/// The page of the requests.
+/// Path of the page that lists the requests.
 const PAGE: &str = "docs/simulator-coverage.md";
-/// Reports of the functions' server: of InfiniBand ports, of Ethernet ports.
+/// Reports of the functions' servers in the suites with InfiniBand ports and with Ethernet ports.
 const REPORTS: [&str; 2] = ["report-ib.txt", "report-roce.txt"];
 
-/// Writes the page of the requests of the suites that have run.
+/// Writes the page of the requests that both suites have sent.
 pub fn write_coverage(machine: &Machine) -> Result<()> {
     let mut report = String::new();
     for name in REPORTS {
@@ -41,7 +41,7 @@ pub fn write_coverage(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// InfiniBand ports.
+/// Returns the suite with InfiniBand ports.
 pub fn infiniband() -> Suite {
     Suite {
         image: Image {
@@ -72,7 +72,7 @@ pub fn infiniband() -> Suite {
     }
 }
 
-/// Our programs against rdma-core's libraries.
+/// Our C programs that use rdma-core's libraries.
 const SOURCES: [Source; 2] = [
     Source {
         name: "userspace",
@@ -85,9 +85,9 @@ const SOURCES: [Source; 2] = [
         libraries: &["ibverbs"],
     },
 ];
-/// Functions in the guest.
+/// Number of functions in the guest.
 const FUNCTIONS: usize = 2;
-/// Number of times the functions are unbound and bound, and number of times one is opened over VFIO.
+/// Number of times that the functions are unbound and bound, and that one function is opened over VFIO.
 const ROUNDS: usize = 10;
 
 pub fn judge(step: &Step) -> Result<String> {
@@ -122,7 +122,7 @@ pub fn judge(step: &Step) -> Result<String> {
         "ibv_devinfo" => devinfo(step),
         "kernel" => kernel(step),
         "functions" => functions(step),
-        // This step prints no figures.
+        // These steps print no figures.
         "xsrq" | "xsrq-events" => {
             step.line_with("client 0 server 0")?;
             Ok(step.line_with("success")?.to_owned())
@@ -169,7 +169,7 @@ fn pingpong(step: &Step) -> Result<String> {
     Ok(step.line_with(" usec/iter")?.trim().to_owned())
 }
 
-/// Returns the line of figures below the last header.
+/// Returns the figures in the row after perftest's last header.
 fn perftest(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let header = step
@@ -184,7 +184,7 @@ fn perftest(step: &Step) -> Result<String> {
         .split_whitespace()
         .collect();
     ensure!(figures.len() >= 5, "figures {figures:?}");
-    // Size, iterations, then peak and average bandwidth, or the shortest, the longest and the typical time.
+    // The columns are size and iterations; then peak and average bandwidth, or shortest, longest and typical time.
     Ok(if step.name.ends_with("lat") {
         format!("{} bytes: typically {} us", figures[0], figures[4])
     } else {
@@ -192,7 +192,7 @@ fn perftest(step: &Step) -> Result<String> {
     })
 }
 
-/// Words of an error line.
+/// Words that mark a driver's log line as an error.
 const BAD: [&str; 8] = [
     "error", "fail", "timeout", "time out", "warn", "unknown", "can't", "couldn't",
 ];
@@ -208,7 +208,7 @@ fn complains(line: &str) -> bool {
             .any(|word| line.contains(word))
 }
 
-/// Returns the error lines of the kernel's log.
+/// Returns the error lines in the kernel's log.
 pub fn complaints(step: &Step) -> Vec<&str> {
     let lines = step.said.iter().map(String::as_str);
     lines.filter(|line| complains(line)).collect()
@@ -220,7 +220,7 @@ fn kernel(step: &Step) -> Result<String> {
     Ok(format!("{} lines, no complaint", step.said.len()))
 }
 
-/// Checks that no rule that the simulator knows was broken.
+/// Checks that the simulator reports no rule that a driver broke.
 fn functions(step: &Step) -> Result<String> {
     let bugs = step.lines_with("driver bug");
     ensure!(bugs.is_empty(), "{}", bugs.join("\n"));

@@ -1,8 +1,8 @@
 //! The suite on `vfio-pci`: our driver through the kernel's own VFIO.
 //!
-//! The programs are those that `cargo build` and `cargo test` make. The tests of the data path are in the same
-//! program that runs on `sim:`; the environment names the functions to open. The script lists the tests that run, and
-//! those that do not, with the reason (`guest/vfio`).
+//! The programs are those that `cargo build` and `cargo test` make. The tests of the data path are in the same program
+//! that also runs on `sim:` functions; an environment variable names the functions to open. The script lists the tests
+//! that run, and those that do not, with the reason (`guest/vfio`).
 
 mod judge;
 
@@ -17,7 +17,7 @@ use crate::shell;
 /// The guest's script.
 const SCRIPT: &str = include_str!("guest/vfio");
 
-/// The suite.
+/// Returns the suite.
 pub fn suite() -> Suite {
     Suite {
         image: Image {
@@ -30,7 +30,7 @@ pub fn suite() -> Suite {
         slots: Slots::Linked,
         memory: "1G",
         patience: PATIENCE,
-        // Frames are delayed, so that waiting programs have to sleep.
+        // The link delays frames, so that waiting programs have to sleep.
         serve: &["--faults", "delay=100us"],
         beside: None,
         lost: None,
@@ -40,10 +40,10 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Test programs that the script runs: those of crate `udapl`, and the test of `datctl` in which it is killed.
+/// Test programs that the script runs: that of crate `udapl`, and that of `datctl` whose test kills `datctl`.
 const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
-/// datctl, the examples, and the tests as test-PROGRAM.
+/// Builds and returns datctl, the examples, and the test programs under the names test-PROGRAM.
 fn programs() -> Result<Vec<Program>> {
     let mut build = super::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
@@ -83,7 +83,7 @@ fn programs() -> Result<Vec<Program>> {
 mod tests {
     use super::*;
 
-    /// Returns the tests that the script asks for, by module: `tests MODULE SECONDS TEST...`.
+    /// Returns the tests that the script runs, by module, from its lines `tests MODULE SECONDS TEST...`.
     fn asked() -> Vec<(&'static str, Vec<&'static str>)> {
         let lines = SCRIPT.split('\n');
         let mut asked: Vec<(&str, Vec<&str>)> = Vec::new();

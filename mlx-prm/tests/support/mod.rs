@@ -1,3 +1,3 @@
-//! Shared by the tests that read recordings.
+//! Modules that the tests of recordings have in common.
 
 pub mod trace;

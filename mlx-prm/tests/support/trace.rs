@@ -2,8 +2,8 @@
 //! `drivers/net/ethernet/mellanox/mlx5/core/cmd.c`, `dump_command`).
 //!
 //! A dump is a line `dump command NAME(OPCODE) INPUT`, then hex lines `offset: word word word word`: the 64 bytes of
-//! the entry, then 576 bytes per mailbox. Every command has one dump as sent to the device and one as returned; other
-//! log lines lie between.
+//! the entry, then 576 bytes per mailbox. A trace has two dumps of every command: one as the driver sent it, one as the
+//! device returned it. Other log lines may be between the lines of dumps.
 
 use std::io::Read as _;
 
@@ -20,14 +20,14 @@ pub struct Image {
     pub mailboxes: Vec<CmdMailbox>,
 }
 
-/// One command.
+/// A recorded command.
 #[derive(Clone)]
 pub struct Recorded {
-    /// Opcode, as printed.
+    /// Opcode in the dump's heading.
     pub opcode: Opcode,
-    /// The command as sent to the device, with the input's mailboxes.
+    /// The command as the driver sent it, with the input's mailboxes.
     pub input: Image,
-    /// The command as returned, with the output's mailboxes.
+    /// The command as the device returned it, with the output's mailboxes.
     pub output: Image,
 }
 
@@ -43,7 +43,7 @@ impl Image {
 }
 
 impl Recorded {
-    /// Returns the input message, as far as it was recorded.
+    /// Returns the input message. The recorder may have cut it off.
     pub fn question(&self) -> Vec<u8> {
         self.input.message(
             self.input.entry.command_input_inline_data(),
@@ -51,7 +51,7 @@ impl Recorded {
         )
     }
 
-    /// Returns the output message, as far as it was recorded.
+    /// Returns the output message. The recorder may have cut it off.
     pub fn answer(&self) -> Vec<u8> {
         self.output.message(
             self.output.entry.command_output_inline_data(),
@@ -59,7 +59,7 @@ impl Recorded {
         )
     }
 
-    /// Variant of the command.
+    /// Returns the command's op_mod.
     pub fn op_mod(&self) -> u32 {
         let inline = self.input.entry.command_input_inline_data();
         u32::from(inline[6]) << 8 | u32::from(inline[7])
@@ -111,7 +111,7 @@ pub fn parse(text: &str) -> Vec<Recorded> {
     commands
 }
 
-/// Returns every dump: opcode, true if it is of the input, bytes.
+/// Returns every dump: the opcode, true for the input's dump, and the bytes.
 fn dumps(text: &str) -> Vec<(Opcode, bool, Vec<u8>)> {
     let mut dumps: Vec<(Opcode, bool, Vec<u8>)> = Vec::new();
     for line in text.lines() {
@@ -129,7 +129,7 @@ fn dumps(text: &str) -> Vec<(Opcode, bool, Vec<u8>)> {
     dumps
 }
 
-/// Returns the offset and 16 bytes of a hex line.
+/// Returns the offset and the 16 bytes of a hex line.
 fn hex_row(line: &str) -> Option<(usize, [u8; 16])> {
     let (_, dump) = line.split_once("] ")?;
     let (offset, words) = dump.split_once(": ")?;

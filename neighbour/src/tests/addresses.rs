@@ -1,4 +1,4 @@
-//! Legal addresses of ours, and properties of an address alone.
+//! Tests of which addresses we may have, and of properties that follow from an address alone.
 
 use super::*;
 use crate::address::{group_mac, named_mac, solicited_node};
@@ -21,7 +21,7 @@ fn an_address_that_is_not_one_nodes_is_refused() {
         "224.0.0.1/24",
         "255.255.255.255/32",
         "240.0.0.1/24",
-        // RFC 1122, 3.2.1.3: the network, and its broadcast.
+        // RFC 1122, 3.2.1.3: the address of the network, and its broadcast address.
         "192.0.2.0/24",
         "192.0.2.255/24",
         "192.0.2.3/30",
@@ -37,7 +37,7 @@ fn an_address_that_is_not_one_nodes_is_refused() {
     }
 }
 
-/// RFC 3021: a link of two nodes has no broadcast.
+/// RFC 3021: a link of two nodes has no broadcast address.
 #[test]
 fn both_addresses_of_a_prefix_of_31_bits_are_nodes() {
     let mut us = Us::bare(Detection::Never);
@@ -68,7 +68,7 @@ fn errors_say_the_numbers() {
         let error = refused(interface("192.0.2.1/24", vlan, None));
         assert_eq!(error, AddressError::Vlan { id, priority });
     }
-    // An address of ours is in one VLAN. An IPv4-mapped IPv6 address is the same address.
+    // One of our addresses cannot be in two VLANs. An IPv4-mapped IPv6 address is the same as the IPv4 address.
     let vlan = Some(Vlan { id: 1, priority: 0 });
     let address = ip(OUR_V4);
     let taken = AddressError::Taken { address };
@@ -94,7 +94,7 @@ fn a_gateway_is_a_neighbour() {
         assert!(is_that, "{text} {gateway}: {error}");
     }
     let mut us = Us::bare(Detection::Never);
-    // RFC 4291, 2.5.6: a link-local router is on every link.
+    // RFC 4291, 2.5.6: the link-local address of a router is on link for every prefix.
     let added = us.us.add(
         interface("2001:db8:1::1/128", None, Some("fe80::9")),
         us.now,
@@ -134,7 +134,7 @@ fn static_entries_are_stations_and_win() {
         let error = us.us.add_static(ip(PEER_V4), mac);
         assert_eq!(error, Err(AddressError::NotAMac { mac }));
     }
-    // A waiting sender gets the MAC at once.
+    // A sender that waits for the neighbour gets the static MAC at once.
     us.resolve(OUR_V4, PEER_V4);
     us.us
         .add_static(ip("::ffff:10.0.0.2"), OTHER)
@@ -155,7 +155,8 @@ fn static_entries_are_stations_and_win() {
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Pending);
 }
 
-/// RFC 4291, 2.7.1: the RFC's own example. RFC 2464, 7: the last four bytes.
+/// Groups and their MACs are as in the RFCs: RFC 4291, 2.7.1, by the RFC's own example; RFC 2464, 7, by the last four
+/// bytes.
 #[test]
 fn groups_are_made_as_the_rfcs_say() {
     let address = peer::v6("4037::1:800:200e:8c6c");
@@ -164,7 +165,7 @@ fn groups_are_made_as_the_rfcs_say() {
     assert_eq!(group_mac(group), [0x33, 0x33, 0xff, 0x0e, 0x8c, 0x6c]);
 }
 
-/// RFC 2464, 4: the RFC's own example, 34-56-78-9A-BC-DE.
+/// RFC 2464, 4, by the RFC's own example: the MAC 34-56-78-9A-BC-DE.
 #[test]
 fn a_link_local_address_of_eui_64_names_its_mac() {
     let mac = [0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde];
@@ -173,7 +174,7 @@ fn a_link_local_address_of_eui_64_names_its_mac() {
         "fe80::1",
         "2001:db8::3656:78ff:fe9a:bcde",
         "fe80::1:3656:78ff:fe9a:bcde",
-        // A group's MAC, and the zero MAC.
+        // These name the MAC of a group, and the zero MAC.
         "fe80::3756:78ff:fe9a:bcde",
         "fe80::200:ff:fe00:0",
         "10.0.0.1",

@@ -4,7 +4,7 @@ use super::peer::{REPLY, REQUEST, arp, arp_announcement, arp_packet, arp_reply, 
 use super::*;
 use crate::{Reason, Refusal};
 
-/// RFC 826, packet generation; RFC 894: by broadcast.
+/// RFC 826, "packet generation", and RFC 894: a request is sent by broadcast.
 #[test]
 fn a_question_goes_to_all_and_the_answer_resolves() {
     let mut us = Us::settled();
@@ -27,7 +27,7 @@ fn a_question_goes_to_all_and_the_answer_resolves() {
     assert_eq!(us.state(PEER_V4), State::Reachable);
 }
 
-/// RFC 826, packet reception: the sender becomes the target, and only it gets the reply.
+/// RFC 826, packet reception: the reply names the request's sender as target, and goes only to that node.
 #[test]
 fn a_request_for_our_address_is_answered_and_creates_no_entry() {
     let mut us = Us::settled();
@@ -46,7 +46,7 @@ fn a_request_for_our_address_is_answered_and_creates_no_entry() {
     assert_eq!(us.us.entries().count(), 0);
 }
 
-/// RFC 826: "if the pair is already in my translation table, update"; an incomplete entry is completed.
+/// RFC 826, "if the pair is already in my translation table, update": a request of the neighbour completes its entry.
 #[test]
 fn a_request_from_a_neighbour_that_is_being_asked_for_fills_it_in() {
     let mut us = Us::settled();
@@ -75,7 +75,7 @@ fn a_reply_to_another_station_does_not_answer_our_question_but_shows_the_neighbo
     assert_eq!(us.state(PEER_V4), State::Delay, "said to all");
 }
 
-/// RFC 826: other hardware, protocols and lengths are not handled; RFC 5227, 1.1: no node has a group's MAC.
+/// RFC 826: packets of other hardware, protocols and lengths are refused. RFC 5227, 1.1: so is a group's MAC as sender.
 #[test]
 fn packets_that_are_not_of_one_station_with_one_address_are_refused() {
     let good = arp_packet(REPLY, (PEER, PEER_V4), (OURS, OUR_V4));
@@ -113,7 +113,7 @@ fn packets_that_are_not_of_one_station_with_one_address_are_refused() {
     }
 }
 
-/// RFC 5227, 2.3 and 3: ANNOUNCE_NUM requests for the own address, ANNOUNCE_INTERVAL apart.
+/// RFC 5227, 2.3 and 3: we send ANNOUNCE_NUM requests for our own address, ANNOUNCE_INTERVAL apart.
 #[test]
 fn an_address_serves_at_once_and_is_announced_twice() {
     let mut us = Us::bare(Detection::Optimistic);
@@ -135,8 +135,8 @@ fn an_address_serves_at_once_and_is_announced_twice() {
     assert_eq!(us.us.due(), None);
 }
 
-/// RFC 5227, 2.1.1: PROBE_NUM probes with sender 0.0.0.0, PROBE_MIN to PROBE_MAX apart; 2.3: ANNOUNCE_WAIT later it
-/// is announced.
+/// RFC 5227, 2.1.1: we send PROBE_NUM probes with sender 0.0.0.0, PROBE_MIN to PROBE_MAX apart. RFC 5227, 2.3: we
+/// announce the address ANNOUNCE_WAIT after the last probe.
 #[test]
 fn an_address_that_is_looked_for_first_serves_after_three_probes() {
     let mut us = Us::bare(Detection::First);
@@ -176,7 +176,7 @@ fn an_address_that_is_looked_for_first_serves_after_three_probes() {
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Pending);
 }
 
-/// RFC 5227, 2.1.1: a packet from that address, or another node's probe for it, means that it is taken.
+/// RFC 5227, 2.1.1: a packet from the address, or another node's probe for it, means that the address is taken.
 #[test]
 fn an_address_under_detection_is_given_up_if_another_node_has_or_probes_it() {
     let has = arp_reply((PEER, OUR_V4), (OURS, "0.0.0.0"));
@@ -206,7 +206,7 @@ fn an_address_under_detection_is_given_up_if_another_node_has_or_probes_it() {
     }
 }
 
-/// Our own probe that a switch sends back is not a conflict.
+/// Our own probe is not a conflict if a switch sends it back to us.
 #[test]
 fn our_own_frames_that_come_back_are_refused() {
     let mut us = Us::bare(Detection::First);
@@ -220,7 +220,7 @@ fn our_own_frames_that_come_back_are_refused() {
     assert!(matches!(us.events()[..], [Event::Announced { .. }]));
 }
 
-/// RFC 5227, 2.4 (c): one announcement in DEFEND_INTERVAL, and the address is kept.
+/// RFC 5227, 2.4 (c): we send one announcement in DEFEND_INTERVAL, and keep the address.
 #[test]
 fn an_address_of_ours_is_defended_once_in_ten_seconds_and_kept() {
     let mut us = Us::settled();
@@ -247,7 +247,7 @@ fn an_address_of_ours_is_defended_once_in_ten_seconds_and_kept() {
     assert_eq!(us.said().len(), 1, "and answers go on");
 }
 
-/// RFC 5227, 2.1.1: a node that probes for our address learns that it is taken.
+/// RFC 5227, 2.1.1: our answer shows a node that probes for our address that the address is taken.
 #[test]
 fn a_probe_for_our_address_is_answered_and_is_no_conflict() {
     let mut us = Us::settled();

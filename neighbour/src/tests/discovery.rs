@@ -1,4 +1,4 @@
-//! Duplicate detection (RFC 4862, 5.4) and optimistic addresses (RFC 4429), announcements (RFC 4861, 7.2.6).
+//! Tests of duplicate detection (RFC 4862, 5.4), optimistic addresses (RFC 4429) and announcements (RFC 4861, 7.2.6).
 
 use super::peer::{Nd, O, S, group, v6};
 use super::*;
@@ -23,7 +23,7 @@ fn announcement_of(target: &str) -> Said {
     }
 }
 
-/// Returns the messages sent, without the reports of groups, which have tests of their own.
+/// Returns the messages sent, except multicast reports, which have their own tests (`groups`).
 fn said(us: &mut Us) -> Vec<Said> {
     let mut said = us.said();
     said.retain(|said| !matches!(said, Said::Report { .. }));
@@ -36,8 +36,9 @@ fn optimistic() -> Us {
     us
 }
 
-/// RFC 4429, 3.3: usable as soon as the solicitation is sent. RFC 4862, 5.4: one solicitation, and RetransTimer later
-/// it is ours. RFC 4861, 7.2.6: then MAX_NEIGHBOR_ADVERTISEMENT announcements, at least RetransTimer apart.
+/// RFC 4429, 3.3: the address is usable as soon as the solicitation is sent. RFC 4862, 5.4: after one solicitation and
+/// RetransTimer the address is ours. RFC 4861, 7.2.6: then we send MAX_NEIGHBOR_ADVERTISEMENT announcements, at least
+/// RetransTimer apart.
 #[test]
 fn an_optimistic_address_is_usable_at_once_and_announced_after_detection() {
     let mut us = optimistic();
@@ -60,7 +61,7 @@ fn an_optimistic_address_is_usable_at_once_and_announced_after_detection() {
     assert_eq!((said(&mut us), us.us.due()), (vec![], None));
 }
 
-/// RFC 4429, 3.2: no neighbour solicitation from an optimistic address; its request waits.
+/// RFC 4429, 3.2: no neighbour solicitation is sent from an optimistic address. The sender's request waits.
 #[test]
 fn an_optimistic_address_does_not_ask_until_it_is_ours() {
     let mut us = optimistic();
@@ -76,7 +77,7 @@ fn an_optimistic_address_does_not_ask_until_it_is_ours() {
     assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
 }
 
-/// Another address of ours, which is preferred, asks in its place.
+/// A preferred address of ours asks in place of the optimistic one.
 #[test]
 fn another_address_asks_for_what_an_optimistic_one_wants() {
     let mut us = Us::bare(Detection::Optimistic);
@@ -92,7 +93,7 @@ fn another_address_asks_for_what_an_optimistic_one_wants() {
     );
 }
 
-/// RFC 4429, 3.3: requests are answered, without the override flag.
+/// RFC 4429, 3.3: requests for an optimistic address are answered without the override flag.
 #[test]
 fn an_optimistic_address_answers_without_override() {
     let mut us = optimistic();
@@ -113,7 +114,7 @@ fn an_optimistic_address_answers_without_override() {
     assert_eq!(us.events(), []);
 }
 
-/// RFC 4862, 5.4.4 and 5.4.3; RFC 4429, 3.3: an advertisement, or another node's detection, takes the address.
+/// RFC 4862, 5.4.4 and 5.4.3; RFC 4429, 3.3: we lose the address to another node's advertisement or detection.
 #[test]
 fn an_address_under_detection_is_lost_to_a_node_that_has_or_detects_it() {
     let has = Nd::announce(PEER, OUR_V6, O).frame();
@@ -144,8 +145,8 @@ fn an_address_under_detection_is_lost_to_a_node_that_has_or_detects_it() {
     }
 }
 
-/// RFC 4862, 5.4.2: within MAX_RTR_SOLICITATION_DELAY; 5.4.3: a solicitation from a unicast address is ignored
-/// meanwhile.
+/// RFC 4862, 5.4.2: the first solicitation is sent within MAX_RTR_SOLICITATION_DELAY. RFC 4862, 5.4.3: meanwhile a
+/// solicitation from a unicast address is ignored.
 #[test]
 fn a_tentative_address_is_not_usable() {
     let mut us = Us::bare(Detection::First);
@@ -167,7 +168,8 @@ fn a_tentative_address_is_not_usable() {
     assert_eq!(said(&mut us), [announcement_of(OUR_V6)]);
 }
 
-/// RFC 4862, 5.4.4, leaves it open; as in RFC 5227, 2.4 (c), it is kept and defended, once in DEFEND_INTERVAL.
+/// RFC 4862, 5.4.4, leaves the reaction open. As in RFC 5227, 2.4 (c), we keep the address, and defend it once in
+/// DEFEND_INTERVAL.
 #[test]
 fn an_address_that_is_ours_is_defended_once_in_ten_seconds_and_kept() {
     let mut us = Us::settled();
@@ -190,7 +192,7 @@ fn an_address_that_is_ours_is_defended_once_in_ten_seconds_and_kept() {
     assert_eq!(us.said().len(), 1);
 }
 
-/// RFC 4862, 5.1: DupAddrDetectTransmits of zero.
+/// RFC 4862, 5.1: DupAddrDetectTransmits of zero means no detection.
 #[test]
 fn an_address_that_is_not_looked_for_is_announced_at_once() {
     let mut us = Us::bare(Detection::Never);

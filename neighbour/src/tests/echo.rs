@@ -1,10 +1,10 @@
-//! `ping`: echoes of both families (RFC 792; RFC 4443, 4.1 and 4.2).
+//! Tests of echo requests and replies of both families (RFC 792; RFC 4443, 4.1 and 4.2), as `ping` uses them.
 
 use super::peer::{echo, echo_reply, ethernet, ipv4_packet, v4};
 use super::*;
 use crate::Refusal;
 
-/// Identifier, sequence number and data come back as they were.
+/// The reply has the identifier, the sequence number and the data of the request.
 #[test]
 fn an_echo_request_is_answered_with_its_data() {
     for (source, destination) in [(PEER_V4, OUR_V4), (PEER_V6, OUR_V6)] {
@@ -23,7 +23,7 @@ fn an_echo_request_is_answered_with_its_data() {
     }
 }
 
-/// Returns the node's reply to the sent request, as frames.
+/// Returns the frame by which a node at `source` replies to our echo request.
 fn answer_to(sent: &Sent, source: &str, destination: &str) -> Vec<u8> {
     let Said::EchoRequest { body, .. } = &sent.said else {
         panic!("{sent:?}");
@@ -31,7 +31,8 @@ fn answer_to(sent: &Sent, source: &str, destination: &str) -> Vec<u8> {
     echo_reply((OURS, PEER), source, destination, body)
 }
 
-/// RFC 792; RFC 4443, 4.1. A reply of another node does not count, nor a duplicate, nor a reply to an earlier echo.
+/// RFC 792; RFC 4443, 4.1: of the replies to our request only the first is reported. A reply of another node, a
+/// duplicate, and a reply to an earlier request are refused.
 #[test]
 fn our_echo_request_takes_one_reply_of_its_destination() {
     for (ours, peer) in [(OUR_V4, PEER_V4), (OUR_V6, PEER_V6)] {
@@ -103,7 +104,7 @@ fn an_echo_request_to_others_in_parts_or_with_a_wrong_checksum_is_not_answered()
     assert_eq!(us.sent(), []);
 }
 
-/// Up to the longest that fits a frame without fragments: a packet of 1,500 bytes.
+/// The longest echo that is answered fills a packet of 1,500 bytes, the most that a frame holds without fragments.
 #[test]
 fn an_echo_as_long_as_a_frame_is_answered_and_a_longer_one_is_not() {
     for (source, destination, most) in [
@@ -119,8 +120,8 @@ fn an_echo_as_long_as_a_frame_is_answered_and_a_longer_one_is_not() {
     }
 }
 
-/// RFC 4443, 4.2, would have requests to groups answered; then all nodes would answer one frame. RFC 1122, 3.2.2.6,
-/// leaves it open.
+/// RFC 4443, 4.2, would have us answer echo requests to groups. We do not, because all nodes would answer one frame.
+/// RFC 1122, 3.2.2.6, leaves it open for IPv4.
 #[test]
 fn an_echo_request_to_all_or_from_ourselves_is_not_answered() {
     let mut us = Us::settled();
@@ -134,7 +135,7 @@ fn an_echo_request_to_all_or_from_ourselves_is_not_answered() {
     assert_eq!(us.sent(), []);
 }
 
-/// IPv4 options, and all messages other than echo requests: nothing is sent, not even an error.
+/// We send nothing, not even an error, in reply to other protocols or to a packet with IPv4 options.
 #[test]
 fn other_protocols_are_refused_in_silence() {
     let mut us = Us::settled();

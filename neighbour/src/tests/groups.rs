@@ -1,4 +1,4 @@
-//! Our groups, and their reports (RFC 3810).
+//! Tests of the groups that we join, and of their reports (RFC 3810).
 
 use std::net::Ipv6Addr;
 
@@ -37,7 +37,7 @@ fn query(group: &str, code: u16, source: &str, hop_limit: u8) -> Vec<u8> {
     ethernet([0x33, 0x33, 0, 0, 0, 1], PEER, None, 0x86dd, &packet)
 }
 
-/// RFC 2464, 7: all nodes, and the group of each address, once.
+/// RFC 2464, 7: the groups are that of all nodes, and the solicited-node group of each address, without duplicates.
 #[test]
 fn the_groups_are_those_of_our_addresses() {
     let mut us = Us::bare(Detection::Never);
@@ -55,8 +55,8 @@ fn the_groups_are_those_of_our_addresses() {
     assert_eq!(groups, expected);
 }
 
-/// RFC 3810, 6.1: twice (Robustness Variable), the second within a second; RFC 4862, 5.4.2: before the solicitation
-/// of duplicate detection.
+/// RFC 3810, 6.1: a joined group is reported twice (Robustness Variable), the second time within a second.
+/// RFC 4862, 5.4.2: the first report precedes the solicitation of duplicate detection.
 #[test]
 fn a_group_is_reported_twice_when_it_is_joined() {
     let mut us = Us::bare(Detection::Optimistic);
@@ -71,7 +71,7 @@ fn a_group_is_reported_twice_when_it_is_joined() {
     assert_eq!(reports(&mut us), []);
 }
 
-/// RFC 3810, 5.2.13: from a link-local address, once there is one.
+/// RFC 3810, 5.2.13: reports come from a link-local address, once there is one.
 #[test]
 fn a_group_that_another_address_is_in_is_not_reported_again_and_not_left() {
     let mut us = Us::bare(Detection::Never);
@@ -93,7 +93,7 @@ fn a_group_that_another_address_is_in_is_not_reported_again_and_not_left() {
     assert_eq!(us.us.due(), None);
 }
 
-/// RFC 3810, 6.2: all groups, within the maximum response delay.
+/// RFC 3810, 6.2: the answer to a query has all groups, and is sent within the maximum response delay.
 #[test]
 fn a_query_is_answered_with_all_groups_within_its_delay() {
     for seed in 0..32 {
@@ -114,7 +114,8 @@ fn a_query_is_answered_with_all_groups_within_its_delay() {
     }
 }
 
-/// RFC 3810, 5.1.3: from 32,768 on the code is a float; 0x8000 is 32,768 ms, 0xffff is 8,387,584 ms.
+/// RFC 3810, 5.1.3: a response code of 32,768 or more is a floating-point value. 0x8000 is 32,768 ms, and 0xffff is
+/// 8,387,584 ms.
 #[test]
 fn a_long_delay_is_a_float() {
     let longest = |code: u16| {
@@ -142,7 +143,7 @@ fn a_long_delay_is_a_float() {
     }
 }
 
-/// RFC 3810, 6.2: from a link-local address, with a hop limit of 1, and about a group that we have joined.
+/// RFC 3810, 6.2: a query must come from a link-local address, with a hop limit of 1, and be about a group of ours.
 #[test]
 fn a_query_that_is_not_from_the_link_or_not_about_us_is_refused() {
     let cases = [
@@ -168,7 +169,7 @@ fn a_query_that_is_not_from_the_link_or_not_about_us_is_refused() {
     assert_eq!(reports(&mut us).len(), 1);
 }
 
-/// With the maximum number of addresses, a report still fits.
+/// A report with the groups of the maximum number of addresses still fits one frame.
 #[test]
 fn sixty_four_groups_are_one_report() {
     let mut us = Us::bare(Detection::Never);

@@ -1,5 +1,5 @@
-//! Tests of the whole module, by concept. Peers' frames are written by hand, byte by byte from the RFCs (`peer`). Our
-//! frames are read by hand and by etherparse (`sent`): neither side uses the code under test.
+//! Tests of the whole module, by concept. `peer` makes the frames of peers by hand, byte by byte from the RFCs. `sent`
+//! parses our frames by hand and by etherparse. Neither uses the code under test.
 
 mod addresses;
 mod arp;
@@ -55,14 +55,14 @@ fn interface(text: &str, vlan: Option<Vlan>, gateway: Option<&str>) -> Interface
     }
 }
 
-/// The module under test, and the time.
+/// The module under test, and the current time of the test.
 struct Us {
     us: Neighbours,
     now: Duration,
 }
 
 impl Us {
-    /// Makes one without an address.
+    /// Makes a module without an address.
     fn bare(detection: Detection) -> Self {
         let config = Config {
             detection,
@@ -79,7 +79,7 @@ impl Us {
         }
     }
 
-    /// Makes one with 10.0.0.1/24, 2001:db8::1/64 and fe80::1/64, all announced and with nothing left to send.
+    /// Makes a module with 10.0.0.1/24, 2001:db8::1/64 and fe80::1/64, all of them announced, and with empty queues.
     fn settled() -> Self {
         let mut us = Self::bare(Detection::Never);
         for text in ["10.0.0.1/24", "2001:db8::1/64", "fe80::1/64"] {
@@ -94,7 +94,7 @@ impl Us {
         added.expect("an address");
     }
 
-    /// Lets the announcements end.
+    /// Lets 30 seconds pass, so that all announcements are sent, and empties the queues of frames and events.
     fn settle(&mut self) {
         self.pass(seconds(30));
         while self
@@ -105,7 +105,7 @@ impl Us {
         self.events();
     }
 
-    /// Lets time pass, handling each timer when it is due.
+    /// Advances the time, handling each timer when it is due.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(due) = self.us.due().filter(|&due| due <= end) {
@@ -147,7 +147,7 @@ impl Us {
         std::iter::from_fn(|| self.us.next_event()).collect()
     }
 
-    /// Returns the state of a neighbour without a VLAN.
+    /// Returns the state of a neighbour, found by its address alone.
     fn state(&self, address: &str) -> State {
         let entry = self.us.entries().find(|entry| entry.address == ip(address));
         entry.map_or(State::Absent, |entry| entry.state.expect("no static one"))
@@ -159,7 +159,7 @@ impl Us {
     }
 }
 
-/// Compares rows with a checked-in table.
+/// Asserts that the rows are those of a checked-in table.
 fn assert_table(rows: impl IntoIterator<Item = String>, checked_in: &str) {
     let rows: Vec<String> = rows.into_iter().collect();
     let checked_in: Vec<&str> = checked_in.lines().collect();

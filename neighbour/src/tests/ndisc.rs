@@ -1,10 +1,10 @@
-//! Neighbour discovery (RFC 4861): our messages, and the checks of received ones.
+//! Tests of neighbour discovery (RFC 4861): our messages, and the checks of received messages.
 
 use super::peer::{Nd, O, S, group, icmpv6, ipv6_packet, option, v6};
 use super::*;
 use crate::Refusal;
 
-/// RFC 4861, 7.2.2: to the solicited-node group, with the source's MAC.
+/// RFC 4861, 7.2.2: the solicitation goes to the solicited-node group, and names our MAC.
 #[test]
 fn a_question_goes_to_the_group_of_the_address_and_says_our_mac() {
     let mut us = Us::settled();
@@ -24,7 +24,7 @@ fn a_question_goes_to_the_group_of_the_address_and_says_our_mac() {
     assert_eq!(us.sent(), [question]);
 }
 
-/// RFC 4861, 7.2.2 and 7.3.3: to the neighbour itself.
+/// RFC 4861, 7.2.2 and 7.3.3: the solicitation goes to the neighbour itself.
 #[test]
 fn a_known_neighbour_is_asked_by_unicast() {
     let mut us = states::reachable(OUR_V6, PEER_V6);
@@ -37,7 +37,8 @@ fn a_known_neighbour_is_asked_by_unicast() {
     assert!(is_unicast, "{sent:?}");
 }
 
-/// RFC 4861, 7.2.4: solicited, override, the target's MAC; to the node that has asked.
+/// RFC 4861, 7.2.4: the advertisement has the solicited and override flags and the target's MAC, and goes to the node
+/// that asked.
 #[test]
 fn a_solicitation_for_our_address_is_answered_by_unicast() {
     let mut us = Us::settled();
@@ -55,7 +56,7 @@ fn a_solicitation_for_our_address_is_answered_by_unicast() {
         bytes: 86,
     };
     assert_eq!(us.sent(), std::slice::from_ref(&answer));
-    // A unicast solicitation need not have the MAC option: the frame has the MAC.
+    // RFC 4861 lets a unicast solicitation omit the MAC option. Then the answer goes to the MAC that sent the frame.
     let probe = Nd {
         to: OURS,
         destination: v6(OUR_V6),
@@ -67,7 +68,7 @@ fn a_solicitation_for_our_address_is_answered_by_unicast() {
     assert_eq!(us.us.entries().count(), 0, "and nobody is remembered");
 }
 
-/// RFC 4861, 7.2.4: if the source is unspecified, to all nodes, and not solicited.
+/// RFC 4861, 7.2.4: if the source is unspecified, the advertisement goes to all nodes, without the solicited flag.
 #[test]
 fn duplicate_detection_of_our_address_is_answered_to_all_nodes() {
     let mut us = Us::settled();
@@ -94,7 +95,7 @@ fn a_request_for_a_foreign_address_is_not_answered() {
     assert_eq!(us.us.counters().refused(Refusal::Address), 1);
 }
 
-/// A static entry has precedence over the asker's own claim.
+/// A static entry takes precedence over the MAC in the node's own solicitation.
 #[test]
 fn an_asker_is_answered_at_its_static_mac() {
     let mut us = Us::settled();
@@ -103,7 +104,7 @@ fn an_asker_is_answered_at_its_static_mac() {
     assert_eq!(us.sent()[0].to, OTHER);
 }
 
-/// RFC 4861, 7.1.1: each check, violated alone. Nothing is answered.
+/// RFC 4861, 7.1.1: a solicitation that violates a single check is not answered.
 #[test]
 fn an_invalid_solicitation_is_refused() {
     use Refusal::{Checksum, HopLimit, Kind, Malformed, Sender};
@@ -178,13 +179,13 @@ fn an_invalid_solicitation_is_refused() {
         assert_eq!(us.us.counters().refused(why), 1, "{what}");
         assert_eq!(us.said(), [], "{what}");
     }
-    // The valid message is answered.
+    // The unchanged, valid message is answered.
     let mut us = Us::settled();
     us.receive(&of(|_| {}));
     assert_eq!(us.said().len(), 1);
 }
 
-/// RFC 4861, 7.1.2: each check, violated alone. The neighbour stays unknown.
+/// RFC 4861, 7.1.2: an advertisement that violates a single check does not complete the neighbour's entry.
 #[test]
 fn an_invalid_advertisement_is_refused() {
     use Refusal::{HopLimit, Malformed, Sender};
@@ -243,7 +244,7 @@ fn options_of_other_kinds_are_passed_over() {
         let mut us = Us::settled();
         us.resolve(OUR_V6, PEER_V6);
         let mut nd = Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O);
-        // A nonce (RFC 7527), and kinds that smoltcp expects to be longer (3, 4).
+        // The kinds include a nonce (14, RFC 7527), and those that smoltcp expects to be longer (3, 4).
         nd.options
             .splice(0..0, [kind, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         us.receive(&nd.frame());
@@ -251,7 +252,7 @@ fn options_of_other_kinds_are_passed_over() {
     }
 }
 
-/// RFC 6980, 5: neighbour discovery in fragments is ignored.
+/// RFC 6980, 5: a neighbour discovery message in a fragment is ignored.
 #[test]
 fn a_message_in_fragments_is_refused() {
     let good = Nd::solicit(PEER, PEER_V6, OUR_V6);
@@ -260,7 +261,7 @@ fn a_message_in_fragments_is_refused() {
     let mut us = Us::settled();
     us.receive(&peer::ethernet(good.to, PEER, None, 0x86dd, &packet));
     assert_eq!(us.us.counters().refused(Refusal::Fragment), 1);
-    // Nor behind options of another protocol.
+    // A message behind the hop-by-hop options of another protocol (MLD) is refused, too.
     let behind = [&[58, 0, 5, 2, 0, 0, 1, 0][..], &good.message()].concat();
     let packet = ipv6_packet(good.source, good.destination, 0, 255, &behind);
     us.receive(&peer::ethernet(good.to, PEER, None, 0x86dd, &packet));
@@ -268,8 +269,8 @@ fn a_message_in_fragments_is_refused() {
     assert_eq!(us.said(), []);
 }
 
-/// RFC 4861, 7.2.5: for an incomplete entry, solicited makes it REACHABLE, and not solicited STALE, from which a
-/// waiting sender makes it DELAY. Override does not matter.
+/// RFC 4861, 7.2.5: for an incomplete entry, an advertisement with the solicited flag leads to REACHABLE. Without that
+/// flag it leads to STALE, and then to DELAY because a sender waits. The override flag does not matter.
 #[test]
 fn an_answer_to_a_question_to_all_is_taken_with_any_flags() {
     for (flags, state) in [
@@ -285,7 +286,7 @@ fn an_answer_to_a_question_to_all_is_taken_with_any_flags() {
     }
 }
 
-/// RFC 4861, 7.2.5, has a table of the flags' effects on a known MAC. Here they have none: the neighbour is asked.
+/// RFC 4861, 7.2.5, gives the flags effects on a known MAC. Here the flags have no effect: we ask the known MAC.
 #[test]
 fn no_flag_replaces_a_mac_that_is_known() {
     for flags in [0, S, O, S | O] {
@@ -294,13 +295,14 @@ fn no_flag_replaces_a_mac_that_is_known() {
         us.receive(&Nd::advertise(OTHER, PEER_V6, (OURS, OUR_V6), flags).frame());
         assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
         assert_eq!(us.state(PEER_V6), State::Probe);
-        // Not even in answer to the request that follows.
+        // The new MAC is not taken even if it seems to answer our request.
         us.receive(&Nd::advertise(OTHER, PEER_V6, (OURS, OUR_V6), S | O).frame());
         assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
     }
 }
 
-/// RFC 4861, 7.2.3: a solicitation for our address shows the neighbour's MAC; it proves nothing (7.3.1: two-way).
+/// RFC 4861, 7.2.3: a neighbour's solicitation for our address completes its entry, but does not prove that the
+/// neighbour receives our frames (7.3.1).
 #[test]
 fn a_solicitation_of_a_neighbour_completes_its_entry_and_proves_nothing() {
     let question = Nd::solicit(PEER, PEER_V6, OUR_V6).frame();
@@ -314,7 +316,8 @@ fn a_solicitation_of_a_neighbour_completes_its_entry_and_proves_nothing() {
     assert_eq!(us.state(PEER_V6), State::Probe, "that is no answer");
 }
 
-/// RFC 4291, appendix A; RFC 4861, 7.3.3: used at once, asked at that MAC after DELAY_FIRST_PROBE_TIME.
+/// RFC 4291, appendix A, and RFC 4861, 7.3.3: the MAC in a link-local address is used at once, and is asked after
+/// DELAY_FIRST_PROBE_TIME.
 #[test]
 fn an_address_that_names_its_mac_is_known_at_once_and_asked_later() {
     let peer = "fe80::ff:fe00:2";

@@ -1,4 +1,4 @@
-//! Frames of other nodes, written by hand from the RFCs. The code under test is not used.
+//! Frames of other nodes, made by hand from the RFCs, without the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,11 +10,11 @@ pub(super) const REPLY: u16 = 2;
 pub(super) const SOLICIT: u8 = 135;
 pub(super) const ADVERTISE: u8 = 136;
 
-/// Flags of an advertisement (RFC 4861, 4.4).
+/// Flags of an advertisement, solicited and override (RFC 4861, 4.4).
 pub(super) const S: u8 = 0x40;
 pub(super) const O: u8 = 0x20;
 
-/// Returns the one's complement sum of RFC 1071, the slow way: one word at a time, folded each time.
+/// Returns the one's complement sum of RFC 1071. Adds one word at a time and folds after each, so that it is simple.
 pub(super) fn sum(words: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in words.chunks(2) {
@@ -52,7 +52,7 @@ pub(super) fn ethernet(
     frame
 }
 
-/// An ARP packet (RFC 826).
+/// Makes an ARP packet (RFC 826).
 pub(super) fn arp_packet(operation: u16, from: (Mac, &str), to: (Mac, &str)) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4];
     packet.extend(operation.to_be_bytes());
@@ -63,7 +63,7 @@ pub(super) fn arp_packet(operation: u16, from: (Mac, &str), to: (Mac, &str)) -> 
     packet
 }
 
-/// An ARP packet in a frame from its sender.
+/// Makes an Ethernet frame with an ARP packet. The frame's source is the packet's sender.
 pub(super) fn arp(to: Mac, operation: u16, from: (Mac, &str), target: (Mac, &str)) -> Vec<u8> {
     ethernet(
         to,
@@ -74,17 +74,17 @@ pub(super) fn arp(to: Mac, operation: u16, from: (Mac, &str), target: (Mac, &str
     )
 }
 
-/// Makes a reply to `to`: `from` has this MAC and address.
+/// Makes an ARP reply to `to` saying that `from` has this MAC and address.
 pub(super) fn arp_reply(from: (Mac, &str), to: (Mac, &str)) -> Vec<u8> {
     arp(to.0, REPLY, from, to)
 }
 
-/// An announcement (RFC 5227, 3): a request to all for the own address.
+/// Makes an ARP announcement (RFC 5227, 3): a broadcast request of a node for its own address.
 pub(super) fn arp_announcement(from: (Mac, &str)) -> Vec<u8> {
     arp([0xff; 6], REQUEST, from, ([0; 6], from.1))
 }
 
-/// An IPv6 packet (RFC 8200, 3).
+/// Makes an IPv6 packet (RFC 8200, 3).
 pub(super) fn ipv6_packet(
     source: Ipv6Addr,
     destination: Ipv6Addr,
@@ -101,7 +101,7 @@ pub(super) fn ipv6_packet(
     packet
 }
 
-/// An ICMPv6 message with its checksum (RFC 4443, 2.3; RFC 8200, 8.1).
+/// Makes an ICMPv6 message with its checksum (RFC 4443, 2.3; RFC 8200, 8.1).
 pub(super) fn icmpv6(
     source: Ipv6Addr,
     destination: Ipv6Addr,
@@ -124,7 +124,7 @@ pub(super) fn icmpv6(
     message
 }
 
-/// A message of neighbour discovery, with all fields open to change.
+/// A message of neighbour discovery whose fields a test can change before it makes the frame.
 #[derive(Clone, Debug)]
 pub(super) struct Nd {
     pub(super) to: Mac,
@@ -140,12 +140,12 @@ pub(super) struct Nd {
     pub(super) options: Vec<u8>,
 }
 
-/// Makes a link-layer address option (RFC 4861, 4.6.1): kind 1 of the source, 2 of the target.
+/// Makes a link-layer address option (RFC 4861, 4.6.1): kind 1 for the source's MAC, kind 2 for the target's.
 pub(super) fn option(kind: u8, mac: Mac) -> Vec<u8> {
     [&[kind, 1][..], &mac].concat()
 }
 
-/// Returns the group of an address, and its MAC.
+/// Returns the solicited-node group of an address, and the group's MAC.
 pub(super) fn group(address: Ipv6Addr) -> (Ipv6Addr, Mac) {
     let [.., a, b, c] = address.octets();
     let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
@@ -153,7 +153,7 @@ pub(super) fn group(address: Ipv6Addr) -> (Ipv6Addr, Mac) {
 }
 
 impl Nd {
-    /// Makes the solicitation by `source` for `target`, to its group.
+    /// Makes the solicitation by which `source` asks for `target`, sent to the target's solicited-node group.
     pub(super) fn solicit(from: Mac, source: &str, target: &str) -> Self {
         let (destination, to) = group(v6(target));
         Self {
@@ -171,7 +171,7 @@ impl Nd {
         }
     }
 
-    /// Makes the duplicate detection for `target` (RFC 4862, 5.4.2).
+    /// Makes the solicitation by which another node detects duplicates of `target` (RFC 4862, 5.4.2).
     pub(super) fn detect(from: Mac, target: &str) -> Self {
         Self {
             options: Vec::new(),
@@ -179,7 +179,7 @@ impl Nd {
         }
     }
 
-    /// Makes the advertisement that `from` has `target`, to one node.
+    /// Makes an advertisement to one node saying that `target` has the MAC `from`.
     pub(super) fn advertise(from: Mac, target: &str, to: (Mac, &str), flags: u8) -> Self {
         Self {
             to: to.0,
@@ -196,7 +196,7 @@ impl Nd {
         }
     }
 
-    /// Makes the unsolicited advertisement that `from` has `target`, to all nodes (RFC 4861, 7.2.6).
+    /// Makes an unsolicited advertisement to all nodes saying that `target` has the MAC `from` (RFC 4861, 7.2.6).
     pub(super) fn announce(from: Mac, target: &str, flags: u8) -> Self {
         let all = ([0x33, 0x33, 0, 0, 0, 1], "ff02::1");
         Self::advertise(from, target, all, flags)
@@ -221,7 +221,7 @@ impl Nd {
     }
 }
 
-/// Makes an IPv4 packet (RFC 791, 3.1). `fragment` is the word of flags and offset.
+/// Makes an IPv4 packet (RFC 791, 3.1). `fragment` is the 16-bit word of flags and fragment offset.
 pub(super) fn ipv4_packet(
     source: Ipv4Addr,
     destination: Ipv4Addr,
@@ -254,7 +254,7 @@ pub(super) fn echo(
     icmp_echo([8, 128], (to, from), source, destination, &body)
 }
 
-/// Makes an echo reply of either family; its body begins with identifier and sequence number.
+/// Makes an echo reply of either family. `body` begins with the identifier and the sequence number.
 pub(super) fn echo_reply(
     macs: (Mac, Mac),
     source: &str,

@@ -1,10 +1,10 @@
-//! Recorded frames of other implementations.
+//! Tests with recorded frames of other implementations.
 //!
-//! - `MININET`: two Linux hosts of a Mininet network coming up, in the packet-in messages that M. Kranch's fake
-//!   OpenFlow switch plays back (`fakeSwitch.py`, OpenFlow 1.0, from byte 18 of each message).
-//! - `HP`: an advertisement that answers a unicast solicitation, without an option, and a router's advertisement
+//! - `MININET`: frames of two Linux hosts of a Mininet network that come up. They are from the packet-in messages that
+//!   M. Kranch's fake OpenFlow switch plays back (`fakeSwitch.py`, OpenFlow 1.0, from byte 18 of each message).
+//! - `HP`: an advertisement without an option, which answers a unicast solicitation, and a router's advertisement
 //!   (google/gopacket, `layers/icmp6_test.go`).
-//! - `DOCKER`: a container asks for another (an agent's `main_test.go`, by Wireshark).
+//! - `DOCKER`: a container asks for another one (an agent's `main_test.go`, recorded by Wireshark).
 //! - `ARP`: the packet of smoltcp's own tests (`src/wire/arp.rs`).
 
 use super::peer::{ethernet, v4, v6};
@@ -45,7 +45,8 @@ const DOCKER_REQUEST: &str =
 
 const ARP_REQUEST: &str = "0001080006040001 111213141516 21222324 313233343536 41424344";
 
-/// A Linux host that gets a link-local address reports its group and detects duplicates. We send the same bytes.
+/// For a new link-local address we send the same bytes as a Linux host: a report of the group, and the solicitation of
+/// duplicate detection.
 #[test]
 fn frames_sent_for_a_new_address_are_those_of_linux() {
     let mut us = Us::of(Config::new(MININET_MAC, 7));
@@ -67,7 +68,7 @@ fn a_report_from_a_link_local_address_is_what_linux_sends() {
     assert_eq!(report, bytes(MININET_SECOND_REPORT));
 }
 
-/// RFC 4862, 5.4.3: the recorded host detects the address for which our own detection is running.
+/// RFC 4862, 5.4.3: the recorded host runs detection for the address for which our own detection is running.
 #[test]
 fn a_linux_host_that_looks_for_our_address_takes_it_while_we_look_and_not_later() {
     let mut us = Us::bare(Detection::Optimistic);
@@ -92,8 +93,8 @@ fn a_linux_host_that_looks_for_our_address_takes_it_while_we_look_and_not_later(
     );
 }
 
-/// RFC 4861, 7.2.5: an answer to a unicast solicitation may omit the MAC. The recorded one has only the solicited
-/// flag.
+/// RFC 4861, 7.2.5: the answer to a unicast solicitation may omit the MAC. The recorded advertisement has only the
+/// solicited flag.
 #[test]
 fn an_advertisement_without_a_mac_proves_the_one_that_was_asked() {
     let mut us = Us::of(Config {
@@ -148,7 +149,7 @@ fn a_container_that_asks_for_us_is_answered() {
     assert_eq!(us.said(), [answer]);
 }
 
-/// The sender's MAC is a group's: smoltcp parses it, and we refuse it.
+/// We refuse a packet whose sender's MAC is that of a group, although smoltcp parses it.
 #[test]
 fn a_packet_from_a_group_is_refused() {
     let mut us = Us::bare(Detection::Never);

@@ -1,10 +1,10 @@
-//! Choice of source and next hop.
+//! Tests of the choice of source and next hop.
 
 use super::*;
 use crate::Reason;
 
-/// 10.0.0.1/8, 10.1.0.1/16 with a gateway, 192.0.2.1/24; IPv6 link-local and global addresses, one of them with a
-/// gateway.
+/// Makes a module with the addresses 10.0.0.1/8, 10.1.0.1/16 with a gateway, 192.0.2.1/24 and 169.254.1.1/16, and with
+/// IPv6 addresses: one link-local, two global, one of these with a gateway.
 fn world() -> Us {
     let mut us = Us::bare(Detection::Never);
     let with = [
@@ -39,7 +39,7 @@ fn the_source_has_the_scope_and_the_longest_prefix_of_the_destination_or_a_gatew
         ("2001:db8:0:1::99", Some("2001:db8::7")),
         ("2001:db8:9::1", Some("2001:db8::1")),
         ("fe80::99", Some("fe80::1")),
-        // A link-local address with another prefix is on this link all the same (RFC 4291, 2.5.6).
+        // RFC 4291, 2.5.6: a link-local address is on this link, even if its prefix differs from ours.
         ("fe80:0:0:1::99", Some("fe80::1")),
     ];
     for (destination, source) in cases {
@@ -63,15 +63,15 @@ fn the_next_hop_is_the_destination_on_link_or_the_gateway() {
     let us = world();
     let cases = [
         ("10.0.0.1", "10.9.9.9", Ok("10.9.9.9")),
-        // On the link of another address of ours.
+        // The destination is on the link of another of our addresses.
         ("10.0.0.1", "192.0.2.9", Ok("192.0.2.9")),
         ("10.1.0.1", "198.51.100.1", Ok("10.1.0.254")),
-        // The gateway of another address in the same VLAN.
+        // The gateway belongs to another of our addresses in the same VLAN.
         ("192.0.2.1", "198.51.100.1", Ok("10.1.0.254")),
         ("2001:db8::1", "2001:db8:9::1", Ok("fe80::9")),
         ("2001:db8::1", "fe80::77", Ok("fe80::77")),
         ("::ffff:10.0.0.1", "::ffff:10.9.9.9", Ok("10.9.9.9")),
-        // RFC 4291, 2.5.6, and RFC 3927, 2.7: routers do not forward these.
+        // RFC 4291, 2.5.6, and RFC 3927, 2.7: routers do not forward packets from these sources.
         ("fe80::1", "2001:db8:9::1", Err(Reason::NoRoute)),
         ("169.254.1.1", "198.51.100.1", Err(Reason::NoRoute)),
         ("10.7.7.7", "10.0.0.2", Err(Reason::NotOurs)),
@@ -123,7 +123,7 @@ fn an_off_link_destination_asks_for_the_gateway_which_events_name() {
         us.resolve("10.1.0.1", "203.0.113.1"),
         Resolution::Known(PEER)
     );
-    // A static entry of a destination behind the gateway applies to that destination.
+    // A static entry for a destination behind the gateway applies to that destination.
     us.us
         .add_static(ip("203.0.113.1"), OTHER)
         .expect("a station");

@@ -1,22 +1,22 @@
-//! Frames that we send, parsed by hand: offsets are those of the RFCs. Each frame is also parsed by etherparse, which
-//! has to find the same checksums.
+//! Parses the frames that we send by hand, with the offsets of the RFCs. etherparse parses each frame as well, and must
+//! find the same checksums.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Mac;
 use super::peer::sum;
 
-/// A frame of ours.
+/// A frame that we sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) to: Mac,
-    /// VLAN and priority.
+    /// VLAN ID and priority of the tag; `None` for an untagged frame.
     pub(super) tag: Option<(u16, u8)>,
     pub(super) said: Said,
     pub(super) bytes: usize,
 }
 
-/// Message of a frame.
+/// Message in a frame that we sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     ArpRequest {
@@ -153,7 +153,7 @@ fn ipv6(packet: &[u8]) -> Said {
     let message = match packet[6] {
         58 => payload,
         0 => {
-            // RFC 2711, 2.1: the router alert of MLD.
+            // RFC 2711, 2.1: the hop-by-hop options have the router alert of MLD.
             assert_eq!(payload[..6], [58, 0, 5, 2, 0, 0]);
             &payload[8..]
         }
@@ -226,7 +226,7 @@ fn option(kind: u8, options: &[u8]) -> Option<Mac> {
     }
 }
 
-/// Checks with a second parser that all headers are there, and that the checksums are those it computes.
+/// Asserts that etherparse finds all headers of a frame, and computes the same checksums.
 fn check_by_etherparse(frame: &[u8]) {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     let packet = SlicedPacket::from_ethernet(frame).expect("a frame");

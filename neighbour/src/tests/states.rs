@@ -1,4 +1,5 @@
-//! The complete state tables, and the times of the states (RFC 4861, 7.3 and 10), which are the same for ARP.
+//! Tests of the complete state tables, and of the durations of the states (RFC 4861, 7.3 and 10), which apply to ARP as
+//! well.
 
 use strum::VariantArray;
 
@@ -33,7 +34,7 @@ fn every_pair_of_claim_and_finding_is_as_the_checked_in_table_says() {
     assert_table(rows, include_str!("../own.table"));
 }
 
-/// Our address and the peer's, of each family.
+/// Our address and the peer's, for each family.
 const FAMILIES: [(&str, &str); 2] = [(OUR_V4, PEER_V4), (OUR_V6, PEER_V6)];
 
 /// Returns the peer's answer to a request of ours.
@@ -54,7 +55,7 @@ pub(super) fn announce(peer: &str, mac: Mac) -> Vec<u8> {
     }
 }
 
-/// Makes the module with the peer reachable.
+/// Makes a module for which the peer is reachable.
 pub(super) fn reachable(ours: &str, peer: &str) -> Us {
     let mut us = Us::settled();
     us.resolve(ours, peer);
@@ -65,7 +66,8 @@ pub(super) fn reachable(ours: &str, peer: &str) -> Us {
     us
 }
 
-/// RFC 4861, 7.2.2 and 10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT. RFC 1122, 2.3.2.1: ARP asks once in a second at most.
+/// RFC 4861, 7.2.2 and 10: we send MAX_MULTICAST_SOLICIT requests, RETRANS_TIMER apart. RFC 1122, 2.3.2.1: ARP sends at
+/// most one request per second.
 #[test]
 fn a_neighbour_is_asked_for_three_times_a_second_apart_and_then_is_unreachable() {
     for (ours, peer) in FAMILIES {
@@ -101,8 +103,8 @@ fn a_neighbour_is_asked_for_three_times_a_second_apart_and_then_is_unreachable()
     }
 }
 
-/// RFC 4861, 7.3.2: REACHABLE for ReachableTime, then STALE; DELAY for DELAY_FIRST_PROBE_TIME once it is used; then
-/// PROBE, by unicast.
+/// RFC 4861, 7.3.2: an entry is REACHABLE for ReachableTime, and then STALE. When a sender uses it, it is DELAY for
+/// DELAY_FIRST_PROBE_TIME, and then PROBE, which asks by unicast.
 #[test]
 fn a_neighbour_goes_from_reachable_to_stale_and_is_asked_by_unicast_once_it_is_used() {
     for (ours, peer) in FAMILIES {
@@ -131,7 +133,7 @@ fn a_neighbour_goes_from_reachable_to_stale_and_is_asked_by_unicast_once_it_is_u
     }
 }
 
-/// RFC 4861, 6.3.2: random between 0.5 and 1.5 times 30 seconds.
+/// RFC 4861, 6.3.2: ReachableTime is random, between 0.5 and 1.5 times 30 seconds.
 #[test]
 fn reachable_time_is_drawn_around_thirty_seconds() {
     let times: Vec<Duration> = (0..64)
@@ -161,7 +163,7 @@ fn reachable_time_is_drawn_around_thirty_seconds() {
     assert!(times.iter().any(|&time| time > seconds(35)));
 }
 
-/// RFC 4861, 7.3.1: traffic that the caller has seen proves as much as an answer.
+/// RFC 4861, 7.3.1: traffic that the caller confirms proves as much as an answer.
 #[test]
 fn a_confirmed_neighbour_is_not_asked() {
     for (ours, peer) in FAMILIES {
@@ -190,7 +192,7 @@ fn a_confirmation_makes_no_entry() {
     assert_eq!(us.state(PEER_V4), State::Incomplete, "it has no MAC yet");
 }
 
-/// RFC 4861, 7.3.3: three unicast solicitations; then all are asked, and the node with the new MAC answers.
+/// RFC 4861, 7.3.3: after three unicast solicitations we ask all nodes, and the node with the new MAC answers.
 #[test]
 fn a_neighbour_whose_mac_has_changed_in_silence_is_found_again_within_four_seconds_of_asking() {
     for (ours, peer) in FAMILIES {
@@ -222,7 +224,7 @@ fn a_neighbour_whose_mac_has_changed_in_silence_is_found_again_within_four_secon
     }
 }
 
-/// Where RFC 4861, 7.2.5, would take the new MAC, the old one is asked; if it does not answer, all are asked
+/// RFC 4861, 7.2.5, would take the new MAC. Instead we ask the old MAC, and all nodes if the old MAC does not answer
 /// (docs/decisions/neighbours.md).
 #[test]
 fn a_neighbour_that_announces_another_mac_is_asked_at_the_old_one_first() {
@@ -267,7 +269,7 @@ fn a_neighbour_that_answers_at_its_old_mac_has_not_moved_and_is_asked_once_a_sec
     }
 }
 
-/// Just after an answer no request is sent, but the contradiction is not forgotten.
+/// If a message contradicts a MAC that was proven within the last second, we ask the MAC when that second is over.
 #[test]
 fn a_contradiction_just_after_an_answer_is_looked_into_a_second_later() {
     for (ours, peer) in FAMILIES {
@@ -280,8 +282,8 @@ fn a_contradiction_just_after_an_answer_is_looked_into_a_second_later() {
     }
 }
 
-/// The address in another node's request does not count as an answer about it (RFC 4861, 7.2.5: only messages about
-/// existing entries are taken).
+/// RFC 4861, 7.2.5: an answer that we did not ask for, or an announcement, is ignored if there is no entry for its
+/// sender.
 #[test]
 fn an_unsolicited_message_creates_no_entry() {
     for (ours, peer) in FAMILIES {
@@ -298,7 +300,7 @@ fn an_unsolicited_message_creates_no_entry() {
     }
 }
 
-/// RFC 4861, 7.2.5: an unsolicited advertisement completes an entry that is being asked for, and does not prove it.
+/// RFC 4861, 7.2.5: an unsolicited advertisement completes an incomplete entry, but does not prove its MAC.
 #[test]
 fn an_unsolicited_message_completes_an_entry_that_is_asked_soon() {
     for (ours, peer) in FAMILIES {
@@ -350,7 +352,7 @@ fn the_neighbour_that_was_idle_for_longest_makes_room() {
     assert_eq!(us.state("10.0.0.3"), State::Absent);
     assert_eq!(us.state("10.0.0.2"), State::Reachable);
     assert_eq!(us.us.counters().evicted, 1);
-    // A neighbour that is being asked is not dropped.
+    // An entry whose neighbour we are asking is not evicted.
     assert_eq!(us.resolve(OUR_V4, "10.0.0.5"), Resolution::Pending);
     let full = Resolution::Unreachable(crate::Reason::TableFull);
     assert_eq!(us.resolve(OUR_V4, "10.0.0.6"), full);

@@ -1,13 +1,14 @@
-//! Any node on the link can send anything: known entries stay as they are, and no memory grows.
+//! Tests of forged frames: any node on the link can send anything, but known entries do not change, and no memory
+//! grows.
 
 use super::peer::{Nd, O, REQUEST, S, arp, arp_announcement, arp_reply, echo};
 use super::*;
 
-/// Makes an unused MAC and two unused addresses, by number.
+/// Makes the MAC and the two addresses of the forger with this number. No other node has them.
 fn nobody(n: u32) -> (Mac, String, String) {
     let [_, a, b, c] = n.to_be_bytes();
     let mac = [0x06, 0, 0, a, b, c];
-    // Neither ours nor the neighbours'.
+    // These addresses are neither ours nor those of the neighbours.
     let (v4, v6) = (
         format!("10.0.0.{}", 16 + n % 200),
         format!("2001:db8::{:x}", 16 + n % 60_000),
@@ -15,8 +16,8 @@ fn nobody(n: u32) -> (Mac, String, String) {
     (mac, v4, v6)
 }
 
-/// 100,000 forged frames of every kind: neither a static neighbour nor one found by asking changes, no entry is
-/// created, and the queues stay bounded.
+/// 100,000 forged frames of every kind change neither a static neighbour nor one found by asking. They create no entry,
+/// and the queues stay bounded.
 #[test]
 fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
     let mut us = Us::settled();
@@ -47,7 +48,7 @@ fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
         us.receive(&frame);
     }
     assert_eq!(us.us.entries().count(), known);
-    // All except the static one.
+    // The counter counts all entries except the static one.
     assert_eq!(us.us.counters().neighbours, known as u64 - 1);
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
     assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
@@ -57,7 +58,7 @@ fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
         frames <= 256 && events <= 4_096,
         "{frames} frames, {events} events"
     );
-    // The neighbour is asked whether it is still there, and answers: nothing has moved.
+    // We ask the neighbour because of the contradictions. It answers from its known MAC, so no `Moved` is reported.
     us.sent();
     us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));
     us.receive(&Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S).frame());
@@ -78,7 +79,7 @@ fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
     us.receive(&arp_announcement((OTHER, PEER_V4)));
     for _ in 0..40 {
         us.pass(milliseconds(100));
-        // The old station is gone; the new one answers requests to all.
+        // The old MAC answers nothing any more. The new MAC answers requests to all nodes.
         for sent in us.sent() {
             if sent.to == ALL {
                 us.receive(&arp_reply((OTHER, PEER_V4), (OURS, OUR_V4)));
@@ -99,8 +100,8 @@ fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
     assert!(us.events().iter().any(moved));
 }
 
-/// The same over ten minutes, while the neighbours answer requests: they are used, asked by unicast at most once per
-/// second, and stay.
+/// For ten minutes of forged frames, neighbours that answer our requests stay usable at their MACs. We ask each of them
+/// by unicast, at most once per second.
 #[test]
 fn ten_minutes_of_forgery_cost_one_request_per_second_and_move_no_neighbour() {
     let mut us = Us::settled();

@@ -1,10 +1,10 @@
-//! Neighbours are keyed by VLAN and address (IEEE 802.1Q).
+//! Tests that neighbours are keyed by VLAN and address (IEEE 802.1Q).
 
 use super::peer::{Nd, O, REPLY, REQUEST, S, arp_packet, ethernet};
 use super::*;
 use crate::Refusal;
 
-/// 10.0.0.1 in VLAN 5 with priority 3, 10.0.0.9 in VLAN 6, and no address without a tag.
+/// Makes a module with 10.0.0.1 and 2001:db8::1 in VLAN 5 with priority 3, 10.0.0.9 in VLAN 6, and no untagged address.
 fn tagged() -> Us {
     let mut us = Us::bare(Detection::Never);
     for (text, id, priority) in [
@@ -25,7 +25,7 @@ fn arp(tag: Option<u16>, operation: u16, from: (Mac, &str), to: (Mac, &str)) -> 
     ethernet(OURS, from.0, tag, 0x0806, &arp_packet(operation, from, to))
 }
 
-/// IEEE 802.1Q, 9.6: three bits of priority, one of eligibility, twelve of VLAN.
+/// IEEE 802.1Q, 9.6: a tag has three bits of priority, one bit of drop eligibility, and twelve bits of VLAN ID.
 #[test]
 fn frames_have_the_tag_of_the_address_they_are_sent_from() {
     let mut us = tagged();
@@ -105,7 +105,7 @@ fn a_frame_of_another_vlan_is_not_answered_and_is_no_conflict() {
     assert_eq!(us.us.counters().conflicts, 0);
 }
 
-/// IEEE 802.1Q, table 9-2: a tag with VLAN 0 has a priority only.
+/// IEEE 802.1Q, table 9-2: a tag with VLAN ID 0 carries only a priority.
 #[test]
 fn a_tag_of_priority_only_is_no_vlan() {
     let mut us = Us::settled();

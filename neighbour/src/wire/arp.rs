@@ -1,4 +1,4 @@
-//! ARP (RFC 826).
+//! Parses and makes ARP packets (RFC 826).
 
 use std::net::Ipv4Addr;
 
@@ -38,18 +38,18 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Arp, Refusal> {
     })
 }
 
-/// An ARP packet of ours: sender, target MAC, and the address it is about.
+/// An ARP packet that we send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     pub(crate) reply: bool,
     pub(crate) sender: Ipv4Addr,
-    /// The target's MAC and the frame's destination; `None` is broadcast.
+    /// MAC of the target, and destination of the frame; `None` for broadcast.
     pub(crate) to: Option<Mac>,
     pub(crate) target: Ipv4Addr,
 }
 
 impl Out {
-    /// Returns the frame.
+    /// Returns the Ethernet frame with this packet.
     pub(crate) fn emit(self, mac: Mac, vlan: Option<Vlan>) -> Vec<u8> {
         let packet = ArpRepr::EthernetIpv4 {
             operation: if self.reply {
@@ -59,7 +59,7 @@ impl Out {
             },
             source_hardware_addr: EthernetAddress(mac),
             source_protocol_addr: self.sender,
-            // Zero in a request to all (RFC 5227, 2.1.1 and 2.3).
+            // The target's MAC is zero in a broadcast request (RFC 5227, 2.1.1 and 2.3).
             target_hardware_addr: EthernetAddress(self.to.unwrap_or_default()),
             target_protocol_addr: self.target,
         };

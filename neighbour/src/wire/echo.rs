@@ -1,4 +1,4 @@
-//! Echo requests and replies (RFC 792; RFC 4443, 4.1 and 4.2).
+//! Makes the frames of echo requests and replies (RFC 792; RFC 4443, 4.1 and 4.2).
 
 use std::net::IpAddr;
 
@@ -10,12 +10,12 @@ use smoltcp::wire::{
 use super::{Echo, ethernet, ipv6};
 use crate::address::{Mac, Vlan};
 
-/// Hop limit of both: the default of a node (RFC 1700).
+/// Hop limit of echo requests and replies: the default of RFC 1700.
 const HOP_LIMIT: u8 = 64;
 const ICMP_HEADER_BYTES: usize = 8;
 
 impl Echo<'_> {
-    /// Returns the frame with the reply, to the sender of the request; `None` if it is longer than a frame of ours.
+    /// Returns the frame of the reply to this request; `None` if it would be longer than our longest frame.
     pub(crate) fn answer(&self, mac: Mac, to: Mac, vlan: Option<Vlan>) -> Option<Vec<u8>> {
         let answer = Echo {
             source: self.destination,
@@ -25,7 +25,7 @@ impl Echo<'_> {
         answer.emit(true, mac, to, vlan)
     }
 
-    /// Returns the frame with the request; `None` as above.
+    /// Returns the frame of this request; `None` if it would be longer than our longest frame.
     pub(crate) fn request(&self, mac: Mac, to: Mac, vlan: Option<Vlan>) -> Option<Vec<u8>> {
         self.emit(false, mac, to, vlan)
     }

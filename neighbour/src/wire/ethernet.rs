@@ -7,26 +7,27 @@ use crate::counters::Refusal;
 
 const HEADER_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
-/// Shortest frame without the FCS, which the adapter adds (IEEE 802.3, 4.4.2).
+/// Length of the shortest frame in bytes, without the FCS, which the adapter adds (IEEE 802.3, 4.4.2).
 const LEAST_BYTES: usize = 60;
-/// The longest frame of ours, in bytes: header, tag and a packet of 1,500, without FCS.
+/// Length of the longest frame that we send, in bytes: header, tag and a packet of 1,500, without FCS.
 pub const MOST_FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES + MOST_PAYLOAD_BYTES;
 /// Longest packet in a frame, in bytes.
 pub(crate) const MOST_PAYLOAD_BYTES: usize = 1_500;
-/// Customer tag (IEEE 802.1Q, 9.4). Other tags, and a second one, are not handled.
+/// EtherType of a customer tag (IEEE 802.1Q, 9.4). Other tags, and a second tag, are not supported.
 const TAG_PROTOCOL: u16 = 0x8100;
 
-/// Sender and destination of a frame.
+/// Header of an Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) source: Mac,
     pub(crate) destination: Mac,
-    /// VLAN ID. A tag with VLAN 0 has a priority only (IEEE 802.1Q, table 9-2).
+    /// VLAN ID; `None` for a frame without a tag, or with VLAN ID 0, which carries only a priority (IEEE 802.1Q, table
+    /// 9-2).
     pub(crate) vlan: Option<u16>,
     pub(crate) protocol: EthernetProtocol,
 }
 
-/// Parses the header of a frame, and returns the payload.
+/// Parses the header of a frame. Returns the header and the payload.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Link, &[u8]), Refusal> {
     let frame = EthernetFrame::new_checked(bytes).map_err(|_| Refusal::Malformed)?;
     let mut link = Link {
@@ -49,7 +50,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Link, &[u8]), Refusal> {
     Ok((link, payload))
 }
 
-/// Makes a frame from us, with a payload of `bytes` bytes that `write` writes.
+/// Makes a frame from `source` to `destination`. `write` fills its payload of `bytes` bytes.
 pub(crate) fn emit(
     (source, destination): (Mac, Mac),
     vlan: Option<Vlan>,

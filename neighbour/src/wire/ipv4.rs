@@ -1,4 +1,4 @@
-//! IPv4, as far as an echo needs it (RFC 791, RFC 1122).
+//! Parses IPv4 packets, as far as an echo needs it (RFC 791, RFC 1122).
 
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet, IpProtocol, Ipv4Packet};
 
@@ -9,8 +9,7 @@ use crate::counters::Refusal;
 /// Length of a header without options, in bytes.
 const HEADER_BYTES: u8 = 20;
 
-/// Parses an echo request or reply in an IPv4 packet. Fragments are not reassembled, and options are not parsed: such
-/// packets are refused.
+/// Parses an echo request or reply in an IPv4 packet. Refuses fragments, and packets with options.
 pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     let packet = Ipv4Packet::new_checked(payload).map_err(|_| Refusal::Malformed)?;
     if packet.version() != 4 {

@@ -1,8 +1,9 @@
-//! IPv6 and ICMPv6: the messages that are handled, and the frame of ours (RFC 8200, RFC 4443).
+//! Parses the supported ICMPv6 messages in IPv6 packets, and makes the frames of those that we send (RFC 8200,
+//! RFC 4443).
 //!
-//! The only extension header parsed is the hop-by-hop options before an MLDv2 query, where the router alert is
-//! required (RFC 3810, 5). A message of neighbour discovery behind any extension header is refused; behind a fragment
-//! header RFC 6980, 5, demands it.
+//! The only extension header that is parsed is the hop-by-hop options before an MLDv2 query, where the router alert is
+//! required (RFC 3810, 5). A message of neighbour discovery behind any extension header is refused. For a fragment
+//! header, RFC 6980, 5, requires that.
 
 use std::net::Ipv6Addr;
 
@@ -17,15 +18,15 @@ use crate::counters::Refusal;
 
 /// Length of an IPv6 header, in bytes (RFC 8200, 3).
 pub(crate) const HEADER_BYTES: usize = 40;
-/// Hop limit of neighbour discovery: it proves that no router has forwarded the message (RFC 4861, 7.1).
+/// Hop limit of neighbour discovery. A received 255 proves that no router has forwarded the message (RFC 4861, 7.1).
 pub(crate) const LINK_HOP_LIMIT: u8 = 255;
 
-/// Headers around an ICMPv6 message.
+/// Fields of the headers before a received ICMPv6 message.
 pub(crate) struct Around {
     pub(crate) source: Ipv6Addr,
     pub(crate) destination: Ipv6Addr,
     pub(crate) hop_limit: u8,
-    /// True if hop-by-hop options with MLD's router alert precede it (RFC 2711).
+    /// True if hop-by-hop options with MLD's router alert (RFC 2711) precede the message.
     pub(crate) alert: bool,
 }
 
@@ -93,7 +94,7 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     }
 }
 
-/// Returns whether hop-by-hop options have MLD's router alert.
+/// Returns whether the hop-by-hop options contain MLD's router alert.
 fn is_alert(options: &[u8]) -> bool {
     Ipv6OptionsIterator::new(options).any(|option| {
         let alert = Ipv6OptionRouterAlert::MulticastListenerDiscovery;
@@ -114,18 +115,18 @@ fn echo<'a>(around: &Around, icmp: Icmpv6Packet<&'a [u8]>) -> Result<Echo<'a>, R
     })
 }
 
-/// Headers of an IPv6 packet of ours around an ICMPv6 message.
+/// Headers of an ICMPv6 message that we send.
 pub(crate) struct Out {
     pub(crate) source: Ipv6Addr,
     pub(crate) destination: Ipv6Addr,
     pub(crate) hop_limit: u8,
-    /// The complete hop-by-hop options, or an empty slice.
+    /// The complete hop-by-hop options header, or an empty slice.
     pub(crate) options: &'static [u8],
 }
 
 impl Out {
-    /// Returns the frame. `write` writes its message of `bytes` bytes, and the checksum is added. It goes to `to`, or
-    /// to the group that the destination is.
+    /// Returns the Ethernet frame. `write` fills the ICMPv6 message of `bytes` bytes, and this function adds the
+    /// checksum. The frame goes to the MAC `to`, or to the MAC of the destination group if `to` is `None`.
     pub(crate) fn emit(
         &self,
         mac: Mac,

@@ -1,5 +1,5 @@
-//! Multicast listener discovery, version 2 (RFC 3810): snooping switches forward a group only to ports where it was
-//! reported.
+//! Multicast listener discovery, version 2 (RFC 3810). A snooping switch forwards a group only to ports on which the
+//! group was reported.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::counters::Refusal;
 const ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Hop-by-hop options before ICMPv6 (58): the router alert of MLD (RFC 2711, 2.1), and two bytes of padding.
 const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
-/// Length of a report's header; the number of records is in its last two bytes (RFC 3810, 5.2).
+/// Length of a report's header in bytes. Its last two bytes are the number of records (RFC 3810, 5.2).
 const REPORT_BYTES: usize = 8;
-/// Length of a record without sources (RFC 3810, 5.2).
+/// Length of a record without sources, in bytes (RFC 3810, 5.2).
 const RECORD_BYTES: usize = 20;
-/// Maximum number of records in a packet. Beside 40 bytes of header, 8 of options and 8 of report 72 would fit; 64 is
-/// a round number.
+/// Maximum number of records in a packet. With 40 bytes of IPv6 header, 8 of options and 8 of report header, 72 would
+/// fit; 64 is a round number.
 pub(crate) const MOST_RECORDS: usize = 64;
 
-/// Parses a query of MLDv2 from the link (RFC 3810, 5.1.14, 6.2 and 8.1).
+/// Parses an MLDv2 query. Refuses a query that does not come from a node on the link (RFC 3810, 5.1.14, 6.2 and 8.1).
 pub(crate) fn query<'a>(
     around: &Around,
     icmp: Icmpv6Packet<&'a [u8]>,
@@ -42,8 +42,8 @@ pub(crate) fn query<'a>(
     }))
 }
 
-/// Returns the delay of a maximum response code, which is in milliseconds and a float from 32,768 on (RFC 3810,
-/// 5.1.3).
+/// Returns the delay that a maximum response code stands for. The code is in milliseconds; from 32,768 on it is a
+/// floating-point value (RFC 3810, 5.1.3).
 fn delay(code: u16) -> Duration {
     let milliseconds = if code < 0x8000 {
         u32::from(code)
@@ -53,18 +53,19 @@ fn delay(code: u16) -> Duration {
     Duration::from_millis(milliseconds.into())
 }
 
-/// Kind of a group's record in a report (RFC 3810, 5.2.12).
+/// Type of a group's record in a report (RFC 3810, 5.2.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// We listen: the answer to a query.
+    /// We are in the group: the record in the answer to a query.
     Listening,
-    /// We listen from now on.
+    /// We have joined the group.
     Joined,
-    /// We no longer listen.
+    /// We have left the group.
     Left,
 }
 
-/// Makes a report of ours. `source` is link-local, or unspecified while there is no such address (RFC 3810, 5.2.13).
+/// Makes the frame of a report. `source` is a link-local address of ours, or unspecified if we have none
+/// (RFC 3810, 5.2.13).
 pub(crate) fn report(
     source: Ipv6Addr,
     records: &[(Ipv6Addr, Record)],

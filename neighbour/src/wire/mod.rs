@@ -1,8 +1,8 @@
 //! Parsing and building of frames.
 //!
-//! [`ethernet`] finds the destination of a frame; [`parse`] parses its message, with every check that needs no state;
-//! the other files build frames. smoltcp's wire layer has the fields and the checksums; the legal values of a field
-//! are checked here.
+//! [`ethernet`] parses the header of a frame. [`parse`] parses its message, and makes every check that needs no state.
+//! The other files parse and build one protocol each. smoltcp's wire layer has the fields and the checksums; the legal
+//! values of a field are checked here.
 //!
 //! Received bytes come from untrusted senders. Lengths are checked before anything is read, nothing is stored, and
 //! nothing is allocated.
@@ -24,7 +24,7 @@ use crate::address::Mac;
 use crate::counters::Refusal;
 use ethernet::Link;
 
-/// A message that concerns us.
+/// A received message of a kind that we handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
     Arp(Arp),
@@ -41,32 +41,32 @@ pub(crate) struct Arp {
     /// True for a reply, false for a request.
     pub(crate) reply: bool,
     pub(crate) sender_mac: Mac,
-    /// 0.0.0.0 in a probe (RFC 5227, 2.1.1).
+    /// Address of the sender; 0.0.0.0 in a probe (RFC 5227, 2.1.1).
     pub(crate) sender: Ipv4Addr,
     pub(crate) target: Ipv4Addr,
 }
 
-/// A valid neighbour solicitation (RFC 4861, 7.1.1).
+/// A received neighbour solicitation that passed the checks of RFC 4861, 7.1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Solicitation {
-    /// Source; unspecified for duplicate detection.
+    /// Source address; unspecified if the sender detects duplicates.
     pub(crate) source: Ipv6Addr,
     pub(crate) target: Ipv6Addr,
-    /// The source link-layer address option.
+    /// MAC in the source link-layer address option.
     pub(crate) mac: Option<Mac>,
 }
 
-/// A valid neighbour advertisement (RFC 4861, 7.1.2).
+/// A received neighbour advertisement that passed the checks of RFC 4861, 7.1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Advertisement {
     pub(crate) destination: Ipv6Addr,
     pub(crate) target: Ipv6Addr,
     pub(crate) solicited: bool,
-    /// The target link-layer address option.
+    /// MAC in the target link-layer address option.
     pub(crate) mac: Option<Mac>,
 }
 
-/// An echo request to one node, or the reply to one (RFC 792; RFC 4443, 4.1 and 4.2).
+/// An echo request, or the reply to one (RFC 792; RFC 4443, 4.1 and 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Echo<'a> {
     pub(crate) source: IpAddr,
@@ -76,16 +76,16 @@ pub(crate) struct Echo<'a> {
     pub(crate) data: &'a [u8],
 }
 
-/// A query of MLDv2 for one group, or for all (RFC 3810, 5.1).
+/// An MLDv2 query for one group, or for all groups (RFC 3810, 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
-    /// The group; unspecified for all groups.
+    /// Group of the query; unspecified for all groups.
     pub(crate) group: Ipv6Addr,
-    /// Time within which to answer.
+    /// Time within which we must answer.
     pub(crate) within: Duration,
 }
 
-/// Parses the payload of a frame.
+/// Parses the message in the payload of a frame.
 pub(crate) fn parse<'a>(link: &Link, payload: &'a [u8]) -> Result<Message<'a>, Refusal> {
     match link.protocol {
         EthernetProtocol::Arp => arp::parse(payload).map(Message::Arp),

@@ -14,7 +14,7 @@ const UNIT_BYTES: usize = 8;
 const SOURCE_LINK_LAYER_ADDRESS: u8 = 1;
 const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
 
-/// Parses a valid solicitation (RFC 4861, 7.1.1).
+/// Parses a solicitation, with the checks of RFC 4861, 7.1.1.
 pub(crate) fn solicitation<'a>(
     around: &Around,
     icmp: Icmpv6Packet<&'a [u8]>,
@@ -32,7 +32,7 @@ pub(crate) fn solicitation<'a>(
     }))
 }
 
-/// Parses a valid advertisement (RFC 4861, 7.1.2).
+/// Parses an advertisement, with the checks of RFC 4861, 7.1.2.
 pub(crate) fn advertisement<'a>(
     around: &Around,
     icmp: Icmpv6Packet<&'a [u8]>,
@@ -56,7 +56,8 @@ pub(crate) fn advertisement<'a>(
     }))
 }
 
-/// Checks the rules of both: no router has forwarded it, and it is about one node. Returns the target.
+/// Checks what both messages must fulfil: no router has forwarded the message, and its target is a unicast address.
+/// Returns the target.
 fn target(around: &Around, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refusal> {
     if around.hop_limit != LINK_HOP_LIMIT {
         return Err(Refusal::HopLimit);
@@ -68,10 +69,10 @@ fn target(around: &Around, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refus
     Ok(target)
 }
 
-/// Returns the MAC in an option of the wanted kind. Other options are skipped. A length of zero refuses the message,
-/// whatever the option (RFC 4861, 4.6).
+/// Returns the MAC in the option of the wanted kind. Skips other options. Refuses the message if any option has length
+/// zero (RFC 4861, 4.6).
 ///
-/// smoltcp's own parser refuses a message if an option of another kind is shorter than smoltcp expects.
+/// smoltcp's own parser is not used: it refuses a message if an option of another kind is shorter than it expects.
 fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Refusal> {
     let mut found = None;
     while let [kind, units, ..] = *options {
@@ -80,7 +81,7 @@ fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Ref
             return Err(Refusal::Malformed);
         }
         let (option, behind) = options.split_at_checked(bytes).ok_or(Refusal::Malformed)?;
-        // On Ethernet the option is one unit long (RFC 2464, 6).
+        // On Ethernet the link-layer address option is one unit long (RFC 2464, 6).
         if kind == wanted
             && let [_, _, a, b, c, d, e, f] = *option
         {
@@ -98,8 +99,8 @@ fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Ref
     }
 }
 
-/// Makes a solicitation of ours from `source`: to `to` alone, or to the group of the target; with our MAC, unless the
-/// source is unspecified (RFC 4861, 4.3).
+/// Makes the frame of a solicitation from `source`. It goes by unicast to the MAC `to`, or to the target's
+/// solicited-node group if `to` is `None`. It names our MAC, unless the source is unspecified (RFC 4861, 4.3).
 pub(crate) fn ask(
     source: Ipv6Addr,
     target: Ipv6Addr,
@@ -123,8 +124,8 @@ pub(crate) struct Asker {
     pub(crate) mac: Mac,
 }
 
-/// Makes an advertisement of ours: to the node that has asked, or to all nodes. The router flag is not set, since we
-/// forward nothing.
+/// Makes the frame of an advertisement: to `asker`, or to all nodes if `asker` is `None`. The router flag is not set,
+/// because we do not forward packets.
 pub(crate) fn say(
     target: Ipv6Addr,
     asker: Option<Asker>,

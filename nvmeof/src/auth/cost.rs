@@ -1,16 +1,16 @@
-//! Cost of messages, counted for tests, by thread. A budget is a number of operations and not a time, which depends
-//! on the machine's load.
+//! Counts the cost of messages for tests, for each thread. A test limits the number of operations, not the time, which
+//! depends on the machine's load.
 
 use std::cell::Cell;
 
 use super::Group;
 
-/// Counts of operations.
+/// Numbers of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Modular exponentiations.
+    /// Number of modular exponentiations.
     pub(crate) powers: u32,
-    /// Hashed bytes, except keys.
+    /// Number of bytes that were hashed, without keys.
     pub(crate) hashed: usize,
 }
 
@@ -18,12 +18,12 @@ thread_local! {
     static SPENT: Cell<Spent> = const { Cell::new(Spent { powers: 0, hashed: 0 }) };
 }
 
-/// Returns the counts of this thread so far.
+/// Returns the counts of this thread since its start.
 pub(crate) fn spent() -> Spent {
     SPENT.get()
 }
 
-/// Returns the result of a function and its cost.
+/// Calls a function. Returns the function's result, and the cost of the call.
 pub(crate) fn of<T>(act: impl FnOnce() -> T) -> (T, Spent) {
     let before = spent();
     let done = act();

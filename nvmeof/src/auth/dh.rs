@@ -1,4 +1,4 @@
-//! Diffie-Hellman in the groups of RFC 7919.
+//! Diffie-Hellman key exchange in the groups of RFC 7919.
 
 use crypto_bigint::modular::runtime_mod::{DynResidue, DynResidueParams};
 use crypto_bigint::{Encoding, U512, U2048, U3072, U4096, U6144, U8192};
@@ -6,26 +6,26 @@ use zeroize::Zeroize;
 
 use super::primes;
 
-/// A group, by its number in messages (Base specification, "DH Group Identifiers").
+/// A Diffie-Hellman group. The values are the identifiers in messages (Base specification, "DH Group Identifiers").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Group {
-    /// No group: the response to the challenge is the only proof.
+    /// No key exchange: the response to the challenge is the only proof.
     Null = 0,
-    /// 2,048 bits.
+    /// Group of 2,048 bits.
     Ffdhe2048 = 1,
-    /// 3,072 bits.
+    /// Group of 3,072 bits.
     Ffdhe3072 = 2,
-    /// 4,096 bits.
+    /// Group of 4,096 bits.
     Ffdhe4096 = 3,
-    /// 6,144 bits.
+    /// Group of 6,144 bits.
     Ffdhe6144 = 4,
-    /// 8,192 bits.
+    /// Group of 8,192 bits.
     Ffdhe8192 = 5,
 }
 
 impl Group {
-    /// Returns the group of this number.
+    /// Returns the group with this identifier.
     #[must_use]
     pub const fn of(number: u8) -> Option<Self> {
         Some(match number {
@@ -39,7 +39,7 @@ impl Group {
         })
     }
 
-    /// Returns the bytes of the group's values.
+    /// Returns the length of the group's values in bytes.
     pub(super) const fn bytes(self) -> usize {
         match self {
             Self::Null => 0,
@@ -59,7 +59,7 @@ macro_rules! power {
         let at = base.len().checked_sub($base.len())?;
         base[at..].copy_from_slice($base);
         let base = <$int>::from_be_slice(&base);
-        // 0, 1 and p - 1 generate no useful subgroup: a peer that sends one knows the result beforehand.
+        // 0, 1 and p - 1 generate only trivial subgroups: a peer that sends one can predict the result.
         if base <= <$int>::ONE || base >= prime.wrapping_sub(&<$int>::ONE) {
             return None;
         }
@@ -71,7 +71,7 @@ macro_rules! power {
     }};
 }
 
-/// A secret exponent, of 512 bits: RFC 7919 asks for 225 to 400.
+/// A secret exponent of 512 bits. RFC 7919 asks for 225 to 400.
 pub(super) struct Secret(U512);
 
 impl Drop for Secret {
@@ -87,12 +87,12 @@ impl Secret {
         Self(secret)
     }
 
-    /// Returns the public value for the other side.
+    /// Returns the public value, which is sent to the peer.
     pub(super) fn public(&self, group: Group) -> Option<Vec<u8>> {
         self.shared(group, &[2])
     }
 
-    /// Returns the shared secret; `None` if the peer's value is not in the group.
+    /// Computes the shared secret from the peer's public value. Returns `None` if that value is not in the group.
     pub(super) fn shared(&self, group: Group, theirs: &[u8]) -> Option<Vec<u8>> {
         #[cfg(test)]
         super::cost::power(group);
@@ -132,7 +132,7 @@ mod tests {
             ] {
                 assert_eq!(a.shared(group, outside), None);
             }
-            // p ends in ...ff; p - 1 is the last of them.
+            // p ends in ...ff, so that p - 1 ends in ...fe. It is the highest value that is refused.
             last[group.bytes() - 1] = 0xfe;
             assert_eq!(a.shared(group, &last), None);
         }

@@ -1,4 +1,4 @@
-//! The messages of one queue's authentication, on the target's side.
+//! Authentication messages of one queue, on the target's side.
 
 use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
@@ -18,10 +18,10 @@ const SUCCESS1: u8 = 0x03;
 const SUCCESS2: u8 = 0x04;
 const FAILURE2: u8 = 0xf0;
 const FAILURE1: u8 = 0xf1;
-/// Bytes before the variable fields of challenge, reply and success.
+/// Length in bytes of the fixed fields of challenge, reply and success.
 const HEAD: usize = 16;
 
-/// Reason codes of FAILURE1.
+/// Reason codes of the message FAILURE1.
 mod why {
     pub(super) const FAILED: u8 = 1;
     pub(super) const PROTOCOL: u8 = 2;
@@ -32,38 +32,38 @@ mod why {
     pub(super) const MESSAGE: u8 = 7;
 }
 
-/// The two parties of an exchange.
+/// Names of the two parties of an exchange.
 #[derive(Clone, Debug)]
 pub struct Parties {
-    /// The host's name.
+    /// NQN of the host.
     pub host: String,
-    /// The subsystem's name.
+    /// NQN of the subsystem.
     pub subsystem: String,
 }
 
-/// The next step.
+/// State of an exchange: the message that is expected next, or the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::EnumIter))]
 enum State {
     /// The host sends NEGOTIATE.
     Begin,
-    /// The host receives CHALLENGE.
+    /// The host is to receive CHALLENGE.
     Challenge,
     /// The host sends REPLY.
     Reply,
-    /// The host receives SUCCESS1.
+    /// The host is to receive SUCCESS1.
     Success,
     /// The host sends SUCCESS2.
     Confirm,
     /// The host is authenticated.
     Done,
-    /// The host receives FAILURE1 with this reason.
+    /// The host is to receive FAILURE1 with this reason.
     Failed(u8),
-    /// The host has received FAILURE1; there is no second try.
+    /// The host has received FAILURE1 with this reason. It cannot try again.
     Over(u8),
 }
 
-/// The authentication of a queue.
+/// Authentication of one queue, by DH-HMAC-CHAP.
 pub struct Exchange {
     keys: Keys,
     parties: Parties,
@@ -74,7 +74,7 @@ pub struct Exchange {
     sequence: u32,
     challenge: Vec<u8>,
     secret: Option<Secret>,
-    /// The response to the host's own challenge, if it sent one.
+    /// Response to the host's own challenge, if the host sent one.
     answer: Option<Zeroizing<Vec<u8>>>,
 }
 
@@ -89,7 +89,7 @@ fn number(bytes: &[u8], at: usize) -> u16 {
 }
 
 impl Exchange {
-    /// Returns an exchange before its first message.
+    /// Returns a new exchange, which expects NEGOTIATE.
     #[must_use]
     pub fn new(keys: Keys, parties: Parties) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Exchange {
         self.state == State::Done
     }
 
-    /// Returns the reason why the host has failed, if it has.
+    /// Returns the reason why the authentication has failed; `None` if it has not failed.
     #[must_use]
     pub const fn failure(&self) -> Option<u8> {
         match self.state {
@@ -126,20 +126,20 @@ impl Exchange {
         }
     }
 
-    /// Returns whether the host has failed and received the reason.
+    /// Returns whether the authentication has failed and the host has received the reason.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         matches!(self.state, State::Over(_))
     }
 
-    /// Handles a message of the host (Authentication Send). `random` fills bytes.
+    /// Handles a message of the host (Authentication Send). `random` fills a buffer with random bytes.
     pub fn send(&mut self, message: &[u8], random: &mut dyn FnMut(&mut [u8])) {
-        // The first failure is the one reported.
+        // The first failure is the one that is reported.
         if self.failure().is_some() {
             return;
         }
         let said = match message {
-            // Only once: each challenge costs a modular exponentiation.
+            // NEGOTIATE is accepted only once, because each challenge costs a modular exponentiation.
             [COMMON, NEGOTIATE, ..] if message.len() >= 8 && self.state == State::Begin => {
                 self.transaction = number(message, 4);
                 self.negotiate(message, random)
@@ -188,7 +188,7 @@ impl Exchange {
         random(&mut self.challenge);
         let mut bytes = [0; 4];
         random(&mut bytes);
-        // 0 means that the host wants no response.
+        // Sequence number 0 would mean that no response is wanted.
         self.sequence = U32::from_bytes(bytes).get().max(1);
         let mut secret = [0; 64];
         random(&mut secret);
@@ -239,7 +239,7 @@ impl Exchange {
         }
         if message[8] != 0 {
             let key = self.keys.controller.as_ref().ok_or(why::FAILED)?;
-            // A host that reflects our own challenge would make us compute its response.
+            // If we answered our own challenge, a host that reflects it would get the response expected from itself.
             if bool::from(self.challenge.as_slice().ct_eq(challenge)) {
                 return Err(why::FAILED);
             }
@@ -260,7 +260,7 @@ impl Exchange {
         Ok(State::Success)
     }
 
-    /// Returns the next message for the host (Authentication Receive); `None` if it is the host's turn.
+    /// Returns the next message for the host (Authentication Receive); `None` if a message of the host is due.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         let length = u8::try_from(self.hash.bytes()).unwrap_or(0);
         let head = |kind, what| {
@@ -354,7 +354,7 @@ mod tests {
         bytes.fill(0x11);
     }
 
-    /// Returns the reason of the failure.
+    /// Receives FAILURE1, and returns its reason.
     fn failure(exchange: &mut Exchange) -> Option<u8> {
         let said = exchange.receive()?;
         assert_eq!(
@@ -364,20 +364,20 @@ mod tests {
         Some(said[7])
     }
 
-    /// Returns the response in answer.hex, which another implementation computed.
+    /// Returns the response of answer.hex, which was computed by another implementation.
     fn computed() -> Vec<u8> {
         let answer = include_str!("answer.hex").trim();
         let byte = |at: usize| u8::from_str_radix(&answer[at..at + 2], 16).expect("hex");
         (0..64).step_by(2).map(byte).collect()
     }
 
-    /// Each state with each of the 65,536 types and identifiers. Messages without a row of their own lead to the state in
-    /// the row "any other".
+    /// Each state handles each of the 65,536 pairs of type and identifier as in the checked-in table. Messages without
+    /// a row of their own lead to the state in the row "any other".
     #[test]
     fn every_pair_of_state_and_message_is_as_the_checked_in_table_says() {
         let mut table = String::new();
         let replies = reply(&computed(), 32);
-        // The fields of a negotiation, or else of a reply.
+        // A NEGOTIATE message has its own fields; every other message has the fields of REPLY.
         let message = |kind, id| {
             let mut message = match (kind, id) {
                 (COMMON, NEGOTIATE) => ask(&[1, 2], &[0]),
@@ -414,8 +414,9 @@ mod tests {
         assert_eq!(table, include_str!("exchange.table"), "\n{table}");
     }
 
-    /// The answer was computed by Python's hmac and hashlib, from the text of the specification: key transformed with
-    /// the host's name; challenge 32 times 11h, sequence 11111111h, transaction 7.
+    /// A response that Python's hmac and hashlib computed from the text of the specification is accepted. The key is
+    /// transformed with the host's name; the challenge is 32 times 11h, the sequence number 11111111h, and the
+    /// transaction 7.
     #[test]
     fn an_answer_that_another_implementation_computed_is_taken_and_any_other_is_not() {
         let answer = computed();
@@ -443,8 +444,8 @@ mod tests {
         }
     }
 
-    /// A host that makes us answer our own challenge, as the controller, would learn the response of a host where
-    /// both have one key.
+    /// Our own challenge is not answered. Otherwise, where host and controller have the same key, a host could make us
+    /// compute the response of another host.
     #[test]
     fn our_own_challenge_is_not_answered_whoever_sends_it() {
         let answer = computed();
@@ -465,7 +466,8 @@ mod tests {
         }
     }
 
-    /// A host of the test, by the same formulas: with every hash and group, and a response of ours.
+    /// A host implemented in the test, by the same formulas, and the target authenticate each other with every hash and
+    /// group.
     #[test]
     fn both_sides_authenticate_each_other_with_every_hash_and_group() {
         for hash in 1..=3 {

@@ -9,8 +9,8 @@
 //!   SUCCESS2   ------------->            only if there was one
 //! ```
 //!
-//! With a group the challenge is mixed with the shared secret. FAILURE1 reports any error, without details of the
-//! secret, and ends the exchange: there is no second try. Keys are zeroized when dropped, and compared in constant
+//! With a group, the challenge is combined with the shared secret. FAILURE1 reports any error, without details of the
+//! secret, and ends the exchange; the host cannot try again. Keys are zeroized when dropped, and compared in constant
 //! time.
 
 #[cfg(test)]
@@ -31,7 +31,7 @@ use zeroize::{Zeroize, Zeroizing};
 pub use dh::Group;
 pub use exchange::{Exchange, Parties};
 
-/// A hash, by its number in messages.
+/// A hash function. The values are the identifiers in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Hash {
@@ -44,7 +44,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// Returns the hash of this number.
+    /// Returns the hash with this identifier.
     #[must_use]
     pub const fn of(number: u8) -> Option<Self> {
         Some(match number {
@@ -55,7 +55,7 @@ impl Hash {
         })
     }
 
-    /// Returns the bytes of a digest.
+    /// Returns the length of a digest in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -100,7 +100,7 @@ impl Hash {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     bytes: Zeroizing<Vec<u8>>,
-    /// Hash that binds the key to a name; `None`: the key is used as it is.
+    /// Hash by which the key is bound to a name; `None` if the key is used as it is.
     transform: Option<Hash>,
 }
 
@@ -110,16 +110,16 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Reason why a text is no secret, without the text.
+/// Reason why a text is not a valid secret. The error does not contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The form is wrong.
+    /// The text does not have the form of a secret.
     #[error("a secret reads DHHC-1:hh:base64:, where hh is 00 to 03")]
     Form,
-    /// The length is wrong.
+    /// The key has a wrong length, in bytes.
     #[error("a secret has 32, 48 or 64 bytes, and as many as the hash it is for: {0}")]
     Length(usize),
-    /// The CRC is wrong: a typing error.
+    /// The CRC does not match, probably because of a typing error.
     #[error("the check sum of a secret is another: it was mistyped")]
     Sum,
 }
@@ -157,7 +157,7 @@ impl FromStr for Key {
 }
 
 impl Key {
-    /// Returns the key bound to the name of its owner.
+    /// Returns the key, bound to the name of its owner if the key has a hash for that.
     fn of(&self, name: &str) -> Zeroizing<Vec<u8>> {
         match self.transform {
             None => self.bytes.clone(),
@@ -166,16 +166,17 @@ impl Key {
     }
 }
 
-/// Keys that authenticate a host.
+/// Keys with which a host and the target authenticate each other.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// The host's key.
     pub host: Key,
     /// The target's key, for hosts that authenticate the target.
     pub controller: Option<Key>,
-    /// The only hash allowed; `None`: the first that the host offers.
+    /// Only hash that is allowed; `None` to take the first that the host offers.
     pub hash: Option<Hash>,
-    /// The only group allowed; `None`: the first that the host offers, null only if there is no other.
+    /// Only group that is allowed; `None` to take the first that the host offers, and the null group only if it offers
+    /// no other.
     pub group: Option<Group>,
 }
 
@@ -183,8 +184,8 @@ pub struct Keys {
 mod tests {
     use super::*;
 
-    /// Not the key of nvme-cli's documentation of `gen-dhchap-key`, which was not at hand: this one was made by
-    /// another implementation of the format (Python's base64 and zlib), from the bytes 0 to 31.
+    /// Key made by another implementation of the format (Python's base64 and zlib) from the bytes 0 to 31. It is not
+    /// the key in nvme-cli's documentation of `gen-dhchap-key`.
     const TEXT: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
     #[test]

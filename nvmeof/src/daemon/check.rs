@@ -1,8 +1,8 @@
-//! Checks of the things that a configuration names, as they are now: files, cards, addresses, folders, keys.
+//! Checks whether the objects that a configuration names exist now: files, adapters, addresses, folders, keys.
 //!
-//! [`super::file`] finds mistakes in the text. A thing that the text names may come later (a disk, a card, a folder
-//! of `/run`), so one that is missing is a warning, with its place in the file. Nothing is taken or locked: a file is
-//! opened and closed again, and an address is bound for a moment.
+//! [`super::file`] finds mistakes in the text. An object that the text names may appear later (a disk, an adapter, a
+//! folder of `/run`), so a missing object is a warning with its position in the file. The checks reserve and lock
+//! nothing: a file is opened and closed again, and an address is bound for a moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,36 +23,36 @@ use super::mistake::{Mistake, Mistakes};
 use super::settings::Settings;
 use crate::auth::Key;
 
-/// A thing that a file names.
+/// An object outside the configuration that a configuration file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// A disk.
+    /// A file or block device that is the disk of a namespace.
     File {
-        /// Its path.
+        /// Path of the disk.
         path: PathBuf,
-        /// Bytes of a block.
+        /// Block size in bytes.
         block: u64,
-        /// Writes are refused.
+        /// True if writes are refused.
         read_only: bool,
     },
-    /// An adapter, with its options.
+    /// An adapter's name, with its options.
     Adapter(String),
-    /// The address at which counters are read.
+    /// Address at which counters can be read.
     Address(SocketAddr),
-    /// A socket that is to be made.
+    /// Path of a socket that the daemon will create.
     Socket(PathBuf),
-    /// The file of a host's key.
+    /// Path of the file with a host's key.
     Key(PathBuf),
 }
 
-/// The settings of a file, and warnings.
+/// Result of a check: the settings of a file, and warnings.
 #[derive(Debug)]
 pub struct Check {
     /// The settings.
     pub settings: Settings,
-    /// Things that are missing or cannot be used, in the order of the file.
+    /// Objects that are missing or cannot be used, in the order of the file.
     pub warnings: Mistakes,
-    /// Number of checked things of each kind.
+    /// Number of checked objects of each kind.
     looked_at: BTreeMap<&'static str, usize>,
 }
 
@@ -85,7 +85,7 @@ impl Check {
     }
 }
 
-/// A number with its noun: `1 port`, `2 ports`.
+/// Returns a number with its noun: `1 port`, `2 ports`.
 #[must_use]
 pub fn counted(number: usize, what: &str) -> String {
     let plural = match what.strip_suffix('s') {
@@ -96,7 +96,7 @@ pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {plural}")
 }
 
-/// The contents of the file, and the number of checked things.
+/// Prints what the file contains, and how many objects were checked.
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -139,7 +139,7 @@ impl Named {
         }
     }
 
-    /// Returns what is missing. `machine` is the folder that holds sys.
+    /// Returns what is wrong with the object; `None` if it can be used. `machine` is the folder that contains sys.
     fn complaint(&self, machine: &Path) -> Option<String> {
         match self {
             Self::File {
@@ -168,7 +168,7 @@ impl Named {
     }
 }
 
-/// Returns the size of a disk, if it can be opened as a namespace opens it.
+/// Returns the size of a disk in bytes. Fails if a namespace could not open the disk.
 fn size(path: &Path, read_only: bool) -> Result<u64, String> {
     let failed = |error| format!("{}: {error}", path.display());
     let kind = fs::metadata(path).map_err(failed)?.file_type();
@@ -183,7 +183,7 @@ fn size(path: &Path, read_only: bool) -> Result<u64, String> {
             path.display()
         ));
     }
-    // Opened for reading only: the system scans a block device again when a writer closes it.
+    // The file is opened for reading only, because the system rescans a block device when a writer closes it.
     let mut file = OpenOptions::new().read(true).open(path).map_err(failed)?;
     if !read_only {
         faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS)
@@ -195,7 +195,7 @@ fn size(path: &Path, read_only: bool) -> Result<u64, String> {
     file.seek(SeekFrom::End(0)).map_err(failed)
 }
 
-/// Returns whether a block device refuses writes. The mode of its node does not show that (`blockdev --setro`).
+/// Returns whether a block device refuses writes (`blockdev --setro`). The mode of its device node does not show that.
 fn is_read_only_device(path: &Path) -> bool {
     let Ok(there) = fs::metadata(path) else {
         return false;
@@ -208,7 +208,7 @@ fn is_read_only_device(path: &Path) -> bool {
     read_only.is_ok_and(|text| text.trim() == "1")
 }
 
-/// The bytes of a disk behind its last whole block, which no host sees.
+/// Returns a message if the disk is smaller than a block, or has bytes after its last whole block, which no host sees.
 fn left_over(bytes: u64, block: u64) -> Option<String> {
     if bytes < block {
         return Some(format!("{bytes} bytes are less than a block of {block}"));
@@ -225,14 +225,14 @@ fn left_over(bytes: u64, block: u64) -> Option<String> {
     })
 }
 
-/// Checks the folder that a socket is to be made in.
+/// Returns a message if the folder in which a socket is to be created does not exist.
 fn no_folder(path: &Path) -> Option<String> {
     let folder = path.parent().filter(|one| !one.as_os_str().is_empty())?;
     (!folder.is_dir()).then(|| format!("the folder {} is not there", folder.display()))
 }
 
 fn adapter(text: &str, machine: &Path) -> Option<String> {
-    // The text was checked before.
+    // The name was already checked with the text.
     let (device, options) = name::parse(text, &udapl::OpenOptions::default()).ok()?;
     let simulated = options.simulated;
     let made = [options.control, simulated.link, simulated.pcap];

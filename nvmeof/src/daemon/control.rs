@@ -1,7 +1,7 @@
-//! The control socket (docs/nvmeof.md): methods that look, and methods that take one step each.
+//! The control socket (docs/nvmeof.md): methods that query, and methods that make one change each.
 //!
-//! A method that adds something takes the keys of the configuration file, and the same reader reads them: so both
-//! have the same keys, defaults and mistakes.
+//! The parameters of a method that adds something are keys of the configuration file, and the same reader reads them.
+//! So both have the same keys, defaults and mistakes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use super::write::save;
 use crate::disk::faults::{self, Orders};
 use crate::nvme::Nqn;
 
-/// The methods.
+/// Names of the methods.
 const METHODS: [&str; 16] = [
     "version",
     "status",
@@ -42,16 +42,16 @@ const METHODS: [&str; 16] = [
     "save",
 ];
 
-/// A daemon that threads share, one at a time. Clones are the same daemon.
+/// A daemon that several threads use, one at a time. Clones refer to the same daemon.
 #[derive(Clone)]
 pub struct Controlled {
     daemon: Arc<Mutex<Daemon>>,
-    /// The configuration file, if it was started with one.
+    /// Path of the configuration file, if the daemon was started with one.
     path: Option<PathBuf>,
 }
 
 impl Controlled {
-    /// Shares a daemon, which was configured by this file.
+    /// Wraps a daemon. `path` is the configuration file that it was started with.
     #[must_use]
     pub fn new(daemon: Daemon, path: Option<PathBuf>) -> Self {
         Self {
@@ -60,14 +60,14 @@ impl Controlled {
         }
     }
 
-    /// Locks the daemon.
+    /// Locks the daemon, and waits until no other thread has it.
     pub fn lock(&self) -> MutexGuard<'_, Daemon> {
-        // It changes by whole steps: a panic was in a caller, between them.
+        // A poisoned lock is usable: the daemon changes by whole steps, so a caller panicked between two steps.
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The server of the socket, and the socket's file.
+/// Handler of requests at the control socket.
 struct Answers {
     of: Controlled,
     _tell: Tell,
@@ -130,7 +130,7 @@ struct OfFault {
 }
 
 impl OfFault {
-    /// The orders; `None` if there is neither an error nor a delay.
+    /// Returns the orders for the disk; `None` if there is neither an error nor a delay.
     fn orders(&self) -> Result<Option<Orders>, Refusal> {
         let usual = Orders::default();
         let delay = Duration::from_millis(self.delay_ms.unwrap_or(0));
@@ -228,7 +228,7 @@ impl Subject for Answers {
     }
 }
 
-/// The methods that change something.
+/// Carries out a method that changes something.
 fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Refusal> {
     match method {
         "subsystem.add" => {
@@ -347,7 +347,7 @@ fn add_listener(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> {
     Ok(json!({ "id": id, "addresses": daemon.addresses(id) }))
 }
 
-/// Reads parameters as a table of a configuration file.
+/// Parses parameters as tables of a configuration file.
 fn as_file(tables: &[(&str, &Value)]) -> Result<Settings, Refusal> {
     let mut whole = toml::Table::new();
     for (name, table) in tables {
@@ -393,13 +393,13 @@ fn name(text: &str) -> Result<Nqn, Refusal> {
         .map_err(|error: crate::nvme::nqn::NqnError| wrong(error.to_string()))
 }
 
-/// A host's name.
+/// Parses a host's name, with the strictness of the settings.
 fn host(text: &str, daemon: &Daemon) -> Result<Nqn, Refusal> {
     let name = Nqn::of_host(text, daemon.settings().strict);
     name.map_err(|error| wrong(error.to_string()))
 }
 
-/// Finds the object with this name.
+/// Finds the value with this name. The error lists the known names.
 fn named<T: Copy>(what: &str, name: &str, known: &[(&str, T)]) -> Result<T, Refusal> {
     let found = known.iter().find(|(one, _)| *one == name);
     found.map(|(_, found)| *found).ok_or_else(|| {

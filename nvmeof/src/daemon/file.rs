@@ -1,8 +1,8 @@
-//! The configuration file: its settings, or its mistakes.
+//! The configuration file: parses it into settings, or reports its mistakes.
 //!
-//! serde reads its form, and stops at the first mistake: a syntax error, an unknown key, a text in place of a number.
-//! A file of the right form is then checked as a whole, and every mistake is reported. nvmeof/nvmeofd.example.toml
-//! has every key.
+//! serde parses the form of the file, and stops at the first mistake: a syntax error, an unknown key, or a text in
+//! place of a number. A file of the right form is then checked as a whole, and every mistake is reported.
+//! nvmeof/nvmeofd.example.toml has every key.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use crate::model::{GROUPS, NAMESPACES};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 
-/// States of access to a group, by name.
+/// Access states of a group, with their names.
 pub const ACCESS: [(&str, Access); 5] = [
     ("optimized", Access::Optimized),
     ("non-optimized", Access::NonOptimized),
@@ -37,14 +37,14 @@ pub const ACCESS: [(&str, Access); 5] = [
     ("change", Access::Change),
 ];
 
-/// Most bytes of a configuration file.
+/// Maximum size of a configuration file in bytes.
 const LONGEST: u64 = 16 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
     log: Option<Spanned<String>>,
-    /// Names of hosts must have the form of a qualified name.
+    /// True if the name of a host must have the form of a qualified name (NQN).
     #[serde(default)]
     strict: bool,
     control: Option<Spanned<ControlForm>>,
@@ -154,7 +154,7 @@ struct ReferralForm {
     port: Option<Spanned<u64>>,
 }
 
-/// Reads a file.
+/// Reads a configuration file.
 ///
 /// # Errors
 /// The mistakes, line by line.
@@ -162,7 +162,7 @@ pub fn read(path: &Path) -> Result<Settings, Mistakes> {
     parse(path, &text_of(path)?)
 }
 
-/// Reads a file, and checks the files, adapters and addresses that it names.
+/// Reads a configuration file, and checks the files, adapters, addresses and keys that it names.
 ///
 /// # Errors
 /// The mistakes of the text, line by line.
@@ -172,7 +172,7 @@ pub fn check(path: &Path) -> Result<Check, Mistakes> {
     Ok(Check::new(path, &text, settings, named))
 }
 
-/// Reads the text of a file.
+/// Parses the text of a configuration file. `path` is used in messages only.
 ///
 /// # Errors
 /// The mistakes, line by line.
@@ -195,7 +195,7 @@ fn text_of(path: &Path) -> Result<String, Mistakes> {
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }
 
-/// The settings of a text, and the things that it names, with their places.
+/// Settings of a text, and the objects that it names, with their byte ranges in the text.
 type All = (Settings, Vec<(Named, Range<usize>)>);
 
 fn read_all(path: &Path, text: &str) -> Result<All, Mistakes> {
@@ -224,7 +224,7 @@ fn read_all(path: &Path, text: &str) -> Result<All, Mistakes> {
     })
 }
 
-/// The mistake in an adapter's name, without DAT's name for it, and with the option that may be meant.
+/// Returns the message about a mistake in an adapter's name: without DAT's error name, and with a suggested option.
 fn of_name(error: &OpenError) -> String {
     let text = error.to_string();
     let text = text.trim_end_matches(" (DAT_PROVIDER_NOT_FOUND)");
@@ -232,7 +232,7 @@ fn of_name(error: &OpenError) -> String {
         return text.to_owned();
     };
     let key = option.split('=').next().unwrap_or(option);
-    // Options are listed as `key=form; key=form`.
+    // The error lists the options as `key=form; key=form`.
     let known = why.split_once("there are ").map(|(_, known)| known);
     let known = known.into_iter().flat_map(|known| known.split("; "));
     let known: Vec<&str> = known.filter_map(|one| one.split('=').next()).collect();
@@ -248,14 +248,15 @@ fn of_name(error: &OpenError) -> String {
     }
 }
 
-/// The known word that a mistyped one may stand for: at most two letters differ, and at least half are the same.
+/// Returns the known word that a mistyped word probably means. At most two letters may differ, and at least half of
+/// the known word's letters must be the same.
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distances = known.iter().map(|one| (distance(word, one), *one));
     let (distance, one) = distances.min()?;
     (distance <= 2 && 2 * distance <= one.len()).then_some(one)
 }
 
-/// Number of letters to insert, remove or replace (Levenshtein).
+/// Returns the number of letters to insert, remove or replace (Levenshtein distance).
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (down, letter) in one.bytes().enumerate() {
@@ -270,11 +271,11 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// A reader, and the mistakes that it has found.
+/// Converts a parsed file to settings, and collects the mistakes.
 struct Reader<'a> {
     text: &'a str,
     mistakes: Vec<Mistake>,
-    /// The things that are named, and their places.
+    /// Objects that the text names, with their byte ranges in the text.
     named: Vec<(Named, Range<usize>)>,
 }
 
@@ -284,12 +285,12 @@ impl Reader<'_> {
             .push(Mistake::at(self.text, &at.span(), message));
     }
 
-    /// Adds a thing that `--check` looks at.
+    /// Adds an object that `--check` must check.
     fn names<T>(&mut self, what: Named, at: &Spanned<T>) {
         self.named.push((what, at.span()));
     }
 
-    /// A number in a range, or the default.
+    /// Returns the given number, or the default `usual`. Reports a mistake if the number is out of range.
     fn number<N>(
         &mut self,
         what: &str,
@@ -678,7 +679,7 @@ impl Reader<'_> {
 }
 
 impl Reader<'_> {
-    /// A size of memory is one of whole blocks.
+    /// Reports a mistake if a size of memory is not a multiple of the block size.
     fn whole_blocks(&mut self, given: &Spanned<Size>, shift: u8) {
         let bytes = match given.get_ref() {
             Size::Bytes(bytes) => Some(*bytes),
@@ -692,7 +693,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a size as people write it.
+/// Parses a size such as `64MiB`; without a unit the number is in bytes.
 pub(super) fn bytes_of(text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
     let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));

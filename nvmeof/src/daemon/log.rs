@@ -1,18 +1,18 @@
-//! The filter of the log, by key `log` of the configuration or by `RUST_LOG`.
+//! The filter of the log, from the key `log` of the configuration or from `RUST_LOG`.
 //!
-//! tracing-subscriber reads an unknown level as a target, and a daemon with such a filter logs nothing at all. So each
+//! tracing-subscriber takes an unknown level for a target, and a daemon with such a filter logs nothing at all. So each
 //! directive is checked first: its level must exist, and its target must be a part of this program.
 
 use tracing_subscriber::EnvFilter;
 
-/// The form of the value, for errors.
+/// Description of the expected form, for error messages.
 const FORM: &str =
     "log is error, warn, info, debug, trace or off, or TARGET=LEVEL, with commas between several";
-/// Levels; the numbers are tracing's own.
+/// Names of the levels; the numbers are those of tracing.
 const LEVELS: [&str; 12] = [
     "off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5",
 ];
-/// Crates of this program that log.
+/// Crates of this program that write to the log.
 const TARGETS: [&str; 10] = [
     "control",
     "dat_core",
@@ -26,18 +26,18 @@ const TARGETS: [&str; 10] = [
     "udapl",
 ];
 
-/// The filter that a value of `log` asks for.
+/// Parses the value of the key `log` to a filter.
 ///
 /// # Errors
-/// The mistake, and the right form.
+/// The mistake, and the expected form.
 pub fn log_filter(text: &str) -> Result<EnvFilter, String> {
     filter(text, is_known)
 }
 
-/// The filter that `RUST_LOG` asks for, which may name targets of other programs.
+/// Parses the value of `RUST_LOG` to a filter. It may name targets of other programs.
 ///
 /// # Errors
-/// The mistake, and the right form.
+/// The mistake, and the expected form.
 pub fn log_filter_of_environment(text: &str) -> Result<EnvFilter, String> {
     filter(text, |_| true)
 }
@@ -45,7 +45,7 @@ pub fn log_filter_of_environment(text: &str) -> Result<EnvFilter, String> {
 fn filter(text: &str, is_known: impl Fn(&str) -> bool) -> Result<EnvFilter, String> {
     for directive in directives(text) {
         let (target, level) = match directive.rsplit_once('=') {
-            // An `=` within a span's fields sets no level.
+            // An `=` among the fields of a span does not set a level.
             Some((target, level)) if !level.contains(['}', ']']) => (Some(target), level),
             _ if directive.contains('[') => continue,
             _ => (None, directive),
@@ -64,12 +64,12 @@ fn filter(text: &str, is_known: impl Fn(&str) -> bool) -> Result<EnvFilter, Stri
             ));
         }
     }
-    // Without the spaces that people put behind commas.
+    // The directives are joined without the spaces that may follow the commas.
     let text = directives(text).collect::<Vec<_>>().join(",");
     EnvFilter::try_new(text).map_err(|error| format!("{error}: {FORM}"))
 }
 
-/// The parts between commas, without those commas that a span's fields have between them.
+/// Returns the directives, which are separated by commas. A comma between the fields of a span does not separate.
 fn directives(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     let parts = text.split(move |letter| {
@@ -83,7 +83,7 @@ fn directives(text: &str) -> impl Iterator<Item = &str> {
     parts.map(str::trim).filter(|part| !part.is_empty())
 }
 
-/// A filter's target is the beginning of what it lets through.
+/// Returns whether a target matches a crate of this program. A target of a filter is a prefix of the names it matches.
 fn is_known(target: &str) -> bool {
     TARGETS.iter().any(|one| {
         let rest = target.strip_prefix(one);
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// The lock file has the crates of the daemon, and those of them that log.
+    /// `TARGETS` has exactly the crates of the daemon that depend on tracing, according to the lock file.
     #[test]
     fn the_targets_are_the_crates_of_the_daemon_that_log() {
         let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock");
@@ -146,7 +146,7 @@ mod tests {
             let of = package.get("dependencies").and_then(toml::Value::as_array);
             let of = of.into_iter().flatten().filter_map(toml::Value::as_str);
             let name = package["name"].as_str().expect("a name");
-            // A crate with two versions is named with its version.
+            // If a crate has two versions, the lock file names it with its version.
             let names = of.filter_map(|one| one.split(' ').next());
             needs
                 .entry(name)
@@ -159,7 +159,7 @@ mod tests {
                 left.extend(needs.get(name).into_iter().flatten());
             }
         }
-        // Only tests use loom.
+        // loom is only used by tests.
         let ours = seen.into_iter().filter(|name| {
             let logs = needs.get(name).is_some_and(|of| of.contains("tracing"));
             logs && !name.starts_with("tracing") && *name != "loom"

@@ -1,4 +1,4 @@
-//! Counters, as OpenMetrics text.
+//! Counters as OpenMetrics text.
 
 use core::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use control::metrics::{Kind, Text, label};
 
 use super::status::{Status, WorkerStatus};
 
-/// Boundaries of latencies, as powers of two of nanoseconds: those of [`crate::serve::Took`].
+/// Boundaries of the latency histogram, as powers of two in nanoseconds; the same as in [`crate::serve::Took`].
 const BOUNDARIES: RangeInclusive<u32> = 10..=35;
 
-/// A metric of one object: name, help, value.
+/// Name, help text and value of a metric.
 type Sample<'a> = (&'a str, &'a str, u64);
 
-/// The text.
+/// Returns the OpenMetrics text of a status.
 #[must_use]
 pub fn text(status: &Status) -> String {
     let mut text = Text::default();

@@ -4,23 +4,23 @@ use core::fmt;
 use core::ops::Range;
 use std::path::PathBuf;
 
-/// A mistake.
+/// A mistake, with its position in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Its line, from 1; 0 for the file as a whole, without a line.
+    /// Line of the mistake, from 1; 0 if the mistake concerns the file as a whole.
     pub line: usize,
-    /// Its column, from 1, in characters.
+    /// Column of the mistake, from 1, in characters.
     pub column: usize,
     /// Number of characters that are wrong.
     pub length: usize,
-    /// The line itself.
+    /// Text of the line.
     pub text: String,
-    /// The mistake, and the right form.
+    /// Description of the mistake, and of the expected form.
     pub message: String,
 }
 
 impl Mistake {
-    /// The mistake of a file that cannot be read.
+    /// Makes the mistake for a file that cannot be read.
     pub(super) fn of_file(message: impl Into<String>) -> Self {
         Self {
             line: 0,
@@ -46,7 +46,7 @@ impl Mistake {
     }
 }
 
-/// Offset of the character that contains a byte.
+/// Returns the offset at which the character that contains byte `at` begins.
 fn floor(text: &str, mut at: usize) -> usize {
     while !text.is_char_boundary(at) {
         at -= 1;
@@ -57,7 +57,7 @@ fn floor(text: &str, mut at: usize) -> usize {
 /// All mistakes that were found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The mistakes, in the order of their lines.
     pub mistakes: Vec<Mistake>,

@@ -12,9 +12,9 @@
 //!   notify      messages to the service manager
 //! ```
 //!
-//! Every change is one step of [`Daemon`], at the start, by the control socket, or by a file that is read again. A step
-//! that is refused changes nothing. One that succeeds changes the settings, too, so that saved settings are the current
-//! state.
+//! Every change is one step of [`Daemon`]: at the start, by the control socket, or when the file is read again. A step
+//! that is refused changes nothing. A step that succeeds changes the settings as well, so that the saved settings
+//! always describe the current state.
 
 mod check;
 mod control;

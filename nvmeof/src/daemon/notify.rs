@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The receiver of the messages.
+/// The service manager's socket.
 #[derive(Debug)]
 pub struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl Notify {
-    /// The receiver that the environment names; messages go nowhere if it names none.
+    /// Returns the socket that `NOTIFY_SOCKET` names. If the variable is not set, messages are discarded.
     #[must_use]
     pub fn of_environment() -> Self {
         let socket = env::var_os("NOTIFY_SOCKET").and_then(|path| {
@@ -39,35 +39,36 @@ impl Notify {
         }
     }
 
-    /// The daemon serves, with its state in a line.
+    /// Reports that the daemon serves. `status` is its state in one line.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The state of the daemon in a line.
+    /// Reports the state of the daemon in one line.
     pub fn status(&self, status: &str) {
         self.tell(&format!("STATUS={status}"));
     }
 
-    /// The daemon reads its configuration again; [`Notify::ready`] follows.
+    /// Reports that the daemon reads its configuration again. [`Notify::ready`] must follow.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
             .map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon is ending.
     pub fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=ending connections");
     }
 
-    /// The daemon is alive.
+    /// Reports that the daemon is alive.
     pub fn watchdog(&self) {
         self.tell("WATCHDOG=1");
     }
 }
 
-/// Half the interval at which [`Notify::watchdog`] is expected, so that one may be late.
+/// Returns half the interval at which the service manager expects [`Notify::watchdog`], so that one message may be
+/// late; `None` if it expects none.
 #[must_use]
 pub fn watchdog() -> Option<Duration> {
     let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();

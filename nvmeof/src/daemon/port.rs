@@ -1,4 +1,4 @@
-//! Open ports: an adapter, and threads that serve it.
+//! Open ports: an adapter, and the threads that serve it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread::JoinHandle;
@@ -20,38 +20,38 @@ pub enum PortError {
     /// The adapter cannot be opened.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// Another port has the adapter, with other options.
+    /// Another port uses the adapter with other options.
     #[error("adapter {adapter}: port {other} has it already, as {there}")]
     OtherName {
-        /// The adapter, with the options that were asked for.
+        /// Adapter's name with the options that were requested.
         adapter: String,
-        /// The other port.
+        /// Number of the other port.
         other: u16,
-        /// The adapter, with the options of the other port.
+        /// Adapter's name with the options of the other port.
         there: String,
     },
-    /// A worker cannot be made.
+    /// A worker cannot be created.
     #[error("adapter {adapter}: worker {number}: {error}")]
     Worker {
-        /// The adapter.
+        /// Name of the adapter.
         adapter: String,
-        /// Number of the worker at the port, from 0.
+        /// Number of the worker within the port, from 0.
         number: u16,
-        /// The reason.
+        /// Reason why the worker cannot be created.
         error: WorkerError,
     },
-    /// There is no thread for it.
+    /// The thread of a worker cannot be started.
     #[error("a thread for a worker: {0}")]
     Thread(std::io::Error),
 }
 
-/// A worker that runs.
+/// A worker, and the thread that runs it.
 struct Running {
     id: WorkerId,
     thread: JoinHandle<Result<Over, WorkerError>>,
 }
 
-/// An open port.
+/// An open port with its workers.
 pub(super) struct Port {
     adapter: Adapter,
     name: String,
@@ -59,14 +59,14 @@ pub(super) struct Port {
     workers: Vec<Running>,
 }
 
-/// The part of an adapter's name that names the function.
+/// Returns the part of an adapter's name that identifies the function.
 fn device(adapter: &str) -> Result<String, OpenError> {
     let (device, _) = name::parse(adapter, &OpenOptions::default())?;
     Ok(device.to_owned())
 }
 
 impl Port {
-    /// Opens a port and starts its workers. `others` are the open ports.
+    /// Opens a port and starts its workers. `others` are the ports that are open already.
     pub(super) fn start<'a>(
         target: &Target,
         id: u16,
@@ -101,7 +101,7 @@ impl Port {
             buffers: settings.buffers,
             spin: settings.spin,
         };
-        // All workers are made before one runs: if one fails, nothing was served.
+        // All workers are created before the first one runs, so that a failure leaves nothing served.
         let mut made = Vec::new();
         for (number, ia) in (0..).zip(ias) {
             let worker = Worker::new(target, ia, config);
@@ -138,31 +138,31 @@ impl Port {
         Ok(port)
     }
 
-    /// The addresses at which it listens.
+    /// Returns the addresses at which the port listens.
     pub(super) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Removes its addresses: it listens nowhere.
+    /// Removes the addresses of the port: it listens nowhere.
     pub(super) fn listens_no_more(&mut self) {
         self.addresses.clear();
     }
 
-    /// Its workers, and whether each still serves.
+    /// Returns the port's workers, and whether each of them still serves.
     pub(super) fn workers(&self) -> impl Iterator<Item = (WorkerId, bool)> {
         self.workers
             .iter()
             .map(|worker| (worker.id, !worker.thread.is_finished()))
     }
 
-    /// Tells its workers to end.
+    /// Asks the port's workers to end, without waiting for them.
     pub(super) fn tell_to_stop(&self, target: &Target) {
         for worker in &self.workers {
             target.stop_worker(worker.id);
         }
     }
 
-    /// Ends it, with its connections and threads. Returns the counters of all workers.
+    /// Ends the port, with its connections and threads. Returns the sums of the workers' counters.
     pub(super) fn stop(self, target: &Target) -> Over {
         self.tell_to_stop(target);
         let mut all = Over::default();
@@ -174,7 +174,7 @@ impl Port {
                     all.sleeps += over.sleeps;
                     all.refused += over.refused;
                 }
-                // It was logged when it happened.
+                // The worker logged this error when it ended.
                 Ok(Err(_)) => {}
                 Err(_) => tracing::error!(worker = worker.id, "a worker's thread panicked"),
             }
@@ -183,8 +183,8 @@ impl Port {
     }
 }
 
-/// The addresses at which hosts find a service of an adapter. A link-local address has a meaning on one link only, and
-/// is returned if there is no other.
+/// Returns the addresses at which hosts find a service of an adapter. A link-local address is valid on one link only,
+/// so link-local addresses are returned only if there are no others.
 fn addresses(ia: &Ia, service: u16) -> Vec<SocketAddr> {
     let all: Vec<IpAddr> = ia.addresses().iter().map(|one| one.address).collect();
     let far = all.iter().copied().filter(|ip| !is_link_local(*ip));

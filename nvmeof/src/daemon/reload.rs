@@ -1,7 +1,8 @@
-//! The steps from the current state to the wanted one.
+//! Reload: the steps from the current settings to the wanted ones.
 //!
-//! Removals come first, so that names, numbers and identifiers are free for additions. A step that is refused is
-//! reported, and the others are taken: a wrong path of one disk does not keep a host away from another one.
+//! Removals come first, so that names, numbers and identifiers are free for additions. If a step is refused, the
+//! refusal is reported and the other steps are still made. So a wrong path of one disk does not keep hosts from the
+//! other disks.
 
 use super::settings::{Settings, SubsystemSettings};
 use super::state::{Daemon, DaemonError};
@@ -10,11 +11,11 @@ use crate::nvme::Nqn;
 /// Outcome of a reload.
 #[derive(Debug, Default)]
 pub struct Reloaded {
-    /// Steps that were taken.
+    /// Steps that succeeded.
     pub done: Vec<String>,
-    /// Steps that were refused, with the reason.
+    /// Steps that were refused, each with the reason.
     pub refused: Vec<(String, DaemonError)>,
-    /// Differences that need a restart.
+    /// Changed settings that take effect only after a restart.
     pub needs_restart: Vec<String>,
 }
 
@@ -34,7 +35,7 @@ impl Reloaded {
 }
 
 impl Daemon {
-    /// Takes the steps from the current settings to the wanted ones.
+    /// Makes the steps from the current settings to the wanted ones.
     pub fn reload(&mut self, wanted: &Settings) -> Reloaded {
         let before = self.settings().clone();
         let mut told = Reloaded::default();
@@ -88,7 +89,7 @@ impl Daemon {
 
     fn take_away(&mut self, before: &Settings, wanted: &Settings, told: &mut Reloaded) {
         for (id, port) in &before.ports {
-            // Changes of anything but access need new workers.
+            // A change of anything but the access needs new workers, so the port is removed and added again.
             let mut as_wanted = wanted.ports.get(id).cloned();
             if let Some(wanted) = &mut as_wanted {
                 wanted.access.clone_from(&port.access);
@@ -107,7 +108,7 @@ impl Daemon {
             for (nsid, namespace) in &subsystem.namespaces {
                 let is_to_be = wanted.namespaces.get(nsid);
                 if is_to_be == Some(namespace) {
-                    // The namespace keeps its open file.
+                    // The settings are equal, so the namespace keeps its open file, even if its path was replaced.
                     if let Err(error) = self.check_path(name, *nsid) {
                         told.refused
                             .push((format!("namespace {nsid} of {name} stays as it is"), error));

@@ -11,72 +11,72 @@ use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 use crate::serve::WorkerConfig;
 
-/// The service at which hosts look for an NVMe over RDMA target (IANA).
+/// Default service (TCP port number) of an NVMe over RDMA target, assigned by IANA.
 pub const SERVICE: u16 = 4420;
 
-/// All settings.
+/// All settings of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Names of hosts must have the form of a qualified name.
+    /// True if the name of a host must have the form of a qualified name (NQN).
     pub strict: bool,
-    /// The filter of the log, in the form of `RUST_LOG`.
+    /// Filter of the log, in the form of `RUST_LOG`.
     pub log: Option<String>,
-    /// The control socket.
+    /// Control socket; `None` for no socket.
     pub control: Option<ControlSettings>,
-    /// The address at which counters can be read by HTTP.
+    /// Address at which counters can be read by HTTP.
     pub metrics: Option<SocketAddr>,
-    /// The ports that hosts connect to.
+    /// Ports that hosts connect to, by number.
     pub ports: BTreeMap<u16, PortSettings>,
-    /// The subsystems.
+    /// Subsystems, by name.
     pub subsystems: BTreeMap<Nqn, SubsystemSettings>,
-    /// Referrals to other discovery services, with the port number for the log page.
+    /// Addresses of other discovery services (referrals), each with its port number for the log page.
     pub referrals: BTreeMap<SocketAddr, u16>,
 }
 
-/// The control socket. Its mode is 0600, or 0660 with a group.
+/// Settings of the control socket. Its file mode is 0600, or 0660 with a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSettings {
-    /// Its place.
+    /// Path of the socket, or the name of a socket that was handed in.
     pub socket: ControlSocket,
-    /// Its owner; `None` for the daemon's user.
+    /// User who owns the socket; `None` for the daemon's user.
     pub user: Option<u32>,
-    /// The group that may use it, too.
+    /// Group whose members may also use the socket.
     pub group: Option<u32>,
 }
 
-/// Place of a control socket.
+/// Origin of a control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlSocket {
-    /// It is made at this path.
+    /// The daemon creates the socket at this path.
     Path(PathBuf),
-    /// The program that started the process has made it, under this name (`LISTEN_FDS`).
+    /// The program that started this process has handed in the socket under this name (`LISTEN_FDS`).
     Given(String),
 }
 
-/// A port: a service of an adapter.
+/// Settings of a port: an adapter, and the service at which it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
-    /// The adapter's name, as [`udapl::ia_open`] takes it.
+    /// Name of the adapter, as for [`udapl::ia_open`].
     pub adapter: String,
-    /// The service (TCP port number) at which it listens.
+    /// Service (TCP port number) at which the port listens.
     pub service: u16,
-    /// Workers: a thread and an instance of the adapter each.
+    /// Number of workers. Each has a thread and an instance of the adapter.
     pub workers: u16,
-    /// The processors for the workers: worker N runs on the Nth of them, and the list is repeated. Empty: the system
-    /// chooses.
+    /// Processors for the workers: worker N runs on the Nth of them, and the list is repeated if it is shorter. If the
+    /// list is empty, the system chooses.
     pub cpus: Vec<u16>,
-    /// Entries that the queues of all hosts have together at a worker.
+    /// Number of queue entries that all hosts together may have at a worker.
     pub ios: u32,
-    /// Number of buffers of 128 KiB of a worker.
+    /// Number of buffers of 128 KiB of each worker.
     pub buffers: u32,
-    /// Number of turns without an event before a worker sleeps.
+    /// Number of loop iterations without an event before a worker sleeps.
     pub spin: u32,
-    /// Its access to groups of namespaces that is not optimized.
+    /// Access of the port to groups of namespaces; a group that is missing is optimized.
     pub access: BTreeMap<u32, Access>,
 }
 
 impl PortSettings {
-    /// A port of an adapter, with defaults.
+    /// Returns the settings of a port of this adapter, with defaults.
     #[must_use]
     pub fn new(adapter: impl Into<String>) -> Self {
         let usual = WorkerConfig::default();
@@ -93,23 +93,23 @@ impl PortSettings {
     }
 }
 
-/// A subsystem.
+/// Settings of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubsystemSettings {
-    /// Serial number: up to 20 characters.
+    /// Serial number of up to 20 characters.
     pub serial: String,
-    /// Model: up to 40 characters.
+    /// Model number of up to 40 characters.
     pub model: String,
-    /// Any host may connect.
+    /// True if any host may connect.
     pub any_host: bool,
-    /// Hosts that may connect.
+    /// Hosts that may connect, by name.
     pub hosts: BTreeMap<Nqn, HostSettings>,
     /// Namespaces, by number.
     pub namespaces: BTreeMap<u32, NamespaceSettings>,
 }
 
 impl SubsystemSettings {
-    /// A subsystem without namespaces. Its serial number is made from its name.
+    /// Returns the settings of a subsystem without namespaces. The serial number is derived from the name.
     #[must_use]
     pub fn new(name: &Nqn) -> Self {
         let mut serial = Uuid::new_v5(&SPACE, name.as_str().as_bytes())
@@ -126,40 +126,40 @@ impl SubsystemSettings {
     }
 }
 
-/// The model number of a subsystem that names none.
+/// Default model number of a subsystem.
 pub const MODEL: &str = "uDAPL NVMe over RDMA";
 
-/// The UUID namespace in which identifiers of namespaces are made. It must never change: hosts recognise disks by them.
+/// UUID namespace for the default identifiers of namespaces. It must never change: hosts recognise disks by them.
 const SPACE: Uuid = Uuid::from_u128(0x6e76_6d65_6f66_5d01_8a5e_75da_706c_0001);
 
-/// A host that may connect to a subsystem.
+/// Settings of a host that may connect to a subsystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSettings {
-    /// The file with the key that the host authenticates with.
+    /// Path of the file with the key by which the host authenticates.
     pub key: Option<PathBuf>,
-    /// The file with the key that the target authenticates with, if the host asks.
+    /// Path of the file with the key by which the target authenticates, if the host asks for that.
     pub controller_key: Option<PathBuf>,
 }
 
-/// A namespace.
+/// Settings of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceSettings {
-    /// The source of its disk.
+    /// Source of the disk.
     pub source: Source,
-    /// Bytes of a block, as a power of two.
+    /// Block size in bytes, as a power of two.
     pub shift: u8,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
-    /// Its file or block device is locked, so that no other program and no other namespace has it.
+    /// True if the file or block device is locked, so that no other program and no other namespace uses it.
     pub lock: bool,
-    /// Its group, for the access of ports.
+    /// Group of the namespace, to which ports have access.
     pub group: u32,
-    /// The identifier by which hosts recognise it.
+    /// Identifier by which hosts recognise the namespace.
     pub uuid: Uuid,
 }
 
 impl NamespaceSettings {
-    /// A namespace of a subsystem, with defaults.
+    /// Returns the settings of a namespace, with defaults.
     #[must_use]
     pub fn new(subsystem: &Nqn, nsid: u32, source: Source) -> Self {
         Self {
@@ -172,7 +172,7 @@ impl NamespaceSettings {
         }
     }
 
-    /// The default identifier of a namespace. It depends on its subsystem and number only.
+    /// Returns the default identifier of a namespace. It depends only on the subsystem's name and the number.
     #[must_use]
     pub fn usual_uuid(subsystem: &Nqn, nsid: u32) -> Uuid {
         Uuid::new_v5(&SPACE, format!("{subsystem}#{nsid}").as_bytes())

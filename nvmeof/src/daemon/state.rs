@@ -20,72 +20,72 @@ use crate::serve::Target;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// The model refuses.
+    /// The model refuses the step.
     #[error("{0}")]
     Model(#[from] ModelError),
     /// A disk cannot be opened.
     #[error("namespace {nsid} of {subsystem}: {error}")]
     Disk {
-        /// Its owner.
+        /// Subsystem of the namespace.
         subsystem: Nqn,
-        /// Its number.
+        /// Number of the namespace.
         nsid: u32,
-        /// The reason.
+        /// Reason why the disk cannot be opened.
         error: DiskError,
     },
-    /// The disk is not a faulty one.
+    /// Orders for faults were given to a disk that is not a faulty disk.
     #[error(
         "namespace {nsid} of {subsystem}: its disk, {disk}, fails by no order; one that is `faulty` does"
     )]
     NotFaulty {
-        /// Its owner.
+        /// Subsystem of the namespace.
         subsystem: Nqn,
-        /// Its number.
+        /// Number of the namespace.
         nsid: u32,
-        /// Its kind.
+        /// Name of the disk, which shows its kind.
         disk: String,
     },
     /// A port cannot be served.
     #[error("port {port}: {error}")]
     Port {
-        /// Its number.
+        /// Number of the port.
         port: u16,
-        /// The reason.
+        /// Reason why the port cannot be served.
         error: PortError,
     },
     /// The file of a host's key cannot be read.
     #[error("the key of host {host}, {}: {error}", file.display())]
     Key {
-        /// Its owner.
+        /// Host that the key is for.
         host: Nqn,
-        /// The file.
+        /// Path of the key's file.
         file: PathBuf,
-        /// The reason.
+        /// Reason why the file cannot be read.
         error: io::Error,
     },
-    /// The file has no key.
+    /// The file of a host's key does not contain a key.
     #[error("the key of host {host}, {}: {error}", file.display())]
     NoKey {
-        /// Its owner.
+        /// Host that the key is for.
         host: Nqn,
-        /// The file.
+        /// Path of the key's file.
         file: PathBuf,
-        /// The reason.
+        /// Reason why the text is not a key.
         error: KeyError,
     },
-    /// A host has one key, wherever it connects to.
+    /// The host has another key at another subsystem. A host has one key for all subsystems.
     #[error("host {host} has the key {} for {subsystem}, and another here", file.display())]
     OtherKey {
-        /// Its owner.
+        /// Host with the two keys.
         host: Nqn,
-        /// The subsystem.
+        /// Subsystem at which the host has another key.
         subsystem: Nqn,
-        /// The file.
+        /// Path of that other key's file.
         file: PathBuf,
     },
 }
 
-/// A target that is served, and its settings.
+/// A target with its ports, and the settings that describe them.
 pub struct Daemon {
     target: Target,
     settings: Settings,
@@ -93,7 +93,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon without ports and subsystems.
+    /// Returns a daemon without ports and subsystems.
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Daemon {
         }
     }
 
-    /// Starts what the settings describe: subsystems first, so that the first host finds them, then ports.
+    /// Starts a daemon with these settings: first the subsystems, so that the first host finds them, then the ports.
     ///
     /// # Errors
     /// [`DaemonError`]; nothing is served.
@@ -123,7 +123,7 @@ impl Daemon {
         }
     }
 
-    /// Sets whether names of hosts that connect from now on must have the form of a qualified name.
+    /// Sets whether the name of a host that connects from now on must have the form of a qualified name (NQN).
     pub(super) fn set_strict(&mut self, strict: bool) {
         self.settings.strict = strict;
         self.target.with(|model| model.set_strict(strict));
@@ -142,45 +142,45 @@ impl Daemon {
         Ok(())
     }
 
-    /// The target.
+    /// Returns the target that the daemon serves.
     #[must_use]
     pub const fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The current settings.
+    /// Returns the current settings.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The addresses at which a port listens; none if there is no such port.
+    /// Returns the addresses at which a port listens; none if there is no such port.
     #[must_use]
     pub fn addresses(&self, port: u16) -> &[SocketAddr] {
         self.ports.get(&port).map_or(&[], Port::addresses)
     }
 
-    /// The workers of a port, and whether each still serves.
+    /// Returns the workers of a port, and whether each of them still serves.
     #[must_use]
     pub fn workers(&self, port: u16) -> Vec<(u32, bool)> {
         let port = self.ports.get(&port);
         port.map_or_else(Vec::new, |port| port.workers().collect())
     }
 
-    /// Returns whether a worker still serves.
+    /// Returns whether at least one worker still serves.
     #[must_use]
     pub fn serves(&self) -> bool {
         let mut workers = self.ports.values().flat_map(Port::workers);
         workers.any(|(_, serves)| serves)
     }
 
-    /// Keeps the filter of the log for saved settings. The caller sets the filter itself.
+    /// Records the filter of the log, so that it is saved with the settings. The caller sets the filter itself.
     pub(super) fn set_log(&mut self, log: Option<String>) {
         self.settings.log = log;
     }
 
-    /// Checks that a disk can be opened now, apart from its lock, which the namespace in its place may have. `there`: a
-    /// namespace with the same path stays as it is if the path names another file now.
+    /// Checks that a disk could be opened now. The check ignores the lock, because the existing namespace `there` may
+    /// hold it. If `there` has the same source, its path must still name the open file.
     pub(super) fn try_disk(
         &self,
         subsystem: &Nqn,
@@ -210,7 +210,7 @@ impl Daemon {
         })
     }
 
-    /// Adds a subsystem with its hosts and namespaces, or nothing.
+    /// Adds a subsystem with its hosts and namespaces. If one of them fails, nothing is added.
     ///
     /// # Errors
     /// [`DaemonError`].
@@ -219,7 +219,7 @@ impl Daemon {
         name: &Nqn,
         settings: &SubsystemSettings,
     ) -> Result<(), DaemonError> {
-        // Opens take long and may fail, and need no model.
+        // Disks are opened before the model is locked, because opening takes long and may fail.
         let mut namespaces = Vec::new();
         for (nsid, namespace) in &settings.namespaces {
             namespaces.push(open(name, *nsid, namespace)?);
@@ -260,10 +260,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes a subsystem; its hosts are disconnected.
+    /// Removes a subsystem, and disconnects its hosts.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such subsystem.
     pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), DaemonError> {
         self.target.with(|model| model.remove_subsystem(name))?;
         if let Some(removed) = self.settings.subsystems.remove(name) {
@@ -304,7 +304,7 @@ impl Daemon {
     /// Removes a namespace.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such namespace.
     pub fn remove_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<(), DaemonError> {
         self.target
             .with(|model| model.remove_namespace(subsystem, nsid))?;
@@ -313,10 +313,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the size of a namespace's disk. Returns it in blocks.
+    /// Reads the size of a namespace's disk again. Returns the number of blocks.
     ///
     /// # Errors
-    /// There is no such namespace.
+    /// There is no such namespace, or the size of its disk cannot be read or used. Nothing has changed.
     pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, DaemonError> {
         let blocks = self
             .target
@@ -325,11 +325,11 @@ impl Daemon {
         Ok(blocks)
     }
 
-    /// Gives orders to a namespace's faulty disk; `None` ends them. Returns the number of operations that were struck
-    /// so far.
+    /// Sets the orders of a namespace's faulty disk; `None` ends them. Returns the number of operations that orders
+    /// have affected so far.
     ///
     /// # Errors
-    /// There is no such namespace, or its disk is not a faulty one.
+    /// There is no such namespace, or its disk is not a faulty disk.
     pub fn order_fault(
         &mut self,
         subsystem: &Nqn,
@@ -348,10 +348,10 @@ impl Daemon {
         Ok(faults.struck())
     }
 
-    /// Allows a host to connect.
+    /// Allows a host to connect to a subsystem.
     ///
     /// # Errors
-    /// There is no such subsystem; a key cannot be read, or differs from the host's key elsewhere.
+    /// There is no such subsystem; a key cannot be read, or differs from the host's key at another subsystem.
     pub fn allow_host(
         &mut self,
         subsystem: &Nqn,
@@ -372,7 +372,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Withdraws that, and disconnects the host.
+    /// Forbids a host to connect to a subsystem, and disconnects it.
     ///
     /// # Errors
     /// There is no such subsystem, or the host was not allowed.
@@ -385,7 +385,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the keys of a host from their files.
+    /// Reads the keys of a host from their files; `None` if the host has no key.
     fn keys(
         &self,
         subsystem: &Nqn,
@@ -425,7 +425,7 @@ impl Daemon {
         }))
     }
 
-    /// Drops the key of this host if no subsystem names it with a key any more.
+    /// Removes the key of this host from the model, unless the settings of a subsystem still name a key for the host.
     fn forget_key(&self, host: &Nqn) {
         let mut all = self.settings.subsystems.values();
         let is_named = all.any(|of| of.hosts.get(host).is_some_and(|one| one.key.is_some()));
@@ -439,12 +439,12 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub fn add_port(&mut self, id: u16, settings: &PortSettings) -> Result<(), DaemonError> {
-        // Before the first host connects.
+        // The access is set before the first host can connect.
         self.target.with(|model| -> Result<(), ModelError> {
             model.add_port(id, Vec::new())?;
             for (group, access) in &settings.access {
                 model.set_access(id, *group, *access).inspect_err(|_| {
-                    // It exists: it was just added.
+                    // The port exists, because it was just added.
                     let _ = model.remove_port(id);
                 })?;
             }
@@ -472,12 +472,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes a port, and disconnects the hosts that are connected by it. The wait for that is bounded.
+    /// Removes a port, and disconnects the hosts that are connected by it. Waits for that for a bounded time.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such port.
     pub fn remove_port(&mut self, id: u16) -> Result<(), DaemonError> {
-        // Discovery no longer lists the port. Pending commands are answered; then its controllers end.
+        // First discovery stops listing the port. Then pending commands are answered, and the port's controllers end.
         self.target.with(|model| model.move_port(id, Vec::new()))?;
         if let Some(port) = self.ports.remove(&id) {
             port.stop(&self.target);
@@ -488,10 +488,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Sets the access of a port to a group.
+    /// Sets the access of a port to a group of namespaces.
     ///
     /// # Errors
-    /// There is no such port, or group.
+    /// There is no such port, or no such group.
     pub fn set_access(&mut self, port: u16, group: u32, access: Access) -> Result<(), DaemonError> {
         self.target
             .with(|model| model.set_access(port, group, access))?;
@@ -508,7 +508,7 @@ impl Daemon {
     /// Adds a referral to another discovery service.
     ///
     /// # Errors
-    /// The referral exists.
+    /// There is a referral to this address already.
     pub fn add_referral(&mut self, at: SocketAddr, port: u16) -> Result<(), DaemonError> {
         self.target.with(|model| model.add_referral(port, at))?;
         self.settings.referrals.insert(at, port);
@@ -525,7 +525,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes ports without workers from discovery: their adapters are gone. Returns their number.
+    /// Removes from discovery the ports whose workers have all ended, because their adapters are gone. Returns the
+    /// number of these ports.
     pub fn give_up_ports(&mut self) -> usize {
         let mut given_up = 0;
         for (id, port) in &mut self.ports {
@@ -533,7 +534,7 @@ impl Daemon {
                 continue;
             }
             port.listens_no_more();
-            // It exists as long as its settings do.
+            // The model has the port as long as the settings have it.
             let _ = self.target.with(|model| model.move_port(*id, Vec::new()));
             tracing::error!(
                 port = id,
@@ -544,7 +545,7 @@ impl Daemon {
         given_up
     }
 
-    /// Ends all ports at once, each within its bound.
+    /// Ends all ports at the same time, each within its time limit.
     pub fn end(&mut self) {
         for port in self.ports.values() {
             port.tell_to_stop(&self.target);
@@ -605,8 +606,8 @@ fn left_out(subsystem: &Nqn, nsid: u32, disk: &Disk) -> Option<String> {
     ))
 }
 
-/// Reads the key of a host from a file. A process with keys leaves no core dump, and other processes of its user cannot
-/// trace it.
+/// Reads the key of a host from a file. From then on this process leaves no core dump, and other processes of its user
+/// cannot trace it.
 fn key_in(host: &Nqn, path: &Path) -> Result<Key, DaemonError> {
     let read = || {
         let mut file = std::fs::File::open(path)?;
@@ -633,7 +634,7 @@ fn key_in(host: &Nqn, path: &Path) -> Result<Key, DaemonError> {
     })
 }
 
-/// The others that may read a file of this mode besides its owner; `None` if nobody may.
+/// Returns who, besides the owner, may read a file with this mode; `None` if nobody else may.
 const fn may_read(mode: u32) -> Option<&'static str> {
     match (mode & 0o040 != 0, mode & 0o004 != 0) {
         (_, true) => Some("everybody"),

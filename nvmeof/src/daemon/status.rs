@@ -12,134 +12,135 @@ use super::write::access_name;
 use crate::model::{Controller, Namespace, Subsystem};
 use crate::serve::{KINDS, Took};
 
-/// The status of a daemon.
+/// Status of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// Ports.
+    /// Status of each port.
     pub ports: Vec<PortStatus>,
-    /// Subsystems.
+    /// Status of each subsystem.
     pub subsystems: Vec<SubsystemStatus>,
-    /// Controllers: one for each host at each subsystem, and one for each host that discovers.
+    /// Status of each controller: one for each host at each subsystem, and one for each host that runs discovery.
     pub controllers: Vec<ControllerStatus>,
 }
 
-/// A port.
+/// Status of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortStatus {
-    /// Its number.
+    /// Number of the port.
     pub id: u16,
-    /// Its adapter.
+    /// Name of the adapter, with its options.
     pub adapter: String,
-    /// The addresses at which hosts find it.
+    /// Addresses at which hosts find the port.
     pub addresses: Vec<SocketAddr>,
-    /// Its workers.
+    /// Status of each worker of the port.
     pub workers: Vec<WorkerStatus>,
-    /// Its access to groups that is not optimized.
+    /// Access of the port to groups of namespaces; a group that is missing is optimized.
     pub access: BTreeMap<u32, &'static str>,
 }
 
-/// A worker.
+/// Status of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkerStatus {
-    /// Its number.
+    /// Number of the worker.
     pub worker: u32,
-    /// Its thread runs.
+    /// True if the worker's thread runs.
     pub serves: bool,
     /// Number of commands that were answered.
     pub commands: u64,
-    /// Number of them that were refused.
+    /// Number of commands that were refused.
     pub refused: u64,
     /// Number of connections that were accepted.
     pub connections: u64,
-    /// Number of sleeps.
+    /// Number of times that the worker slept.
     pub sleeps: u64,
-    /// Number of commands that it has now.
+    /// Number of commands that the worker has now.
     pub queue_depth: u64,
-    /// Entries that the queues of all hosts may have together.
+    /// Number of queue entries that all hosts together may have.
     pub queue_size: u32,
-    /// Latencies of commands of I/O queues, of which one in 64 is timed: `read`, `write`, `other`.
+    /// Latencies of commands of I/O queues, by kind: `read`, `write`, `other`. One command in 64 is measured.
     pub latency: BTreeMap<&'static str, Histogram>,
-    /// Entries that are left of them.
+    /// Number of queue entries of `queue_size` that are not in use.
     pub entries_left: u32,
-    /// Number of queues of hosts.
+    /// Number of queues of hosts, without guests.
     pub host_queues: u32,
-    /// Number of guests: connections without Connect, of discovery, and not authenticated.
+    /// Number of guests: connections without Connect, connections for discovery, and connections that have not
+    /// authenticated.
     pub guests: u32,
-    /// Number of queues of hosts that were refused because no entries were left.
+    /// Number of hosts' queues that were refused because no entries were left.
     pub refused_hosts: u64,
     /// Number of guests that were rejected.
     pub refused_guests: u64,
-    /// Number of guests that ended to make room for others.
+    /// Number of guests whose connections were ended in favour of new guests.
     pub displaced_guests: u64,
-    /// Number of connections that ended because they held more commands than they may.
+    /// Number of connections that were ended because they had more commands outstanding than they may.
     pub overdrawn: u64,
 }
 
-/// A subsystem.
+/// Status of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SubsystemStatus {
-    /// Its name.
+    /// Name of the subsystem (NQN).
     pub nqn: String,
     /// Serial number.
     pub serial: String,
-    /// Model.
+    /// Model number.
     pub model: String,
-    /// Any host may connect.
+    /// True if any host may connect.
     pub any_host: bool,
-    /// Hosts that may connect.
+    /// Names of the hosts that may connect.
     pub hosts: Vec<String>,
-    /// Namespaces.
+    /// Status of each namespace.
     pub namespaces: Vec<NamespaceStatus>,
 }
 
-/// A namespace.
+/// Status of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamespaceStatus {
-    /// Its number.
+    /// Number of the namespace.
     pub nsid: u32,
-    /// The identifier by which hosts recognise it.
+    /// Identifier by which hosts recognise the namespace.
     pub uuid: Uuid,
-    /// The name of its disk.
+    /// Name of the disk.
     pub disk: String,
-    /// Its size.
+    /// Size of the namespace in bytes.
     pub bytes: u64,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_size: u32,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
-    /// Its group.
+    /// Number of the namespace's group.
     pub group: u32,
-    /// Read commands.
+    /// Number of read commands.
     pub reads: u64,
-    /// Write commands.
+    /// Number of write commands.
     pub writes: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub written_bytes: u64,
 }
 
-/// A controller.
+/// Status of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ControllerStatus {
-    /// Its number.
+    /// Number of the controller.
     pub controller: u16,
-    /// Its subsystem.
+    /// Name of the subsystem.
     pub subsystem: String,
-    /// Its host.
+    /// Name of the host.
     pub host: String,
-    /// The port that it was connected by.
+    /// Number of the port by which the host connected.
     pub port: u16,
-    /// It takes commands.
+    /// True if the controller accepts commands.
     pub ready: bool,
-    /// The connected I/O queues.
+    /// Numbers of the connected I/O queues.
     pub queues: Vec<u16>,
-    /// Keep-alive time; 0 is none.
+    /// Keep-alive time in milliseconds; 0 for none.
     pub keep_alive_ms: u32,
 }
 
 impl Daemon {
-    /// The current status.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         let (done, rooms) = (self.target().done(), self.target().rooms());

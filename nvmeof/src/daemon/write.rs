@@ -1,4 +1,4 @@
-//! Settings as a configuration file.
+//! Writes settings as a configuration file.
 
 use core::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use super::settings::{ControlSocket, Settings};
 use crate::disk::Source;
 use crate::nvme::log::Access;
 
-/// The text of a file with these settings.
+/// Returns the text of a configuration file with these settings.
 #[must_use]
 pub fn text(settings: &Settings) -> String {
     let mut out =
@@ -118,7 +118,7 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
     Ok(())
 }
 
-/// The name of a state of access.
+/// Returns the name of an access state.
 #[must_use]
 pub fn access_name(access: Access) -> &'static str {
     let known = ACCESS.iter().find(|(_, one)| *one == access);
@@ -133,7 +133,7 @@ fn path(path: &Path) -> String {
     quoted(&path.display().to_string())
 }
 
-/// Writes a file. A reader finds the old content or the new one at any time.
+/// Writes the settings to a file. At any time, a reader of the file finds either the old content or the new content.
 ///
 /// # Errors
 /// The system's error; the old file is unchanged.

@@ -1,9 +1,10 @@
-//! Locks that keep a disk to one program at a time.
+//! Locks that let only one program use a disk at a time.
 //!
-//! A regular file is locked by flock(2), exclusively, or shared if it is only read. A block device is opened with
-//! `O_EXCL`, which the kernel refuses while it is mounted or another program has it so. A block device that was handed
-//! in and that this process may not open by itself is locked by flock(2) as well. If possible the lock has an open file
-//! of its own. Then it ends with the namespace, not when the last worker closes its descriptor.
+//! A regular file is locked by flock(2): exclusively, or shared if it is only read. A block device is opened with
+//! `O_EXCL`. The kernel refuses that while the device is mounted, or while another program has opened it with `O_EXCL`.
+//! A block device that was handed in and that this process may not open by itself is locked by flock(2). If possible,
+//! the lock has its own open file. Then the lock ends with the namespace, not when the last worker closes its
+//! descriptor.
 
 use core::fmt;
 use std::fs::{Metadata, OpenOptions, TryLockError};
@@ -21,9 +22,9 @@ use super::{DiskError, again, copy};
 /// Identity of a file or a block device, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The device that the file is on, or the block device itself.
+    /// Device number of the block device, or of the file system that the file is on.
     device: u64,
-    /// The file's inode; `None` for a block device.
+    /// Number of the file's inode; `None` for a block device.
     inode: Option<u64>,
 }
 
@@ -62,20 +63,20 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Locked disks on descriptors that were handed in, each with whether it is only read. All disks on such a descriptor
-/// share one open file, so its flock would not keep them apart.
+/// Locked disks on descriptors that were handed in, each with whether it is only read. All disks on the same descriptor
+/// share one open file, so flock does not exclude them from each other; this list does.
 static GIVEN: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
 
-/// The lock of a disk.
+/// A held lock of a disk.
 #[derive(Debug)]
 pub(super) struct Claim {
     file: File,
-    /// It has an entry in [`GIVEN`].
+    /// Identity of the entry in [`GIVEN`]; `None` if there is no entry.
     given: Option<Identity>,
 }
 
 impl Claim {
-    /// Locks an open file. `is_given`: it was opened by another program.
+    /// Locks an open file. `is_given` is true if another program has opened it and handed it in.
     pub(super) fn take(
         file: &File,
         identity: Identity,
@@ -105,7 +106,7 @@ impl Claim {
                 return Err(DiskError::Lock { what, error });
             }
         }
-        // The open file of a descriptor that was handed in owns the lock, whichever process has it.
+        // The lock of a descriptor that was handed in belongs to the open file, which several processes may share.
         let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_taken =
             |(one, is_shared): &(Identity, bool)| *one == identity && !(*is_shared && read_only);
@@ -144,7 +145,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Held until the unlock: a claim of the same open file in between would lose its lock.
+        // The mutex is held until the unlock. Otherwise a claim of the same open file in between would lose its lock.
         let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(identity) = self.given {
             if let Some(at) = given.iter().position(|(one, _)| *one == identity) {
@@ -154,12 +155,12 @@ impl Drop for Claim {
                 return;
             }
         }
-        // Other descriptors may share the open file, which owns the lock.
+        // The lock is released explicitly: it belongs to the open file, which other descriptors may keep open.
         let _ = self.file.as_std().unlock();
     }
 }
 
-/// The program that has a file locked, if the system tells.
+/// Returns a description of the program that has locked a file, as far as /proc/locks shows it.
 fn holder(identity: Identity) -> String {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     match identity
@@ -180,7 +181,7 @@ fn holder(identity: Identity) -> String {
     }
 }
 
-/// The process that has a lock of flock(2) on a file, in the text of `/proc/locks`.
+/// Returns the process that has a file locked by flock(2), according to the text of `/proc/locks`.
 fn pid_of(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let of_line = |line: &str| {
@@ -229,7 +230,7 @@ mod tests {
         let unlocked = Disk::open_unlocked(Source::File(path.clone()), 9, false);
         let unlocked = unlocked.expect("whoever wants no lock is not kept away");
         assert!(!first.excludes(&unlocked) && first.identity() == unlocked.identity());
-        // An open handle has no part in the lock.
+        // A handle that is still open does not hold the lock.
         let handle = first.handle().expect("a handle");
         first.give_up();
         let second = open(&path, false).expect("given up");

@@ -1,8 +1,8 @@
 //! Faults of a disk for tests: operations that fail or are late.
 //!
-//! A disk of [`Source::Faulty`](super::Source::Faulty) is a memory disk that takes orders: operations of a kind fail
-//! with an errno, or end late. No other disk takes orders, so no disk with real data fails by order. The control socket
-//! passes orders on (`namespace.fault`).
+//! A disk of [`Source::Faulty`](super::Source::Faulty) is a memory disk that takes orders. An order makes operations of
+//! a kind fail with an errno, or complete late. No other disk takes orders, so no disk with real data fails by order.
+//! The control socket passes orders on (`namespace.fault`).
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use udapl::reactor::FileOperation;
 
-/// The longest delay. Other orders end it early.
+/// Longest delay of an operation. New orders end the delay early.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(3600);
 
-/// Errors that can be ordered, by name. The status of each is in docs/nvmeof.md.
+/// Errors that can be ordered, with their names. docs/nvmeof.md lists the NVMe status of each.
 pub const ERRORS: [(&str, Errno); 8] = [
     ("EIO", Errno::EIO),
     ("ENOSPC", Errno::ENOSPC),
@@ -25,13 +25,13 @@ pub const ERRORS: [(&str, Errno); 8] = [
     ("ENODEV", Errno::ENODEV),
 ];
 
-/// Kinds of operations.
+/// Kind of operations that orders apply to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Of {
-    /// All.
+    /// All operations.
     #[default]
     All,
-    /// Reads, also those of comparisons and copies.
+    /// Reads, including those of comparisons and copies.
     Reads,
     /// Operations that change blocks.
     Writes,
@@ -39,7 +39,7 @@ pub enum Of {
     Flushes,
 }
 
-/// Kinds of operations, by name.
+/// Kinds of operations, with their names.
 pub const KINDS: [(&str, Of); 4] = [
     ("all", Of::All),
     ("reads", Of::Reads),
@@ -64,18 +64,18 @@ impl Of {
     }
 }
 
-/// Orders.
+/// Orders to a faulty disk: which operations fail or are late, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// The kind of operations.
+    /// Kind of operations that are affected.
     pub of: Of,
-    /// The error that they fail with; `None` if they succeed.
+    /// Error that affected operations return; `None` if they succeed.
     pub error: Option<Errno>,
-    /// The delay of their end, at most [`LONGEST_DELAY`].
+    /// Delay before affected operations complete, at most [`LONGEST_DELAY`].
     pub delay: Duration,
-    /// One in this many operations is struck, beginning with the first.
+    /// One in this many operations of the kind is affected, beginning with the first.
     pub every: u64,
-    /// Number of operations to strike; `None` for no end.
+    /// Number of operations still to be affected; `None` for no limit.
     pub times: Option<u64>,
 }
 
@@ -94,24 +94,24 @@ impl Default for Orders {
 /// The fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The error that it fails with.
+    /// Error that the operation returns; `None` if it succeeds.
     pub error: Option<Errno>,
-    /// The delay of its end.
+    /// Delay before the operation completes.
     pub delay: Duration,
 }
 
 #[derive(Debug, Default)]
 struct State {
     orders: Option<Orders>,
-    /// Number of these orders: each change counts it up.
+    /// Number of the current orders, which every change increments.
     generation: u64,
-    /// Operations of the kind that were seen under these orders.
+    /// Number of operations of the kind since these orders were given.
     seen: u64,
-    /// Operations that were struck, under all orders.
+    /// Number of operations that were affected by these or earlier orders.
     struck: u64,
 }
 
-/// The faults of a disk. Any thread gives orders; workers look at them before they ask the disk.
+/// Faults of a disk. Any thread may give orders. Workers check the orders before they submit an operation.
 #[derive(Debug, Default)]
 pub struct Faults(Mutex<State>);
 
@@ -120,7 +120,7 @@ impl Faults {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets the orders; `None` ends them. Operations that earlier orders delay end at once.
+    /// Sets the orders; `None` ends them. Operations that earlier orders delay complete at once.
     pub fn order(&self, orders: Option<Orders>) {
         self.with(|state| {
             state.orders = orders;
@@ -129,18 +129,18 @@ impl Faults {
         });
     }
 
-    /// Number of operations that were struck.
+    /// Returns the number of operations that were affected so far.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.with(|state| state.struck)
     }
 
-    /// Number of the current orders.
+    /// Returns the number of the current orders.
     pub(crate) fn generation(&self) -> u64 {
         self.with(|state| state.generation)
     }
 
-    /// The fault of an operation, and the number of the orders.
+    /// Returns the fault of an operation, and the number of the orders; `None` if the operation is not affected.
     pub(crate) fn strike(&self, operation: &FileOperation<'_>) -> Option<(Fault, u64)> {
         self.with(|state| {
             let orders = state.orders.as_mut()?;

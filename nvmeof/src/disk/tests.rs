@@ -1,4 +1,4 @@
-//! Descriptors that were handed in for files that this process may not open.
+//! Tests of descriptors that were handed in for files that this process may not open.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -11,18 +11,18 @@ use tempfile::TempDir;
 use super::*;
 
 const BYTES: u64 = 64 << 10;
-/// Alignment that each disk takes with O_DIRECT.
+/// Alignment in bytes that every disk accepts with O_DIRECT.
 const PAGE: usize = 4096;
 
-/// Runs a test in a thread that may not open a file of mode 0. Root may as long as it is root for files: with another
-/// user there, the thread has no CAP_DAC_OVERRIDE (setfsuid(2), capabilities(7)).
+/// Runs a test in a thread that may not open a file of mode 0. If the process is root, the thread sets another user
+/// for file access, and so has no CAP_DAC_OVERRIDE (setfsuid(2), capabilities(7)).
 fn without_rights(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if geteuid().is_root() {
                 let nobody = Uid::from_raw(65_534);
                 setfsuid(nobody);
-                // The call reports no failure; a second one returns the user of the first.
+                // setfsuid reports no failure. The second call returns the user that the first call has set.
                 assert_eq!(
                     setfsuid(nobody),
                     nobody,
@@ -35,7 +35,7 @@ fn without_rights(test: impl FnOnce() + Send) {
     });
 }
 
-/// Returns a descriptor that another program has opened and handed in, and this process's copy.
+/// Returns the descriptor of another program that opened the file, and the descriptor that this process got from it.
 fn handed_in(file: std::fs::File) -> Result<(std::fs::File, File), std::io::Error> {
     file.set_permissions(Permissions::from_mode(0o000))?;
     let given = File::from_std(file.try_clone()?, "disk");
@@ -46,14 +46,14 @@ fn flags(file: &std::fs::File) -> OFlag {
     OFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFL).expect("an open file"))
 }
 
-/// Returns a disk of a descriptor.
+/// Makes a disk of a descriptor that was handed in.
 fn taken(given: &File, serves: bool) -> Result<Disk, DiskError> {
     let mut disk = Disk::unopened(Source::Given("disk".to_owned()), 12, false);
     disk.take_given(copy(given)?, serves)?;
     Ok(disk)
 }
 
-/// Returns whether the file system of a folder has O_DIRECT.
+/// Returns whether the file system of a folder supports O_DIRECT.
 fn has_direct(folder: &TempDir) -> bool {
     let path = folder.path().join("another");
     fs::write(&path, b"").expect("a file");
@@ -89,7 +89,7 @@ fn a_descriptor_that_cannot_be_opened_again_gets_o_direct_when_it_is_served_and_
                 OFlag::empty()
             };
             assert_eq!(flags(&theirs), before | direct, "of the open file itself");
-            // The lock is the open file's: it keeps away others, and another namespace on the same descriptor.
+            // The open file owns the lock. It excludes other programs, and another namespace on the same descriptor.
             disk.lock().expect("nobody else has it");
             let second = taken(&given, true).and_then(|disk| disk.lock());
             let second = second.map_err(|error| error.to_string());
@@ -125,7 +125,7 @@ fn a_descriptor_that_cannot_be_opened_again_gets_o_direct_when_it_is_served_and_
     }
 }
 
-/// Memory has no O_DIRECT on an open file of memfd_create(2).
+/// A memory file (memfd_create(2)) that was handed in is served through the cache if it does not accept O_DIRECT.
 #[test]
 fn a_descriptor_that_cannot_be_opened_again_and_takes_no_o_direct_is_served_by_the_cache() {
     let memory = memfd_create(c"disk", MFdFlags::MFD_CLOEXEC).expect("memory");

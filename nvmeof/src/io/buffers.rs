@@ -1,27 +1,28 @@
-//! Buffers for data that is longer than a page, and the commands that wait for one.
+//! Buffers for data that is longer than a page, and the commands that wait for buffers.
 //!
-//! A host can delay its data until its connection times out. So buffers have owners, the parties of
-//! `serve::admission`: a party has no more than three times what it leaves to others, apart from its first two, which
-//! it gets as soon as they are free. Guests have [`GUEST_BUFFERS`] together, one each party.
+//! A host can delay its data until its connection times out. So each buffer in use has an owner, which is a party of
+//! `serve::admission`. A party may have at most three times the number of buffers that it leaves to others. This limit
+//! does not apply to its first two buffers, which it gets as soon as they are free. All guests together have
+//! [`GUEST_BUFFERS`], and each guest has one.
 
 use std::collections::VecDeque;
 
-/// A party that has buffers: the number of its entry.
+/// The party that a buffer is counted for: the number of its entry in the admission table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub id: u32,
-    /// It is a guest. Guests share one part.
+    /// True if the party is a guest. All guests share one quota.
     pub is_guest: bool,
 }
 
-/// Buffers of a party that come before all that others want beyond theirs: a comparison has two.
+/// Number of buffers that a party gets before other parties get more than this number: a comparison needs two.
 const FIRST: usize = 2;
-/// A party may have this many times the buffers that it leaves to others.
+/// Factor of the limit: a party may have this many times the buffers that it leaves to others.
 const TIMES: usize = 3;
-/// Most buffers of all guests: long log pages of discovery.
+/// Maximum number of buffers of all guests together, for long log pages of discovery.
 const GUEST_BUFFERS: usize = 4;
 
-/// A command that waits.
+/// A command that waits for buffers.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     io: u32,
@@ -29,17 +30,17 @@ struct Waiting {
     owner: Owner,
 }
 
-/// The buffers of a worker, by number. A command gets all that it needs at once, one or two: if it held one and waited
-/// for the other, it could wait for ever.
+/// The buffers of a worker, by number. A command gets all the buffers that it needs, one or two, at once. If it held
+/// one and waited for the other, it could wait for ever.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     free: Vec<u32>,
-    /// The owner of each.
+    /// Owner of each buffer, by the buffer's number.
     owners: Vec<Owner>,
-    /// Number of buffers of each party, by its number.
+    /// Number of buffers in use by each party, by the party's number.
     held: Vec<usize>,
     of_guests: usize,
-    /// Commands that wait, the oldest first.
+    /// Commands that wait for buffers, the oldest first.
     waiting: VecDeque<Waiting>,
 }
 
@@ -54,24 +55,24 @@ impl Buffers {
         }
     }
 
-    /// Number of free buffers.
+    /// Returns the number of free buffers.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Number of buffers that a party would have with `count` more.
+    /// Returns the number of buffers that a party would have with `count` more.
     #[inline]
     fn after(&self, owner: Owner, count: usize) -> usize {
         let held = self.held.get(owner.id as usize); // CAST: widening.
         held.copied().unwrap_or(0) + count
     }
 
-    /// Returns whether a waiting party comes before others that have more.
+    /// Returns whether a waiting party has precedence, because it would have at most `FIRST` buffers.
     fn is_first(&self, waits: &Waiting) -> bool {
         !waits.owner.is_guest && self.after(waits.owner, waits.count) <= FIRST
     }
 
-    /// Returns whether a party may have `count` more, and they are free.
+    /// Returns whether `count` buffers are free and the party's limit allows them.
     #[inline]
     fn fits(&self, owner: Owner, count: usize) -> bool {
         let Some(left) = self.free.len().checked_sub(count) else {
@@ -85,8 +86,8 @@ impl Buffers {
         }
     }
 
-    /// Returns whether a party gets `count` more now: they are free, it may have them, and no waiting command comes
-    /// first.
+    /// Returns whether a party gets `count` more buffers now: they are free, its limit allows them, and no waiting
+    /// command has precedence.
     #[inline]
     pub(crate) fn has(&self, owner: Owner, count: usize) -> bool {
         if !self.fits(owner, count) {
@@ -95,7 +96,7 @@ impl Buffers {
         self.waiting.is_empty() || self.is_before(owner, count)
     }
 
-    /// Returns whether a party comes before those that wait.
+    /// Returns whether a party has precedence over all commands that wait.
     #[cold]
     fn is_before(&self, owner: Owner, count: usize) -> bool {
         let is_first = self.is_first(&Waiting {
@@ -108,7 +109,7 @@ impl Buffers {
         })
     }
 
-    /// Takes a buffer that is free by [`Buffers::has`] or [`Buffers::next`].
+    /// Takes a free buffer, after [`Buffers::has`] or [`Buffers::next`] has allowed it.
     #[inline]
     pub(crate) fn take(&mut self, owner: Owner) -> Option<u32> {
         let buffer = self.free.pop()?;
@@ -122,12 +123,12 @@ impl Buffers {
         Some(buffer)
     }
 
-    /// Has a command wait for `count` buffers.
+    /// Adds a command that waits for `count` buffers.
     pub(crate) fn wait(&mut self, io: u32, owner: Owner, count: usize) {
         self.waiting.push_back(Waiting { io, count, owner });
     }
 
-    /// A command does not wait any more.
+    /// Removes a command from the waiting ones.
     pub(crate) fn forget(&mut self, io: u32) {
         self.waiting.retain(|waiting| waiting.io != io);
     }
@@ -139,8 +140,8 @@ impl Buffers {
         self.free.push(buffer);
     }
 
-    /// The waiting command that goes on next, by its place in the queue: among the parties with few the one that has
-    /// waited longest; if there is none, the first whose party may have more.
+    /// Returns the index of the waiting command that continues next: the oldest of a party with precedence, or, if
+    /// there is none, the oldest that its party's limit allows. `None` if none can continue.
     #[cold]
     fn turn(&self) -> Option<usize> {
         let first = self.waiting.iter().position(|one| self.is_first(one));
@@ -151,13 +152,13 @@ impl Buffers {
         self.waiting.iter().position(fits)
     }
 
-    /// Returns whether a waiting command can go on.
+    /// Returns whether a waiting command can continue.
     #[inline]
     pub(crate) fn has_next(&self) -> bool {
         !self.waiting.is_empty() && self.turn().is_some()
     }
 
-    /// Returns the command that goes on next. The caller takes its buffers now.
+    /// Returns the waiting command that continues next. The caller must take its buffers at once.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<u32> {
         if self.waiting.is_empty() {
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(held.len(), 24);
         buffers.wait(1, hog, 1);
         assert_eq!(buffers.next(), None);
-        // Even if nothing is left, the first two of others come first, although the hog has waited longer.
+        // Even if no buffer is free, a party's first two have precedence over `hog`, which has waited longer.
         assert!(buffers.has(other, 2));
         while buffers.free() != 0 {
             buffers.take(host(3));

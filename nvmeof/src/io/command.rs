@@ -1,7 +1,7 @@
-//! A command: what is known of it, and what it does next.
+//! A command: its data, and the decision what is done for it next.
 //!
-//! [`Io::next`] takes what has happened to a command and returns what is to be done for it. It does nothing itself:
-//! buffers, disks and locks are [`super::Commands`]', data and responses the transport's.
+//! [`Io::next`] takes an event of a command and returns the next action. It performs no action itself:
+//! [`super::Commands`] has the buffers, disks and locks; the transport transfers data and sends responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ use crate::nvme::command::{Direction, io as opcode};
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
 
-/// Bit of Write Zeroes: the blocks may be deallocated (DEAC).
+/// Bit of Write Zeroes that allows deallocating the blocks (DEAC).
 const MAY_DEALLOCATE: u32 = 1 << 25;
 
-/// The queue of a command: a place of the transport's table, and how often that was given out.
+/// Identifier of a command's queue: an index in the transport's table, and how often that entry has been reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueId {
     pub place: u32,
@@ -31,7 +31,7 @@ pub(crate) struct QueueId {
 }
 
 impl QueueId {
-    /// No queue.
+    /// The identifier of no queue.
     pub(crate) const NONE: Self = Self {
         place: u32::MAX,
         generation: 0,
@@ -41,61 +41,61 @@ impl QueueId {
 /// An event of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The command has come.
+    /// The command has been received.
     Received,
-    /// It has the buffers that it needs.
+    /// The command has got the buffers that it needs.
     Placed {
-        /// It has waited for them.
+        /// True if the command had to wait for them.
         is_late: bool,
     },
-    /// Its data has come from the host.
+    /// The command's data has arrived from the host.
     Fetched,
-    /// The lock that it met is gone.
+    /// The lock that blocked the command has been released.
     Unblocked,
-    /// It has locked its block.
+    /// The command has locked its block.
     Locked,
-    /// The first of its pair was equal, and it may write.
+    /// The comparison of the fused pair has succeeded, and this command, the write, may execute.
     Joined,
-    /// The disk is done, and the next step is to be permitted.
+    /// The disk has completed a step, and the next step must be checked and started.
     Again,
 }
 
-/// What is done for a command next.
+/// The next action for a command.
 #[derive(Debug)]
 pub(crate) enum Do {
-    /// It gets this many buffers; then [`Event::Placed`].
+    /// Give the command this many buffers; then [`Event::Placed`] follows.
     Buffer(usize),
-    /// The transport fetches its data from the host; then [`Event::Fetched`].
+    /// The transport fetches the data from the host; then [`Event::Fetched`] follows.
     Fetch,
-    /// A disk is asked; then [`Io::disk_done`].
+    /// Submit this disk operation; then [`Io::disk_done`] follows.
     Disk(Operation),
-    /// A disk is asked for several operations; then [`Io::disk_done`], once for all.
+    /// Submit these disk operations; when all have completed, one [`Io::disk_done`] follows.
     DiskEach(Vec<Operation>),
-    /// The transport puts its data into the host's memory, and responds.
+    /// The transport writes the data into the host's memory, and then sends the response.
     Put,
-    /// The transport responds.
+    /// The transport sends the response.
     Respond,
-    /// The transport responds with an error.
+    /// The transport sends a response with this error.
     Refuse(Status),
-    /// The model carries it out.
+    /// The model carries out the command.
     Model,
-    /// It is the first of a pair: it waits for the next command of its queue.
+    /// The command is the first of a fused pair and waits for the next command of its queue.
     First,
-    /// It is ready, and one of a pair.
+    /// The command belongs to a fused pair and is ready.
     Pair,
-    /// It is the first of a pair, and its block is to be locked; then [`Event::Locked`].
+    /// The first of a fused pair needs its block locked; then [`Event::Locked`] follows.
     Lock(Arc<Namespace>),
-    /// It met a lock; then [`Event::Unblocked`].
+    /// Another pair has locked the block. The command waits; then [`Event::Unblocked`] follows.
     Block,
-    /// It was equal, and is the first of a pair; [`super::Commands::compared`] with its queue.
+    /// The comparison of a fused pair has succeeded. The caller calls [`super::Commands::compared`] with the queue.
     Compared,
-    /// Its next step is to be permitted; [`Event::Again`] with its queue.
+    /// The next step must be checked. The caller passes [`Event::Again`] with the queue.
     Again,
-    /// Its connection has ended, and nothing else has it.
+    /// The connection has ended, and nothing else uses the command: it is freed.
     Drop,
-    /// Nothing, until something else happens to it.
+    /// No action until the next event of the command.
     Wait,
-    /// Nothing for it, but [`super::Commands::take_others`] has something for others.
+    /// No action for this command, but [`super::Commands::take_others`] returns actions for others.
     Others,
 }
 
@@ -111,7 +111,7 @@ pub(crate) enum Operation {
         offset: u64,
         bytes: u32,
         from: DataBuffer,
-        /// Through the disk's cache.
+        /// True if the data must pass the disk's volatile cache (FUA).
         through: bool,
     },
     Sync,
@@ -126,7 +126,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// The operation as the ring takes it.
+    /// Converts the operation to the form of the worker's ring.
     pub(super) const fn of_file(self, memory: &Memory) -> FileOperation<'_> {
         match self {
             Self::Read { offset, bytes, to } => {
@@ -160,7 +160,7 @@ impl Operation {
     }
 }
 
-/// Facts that a command's next step depends on.
+/// State that the next action of a command depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct Here<'a> {
     pub issuer: &'a Issuer<'a>,
@@ -168,45 +168,45 @@ pub(crate) struct Here<'a> {
     pub memory: &'a Memory,
 }
 
-/// A command, in one place of a worker's table.
+/// A command: one entry of a worker's table.
 #[derive(Debug)]
 pub(crate) struct Io {
-    /// Its number in the table, which its page has, too.
+    /// Index of the command in the table, and of its page.
     number: u32,
     state: State,
     pub queue: QueueId,
     pub sqe: Sqe,
-    /// Bytes of data in the capsule.
+    /// Number of data bytes in the capsule.
     pub in_capsule: u32,
-    /// The host's description of its data.
+    /// Location and length of the data, as the host's SGL descriptor gives them.
     pub data: Data,
-    /// Its data in the target's memory, and bytes of it.
+    /// Location of the command's data in the target's memory, and its length in bytes.
     pub buffer: Option<DataBuffer>,
     pub bytes: u32,
-    /// A second buffer, for what a disk gives to be compared, copied or verified.
+    /// A second buffer, into which a disk reads data to be compared, copied or verified.
     pub second: Option<u32>,
     pub work: Work,
-    /// The namespace that it was executed on.
+    /// Namespace on which the command was executed.
     pub used: Used,
-    /// The partner of a fused pair, and the lock that this one has.
+    /// Index of the partner in a fused pair, and the lock that this command holds.
     pub partner: Option<u32>,
     pub lock: Option<Arc<Lock>>,
-    /// Operations that its disks have not done.
+    /// Number of disk operations that have not completed.
     pub pending: u32,
-    /// Bytes that the last operation has moved.
+    /// Number of bytes that the last disk operation has moved.
     pub moved: u32,
-    /// Its connection has ended while the adapter or a disk had it.
+    /// True if the connection ended while the adapter, a disk or other workers still used the command.
     pub is_orphan: bool,
     pub status: Status,
-    /// Dwords 0 and 1 of its completion.
+    /// Dwords 0 and 1 of the completion.
     pub result: u64,
-    /// Its data goes to the host before the response.
+    /// True if data goes to the host before the response.
     pub puts: bool,
-    /// The time at which it came, if it is timed.
+    /// Time at which the command was received, if it is measured.
     pub began: Option<Moment>,
-    /// The step that its state did not have.
+    /// State and step of the first step that the state does not have: a bug.
     pub mistake: Option<(State, Step)>,
-    /// Shared by the table: one of its commands is lost.
+    /// Flag shared by the whole table: a command is lost.
     is_any_lost: Arc<AtomicBool>,
 }
 
@@ -242,7 +242,7 @@ impl Io {
         self.state
     }
 
-    /// Takes a step. A step that the state does not have loses the command.
+    /// Applies a step to the state. If the state does not have the step, the command is lost.
     #[inline]
     pub(crate) fn step(&mut self, step: Step) {
         match self.state.next(step) {
@@ -258,7 +258,7 @@ impl Io {
         self.is_any_lost.store(true, Ordering::Relaxed);
     }
 
-    /// A command begins. The caller has written it to [`Io::sqe`].
+    /// Starts a command, which the caller has written to [`Io::sqe`].
     #[inline(always)]
     pub(crate) fn begin(&mut self, queue: QueueId, in_capsule: u32) {
         self.step(Step::Receive);
@@ -272,7 +272,7 @@ impl Io {
         self.began = None;
     }
 
-    /// Answers the command.
+    /// Sets the result of the command.
     #[inline]
     pub(crate) fn answer(&mut self, status: Status, result: u64, puts: bool) {
         self.status = status;
@@ -281,7 +281,7 @@ impl Io {
         self.step(Step::Answer);
     }
 
-    /// Answers an event request with this identifier. The request's own place is free already.
+    /// Sets this entry to answer an event request with the identifier `cid`. The request's own entry is free already.
     pub(crate) fn answer_event(&mut self, queue: QueueId, cid: u16, status: Status, result: u64) {
         self.step(Step::Event);
         self.queue = queue;
@@ -293,7 +293,7 @@ impl Io {
         self.result = result;
     }
 
-    /// Returns whether it is free, and has nothing that is to be given back.
+    /// Returns whether the entry is free and holds nothing that must be released.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         matches!(self.state, State::Free)
@@ -303,7 +303,7 @@ impl Io {
             && self.lock.is_none()
     }
 
-    /// The key that the host wants invalidated with the response.
+    /// Returns the key that the host wants invalidated by the response.
     #[inline]
     pub(crate) const fn invalidates(&self) -> Option<u32> {
         match self.data {
@@ -316,7 +316,7 @@ impl Io {
         }
     }
 
-    /// Returns what is done next, after an event.
+    /// Returns the next action after an event.
     #[inline]
     pub(crate) fn next(&mut self, event: Event, here: &Here<'_>) -> Do {
         match event {
@@ -342,7 +342,7 @@ impl Io {
             Err(status) => return Do::Refuse(status),
         };
         let offered = self.data.bytes();
-        // A host may offer more room for ranges than it names.
+        // The data buffer may be longer than the list of ranges.
         let is_list = matches!(self.sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
         if offered != bytes && !(is_list && offered > bytes) {
             return Do::Refuse(Status::SGL_LENGTH.dnr());
@@ -362,13 +362,13 @@ impl Io {
         matches!(self.data, Data::Capsule { .. })
     }
 
-    /// Returns whether its data is in its own page.
+    /// Returns whether the command's data is in its own page.
     #[inline]
     const fn is_in_page(&self) -> bool {
         self.is_in_capsule() || self.bytes <= PAGE
     }
 
-    /// Returns whether a disk gives it data that is not the host's.
+    /// Returns whether a disk reads into a second buffer for this command.
     #[inline]
     const fn is_double(&self) -> bool {
         matches!(
@@ -377,13 +377,13 @@ impl Io {
         )
     }
 
-    /// Number of buffers that it needs.
+    /// Returns the number of buffers that the command needs.
     #[inline]
     pub(super) fn needs(&self) -> usize {
         usize::from(!self.is_in_page()) + usize::from(self.is_double())
     }
 
-    /// Gets its buffers, which `take` gives.
+    /// Takes the buffers that the command needs, by calling `take`.
     pub(super) fn take_buffers(&mut self, mut take: impl FnMut() -> Option<u32>) {
         self.buffer = if self.is_in_page() {
             Some(DataBuffer::Page(self.number))
@@ -409,18 +409,18 @@ impl Io {
         }
     }
 
-    /// Goes on after a wait. The checks are repeated: meanwhile the namespace may have become protected, reserved by
-    /// another host, shorter, or another one.
+    /// Continues after a wait. The checks are repeated, because meanwhile the namespace may have become protected,
+    /// reserved by another host, or shorter, or may have been replaced.
     fn resume(&mut self, here: &Here<'_>) -> Do {
         match check(&self.sqe, here.issuer, here.local) {
             Ok(bytes) if bytes == self.bytes => self.execute(here),
-            // The blocks have another size now.
+            // The namespace now has another block size.
             Ok(_) => Do::Refuse(Status::SGL_LENGTH.dnr()),
             Err(status) => Do::Refuse(status),
         }
     }
 
-    /// Executes it: on a null disk at once.
+    /// Executes the command. On a null disk it completes at once.
     #[inline]
     fn execute(&mut self, here: &Here<'_>) -> Do {
         let local = here.local;
@@ -436,7 +436,7 @@ impl Io {
         }
         let is_null = matches!(local.handle, Handle::Null);
         if is_null && self.sqe.opcode == opcode::READ {
-            // Its own memory holds the data of an earlier command, perhaps of another host.
+            // The command's own memory may still hold data of an earlier command of another host.
             if let Some(DataBuffer::Buffer(buffer)) = self.buffer.replace(DataBuffer::Zeros) {
                 self.second = Some(buffer);
             }
@@ -489,21 +489,21 @@ impl Io {
         })
     }
 
-    /// It is done, and has data for the host.
+    /// Completes the command with success and data for the host.
     #[inline]
     pub(super) fn put(&mut self) -> Do {
         self.answer(Status::SUCCESS, 0, true);
         Do::Put
     }
 
-    /// It is done.
+    /// Completes the command with success and without data.
     #[inline]
     pub(super) fn done(&mut self) -> Do {
         self.answer(Status::SUCCESS, 0, false);
         Do::Respond
     }
 
-    /// Returns what is done next, after a disk has done its operations. This event needs neither the queue nor the
+    /// Returns the next action after the disk has completed all operations. This event needs neither the queue nor the
     /// namespace.
     pub(super) fn disk_done(&mut self, memory: &Memory) -> Do {
         if self.is_orphan {
@@ -514,7 +514,7 @@ impl Io {
         }
         let is_whole = self.moved == self.bytes;
         match self.sqe.opcode {
-            // The disk has become shorter.
+            // The disk was too short for the operation: it has shrunk.
             opcode::READ | opcode::COMPARE | opcode::WRITE if !is_whole => {
                 Do::Refuse(Status::LBA_RANGE.dnr())
             }
@@ -527,7 +527,7 @@ impl Io {
 }
 
 impl Local {
-    /// Counts a command that was carried out.
+    /// Adds a completed command to the counters.
     #[inline]
     pub(super) fn count(&self, opcode: u8, bytes: u32) {
         let tally = &*self.tally;
@@ -566,7 +566,7 @@ mod tests {
                 (is_bug, is_bug.then_some((state, step))),
                 "{state:?} + {step:?}"
             );
-            // No step leads on, and the first mistake is the one that is told.
+            // No step leads out of the state LOST, and the first wrong step is the one that is reported.
             for later in Step::VARIANTS.iter().filter(|_| is_bug) {
                 io.step(*later);
                 assert_eq!(

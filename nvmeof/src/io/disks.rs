@@ -1,4 +1,4 @@
-//! A worker's disks: its ring, which all of them share, and operations that a faulty disk delays.
+//! A worker's disks: the ring that all of them share, and the operations that a faulty disk delays.
 //!
 //! ```text
 //!   ask ---> in the ring ------------------------------> next: the command goes on
@@ -6,7 +6,7 @@
 //!       `- it fails by order -----------------> late ---->'
 //! ```
 //!
-//! A late operation still counts as pending. Only faulty disks ([`crate::disk::faults`]) have such operations.
+//! A delayed operation still counts as pending. Only faulty disks ([`crate::disk::faults`]) delay operations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use udapl::reactor::{
 use crate::disk::Handle;
 use crate::disk::faults::{Fault, Faults};
 
-/// An operation that has ended.
+/// A completed operation.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The command.
+    /// Index of the command.
     pub io: u32,
-    /// Bytes moved, or the error.
+    /// Number of bytes moved, or the error.
     pub result: Result<usize, ReactorError>,
 }
 
-/// The end of an operation's delay, and the orders that it is delayed by.
+/// Time at which a delay ends, and the orders that caused it. If these change, the delay ends early.
 struct Late {
     until: Instant,
     faults: Arc<Faults>,
@@ -42,7 +42,7 @@ impl Late {
     }
 }
 
-/// The error of a disk that fails by order.
+/// Makes the error of an operation that fails by order.
 fn failed(operation: &FileOperation<'_>, error: Errno) -> ReactorError {
     let (operation, offset, bytes) = match *operation {
         FileOperation::Read { offset, bytes, .. } => ("read", offset, bytes),
@@ -64,17 +64,17 @@ fn bounded(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// The disks.
+/// The disks of a worker.
 pub(crate) struct Disks {
     reactor: Reactor,
-    /// Operations in the ring that will be late.
+    /// Operations in the ring that will be delayed when they complete.
     slow: Vec<(Token, Late)>,
-    /// Operations that have ended in the ring, and are late.
+    /// Operations that have completed in the ring and are being delayed.
     late: Vec<(Late, Ended)>,
 }
 
 impl Disks {
-    /// A ring with this many operations in the kernel at once.
+    /// Creates a ring for this many concurrent operations.
     pub(crate) fn new(entries: u32) -> Result<Self, ReactorError> {
         let reactor = Reactor::new(entries)?;
         reactor.check_disks()?;
@@ -85,12 +85,13 @@ impl Disks {
         })
     }
 
-    /// Pins the memory of operations. Returns whether that succeeded: without it operations are slower.
+    /// Registers the memory of operations with the kernel, which pins it. Returns false if that failed; operations are
+    /// slower then.
     pub(crate) fn pin(&mut self, memory: &[DmaBuffer]) -> Result<bool, ReactorError> {
         self.reactor.register(memory)
     }
 
-    /// Asks a disk for an operation of a command. Returns the number of operations that will end: 0 for a null disk.
+    /// Submits a disk operation of a command. Returns the number of operations that will complete: 0 for a null disk.
     #[inline]
     pub(crate) fn ask(
         &mut self,
@@ -129,7 +130,7 @@ impl Disks {
         }
     }
 
-    /// Submits operations to the kernel, and takes in those that have ended, without waiting.
+    /// Submits queued operations to the kernel, and collects completed ones, without waiting.
     #[inline]
     pub(crate) fn look(&mut self) -> Result<(), ReactorError> {
         if self.reactor.outstanding() != 0 {
@@ -138,12 +139,12 @@ impl Disks {
         Ok(())
     }
 
-    /// Returns an operation that has ended and is not late.
+    /// Returns a completed operation that is not being delayed.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Ended> {
         while let Some(done) = self.reactor.take_completion() {
             let ended = Ended {
-                // As it was submitted: 32 bits.
+                // The tag is the 32-bit index with which the operation was submitted.
                 io: u32::try_from(done.tag).unwrap_or(u32::MAX),
                 result: done.result,
             };
@@ -171,7 +172,7 @@ impl Disks {
         Some(self.late.swap_remove(at).1)
     }
 
-    /// Sleeps until an operation has ended, one of these descriptors is readable, or the time is over.
+    /// Sleeps until an operation completes, one of these descriptors is readable, or the time is over.
     pub(crate) fn sleep(
         &mut self,
         on: &[std::os::fd::BorrowedFd<'_>],
@@ -183,7 +184,7 @@ impl Disks {
             .wait_for(on, due.map_or(until, |due| due.min(until)))
     }
 
-    /// Waits, within a bound, until the kernel does not use the worker's memory any more.
+    /// Waits until the kernel no longer uses the worker's memory, at most for the given time.
     pub(crate) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
         let until = RealClock::new().now() + no_longer_than;
         self.reactor.wait_all(until).map(|_| ())

@@ -1,5 +1,5 @@
-//! Compare and write, fused: one block is compared, and written if it was as the host thought (Base specification,
-//! "Fused Operations"; NVM Command Set specification, "Compare and Write").
+//! Compare and write, a fused pair: one block is compared, and written if its content is as the host expects (Base
+//! specification, "Fused Operations"; NVM Command Set specification, "Compare and Write").
 //!
 //! ```text
 //!   begin      the first waits for the second, which is the next command of its queue. Another command fails the first
@@ -8,10 +8,10 @@
 //!   locked     the disk is read, and compared. The second is written, and has the lock until it has ended
 //! ```
 //!
-//! A lock keeps writes of all workers away from the block. It is in the namespace, where workers look before they
-//! give a write to a disk, by the counter that they look at for reservations. Writes that a disk has already are
-//! waited for: each worker is told of the lock, and passes it when it has none of them. Reads are not kept away: one
-//! block is read or written as a whole.
+//! The lock of a block delays the writes of all workers to it. The namespace has the lock. Before a worker submits a
+//! write, it checks the namespace's change counter, which covers reservations and locks. Writes that were already
+//! submitted are waited for: each worker is notified of the lock, and passes the lock when it has no such write. Reads
+//! are not delayed, because one block is always read or written as a whole.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ use crate::nvme::command::{FUSE, FUSE_FIRST, FUSE_SECOND, PSDT, PSDT_SGL, io as 
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
 
-/// Checks a pair, and returns the bytes of its data. An error has the status of the one that fails, and says whether
-/// that is the first.
+/// Checks a fused pair, and returns the length of each command's data in bytes. An error has the status of the command
+/// that fails, and is true if that is the first.
 fn check_pair(
     [first, second]: [(&Sqe, Data); 2],
     issuer: &Issuer<'_>,
@@ -38,7 +38,7 @@ fn check_pair(
     check(second.0, issuer, local).map_err(|status| (false, status))?;
     let ((first, a), (second, b)) = (first, second);
     let same = first.nsid == second.nsid && first.first_block() == second.first_block();
-    // ACWU: one block.
+    // ACWU: compare and write is limited to one block.
     if first.blocks() != 1 {
         return Err((true, FIELD));
     }
@@ -54,7 +54,7 @@ fn check_pair(
 }
 
 impl Commands {
-    /// A command with other flags than most: it may be one of a pair.
+    /// Starts a command with unusual flags, which may be one of a fused pair.
     #[cold]
     pub(super) fn begin_fused(&mut self, at: u32) -> Do {
         let sqe = &self.ios[at as usize].sqe; // CAST: widening.
@@ -65,14 +65,14 @@ impl Commands {
         }
     }
 
-    /// A command comes behind the first of a pair. Returns true if it is the second; then both go on. Otherwise the
-    /// first is to be refused, and the command begins.
+    /// Checks the command that follows the first of a fused pair. Returns true if it is the second; then the caller
+    /// continues with both. Otherwise the caller refuses the first, and begins this command.
     pub(crate) fn is_second(&self, at: u32) -> bool {
         let sqe = &self.ios[at as usize].sqe; // CAST: widening.
         sqe.flags & FUSE == FUSE_SECOND && sqe.opcode == opcode::WRITE
     }
 
-    /// Both of a pair are here.
+    /// Checks a complete pair, and gets the buffers and data of both.
     #[cold]
     pub(crate) fn pair(&mut self, first: u32, second: u32, issuer: &Issuer<'_>) -> Do {
         let [a, b] = [first, second].map(|at| &self.ios[at as usize]); // CAST: widening.
@@ -116,7 +116,7 @@ impl Commands {
         Do::Others
     }
 
-    /// One of a pair is ready.
+    /// Handles a command of a pair that has become ready. If its partner is ready, the first locks the block.
     #[cold]
     pub(super) fn join(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
@@ -145,7 +145,7 @@ impl Commands {
         Do::Others
     }
 
-    /// The transport has locked the block of the first of a pair, or another pair has.
+    /// Handles the transport's attempt to lock the block of a pair; `None` if another pair has locked it.
     pub(crate) fn lock(&mut self, at: u32, lock: Option<Arc<Lock>>) {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         match lock {
@@ -157,14 +157,14 @@ impl Commands {
         }
     }
 
-    /// A command waits until a lock is gone.
+    /// Makes a command wait until a lock is released.
     #[cold]
     pub(super) fn block(&mut self, at: u32) {
         self.ios[at as usize].step(Step::Block); // CAST: widening.
         self.blocked.push(at);
     }
 
-    /// No worker has a write at the block of this command: it is compared.
+    /// Starts the comparison of a pair, because no worker has a write at the locked block any more.
     pub(crate) fn locked(&mut self, at: u32, issuer: Option<&Issuer<'_>>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         io.step(Step::Locked);
@@ -172,12 +172,12 @@ impl Commands {
             Some(issuer) if io.partner.is_some() && !io.is_orphan => {
                 self.drive(at, Event::Locked, issuer)
             }
-            // Its connection has ended meanwhile, and its partner's with it.
+            // The connection, to which both commands belong, has ended meanwhile.
             _ => Do::Drop,
         }
     }
 
-    /// The first of a pair was equal: the second is written, if that is permitted still, and has the lock now.
+    /// Handles a successful comparison. The second takes over the lock and writes, if that is still permitted.
     #[cold]
     pub(crate) fn compared(&mut self, first: u32, issuer: &Issuer<'_>) -> Do {
         let one = &mut self.ios[first as usize]; // CAST: widening.
@@ -196,7 +196,7 @@ impl Commands {
             Some(_) | None => Err(Status::INVALID_NAMESPACE.dnr()),
         };
         if let Err(status) = permitted {
-            // It unlocks the block when its answer has left.
+            // The first keeps the lock, and unlocks the block when its response has been sent.
             self.ios[first as usize].lock = lock; // CAST: widening.
             self.others.push((second, Do::Refuse(status)));
             self.others
@@ -211,7 +211,8 @@ impl Commands {
         Do::Others
     }
 
-    /// A command is refused. Returns its partner if that fails now, too; one whose data has not come fails later.
+    /// Handles the refusal of a command of a pair. Returns the partner if it must be refused now, too. A partner whose
+    /// data has not arrived is refused when it arrives.
     #[cold]
     pub(crate) fn fail_partner(&mut self, at: u32) -> Option<u32> {
         let partner = self.ios[at as usize].partner.take()?; // CAST: widening.
@@ -235,7 +236,7 @@ impl Commands {
         lock
     }
 
-    /// Returns whether a disk has a write at a lock's block.
+    /// Returns whether this worker has submitted a write to the locked block that has not completed.
     pub(crate) fn writes_at(&self, lock: &Lock) -> bool {
         let serial = lock.namespace().serial();
         self.ios.iter().any(|io| {
@@ -245,13 +246,13 @@ impl Commands {
         })
     }
 
-    /// Number of commands that met a locked block.
+    /// Returns the number of commands that wait for a locked block.
     pub(crate) const fn blocked(&self) -> usize {
         self.blocked.len()
     }
 
-    /// A lock is gone: takes the command that has waited longest, which the transport drives with
-    /// [`Event::Unblocked`]. One at a time, since a command that is driven may end others that wait.
+    /// Takes the command that has waited longest for a lock, because a lock was released. The transport passes it
+    /// [`Event::Unblocked`]. Returns only one command, because its event may end other waiting commands.
     pub(crate) fn unblock(&mut self) -> Option<u32> {
         if self.blocked.is_empty() {
             return None;

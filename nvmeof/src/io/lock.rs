@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::model::Namespace;
 
-/// A worker whose command waits for a lock.
+/// A worker that has a command waiting for its own lock to take effect.
 pub(crate) trait LockOwner: Debug + Send + Sync {
-    /// No worker has a write at the block of command `io` any more.
+    /// Notifies the worker that no worker has a write at the block of command `io` any more.
     fn locked(&self, io: u32);
 }
 
-/// A locked block of a namespace. It takes effect once each worker has passed it: none of them has a write at the block
-/// then.
+/// A locked block of a namespace. The lock takes effect when every worker has passed it, which means that the worker
+/// has no write at the block.
 #[derive(Debug)]
 pub(crate) struct Lock {
     namespace: Arc<Namespace>,
     block: u64,
-    /// Workers that have not passed.
+    /// Number of workers that have not passed the lock.
     busy: AtomicUsize,
     owner: Arc<dyn LockOwner>,
     io: u32,
 }
 
 impl Lock {
-    /// A lock that `workers` workers have to pass before command `io` of `owner` goes on.
+    /// Makes a lock that `workers` workers must pass before command `io` of `owner` continues.
     pub(crate) fn new(
         namespace: &Arc<Namespace>,
         block: u64,
@@ -42,14 +42,14 @@ impl Lock {
         }
     }
 
-    /// A worker has no write at the block. The last one to pass lets the owner go on.
+    /// Records that one more worker has no write at the block. The last worker notifies the owner.
     pub(crate) fn pass(&self) {
         if self.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.owner.locked(self.io);
         }
     }
 
-    /// The namespace of the block.
+    /// Returns the namespace of the block.
     pub(crate) const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }

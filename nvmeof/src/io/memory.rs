@@ -1,17 +1,17 @@
-//! The memory that commands' data is in.
+//! The memory for the data of commands.
 //!
-//! Each command has a page of 4 KiB of its own, in which data in the capsule arrives, too. Longer data is in buffers of
-//! 128 KiB ([`super::buffers`]). Zeros are 128 KiB that nothing writes: the data of a null disk.
+//! Each command has its own page of 4 KiB, into which data in the capsule arrives, too. Longer data is in buffers of
+//! 128 KiB ([`super::buffers`]). A region of 128 KiB of zeros, which nothing writes, is the data of a null disk.
 
 use udapl::memory::DmaBuffer;
 use zerocopy::FromBytes;
 
 use crate::model::{IN_CAPSULE, MAX_TRANSFER};
 
-/// Bytes of a page. Disks need memory aligned to it.
+/// Length of a page in bytes. Disks need memory that is aligned to it.
 pub(crate) const PAGE: u32 = IN_CAPSULE;
 
-/// Where data is.
+/// Location of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataBuffer {
     /// The page of the command with this number.
@@ -22,23 +22,23 @@ pub(crate) enum DataBuffer {
     Zeros,
 }
 
-/// Offsets of pages in one region, and of buffers and zeros in another one.
+/// Layout of the memory: the pages are in one region, the buffers and the zeros in another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Offset of the first page, in bytes.
     pub pages_at: u32,
-    /// Number of buffers. Zeros are behind them.
+    /// Number of buffers. The zeros follow the last buffer.
     pub buffers: u32,
 }
 
 impl Layout {
-    /// Offset of a page in the first region, in bytes.
+    /// Returns the offset of a page in the first region, in bytes.
     #[inline]
     pub(crate) const fn page_at(self, io: u32) -> u32 {
         self.pages_at + io * PAGE
     }
 
-    /// Returns whether data is in the second region, and its offset there in bytes.
+    /// Returns whether data is in the second region, and its offset in its region in bytes.
     #[inline]
     pub(crate) const fn of(self, data: DataBuffer) -> (bool, u32) {
         match data {
@@ -57,7 +57,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// `pages` and `buffers` are as long as `layout` needs; `buffers` is zeroed.
+    /// Makes the memory from two regions, as long as `layout` needs. The caller has zeroed `buffers`.
     pub(crate) const fn new(pages: DmaBuffer, buffers: DmaBuffer, layout: Layout) -> Self {
         Self {
             pages,
@@ -66,7 +66,7 @@ impl Memory {
         }
     }
 
-    /// The memory that data is in, and its offset there in bytes.
+    /// Returns the region that data is in, and its offset there in bytes.
     #[inline]
     pub(crate) const fn at(&self, data: DataBuffer) -> (&DmaBuffer, usize) {
         let (is_in_buffers, offset) = self.layout.of(data);
@@ -78,7 +78,8 @@ impl Memory {
         (buffer, offset as usize) // CAST: widening.
     }
 
-    /// Copies entries of a list out of data of this many bytes. A list is read once: later reads could differ.
+    /// Copies the entries of a list out of data of this many bytes. The caller uses only the copy, because the memory
+    /// may change between two reads.
     pub(crate) fn list<T: FromBytes>(&self, data: DataBuffer, bytes: u32) -> Vec<T> {
         let (buffer, from) = self.at(data);
         let count = bytes as usize / size_of::<T>(); // CAST: widening.
@@ -86,9 +87,9 @@ impl Memory {
         entries.map(|at| buffer.read_obj(at)).collect()
     }
 
-    /// Returns whether two places hold the same bytes.
+    /// Returns whether two locations hold the same bytes.
     pub(crate) fn is_equal(&self, one: DataBuffer, other: DataBuffer, bytes: u32) -> bool {
-        /// Bytes compared at a time.
+        /// Number of bytes that are compared at a time.
         const CHUNK: usize = 512;
         let ((one, a), (other, b)) = (self.at(one), self.at(other));
         let (mut left, mut right) = ([0; CHUNK], [0; CHUNK]);

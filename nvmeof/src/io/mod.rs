@@ -1,4 +1,4 @@
-//! I/O commands without a wire: what a command of an I/O queue does, whatever it came by.
+//! I/O commands without a wire: the execution of a command of an I/O queue, independent of the transport.
 //!
 //! ```text
 //!   transport (serve: RDMA; tests: a loop)
@@ -10,7 +10,7 @@
 //!   Io::next   one command: its checks, its states, its steps. It acts on nothing
 //! ```
 //!
-//! A command goes this way:
+//! A command passes these stages:
 //!
 //! ```text
 //!   received    Is it inside the namespace? May the host do it? Has the data the right length?
@@ -20,8 +20,8 @@
 //!   Put         Data to the host; then the response
 //! ```
 //!
-//! The transport names the queue of a command by an [`Issuer`], once for each event; [`Commands`] looks its namespace
-//! up, once for each event. A read on a disk has two events, and the second one, the disk's, needs neither.
+//! For each event, the transport names the command's queue by an [`Issuer`], and [`Commands`] finds the namespace. A
+//! read on a disk has two events. The second event, the disk's completion, needs neither.
 
 mod buffers;
 mod command;
@@ -54,22 +54,22 @@ use crate::nvme::command::{ALL_NAMESPACES, FUSE, PSDT, PSDT_SGL, io as opcode};
 use command::Here;
 use permit::{permit, status_of};
 
-/// The commands of a worker, with what they need: namespaces, buffers, disks.
+/// The commands of a worker, with their namespaces, buffers and disks.
 pub(crate) struct Commands {
     pub ios: Vec<Io>,
     pub lists: LocalLists,
     pub buffers: Buffers,
     pub memory: Memory,
     pub disks: Disks,
-    /// Writes, and first ones of pairs, that met a locked block.
+    /// Writes and first commands of pairs that wait for a locked block.
     blocked: Vec<u32>,
-    /// Commands for which something is done because of another one, in order.
+    /// Actions for other commands that result from a command's event, in order.
     others: Vec<(u32, Do)>,
     is_any_lost: Arc<AtomicBool>,
 }
 
 impl Commands {
-    /// A worker's table of `count` commands.
+    /// Makes a worker's table of `count` commands.
     pub(crate) fn new(count: u32, buffers: u32, memory: Memory, disks: Disks) -> Self {
         let is_any_lost = Arc::new(AtomicBool::new(false));
         Self {
@@ -86,7 +86,7 @@ impl Commands {
         }
     }
 
-    /// A command of an I/O queue begins; its fields `sqe` and `data` are set.
+    /// Starts a command of an I/O queue, whose fields `sqe` and `data` are set.
     #[inline]
     pub(crate) fn begin(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
         let io = &self.ios[at as usize]; // CAST: widening.
@@ -99,7 +99,7 @@ impl Commands {
         self.drive(at, Event::Received, issuer)
     }
 
-    /// An event of a command: returns what the transport does for it.
+    /// Handles an event of a command. Returns the action of the transport.
     #[inline]
     pub(crate) fn drive(&mut self, at: u32, mut event: Event, issuer: &Issuer<'_>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
@@ -139,7 +139,7 @@ impl Commands {
                         let operation = operation.of_file(&self.memory);
                         match self.disks.ask(&local.handle, operation, at) {
                             Ok(count) => asked += count,
-                            // Earlier ones are at the disk. The error is answered when they have ended.
+                            // Earlier operations are at the disk. The error is reported when they complete.
                             Err(error) if asked != 0 => {
                                 io.status = status_of(&error, io.sqe.opcode);
                                 break;
@@ -158,7 +158,7 @@ impl Commands {
                 Do::Pair => return self.join(at, issuer),
                 Do::Compared => return self.compared(at, issuer),
                 Do::Put => {
-                    // A null disk's read answers with zeros, and needs its buffer no more.
+                    // The data is zeros, so the read of a null disk no longer needs its buffer.
                     if let (Some(DataBuffer::Zeros), Some(buffer)) = (io.buffer, io.second) {
                         io.second = None;
                         self.buffers.give_back(buffer);
@@ -179,14 +179,14 @@ impl Commands {
         }
     }
 
-    /// Buffers are free for a command that waited for them.
+    /// Continues a command that waited for buffers, because they are free now.
     pub(crate) fn buffer_free(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         io.take_buffers(|| self.buffers.take(issuer.owner));
         self.drive(at, Event::Placed { is_late: true }, issuer)
     }
 
-    /// A disk has done an operation of a command.
+    /// Handles the completion of a disk operation of a command.
     pub(crate) fn disk_done(&mut self, ended: Ended) -> Do {
         let io = &mut self.ios[ended.io as usize]; // CAST: widening.
         match ended.result {
@@ -212,7 +212,7 @@ impl Commands {
         io.disk_done(&self.memory)
     }
 
-    /// Flush of all namespaces: none of them is flushed if one of them may not be.
+    /// Flushes all namespaces. If the host may not flush one of them, flushes none.
     fn flush_all(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         let refused = self
@@ -242,13 +242,13 @@ impl Commands {
         io.done()
     }
 
-    /// Commands for which something is done because of what another command did, in order.
+    /// Returns the actions for other commands that result from a command's event, in order.
     #[cold]
     pub(crate) fn take_others(&mut self) -> Vec<(u32, Do)> {
         core::mem::take(&mut self.others)
     }
 
-    /// Gives back what a command has. Returns its lock, which the transport unlocks.
+    /// Frees the buffers of a command. Returns its lock, which the transport must unlock.
     #[inline]
     pub(crate) fn release(&mut self, at: u32) -> Option<Arc<Lock>> {
         let io = &mut self.ios[at as usize]; // CAST: widening.
@@ -264,8 +264,8 @@ impl Commands {
         self.release_pair(at)
     }
 
-    /// A command's connection has ended. Returns true if nothing else has the command, which is dropped then; otherwise
-    /// it ends when the adapter, the disk or the lock's other workers are done with it.
+    /// Handles the end of a command's connection. Returns true if nothing else uses the command; then the caller drops
+    /// it. Otherwise it ends when the adapter, the disk or the other workers of a lock have finished with it.
     pub(crate) fn orphan(&mut self, at: u32) -> bool {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         match io.state() {
@@ -290,13 +290,14 @@ impl Commands {
         }
     }
 
-    /// Returns true, once, if a command is lost.
+    /// Returns whether a command was lost since the last `take_lost`.
     #[inline]
     pub(crate) fn is_any_lost(&self) -> bool {
         self.is_any_lost.load(Ordering::Relaxed)
     }
 
-    /// The lost commands that were not returned before: number, state, and the step that the state did not have.
+    /// Returns the commands that were lost since the last call: index, state, and the step that the state does not
+    /// have.
     #[cold]
     pub(crate) fn take_lost(&mut self) -> Vec<(u32, State, Step)> {
         self.is_any_lost.store(false, Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! A worker's copies of its subsystems' namespaces.
+//! A worker's copies of the namespace lists of its subsystems.
 //!
-//! A command must not take the model's lock. So a worker keeps its own copy of each list of namespaces, with an open
-//! disk each, and compares two counters before it uses one: the list's generation, and the namespace's changes.
+//! A command must not take the model's lock. So a worker keeps its own copy of each list of namespaces, with its own
+//! handle of each disk. Before it uses a copy, it compares two counters: the list's generation, and the namespace's
+//! number of changes.
 
 use std::sync::Arc;
 
@@ -9,27 +10,27 @@ use crate::disk::Handle;
 use crate::model::{Namespace, NamespaceList, Reservations, Tally};
 use crate::nvme::command::{io as opcode, writes};
 
-/// A namespace as a worker knows it.
+/// A worker's copy of a namespace.
 #[derive(Debug)]
 pub(crate) struct Local {
     pub namespace: Arc<Namespace>,
     pub handle: Handle,
     pub tally: Arc<Tally>,
-    /// The changes that are taken in, and the reservations then; `None` if there has never been one.
+    /// Number of changes that the copy includes, and the reservations then; `None` if there has never been one.
     reservations: (u64, Option<Arc<Reservations>>),
-    /// Locked blocks, as of the same changes.
+    /// Blocks that were locked at the same number of changes.
     pub locks: Vec<u64>,
 }
 
 impl Local {
-    /// Takes in the reservations and locks of now.
+    /// Copies the current reservations and locks.
     #[cold]
     fn refresh(&mut self, changes: u64) {
         self.reservations = (changes, Some(self.namespace.reservations()));
         self.locks = self.namespace.locks();
     }
 
-    /// Returns whether reservations allow a host a command.
+    /// Returns whether the reservations allow a command of a host.
     #[inline]
     pub(super) fn allows(&self, host: &[u8; 16], opcode: u8) -> bool {
         let reservations = self.reservations.1.as_ref();
@@ -38,7 +39,8 @@ impl Local {
     }
 }
 
-/// The namespace that a command was executed on: its place, and the serial number that tells it from a later one.
+/// Identifies the namespace on which a command was executed: its position, and a serial number that distinguishes it
+/// from a later namespace at that position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     list: u32,
@@ -46,23 +48,23 @@ pub(crate) struct Used {
     pub serial: u64,
 }
 
-/// The namespaces of a subsystem as a worker knows them.
+/// A worker's copy of the namespaces of a subsystem.
 #[derive(Debug)]
 struct LocalList {
     list: Arc<NamespaceList>,
-    /// Queues of the worker that use it.
+    /// Number of the worker's queues that use the list.
     users: u32,
-    /// The generation that is taken in.
+    /// Generation of the list that the copy includes.
     seen: u64,
     namespaces: Vec<Option<Local>>,
 }
 
-/// The lists of a worker.
+/// The copied lists of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLists(Vec<LocalList>);
 
 impl LocalLists {
-    /// Returns the number of a list, which one more queue uses. Its disks are opened at first use.
+    /// Registers one more queue as user of a list, and returns the list's number. Its disks are opened at first use.
     pub(crate) fn join(&mut self, list: &Arc<NamespaceList>) -> u32 {
         let same = |one: &LocalList| Arc::ptr_eq(&one.list, list);
         let known = self.0.iter().position(same);
@@ -73,11 +75,11 @@ impl LocalLists {
             Some(one) => *one = LocalList::new(list),
             None => self.0.push(LocalList::new(list)),
         }
-        // There are no more of them than queues.
+        // The cast cannot fail, because there are no more lists than queues.
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// A queue does not use a list any more. A list without users keeps no disk open.
+    /// Removes a queue from the users of a list. A list without users keeps no disk open.
     pub(crate) fn leave(&mut self, list: u32) {
         // CAST: widening.
         if let Some(one) = self.0.get_mut(list as usize) {
@@ -89,7 +91,7 @@ impl LocalLists {
         }
     }
 
-    /// Returns a namespace, as it is now.
+    /// Returns a namespace, after updating its copy if it has changed.
     #[inline]
     pub(crate) fn namespace(&mut self, list: u32, nsid: u32) -> Option<&Local> {
         let list = self.0.get_mut(list as usize)?; // CAST: widening.
@@ -106,7 +108,7 @@ impl LocalLists {
         Some(local)
     }
 
-    /// The note of a command that is executed on a namespace now.
+    /// Returns the identification of a namespace on which a command is executed now.
     #[inline]
     pub(crate) fn used(list: u32, nsid: u32, local: &Local) -> Used {
         Used {
@@ -116,7 +118,8 @@ impl LocalLists {
         }
     }
 
-    /// Returns the namespace that a command was executed on, without a look at changes; `None` if it has gone.
+    /// Returns the namespace on which a command was executed, without checking for changes; `None` if it was removed
+    /// from this copy.
     #[inline]
     pub(crate) fn noted(&self, used: Used) -> Option<&Local> {
         // CAST: widening.
@@ -125,7 +128,7 @@ impl LocalLists {
         (local.namespace.serial() == used.serial).then_some(local)
     }
 
-    /// Returns all namespaces of a list, as they are now.
+    /// Returns all namespaces of a list, after updating the copies that have changed.
     pub(crate) fn all(&mut self, list: u32) -> impl Iterator<Item = &Local> {
         let list = self.0.get_mut(list as usize); // CAST: widening.
         let list = list.map(|list| {
@@ -155,7 +158,7 @@ impl LocalList {
         }
     }
 
-    /// Takes in the list of now. A namespace that is known already keeps its open disk.
+    /// Copies the current list. A namespace that was in the old copy keeps its open disk.
     #[cold]
     fn refresh(&mut self) {
         let (seen, now) = self.list.snapshot();

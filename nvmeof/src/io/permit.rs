@@ -1,4 +1,4 @@
-//! Checks of a command: against its namespace, and against what its queue's host may do there now.
+//! Checks of a command: its parameters against its namespace, and whether its host may execute it there now.
 
 use nix::errno::Errno;
 use udapl::reactor::ReactorError;
@@ -9,21 +9,21 @@ use crate::model::{COPY_BLOCKS, MAX_TRANSFER, Namespace, PortAccess, reservation
 use crate::nvme::command::{CopyRange, Range, io as opcode, writes};
 use crate::nvme::{Sqe, Status};
 
-/// Most ranges of Dataset Management.
+/// Maximum number of ranges of Dataset Management.
 const RANGES: u32 = 256;
-/// Most source ranges of Copy.
+/// Maximum number of source ranges of Copy.
 const COPY_RANGES: u32 = 128;
 
-/// The queue that a command came by, as far as the command's meaning depends on it.
+/// The properties of a command's queue that the execution of the command depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Issuer<'a> {
-    /// Number of the list that its namespaces are in ([`super::namespaces::LocalLists::join`]).
+    /// Number of the list with the queue's namespaces ([`super::namespaces::LocalLists::join`]).
     pub list: u32,
-    /// The access of its port to groups of namespaces.
+    /// Access of the port to groups of namespaces.
     pub access: &'a PortAccess,
-    /// The identifier of its host.
+    /// Identifier of the host.
     pub host_id: &'a [u8; 16],
-    /// The party that its buffers are counted for.
+    /// Party that the command's buffers are counted for.
     pub owner: Owner,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn inside(namespace: &Namespace, first: u64, blocks: u64) -> Result<(
     }
 }
 
-/// Returns whether the model carries out a command of an I/O queue.
+/// Returns whether a command of an I/O queue is a reservation command, which the model carries out.
 pub(crate) const fn is_reservation(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -48,9 +48,9 @@ pub(crate) const fn is_reservation(opcode: u8) -> bool {
     )
 }
 
-/// Checks that a queue's host may do this on a namespace now: by the access of its port, by reservations, by write
-/// protection. Each step of a command at a disk is checked so. Reservation commands have rules of their own, which the
-/// model knows.
+/// Checks whether a queue's host may execute a command on a namespace now, by the access of the port, reservations and
+/// write protection. Every step of a command on a disk is checked again. The model checks the reservation rules for
+/// reservation commands.
 #[inline]
 pub(crate) fn permit(opcode: u8, issuer: &Issuer<'_>, local: &Local) -> Result<(), Status> {
     let namespace = &*local.namespace;
@@ -64,13 +64,13 @@ pub(crate) fn permit(opcode: u8, issuer: &Issuer<'_>, local: &Local) -> Result<(
     Ok(())
 }
 
-/// Checks a command, and returns the bytes of its data in either direction.
+/// Checks a command, and returns the length of its data in bytes, in either direction.
 #[inline]
 pub(crate) fn check(sqe: &Sqe, issuer: &Issuer<'_>, local: &Local) -> Result<u32, Status> {
     permit(sqe.opcode, issuer, local)?;
     let namespace = &*local.namespace;
     match sqe.opcode {
-        // No namespace has protection information. Without it PRINFO has no meaning, also of Copy.
+        // No namespace has protection information. Without it, PRINFO has no meaning, including that of Copy.
         opcode::READ | opcode::WRITE | opcode::COMPARE => {
             inside(namespace, sqe.first_block(), sqe.blocks().into())?;
             let bytes = sqe.blocks() << namespace.shift();
@@ -98,7 +98,7 @@ fn check_other(sqe: &Sqe, namespace: &Namespace) -> Result<u32, Status> {
             Ok(ranges.min(RANGES) * Range::BYTES)
         }
         opcode::COPY => {
-            // Bits 11:8 of dword 12: the format of the ranges. The target has format 0.
+            // Bits 11:8 of dword 12 are the format of the ranges. The target supports format 0 only.
             if sqe.cdw12.get() >> 8 & 0xf != 0 {
                 return Err(Status::INVALID_FIELD.dnr());
             }
@@ -130,7 +130,7 @@ pub(super) fn check_copy(
     inside(namespace, sqe.first_block(), blocks.into())
 }
 
-/// The status of a disk's error. A failed flush loses data that was written, so it is a write fault.
+/// Returns the status for a disk's error. A failed flush is a write fault, because it loses data that was written.
 pub(crate) fn status_of(error: &ReactorError, opcode: u8) -> Status {
     let is_write = writes(opcode) || opcode == opcode::FLUSH;
     let errno = error.raw_os_error().map(Errno::from_raw);
@@ -138,7 +138,7 @@ pub(crate) fn status_of(error: &ReactorError, opcode: u8) -> Status {
         Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Status::CAPACITY.dnr(),
         Some(Errno::EOPNOTSUPP) => Status::INVALID_OPCODE.dnr(),
         Some(Errno::EROFS | Errno::EPERM | Errno::EBADF) => Status::WRITE_PROTECTED.dnr(),
-        // Without DNR: the host tries again.
+        // DNR is not set, so that the host tries again.
         Some(Errno::ENOMEM | Errno::EAGAIN | Errno::EINTR) => Status::INTERNAL,
         Some(_) if is_write => Status::WRITE_FAULT.dnr(),
         Some(_) => Status::UNRECOVERED_READ.dnr(),

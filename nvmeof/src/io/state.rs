@@ -1,4 +1,4 @@
-//! The states of a command, from its receive until its response has left.
+//! The states of a command, from the posted receive until the response has been sent.
 //!
 //! ```text
 //!            Receive            Fetch              Fetched
@@ -16,7 +16,8 @@
 //!     '------------- COMPLETING <---'                  |
 //! ```
 //!
-//! A write that meets a locked block, and a fused pair ([`super::fused`]), leave READY_TO_EXECUTE for a while:
+//! A write that meets a locked block, and the commands of a fused pair ([`super::fused`]), wait outside of
+//! READY_TO_EXECUTE for a while:
 //!
 //! ```text
 //!    READY_TO_EXECUTE ---Block---> BLOCKED ---Unblock---> READY_TO_EXECUTE     another pair has locked the block
@@ -24,46 +25,46 @@
 //!    READY_TO_EXECUTE ---Lock----> LOCKING ---Locked----> READY_TO_EXECUTE     writes at the block are drained
 //! ```
 //!
-//! *Event* is the step of a place that answers an asynchronous event request; the request's own place is free already.
+//! *Event* is the step of an entry that answers an asynchronous event request. The request's own entry is free already.
 //!
-//! *Drop* leads to FREE from each state in which neither the adapter nor a disk reaches the command's memory: NEW,
+//! *Drop* leads to FREE from each state in which neither the adapter nor a disk accesses the command's memory: NEW,
 //! NEED_BUFFER, READY_TO_EXECUTE, PAIRED, BLOCKED, EXECUTED, READY_TO_COMPLETE. In FETCHING, EXECUTING and COMPLETING
-//! they do, and in LOCKING other workers answer: such a command ends when that has ended, and finds that its
-//! connection is gone.
+//! they do access it, and in LOCKING other workers still have to answer. Such a command ends when that is over, because
+//! its connection has ended.
 //!
-//! A step that a state does not have is a bug of this crate. It leads to LOST, which has no steps: the adapter or a
-//! disk may still reach the place's memory, so the place is not used again. The worker logs it and ends the
-//! connection; other connections go on.
+//! A step that a state does not have is a bug of this crate. It leads to LOST, which has no steps. The adapter or a
+//! disk may still access the entry's memory, so the entry is not used again. The worker logs the bug and ends the
+//! connection; other connections continue.
 
 /// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum State {
-    /// The receive is posted.
+    /// The entry is free, and its receive is posted.
     Free,
-    /// The command has come.
+    /// The command has been received.
     New,
-    /// It waits for a buffer of 128 KiB.
+    /// The command waits for a buffer of 128 KiB.
     NeedBuffer,
-    /// The transport fetches its data from the host.
+    /// The transport fetches the command's data from the host.
     Fetching,
-    /// Its data is in the target's memory, or it has none.
+    /// The data is in the target's memory, or the command has no data.
     ReadyToExecute,
-    /// It is one of a fused pair and waits for its partner.
+    /// The command belongs to a fused pair and waits for its partner.
     Paired,
-    /// It waits until no worker has a write at its block.
+    /// The command waits until no worker has a write at its block.
     Locking,
-    /// It is a write, or the first of a pair, and waits until its block is unlocked.
+    /// The command is a write, or the first of a pair, and waits until its block is unlocked.
     Blocked,
-    /// A disk, or the thread of authentications, has it.
+    /// A disk executes the command, or the authentication thread handles it.
     Executing,
-    /// The disk has done one step of it.
+    /// The disk has completed one step of the command.
     Executed,
-    /// It is answered; the response is not posted yet.
+    /// The result is known; the response is not posted yet.
     ReadyToComplete,
     /// The response is posted.
     Completing,
-    /// It took a step that its state does not have. The place is not used again.
+    /// The command took a step that its state does not have. The entry is not used again.
     Lost,
 }
 
@@ -71,48 +72,48 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Step {
-    /// A command has come.
+    /// A command is received.
     Receive,
-    /// No buffer is free.
+    /// No buffer is free for the command.
     NoBuffer,
     /// Buffers are free, and it is this command's turn.
     BufferFree,
-    /// The fetch of its data is posted.
+    /// The transport has posted the fetch of the data.
     Fetch,
-    /// Its data has come, or the fetch has failed.
+    /// The data has arrived, or the fetch has failed.
     Fetched,
-    /// It has no data to fetch.
+    /// The command has no data to fetch.
     Ready,
-    /// Its partner is not ready.
+    /// The partner of the pair is not ready.
     Pair,
-    /// Its partner is ready.
+    /// The partner of the pair is ready.
     Join,
-    /// Its block is locked, and other workers are asked for their writes.
+    /// The block is locked, and the other workers are asked to pass the lock.
     Lock,
-    /// No worker has a write at its block.
+    /// No worker has a write at the block.
     Locked,
-    /// Its block is locked by another pair.
+    /// Another pair has locked the block.
     Block,
     /// A block was unlocked.
     Unblock,
-    /// A disk has it.
+    /// A disk gets an operation of the command.
     Execute,
-    /// The disk is done.
+    /// The disk has completed its operations.
     DiskDone,
-    /// An event is the answer to a request.
+    /// The entry answers an event request with an event.
     Event,
-    /// It has a status.
+    /// The command gets its status.
     Answer,
     /// The response is posted.
     Post,
-    /// The response has left, or failed.
+    /// The response has been sent, or sending it has failed.
     Sent,
-    /// Its connection has ended.
+    /// The connection has ended.
     Drop,
 }
 
 impl State {
-    /// The state after a step; `None` if this state does not have the step.
+    /// Returns the state after a step; `None` if this state does not have the step.
     pub(crate) const fn next(self, step: Step) -> Option<Self> {
         Some(match (self, step) {
             (Self::Free, Step::Receive) | (Self::NeedBuffer, Step::BufferFree) => Self::New,

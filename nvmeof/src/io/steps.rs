@@ -1,11 +1,11 @@
-//! Commands that take a disk several steps.
+//! Commands that need several operations of a disk.
 //!
-//! Ranges of Dataset Management are asked for at once. Verify and Copy go through their second buffer a piece at a
-//! time, and each piece is permitted anew: since the last one the namespace may have become protected, reserved by
-//! another host, out of reach, shorter, or another one.
+//! The ranges of Dataset Management are submitted all at once. Verify and Copy use their second buffer for one piece at
+//! a time. Each piece is checked again: since the last piece, the namespace may have become write-protected, reserved
+//! by another host, inaccessible or shorter, or may have been replaced by another one.
 //!
-//! A list of ranges is read once, out of memory that the host's data arrives in, and then checked and used from that
-//! one copy: ranges that could change after the check would be unchecked ones.
+//! A list of ranges is read only once from the memory into which the host's data arrives. That copy is both checked and
+//! used. Otherwise the host could change the ranges after the check.
 
 use super::command::{Do, Here, Io, Operation};
 use super::memory::{DataBuffer, Memory};
@@ -16,11 +16,11 @@ use crate::model::MAX_TRANSFER;
 use crate::nvme::Status;
 use crate::nvme::command::{CopyRange, Range, io as opcode};
 
-/// Attribute of Dataset Management: deallocate. The others are hints.
+/// Attribute of Dataset Management: deallocate. The other attributes are hints.
 const DEALLOCATE: u32 = 1 << 2;
 
 impl Io {
-    /// Begins a command of several steps.
+    /// Starts a command that needs several operations.
     pub(super) fn begin_steps(&mut self, here: &Here<'_>) -> Do {
         let begun = match self.sqe.opcode {
             opcode::COMPARE => self.read_to_compare(here),
@@ -37,7 +37,7 @@ impl Io {
         begun.unwrap_or_else(Do::Refuse)
     }
 
-    /// Goes on with a command whose last step is done.
+    /// Continues a command whose last operation has completed.
     pub(super) fn again(&mut self, here: &Here<'_>) -> Do {
         if self.used.serial != here.local.namespace.serial() {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
@@ -50,7 +50,7 @@ impl Io {
         next.unwrap_or_else(Do::Refuse)
     }
 
-    /// The block of a pair is locked: it is read, and compared.
+    /// Starts the read of the locked block of a pair, which is then compared.
     pub(super) fn locked(&mut self, here: &Here<'_>) -> Do {
         let locked = self.lock.as_ref().map(|lock| lock.namespace().serial());
         let now = here.local.namespace.serial();
@@ -71,7 +71,7 @@ impl Io {
         Ok(read)
     }
 
-    /// Compares the host's data with the second buffer.
+    /// Compares the host's data with the blocks in the second buffer.
     pub(super) fn compare_second(&mut self, memory: &Memory) -> Do {
         match self.second {
             Some(buffer) => self.compare(DataBuffer::Buffer(buffer), memory),
@@ -79,7 +79,7 @@ impl Io {
         }
     }
 
-    /// Compares the host's data with a disk's. The first of a pair is followed by the second if they are equal.
+    /// Compares the host's data with a disk's blocks. If they are equal, the second of a pair follows the first.
     pub(super) fn compare(&mut self, blocks: DataBuffer, memory: &Memory) -> Do {
         let is_equal = |sent| memory.is_equal(sent, blocks, self.bytes);
         if !self.buffer.is_some_and(is_equal) {
@@ -92,7 +92,7 @@ impl Io {
         }
     }
 
-    /// Blocks between a disk and the second buffer, if they are permitted now.
+    /// Returns the transfer of blocks between a disk and the second buffer, if it is permitted now.
     fn piece(
         &self,
         here: &Here<'_>,
@@ -124,7 +124,7 @@ impl Io {
 
     fn deallocate(&mut self, here: &Here<'_>) -> Result<Do, Status> {
         if self.sqe.cdw11.get() & DEALLOCATE == 0 {
-            // Hints.
+            // Without the deallocate attribute, Dataset Management carries only hints, which we ignore.
             return Ok(self.done());
         }
         let namespace = &*here.local.namespace;
@@ -147,7 +147,7 @@ impl Io {
         Ok(Do::DiskEach(operations))
     }
 
-    /// Reads the next piece of a Verify.
+    /// Starts the read of the next piece of a Verify.
     fn verify(&mut self, here: &Here<'_>) -> Result<Do, Status> {
         let Work::Verify { next, end } = self.work else {
             return Err(Status::INTERNAL.dnr());
@@ -162,7 +162,7 @@ impl Io {
 
     fn verified(&mut self, here: &Here<'_>) -> Result<Do, Status> {
         let blocks = self.moved >> here.local.namespace.shift();
-        // The disk has become shorter, perhaps in the middle of a block.
+        // The disk has shrunk, perhaps to the middle of a block.
         if blocks == 0 {
             return Err(Status::LBA_RANGE.dnr());
         }
@@ -190,7 +190,7 @@ impl Io {
         self.copy(here)
     }
 
-    /// The next step of a Copy: a piece of a range is read, or the piece that was read is written.
+    /// Starts the next operation of a Copy: the read of a piece of a range, or the write of the piece that was read.
     fn copy(&mut self, here: &Here<'_>) -> Result<Do, Status> {
         let Work::Copy(copy) = &mut self.work else {
             return Err(Status::INTERNAL.dnr());
@@ -209,12 +209,12 @@ impl Io {
         self.piece(here, first, blocks, is_writing)
     }
 
-    /// A step of a Copy is done.
+    /// Handles the completion of an operation of a Copy.
     fn copied(&mut self, here: &Here<'_>) -> Result<Do, Status> {
         let Work::Copy(copy) = &mut self.work else {
             return Err(Status::INTERNAL.dnr());
         };
-        // The disk has become shorter. The rest of the buffer is the data of an earlier command.
+        // The disk has shrunk. The rest of the buffer holds the data of an earlier command.
         if self.moved != copy.blocks << here.local.namespace.shift() {
             return Err(Status::LBA_RANGE.dnr());
         }

@@ -1,31 +1,31 @@
-//! The rest of a command that takes a disk several steps ([`super::steps`]).
+//! The progress of a command that needs several operations of a disk ([`super::steps`]).
 
-/// The rest of a command that takes several steps.
+/// The progress of a command that needs several operations.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// One step.
+    /// A command that needs one operation.
     #[default]
     Single,
-    /// Its partner has failed.
+    /// The partner of the fused pair has failed.
     Abandoned,
-    /// Verify: the next block, and the one behind the last.
+    /// A Verify: the next block, and the block after the last.
     Verify { next: u64, end: u64 },
-    /// Copy.
+    /// A Copy.
     Copy(Box<Copy>),
 }
 
-/// The rest of a Copy.
+/// The progress of a Copy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
-    /// The checked source ranges: first block, and number of blocks.
+    /// Checked source ranges: first block, and number of blocks.
     pub ranges: Vec<(u64, u32)>,
-    /// The range that is being copied, and blocks of it that are done.
+    /// Index of the range that is being copied, and number of its blocks that were copied.
     pub range: usize,
     pub done: u32,
-    /// Blocks that are written in all.
+    /// Number of blocks written in all ranges.
     pub written: u32,
-    /// Blocks of the piece that the disk has now.
+    /// Number of blocks of the piece that the disk is transferring.
     pub blocks: u32,
-    /// That piece is being written.
+    /// True if that piece is being written, false if it is being read.
     pub is_writing: bool,
 }

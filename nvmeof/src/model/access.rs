@@ -1,4 +1,4 @@
-//! Access of a port to groups of namespaces: asymmetric namespace access (ANA).
+//! Access of ports to groups of namespaces: asymmetric namespace access (ANA).
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -6,10 +6,10 @@ use super::{Answer, Model, ModelError, Status, event};
 use crate::nvme::log::{Access, AccessGroup, AccessHead};
 use zerocopy::IntoBytes;
 
-/// Number of groups. They are numbered from 1.
+/// Number of groups. The numbers of groups start at 1.
 pub const GROUPS: u32 = 16;
 
-/// Access of a port to each group. Workers read it for each command; only the model changes it.
+/// Access of a port to each group. Workers read it for each command. Only the model changes it.
 #[derive(Debug)]
 pub struct PortAccess {
     states: [AtomicU8; GROUPS as usize],
@@ -26,7 +26,7 @@ impl Default for PortAccess {
 }
 
 impl PortAccess {
-    /// Access to a group. A group out of range is inaccessible.
+    /// Returns the access to a group. A group out of range is inaccessible.
     #[must_use]
     pub fn state(&self, group: u32) -> Access {
         let at = usize::try_from(group.wrapping_sub(1)).unwrap_or(usize::MAX);
@@ -45,16 +45,16 @@ impl PortAccess {
         .unwrap_or(Access::Inaccessible)
     }
 
-    /// Checks that commands for a group can be carried out by this port.
+    /// Checks that this port may carry out commands for a group.
     ///
     /// # Errors
-    /// The status that makes a host try its other paths.
+    /// The ANA status, which makes the host try its other paths.
     #[inline]
     pub fn check(&self, group: u32) -> Result<(), Status> {
         let state = usize::try_from(group.wrapping_sub(1))
             .ok()
             .and_then(|at| self.states.get(at));
-        // The usual one, which each command meets.
+        // The optimized state is the usual one, so it is checked first.
         if state.is_some_and(|state| state.load(Ordering::Relaxed) == Access::Optimized as u8) {
             return Ok(());
         }
@@ -68,10 +68,10 @@ impl PortAccess {
 }
 
 impl Model {
-    /// Sets the access of a port to a group of namespaces; hosts get an event.
+    /// Sets the access of a port to a group of namespaces. Hosts that are connected by the port get an event.
     ///
     /// # Errors
-    /// There is no such port, or group.
+    /// There is no such port, or no such group.
     pub fn set_access(&mut self, port: u16, group: u32, access: Access) -> Result<(), ModelError> {
         let at = usize::try_from(group.wrapping_sub(1)).unwrap_or(usize::MAX);
         let range = ModelError::Range {
@@ -95,7 +95,7 @@ impl Model {
         Ok(())
     }
 
-    /// The log page: every group that has namespaces in the controller's subsystem.
+    /// Returns the ANA log page: every group that has namespaces in the controller's subsystem.
     pub(super) fn access_page(&self, controller: &super::Controller, only_groups: bool) -> Answer {
         let (Some(port), Some(subsystem)) = (
             self.ports.get(&controller.port()),

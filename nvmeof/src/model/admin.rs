@@ -1,4 +1,4 @@
-//! Commands of the admin queue, and fabrics commands of any queue.
+//! Commands of the admin queue, and Fabrics commands of any queue.
 
 use super::{Answer, Model, Moment, Outcome};
 use crate::nvme::command::{FUSE, PSDT, PSDT_SGL, admin};
@@ -6,8 +6,8 @@ use crate::nvme::fabrics::kind;
 use crate::nvme::{Sqe, Status};
 
 impl Model {
-    /// Carries out a command of a queue that is not Connect, and does not read or write blocks. `data` is its data,
-    /// `room` the bytes that the host has room for.
+    /// Carries out an admin command, or a Fabrics command other than Connect. `room` is the number of bytes of data
+    /// that the host accepts.
     pub fn command(
         &mut self,
         controller: u16,
@@ -64,7 +64,7 @@ impl Model {
             let answer = match (sqe.fabrics_type(), queue) {
                 (kind::PROPERTY_GET, 0) => self.property_get(id, sqe),
                 (kind::PROPERTY_SET, 0) => self.property_set(id, sqe),
-                // Connected already.
+                // The queue is connected already.
                 (kind::CONNECT, _) => Status::SEQUENCE.dnr().into(),
                 _ => Status::INVALID_OPCODE.dnr().into(),
             };
@@ -78,7 +78,7 @@ impl Model {
             admin::GET_LOG_PAGE => self.log_page(id, sqe),
             admin::SET_FEATURES => self.set_feature(id, sqe),
             admin::GET_FEATURES => self.get_feature(id, sqe),
-            // Each command is a sign of the host.
+            // Any command resets the keep-alive timer, so this one needs no action.
             admin::KEEP_ALIVE => Answer::done(),
             admin::ASYNC_EVENT => {
                 if controller.events.request() {
@@ -86,7 +86,7 @@ impl Model {
                 }
                 Status::EVENT_LIMIT.dnr().into()
             }
-            // Bit 0: the command was not aborted. Abort is best effort, and aborts nothing here.
+            // Bit 0 set: the command was not aborted. Abort is best effort, and this target aborts nothing.
             admin::ABORT => Answer::result(1),
             _ => Status::INVALID_OPCODE.dnr().into(),
         };

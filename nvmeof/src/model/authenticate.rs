@@ -1,20 +1,21 @@
-//! Authentication of queues: the queues that require it, and the commands that carry it.
+//! Authentication of queues: which queues require it, and the commands that carry it.
 //!
-//! A message may need powers of large numbers, which take up to tenths of a second. So the model does not compute them.
-//! It hands out a [`Turn`], the exchange with the host's message, and takes it back when the caller has computed it, on
-//! any thread. A queue has one turn at a time. Meanwhile its controller may end, or another connection may have its
-//! number: the turn has the number of the connection that it was taken from.
+//! A message may need modular exponentiations, which take up to tenths of a second. So the model does not compute them.
+//! It returns a [`Turn`], which contains the exchange and the host's message. The caller computes it on any thread, and
+//! then returns it to the model. A queue has one turn at a time. Meanwhile its controller may end, or another
+//! connection may get the same controller and queue numbers. Therefore a turn contains the number of its connection.
 //!
 //! ```text
 //!   begin_turn --> Turn --work--> end_turn: the answer, and whether the host is known now
 //!                       '-------> give_up_turn: it was not computed
 //! ```
 //!
-//! A host has [`PATIENCE`] from its Connect on, and one try. If it fails, it may read the reason at once, and its
-//! connection ends. A controller ends with its admin queue. An I/O queue ends alone: a host that fails there has not
-//! shown that the controller is its own.
+//! A host has [`PATIENCE`] from its Connect on, and one attempt. If it fails, it may read the reason at once, and then
+//! its connection ends. If the admin queue fails, its controller ends. If an I/O queue fails, only that queue ends,
+//! because its host has not proven that the controller belongs to it.
 //!
-//! From then on a controller counts among the hosts', so there has to be a place for it ([`super::quota`]).
+//! From its authentication on, a controller counts in the pool of hosts' controllers, so the pool must have space for
+//! it ([`super::quota`]).
 
 use std::net::IpAddr;
 
@@ -26,38 +27,38 @@ use crate::auth::{Exchange, Keys, Parties};
 use crate::nvme::fabrics::kind;
 use crate::nvme::{Nqn, Sqe, Status};
 
-/// Time from the Connect of a queue until its host has authenticated.
+/// Time from the Connect of a queue within which its host must authenticate.
 pub const PATIENCE: Moment = Moment::from_secs(60);
-/// Time that a host has to ask for the reason of its failure.
+/// Time within which a host may request the reason of its failure.
 const TIME_TO_ASK: Moment = Moment::from_secs(2);
-/// Time for that answer to leave.
+/// Time for the last answer to reach the host before its connection ends.
 const TIME_TO_LEAVE: Moment = Moment::from_millis(500);
 
-/// Authentications that have begun, by controller and queue. Other queues need not authenticate, or have done so.
+/// Unfinished authentications, by controller and queue. A queue that is missing has authenticated, or need not.
 pub(super) type Exchanges = std::collections::BTreeMap<(u16, u16), Pending>;
 
-/// An authentication that has begun.
+/// An unfinished authentication.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// `None` while a turn of it is computed.
+    /// State of the exchange; `None` while a turn computes it.
     exchange: Option<Exchange>,
     connection: u64,
     source: IpAddr,
-    /// The time at which its connection ends.
+    /// Time at which the connection ends.
     until: Moment,
     has_failed: bool,
-    /// The worker was told that its connection ends.
+    /// True if the worker was notified that the connection ends.
     is_over: bool,
 }
 
 impl Pending {
-    /// Returns whether it is that connection's.
+    /// Returns whether the authentication belongs to that connection.
     pub(super) const fn is_of(&self, connection: u64) -> bool {
         self.connection == connection
     }
 }
 
-/// Random bytes.
+/// Source of random bytes.
 #[derive(Debug)]
 pub(super) struct Random(ChaCha20Rng);
 
@@ -67,7 +68,8 @@ impl Default for Random {
     }
 }
 
-/// A message of a host, or its request for one, with everything that is needed to compute the answer.
+/// One step of an authentication: a message of a host, or its request for one, and all that is needed to compute the
+/// answer.
 #[derive(Debug)]
 pub struct Turn {
     controller: u16,
@@ -78,13 +80,13 @@ pub struct Turn {
     host: Nqn,
     source: IpAddr,
     random: ChaCha20Rng,
-    /// The host's message; `None` if it asks for one.
+    /// Message of the host; `None` if the host requests a message.
     said: Option<Vec<u8>>,
     answer: Answer,
 }
 
 impl Turn {
-    /// The name that the host claims, and its address.
+    /// Returns the name that the host claims to have, and its address.
     #[must_use]
     pub fn who(&self) -> (Nqn, IpAddr) {
         (self.host.clone(), self.source)
@@ -108,7 +110,7 @@ impl Turn {
     }
 }
 
-/// The message for a host that has room for this many bytes.
+/// Returns the answer with the next message for a host that accepts this many bytes.
 fn heard(exchange: &mut Exchange, bytes: u32) -> Answer {
     let Some(mut said) = exchange.receive() else {
         return Status::SEQUENCE.dnr().into();
@@ -123,8 +125,8 @@ fn heard(exchange: &mut Exchange, bytes: u32) -> Answer {
 }
 
 impl Model {
-    /// Sets the keys that a host must authenticate with at each subsystem; `None` if it need not. Connected queues
-    /// stay.
+    /// Sets the keys with which a host must authenticate at every subsystem; `None` if it need not authenticate. Queues
+    /// that are connected already are not affected.
     pub fn set_keys(&mut self, host: Nqn, keys: Option<Keys>) {
         match keys {
             Some(keys) => self.keys.insert(host, keys),
@@ -132,7 +134,7 @@ impl Model {
         };
     }
 
-    /// Begins the authentication of a new queue, if its host must. Returns whether it must.
+    /// Starts the authentication of a new queue if its host must authenticate. Returns whether it must.
     pub(super) fn begin_authentication(
         &mut self,
         (id, queue): (u16, u16),
@@ -160,14 +162,14 @@ impl Model {
         true
     }
 
-    /// Returns whether commands of a queue are carried out.
+    /// Returns whether a queue has authenticated or need not, so that its commands are carried out.
     #[must_use]
     pub fn is_authenticated(&self, id: u16, queue: u16) -> bool {
         !self.exchanges.contains_key(&(id, queue))
     }
 
-    /// Carries out Authentication Send or Receive, computed here. `data` is the command's data, `room` the bytes that
-    /// the host has room for.
+    /// Carries out Authentication Send or Receive, and computes the answer on this thread. `data` is the command's
+    /// data; `room` is the number of bytes that the host accepts.
     pub fn authenticate(
         &mut self,
         id: u16,
@@ -187,10 +189,10 @@ impl Model {
         Outcome::Answered(answer)
     }
 
-    /// Begins Authentication Send or Receive: returns the turn that is to be computed.
+    /// Starts Authentication Send or Receive. Returns the turn that the caller must compute.
     ///
     /// # Errors
-    /// The answer, if there is nothing to compute.
+    /// The answer, if nothing needs to be computed.
     pub fn begin_turn(
         &mut self,
         id: u16,
@@ -201,7 +203,7 @@ impl Model {
     ) -> Result<Box<Turn>, Answer> {
         let turn = self.turn(id, queue, sqe, data, room);
         turn.map_err(|status| {
-            // An I/O queue that has not authenticated has not shown that the controller is its host's.
+            // An I/O queue that has not authenticated must not write to the controller's error log.
             if queue == 0 || self.is_authenticated(id, queue) {
                 self.note_error(id, queue, sqe, status);
             }
@@ -217,14 +219,14 @@ impl Model {
         data: &[u8],
         room: u32,
     ) -> Result<Box<Turn>, Status> {
-        /// SPSP0, SPSP1 and SECP in bytes 1 to 3 of dword 10.
+        /// Expected values of SPSP0, SPSP1 and SECP, in bytes 1 to 3 of dword 10.
         const PROTOCOL: u32 = 0xe901_0100;
         let bytes = sqe.cdw11.get();
         if sqe.cdw10.get() & !0xff != PROTOCOL || bytes == 0 {
             return Err(Status::INVALID_FIELD.dnr());
         }
         let host = self.controllers.get(&id).map(|one| one.host().clone());
-        // It need not authenticate, or has done so; or its last turn has not ended.
+        // The queue need not authenticate, or has done so. Below, the exchange is `None` while a turn is computed.
         let pending = self.exchanges.get_mut(&(id, queue));
         let (Some(pending), Some(host)) = (pending, host) else {
             return Err(Status::SEQUENCE.dnr());
@@ -250,7 +252,7 @@ impl Model {
         }))
     }
 
-    /// A turn was computed. Returns the answer, and whether the host has authenticated.
+    /// Takes back a computed turn. Returns the answer, and whether the host has authenticated.
     pub fn end_turn(&mut self, turn: Box<Turn>, now: Moment) -> (Answer, bool) {
         let (id, queue) = (turn.controller, turn.queue);
         if self.pending_of(&turn).is_none() {
@@ -260,7 +262,7 @@ impl Model {
             self.note_error(id, queue, &turn.sqe, turn.answer.status);
         } else if turn.exchange.is_done() && queue == 0 && !self.has_place_after_authentication(id)
         {
-            // It was connected while there was a place, which another one has now. Its try is over.
+            // At Connect the pool had space, but another controller has taken it since. The attempt is over.
             if let Some(pending) = self.pending_of(&turn) {
                 pending.has_failed = true;
                 pending.until = pending.until.min(now + TIME_TO_LEAVE);
@@ -302,7 +304,7 @@ impl Model {
         (answer, false)
     }
 
-    /// A turn was not computed: the host may try again. Returns the answer.
+    /// Takes back a turn that was not computed. The host may try again. Returns the answer.
     pub fn give_up_turn(&mut self, turn: Box<Turn>) -> Answer {
         let answer = Answer::refused(Status::INTERRUPTED);
         self.note_error(turn.controller, turn.queue, &turn.sqe, answer.status);
@@ -312,7 +314,7 @@ impl Model {
         answer
     }
 
-    /// The authentication of a turn, if its connection has not ended.
+    /// Returns the authentication that a turn belongs to, if its connection has not ended.
     fn pending_of(&mut self, turn: &Turn) -> Option<&mut Pending> {
         let pending = self.exchanges.get_mut(&(turn.controller, turn.queue));
         pending.filter(|pending| pending.connection == turn.connection)
@@ -323,7 +325,7 @@ impl Model {
         self.pending_of(turn).is_some()
     }
 
-    /// Ends the connections whose authentication has failed, or whose time is over.
+    /// Ends the connections whose authentication has failed, or has not finished in time.
     pub(super) fn expire_exchanges(&mut self, now: Moment) {
         let due = self.exchanges.iter_mut();
         let due = due.filter(|(_, one)| one.until <= now && !one.is_over);
@@ -345,7 +347,7 @@ impl Model {
         }
     }
 
-    /// The time at which the next one ends.
+    /// Returns the earliest time at which a connection ends.
     pub(super) fn next_exchange(&self) -> Option<Moment> {
         let open = self.exchanges.values().filter(|one| !one.is_over);
         open.map(|one| one.until).min()

@@ -1,4 +1,4 @@
-//! Connect: a connection becomes a queue (Base specification, "Connect command and response").
+//! Connect, which turns a connection into a queue (Base specification, "Connect command and response").
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,57 +11,57 @@ use super::{
 use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, bad_parameter};
 use crate::nvme::{Nqn, Status};
 
-/// Place at which a connection has come in.
+/// The origin of a new connection, and the parameters of its private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The port.
+    /// Number of the port.
     pub port: u16,
-    /// The worker.
+    /// Number of the worker.
     pub worker: WorkerId,
-    /// The queue that the connection's private data named.
+    /// Queue number in the connection's private data.
     pub queue: u16,
-    /// Entries of that queue by the private data.
+    /// Number of queue entries in the connection's private data.
     pub entries: u16,
-    /// The host's address.
+    /// Address of the host.
     pub source: IpAddr,
 }
 
-/// A connection that Connect has made a queue.
+/// The result of a successful Connect: a connection that has become a queue.
 #[derive(Clone, Debug)]
 pub struct Connected {
-    /// The controller.
+    /// Number of the controller.
     pub controller: u16,
-    /// The queue: 0 is the admin queue.
+    /// Number of the queue; 0 is the admin queue.
     pub queue: u16,
-    /// The number of the connection. A queue that is connected again has another one.
+    /// Number of the connection. A queue that is connected again gets another number.
     pub connection: u64,
-    /// Entries that the host uses.
+    /// Number of queue entries that the host uses.
     pub entries: u16,
-    /// The host disables flow control: completions carry no head of the submission queue.
+    /// True if the host disables flow control: completions contain no submission queue head.
     pub without_head: bool,
-    /// It has to authenticate before anything else (ATR).
+    /// True if the host must authenticate before it sends any other command (ATR).
     pub must_authenticate: bool,
-    /// The party that the queue is counted for.
+    /// Party that the queue is counted for.
     pub party: Party,
-    /// The host identifier.
+    /// Identifier of the host.
     pub host_id: [u8; 16],
-    /// The namespaces; `None` for discovery.
+    /// Namespaces of the subsystem; `None` for discovery.
     pub namespaces: Option<Arc<NamespaceList>>,
-    /// The access of the port to their groups.
+    /// Access of the port to the groups of the namespaces.
     pub access: Arc<PortAccess>,
 }
 
-/// Status and result of a Connect that is refused. With DNR a host gives up.
+/// Status and result of a refused Connect. If the status has DNR, the host does not try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotConnected {
-    /// The status.
+    /// Status of the completion.
     pub status: Status,
-    /// The parameter that is invalid, or 0.
+    /// Location of the invalid parameter, or 0.
     pub result: u64,
 }
 
 impl Connected {
-    /// Dword 0 of the completion: the controller, and the bits that require authentication.
+    /// Returns dword 0 of the completion: the controller's number, and the bits that require authentication.
     #[must_use]
     pub const fn result(&self) -> u64 {
         self.controller as u64 | (self.must_authenticate as u64) << 17
@@ -76,7 +76,7 @@ impl NotConnected {
         }
     }
 
-    /// An invalid parameter at this offset of the command.
+    /// Refuses a Connect because of the parameter at this offset of the command.
     const fn in_command(offset: u16) -> Self {
         Self {
             status: Status::CONNECT_PARAMETER.dnr(),
@@ -84,7 +84,7 @@ impl NotConnected {
         }
     }
 
-    /// An invalid parameter at this offset of the data.
+    /// Refuses a Connect because of the parameter at this offset of the data.
     const fn in_data(offset: u16) -> Self {
         Self {
             status: Status::CONNECT_PARAMETER.dnr(),
@@ -104,7 +104,7 @@ mod at {
 }
 
 impl Model {
-    /// Makes a connection a queue.
+    /// Carries out a Connect: turns a connection into a queue.
     ///
     /// # Errors
     /// The status and result for the host. Nothing has changed.
@@ -137,7 +137,7 @@ impl Model {
         let namespaces = match self.subsystems.get(&name) {
             None if name.is_discovery() => None,
             None => return Err(NotConnected::in_data(at::SUBSYSTEM)),
-            // A host that is not allowed learns that, and nothing else about the subsystem.
+            // A host that is not allowed is told just that, so that it learns nothing else about the subsystem.
             Some(subsystem) if !subsystem.allows(&host) => {
                 return Err(NotConnected {
                     status: Status::CONNECT_HOST.dnr(),
@@ -243,16 +243,16 @@ impl Model {
         if !controller.is_ready() || !controller.add_queue(connect.queue, self.connections) {
             return Err(NotConnected::of(Status::SEQUENCE));
         }
-        // A queue that has not authenticated does not count as a sign of its host.
+        // If the host must authenticate, the new queue does not yet prove that the host is alive.
         if !self.keys.contains_key(host) {
             controller.hear(now);
         }
         Ok(id)
     }
 
-    /// Returns a number that no controller has, and that none had lately.
+    /// Returns a controller number that is not in use and was not used recently.
     fn free_controller(&mut self) -> u16 {
-        /// The highest number of a controller.
+        /// Highest number of a controller.
         const HIGHEST: u16 = 0xffef;
         loop {
             let next = self.last_controller % HIGHEST + 1;

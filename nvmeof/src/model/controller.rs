@@ -1,4 +1,4 @@
-//! Controllers: the association of a host with a subsystem, from Connect on the admin queue to the end of that queue.
+//! Controllers: the association of a host with a subsystem, from the Connect of the admin queue to the queue's end.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,15 +10,15 @@ use crate::nvme::fabrics::Configuration;
 use crate::nvme::log::ErrorEntry;
 use crate::nvme::{Nqn, Sqe, Status};
 
-/// Entries of the error log.
+/// Number of entries of the error log.
 pub(super) const ERRORS: u8 = 128;
-/// Most changed namespaces in the log page; more are reported as a whole.
+/// Maximum number of changed namespaces that the log page lists. If there are more, it reports just that.
 pub(super) const CHANGED: usize = 1024;
-/// Life of a discovery controller without keep-alive and without a command.
+/// Time after which a discovery controller without keep-alive and without a command ends.
 const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
-/// Life of a subsystem's controller without keep-alive and without a command on any queue. Linux' target keeps one
-/// until its connection breaks, which never happens if a host dies silently. A host whose disk is idle for longer
-/// connects again.
+/// Time after which a subsystem's controller without keep-alive and without a command on any queue ends. Linux' target
+/// keeps such a controller until its connection breaks, which never happens if a host dies silently. A host whose disk
+/// is idle for longer connects again.
 const SILENCE: Moment = Moment::from_secs(60 * 60);
 
 /// A controller.
@@ -30,28 +30,28 @@ pub struct Controller {
     host_id: [u8; 16],
     port: u16,
     worker: WorkerId,
-    /// The address that it was connected from, and its party, for quotas.
+    /// Address of the host, and its party, for quotas.
     source: IpAddr,
     party: Party,
-    /// The time at which it was connected.
+    /// Time of the Connect.
     since: Moment,
     is_discovery: bool,
     pub(super) configuration: Configuration,
-    /// CSTS.
+    /// Value of the property CSTS.
     pub(super) status: u32,
     keep_alive_ms: u32,
-    /// The time of the last sign of the host: a command on any of its queues, or a response that has left.
+    /// Time of the last sign that the host is alive: a command on any of its queues, or a response that was sent.
     heard: Moment,
     pub(super) events: Events,
     pub(super) kept: super::feature::Kept,
-    /// Numbers of the connections that are the admin queue and the I/O queues.
+    /// Connection numbers of the admin queue, and of the I/O queues by queue number.
     connection: u64,
     queues: BTreeMap<u16, u64>,
     /// Number of I/O queues that Set Features grants.
     queues_most: u16,
     /// Namespaces that have changed since the host last read the log page.
     changed: BTreeSet<u32>,
-    /// Notices about reservations, and the masks of the host, by namespace.
+    /// Notices about reservations, and the host's masks of notices, each with the number of the namespace.
     pub(super) reservation_notices: VecDeque<(u32, super::reservation::Told)>,
     pub(super) reservation_masks: BTreeMap<u32, u32>,
     pub(super) reservation_count: u64,
@@ -59,7 +59,7 @@ pub struct Controller {
     error_count: u64,
 }
 
-/// The facts that a controller is made from.
+/// The values with which a controller is created.
 pub(super) struct Beginning {
     pub id: u16,
     pub subsystem: Nqn,
@@ -105,61 +105,61 @@ impl Controller {
         }
     }
 
-    /// Its number.
+    /// Returns the controller's number.
     #[must_use]
     pub const fn id(&self) -> u16 {
         self.id
     }
 
-    /// Its subsystem.
+    /// Returns the name of the subsystem.
     #[must_use]
     pub const fn subsystem(&self) -> &Nqn {
         &self.subsystem
     }
 
-    /// Its host.
+    /// Returns the name of the host.
     #[must_use]
     pub const fn host(&self) -> &Nqn {
         &self.host
     }
 
-    /// The identifier of its host.
+    /// Returns the identifier of the host.
     #[must_use]
     pub const fn host_id(&self) -> &[u8; 16] {
         &self.host_id
     }
 
-    /// The port that it was connected by.
+    /// Returns the number of the port by which the host connected.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// The worker that has its admin queue.
+    /// Returns the number of the worker that has the admin queue.
     #[must_use]
     pub const fn worker(&self) -> WorkerId {
         self.worker
     }
 
-    /// The host's address.
+    /// Returns the address of the host.
     #[must_use]
     pub const fn source(&self) -> IpAddr {
         self.source
     }
 
-    /// Its party, for quotas.
+    /// Returns the party that the controller is counted for.
     #[must_use]
     pub const fn party(&self) -> &Party {
         &self.party
     }
 
-    /// The time at which it was connected.
+    /// Returns the time of the Connect.
     #[must_use]
     pub const fn since(&self) -> Moment {
         self.since
     }
 
-    /// I/O queues that Set Features grants: the most there can be, or the room that is left.
+    /// Returns the number of I/O queues that Set Features grants: the maximum, or fewer if resources run short.
     pub(super) const fn queues_most(&self) -> u16 {
         self.queues_most
     }
@@ -168,37 +168,37 @@ impl Controller {
         self.queues_most = most.clamp(1, super::QUEUES);
     }
 
-    /// Returns whether it is a discovery controller.
+    /// Returns whether this is a discovery controller.
     #[must_use]
     pub const fn is_discovery(&self) -> bool {
         self.is_discovery
     }
 
-    /// Keep-alive time; 0 is none.
+    /// Returns the keep-alive time in milliseconds; 0 for none.
     #[must_use]
     pub const fn keep_alive_ms(&self) -> u32 {
         self.keep_alive_ms
     }
 
-    /// The connected I/O queues.
+    /// Returns the numbers of the connected I/O queues.
     pub fn queues(&self) -> impl Iterator<Item = u16> {
         self.queues.keys().copied()
     }
 
-    /// Returns whether it takes commands: it is enabled, and neither shut down nor failed.
+    /// Returns whether the controller accepts commands: it is enabled, and neither shut down nor failed.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         use crate::nvme::fabrics::csts;
         self.status & (csts::RDY | csts::CFS | csts::SHST) == csts::RDY
     }
 
-    /// The time of the last sign of the host.
+    /// Returns the time of the last sign that the host is alive.
     #[must_use]
     pub const fn heard(&self) -> Moment {
         self.heard
     }
 
-    /// Takes in a sign of the host. Workers report late, so there may have been a later one.
+    /// Records a sign that the host is alive. Workers report late, so a later sign may have been recorded already.
     pub(super) fn hear(&mut self, now: Moment) {
         self.heard = self.heard.max(now);
     }
@@ -207,12 +207,13 @@ impl Controller {
         self.keep_alive_ms = ms;
     }
 
-    /// The time at which a silent host is considered dead. A controller that is not enabled has [`DISCOVERY_PATIENCE`].
+    /// Returns the time at which a silent host is considered dead. If the controller is not enabled, that is
+    /// [`DISCOVERY_PATIENCE`] after the last sign.
     pub(super) fn deadline(&self) -> Moment {
         let patience = match self.keep_alive_ms {
             0 if self.is_discovery || !self.is_ready() => DISCOVERY_PATIENCE,
             0 => SILENCE,
-            // A host does not send keep-alives before it has enabled the controller.
+            // A host sends no keep-alives before it has enabled the controller.
             _ if !self.is_ready() => DISCOVERY_PATIENCE,
             ms => Moment::from_millis(ms.into()),
         };
@@ -223,14 +224,14 @@ impl Controller {
         self.status |= crate::nvme::fabrics::csts::CFS;
     }
 
-    /// It is disabled or shut down: its I/O queues and event requests end.
+    /// Ends the I/O queues and event requests, because the controller is disabled or shut down.
     pub(super) fn reset(&mut self) {
         self.queues.clear();
         self.events.forget();
         self.kept.forget();
     }
 
-    /// Adds a queue. Returns false if the number is in use.
+    /// Adds an I/O queue. Returns false if the number is in use.
     pub(super) fn add_queue(&mut self, queue: u16, connection: u64) -> bool {
         match self.queues.entry(queue) {
             Entry::Vacant(free) => {
@@ -241,7 +242,7 @@ impl Controller {
         }
     }
 
-    /// Returns whether this queue is that connection.
+    /// Returns whether the queue with this number is that connection.
     pub(super) fn has_queue(&self, queue: u16, connection: u64) -> bool {
         match queue {
             0 => self.connection == connection,
@@ -259,12 +260,12 @@ impl Controller {
         }
     }
 
-    /// The namespaces that have changed.
+    /// Returns the numbers of the namespaces that have changed.
     pub(super) fn changed(&self) -> Vec<u32> {
         self.changed.iter().copied().collect()
     }
 
-    /// The host has read about them.
+    /// Clears the list of changed namespaces, because the host has read it.
     pub(super) fn forget_changed(&mut self) {
         self.changed.clear();
     }
@@ -279,7 +280,7 @@ impl Controller {
         self.errors.push_front(entry);
     }
 
-    /// The error log, newest first, and the number of errors so far.
+    /// Returns the error log, newest entry first, and the number of errors since the Connect.
     pub(super) fn errors(&self) -> (impl Iterator<Item = &ErrorEntry>, u64) {
         (self.errors.iter(), self.error_count)
     }

@@ -8,18 +8,18 @@ use super::{Model, ModelError, Port};
 use crate::nvme::Nqn;
 use crate::nvme::discovery::{Entry, Head, Kind};
 
-/// Another discovery service.
+/// A referral to another discovery service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Referral {
-    /// The port's number in the log page.
+    /// Number of the port for the log page.
     pub port: u16,
-    /// Its address.
+    /// Address of the discovery service.
     pub at: SocketAddr,
 }
 
 impl Port {
-    /// The addresses for the log page. A link-local address has no meaning without the host's own interface, so it is
-    /// listed only if there is no other.
+    /// Returns the addresses for the log page. A link-local address is meaningless without the host's own interface, so
+    /// link-local addresses are listed only if there are no others.
     fn told(&self) -> impl Iterator<Item = SocketAddr> {
         let is_local = |at: &SocketAddr| match at.ip() {
             IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -35,7 +35,7 @@ impl Model {
     /// Adds a referral to another discovery service.
     ///
     /// # Errors
-    /// The referral exists.
+    /// There is a referral to this address already.
     pub fn add_referral(&mut self, port: u16, at: SocketAddr) -> Result<(), ModelError> {
         if self.referrals.iter().any(|one| one.at == at) {
             return Err(ModelError::Exists {
@@ -62,7 +62,8 @@ impl Model {
         Ok(())
     }
 
-    /// The log page: the subsystems that the controller's host may connect to, and first the service itself.
+    /// Returns the discovery log page: first the discovery service itself, then the subsystems that the controller's
+    /// host may connect to, then the referrals.
     pub(super) fn discovery_page(&self, id: u16) -> Vec<u8> {
         let controller = &self.controllers[&id];
         let mut entries = Vec::new();

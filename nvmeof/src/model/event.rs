@@ -1,16 +1,17 @@
 //! Asynchronous events of a controller (Base specification, "Asynchronous Event Request command").
 //!
-//! An event waits for an event request. After it is reported, events of its kind are held back until the host reads the
-//! log page that it names, without RAE. So a host that does not read the page gets one event.
+//! An event waits for an event request of the host. After an event was reported, further events of its kind are held
+//! back until the host reads the log page that the event names, without RAE. So a host that does not read the page gets
+//! only one event.
 
 use std::collections::VecDeque;
 
 use crate::nvme::log::page;
 
-/// Most requests that wait at once.
+/// Maximum number of outstanding event requests.
 pub const REQUESTS: u8 = 4;
 
-/// Kinds of events.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Namespace attributes changed.
@@ -31,7 +32,7 @@ const KINDS: [Kind; 4] = [
 ];
 
 impl Kind {
-    /// The bit that enables it; events without one are always enabled.
+    /// Returns the bit that enables the event, or 0 if the event is always enabled.
     const fn bit(self) -> u32 {
         match self {
             Self::Namespace => 1 << 8,
@@ -41,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// The log page whose reading clears it.
+    /// Returns the log page whose reading clears the event.
     const fn page(self) -> u8 {
         match self {
             Self::Namespace => page::CHANGED_NAMESPACES,
@@ -51,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Dword 0 of the completion: type, information, log page.
+    /// Returns dword 0 of the completion: event type, event information, log page.
     pub(crate) const fn result(self) -> u32 {
         let (kind, information) = match self {
             Self::Namespace => (2, 0x00),
@@ -63,36 +64,36 @@ impl Kind {
     }
 }
 
-/// Bits of OAES of an I/O controller.
+/// Events of an I/O controller, as bits of OAES.
 pub const OF_IO: u32 = Kind::Namespace.bit() | Kind::Access.bit();
-/// Likewise of a discovery controller.
+/// Events of a discovery controller, as bits of OAES.
 pub const OF_DISCOVERY: u32 = Kind::Discovery.bit();
 
-/// The events of a controller.
+/// The events and event requests of a controller.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// The bits that the host has enabled, of [`OF_IO`] or [`OF_DISCOVERY`].
+    /// Events that the host has enabled, out of [`OF_IO`] or [`OF_DISCOVERY`].
     wanted: u32,
-    /// Number of requests that wait.
+    /// Number of outstanding event requests.
     requests: u8,
     waiting: VecDeque<Kind>,
-    /// Reported events whose log page was not read.
+    /// Bit mask of the kinds that were reported and whose log page was not read since.
     told: u32,
 }
 
 impl Events {
-    /// The bits that the host has enabled.
+    /// Returns the events that the host has enabled.
     #[must_use]
     pub const fn wanted(&self) -> u32 {
         self.wanted
     }
 
-    /// Enables these bits, and no others.
+    /// Enables exactly these events.
     pub fn want(&mut self, bits: u32) {
         self.wanted = bits;
     }
 
-    /// Adds a request; false if it is one too many.
+    /// Adds an event request. Returns false if there are too many already.
     pub fn request(&mut self) -> bool {
         let there_is_room = self.requests < REQUESTS;
         if there_is_room {
@@ -101,7 +102,7 @@ impl Events {
         there_is_room
     }
 
-    /// Adds an event. Returns whether a request can be answered.
+    /// Adds an event. Returns whether an event request can be answered now.
     pub fn happened(&mut self, kind: Kind) -> bool {
         let is_wanted = kind.bit() == 0 || self.wanted & kind.bit() != 0;
         if is_wanted && !self.waiting.contains(&kind) {
@@ -119,7 +120,7 @@ impl Events {
         self.waiting.iter().position(free)
     }
 
-    /// Takes an event, and the request that it answers.
+    /// Takes the next event and an event request. Returns dword 0 of the request's completion.
     pub fn take(&mut self) -> Option<u32> {
         if self.requests == 0 {
             return None;
@@ -130,8 +131,8 @@ impl Events {
         Some(kind.result())
     }
 
-    /// A log page was read: events of its kind are reported again. Returns whether a request can be answered with one
-    /// that was held back.
+    /// Records that a log page was read, so that events of its kind are reported again. Returns whether an event
+    /// request can be answered with an event that was held back.
     pub fn read(&mut self, page: u8) -> bool {
         for kind in KINDS.into_iter().filter(|kind| kind.page() == page) {
             self.told &= !Self::mark(kind);
@@ -139,7 +140,7 @@ impl Events {
         self.requests > 0 && self.next().is_some()
     }
 
-    /// The controller is disabled: no event is enabled, and no event or request waits.
+    /// Clears everything, because the controller is disabled: no event is enabled, and no event or request waits.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -149,7 +150,7 @@ impl Events {
 mod tests {
     use super::*;
 
-    /// The values of Linux and libnvme: 0x0004_0002, 0x000c_0302, 0x0070_f002.
+    /// Results have the values that Linux and libnvme expect: 0x0004_0002, 0x000c_0302, 0x0070_f002.
     #[test]
     fn results_have_type_information_and_page() {
         assert_eq!(Kind::Namespace.result(), 0x0004_0002);

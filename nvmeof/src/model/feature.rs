@@ -8,9 +8,9 @@ use super::{Answer, Controller, Model, Namespace, Subsystem};
 use crate::nvme::command::ALL_NAMESPACES;
 use crate::nvme::{Sqe, Status};
 
-/// Granularity of keep-alive times, as KAS counts it: in 100 ms.
+/// Granularity of keep-alive times in units of 100 ms, as in KAS.
 pub(super) const KEEP_ALIVE_STEP: u16 = 10;
-/// The same, in milliseconds.
+/// Granularity of keep-alive times in milliseconds.
 const KEEP_ALIVE_STEP_MS: u32 = KEEP_ALIVE_STEP as u32 * 100;
 
 /// Identifiers of features.
@@ -30,16 +30,16 @@ mod id {
     pub(super) const WRITE_PROTECTION: u8 = 0x84;
 }
 
-/// Number of Queues, whose answer depends on the room that is left.
+/// Identifier of Number of Queues, whose answer depends on the entries that are left.
 pub(crate) const NUMBER_OF_QUEUES: u8 = id::QUEUES;
 
-/// Properties of a feature. None can be saved.
+/// Properties of a feature. No feature can be saved.
 struct Feature {
     id: u8,
-    /// Each namespace has a value of its own.
+    /// True if each namespace has its own value.
     of_namespace: bool,
     is_changeable: bool,
-    /// Discovery controllers have it, too.
+    /// True if discovery controllers support the feature, too.
     of_discovery: bool,
 }
 
@@ -75,7 +75,7 @@ impl Feature {
     }
 }
 
-/// All features.
+/// All supported features.
 const FEATURES: [Feature; 13] = [
     Feature::new(id::ARBITRATION),
     Feature::new(id::POWER),
@@ -94,13 +94,14 @@ const FEATURES: [Feature; 13] = [
     Feature::new(id::WRITE_PROTECTION).of_namespace(),
 ];
 
-/// The features of controllers of a kind.
+/// Returns the features of a kind of controllers.
 fn features(is_discovery: bool) -> impl Iterator<Item = &'static Feature> {
     let all = FEATURES.iter();
     all.filter(move |feature| feature.of_discovery || !is_discovery)
 }
 
-/// A dword of flags for each feature: bit 0 it is supported, 20 its scope is a namespace, 21 a controller.
+/// Returns the log page of feature effects: a dword of flags for each feature. Bit 0: the feature is supported; bit 20:
+/// its scope is a namespace; bit 21: its scope is the controller.
 pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
     const BYTES: usize = 1024;
     let mut said = vec![0; BYTES];
@@ -112,39 +113,39 @@ pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
     said
 }
 
-/// Features that keep the value a host sets until the controller is reset, and change nothing. The target fulfils them
-/// anyhow: commands are executed in order of arrival (arbitration); there is one power state, and one temperature; a
+/// Features whose value is only stored until the controller is reset, and has no effect. The target fulfils them in any
+/// case: commands are executed in order of arrival (arbitration); there is one power state, and one temperature; a
 /// disk's errors are reported at once (error recovery); blocks are written as a whole (atomicity).
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<(u8, u32), u32>);
 
-/// Bits 21:16 of a temperature threshold: the sensor, and over or under temperature.
+/// Bits 21:16 of a temperature threshold: the sensor, and whether it is an over or under temperature threshold.
 const THERMOMETER: u32 = 0x3f << 16;
-/// All sensors.
+/// Sensor value that selects all sensors.
 const ALL_THERMOMETERS: u32 = 0xf << 16;
 
 impl Kept {
-    /// The default value of a feature.
+    /// Returns the default value of a feature.
     const fn usual(feature: u8) -> u32 {
         match feature {
-            // Arbitration burst: no limit.
+            // Arbitration burst 7 means no limit.
             id::ARBITRATION => 7,
             id::TEMPERATURE => 0xffff,
             _ => 0,
         }
     }
 
-    /// The value that is kept; `None` if it is invalid.
+    /// Returns the value to store; `None` if the value is invalid.
     const fn checked(feature: u8, value: u32) -> Option<u32> {
         match feature {
             // Bits 7:3 are reserved.
             id::ARBITRATION => Some(value & !0xf8),
-            // Bits 4:0: the power state; 7:5: a hint.
+            // Bits 4:0 are the power state; bits 7:5 are a hint.
             id::POWER if value & 0x1f == 0 => Some(value & 0xe0),
             id::TEMPERATURE if matches!(value & THERMOMETER, 0 | ALL_THERMOMETERS) => {
                 Some(value & 0xffff)
             }
-            // Bit 16: errors for deallocated blocks, which are not supported (NSFEAT).
+            // Bit 16 requests errors for deallocated blocks, which are not supported (NSFEAT).
             id::ERROR_RECOVERY if value & 1 << 16 == 0 => Some(value & 0xffff),
             id::ATOMICITY => Some(value & 1),
             _ => None,
@@ -162,18 +163,18 @@ impl Kept {
         kept.unwrap_or(Self::usual(feature))
     }
 
-    /// The temperature from which on the host wants a warning.
+    /// Returns whether a temperature has reached the threshold from which on the host wants a warning.
     pub(super) fn is_too_hot(&self, kelvin: u16) -> bool {
         self.get(id::TEMPERATURE, 0) <= kelvin.into()
     }
 
-    /// Default values.
+    /// Restores the default values.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }
 }
 
-/// A keep-alive time, rounded up to the granularity.
+/// Rounds a keep-alive time in milliseconds up to the granularity.
 pub(super) const fn keep_alive(ms: u32) -> u32 {
     match ms
         .div_ceil(KEEP_ALIVE_STEP_MS)
@@ -184,7 +185,7 @@ pub(super) const fn keep_alive(ms: u32) -> u32 {
     }
 }
 
-/// Feature identifier: bits 7:0 of dword 10.
+/// Returns the feature identifier, bits 7:0 of dword 10.
 const fn feature(sqe: &Sqe) -> u8 {
     (sqe.cdw10.get() & 0xff) as u8 // CAST: eight bits are left.
 }
@@ -198,7 +199,7 @@ impl Controller {
         }
     }
 
-    /// Number of I/O queues that a host may have, less one, in both halves.
+    /// Returns the number of I/O queues that a host may have, less one, in each 16-bit half of the dword.
     const fn queues_granted(&self) -> u64 {
         let less_one = self.queues_most() as u64 - 1; // CAST: widening.
         less_one | less_one << 16
@@ -207,7 +208,7 @@ impl Controller {
 
 impl Model {
     pub(super) fn set_feature(&mut self, id: u16, sqe: &Sqe) -> Answer {
-        /// Bit 31 of dword 10: save the value over a reset.
+        /// Bit 31 of dword 10: the value is to be saved across resets.
         const SAVE: u32 = 1 << 31;
         let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
@@ -274,7 +275,7 @@ impl Model {
         found.map_err(|_| Status::INVALID_NAMESPACE.dnr())
     }
 
-    /// Returns a namespace of a controller's subsystem, or all of them.
+    /// Returns the number of a namespace of the controller's subsystem, or the numbers of all its namespaces.
     pub(super) fn namespaces_of(&self, id: u16, nsid: u32) -> Result<Vec<u32>, Status> {
         if nsid != ALL_NAMESPACES {
             return self.namespace_of(id, nsid).map(|_| vec![nsid]);
@@ -284,7 +285,7 @@ impl Model {
         Ok(all.map(|one| one.nsid()).collect())
     }
 
-    /// Sets a feature of a namespace, or of all.
+    /// Stores the error recovery feature for a namespace, or for all namespaces.
     fn keep_for_namespaces(&mut self, id: u16, nsid: u32, value: u32) -> Result<(), Status> {
         let there = self.namespaces_of(id, nsid)?;
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
@@ -314,18 +315,18 @@ impl Model {
         let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
         };
-        // Bits 10:8: 0 the value now, 1 the default, 2 the saved one, 3 the capabilities.
+        // Bits 10:8: 0 is the current value, 1 the default, 2 the saved value, 3 the capabilities.
         let what = sqe.cdw10.get() >> 8 & 7;
         let known = features(controller.is_discovery()).find(|one| one.id == feature(sqe));
         let Some(known) = known.filter(|_| what <= 3) else {
             return Status::INVALID_FIELD.dnr().into();
         };
         if what == 3 {
-            // Not saveable; specific to a namespace; changeable.
+            // Bit 0 is clear: not saveable. Bit 1: specific to a namespace. Bit 2: changeable.
             let can = u64::from(known.of_namespace) << 1 | u64::from(known.is_changeable) << 2;
             return Answer::result(can);
         }
-        // A feature that is not saved has its default as its saved value.
+        // No feature is saved, so the saved value is the default.
         let is_current = what == 0;
         let nsid = sqe.nsid.get();
         if known.of_namespace && self.namespace_of(id, nsid).is_err() {

@@ -1,4 +1,4 @@
-//! Identify: the data structures of the controller and its namespaces.
+//! Identify: the data structures that describe the controller and its namespaces.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32};
@@ -15,15 +15,15 @@ use crate::nvme::command::ALL_NAMESPACES;
 use crate::nvme::identify::{self, BYTES, cns, identifier, padded};
 use crate::nvme::{Sqe, Status};
 
-/// Firmware revision: the version of this program.
+/// Firmware revision, which is the version of this program.
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
-/// SGLS: any alignment of data, keyed descriptors, offsets in the capsule.
+/// SGLS: data of any alignment, keyed descriptors, offsets into the capsule.
 const SGL: u32 = 1 | 1 << 2 | 1 << 20;
 /// ONCS: Compare, Dataset Management, Write Zeroes, fields Save and Select of features, reservations, Verify, Copy.
 const COMMANDS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8;
-/// Most blocks of all ranges of a Copy, and of one range.
+/// Maximum number of blocks of all ranges of a Copy together, and of one range.
 pub(crate) const COPY_BLOCKS: u16 = 1 << 15;
-/// Most ranges of a Copy.
+/// Maximum number of ranges of a Copy.
 pub(super) const COPY_RANGES: u8 = 128;
 
 impl Model {
@@ -82,8 +82,8 @@ impl Model {
 }
 
 impl Model {
-    /// Controllers of the same subsystem from this number on: their count, and their numbers. Each has all namespaces
-    /// of the subsystem.
+    /// Returns the list of the controllers of the same subsystem from number `from` on: their count, then their
+    /// numbers. Each controller has all namespaces of the subsystem.
     fn controller_list(&self, of: &Controller, from: u32) -> Vec<u8> {
         let same = self.controllers.values();
         let same =
@@ -103,14 +103,14 @@ fn nothing() -> Vec<u8> {
     vec![0; BYTES]
 }
 
-/// The fields that both kinds of controllers set.
+/// Returns the structure with the fields that I/O and discovery controllers have in common.
 fn common(controller: &Controller) -> identify::Controller {
     let mut said = identify::Controller::new_zeroed();
     said.firmware = padded(FIRMWARE);
     said.max_transfer = MAX_TRANSFER_SHIFT;
     said.id = controller.id().into();
     said.version = VERSION.into();
-    // 128-bit host identifiers; any traffic keeps a controller alive.
+    // The bits mean 128-bit host identifiers, and that any traffic keeps a controller alive.
     said.attributes = (1 | 1 << 6).into();
     said.aborts = 3;
     said.event_requests = event::REQUESTS - 1;
@@ -140,17 +140,17 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     let mut said = common(controller);
     said.serial = padded(&subsystem.config().serial);
     said.model = padded(&subsystem.config().model);
-    // Several ports and controllers, asymmetric access.
+    // The bits mean several ports, several controllers, and asymmetric access.
     said.sharing = 1 | 1 << 1 | 1 << 3;
     said.events = event::OF_IO.into();
     said.kind = 1;
     said.firmware_slots = 1 | 1 << 1;
-    // SMART, effects, pages from any offset.
+    // The bits mean SMART data per namespace and the effects page. `common` has set pages from any offset.
     said.log_pages |= 1 | 1 << 1;
     said.error_entries = controller::ERRORS - 1;
     said.keep_alive = KEEP_ALIVE_STEP.into();
     said.access_change = 10;
-    // All states, and the group of a namespace does not change.
+    // The bits mean that all access states can occur, and that the group of a namespace does not change.
     said.access = 0x1f | 1 << 6;
     said.access_group_max = GROUPS.into();
     said.access_groups = GROUPS.into();
@@ -158,11 +158,11 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     said.namespaces = NAMESPACES.into();
     said.max_namespaces = NAMESPACES.into();
     said.commands = COMMANDS.into();
-    // Compare and write, of one block (ACWU).
+    // Bit 0 means compare and write, which is limited to one block (ACWU).
     said.fused = 1.into();
-    // Format 0 of ranges.
+    // Bit 0 means that ranges of format 0 are supported.
     said.copy_formats = 1.into();
-    // There is a cache, and Flush takes all namespaces.
+    // The bits mean that there is a volatile cache, and that Flush supports all namespaces.
     said.write_cache = 1 | 3 << 1;
     said.write_protection = 1;
     said.command_capsule = ((64 + IN_CAPSULE) / 16).into();
@@ -170,7 +170,7 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
 }
 
 fn nvm_controller() -> Vec<u8> {
-    // MDTS is the only limit, and ranges have to fit a page.
+    // MDTS is the only limit; ranges must fit a page.
     nothing()
 }
 
@@ -197,13 +197,13 @@ fn nvm(namespace: &Namespace) -> Vec<u8> {
     said.nguid = *namespace.uuid().as_bytes();
     said.block_formats[0].shift = namespace.shift();
     if namespace.disk().deallocates() {
-        // Zeroes afterwards, and Write Zeroes may deallocate.
+        // The bits mean that deallocated blocks read as zeros, and that Write Zeroes may deallocate.
         said.deallocation = 1 | 1 << 3;
     }
     said.copy_range = COPY_BLOCKS.into();
     said.copy_blocks = u32::from(COPY_BLOCKS).into();
     said.copy_ranges = COPY_RANGES - 1;
-    // Pages of 4 KiB are best.
+    // Accesses of 4 KiB are preferred.
     let preferred = ((4096_u16 >> namespace.shift()).max(1) - 1).into();
     said.features = 1 << 4;
     said.preferred = [preferred; 5];

@@ -1,4 +1,4 @@
-//! Get Log Page.
+//! Get Log Page: the log pages of I/O and discovery controllers.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -8,9 +8,9 @@ use crate::nvme::command::{ALL_NAMESPACES, admin, io};
 use crate::nvme::log::{Health, Wanted, page};
 use crate::nvme::{Sqe, Status};
 
-/// Length of the longest page, discovery, in bytes.
+/// Maximum length of a log page in bytes: the discovery log page is the longest.
 const LONGEST: u64 = 4 << 20;
-/// The temperature, in kelvins. It is not measured.
+/// Reported temperature in kelvins. It is not measured.
 const TEMPERATURE: u16 = 300;
 
 impl Model {
@@ -56,7 +56,7 @@ impl Model {
         Answer::data(data)
     }
 
-    /// A page was read without RAE: its event is cleared.
+    /// Clears the event of a log page, because the page was read without RAE.
     fn page_read(&mut self, id: u16, page: u8) {
         if let Some(controller) = self.controllers.get_mut(&id) {
             if page == page::CHANGED_NAMESPACES {
@@ -88,10 +88,10 @@ impl Model {
         };
         let mut health = Health::new_zeroed();
         health.temperature = zerocopy::little_endian::U16::new(TEMPERATURE).to_bytes();
-        // Bit 1: the temperature has reached a threshold.
+        // Bit 1 means that the temperature has reached a threshold.
         health.warnings = u8::from(controller.kept.is_too_hot(TEMPERATURE)) << 1;
         health.spare = 100;
-        // Data units of 512,000 bytes, rounded up.
+        // A data unit is 512,000 bytes; the number is rounded up.
         let units = |bytes: u64| bytes.div_ceil(512 * 1000);
         let (mut reads, mut writes, mut read, mut written) = (0, 0, 0, 0);
         for namespace in namespaces {
@@ -111,7 +111,7 @@ impl Model {
     }
 }
 
-/// A dword of flags for each page; bit 0: the page is supported.
+/// Returns the page of supported log pages: a dword of flags for each page. Bit 0: the page is supported.
 fn supported(is_discovery: bool) -> Vec<u8> {
     let mut said = vec![0; 1024];
     let pages: &[u8] = if is_discovery {
@@ -151,7 +151,7 @@ fn errors(controller: &Controller) -> Vec<u8> {
 
 fn firmware() -> Vec<u8> {
     let mut said = vec![0; 512];
-    // Slot 1 is active.
+    // Firmware slot 1 is active.
     said[0] = 1;
     said[8..16].copy_from_slice(&crate::nvme::identify::padded::<8>(env!(
         "CARGO_PKG_VERSION"
@@ -174,7 +174,8 @@ fn changed(controller: &Controller) -> Vec<u8> {
     said
 }
 
-/// A dword for each opcode, admin commands first: bit 0 it is supported, 1 it may change blocks.
+/// Returns the page of command effects: a dword for each opcode, admin commands first. Bit 0: the command is supported;
+/// bit 1: it may change blocks.
 fn effects() -> Vec<u8> {
     const IO: usize = 1024;
     let mut said = vec![0; 4096];

@@ -1,8 +1,8 @@
 //! The meaning of commands: subsystems, namespaces, hosts, controllers.
 //!
-//! No I/O, no clock, no thread: commands and time go in, answers and notices come out. A [`Model`] is kept behind one
-//! lock. Commands that read and write blocks do not take it: the namespaces and the access of a port are in
-//! [`NamespaceList`] and [`PortAccess`], which the model changes and workers look at.
+//! The model has no I/O, no clock and no thread: it gets commands and times, and returns answers and notices. A
+//! [`Model`] is behind one lock. Commands that read and write blocks do not take that lock: the namespaces and the
+//! access of a port are in [`NamespaceList`] and [`PortAccess`], which the model changes and the workers read.
 //!
 //! ```text
 //!   Model ---- subsystems: by name      ---- namespaces, in a list; hosts that may connect
@@ -50,23 +50,23 @@ pub use subsystem::{NAMESPACES, NamespaceList, Subsystem, SubsystemConfig};
 
 use crate::nvme::{Nqn, Status};
 
-/// A time of the clock that the caller counts in, since its beginning.
+/// A time of the caller's clock, as the duration since the clock's start.
 pub type Moment = Duration;
 
-/// The longest data of an I/O is 4 KiB shifted by this: 128 KiB.
+/// MDTS: the maximum length of the data of an I/O is 4 KiB shifted left by this number, which is 128 KiB.
 pub const MAX_TRANSFER_SHIFT: u8 = 5;
-/// The longest data of an I/O, in bytes.
+/// Maximum length of the data of an I/O, in bytes.
 pub const MAX_TRANSFER: u32 = 4096 << MAX_TRANSFER_SHIFT;
-/// Data in a command capsule at most, in bytes.
+/// Maximum length of the data in a command capsule, in bytes.
 pub const IN_CAPSULE: u32 = 4096;
-/// Entries of an I/O queue at most.
+/// Maximum number of entries of an I/O queue.
 pub const QUEUE_ENTRIES: u16 = 128;
-/// Entries of an admin queue at most.
+/// Maximum number of entries of an admin queue.
 pub const ADMIN_ENTRIES: u16 = 32;
-/// I/O queues of a controller at most.
+/// Maximum number of I/O queues of a controller.
 pub const QUEUES: u16 = 128;
 
-/// Number of a worker, which the caller gives out.
+/// Number of a worker, which the caller assigns.
 pub type WorkerId = u32;
 
 /// An answer to a command.
@@ -81,7 +81,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Success, without a result.
+    /// Returns the answer of a command that succeeded without a result.
     pub(crate) const fn done() -> Self {
         Self::result(0)
     }
@@ -117,64 +117,64 @@ impl From<Status> for Answer {
     }
 }
 
-/// Outcome of a command.
+/// Outcome of a command that the model carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is answered.
+    /// The command is answered.
     Answered(Answer),
-    /// It waits for an event ([`Model::next_event`]).
+    /// The command is an event request, which waits for an event ([`Model::next_event`]).
     Waits,
 }
 
-/// A message for workers.
+/// A message of the model to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The worker that has the admin queue of this controller: there is an event for it.
+    /// To the worker that has the controller's admin queue: an event request of the controller can be answered.
     Event {
-        /// The worker.
+        /// Number of the worker.
         worker: WorkerId,
-        /// The controller.
+        /// Number of the controller.
         controller: u16,
     },
-    /// All workers: this controller was disabled or shut down. Its I/O queues end, and event requests are answered.
+    /// To all workers: the controller was disabled or shut down. Its I/O queues end; event requests are answered.
     Reset {
-        /// The controller.
+        /// Number of the controller.
         controller: u16,
-        /// The last connection before the reset. Connections with a higher number are queues of the enabled-again
-        /// controller.
+        /// Number of the last connection before the reset. Connections with higher numbers are queues of the controller
+        /// after it was enabled again.
         last: u64,
     },
-    /// All workers: this controller has ended, its connections end.
+    /// To all workers: the controller has ended, so its connections end.
     Over {
-        /// The controller.
+        /// Number of the controller.
         controller: u16,
     },
-    /// All workers: the host of this I/O queue has failed to authenticate, and the connection ends.
+    /// To all workers: the host of this I/O queue has failed to authenticate, so the connection ends.
     Queue {
-        /// The number of the connection ([`Connected::connection`]).
+        /// Number of the connection ([`Connected::connection`]).
         connection: u64,
     },
 }
 
-/// A port, at which hosts connect.
+/// A port by which hosts connect.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Its number.
+    /// Number of the port.
     pub id: u16,
-    /// The addresses at which it listens.
+    /// Addresses at which the port listens.
     pub addresses: Vec<SocketAddr>,
-    /// Its access to groups of namespaces.
+    /// Access of the port to groups of namespaces.
     pub access: Arc<PortAccess>,
 }
 
-/// Everything that the target has.
+/// The state of the target: subsystems, ports, controllers and authentications.
 #[derive(Debug, Default)]
 pub struct Model {
     subsystems: BTreeMap<Nqn, Subsystem>,
     ports: BTreeMap<u16, Port>,
     referrals: Vec<discovery::Referral>,
     controllers: BTreeMap<u16, Controller>,
-    /// The controller number that was given out last.
+    /// Controller number that was assigned last.
     last_controller: u16,
     /// Number of changes of the discovery log page.
     generation: u64,
@@ -182,20 +182,20 @@ pub struct Model {
     /// Keys of hosts that have to authenticate.
     keys: BTreeMap<Nqn, crate::auth::Keys>,
     exchanges: authenticate::Exchanges,
-    /// Number of connections that sent Connect.
+    /// Number of the last connection. Connections are numbered at their Connect.
     connections: u64,
-    /// Number of controllers that ended to make room for others.
+    /// Number of controllers that were ended in favour of new ones.
     displaced: u64,
     random: authenticate::Random,
-    /// Names of hosts must have the form of a qualified name.
+    /// True if the name of a host must have the form of a qualified name (NQN).
     is_strict: bool,
-    /// Budgets of log lines that peers cause.
+    /// Limits of log lines that peers cause.
     lines: crate::lines::Lines,
-    /// The latest time that the caller has passed.
+    /// Latest time that the caller has passed.
     latest: Moment,
 }
 
-/// Reason why a configuration is refused.
+/// Reason why a change of the configuration is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -204,7 +204,7 @@ pub enum ModelError {
     Exists {
         /// Kind of the object.
         kind: &'static str,
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
     /// The object does not exist.
@@ -212,7 +212,7 @@ pub enum ModelError {
     Unknown {
         /// Kind of the object.
         kind: &'static str,
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
     /// A number is out of range.
@@ -220,41 +220,41 @@ pub enum ModelError {
     Range {
         /// Kind of the object.
         kind: &'static str,
-        /// Its number.
+        /// The number that was given.
         number: u32,
-        /// The highest number.
+        /// Highest number that is allowed.
         most: u32,
     },
-    /// The disk is another namespace's.
+    /// Another namespace has the same disk, and both lock it.
     #[error(
         "{disk} is the disk of namespace {nsid} of {subsystem}; `lock = false` of both lets them share it"
     )]
     SameDisk {
-        /// The disk.
+        /// Name of the disk.
         disk: String,
-        /// The other namespace's subsystem.
+        /// Subsystem of the other namespace.
         subsystem: String,
-        /// The other namespace's number.
+        /// Number of the other namespace.
         nsid: u32,
     },
     /// A disk cannot be used.
     #[error("namespace {nsid} of {subsystem}: {error}")]
     Disk {
-        /// The namespace's subsystem.
+        /// Subsystem of the namespace.
         subsystem: String,
-        /// The namespace's number.
+        /// Number of the namespace.
         nsid: u32,
-        /// The reason.
+        /// Reason why the disk cannot be used.
         error: String,
     },
-    /// The identifier is another namespace's.
+    /// Another namespace has the same identifier.
     #[error("the identifier {uuid} is that of namespace {nsid} of {subsystem}")]
     Identifier {
-        /// Which.
+        /// The identifier.
         uuid: uuid::Uuid,
-        /// Whose.
+        /// Subsystem of the other namespace.
         subsystem: String,
-        /// Whose.
+        /// Number of the other namespace.
         nsid: u32,
     },
 }
@@ -269,18 +269,18 @@ impl ModelError {
 }
 
 impl Model {
-    /// A model without ports and subsystems.
+    /// Returns a model without ports and subsystems.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets whether names of hosts must have the form of a qualified name, for hosts that connect from now on.
+    /// Sets whether the name of a host that connects from now on must have the form of a qualified name (NQN).
     pub const fn set_strict(&mut self, is_strict: bool) {
         self.is_strict = is_strict;
     }
 
-    /// Returns the messages for workers since the last call.
+    /// Returns the messages to workers since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         core::mem::take(&mut self.notices)
     }
@@ -302,10 +302,10 @@ impl Model {
         Ok(())
     }
 
-    /// Removes a subsystem; its controllers end.
+    /// Removes a subsystem, and ends its controllers.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such subsystem.
     pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), ModelError> {
         let removed = self.subsystems.remove(name);
         let removed = removed.ok_or_else(|| ModelError::unknown("subsystem", name))?;
@@ -317,11 +317,11 @@ impl Model {
         Ok(())
     }
 
-    /// Adds a namespace to a subsystem; hosts are told.
+    /// Adds a namespace to a subsystem, and notifies its hosts. Returns the namespace's number.
     ///
     /// # Errors
-    /// There is no such subsystem; there is such a namespace; a number out of range; its identifier, or its disk, is
-    /// another's.
+    /// There is no such subsystem; the number is in use or out of range; another namespace has the same identifier or
+    /// the same disk.
     pub fn add_namespace(
         &mut self,
         subsystem: &Nqn,
@@ -349,17 +349,18 @@ impl Model {
         Ok(nsid)
     }
 
-    /// Removes a namespace; hosts are told. Commands that its disk has are not interrupted.
+    /// Removes a namespace, and notifies its hosts. Commands that are at the disk already are not interrupted.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such subsystem or namespace.
     pub fn remove_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<(), ModelError> {
         self.subsystem_mut(subsystem)?.remove(nsid)?;
         self.namespace_changed(subsystem, nsid);
         Ok(())
     }
 
-    /// Reads the size of a namespace's disk; hosts are told if it has changed. Returns the number of blocks.
+    /// Reads the size of a namespace's disk again, and notifies the hosts if it has changed. Returns the number of
+    /// blocks.
     ///
     /// # Errors
     /// There is no such namespace. Its disk does not answer, is smaller than a block, or its path names another file;
@@ -389,7 +390,7 @@ impl Model {
         Ok(())
     }
 
-    /// Withdraws that: the host's controllers end.
+    /// Removes a host from those that may connect to a subsystem, and ends its controllers.
     ///
     /// # Errors
     /// There is no such subsystem, or the host was not allowed.
@@ -441,7 +442,7 @@ impl Model {
         Ok(())
     }
 
-    /// Removes a port; controllers that were connected by it end.
+    /// Removes a port, and ends the controllers that were connected by it.
     ///
     /// # Errors
     /// There is no such port.
@@ -453,28 +454,28 @@ impl Model {
         Ok(())
     }
 
-    /// The ports.
+    /// Returns the ports.
     pub fn ports(&self) -> impl Iterator<Item = &Port> {
         self.ports.values()
     }
 
-    /// The subsystems.
+    /// Returns the subsystems.
     pub fn subsystems(&self) -> impl Iterator<Item = &Subsystem> {
         self.subsystems.values()
     }
 
-    /// The controllers.
+    /// Returns the controllers.
     pub fn controllers(&self) -> impl Iterator<Item = &Controller> {
         self.controllers.values()
     }
 
-    /// A controller.
+    /// Returns the controller with this number.
     #[must_use]
     pub fn controller(&self, id: u16) -> Option<&Controller> {
         self.controllers.get(&id)
     }
 
-    /// A namespace.
+    /// Returns a namespace of a subsystem.
     ///
     /// # Errors
     /// There is no such subsystem, or no such namespace.
@@ -490,9 +491,9 @@ impl Model {
         subsystem.ok_or_else(|| ModelError::unknown("subsystem", name))
     }
 
-    /// The connection of this number has ended ([`Connected::connection`]). A controller ends with its
-    /// admin queue. A queue that another connection has by now stays: a host may reset its controller and connect its
-    /// queues again before the ends of the old connections are noticed.
+    /// Handles the end of the connection with this number ([`Connected::connection`]). A controller ends with its admin
+    /// queue. If another connection has the queue by now, the queue stays: a host may reset its controller and connect
+    /// its queues again before the ends of the old connections are noticed.
     pub fn queue_lost(&mut self, id: u16, queue: u16, connection: u64) {
         let key = (id, queue);
         let exchange = self.exchanges.get(&key);
@@ -507,7 +508,8 @@ impl Model {
         }
     }
 
-    /// Logs why a connection of a controller ended, if no side has disconnected it. [`Model::queue_lost`] follows.
+    /// Logs why a connection of a controller broke, if neither side has disconnected it. The caller calls
+    /// [`Model::queue_lost`] afterwards.
     pub fn queue_broke(&mut self, id: u16, queue: u16, connection: u64, cause: &dyn Display) {
         let controller = self.controllers.get(&id);
         let Some(controller) = controller.filter(|one| one.has_queue(queue, connection)) else {
@@ -519,12 +521,13 @@ impl Model {
         }
     }
 
-    /// A worker has ended, and with it the admin queues that it served.
+    /// Handles the end of a worker: ends the controllers whose admin queues it had.
     pub fn worker_lost(&mut self, worker: WorkerId) {
         self.end_controllers(|one| one.worker() == worker);
     }
 
-    /// Ends a controller whose host broke a rule, or that cannot go on: it reports CFS, and its connections end.
+    /// Ends a controller whose host broke a rule, or that cannot continue. The controller reports CFS, and its
+    /// connections end.
     pub fn fail_controller(&mut self, controller: u16) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.fail();
@@ -532,7 +535,7 @@ impl Model {
         self.end_controller(controller);
     }
 
-    /// Numbers of the controllers that fulfil a condition.
+    /// Returns the numbers of the controllers that fulfil a condition.
     fn controllers_that(&self, are_wanted: impl Fn(&Controller) -> bool) -> Vec<u16> {
         let all = self.controllers.values();
         let wanted = all.filter(|controller| are_wanted(controller));
@@ -556,24 +559,24 @@ impl Model {
         }
     }
 
-    /// A worker has received commands of a controller, or sent responses, since it last reported. Workers report more
-    /// often than any keep-alive time, so an I/O costs one flag of its queue (Base specification, "Traffic Based Keep
-    /// Alive").
+    /// Records that a worker has received commands of a controller, or sent responses, since its last report. Workers
+    /// report more often than any keep-alive time expires, so that an I/O only has to set a flag of its queue (Base
+    /// specification, "Traffic Based Keep Alive").
     pub fn hear(&mut self, controller: u16, now: Moment) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.hear(now);
         }
     }
 
-    /// Limits the I/O queues that Set Features grants a controller: there is no room for more.
+    /// Limits the number of I/O queues that Set Features grants a controller, because there are no resources for more.
     pub fn limit_queues(&mut self, controller: u16, most: u16) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.limit_queues(most);
         }
     }
 
-    /// Ends controllers whose hosts were silent for longer than their keep-alive time. Returns the time of the next
-    /// deadline.
+    /// Ends the controllers whose hosts were silent for longer than their keep-alive time, and late authentications.
+    /// Returns the time of the next deadline.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
         self.latest = now;
         self.expire_exchanges(now);
@@ -595,7 +598,7 @@ impl Model {
         due.chain(self.next_exchange()).min()
     }
 
-    /// Ports, subsystems or hosts have changed: discovery controllers get an event.
+    /// Notifies the discovery controllers by an event, because ports, subsystems or allowed hosts have changed.
     fn discovery_changed(&mut self) {
         self.generation += 1;
         for id in self.controllers_that(Controller::is_discovery) {
@@ -617,7 +620,7 @@ impl Model {
         }
     }
 
-    /// Adds an event of a controller; its worker gets a notice if a request waits for it.
+    /// Adds an event to a controller. If an event request waits for it, its worker gets a notice.
     fn tell(&mut self, id: u16, kind: event::Kind) {
         if let Some(controller) = self.controllers.get_mut(&id)
             && controller.events.happened(kind)
@@ -629,7 +632,7 @@ impl Model {
         }
     }
 
-    /// Takes the next event of a controller, as the answer to an event request.
+    /// Takes the next event of a controller, and returns the answer to an event request.
     pub fn next_event(&mut self, controller: u16) -> Option<Answer> {
         let controller = self.controllers.get_mut(&controller)?;
         let event = controller.events.take()?;

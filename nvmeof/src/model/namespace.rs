@@ -1,4 +1,4 @@
-//! Namespaces: a disk under a number.
+//! Namespaces: each is a disk with a number.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,20 +11,20 @@ use crate::disk::{Disk, DiskError};
 /// Configuration of a namespace.
 #[derive(Debug)]
 pub struct NamespaceConfig {
-    /// Its number; `None` for the lowest free one.
+    /// Number of the namespace; `None` for the lowest free number.
     pub nsid: Option<u32>,
-    /// The identifier by which hosts recognise it. It must not change while a host has it.
+    /// Identifier by which hosts recognise the namespace. It must not change while a host has the namespace.
     pub uuid: Uuid,
-    /// Its group, for [`super::PortAccess`].
+    /// Group of the namespace, for [`super::PortAccess`].
     pub group: u32,
-    /// The disk.
+    /// Disk of the namespace.
     pub disk: Disk,
 }
 
-/// A namespace, as workers see it.
+/// A namespace, as it is shared with the workers.
 #[derive(Debug)]
 pub struct Namespace {
-    /// Serial number of namespaces in this process.
+    /// Serial number of the namespace object within this process.
     serial: u64,
     nsid: u32,
     uuid: Uuid,
@@ -32,31 +32,31 @@ pub struct Namespace {
     disk: Disk,
     blocks: AtomicU64,
     protected: AtomicBool,
-    /// Number of changes of reservations and locks. Workers keep copies, and compare this one word.
+    /// Number of changes of reservations and locks. Workers have copies of these, and compare only this number.
     changes: AtomicU64,
     reservations: Mutex<Arc<Reservations>>,
-    /// Blocks that are locked against writes, for compare and write.
+    /// Blocks that compare and write has locked against writes.
     locks: Mutex<Vec<u64>>,
-    /// The counters of each worker, and the sums of workers that have ended.
+    /// Counters of each worker, and the sums of the workers that have ended.
     tallies: Mutex<(Vec<Arc<Tally>>, Done)>,
 }
 
-/// Counters of one worker on a namespace. That worker alone writes them.
+/// Counters of one worker on a namespace. Only that worker writes them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Tally {
-    /// Read commands.
+    /// Number of read commands.
     pub reads: AtomicU64,
-    /// Write commands.
+    /// Number of write commands.
     pub writes: AtomicU64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read_bytes: AtomicU64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub written_bytes: AtomicU64,
 }
 
 impl Tally {
-    /// Adds to a counter. There is one writer, so no count is lost between the load and the store.
+    /// Adds to a counter. No count is lost between the load and the store, because only one thread writes the counter.
     #[inline]
     pub fn add(counter: &AtomicU64, more: u64) {
         counter.store(
@@ -66,16 +66,16 @@ impl Tally {
     }
 }
 
-/// Counters of all workers on a namespace.
+/// Sums of the counters of all workers on a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Read commands.
+    /// Number of read commands.
     pub reads: u64,
-    /// Write commands.
+    /// Number of write commands.
     pub writes: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub written_bytes: u64,
 }
 
@@ -107,43 +107,44 @@ impl Namespace {
         }
     }
 
-    /// A number that no other namespace has or had, not even one with the same subsystem, number and identifier.
+    /// Returns a serial number that no other namespace has or had, not even one with the same subsystem, number and
+    /// identifier.
     #[must_use]
     pub(crate) const fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Its number.
+    /// Returns the namespace's number.
     #[must_use]
     pub const fn nsid(&self) -> u32 {
         self.nsid
     }
 
-    /// The identifier by which hosts recognise it.
+    /// Returns the identifier by which hosts recognise the namespace.
     #[must_use]
     pub const fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// Its group.
+    /// Returns the number of the namespace's group.
     #[must_use]
     pub const fn group(&self) -> u32 {
         self.group
     }
 
-    /// The disk.
+    /// Returns the disk.
     #[must_use]
     pub const fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Bytes of a block, as a power of two.
+    /// Returns the block size in bytes, as a power of two.
     #[must_use]
     pub const fn shift(&self) -> u8 {
         self.disk.shift()
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
@@ -155,7 +156,8 @@ impl Namespace {
         self.protected.load(Ordering::Relaxed)
     }
 
-    /// Sets write protection. Returns false if the disk was opened for reading only and so stays protected.
+    /// Sets or clears write protection. Returns false if it cannot be cleared, because the disk was opened for reading
+    /// only.
     pub(super) fn protect(&self, protected: bool) -> bool {
         let can = protected || !self.disk.is_read_only();
         if can {
@@ -164,7 +166,7 @@ impl Namespace {
         can
     }
 
-    /// Reads the size of the disk. Returns whether it has changed.
+    /// Reads the size of the disk again. Returns whether it has changed.
     ///
     /// # Errors
     /// The disk does not answer, is smaller than a block, or its path names another file. Nothing has changed.
@@ -174,21 +176,21 @@ impl Namespace {
         Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
 
-    /// Number of changes of its reservations and locks; 0 if there has never been one.
+    /// Returns the number of changes of reservations and locks; 0 if there has never been one.
     #[inline]
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The locked blocks.
+    /// Returns the locked blocks.
     #[must_use]
     pub(crate) fn locks(&self) -> Vec<u64> {
         let locks = self.locks.lock();
         locks.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Locks a block; false if it is locked already.
+    /// Locks a block. Returns false if it is locked already.
     pub(crate) fn lock(&self, block: u64) -> bool {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = !locks.contains(&block);
@@ -206,7 +208,7 @@ impl Namespace {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Its reservations as they are now.
+    /// Returns the current reservations.
     #[must_use]
     pub fn reservations(&self) -> Arc<Reservations> {
         let now = self.reservations.lock();
@@ -224,7 +226,7 @@ impl Namespace {
         Ok(done)
     }
 
-    /// Returns counters for one more worker.
+    /// Returns new counters, for one more worker.
     #[must_use]
     pub fn tally(&self) -> Arc<Tally> {
         let tally = Arc::<Tally>::default();
@@ -241,7 +243,7 @@ impl Namespace {
         tally
     }
 
-    /// The sums of all workers' counters.
+    /// Returns the sums of all workers' counters.
     #[must_use]
     pub fn done(&self) -> Done {
         let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Properties: the registers of a PCIe controller (Base specification, "Controller Properties").
+//! Properties, which correspond to the registers of a PCIe controller (Base specification, "Controller Properties").
 //!
 //! ```text
 //!   CC.EN 0 -> 1    CSTS.RDY if the fields are supported, else CSTS.CFS
@@ -11,13 +11,13 @@ use super::{Answer, Controller, Model, QUEUE_ENTRIES};
 use crate::nvme::fabrics::{Configuration, Property, csts, property};
 use crate::nvme::{Sqe, Status};
 
-/// Version 2.0.
+/// Version of the specification: 2.0.
 pub(super) const VERSION: u32 = 0x0002_0000;
-/// CAP.TO: a controller is ready within this many units of 500 ms.
+/// CAP.TO: time within which a controller becomes ready, in units of 500 ms.
 const READY_WITHIN: u64 = 15;
 
-/// Controller Capabilities: entries of a queue, queues are contiguous, time-out until it is ready, the NVM command
-/// set, and ready with media (CRMS.CRWMS).
+/// Returns Controller Capabilities: the maximum number of queue entries, contiguous queues, the time-out for
+/// readiness, the NVM command set, and ready with media (CRMS.CRWMS).
 const fn capabilities() -> u64 {
     (QUEUE_ENTRIES as u64 - 1) | 1 << 16 | READY_WITHIN << 24 | 1 << 37 | 1 << 59
 }
@@ -47,7 +47,7 @@ impl Model {
         match (wanted.offset, wanted.is_long) {
             (property::CC, false) => {
                 let was_ready = controller.is_ready();
-                // CAST: the lower half. A property of four bytes has no other.
+                // CAST: the lower half is kept, because a property of four bytes has no other.
                 let to = Configuration((wanted.value & 0xffff_ffff) as u32);
                 if !controller.configure(to)
                     && let Some(unlogged) =
@@ -63,7 +63,7 @@ impl Model {
                 }
                 if was_ready && !controller.is_ready() {
                     controller.reset();
-                    // A reset ends the I/O queues, and their unfinished authentications with them.
+                    // The reset ends the I/O queues, so their unfinished authentications end as well.
                     self.exchanges
                         .retain(|(of, queue), _| *of != id || *queue == 0);
                     self.notices.push(super::Notice::Reset {
@@ -79,7 +79,7 @@ impl Model {
 }
 
 impl Controller {
-    /// Returns false if the configuration is not supported.
+    /// Sets the configuration (CC), and updates the status. Returns false if the configuration is not supported.
     fn configure(&mut self, to: Configuration) -> bool {
         let is_offered = to.is_offered() || !to.is_enabled() || self.configuration.is_enabled();
         let from = self.configuration;

@@ -1,40 +1,40 @@
-//! Quotas: the share of a party in a pool.
+//! Quotas: how much of a pool a party may have.
 
 use std::net::IpAddr;
 
 use super::{Controller, Model, NotConnected};
 use crate::nvme::{Nqn, Status};
 
-/// Most controllers of subsystems. Discovery controllers, and those that have not authenticated, have pools of their
-/// own.
+/// Maximum number of authenticated controllers of subsystems. Discovery controllers, and controllers that have not
+/// authenticated, have their own pools.
 const CONTROLLERS: u32 = 1024;
-/// Most controllers of discovery, and most of hosts that have not authenticated. One more ends the oldest of the
-/// address that has the most.
+/// Maximum number of discovery controllers, and of controllers that have not authenticated. A new controller beyond the
+/// maximum ends the oldest controller of the address that has the most.
 pub(super) const GUEST_CONTROLLERS: usize = 256;
-/// Most such controllers of one address. One more ends the oldest of them.
+/// Maximum number of such controllers of one address. A new controller beyond the maximum ends the oldest of them.
 pub(super) const GUEST_CONTROLLERS_OF_SOURCE: usize = 32;
-/// Controllers of subsystems that a host gets whenever they are free: two paths to eight subsystems.
+/// Number of controllers that a host gets whenever there are free ones: two paths to each of eight subsystems.
 const FIRST_CONTROLLERS: u32 = 16;
 
-/// The owner of something.
+/// The owner that resources are counted for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
-    /// Hosts at this address: those that discover, have not authenticated, or connect to a subsystem that is open to
-    /// any host. Names cost nothing there.
+    /// All hosts at this address that run discovery, have not authenticated, or connect to a subsystem that is open to
+    /// any host. They are not counted by name, because there a host can use any number of names.
     Source(IpAddr),
     /// A host that a subsystem lists by its name, or that has a key.
     Host(Nqn),
 }
 
-/// Returns whether a party that has `own` pieces gets `asked` more of those that are `left`: afterwards it has no more
-/// than it leaves to others, or no more than the `first` ones that each party gets.
+/// Returns whether a party that has `own` units gets `asked` more, when `left` are free. Afterwards it may have at most
+/// as many as are left for others, or at most `first`, which every party gets.
 #[must_use]
 pub fn is_fair(own: u32, asked: u32, left: u32, first: u32) -> bool {
     let after = own.saturating_add(asked);
     asked <= left && (after <= left - asked || after <= first)
 }
 
-/// Kinds of controllers that have a pool each.
+/// Kind of controllers that has its own pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pool {
     Discovery,
@@ -43,7 +43,7 @@ enum Pool {
 }
 
 impl Model {
-    /// The party that the controllers of a host at a subsystem are counted for.
+    /// Returns the party that the controllers of a host at a subsystem are counted for.
     pub(super) fn party(&self, subsystem: &Nqn, host: &Nqn, source: IpAddr) -> Party {
         let of = self.subsystems.get(subsystem);
         let is_listed = of.is_some_and(|one| one.hosts().any(|listed| listed == host));
@@ -64,10 +64,10 @@ impl Model {
         }
     }
 
-    /// Makes room for one more controller.
+    /// Ensures that one more controller may be added, by ending another one if necessary.
     ///
     /// # Errors
-    /// Controller Busy: the party has its share. It may try again.
+    /// Controller Busy: the party has reached its quota. The host may try again.
     pub(super) fn make_room(
         &mut self,
         subsystem: &Nqn,
@@ -85,7 +85,7 @@ impl Model {
                 tracing::warn!(%host, %source, own, left, unlogged, "no controller: the host has as many as are left, or none is");
             }
             return Err(NotConnected {
-                // Without DNR: the host tries again.
+                // DNR is not set, so that the host tries again.
                 status: Status::CONTROLLER_BUSY,
                 result: 0,
             });
@@ -96,10 +96,10 @@ impl Model {
         Ok(())
     }
 
-    /// Returns whether a party gets one more of the hosts' controllers.
+    /// Checks whether a party gets one more controller of the pool of hosts.
     ///
     /// # Errors
-    /// The number it has, and the number that is left.
+    /// The number of controllers that the party has, and the number that is left.
     fn has_part(&self, party: &Party) -> Result<(), (u32, u32)> {
         let hosts = self.controllers.values();
         let hosts = hosts.filter(|one| self.pool(one) == Pool::Hosts);
@@ -116,8 +116,8 @@ impl Model {
         }
     }
 
-    /// Returns whether a controller may count among the hosts' after authentication: others may have taken the last
-    /// place since its Connect.
+    /// Returns whether a controller that has authenticated may move to the pool of hosts. Other controllers may have
+    /// filled that pool since its Connect.
     pub(super) fn has_place_after_authentication(&mut self, id: u16) -> bool {
         let Some(one) = self.controllers.get(&id) else {
             return false;
@@ -132,9 +132,9 @@ impl Model {
         false
     }
 
-    /// Ends a controller of a pool if one more would be too many: the oldest of the address that has the most, or of
-    /// the newcomer's own. Age counts from Connect, and no command makes a controller younger: a host that reads a
-    /// property now and then keeps its place no longer than others.
+    /// Ends a controller of a pool if one more would exceed a maximum: the oldest one of the address that has the most,
+    /// or of the new controller's own address. Age counts from the Connect. No command makes a controller younger, so a
+    /// host cannot stay longer by reading a property now and then.
     fn displace(&mut self, pool: Pool, newcomer: IpAddr) {
         let mut counts = std::collections::BTreeMap::<IpAddr, usize>::new();
         let there = self.controllers.values();
@@ -160,7 +160,7 @@ impl Model {
         }
     }
 
-    /// Number of controllers that ended to make room for others.
+    /// Returns the number of controllers that were ended in favour of new ones.
     #[must_use]
     pub const fn displaced(&self) -> u64 {
         self.displaced

@@ -7,23 +7,23 @@
 //!        '--- Release, Clear, Unregister ---'  '-------------------'
 //! ```
 //!
-//! Hosts are known by their host identifiers. A step returns the notices for the other registrants. Nothing outlives
-//! the process: persistence through power loss is not supported. An identifier belongs to the host name that
-//! registered with it, for as long as it is registered.
+//! A host is identified by its host identifier. A step returns the notices for the other registrants. All reservations
+//! end with the process, because persistence through power loss is not supported. While an identifier is registered, it
+//! belongs to the host name that registered with it.
 
 use std::collections::BTreeMap;
 
 use crate::nvme::{Nqn, Status};
 
-/// Most registrants of a namespace.
+/// Maximum number of registrants of a namespace.
 const REGISTRANTS: usize = 256;
-/// Most registrants of a namespace with the same host name.
+/// Maximum number of registrants of a namespace with the same host name.
 const REGISTRANTS_OF_A_NAME: usize = 16;
 
-/// A host's identifier.
+/// A host identifier.
 pub type HostId = [u8; 16];
 
-/// Types of reservations.
+/// Type of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -31,18 +31,18 @@ pub enum Kind {
     WriteExclusive = 1,
     /// Exclusive Access: only the holder reads and writes.
     ExclusiveAccess = 2,
-    /// Write Exclusive, Registrants Only.
+    /// Write Exclusive, Registrants Only: only registrants write.
     WriteExclusiveRegistrants = 3,
-    /// Exclusive Access, Registrants Only.
+    /// Exclusive Access, Registrants Only: only registrants read and write.
     ExclusiveAccessRegistrants = 4,
-    /// Write Exclusive, All Registrants: each is a holder.
+    /// Write Exclusive, All Registrants: only registrants write, and each is a holder.
     WriteExclusiveAll = 5,
-    /// Exclusive Access, All Registrants: each is a holder.
+    /// Exclusive Access, All Registrants: only registrants read and write, and each is a holder.
     ExclusiveAccessAll = 6,
 }
 
 impl Kind {
-    /// Reads a type's number.
+    /// Returns the type with this number.
     pub(super) fn of(number: u32) -> Option<Self> {
         [
             Self::WriteExclusive,
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// A notice for a host: the types of the reservation notification log.
+/// A notice for a host. The values are the types in the reservation notification log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Told {
@@ -84,54 +84,54 @@ pub enum Told {
     Preempted = 3,
 }
 
-/// A request of a host.
+/// A reservation request of a host. A key without a name is the host's own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Registers this key.
+    /// Registers the host with this key.
     Register(u64),
-    /// Unregisters its key; `None` if the key is ignored.
+    /// Unregisters the host, which has this key; `None` if the key is not checked.
     Unregister(Option<u64>),
-    /// Replaces its key, which may be ignored, by another one.
+    /// Replaces the host's key, which is not checked if `None`, by the second key.
     Replace(Option<u64>, u64),
-    /// Acquires a reservation with its key.
+    /// Acquires a reservation of this type. The key is the host's own.
     Acquire(u64, Kind),
-    /// Preempts registrations with another key, and their reservation.
+    /// Preempts registrations with the second key, and their reservation. The first key is the host's own.
     Preempt(u64, u64, Kind),
-    /// Releases its reservation.
+    /// Releases the reservation of this type. The key is the host's own.
     Release(u64, Kind),
-    /// Clears the reservation and all registrations.
+    /// Clears the reservation and all registrations. The key is the host's own.
     Clear(u64),
 }
 
-/// The reservation, and the registrants.
+/// The reservation and the registrants of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservations {
     generation: u32,
     keys: BTreeMap<HostId, u64>,
-    /// The names of registrants.
+    /// Names of the registrants, by host identifier.
     names: BTreeMap<HostId, Nqn>,
     held: Option<(HostId, Kind)>,
 }
 
-/// Hosts, and the notice for each.
+/// Host identifiers, each with the notice for that host.
 pub type Notes = Vec<(HostId, Told)>;
 
 const CONFLICT: Status = Status::RESERVATION.dnr();
 
 impl Reservations {
-    /// Number of changes of registrations.
+    /// Returns the number of changes of registrations.
     #[must_use]
     pub const fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Its type.
+    /// Returns the type of the reservation; `None` if there is none.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         self.held.map(|(_, kind)| kind)
     }
 
-    /// Registrants with their keys, and whether each holds the reservation.
+    /// Returns the registrants with their keys, and whether each of them holds the reservation.
     pub fn registrants(&self) -> impl Iterator<Item = (&HostId, u64, bool)> {
         let registered = self.keys.iter();
         registered.map(|(host, key)| (host, *key, self.holds(host)))
@@ -143,7 +143,7 @@ impl Reservations {
         })
     }
 
-    /// Returns whether a host may read, or write.
+    /// Returns whether the reservation allows a host to read, or to write if `writes` is true.
     #[must_use]
     pub fn allows(&self, host: &HostId, writes: bool) -> bool {
         match &self.held {
@@ -170,13 +170,13 @@ impl Reservations {
         }
     }
 
-    /// Returns the name of the host that has registered with an identifier.
+    /// Returns the name of the host that has registered with a host identifier.
     #[must_use]
     pub fn owner(&self, host: &HostId) -> Option<&Nqn> {
         self.names.get(host)
     }
 
-    /// Carries out a request of a host of this name.
+    /// Carries out a request of a host with this identifier and name.
     ///
     /// # Errors
     /// The status for the host: that of [`Reservations::step`], or INTERNAL if there are too many registrants. Nothing
@@ -200,10 +200,10 @@ impl Reservations {
         Ok(notes)
     }
 
-    /// Carries out a request of a host.
+    /// Carries out a request of a host, without a limit of registrants. Returns the notices for other hosts.
     ///
     /// # Errors
-    /// The status for the host; nothing has changed.
+    /// The status for the host. Nothing has changed.
     pub fn step(&mut self, host: &HostId, request: Request) -> Result<Notes, Status> {
         match request {
             Request::Register(key) => {
@@ -342,7 +342,7 @@ mod tests {
     const B: HostId = [2; 16];
     const C: HostId = [3; 16];
 
-    /// A, B and C have registered with 1, 2 and 3, and A holds one of this type.
+    /// Returns reservations for which A, B and C have registered with keys 1, 2 and 3, and A holds one of this type.
     fn held(kind: u32) -> (Reservations, Kind) {
         let mut all = Reservations::default();
         for (host, key) in [(A, 1), (B, 2), (C, 3)] {
@@ -353,8 +353,8 @@ mod tests {
         (all, kind)
     }
 
-    /// Base specification, "Command Behavior in the Presence of a Reservation": read and write of the holder, of a
-    /// registrant, and of another host.
+    /// Base specification, "Command Behavior in the Presence of a Reservation": the table holds for read and write of
+    /// the holder, of a registrant, and of another host.
     #[test]
     fn who_may_read_and_write_is_as_the_table_says() {
         for (kind, table) in [
@@ -472,7 +472,7 @@ mod tests {
             );
             assert!(all.kind().is_none() && all.allows(&[9; 16], true));
             assert_eq!(all.generation(), 3, "no registration has changed");
-            // The holder unregisters: with an All Registrants type the remaining registrants hold the reservation.
+            // The holder unregisters. With an All Registrants type, the other registrants still hold it.
             let (mut all, _) = held(kind);
             let told = all
                 .step(&A, Request::Unregister(Some(1)))
@@ -491,7 +491,7 @@ mod tests {
     fn a_preemption_takes_registrations_away_and_the_reservation_with_its_holders() {
         for kind in 1..=6 {
             let (mut all, _) = held(kind);
-            // A registrant that is not the only holder.
+            // B preempts C, a registrant that does not hold the reservation alone.
             let told = all.step(&B, Request::Preempt(2, 3, Kind::ExclusiveAccess));
             assert_eq!(
                 told,

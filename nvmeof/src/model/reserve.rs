@@ -1,4 +1,4 @@
-//! Reservation commands, and the log page and features that go with them.
+//! Reservation commands, and their log page and features.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -8,14 +8,14 @@ use super::{Answer, Controller, Model, Outcome, event};
 use crate::nvme::command::io;
 use crate::nvme::{Nqn, Sqe, Status};
 
-/// RESCAP: all six types, and IEKEY as since 1.3; nothing persists through power loss.
+/// RESCAP: all six types, and IEKEY as defined since version 1.3; no persistence through power loss.
 pub(super) const CAPABILITIES: u8 = 0xfe;
-/// Most notices that wait.
+/// Maximum number of notices that wait for a host.
 const NOTICES: usize = 64;
-/// Notices that may be masked: a bit for each of [`Told`].
+/// Mask of the notices that a host may mask: a bit for each of [`Told`].
 pub(super) const MASKABLE: u32 = 0b1110;
 
-/// Bytes of the data of a reservation command.
+/// Returns the length of the data of a reservation command in bytes.
 #[must_use]
 pub const fn bytes(opcode: u8) -> u32 {
     match opcode {
@@ -25,7 +25,7 @@ pub const fn bytes(opcode: u8) -> u32 {
     }
 }
 
-/// Reads the request of a command.
+/// Parses the request of a reservation command.
 fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
     const FIELD: Status = Status::INVALID_FIELD.dnr();
     let (dword, [key, second]) = (sqe.cdw10.get(), data);
@@ -33,7 +33,7 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
     let kind = || Kind::of(dword >> 8 & 0xff).ok_or(FIELD);
     match (sqe.opcode, action) {
         (io::RESERVATION_REGISTER, _) if !matches!(dword >> 30, 0 | 2) => {
-            // CPTPL: persistence through power loss is not supported, and 1 is reserved.
+            // CPTPL: 3 requests persistence through power loss, which is not supported, and 1 is reserved.
             Err(FIELD)
         }
         (io::RESERVATION_REGISTER, 0) => Ok(Request::Register(second)),
@@ -43,7 +43,7 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
         }
         _ if ignores_key => Err(FIELD),
         (io::RESERVATION_ACQUIRE, 0) => Ok(Request::Acquire(key, kind()?)),
-        // Commands of the preempted host that a disk has are not interrupted; no more of them begin.
+        // Commands of the preempted host that are at a disk are not interrupted, but no new ones begin.
         (io::RESERVATION_ACQUIRE, 1 | 2) => Ok(Request::Preempt(key, second, kind()?)),
         (io::RESERVATION_RELEASE, 0) => Ok(Request::Release(key, kind()?)),
         (io::RESERVATION_RELEASE, 1) => Ok(Request::Clear(key)),
@@ -52,8 +52,8 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
 }
 
 impl Model {
-    /// Carries out a reservation command of an I/O queue. `data` is its data, `room` the bytes that the host
-    /// has room for.
+    /// Carries out a reservation command of an I/O queue. `data`: the one or two 64-bit words that the host sent with
+    /// the command. `room`: number of bytes that the host accepts.
     pub fn reserve(
         &mut self,
         id: u16,
@@ -100,9 +100,10 @@ impl Model {
         }
     }
 
-    /// Returns the name of another host that a host identifier belongs to in a subsystem: that host has registered with
-    /// it, or has a controller that has authenticated if it must. A second controller may have been made before the
-    /// first one had authenticated; so `for_io` checks again when an I/O queue connects, among hosts that have one.
+    /// Returns the name of another host that owns this host identifier in the subsystem. A host owns an identifier if
+    /// it has registered with it, or has a controller with it that has authenticated (if it must). Two hosts can hold
+    /// controllers with one identifier, if the second connected before the first had authenticated. So the check is
+    /// made again with `for_io` when an I/O queue connects; then only controllers with an I/O queue count.
     pub(super) fn identifier_owner(
         &self,
         subsystem: &Nqn,
@@ -148,7 +149,7 @@ impl Model {
         }
     }
 
-    /// Sets the mask of notices of one namespace, or of all.
+    /// Sets the mask of reservation notifications of one namespace, or of all.
     pub(super) fn mask_reservations(&mut self, id: u16, nsid: u32, mask: u32) -> Answer {
         let there = match self.namespaces_of(id, nsid) {
             Ok(there) => there,
@@ -164,7 +165,7 @@ impl Model {
 }
 
 impl Controller {
-    /// Adds a notice. Returns false if it is masked, or too many wait.
+    /// Queues a reservation notification. Returns false if its kind is masked, or the queue is full.
     fn note_reservation(&mut self, nsid: u32, told: Told) -> bool {
         let mask = self.reservation_masks.get(&nsid).copied().unwrap_or(0);
         let is_told = mask & 1 << told as u32 == 0 && self.reservation_notices.len() < NOTICES;
@@ -174,7 +175,7 @@ impl Controller {
         is_told
     }
 
-    /// The log page: the oldest notice, and the number of others.
+    /// Returns the Reservation Notification log page: the oldest notification, and the number of further ones.
     pub(super) fn reservation_page(&self) -> Vec<u8> {
         let mut page = vec![0; 64];
         page[..8].copy_from_slice(U64::new(self.reservation_count).as_bytes());
@@ -187,7 +188,7 @@ impl Controller {
         page
     }
 
-    /// The oldest notice was read. Returns whether there is another.
+    /// Removes the oldest notification, which the host has read. Returns whether there is another.
     pub(super) fn reservation_page_read(&mut self) -> bool {
         if self.reservation_notices.pop_front().is_some() {
             self.reservation_count += 1;
@@ -196,7 +197,7 @@ impl Controller {
     }
 }
 
-/// The status data structure with identifiers of 128 bits.
+/// Answers Reservation Report with the extended data structure, whose host identifiers have 128 bits.
 fn report(reservations: &super::reservation::Reservations, sqe: &Sqe, room: u32) -> Answer {
     const HEAD: usize = 64;
     if sqe.cdw11.get() & 1 == 0 {

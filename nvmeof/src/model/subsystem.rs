@@ -9,13 +9,13 @@ use uuid::Uuid;
 use super::{ModelError, Namespace, NamespaceConfig};
 use crate::nvme::Nqn;
 
-/// Most namespaces of a subsystem, and their highest number.
+/// Maximum number of namespaces of a subsystem, and the highest namespace identifier.
 pub const NAMESPACES: u32 = 1024;
 
 /// Configuration of a subsystem.
 #[derive(Clone, Debug)]
 pub struct SubsystemConfig {
-    /// Its name.
+    /// Name of the subsystem.
     pub name: Nqn,
     /// Serial number: up to 20 characters.
     pub serial: String,
@@ -25,7 +25,7 @@ pub struct SubsystemConfig {
     pub any_host: bool,
 }
 
-/// A subsystem.
+/// A subsystem: its configuration, the listed hosts and the namespaces.
 #[derive(Debug)]
 pub struct Subsystem {
     config: SubsystemConfig,
@@ -36,8 +36,8 @@ pub struct Subsystem {
 /// The namespaces by number, from 1 on.
 pub type Namespaces = Arc<[Option<Arc<Namespace>>]>;
 
-/// The namespaces of a subsystem, which workers share. Each keeps a copy, and takes a new one when the generation has
-/// changed.
+/// List of a subsystem's namespaces, which all workers read. Each worker keeps a copy, and takes a new copy when the
+/// generation has changed.
 #[derive(Debug, Default)]
 pub struct NamespaceList {
     generation: AtomicU64,
@@ -45,14 +45,14 @@ pub struct NamespaceList {
 }
 
 impl NamespaceList {
-    /// Number of changes. Each command reads it, and only a change writes it.
+    /// Returns the number of changes so far. A worker reads this number for each command; only a change writes it.
     #[must_use]
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The generation, and the namespaces.
+    /// Returns the generation and the namespaces.
     #[must_use]
     pub fn snapshot(&self) -> (u64, Namespaces) {
         let namespaces = self
@@ -82,19 +82,19 @@ impl Subsystem {
         }
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub const fn name(&self) -> &Nqn {
         &self.config.name
     }
 
-    /// Its configuration.
+    /// Returns the configuration.
     #[must_use]
     pub const fn config(&self) -> &SubsystemConfig {
         &self.config
     }
 
-    /// Hosts that are listed by name.
+    /// Returns the hosts that are listed by name.
     pub fn hosts(&self) -> impl Iterator<Item = &Nqn> {
         self.hosts.iter()
     }
@@ -117,14 +117,14 @@ impl Subsystem {
         Arc::clone(&self.namespaces)
     }
 
-    /// Its namespaces, by number.
+    /// Returns the namespaces in the order of their numbers.
     pub fn namespaces(&self) -> impl Iterator<Item = Arc<Namespace>> + use<> {
         let (_, namespaces) = self.namespaces.snapshot();
         let all: Vec<_> = namespaces.iter().flatten().cloned().collect();
         all.into_iter()
     }
 
-    /// A namespace.
+    /// Returns the namespace of this number; `None` if there is none.
     #[must_use]
     pub fn namespace(&self, nsid: u32) -> Option<Arc<Namespace>> {
         let (_, namespaces) = self.namespaces.snapshot();
@@ -181,8 +181,8 @@ impl Subsystem {
         let removed = place.and_then(Option::take);
         let removed = removed.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
         self.namespaces.change(namespaces);
-        // Workers keep the namespace until their next look at the list. The lock is not kept for so long: a write that
-        // the disk has now may land after another program has locked it.
+        // Workers use the namespace until they next compare the list's generation. The lock of the disk's file is
+        // released now: a write that is at the disk may still complete after another program has locked the file.
         removed.disk().give_up();
         Ok(())
     }

@@ -1,27 +1,27 @@
-//! Commands: the submission queue entry, and the fields that commands have in it (Base specification, "Common Command
-//! Format"; NVM Command Set specification, chapter 3).
+//! Commands: the submission queue entry and its fields (Base specification, "Common Command Format"; NVM Command Set
+//! specification, chapter 3).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::sgl::Sgl;
 
-/// A command: 64 bytes, the beginning of every command capsule.
+/// A submission queue entry: 64 bytes, which begin every command capsule.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Sqe {
     /// The opcode.
     pub opcode: u8,
-    /// Bits 7:6 PSDT, which are 01b on fabrics, and 1:0 FUSE.
+    /// Bits 7:6 are PSDT, which is 01b on fabrics. Bits 1:0 are FUSE.
     pub flags: u8,
     /// The command identifier, which the host chooses.
     pub cid: U16,
-    /// The namespace. A fabrics command has its type in the first byte.
+    /// Namespace identifier. In a fabrics command the first byte of this field is the command's type.
     pub nsid: U32,
     rsvd_08: U64,
     /// Metadata pointer.
     pub mptr: U64,
-    /// The descriptor of the data.
+    /// SGL descriptor of the data.
     pub sgl: Sgl,
     /// Dword 10. The meaning of dwords 10 to 15 depends on the opcode.
     pub cdw10: U32,
@@ -37,28 +37,28 @@ pub struct Sqe {
     pub cdw15: U32,
 }
 
-/// Bytes of a command.
+/// Size of a command in bytes.
 pub const BYTES: u32 = 64;
 
 static_assertions::const_assert_eq!(size_of::<Sqe>(), BYTES as usize);
 static_assertions::const_assert_eq!(core::mem::offset_of!(Sqe, sgl), 24);
 static_assertions::const_assert_eq!(core::mem::offset_of!(Sqe, cdw10), 40);
 
-/// Bits 1:0 of the flags: one of a fused pair.
+/// Bits 1:0 of the flags (FUSE): nonzero for each command of a fused pair.
 pub const FUSE: u8 = 0x03;
-/// The first of a fused pair.
+/// FUSE of the first command of a fused pair.
 pub const FUSE_FIRST: u8 = 0x01;
-/// The second of a fused pair.
+/// FUSE of the second command of a fused pair.
 pub const FUSE_SECOND: u8 = 0x02;
-/// Bits 7:6 of the flags: PRP or SGL. Fabrics have SGLs.
+/// Bits 7:6 of the flags: the data pointer is a PRP or an SGL. Fabrics use SGLs.
 pub const PSDT: u8 = 0xc0;
-/// SGL; the metadata pointer has no meaning.
+/// PSDT of an SGL; the metadata pointer has no meaning.
 pub const PSDT_SGL: u8 = 0x40;
 
-/// All namespaces.
+/// NSID that means all namespaces.
 pub const ALL_NAMESPACES: u32 = 0xffff_ffff;
 
-/// Opcodes of the admin queue (Base specification, "Admin Command Set").
+/// Opcodes of admin commands (Base specification, "Admin Command Set").
 pub mod admin {
     /// Get Log Page.
     pub const GET_LOG_PAGE: u8 = 0x02;
@@ -74,11 +74,11 @@ pub mod admin {
     pub const ASYNC_EVENT: u8 = 0x0c;
     /// Keep Alive.
     pub const KEEP_ALIVE: u8 = 0x18;
-    /// Fabrics commands, on any queue.
+    /// Fabrics commands, on admin queues and I/O queues.
     pub const FABRICS: u8 = 0x7f;
 }
 
-/// Opcodes of I/O queues (NVM Command Set specification; reservations: Base specification).
+/// Opcodes of I/O commands (NVM Command Set specification; reservations: Base specification).
 pub mod io {
     /// Flush.
     pub const FLUSH: u8 = 0x00;
@@ -106,16 +106,16 @@ pub mod io {
     pub const COPY: u8 = 0x19;
 }
 
-/// Direction of data: bits 1:0 of an opcode.
+/// Direction of the data transfer: bits 1:0 of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// There is none.
+    /// The command transfers no data.
     None,
     /// To the controller.
     ToController,
     /// To the host.
     ToHost,
-    /// Both ways. No command of these sets has it.
+    /// Both ways. No supported command has this direction.
     Both,
 }
 
@@ -140,7 +140,8 @@ pub const fn writes(opcode: u8) -> bool {
 }
 
 impl Sqe {
-    /// Returns whether an I/O command writes a block, or may.
+    /// Returns whether an I/O command writes this block. For a command with a list of ranges, returns whether it writes
+    /// at all.
     #[must_use]
     pub fn may_write(&self, block: u64) -> bool {
         match self.opcode {
@@ -148,18 +149,18 @@ impl Sqe {
                 let first = self.first_block();
                 (first..first.saturating_add(self.blocks().into())).contains(&block)
             }
-            // Their ranges are a list.
+            // Dataset Management and Copy: their ranges are in the data, not in the command.
             other => writes(other),
         }
     }
 
-    /// A fabrics command's type.
+    /// Returns the type of a fabrics command.
     #[must_use]
     pub const fn fabrics_type(&self) -> u8 {
         (self.nsid.get() & 0xff) as u8 // CAST: eight bits are left.
     }
 
-    /// The direction of its data.
+    /// Returns the direction of the command's data.
     #[must_use]
     pub const fn direction(&self) -> Direction {
         if self.opcode == admin::FABRICS {
@@ -169,14 +170,14 @@ impl Sqe {
         }
     }
 
-    /// First block of a read, a write, a comparison (SLBA, dwords 10 and 11).
+    /// Returns the first block of Read, Write, Compare, Write Zeroes or Verify (SLBA, dwords 10 and 11).
     #[must_use]
     pub const fn first_block(&self) -> u64 {
         self.cdw10.get() as u64 | (self.cdw11.get() as u64) << 32
     }
 
-    /// The first block of a command of this queue; `None` if the command has none. Copy has none: the field is the
-    /// first block of its destination, and an error may concern a source.
+    /// Returns the first block of a command of this queue, for the error log; `None` if the command has no such field.
+    /// `None` also for Copy: SLBA is the first block of its destination, but the error may concern a source range.
     #[must_use]
     pub const fn start(&self, queue: u16) -> Option<u64> {
         match (queue, self.opcode) {
@@ -187,8 +188,8 @@ impl Sqe {
         }
     }
 
-    /// The namespace of a command of this queue, or all namespaces; `None` if the command has none. A fabrics command
-    /// has its type in the field.
+    /// Returns the NSID of a command of this queue, which may be FFFFFFFFh; `None` if the command has no NSID. A
+    /// fabrics command has its type in that field.
     #[must_use]
     pub const fn namespace(&self, queue: u16) -> Option<u32> {
         match (queue, self.opcode) {
@@ -202,24 +203,24 @@ impl Sqe {
         }
     }
 
-    /// Number of blocks (NLB, which is zero-based).
+    /// Returns the number of blocks (NLB plus one).
     #[must_use]
     pub const fn blocks(&self) -> u32 {
         (self.cdw12.get() & 0xffff) + 1
     }
 
-    /// Force unit access: the data is on the medium before the response.
+    /// Returns whether Force Unit Access is set: the data must be on the medium before the response.
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.cdw12.get() & 1 << 30 != 0
     }
 }
 
-/// A range of Dataset Management.
+/// A range in the data of Dataset Management.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Range {
-    /// Context attributes: hints.
+    /// Context attributes, which are hints.
     pub attributes: U32,
     /// Number of blocks.
     pub blocks: U32,
@@ -228,7 +229,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Bytes of a range.
+    /// Size of a range in bytes.
     pub const BYTES: u32 = 16;
 }
 
@@ -247,7 +248,7 @@ pub struct CopyRange {
 }
 
 impl CopyRange {
-    /// Bytes of a range.
+    /// Size of a source range in bytes.
     pub const BYTES: u32 = 32;
 }
 

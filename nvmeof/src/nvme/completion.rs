@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Status;
 
-/// A completion: 16 bytes, all of a response capsule.
+/// A completion queue entry: 16 bytes, which are a whole response capsule.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Cqe {
@@ -17,17 +17,17 @@ pub struct Cqe {
     pub sqid: U16,
     /// Identifier of the command.
     pub cid: U16,
-    /// [`Status::field`].
+    /// Status Field, as [`Status::field`] returns it.
     pub status: U16,
 }
 
-/// Bytes of a completion.
+/// Size of a completion in bytes.
 pub const BYTES: u32 = 16;
 
 static_assertions::const_assert_eq!(size_of::<Cqe>(), BYTES as usize);
 
 impl Cqe {
-    /// The status of the command.
+    /// Returns the status of the command.
     #[must_use]
     pub const fn status(&self) -> Status {
         Status::of_field(self.status.get())

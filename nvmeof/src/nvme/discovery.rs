@@ -6,11 +6,11 @@ use static_assertions::const_assert_eq;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Head of the page.
+/// The header of the discovery log page.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Head {
-    /// Generation: the number of changes.
+    /// Generation counter: number of changes of the page.
     pub generation: U64,
     /// Number of entries that follow.
     pub entries: U64,
@@ -21,39 +21,39 @@ pub struct Head {
 
 const_assert_eq!(size_of::<Head>(), 1024);
 
-/// An entry.
+/// A discovery log page entry.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Entry {
-    /// Transport: 1 is RDMA.
+    /// TRTYPE: transport type, 1 is RDMA.
     pub transport: u8,
-    /// Address family: 1 IPv4, 2 IPv6.
+    /// ADRFAM: address family, 1 is IPv4, 2 is IPv6.
     pub family: u8,
-    /// [`Kind`].
+    /// SUBTYPE: a [`Kind`].
     pub kind: u8,
-    /// Requirements: bit 2, flow control of the submission queue is optional.
+    /// TREQ: bit 2, the host may disable flow control of the submission queue.
     pub requirements: u8,
-    /// Port.
+    /// PORTID: number of the subsystem port.
     pub port: U16,
-    /// Controller identifier: 0xffff, controllers are dynamic.
+    /// CNTLID: 0xffff, because controllers are dynamic.
     pub controller: U16,
-    /// Entries of the admin queue.
+    /// ASQSZ: maximum number of entries of the admin submission queue.
     pub admin_queue: U16,
-    /// Flags: bit 1, persistent connections are supported.
+    /// EFLAGS: bit 1, persistent connections are supported.
     pub flags: U16,
     rsvd_0c: [u8; 20],
-    /// Service, in decimal.
+    /// TRSVCID: TCP port number of RDMA CM, in decimal.
     pub service: [u8; 32],
     rsvd_40: [u8; 192],
-    /// The subsystem's name.
+    /// SUBNQN: name of the subsystem.
     pub subsystem: [u8; 256],
-    /// Address, as text.
+    /// TRADDR: IP address, as text.
     pub address: [u8; 256],
-    /// RDMA: queue pairs are reliable connections, 1.
+    /// RDMA_QPTYPE: 1, reliable connected queue pairs.
     pub queue_pair: u8,
-    /// RDMA: the provider, 4 is RoCE version 2.
+    /// RDMA_PRTYPE: provider type, 4 is RoCE version 2.
     pub provider: u8,
-    /// RDMA: connections are managed by RDMA CM, 1.
+    /// RDMA_CMS: 1, connections are managed by RDMA CM.
     pub connection_manager: u8,
     rsvd_303: [u8; 253],
 }
@@ -72,12 +72,12 @@ pub enum Kind {
     Referral = 1,
     /// A subsystem with namespaces.
     Nvm = 2,
-    /// This discovery service.
+    /// The discovery service that returns this page.
     Current = 3,
 }
 
 impl Head {
-    /// The head of a page with this many entries.
+    /// Returns the header of a page with this many entries.
     #[must_use]
     pub fn new(generation: u64, entries: u64) -> Self {
         Self {
@@ -90,7 +90,8 @@ impl Head {
 }
 
 impl Entry {
-    /// The entry of a subsystem, or of a discovery service, at an address of an RDMA port.
+    /// Returns the entry of a subsystem or a discovery service. `port` is the number of the subsystem port, `at` its
+    /// RDMA address.
     #[must_use]
     pub fn new(kind: Kind, name: &super::Nqn, port: u16, at: std::net::SocketAddr) -> Self {
         let mut entry = Self {

@@ -37,27 +37,27 @@ pub mod property {
     pub const CRTO: u32 = 0x68;
 }
 
-/// The fields of Connect.
+/// Fields of a Connect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// Record format.
     pub format: u16,
     /// Identifier of the queue.
     pub queue: u16,
-    /// Entries of the queue, less one.
+    /// Number of entries of the queue, less one.
     pub size: u16,
-    /// Attributes: bit 2, the host disables flow control of the submission queue.
+    /// Attributes. If bit 2 is set, the host disables flow control of the submission queue.
     pub attributes: u8,
-    /// Keep-alive time in milliseconds; 0 is none.
+    /// Keep-alive time in milliseconds; 0 means none.
     pub keep_alive_ms: u32,
 }
 
 impl Connect {
-    /// The fields of a command.
+    /// Reads the fields from a Connect command.
     #[must_use]
     pub const fn of(sqe: &Sqe) -> Self {
         let (first, second) = (sqe.cdw10.get(), sqe.cdw11.get());
-        // CAST: the low bits are the field.
+        // CAST: keeps the low bits, which are the field.
         #[expect(clippy::cast_possible_truncation, reason = "the bits that are meant")]
         Self {
             format: first as u16,
@@ -68,7 +68,7 @@ impl Connect {
         }
     }
 
-    /// Returns whether the host disables flow control: completions carry no head of the submission queue.
+    /// Returns whether the host disables flow control. Completions then do not carry the head of the submission queue.
     #[must_use]
     pub const fn without_head(self) -> bool {
         self.attributes & 1 << 2 != 0
@@ -79,9 +79,9 @@ impl Connect {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ConnectData {
-    /// The identifier of the host.
+    /// Host identifier.
     pub host_id: [u8; 16],
-    /// The controller: on the admin queue 0xffff asks for any.
+    /// Controller number. On the admin queue, 0xffff requests any controller.
     pub controller: U16,
     rsvd_12: [u8; 238],
     /// The subsystem's name.
@@ -93,14 +93,14 @@ pub struct ConnectData {
 
 static_assertions::const_assert_eq!(size_of::<ConnectData>(), ConnectData::BYTES as usize);
 
-/// Any controller.
+/// Controller number that requests any controller.
 pub const ANY_CONTROLLER: u16 = 0xffff;
 
 impl ConnectData {
-    /// Bytes of the data.
+    /// Size of the data in bytes.
     pub const BYTES: u32 = 1024;
 
-    /// The data that a host sends.
+    /// Returns the data of a Connect, as a host sends it.
     #[must_use]
     pub fn new(host_id: [u8; 16], controller: u16, subsystem: [u8; 256], host: [u8; 256]) -> Self {
         Self {
@@ -119,14 +119,14 @@ impl ConnectData {
 pub struct Property {
     /// Offset of the property.
     pub offset: u32,
-    /// The property has 8 bytes, not 4.
+    /// True if the property has 8 bytes, false if it has 4.
     pub is_long: bool,
-    /// The value to set. The upper half is 0 for a property of four bytes: the command reserves it.
+    /// Value to set. For a property of four bytes the upper half is 0, because the command reserves the upper bytes.
     pub value: u64,
 }
 
 impl Property {
-    /// The fields of a command; `None` if the size is neither.
+    /// Reads the fields from a command; `None` if the size is neither 4 nor 8 bytes.
     #[must_use]
     pub const fn of(sqe: &Sqe) -> Option<Self> {
         let is_long = match sqe.cdw10.get() & 7 {
@@ -144,25 +144,25 @@ impl Property {
     }
 }
 
-/// Controller Configuration.
+/// Controller Configuration (CC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configuration(pub u32);
 
 impl Configuration {
-    /// Enable.
+    /// Returns whether EN is set.
     #[must_use]
     pub const fn is_enabled(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Shutdown notification: 0 none, 1 normal, 2 abrupt.
+    /// Returns SHN, the shutdown notification: 0 none, 1 normal, 2 abrupt.
     #[must_use]
     pub const fn shutdown(self) -> u32 {
         self.0 >> 14 & 3
     }
 
-    /// Returns whether the target supports what the fields name: the NVM command set, memory pages of 4 KiB, round
-    /// robin, entries of 64 and 16 bytes.
+    /// Returns whether the target supports the fields' values: NVM command set, memory pages of 4 KiB, round robin
+    /// arbitration, queue entries of 64 and 16 bytes.
     #[must_use]
     pub const fn is_offered(self) -> bool {
         let (command_set, page, arbitration) =
@@ -172,7 +172,7 @@ impl Configuration {
     }
 }
 
-/// Controller Status.
+/// Bits of Controller Status (CSTS).
 pub mod csts {
     /// Ready.
     pub const RDY: u32 = 1;
@@ -184,13 +184,13 @@ pub mod csts {
     pub const SHST: u32 = 3 << 2;
 }
 
-/// The result of Connect that names an invalid parameter, in the command or in the data.
+/// Returns the result of a refused Connect: the offset of the invalid parameter, in the command or in the data.
 #[must_use]
 pub const fn bad_parameter(offset: u16, in_data: bool) -> u64 {
     offset as u64 | (in_data as u64) << 16
 }
 
-/// An 8-byte result.
+/// Data of an 8-byte result.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Result8(pub U64);
@@ -199,14 +199,15 @@ pub struct Result8(pub U64);
 mod tests {
     use super::*;
 
-    /// What Linux writes: off, on, shutting down (`nvme_enable_ctrl`, `nvme_disable_ctrl`).
+    /// Values of CC that Linux writes to disable, enable and shut down a controller are supported (`nvme_enable_ctrl`,
+    /// `nvme_disable_ctrl`).
     #[test]
     fn configurations_that_linux_writes_are_offered() {
         let [off, on, over] = [0x0046_0000, 0x0046_0001, 0x0046_4001].map(Configuration);
         assert!([off, on, over].iter().all(|one| one.is_offered()));
         assert!(!off.is_enabled() && on.is_enabled());
         assert_eq!((on.shutdown(), over.shutdown()), (0, 1));
-        // Another command set, pages of 8 KiB.
+        // Another command set, or pages of 8 KiB, are not supported.
         assert!(
             !Configuration(0x0046_0061).is_offered() && !Configuration(0x0046_0081).is_offered()
         );

@@ -7,30 +7,30 @@ use static_assertions::const_assert_eq;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of each data structure.
+/// Size of each data structure in bytes.
 pub const BYTES: usize = 4096;
 
 /// Values of CNS: the data structure to return.
 pub mod cns {
-    /// A namespace, as the NVM command set has it.
+    /// Identify Namespace of the NVM command set.
     pub const NAMESPACE: u8 = 0x00;
-    /// The controller.
+    /// Identify Controller.
     pub const CONTROLLER: u8 = 0x01;
-    /// Namespaces by number.
+    /// List of the active namespaces, in the order of their numbers.
     pub const ACTIVE_NAMESPACES: u8 = 0x02;
-    /// A namespace's identifiers.
+    /// List of the identifiers of a namespace.
     pub const DESCRIPTORS: u8 = 0x03;
-    /// A namespace, of a command set.
+    /// Identify Namespace of one command set.
     pub const SET_NAMESPACE: u8 = 0x05;
-    /// The controller, of a command set.
+    /// Identify Controller of one command set.
     pub const SET_CONTROLLER: u8 = 0x06;
-    /// Namespaces of a command set, by number.
+    /// List of the active namespaces of one command set, in the order of their numbers.
     pub const SET_ACTIVE_NAMESPACES: u8 = 0x07;
-    /// A namespace, whatever its command set.
+    /// Identify Namespace, independent of the command set.
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
-    /// Controllers that have a namespace.
+    /// List of the controllers to which a namespace is attached.
     pub const NAMESPACE_CONTROLLERS: u8 = 0x12;
-    /// Controllers of the subsystem.
+    /// List of the controllers of the subsystem.
     pub const SUBSYSTEM_CONTROLLERS: u8 = 0x13;
 }
 
@@ -39,98 +39,98 @@ pub mod cns {
 #[repr(C)]
 pub struct Controller {
     rsvd_000: [u8; 4],
-    /// Serial number, padded with blanks.
+    /// SN: serial number, padded with blanks.
     pub serial: [u8; 20],
-    /// Model, likewise.
+    /// MN: model number, padded with blanks.
     pub model: [u8; 40],
-    /// Firmware revision, likewise.
+    /// FR: firmware revision, padded with blanks.
     pub firmware: [u8; 8],
     rsvd_048: [u8; 4],
     /// CMIC: bit 0 several ports, 1 several controllers, 3 asymmetric namespace access.
     pub sharing: u8,
-    /// MDTS: the longest transfer is 4 KiB shifted by it; 0 is any.
+    /// MDTS: the maximum data transfer size is 4 KiB shifted left by this number; 0 means no limit.
     pub max_transfer: u8,
-    /// The controller's number.
+    /// CNTLID: the controller's number.
     pub id: U16,
-    /// Version.
+    /// VER: version of the Base specification.
     pub version: U32,
     rsvd_054: [u8; 8],
-    /// OAES: supported events.
+    /// OAES: supported asynchronous events.
     pub events: U32,
-    /// CTRATT: bit 0 host identifiers of 128 bits, 6 any traffic keeps a controller alive (TBKAS).
+    /// CTRATT: bit 0, host identifiers of 128 bits; bit 6, any traffic keeps a controller alive (TBKAS).
     pub attributes: U32,
     rsvd_064: [u8; 11],
     /// CNTRLTYPE: 1 I/O, 2 discovery.
     pub kind: u8,
     rsvd_070: [u8; 144],
-    /// OACS.
+    /// OACS: supported optional admin commands.
     pub admin_commands: U16,
-    /// ACL: abort commands at once, less one.
+    /// ACL: maximum number of concurrent Abort commands, less one.
     pub aborts: u8,
-    /// AERL: event requests at once, less one.
+    /// AERL: maximum number of outstanding event requests, less one.
     pub event_requests: u8,
-    /// FRMW: bit 0 the first slot is read only, 3:1 slots.
+    /// FRMW: bit 0, the first firmware slot is read only; bits 3:1, the number of slots.
     pub firmware_slots: u8,
-    /// LPA: bit 0 SMART of each namespace, 1 command effects, 2 pages from any offset.
+    /// LPA: bit 0, SMART page of each namespace; bit 1, command effects page; bit 2, pages can be read from any offset.
     pub log_pages: u8,
-    /// ELPE: entries of the error log, less one.
+    /// ELPE: maximum number of entries of the error log, less one.
     pub error_entries: u8,
     rsvd_107: [u8; 3],
-    /// WCTEMP and CCTEMP.
+    /// WCTEMP and CCTEMP: warning and critical temperature thresholds, which are not reported.
     rsvd_10a: [u8; 4],
     rsvd_10e: [u8; 50],
-    /// KAS: granularity of keep-alive times, in 100 ms.
+    /// KAS: granularity of keep-alive times, in units of 100 ms.
     pub keep_alive: U16,
     rsvd_142: [u8; 20],
-    /// ANATT: the longest that a change of access takes, in seconds.
+    /// ANATT: maximum time in seconds that a namespace group is in ANA state Change.
     pub access_change: u8,
-    /// ANACAP.
+    /// ANACAP: supported ANA states and properties.
     pub access: u8,
-    /// ANAGRPMAX: the highest group.
+    /// ANAGRPMAX: the highest number of an ANA group.
     pub access_group_max: U32,
-    /// NANAGRPID: groups.
+    /// NANAGRPID: number of ANA groups.
     pub access_groups: U32,
     rsvd_160: [u8; 160],
-    /// SQES.
+    /// SQES: size of a submission queue entry as a power of two; bits 3:0 required, bits 7:4 maximum.
     pub submission_entry: u8,
-    /// CQES.
+    /// CQES: size of a completion queue entry as a power of two; bits 3:0 required, bits 7:4 maximum.
     pub completion_entry: u8,
-    /// MAXCMD.
+    /// MAXCMD: maximum number of commands that a queue processes at once.
     pub max_commands: U16,
-    /// NN: the highest namespace.
+    /// NN: the highest namespace number.
     pub namespaces: U32,
     /// ONCS: supported optional commands of the NVM command set.
     pub commands: U16,
-    /// FUSES: bit 0 compare and write.
+    /// FUSES: bit 0, fused Compare and Write.
     pub fused: U16,
     rsvd_20c: [u8; 1],
-    /// VWC: bit 0 there is a volatile write cache, 2:1 Flush of all namespaces.
+    /// VWC: bit 0, there is a volatile write cache; bits 2:1, support of Flush for all namespaces.
     pub write_cache: u8,
     rsvd_20e: [u8; 4],
     rsvd_212: [u8; 1],
-    /// NWPC: bit 0 namespaces can be write protected.
+    /// NWPC: bit 0, namespaces can be write protected.
     pub write_protection: u8,
-    /// ACWU: blocks of a compare and write, less one.
+    /// ACWU: maximum number of blocks of a fused Compare and Write, less one.
     pub fused_blocks: U16,
-    /// OCFS: formats of Copy's ranges.
+    /// OCFS: supported formats of Copy's source ranges.
     pub copy_formats: U16,
-    /// SGLS.
+    /// SGLS: supported SGL descriptors.
     pub sgl: U32,
-    /// MNAN: namespaces, at most.
+    /// MNAN: maximum number of namespaces.
     pub max_namespaces: U32,
     rsvd_220: [u8; 224],
     /// The subsystem's name.
     pub subsystem: [u8; 256],
     rsvd_400: [u8; 768],
-    /// IOCCSZ: a command capsule of an I/O queue, in 16 bytes.
+    /// IOCCSZ: size of a command capsule of an I/O queue, in units of 16 bytes.
     pub command_capsule: U32,
-    /// IORCSZ: a response capsule, likewise.
+    /// IORCSZ: size of a response capsule of an I/O queue, in units of 16 bytes.
     pub response_capsule: U32,
-    /// ICDOFF.
+    /// ICDOFF: offset of in-capsule data from the end of the command, in units of 16 bytes.
     pub data_offset: U16,
-    /// FCATT: bit 0 controllers are static.
+    /// FCATT: bit 0, controllers are static.
     pub fabrics: u8,
-    /// MSDBD: descriptors of a command.
+    /// MSDBD: maximum number of SGL data descriptors of a command.
     pub descriptors: u8,
     rsvd_70c: [u8; 244],
     rsvd_800: [u8; 2048],
@@ -157,13 +157,13 @@ const_assert_eq!(offset_of!(Controller, subsystem), 768);
 const_assert_eq!(offset_of!(Controller, command_capsule), 1792);
 const_assert_eq!(offset_of!(Controller, descriptors), 1803);
 
-/// A format of blocks.
+/// An LBA format.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct BlockFormat {
-    /// Metadata bytes.
+    /// Number of metadata bytes of a block.
     pub metadata: U16,
-    /// Bytes of a block, as a power of two.
+    /// Size of a block in bytes, as a power of two.
     pub shift: u8,
     /// Relative performance.
     pub performance: u8,
@@ -173,47 +173,47 @@ pub struct BlockFormat {
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Namespace {
-    /// NSZE: blocks.
+    /// NSZE: number of blocks.
     pub blocks: U64,
-    /// NCAP: blocks that can be in use; 0 is an inactive namespace.
+    /// NCAP: number of blocks that can be in use; 0 in an inactive namespace.
     pub capacity: U64,
-    /// NUSE: blocks in use.
+    /// NUSE: number of blocks in use.
     pub used: U64,
-    /// NSFEAT: bit 4 the preferred sizes are given.
+    /// NSFEAT: bit 4, the preferred sizes are valid.
     pub features: u8,
-    /// NLBAF: formats, less one.
+    /// NLBAF: number of LBA formats, less one.
     pub formats: u8,
-    /// FLBAS: the format in use.
+    /// FLBAS: index of the LBA format in use.
     pub format: u8,
     rsvd_01b: [u8; 3],
-    /// NMIC: bit 0 several controllers may have it.
+    /// NMIC: bit 0, several controllers may have the namespace attached.
     pub sharing: u8,
-    /// RESCAP: kinds of reservations.
+    /// RESCAP: supported reservation types.
     pub reservations: u8,
     rsvd_020: [u8; 1],
-    /// DLFEAT: bits 2:0 content of deallocated blocks, 1 is zeroes; 3 Write Zeroes may deallocate.
+    /// DLFEAT: bits 2:0, content of deallocated blocks (1 is zeros); bit 3, Write Zeroes may deallocate.
     pub deallocation: u8,
     rsvd_022: [u8; 30],
     /// NPWG, NPWA, NPDG, NPDA, NOWS: preferred sizes in blocks, less one.
     pub preferred: [U16; 5],
-    /// MSSRL: blocks of one range of Copy.
+    /// MSSRL: maximum number of blocks of one source range of Copy.
     pub copy_range: U16,
-    /// MCL: blocks of all ranges of Copy.
+    /// MCL: maximum number of blocks of all source ranges of Copy.
     pub copy_blocks: U32,
-    /// MSRC: ranges of Copy, less one.
+    /// MSRC: maximum number of source ranges of Copy, less one.
     pub copy_ranges: u8,
     rsvd_051: [u8; 11],
-    /// ANAGRPID.
+    /// ANAGRPID: number of the ANA group.
     pub access_group: U32,
     rsvd_060: [u8; 3],
-    /// NSATTR: bit 0 write protected.
+    /// NSATTR: bit 0, the namespace is write protected.
     pub attributes: u8,
     rsvd_064: [u8; 4],
-    /// NGUID.
+    /// NGUID: namespace globally unique identifier.
     pub nguid: [u8; 16],
-    /// EUI64.
+    /// EUI64: IEEE extended unique identifier.
     pub eui64: [u8; 8],
-    /// LBAF: the formats.
+    /// LBAF: the LBA formats.
     pub block_formats: [BlockFormat; 64],
     rsvd_180: [u8; 3712],
 }
@@ -233,17 +233,17 @@ const_assert_eq!(offset_of!(Namespace, block_formats), 128);
 #[repr(C)]
 pub struct IndependentNamespace {
     rsvd_000: [u8; 1],
-    /// NMIC.
+    /// NMIC: bit 0, several controllers may have the namespace attached.
     pub sharing: u8,
-    /// RESCAP.
+    /// RESCAP: supported reservation types.
     pub reservations: u8,
     rsvd_003: [u8; 1],
-    /// ANAGRPID.
+    /// ANAGRPID: number of the ANA group.
     pub access_group: U32,
-    /// NSATTR.
+    /// NSATTR: bit 0, the namespace is write protected.
     pub attributes: u8,
     rsvd_009: [u8; 5],
-    /// NSTAT: bit 0 ready.
+    /// NSTAT: bit 0, the namespace is ready.
     pub state: u8,
     rsvd_00f: [u8; 4081],
 }
@@ -255,23 +255,23 @@ const_assert_eq!(offset_of!(IndependentNamespace, state), 14);
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct NvmController {
-    /// VSL: the longest Verify is 4 KiB shifted by it; 0 is any.
+    /// VSL: the maximum size of Verify is 4 KiB shifted left by this number; 0 means no limit.
     pub verify: u8,
-    /// WZSL: likewise Write Zeroes.
+    /// WZSL: the maximum size of Write Zeroes is 4 KiB shifted left by this number; 0 means no limit.
     pub zeroes: u8,
     rsvd_002: [u8; 1],
-    /// DMRL: ranges of Dataset Management.
+    /// DMRL: maximum number of ranges of Dataset Management.
     pub ranges: u8,
-    /// DMRSL: blocks of one range.
+    /// DMRSL: maximum number of blocks of one range.
     pub range_blocks: U32,
-    /// DMSL: blocks of all ranges.
+    /// DMSL: maximum number of blocks of all ranges.
     pub all_blocks: U64,
     rsvd_010: [u8; 4080],
 }
 
 const_assert_eq!(size_of::<NvmController>(), BYTES);
 
-/// Kinds of identifiers in the list that [`cns::DESCRIPTORS`] gives.
+/// Types of identifiers in the list that [`cns::DESCRIPTORS`] returns.
 pub mod identifier {
     /// NGUID, 16 bytes.
     pub const NGUID: u8 = 2;
@@ -281,7 +281,7 @@ pub mod identifier {
     pub const COMMAND_SET: u8 = 4;
 }
 
-/// Text in a field of fixed length: padded with blanks, cut where it is too long.
+/// Returns a text field of fixed length: padded with blanks, truncated if the text is too long.
 #[must_use]
 pub fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];

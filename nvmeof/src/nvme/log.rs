@@ -30,14 +30,14 @@ pub mod page {
     pub const RESERVATION: u8 = 0x80;
 }
 
-/// The fields of Get Log Page.
+/// Fields of a Get Log Page command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Identifier of the page.
     pub page: u8,
     /// LSP: the field that is specific to the page.
     pub specific: u8,
-    /// RAE: the event is not to be cleared.
+    /// RAE: true if reading the page does not clear the event.
     pub retain: bool,
     /// Number of bytes to return.
     pub bytes: u64,
@@ -46,12 +46,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// The fields of a command.
+    /// Reads the fields from a Get Log Page command.
     #[must_use]
     pub const fn of(sqe: &super::Sqe) -> Self {
         let (first, second) = (sqe.cdw10.get(), sqe.cdw11.get());
         let dwords = (first >> 16) as u64 | (second as u64 & 0xffff) << 16;
-        // CAST: the bits that are meant.
+        // CAST: keeps the low bits, which are the field.
         #[expect(clippy::cast_possible_truncation, reason = "the bits that are meant")]
         Self {
             page: first as u8,
@@ -67,19 +67,19 @@ impl Wanted {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ErrorEntry {
-    /// Number of errors so far, this one included; 0 is no entry.
+    /// Number of errors so far, including this one; 0 in an unused entry.
     pub count: U64,
     /// Identifier of the queue.
     pub sqid: U16,
-    /// Identifier of the command.
+    /// Identifier of the failed command.
     pub cid: U16,
-    /// [`super::Status::field`].
+    /// Status Field, as [`super::Status::field`] returns it.
     pub status: U16,
-    /// Location of the parameter in the command; 0xffff is none.
+    /// Location of the invalid parameter in the command; 0xffff means none.
     pub location: U16,
-    /// The first block of a command that has one, or 0.
+    /// First block of the command, or 0 if the command has none.
     pub block: U64,
-    /// The namespace of a command that has one, or 0.
+    /// Namespace of the command, or 0 if the command has none.
     pub nsid: U32,
     rsvd_1c: [u8; 36],
 }
@@ -87,7 +87,7 @@ pub struct ErrorEntry {
 const_assert_eq!(size_of::<ErrorEntry>(), 64);
 
 impl ErrorEntry {
-    /// The entry of an error.
+    /// Returns the error log entry of a failed command.
     #[must_use]
     pub fn new(count: u64, sqid: u16, sqe: &super::Sqe, status: super::Status) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl ErrorEntry {
     }
 }
 
-/// SMART and health.
+/// The SMART / Health Information log page.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Health {
@@ -116,13 +116,13 @@ pub struct Health {
     /// Threshold of the available spare, in percent.
     pub spare_threshold: u8,
     rsvd_005: [u8; 27],
-    /// Data units read, of 512,000 bytes each; 128 bits.
+    /// Data units read, in units of 512,000 bytes; 128 bits.
     pub read: [U64; 2],
-    /// Data units written, of 512,000 bytes each.
+    /// Data units written, in units of 512,000 bytes; 128 bits.
     pub written: [U64; 2],
-    /// Read commands.
+    /// Number of read commands.
     pub reads: [U64; 2],
-    /// Write commands.
+    /// Number of write commands.
     pub writes: [U64; 2],
     rsvd_060: [u8; 80],
     /// Number of error log entries over the lifetime.
@@ -134,11 +134,11 @@ const_assert_eq!(size_of::<Health>(), 512);
 const_assert_eq!(offset_of!(Health, read), 32);
 const_assert_eq!(offset_of!(Health, errors), 176);
 
-/// Head of the page of asymmetric namespace access.
+/// The header of the Asymmetric Namespace Access log page.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AccessHead {
-    /// Number of changes.
+    /// Change count of the page.
     pub changes: U64,
     /// Number of groups that follow.
     pub groups: U16,
@@ -155,34 +155,34 @@ pub struct AccessGroup {
     pub group: U32,
     /// Number of namespaces that follow.
     pub namespaces: U32,
-    /// Counts changes.
+    /// Change count of the group.
     pub changes: U64,
-    /// [`Access`].
+    /// ANA state: an [`Access`].
     pub state: u8,
     rsvd_11: [u8; 15],
 }
 
 const_assert_eq!(size_of::<AccessGroup>(), 32);
 
-/// Access of a path to a group of namespaces (ANA state).
+/// ANA state: access to a group of namespaces through one controller's port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {
     /// Optimized.
     #[default]
     Optimized = 0x1,
-    /// Non-optimized: it works, but slower.
+    /// Non-optimized: commands succeed, but are slower.
     NonOptimized = 0x2,
     /// Inaccessible.
     Inaccessible = 0x3,
     /// Persistent loss.
     PersistentLoss = 0x4,
-    /// Change: the state is about to be another.
+    /// Change: a transition to another state is in progress.
     Change = 0xf,
 }
 
 impl AccessHead {
-    /// The head of a page with this many groups.
+    /// Returns the header of a page with this many groups.
     #[must_use]
     pub fn new(changes: u64, groups: u16) -> Self {
         Self {
@@ -194,7 +194,7 @@ impl AccessHead {
 }
 
 impl AccessGroup {
-    /// The descriptor of a group with this many namespaces.
+    /// Returns the descriptor of a group with this many namespaces.
     #[must_use]
     pub fn new(group: u32, namespaces: u32, changes: u64, state: Access) -> Self {
         Self {

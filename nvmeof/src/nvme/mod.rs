@@ -1,8 +1,8 @@
-//! Bytes and numbers of the NVMe specifications.
+//! Structures and codes of the NVMe specifications.
 //!
-//! NVM Express Base Specification 2.0, NVM Command Set Specification 1.0 and RDMA Transport Specification 1.0; each
-//! type names its figure or section. All integers are little-endian. Types that a host
-//! sends accept any bytes; unknown codes stay numbers.
+//! The sources are NVM Express Base Specification 2.0, NVM Command Set Specification 1.0 and RDMA Transport
+//! Specification 1.0; each type names its figure or section. All integers are little-endian. Types that a host sends
+//! accept any bytes: an unknown code stays a number and is no parse error.
 
 pub mod command;
 pub mod completion;

@@ -5,41 +5,41 @@ use core::str::FromStr;
 
 /// The well-known name of discovery subsystems.
 pub const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Longest name, in bytes.
+/// Maximum length of a name in bytes.
 pub const LONGEST: usize = 223;
 
-/// A qualified name: `nqn.yyyy-mm.reverse.domain`, then text of its owner.
+/// A qualified name: `nqn.yyyy-mm.reverse.domain`, then text that the owner of the domain chooses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nqn(Box<str>);
 
-/// Reason why a text is no qualified name.
+/// Reason why a text is not a qualified name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NqnError {
-    /// It does not begin like one.
+    /// The text does not begin with `nqn.`, a date and a domain.
     #[error("a qualified name begins with nqn.YYYY-MM. and a domain: {0:?} does not")]
     Beginning(String),
-    /// It is too long.
+    /// The text has more than 223 bytes.
     #[error("a qualified name has at most 223 bytes: {0} are too many")]
     Length(usize),
-    /// It is not UTF-8, or no zero ends it in its field.
+    /// The text is not UTF-8, or its field has no terminating zero.
     #[error("a name that is no text")]
     Text,
 }
 
 impl Nqn {
-    /// The name of discovery subsystems.
+    /// Returns the well-known name of discovery subsystems.
     #[must_use]
     pub fn discovery() -> Self {
         Self(DISCOVERY.into())
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns whether it is the name of discovery subsystems.
+    /// Returns whether this is the well-known name of discovery subsystems.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
         &*self.0 == DISCOVERY
@@ -57,8 +57,8 @@ impl Nqn {
             .parse()
     }
 
-    /// Reads a host's name from its field. Linux and SPDK accept any name, and administrators give hosts names of their
-    /// own. With `strict` the name must have the form of a qualified name.
+    /// Reads a host's name from its field. Linux and SPDK accept any name, and administrators choose names that are not
+    /// qualified. So any name is accepted unless `strict`; then the name must have the form of a qualified name.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -71,7 +71,7 @@ impl Nqn {
         )
     }
 
-    /// Reads a host's name from text, likewise.
+    /// Reads a host's name from text. `strict` requires the form of a qualified name.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -82,7 +82,7 @@ impl Nqn {
         Ok(Self(text.into()))
     }
 
-    /// The name as a field of 256 bytes.
+    /// Returns the name as a field of 256 bytes.
     #[must_use]
     pub fn field(&self) -> [u8; 256] {
         let mut field = [0; 256];
@@ -150,7 +150,7 @@ mod tests {
         );
     }
 
-    /// nvmet and SPDK let these in.
+    /// Without `strict`, a host may have any name that fits its field, as in nvmet and SPDK.
     #[test]
     fn a_host_may_have_any_name_that_its_field_holds_unless_names_are_strict() {
         for name in [

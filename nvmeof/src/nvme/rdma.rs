@@ -9,13 +9,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct RequestData {
     /// Record format, 0.
     pub format: U16,
-    /// Identifier of the queue: 0 is the admin queue.
+    /// QID: identifier of the queue; 0 is the admin queue.
     pub queue: U16,
-    /// Number of receives that the host posts.
+    /// HRQSIZE: number of receives that the host posts.
     pub host_receives: U16,
-    /// Number of commands that the host sends at once, less one.
+    /// HSQSIZE: number of commands that the host sends at once, less one.
     pub host_sends: U16,
-    /// Controller of an I/O queue; 0 if the host does not name it.
+    /// CNTLID: controller of an I/O queue; 0 if the host does not name the controller.
     pub controller: U16,
     rsvd_0a: [u8; 22],
 }
@@ -28,7 +28,7 @@ static_assertions::const_assert_eq!(size_of::<RequestData>(), 32);
 pub struct AcceptData {
     /// Record format, 0.
     pub format: U16,
-    /// Number of receives that the controller posts.
+    /// CRQSIZE: number of receives that the controller posts.
     pub controller_receives: U16,
     rsvd_04: [u8; 28],
 }
@@ -41,7 +41,7 @@ static_assertions::const_assert_eq!(size_of::<AcceptData>(), 32);
 pub struct RejectData {
     /// Record format, 0.
     pub format: U16,
-    /// [`Reject`], as a number.
+    /// Reason: a [`Reject`], as a number.
     pub status: U16,
 }
 
@@ -49,24 +49,24 @@ pub struct RejectData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reject {
-    /// The private data has another length.
+    /// The length of the private data is invalid.
     Length = 1,
-    /// Another record format.
+    /// The record format is not 0.
     Format = 2,
-    /// No such queue.
+    /// The queue identifier is invalid.
     Queue = 3,
-    /// The number of commands at once is out of range.
+    /// HSQSIZE is out of range.
     HostSends = 4,
-    /// No receives.
+    /// HRQSIZE is 0.
     HostReceives = 5,
-    /// There is no room for another queue.
+    /// The target has no resources for another queue.
     Resources = 6,
-    /// The host takes no RDMA Reads.
+    /// The host does not accept RDMA Reads.
     Reads = 7,
 }
 
 impl Reject {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 7] = [
         Self::Length,
         Self::Format,
@@ -77,7 +77,7 @@ impl Reject {
         Self::Reads,
     ];
 
-    /// The reason in words.
+    /// Returns the reason in words.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Reject {
         }
     }
 
-    /// The private data of the rejection.
+    /// Returns the private data of the rejection.
     #[must_use]
     pub fn data(self) -> RejectData {
         RejectData {
@@ -102,10 +102,10 @@ impl Reject {
 }
 
 impl RequestData {
-    /// Reads a request's private data. It may be longer: the connection manager pads it with zeros.
+    /// Reads a request's private data. The data may be longer than 32 bytes: the connection manager pads it with zeros.
     ///
     /// # Errors
-    /// The reason for which the connection is to be rejected.
+    /// The reason to reject the connection.
     pub fn parse(bytes: &[u8]) -> Result<Self, Reject> {
         let (data, _) = Self::read_from_prefix(bytes).map_err(|_| Reject::Length)?;
         if data.format.get() != 0 {
@@ -117,7 +117,7 @@ impl RequestData {
         Ok(data)
     }
 
-    /// The private data that a host sends.
+    /// Returns the private data of a request, as a host sends it.
     #[must_use]
     pub fn new(queue: u16, entries: u16, controller: u16) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl RequestData {
 }
 
 impl AcceptData {
-    /// The private data of a reply with this many receives.
+    /// Returns the private data of a reply with this many receives.
     #[must_use]
     pub fn new(controller_receives: u16) -> Self {
         Self {
@@ -147,7 +147,8 @@ impl AcceptData {
 mod tests {
     use super::*;
 
-    /// The first bytes that Linux sends for its admin queue: 32 receives, 31 as the size of the queue.
+    /// Private data of a request may be longer than 32 bytes, and not shorter. The bytes are those that Linux sends for
+    /// its admin queue: 32 receives, and 31 as the size of the queue.
     #[test]
     fn a_request_may_be_longer_and_not_shorter() {
         let mut bytes = [0; 56];

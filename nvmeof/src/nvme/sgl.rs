@@ -5,45 +5,46 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Status;
 
-/// A descriptor in a command: 16 bytes, of which the last one is the type.
+/// A descriptor in a command: 16 bytes, the last of which is the type.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Sgl {
-    /// Address, or the offset in the capsule.
+    /// Address of the data, or their offset in the capsule.
     pub address: U64,
-    /// Keyed: 24 bits of length, then the low 8 bits of the key. Otherwise 32 bits of length.
+    /// In a keyed descriptor: 24 bits of length, then the low 8 bits of the key. Otherwise 32 bits of length.
     low: U32,
-    /// Keyed: the high 24 bits of the key, then the type. Otherwise the type in the top byte.
+    /// In a keyed descriptor: the high 24 bits of the key, then the type. Otherwise the type in the top byte.
     high: U32,
 }
 
 static_assertions::const_assert_eq!(size_of::<Sgl>(), 16);
 
-/// Keyed data block; its subtypes are an address, and an address whose key is to be invalidated.
+/// Type of a keyed data block. The subtype is an address (0), or an address with a key that the controller must
+/// invalidate (Fh).
 const KEYED: u8 = 0x40;
 const KEYED_INVALIDATE: u8 = 0x4f;
-/// Data block; the address is an offset in the capsule.
+/// Type of a data block whose address is an offset in the capsule.
 const IN_CAPSULE: u8 = 0x01;
 
-/// Place of a command's data.
+/// Location of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// There is none.
+    /// The command has no data.
     None,
     /// In the host's memory.
     Remote {
-        /// Address that goes with the key.
+        /// Address within the memory of the key.
         address: u64,
         /// Number of bytes: less than 16 MiB.
         bytes: u32,
-        /// The key.
+        /// Remote key.
         key: u32,
-        /// The host wants the key invalidated with the response.
+        /// True if the response must invalidate the host's key (Send with Invalidate).
         invalidate: bool,
     },
-    /// In the capsule, behind the command.
+    /// In the capsule, after the command.
     Capsule {
-        /// Offset behind the command, in bytes.
+        /// Offset from the end of the command, in bytes.
         offset: u64,
         /// Number of bytes.
         bytes: u32,
@@ -51,7 +52,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
@@ -62,16 +63,16 @@ impl Data {
 }
 
 impl Sgl {
-    /// Type and subtype.
+    /// Returns type and subtype: the descriptor's last byte.
     #[must_use]
     pub const fn kind(&self) -> u8 {
         (self.high.get() >> 24) as u8 // CAST: eight bits are left.
     }
 
-    /// Reads the descriptor.
+    /// Returns the location of the data.
     ///
     /// # Errors
-    /// A type or subtype that an RDMA transport does not have, or that this target does not take.
+    /// The type or subtype does not exist on an RDMA transport, or this target does not support it.
     pub const fn data(&self) -> Result<Data, Status> {
         let kind = self.kind();
         match kind {
@@ -95,7 +96,7 @@ impl Sgl {
         }
     }
 
-    /// A keyed descriptor, for a host.
+    /// Returns a keyed descriptor, as a host sends it.
     #[must_use]
     pub fn keyed(address: u64, bytes: u32, key: u32, invalidate: bool) -> Self {
         let kind = if invalidate { KEYED_INVALIDATE } else { KEYED };
@@ -106,7 +107,7 @@ impl Sgl {
         }
     }
 
-    /// A descriptor of data in the capsule, for a host.
+    /// Returns a descriptor of in-capsule data, as a host sends it.
     #[must_use]
     pub fn in_capsule(bytes: u32) -> Self {
         Self {
@@ -121,8 +122,8 @@ impl Sgl {
 mod tests {
     use super::*;
 
-    /// The bytes of the field "SGL Descriptor 1" as they are laid out in figures 9 and 10 of the RDMA transport:
-    /// address, 24 bits of length, the key, type.
+    /// A keyed descriptor has its key across two words: figures 9 and 10 of the RDMA transport lay out the field "SGL
+    /// Descriptor 1" as address, 24 bits of length, key, type.
     #[test]
     fn a_keyed_descriptor_has_its_key_across_the_words() {
         let bytes = [

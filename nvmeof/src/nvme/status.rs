@@ -2,14 +2,14 @@
 
 use core::fmt;
 
-/// Status code type and status code, with the "do not retry" bit: `SCT << 8 | SC`, bit 14 is DNR.
+/// Status code type, status code and the "do not retry" bit: `SCT << 8 | SC`, bit 14 is DNR.
 ///
-/// Hosts depend on DNR: with it a host gives up, and one that connects deletes its controller. Without it the host
-/// tries again.
+/// Hosts depend on DNR. If DNR is set, a host does not retry the command, and a host that is connecting deletes its
+/// controller. If DNR is clear, the host retries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Status(u16);
 
-/// Do not retry.
+/// The "do not retry" bit.
 const DNR: u16 = 1 << 14;
 
 macro_rules! statuses {
@@ -17,7 +17,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
 
-            /// The specification's words, for a status that this target uses.
+            /// Returns the specification's text for a status that this target uses.
             #[must_use]
             pub const fn text(self) -> Option<&'static str> {
                 match self.0 & !DNR {
@@ -32,7 +32,7 @@ macro_rules! statuses {
 statuses! {
     /// Success.
     SUCCESS = 0x000, "Successful Completion";
-    /// The opcode is unknown, or not one of this queue.
+    /// The opcode is unknown, or invalid on this queue.
     INVALID_OPCODE = 0x001, "Invalid Command Opcode";
     /// A field is invalid.
     INVALID_FIELD = 0x002, "Invalid Field in Command";
@@ -40,27 +40,27 @@ statuses! {
     DATA_TRANSFER = 0x004, "Data Transfer Error";
     /// The target failed.
     INTERNAL = 0x006, "Internal Error";
-    /// Aborted by request.
+    /// The host's Abort command ended the command.
     ABORTED = 0x007, "Command Abort Requested";
-    /// Its queue is deleted.
+    /// The command's queue was deleted.
     ABORTED_QUEUE = 0x008, "Command Aborted due to SQ Deletion";
-    /// The partner of a fused pair failed.
+    /// The other command of a fused pair failed.
     FAILED_FUSED = 0x009, "Command Aborted due to Failed Fused Command";
-    /// The partner of a fused pair is missing.
+    /// The other command of a fused pair is missing.
     MISSING_FUSED = 0x00a, "Command Aborted due to Missing Fused Command";
     /// There is no such namespace.
     INVALID_NAMESPACE = 0x00b, "Invalid Namespace or Format";
-    /// Out of sequence: not connected, not enabled, or connected already.
+    /// The command is out of sequence: not connected, not enabled, or connected already.
     SEQUENCE = 0x00c, "Command Sequence Error";
-    /// More or fewer descriptors than there may be.
+    /// The command has more or fewer SGL descriptors than allowed.
     SGL_COUNT = 0x00e, "Invalid Number of SGL Descriptors";
     /// The data is longer or shorter than the command says.
     SGL_LENGTH = 0x00f, "Data SGL Length Invalid";
-    /// A descriptor of a kind that is not supported.
+    /// The type of an SGL descriptor is not supported.
     SGL_TYPE = 0x011, "SGL Descriptor Type Invalid";
-    /// The offset leaves the capsule.
+    /// The in-capsule data is not within the capsule, or has an offset that is not supported.
     SGL_OFFSET = 0x016, "SGL Offset Invalid";
-    /// The host identifier has another form than the command asks for.
+    /// The command requires the other length of the host identifier.
     HOST_ID = 0x018, "Host Identifier Inconsistent Format";
     /// The keep-alive time is not supported.
     KEEP_ALIVE = 0x01a, "Keep Alive Timeout Invalid";
@@ -68,15 +68,15 @@ statuses! {
     WRITE_PROTECTED = 0x020, "Namespace is Write Protected";
     /// The command was interrupted.
     INTERRUPTED = 0x021, "Command Interrupted";
-    /// Blocks behind the end.
+    /// The command names blocks beyond the end of the namespace.
     LBA_RANGE = 0x080, "LBA Out of Range";
     /// The capacity is exceeded.
     CAPACITY = 0x081, "Capacity Exceeded";
     /// The namespace is not ready.
     NOT_READY = 0x082, "Namespace Not Ready";
-    /// Another host holds a reservation.
+    /// Another host's reservation forbids the command.
     RESERVATION = 0x083, "Reservation Conflict";
-    /// More event requests than may be outstanding.
+    /// The host has more event requests outstanding than the limit.
     EVENT_LIMIT = 0x105, "Asynchronous Event Request Limit Exceeded";
     /// There is no such log page.
     LOG_PAGE = 0x109, "Invalid Log Page";
@@ -86,44 +86,44 @@ statuses! {
     NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
     /// The feature is not specific to a namespace.
     NOT_OF_NAMESPACE = 0x10f, "Feature Not Namespace Specific";
-    /// More ranges or blocks than one Copy may have.
+    /// Copy has more ranges or blocks than the limit.
     COPY_SIZE = 0x183, "Command Size Limit Exceeded";
-    /// Connect: another record format.
+    /// Connect: the record format is not supported.
     CONNECT_FORMAT = 0x180, "Connect Incompatible Format";
     /// Connect: the controller is busy.
     CONTROLLER_BUSY = 0x181, "Connect Controller Busy";
-    /// Connect: a parameter is invalid, which the result names.
+    /// Connect: a parameter is invalid. The result names the parameter.
     CONNECT_PARAMETER = 0x182, "Connect Invalid Parameters";
     /// Connect: the host is not allowed.
     CONNECT_HOST = 0x184, "Connect Invalid Host";
     /// Authentication is required.
     AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
-    /// The medium failed to write.
+    /// The medium failed a write.
     WRITE_FAULT = 0x280, "Write Fault";
-    /// The medium failed to read.
+    /// The medium failed a read.
     UNRECOVERED_READ = 0x281, "Unrecovered Read Error";
-    /// The blocks differ.
+    /// Compare: the blocks differ from the host's data.
     COMPARE = 0x285, "Compare Failure";
     /// Access is denied.
     ACCESS_DENIED = 0x286, "Access Denied";
     /// The path failed inside the target.
     PATH_INTERNAL = 0x300, "Internal Path Error";
-    /// Persistent loss of access by this path.
+    /// ANA state of this path: Persistent Loss.
     ANA_LOSS = 0x301, "Asymmetric Access Persistent Loss";
-    /// Inaccessible by this path.
+    /// ANA state of this path: Inaccessible.
     ANA_INACCESSIBLE = 0x302, "Asymmetric Access Inaccessible";
-    /// The access by this path is changing.
+    /// ANA state of this path: Change.
     ANA_CHANGE = 0x303, "Asymmetric Access Transition";
 }
 
 impl Status {
-    /// The same status with DNR.
+    /// Returns the same status with DNR.
     #[must_use]
     pub const fn dnr(self) -> Self {
         Self(self.0 | DNR)
     }
 
-    /// Type and code, without DNR.
+    /// Returns status code type and status code, without DNR.
     #[must_use]
     pub const fn code(self) -> u16 {
         self.0 & !DNR
@@ -135,13 +135,13 @@ impl Status {
         self.0 == 0
     }
 
-    /// The field of a completion: bit 0 is the phase tag, which fabrics do not use.
+    /// Returns the Status Field of a completion. Bit 0 is the phase tag, which fabrics do not use.
     #[must_use]
     pub const fn field(self) -> u16 {
         self.0 << 1
     }
 
-    /// Reads a completion's field.
+    /// Reads the Status Field of a completion.
     #[must_use]
     pub const fn of_field(field: u16) -> Self {
         Self(field >> 1)
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(Status(0x7f1).to_string(), "0x7f1");
     }
 
-    /// The numbers that other implementations have: Linux `include/linux/nvme.h`, and libnvme `src/nvme/types.h` for
-    /// those that it lacks (0x183 of Copy, which has another meaning on fabrics; 0x300).
+    /// The codes are those of Linux `include/linux/nvme.h`. Codes that Linux lacks are those of libnvme
+    /// `src/nvme/types.h`: 0x183 of Copy, which has another meaning on fabrics, and 0x300.
     #[test]
     fn the_codes_are_those_of_linux() {
         for (ours, theirs, name) in [
@@ -232,7 +232,8 @@ mod tests {
         }
     }
 
-    /// As Linux reads it (`nvme.h`: `NVME_STATUS_DNR` is 0x4000 of the field shifted right by one).
+    /// Linux reads the field with DNR in bit 15 and the code from bit 1 (`nvme.h`: `NVME_STATUS_DNR` is 0x4000 in the
+    /// field shifted right by one).
     #[test]
     fn the_field_has_dnr_in_bit_15_and_the_code_from_bit_1() {
         assert_eq!(Status::CONNECT_HOST.dnr().field(), 0x8000 | 0x184 << 1);

@@ -1,9 +1,9 @@
-//! Admission: the share of each party in a worker.
+//! Admission: the quota of each party at a worker.
 //!
-//! All connections of a worker take their receives from one shared queue, and the adapter gives each of them whatever
-//! receive is free. A command keeps its place from its receive until its response has left, and a host can delay
-//! that: it does not receive responses, or does not let its memory be read. So places are covered by credit: the
-//! credits of all connections together never exceed the number of places.
+//! All connections of a worker take their receives from one shared receive queue, and the adapter gives any connection
+//! any free receive. A command occupies its slot (`place`) from its receive until its response has been sent. A host
+//! can delay that: it can post no receives for responses, or block access to its memory. So slots are covered by
+//! credit: the credits of all connections together never exceed the number of slots.
 //!
 //! ```text
 //!   places = 2 x ios               queues of hosts: Connect has made them queues of a subsystem, and a host with a
@@ -12,33 +12,33 @@
 //!          + LOAN                  lent to guests beyond their greeting
 //! ```
 //!
-//! A host's queue reserves its entries of `ios` from the time it is a host's (above) until its last command has
-//! ended. It holds at most twice its entries: a command that is not answered for each entry, and as many again whose
-//! answers are posted and not known to have left. The worker posts no more answers than entries before one of them
-//! has left, so more commands than entries and leaving answers are more than a host may send
-//! ([`super::queue::Queue::is_overrun`]). A queue whose entries do not fit is refused: by the rejection "no
-//! resources" where the connection manager asks, by Controller Busy in answer to Connect. It is never granted fewer
-//! entries: Linux does not look at CRQSIZE. Set Features (Number of Queues) grants as many queues of the longest size
-//! as fit, so that a stock host asks for what there is.
+//! A queue reserves its entries of `ios` from the time it is a host's (above) until its last command has ended. A queue
+//! occupies at most twice its entries: unanswered commands, one for each entry, and as many again whose responses are
+//! posted and not known to have been sent. The worker posts no more responses than entries until one of them has been
+//! sent. So a host that has more commands than entries plus posted responses breaks the rules
+//! ([`super::queue::Queue::is_overrun`]). A queue whose entries do not fit is refused: by the rejection "no resources"
+//! of the RDMA connection request, or by the status Controller Busy of Connect. The worker never grants fewer entries,
+//! because Linux ignores CRQSIZE. Set Features (Number of Queues) grants as many queues of the maximum size as fit, so
+//! that an unmodified host requests only queues that fit.
 //!
-//! A guest can always have [`GREETING`] commands here, which is what Connect, authentication and discovery need one
-//! after the other. It may borrow more as long as all guests together have borrowed less than [`LOAN`]; the command
-//! that finds the loan used up ends its connection. Beyond [`GUESTS_WELCOME`] guests, or [`GUESTS_OF_SOURCE`] of one
-//! address, the oldest of the address that has the most ends for the newcomer. Nothing that a guest sends makes it
-//! younger, so no guest keeps a place for ever that another one wants.
+//! A guest can always have [`GREETING`] commands pending, which suffices for Connect, authentication and discovery in
+//! sequence. A guest may borrow more slots as long as all guests together have borrowed less than [`LOAN`]. A guest
+//! whose command exceeds the loan loses its connection. If there are more than [`GUESTS_WELCOME`] guests, or more than
+//! [`GUESTS_OF_SOURCE`] of one address, the worker ends the oldest guest of the address that has the most, in favour of
+//! the newcomer. No command of a guest changes its age, so no guest can occupy a slot for ever that another one needs.
 //!
-//! A party that holds many places meets one rule in each pool ([`is_fair`]): it may not have more than it leaves to all
-//! others. So each leaves half of what it found. A party's first pieces need only be there. The party is the host's
-//! name where the subsystem lists it or it has a key, and its address where any host may connect, since names cost
-//! nothing there.
+//! Each pool has one rule for a party that occupies many slots ([`is_fair`]): the party may not have more than it
+//! leaves free for all others. So each party leaves half of what it found. The first pieces of a party need only be
+//! free. The party is the host's name if the subsystem lists the host or the host has a key. If any host may connect,
+//! the party is the address, because anyone can invent names.
 //!
-//! Credit is about what is kept. A host that sends faster than the worker looks uses up receives beyond its credit for
-//! one turn of the worker; others are told to wait meanwhile (RNR), for which their connections have patience
-//! ([`super::connection`]).
+//! Credit limits the commands that stay pending. A host that sends faster than the worker polls can use up receives
+//! beyond its credit during one loop iteration of the worker. Other connections then get RNR NAKs, and their RNR
+//! retries outlast the iteration ([`super::connection`]).
 //!
-//! An event request needs its name alone: its place goes back at once, and its answer has a place apart, one for each
-//! admin queue, which the adapter never receives into. The first of a fused pair keeps its place, which is one of its
-//! own queue's: there is one for each queue.
+//! Of an Asynchronous Event Request the worker needs only the command identifier, so the slot is free again at once.
+//! The response has a slot of its own, one for each admin queue, into which the adapter never receives. The first
+//! command of a fused pair occupies its slot until the second one comes; each queue can have one such command.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -46,44 +46,45 @@ use std::net::IpAddr;
 use crate::io::{Owner, QueueId};
 use crate::model::{Party, QUEUE_ENTRIES, is_fair};
 
-/// Guests beyond which the next one ends another: one host may open a connection for each of its queues before it sends
-/// the first Connect, as Linux does, and there are other hosts.
+/// Number of guests beyond which a newcomer ends another guest. Linux opens a connection for each of its queues before
+/// it sends the first Connect, so the number covers one such host and some others.
 pub(super) const GUESTS_WELCOME: usize = 192;
-/// The same for guests of one address: a connection for each I/O queue of a controller, whose admin queue is a host's
-/// by then.
+/// Number of guests of one address beyond which a newcomer ends another guest: a connection for each I/O queue of a
+/// controller. The controller's admin queue is a host's by then.
 pub(super) const GUESTS_OF_SOURCE: usize = 128;
-/// Guests in all, those that are about to end included; beyond that connections are rejected.
+/// Maximum number of guests, including guests that are about to end. Further connections are rejected.
 pub(super) const GUESTS: u32 = 256;
-/// Commands that each guest can have pending: one that is executed, one whose response leaves, and the same once more
-/// for hosts that send without waiting.
+/// Number of commands that each guest can have pending: one that is executed, one whose response is being sent, and as
+/// many again for hosts that send without waiting.
 pub(super) const GREETING: u32 = 4;
-/// Commands of all guests beyond that.
+/// Number of commands beyond `GREETING` that all guests together can have pending.
 pub(super) const LOAN: u32 = 256;
-/// Entries that a party gets whenever they are free: an admin queue and one I/O queue of Linux.
+/// Number of entries that a party gets whenever they are free: an admin queue and one I/O queue of Linux.
 const FIRST_ENTRIES: u32 = 160;
 
-/// Number of places with a receive.
+/// Returns the number of command slots with a receive.
 pub(super) const fn places(ios: u32) -> u32 {
     2 * ios + GUESTS * GREETING + LOAN
 }
 
-/// Number of places for answers to event requests: one for each possible admin queue, of at least two entries each.
+/// Returns the number of slots for responses to event requests: one for each possible admin queue, of at least two
+/// entries each.
 pub(super) const fn event_places(ios: u32) -> u32 {
     ios / 2 + GUESTS
 }
 
-/// The most `ios` for which there are receives.
+/// Returns the highest `ios` for which an adapter has enough receives.
 pub(super) const fn most_ios(receives: u32) -> u32 {
     receives.saturating_sub(places(0)) / 2
 }
 
-/// Shares that a worker has given out, for other threads to read.
+/// Use of a worker's quotas, for other threads to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Room {
-    /// Entries that hosts' queues may have.
+    /// Number of entries that all queues of hosts may have.
     pub entries: u32,
-    /// Entries that are left of them.
+    /// Number of entries that are free for hosts' queues.
     pub entries_left: u32,
     /// Number of hosts' queues.
     pub host_queues: u32,
@@ -93,45 +94,45 @@ pub struct Room {
     pub refused_hosts: u64,
     /// Number of guests that were rejected.
     pub refused_guests: u64,
-    /// Number of guests that ended to make room for others.
+    /// Number of guests that the worker ended for newcomers.
     pub displaced_guests: u64,
-    /// Number of connections that ended because they held more commands than they may.
+    /// Number of connections that the worker ended because they had more commands pending than allowed.
     pub overdrawn: u64,
 }
 
-/// The share of a party.
+/// Quota use of a party.
 #[derive(Debug)]
 struct Entry {
     key: (bool, Party),
-    /// Number of queues that name it.
+    /// Number of queues that count for the party.
     queues: u32,
-    /// Number of entries that those have reserved.
+    /// Number of entries that these queues have reserved.
     entries: u32,
 }
 
-/// Class of a queue, for admission.
+/// Class of a queue: guest or host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Guest,
-    /// A host's, with the entries that it has reserved.
+    /// Queue of a host, with the number of entries that it has reserved.
     Host(u32),
 }
 
-/// The share of a queue.
+/// Quota of a queue, and the parties for which the queue counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub class: Class,
-    /// The party of its address, among guests.
+    /// Index of the party of the connection's address, for which guests count.
     source: u32,
-    /// The party that it is counted for now.
+    /// Party for which the queue counts now: the address of a guest, or the host.
     pub owner: Owner,
 }
 
-/// The parties, and the room that is left.
+/// The parties, and the capacity that is left.
 #[derive(Debug)]
 pub(super) struct Admission {
     pub room: Room,
-    /// Number of places that guests have beyond their greeting.
+    /// Number of slots that guests occupy beyond `GREETING` each.
     borrowed: u32,
     parties: Vec<Option<Entry>>,
     by_key: BTreeMap<(bool, Party), u32>,
@@ -164,7 +165,7 @@ impl Admission {
                 queues: 0,
                 entries: 0,
             });
-            // There are no more of them than queues.
+            // There are no more parties than queues.
             let id = u32::try_from(at).unwrap_or(u32::MAX);
             self.by_key.insert(key, id);
             id
@@ -190,12 +191,12 @@ impl Admission {
         self.parties.get_mut(id as usize)?.as_mut() // CAST: widening.
     }
 
-    /// Returns whether there is room for a host's queue of this many entries; the host is not known yet.
+    /// Returns whether so many entries are free. Used before the host is known.
     pub(super) const fn has_entries(&self, entries: u32) -> bool {
         entries <= self.room.entries_left
     }
 
-    /// Admits a connection from an address as a guest; `None` if there are too many.
+    /// Admits a connection from an address as a guest; `None` if the number of guests is at its limit.
     pub(super) fn greet(&mut self, source: IpAddr) -> Option<Share> {
         if self.room.guests >= GUESTS {
             self.room.refused_guests += 1;
@@ -210,8 +211,8 @@ impl Admission {
         })
     }
 
-    /// Makes a guest that holds `held` places a queue of a host. Returns false if the entries are not left, or the
-    /// party has its share already.
+    /// Turns a guest that occupies `held` slots into a queue of a host. Returns false if the entries are not free, or
+    /// the party would exceed its quota.
     pub(super) fn admit(
         &mut self,
         share: &mut Share,
@@ -245,7 +246,7 @@ impl Admission {
         true
     }
 
-    /// The last command of a queue has ended.
+    /// Frees the quota of a queue whose last command has ended.
     pub(super) fn dismiss(&mut self, share: &Share) {
         match share.class {
             Class::Guest => self.room.guests -= 1,
@@ -261,7 +262,7 @@ impl Admission {
         self.leave(share.source);
     }
 
-    /// A guest has one more place, and `held` now. Returns false if guests have more than they may.
+    /// Counts one more slot for a guest, which now occupies `held`. Returns false if guests exceed the loan.
     pub(super) const fn borrow(&mut self, held: u32) -> bool {
         if held > GREETING {
             self.borrowed += 1;
@@ -269,15 +270,16 @@ impl Admission {
         held <= GREETING || self.borrowed <= LOAN
     }
 
-    /// A guest that had `held` places gives one back.
+    /// Frees one slot of a guest that occupied `held`.
     pub(super) const fn give_back(&mut self, held: u32) {
         if held > GREETING {
             self.borrowed -= 1;
         }
     }
 
-    /// Number of I/O queues of the longest size that a party could still have here. `left`: entries that are left at
-    /// another worker, where it has as much as here.
+    /// Returns the number of I/O queues of the maximum size that a party could still have at a worker. `left`: number
+    /// of free entries of another worker, at which the party is assumed to have as many entries as here; `None` means
+    /// this worker.
     pub(super) fn queues_left(&self, owner: Owner, left: Option<u32>) -> u32 {
         let left = left.unwrap_or(self.room.entries_left);
         let there = self.parties.get(owner.id as usize); // CAST: widening.
@@ -288,8 +290,8 @@ impl Admission {
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
-    /// Returns the guest that ends for a newcomer; `None` if there is room. `guests` are those that stay, the newcomer
-    /// included: each with its address and the time of its arrival.
+    /// Returns the guest that must end for a newcomer; `None` if no limit is exceeded. `guests`: the guests that are
+    /// not ending, including the newcomer, each with the party of its address and the time of its arrival.
     pub(super) fn displaced<T: Copy + Ord>(
         guests: &[(QueueId, u32, T)],
         newcomer: &Share,
@@ -351,7 +353,8 @@ mod tests {
         admitted.then_some(share)
     }
 
-    /// Credits of all connections are covered by places, in whatever order they come.
+    /// The credits of all connections never exceed the slots, whatever the order of admissions, and all credits are
+    /// returned.
     #[test]
     fn credits_are_never_more_than_places_and_all_come_back() {
         let mut there = Admission::new(1000);
@@ -443,13 +446,14 @@ mod tests {
             let id = share.source();
             (from..from + count).map(move |at| (queue_id(at), id, at))
         };
-        // An address that has its part ends its own, whatever room there is.
+        // An address over its limit loses its own oldest guest, even if the total is below the limit.
         let most = u32::try_from(GUESTS_OF_SOURCE).expect("few");
         let mut guests: Vec<_> = of(&many, most + 1, 100).collect();
         assert_eq!(Admission::displaced(&guests, &many), Some(queue_id(100)));
         guests.pop();
         assert_eq!(Admission::displaced(&guests, &many), None);
-        // Where there is no room, the one that has the most does, also for others.
+        // If the total is over the limit, the address with the most guests loses its oldest one, also for the newcomer
+        // of another address.
         let rest = u32::try_from(GUESTS_WELCOME).expect("few") - most + 1;
         guests.extend(of(&few, rest, 0));
         assert_eq!(Admission::displaced(&guests, &few), Some(queue_id(100)));

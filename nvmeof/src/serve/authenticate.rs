@@ -1,12 +1,14 @@
-//! Authentication, off the workers' threads and the model's lock.
+//! Authentication, computed outside the workers' threads and without the model's lock.
 //!
-//! A worker hands a host's message to a thread, which computes the answer and puts it into the worker's inbox; the
-//! command waits like one that a disk executes. There is one such thread, and it runs while there is something to do.
+//! A worker gives a host's message to a thread, which computes the answer and puts it into the worker's inbox. The
+//! command waits meanwhile, like a command that a disk executes. There is one such thread, which ends when no message
+//! waits.
 //!
-//! The host's name is only a claim. So turns wait in lanes, one for each pair of name and address, and the lanes are
-//! served one after the other: a peer that claims a host's name from another address is in another lane. There are 64
-//! lanes and 129 turns in each, as many as a controller has queues ([`super::lanes`]). Beyond that a command is
-//! answered Command Interrupted, and the host may try again.
+//! Before authentication a host's name is only a claim. So waiting messages are queued in lanes, one for each pair of
+//! name and address, and the thread serves the lanes in rotation: a peer that claims a host's name from another address
+//! is in another lane. There are at most 64 lanes, with at most 129 messages each, as many as a controller has queues
+//! ([`super::lanes`]). If a lane is full, or all lanes are in use, the worker answers the command with Command
+//! Interrupted, and the host may try again.
 //!
 //! ```text
 //!   worker --> lane a: x x x \
@@ -27,7 +29,7 @@ use crate::io::{DataBuffer, Step};
 use crate::model::{Answer, Turn};
 use crate::nvme::Status;
 
-/// The thread that computes.
+/// The thread that computes authentications.
 struct Running<'a>(&'a Target);
 
 impl Running<'_> {
@@ -51,10 +53,10 @@ impl Running<'_> {
             let now = target.now();
             let (answer, is_known) = match worked {
                 Ok(()) => target.with(|model| model.end_turn(job.turn, now)),
-                // The panic is in the log. The queue's time to authenticate runs out.
+                // The panic hook has logged the panic. The queue ends when its time to authenticate runs out.
                 Err(_) => (Status::INTERNAL.dnr().into(), false),
             };
-            // A worker that has ended gets no answer.
+            // If the worker has ended, its inbox discards the answer.
             job.inbox.put(Message::Authenticated {
                 io: job.io,
                 answer,
@@ -65,7 +67,7 @@ impl Running<'_> {
 }
 
 impl Target {
-    /// Hands a turn to the thread; returns it if too many wait.
+    /// Queues a turn for the thread, and starts the thread if none runs. Returns the turn if too many are queued.
     fn work_out(&self, job: Job) -> Result<(), Box<Turn>> {
         let owner = job.turn.who();
         let begins = self.waiting().with(|waiting| {
@@ -99,7 +101,8 @@ impl Target {
 }
 
 impl Worker {
-    /// Carries out Authentication Send or Receive, whose data has come. `room`: bytes that the host has room for.
+    /// Begins Authentication Send or Receive, whose data is in the worker's memory. `room`: number of bytes that the
+    /// host accepts.
     pub(super) fn authenticate(
         &mut self,
         at: u32,
@@ -133,7 +136,7 @@ impl Worker {
         self.authenticated(at, &refused, false)
     }
 
-    /// The answer was computed. `is_known`: the host has authenticated.
+    /// Answers an authentication command, whose answer has been computed. `is_known`: the host has authenticated.
     pub(super) fn authenticated(
         &mut self,
         at: u32,
@@ -173,7 +176,8 @@ mod tests {
     use crate::model::tests::authenticating;
     use crate::serve::inbox::Inbox;
 
-    /// The challenge of the largest group, which takes longer than anything else that a stranger can ask for.
+    /// A challenge of the largest group, the most expensive computation that an unauthenticated host can cause, is
+    /// computed by another thread than the caller's.
     #[test]
     fn a_power_is_worked_out_by_another_thread_than_the_one_that_asks() {
         let (model, id, ask_for_the_challenge) = authenticating(5);

@@ -1,4 +1,4 @@
-//! Connections: requests, their beginning and their end.
+//! Connections: connection requests, and the beginning and end of a connection.
 
 use udapl::connection::EndCause;
 use udapl::endpoint::{EpAttr, EpChange, EpState, EpTransport};
@@ -14,19 +14,19 @@ use crate::io::{Owner, QueueId, State as IoState};
 use crate::model::{ADMIN_ENTRIES, Moment, Party, Place, QUEUE_ENTRIES, QUEUES};
 use crate::nvme::rdma::{AcceptData, Reject, RequestData};
 
-/// RDMA Reads of a connection at once. The adapter holds the others back.
+/// Maximum number of outstanding RDMA Reads of a connection. The adapter delays further ones.
 const READS: u32 = 16;
-/// Longest life of a connection without Connect.
+/// Maximum lifetime of a connection without Connect.
 const STRANGERS: Moment = Moment::from_secs(60);
 
-/// Time-outs of connections, whatever the host asks for. A host that posts no receives gets seven retries of a
-/// response, and each may be delayed by up to 655 ms: its connection breaks after 4.6 s. A host that does not
-/// acknowledge gets eight time-outs of 1.07 s: 8.6 s (an adapter may take up to four times as long). A host that
-/// finds no receive at the target waits 10.24 ms, seven times at most. A turn of the worker may take that long while
-/// other hosts have used up the receives.
+/// Time-outs of connections, which a host cannot change. If a host posts no receives, the target retries a response
+/// seven times, each after up to 655 ms: the connection breaks after 4.6 s. If a host does not acknowledge, the target
+/// waits eight time-outs of 1.07 s: 8.6 s (an adapter may take up to four times as long). If the target has no receive,
+/// a host waits 10.24 ms before each of at most seven retries. A loop iteration of the worker may take as long as these
+/// retries while other hosts have used up the receives.
 ///
-/// Silent connections are not probed: hosts send keep-alives. A host without keep-alive has the time of such a
-/// controller ([`crate::model::Controller`]), or that of a connection without Connect.
+/// The target does not probe silent connections, because hosts send Keep Alive. A controller without keep-alive time
+/// has a time limit of its own ([`crate::model::Controller`]), and so has a connection without Connect.
 const PATIENCE: EpTransport = EpTransport {
     source_address: None,
     dscp: None,
@@ -40,7 +40,7 @@ const PATIENCE: EpTransport = EpTransport {
     keep_alive: None,
 };
 
-/// Checks a request, and returns the entries of the queue.
+/// Checks the private data of a connection request, and returns the number of entries of the queue.
 fn check(data: RequestData) -> Result<u16, Reject> {
     let entries = data.host_sends.get().saturating_add(1);
     let most = if data.queue.get() == 0 {
@@ -58,10 +58,10 @@ fn check(data: RequestData) -> Result<u16, Reject> {
 }
 
 impl Worker {
-    /// A host asks to connect.
+    /// Accepts or rejects a connection request.
     pub(super) fn asked(&mut self, request: &ConnectionRequest) -> Result<(), WorkerError> {
         let Ok(asked) = self.ia.cr_query(request.cr) else {
-            // The host has given up.
+            // The host has withdrawn the request.
             return Ok(());
         };
         let host = asked.remote_ia_address;
@@ -116,9 +116,9 @@ impl Worker {
         self.displace(&share)
     }
 
-    /// Admits a requested connection as a guest; `None` if there is no room.
+    /// Admits a requested connection as a guest; `None` if a limit is exceeded.
     fn share(&mut self, host: std::net::IpAddr, data: RequestData, entries: u16) -> Option<Share> {
-        // An I/O queue will be a host's, so its entries must be left. An admin queue may stay a guest's (discovery).
+        // An I/O queue will become a host's, so its entries must be free. An admin queue may stay a guest (discovery).
         if data.queue.get() != 0 && !self.admission.has_entries(entries.into()) {
             self.admission.room.refused_hosts += 1;
             self.tell_room();
@@ -131,7 +131,7 @@ impl Worker {
         share
     }
 
-    /// Ends a guest for a newcomer, if there are too many.
+    /// Ends a guest's connection for a newcomer, if there are too many guests.
     fn displace(&mut self, newcomer: &Share) -> Result<(), WorkerError> {
         let ids = self.queues.ids();
         let guests = ids.into_iter().filter_map(|id| {
@@ -160,7 +160,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes a guest a queue of a host. Returns false if there is no room for its entries.
+    /// Turns a guest into a queue of a host. Returns false if its entries do not fit.
     pub(super) fn admit(&mut self, id: QueueId, party: &Party, entries: u16) -> bool {
         let Some(queue) = self.queues.get_mut(id) else {
             return false;
@@ -188,8 +188,8 @@ impl Worker {
         is_admitted
     }
 
-    /// Number of I/O queues that the workers of this port have room for. Connections are spread over them, so a party
-    /// has about as much at each.
+    /// Returns the number of I/O queues that this port's workers can still admit for a party. The adapter spreads
+    /// connections over the workers, so the party is assumed to have as many entries at each of them.
     pub(super) fn queues_left(&self, owner: Owner) -> u16 {
         let here = self.admission.queues_left(owner, None);
         let others = self.target.entries_left(self.config.port, self.id);
@@ -203,8 +203,8 @@ impl Worker {
     fn endpoint(&mut self, entries: u16) -> Result<EpHandle, udapl::DatError> {
         let limits = self.ia.query().ia;
         let attr = EpAttr {
-            // A response and the data before it, twice: a host that has the response may send the next command before
-            // the completion comes.
+            // Twice a response and the RDMA Write before it: a host that has the response may send the next command
+            // before the worker gets the response's completion.
             max_request_dtos: (4 * u32::from(entries)).min(limits.max_dto_per_ep),
             max_request_iov: 1,
             max_rdma_read_in: 0,
@@ -226,7 +226,7 @@ impl Worker {
         Ok(ep)
     }
 
-    /// A connection is established; commands may have come before.
+    /// Handles the event that a connection is established: begins the commands that came before the event.
     pub(super) fn established(&mut self, ep: EpHandle) -> Result<(), WorkerError> {
         let Some((_, queue)) = self.queues.of(ep) else {
             return Ok(());
@@ -241,7 +241,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A connection has ended. Its commands end at once, or when the adapter or the disk is done with them.
+    /// Handles the event that a connection has ended. Its commands end at once, or when the adapter or the disk has
+    /// finished with them.
     pub(super) fn ended(&mut self, ep: EpHandle) -> Result<(), WorkerError> {
         let ended = self.queues.of(ep);
         let Some((id, queue)) = ended.filter(|(_, queue)| queue.state() != State::Ending) else {
@@ -293,10 +294,11 @@ impl Worker {
         self.clear_away(id)
     }
 
-    /// The connections of a controller end.
+    /// Ends the connections of a controller that has ended.
     pub(super) fn controller_over(&mut self, controller: u16) -> Result<(), WorkerError> {
         if self.is_stopping.is_some() {
-            // Its admin queue was idle, and so ended first. Commands of the others are answered.
+            // The worker is stopping. It ended the controller's idle admin queue first, and that ended the controller.
+            // Commands of the I/O queues are still answered.
             return Ok(());
         }
         for id in self.queues.ids() {
@@ -311,7 +313,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The host of a queue has failed to authenticate.
+    /// Ends the connection of a queue whose host has failed to authenticate.
     pub(super) fn queue_over(&mut self, connection: u64) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
             let queue = self.queues.get(id);
@@ -323,8 +325,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A controller was disabled or shut down: its I/O queues up to that connection end, and event requests are
-    /// answered.
+    /// Handles that a controller was disabled or shut down: ends its I/O queues whose connection number is at most
+    /// `last`, and answers its event requests.
     pub(super) fn controller_reset(
         &mut self,
         controller: u16,
@@ -370,7 +372,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a connection. Its posted requests complete, and then the event of its end comes.
+    /// Disconnects a connection. Its posted requests complete first, and then the adapter reports the end.
     pub(super) fn leave(&mut self, id: QueueId) -> Result<(), WorkerError> {
         let Some(queue) = self.queues.get_mut(id) else {
             return Ok(());
@@ -384,7 +386,7 @@ impl Worker {
             EpState::CompletionPending | EpState::Connected | EpState::DisconnectPending => {
                 Ok(self.ia.ep_disconnect(ep, CloseFlags::Abrupt)?)
             }
-            // It cannot be ended yet; this is tried again.
+            // The endpoint cannot be disconnected in this state; a later call tries again.
             EpState::Unconnected
             | EpState::Reserved
             | EpState::PassiveConnectionPending
@@ -397,7 +399,7 @@ impl Worker {
     }
 }
 
-/// Returns whether a side has ended the connection itself.
+/// Returns whether one side has disconnected, so that the end is not a failure.
 const fn is_orderly(cause: EndCause) -> bool {
     matches!(
         cause,

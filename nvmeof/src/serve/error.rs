@@ -4,19 +4,19 @@ use udapl::error::{DmaError, NotClosed};
 use udapl::reactor::ReactorError;
 use udapl::{DatError, Ia};
 
-/// Why there is no worker, or none any more.
+/// Reason why a worker cannot be created, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The adapter refuses a call.
+    /// The adapter refused a call.
     #[error("{0}")]
     Adapter(#[from] DatError),
-    /// There is no memory.
+    /// DMA memory cannot be allocated.
     #[error("{0}")]
     Memory(#[from] DmaError),
-    /// The ring for the disks fails.
+    /// The reactor of the disks failed.
     #[error("{0}")]
     Reactor(#[from] ReactorError),
-    /// There is no descriptor to wake the worker by.
+    /// The event descriptor that wakes the worker cannot be created.
     #[error("a descriptor to be woken by: {0}")]
     Wakeup(#[from] std::io::Error),
     /// The adapter cannot be closed.
@@ -25,16 +25,16 @@ pub enum WorkerError {
     /// A number of [`super::WorkerConfig`] is out of range.
     #[error("{what} of a worker: {number}, there can be {least} to {most}")]
     Range {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// The number asked for.
+        /// Requested value.
         number: u32,
-        /// The least there can be.
+        /// Minimum.
         least: u32,
-        /// The most there can be.
+        /// Maximum.
         most: u32,
     },
-    /// The adapter is dead, or is wanted back.
+    /// The device is dead, or the system wants the device back.
     #[error("the adapter is gone")]
     Gone,
 }

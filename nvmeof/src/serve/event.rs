@@ -1,8 +1,9 @@
-//! Event requests that wait: their command identifiers, without a place.
+//! Outstanding Asynchronous Event Requests: only their command identifiers are kept, without a command slot.
 //!
-//! A host's event request may wait for ever. So only its identifier is kept, and its receive is posted again. Its
-//! answer has one of the places behind those of commands. There is one for each admin queue: a queue gets one event
-//! at a time, and the next one when the response has left.
+//! An event request may be outstanding for ever. So the worker keeps only its identifier, and posts its receive again.
+//! The response uses one of the slots after those of commands. There is one such slot for each admin queue, because the
+//! worker reports one event at a time to a queue: the next event is reported when the response to the previous one has
+//! been sent.
 
 use super::error::WorkerError;
 use super::queue::Held;
@@ -11,7 +12,7 @@ use crate::io::{QueueId, State};
 use crate::nvme::Status;
 
 impl Worker {
-    /// Keeps an event request that waits, and frees its place.
+    /// Keeps the identifier of an event request that must wait, and frees its slot.
     pub(super) fn hold(&mut self, at: u32, controller: u16) -> Result<(), WorkerError> {
         let io = &self.commands.ios[at as usize]; // CAST: widening.
         let request = Held {
@@ -28,7 +29,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Answers an event request, if there is an event for it and none is being reported.
+    /// Answers the oldest event request of a controller, if an event is pending and no event is being reported.
     pub(super) fn tell_events(&mut self, controller: u16) {
         let Some(held) = self.held.get_mut(&controller) else {
             return;
@@ -57,7 +58,7 @@ impl Worker {
         queue.outstanding += 1;
         queue.is_telling = true;
         if queue.share.is_guest() {
-            // The place is the target's own, so the limit of guests does not matter.
+            // The slot is not one of the receives' slots, so the result of the guests' limit is ignored.
             let _within = self.admission.borrow(queue.outstanding);
         }
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
@@ -67,7 +68,7 @@ impl Worker {
         }
     }
 
-    /// The answer to an event request has left: the next event is reported.
+    /// Handles that the response to an event request has been sent: reports the next event.
     #[cold]
     pub(super) fn event_told(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get_mut(id) else {
@@ -79,7 +80,7 @@ impl Worker {
         }
     }
 
-    /// Answers the event requests of a controller that was reset.
+    /// Answers the event requests of a controller that was reset, with Command Abort Requested.
     pub(super) fn abort_events(&mut self, controller: u16) {
         if let Some(held) = self.held.get_mut(&controller) {
             held.iter_mut().for_each(|one| one.is_aborted = true);

@@ -1,4 +1,4 @@
-//! Messages of other threads to a worker.
+//! Messages from other threads to a worker.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,33 +11,34 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::io::{Lock, LockOwner};
 use crate::model::Answer;
 
-/// A message.
+/// A message to a worker.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
     /// An event request of this controller can be answered.
     Event(u16),
-    /// This controller was disabled or shut down: its I/O queues up to this connection end.
+    /// This controller was disabled or shut down: the worker ends its I/O queues up to this connection number.
     Reset(u16, u64),
-    /// This controller has ended: its connections end.
+    /// This controller has ended: the worker ends its connections.
     Over(u16),
-    /// The host of this connection has failed to authenticate: the connection ends.
+    /// The host of this connection has failed to authenticate: the worker ends the connection.
     Queue(u64),
-    /// A message of authentication was computed.
+    /// The answer to an authentication message has been computed.
     Authenticated {
-        /// The command that it came with.
+        /// Index of the command that carried the message.
         io: u32,
-        /// The answer for the host.
+        /// Answer for the host.
         answer: Answer,
-        /// The host has authenticated.
+        /// True if the host has authenticated.
         is_known: bool,
     },
-    /// A worker locks a block: the receiver passes the lock once it has no write at the block.
+    /// A worker wants to lock a block: the receiver confirms (`Lock::pass`) when it has no write to the block in
+    /// progress.
     Fence(Arc<Lock>),
-    /// The block that this command locks has no writes any more.
+    /// All workers have confirmed the lock of this command's block: no worker has a write to the block in progress.
     Locked(u32),
     /// A block was unlocked.
     Unlocked,
-    /// The worker ends.
+    /// The worker must stop.
     Stop,
 }
 
@@ -47,12 +48,12 @@ struct Messages {
     is_closed: bool,
 }
 
-/// An inbox. Taking from an empty one reads one word, which only a message writes.
+/// An inbox. A take from an empty inbox reads one word, which changes only when a message comes.
 #[derive(Debug)]
 pub(super) struct Inbox {
     messages: Mutex<Messages>,
     has_some: AtomicBool,
-    /// Readable while there are messages, so that the worker wakes up.
+    /// Descriptor that is readable while there are messages, so that a sleeping worker wakes.
     wakeup: EventFd,
 }
 
@@ -75,7 +76,7 @@ impl Inbox {
         messages.waiting.push_back(message);
         self.has_some.store(true, Ordering::Release);
         drop(messages);
-        // An error means that it is full, and then it is readable.
+        // An error means that the counter is at its maximum, so the descriptor is readable already.
         let _ = self.wakeup.write(1);
         true
     }
@@ -91,7 +92,8 @@ impl Inbox {
         if !self.has_some.load(Ordering::Acquire) {
             return VecDeque::new();
         }
-        // An error means that the writer has not written yet; the worker then wakes up once without a message.
+        // An error means that the sender has not written to the descriptor yet. The worker then wakes once without a
+        // message.
         let _ = self.wakeup.read();
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_some.store(false, Ordering::Release);
@@ -105,11 +107,12 @@ impl LockOwner for Inbox {
     }
 }
 
-/// A worker's part in the locks of all workers. When it ends, it passes the locks that wait for it.
+/// Lock requests of other workers that this worker must confirm. When the worker ends, it confirms all that are
+/// pending.
 #[derive(Debug)]
 pub(super) struct Membership {
     pub inbox: Arc<Inbox>,
-    /// Locks that wait for writes of this worker.
+    /// Locks that this worker has not confirmed, because it has writes to their blocks in progress.
     pub fences: Vec<Arc<Lock>>,
 }
 

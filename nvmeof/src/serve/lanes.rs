@@ -1,4 +1,4 @@
-//! Authentications that wait to be computed ([`super::authenticate`]).
+//! Queue of authentications that wait to be computed ([`super::authenticate`]).
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -8,15 +8,15 @@ use super::inbox::Inbox;
 use crate::model::{QUEUES, Turn};
 use crate::nvme::Nqn;
 
-/// Most lanes.
+/// Maximum number of lanes.
 pub(super) const LANES: usize = 64;
-/// Most turns that wait in a lane.
+/// Maximum number of turns that wait in a lane.
 pub(super) const TURNS: usize = QUEUES as usize + 1;
 
-/// Waiting turns, in lanes.
+/// Waiting turns, in one first-in first-out lane for each owner.
 #[derive(Debug)]
 pub(super) struct Lanes<O, J> {
-    /// The lane that is served next comes first.
+    /// Lanes in the order in which they are served.
     pub lanes: VecDeque<(O, VecDeque<J>)>,
 }
 
@@ -29,7 +29,7 @@ impl<O, J> Default for Lanes<O, J> {
 }
 
 impl<O: PartialEq, J> Lanes<O, J> {
-    /// Adds a job to the end of its lane; returns it if there is no room.
+    /// Adds a job to the end of its owner's lane. Returns the job if the lane is full, or there are too many lanes.
     pub(super) fn put(&mut self, owner: O, job: J) -> Result<(), J> {
         let has_room = self.lanes.len() < LANES;
         match self.lanes.iter_mut().find(|(one, _)| *one == owner) {
@@ -40,7 +40,7 @@ impl<O: PartialEq, J> Lanes<O, J> {
         Ok(())
     }
 
-    /// Takes the next job.
+    /// Removes the first job of the next lane, and moves that lane to the end.
     pub(super) fn next(&mut self) -> Option<J> {
         let (owner, mut waiting) = self.lanes.pop_front()?;
         let job = waiting.pop_front();
@@ -51,7 +51,7 @@ impl<O: PartialEq, J> Lanes<O, J> {
     }
 }
 
-/// A turn, and the command that waits for it.
+/// A turn to compute, with the inbox and the command that wait for its answer.
 #[derive(Debug)]
 pub(super) struct Job {
     pub turn: Box<Turn>,
@@ -59,7 +59,7 @@ pub(super) struct Job {
     pub io: u32,
 }
 
-/// Waiting turns of all workers.
+/// Turns of all workers that wait to be computed.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Mutex<Inner>);
 

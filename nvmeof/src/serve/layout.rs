@@ -6,8 +6,8 @@
 //!   second region    buffers (128 KiB each) | zeros (128 KiB), which nothing writes: the data of a null disk
 //! ```
 //!
-//! A capsule is received into two places: its command into 64 bytes, and the data behind it into a page. So disks,
-//! which need aligned memory, can take that data.
+//! A receive has two segments: the command goes to a 64-byte capsule, and the in-capsule data to a page. So the data is
+//! aligned, as disks require.
 
 use udapl::memory::{DmaBuffer, LmrSlice, PzHandle, alloc_buffer};
 use udapl::{DmaMemory, Ia, MemPrivFlags};
@@ -21,7 +21,7 @@ use crate::nvme::Sqe;
 pub(super) use crate::nvme::command::BYTES as COMMAND;
 pub(super) use crate::nvme::completion::BYTES as RESPONSE;
 
-/// Memory that the adapter and the disks reach.
+/// Registered memory that the adapter and the disks access.
 pub(super) struct Region {
     pub buffer: DmaBuffer,
     slice: LmrSlice,
@@ -29,7 +29,7 @@ pub(super) struct Region {
 
 impl Region {
     fn new(ia: &mut Ia, zone: PzHandle, bytes: u32) -> Result<Self, WorkerError> {
-        // CAST: 32 bits fit.
+        // CAST: 32 bits fit into `usize`.
         let buffer = alloc_buffer(ia, bytes as usize, PAGE as usize)?;
         let memory = DmaMemory::Arena {
             buffer: buffer.clone(),
@@ -42,7 +42,7 @@ impl Region {
         Ok(Self { buffer, slice })
     }
 
-    /// A slice of the region; `None` if it is out of range.
+    /// Returns a slice of the region; `None` if the range is outside the region.
     #[inline]
     fn part(&self, at: u32, bytes: u32) -> Option<LmrSlice> {
         self.slice.part(at.into(), bytes.into())
@@ -51,21 +51,22 @@ impl Region {
 
 /// A worker's memory.
 pub(super) struct Memory {
-    /// Capsules, responses and pages.
+    /// Capsules, responses and pages, in one region.
     pub places: Region,
-    /// Buffers and zeros.
+    /// Buffers and zeros, in one region.
     pub buffers: Region,
     layout: Layout,
     /// Offset of the responses, in bytes.
     responses_at: u32,
-    /// The receive of each command: its command, and its page behind it. They are cut once, not for each post.
+    /// Receive segments of each command: its capsule and its page. The slices are made once, not for each post.
     receives: Vec<[LmrSlice; 2]>,
-    /// The response of each command, likewise.
+    /// Response slice of each command, also made once.
     responses: Vec<LmrSlice>,
 }
 
 impl Memory {
-    /// Memory for `ios` commands, for `responses` responses, among them the commands', and for `buffers` buffers.
+    /// Allocates memory for `ios` commands, `responses` responses (including one for each command) and `buffers`
+    /// buffers.
     pub(super) fn new(
         ia: &mut Ia,
         zone: PzHandle,
@@ -87,14 +88,14 @@ impl Memory {
             receives: (0..ios).filter_map(receive).collect(),
             responses: (0..responses).filter_map(response).collect(),
             places,
-            // An arena gives zeroed memory.
+            // Memory of an arena is zeroed.
             buffers: Region::new(ia, zone, (buffers + 1) * MAX_TRANSFER)?,
             layout,
             responses_at,
         })
     }
 
-    /// The same memory, as commands see it.
+    /// Returns this memory in the form that crate module `io` uses.
     pub(super) fn data(&self) -> io::Memory {
         let (places, buffers) = (self.places.buffer.clone(), self.buffers.buffer.clone());
         io::Memory::new(places, buffers, self.layout)
@@ -104,14 +105,14 @@ impl Memory {
         io * COMMAND
     }
 
-    /// Reads the command that was received.
+    /// Copies the received command of a slot to `to`.
     #[inline]
     pub(super) fn read_command(&self, io: u32, to: &mut Sqe) {
         let at = Self::command_at(io) as usize; // CAST: 32 bits fit.
         self.places.buffer.read_bytes(at, to.as_mut_bytes());
     }
 
-    /// A slice of a command's data, for a transfer over the network.
+    /// Returns the slice of a command's data for an RDMA transfer; `None` if the range is outside the region.
     #[inline]
     pub(super) fn slice(&self, data: DataBuffer, bytes: u32) -> Option<LmrSlice> {
         let (is_in_buffers, at) = self.layout.of(data);
@@ -132,7 +133,7 @@ impl Memory {
         self.responses[io as usize] // CAST: widening.
     }
 
-    /// The memory of a command's receive.
+    /// Returns the receive segments of a command.
     #[inline]
     pub(super) fn receive(&self, io: u32) -> Option<&[LmrSlice; 2]> {
         self.receives.get(io as usize) // CAST: widening.

@@ -1,4 +1,4 @@
-//! The RDMA transport: workers, with connections and the commands on them.
+//! The RDMA transport: workers, their connections, and the commands on them.
 //!
 //! ```text
 //!   Target ------ the model, behind a lock                          cold
@@ -11,10 +11,10 @@
 //!           Commands   the commands themselves, their namespaces and disks (`io`)
 //! ```
 //!
-//! All workers of an adapter listen at one service. A connection goes to the worker with the fewest, and stays there.
-//! A command that reads or writes touches its worker alone. For every other command the worker asks the model. If the
-//! model wants something from another worker (a connection is to end, an event is to be reported), it sends a
-//! message.
+//! All workers of an adapter listen at one service. The adapter gives a new connection to the worker with the fewest
+//! connections, and the connection stays at that worker. A command that reads or writes blocks uses the data of its
+//! worker only. For every other command the worker calls the model. If the model needs another worker to act (to end a
+//! connection, to report an event), it sends that worker a message.
 
 mod admission;
 mod authenticate;

@@ -1,4 +1,4 @@
-//! Queues: a connection, and the queue of a controller that it is.
+//! Queues: the connections of a worker, each of which becomes a queue of a controller by Connect.
 //!
 //! ```text
 //!   ACCEPTED ---Up---> CONNECTED ---Attach---> ATTACHED
@@ -6,8 +6,8 @@
 //!      '------ End --------'--------- End --------'----> ENDING ---(nothing is outstanding)---> gone
 //! ```
 //!
-//! *Drain* leads from CONNECTED and ATTACHED to DRAINING: the worker stops. Pending commands are executed and answered.
-//! New ones are dropped: their host sends them again when the target is back. Then the connection ends.
+//! *Drain* leads from CONNECTED and ATTACHED to DRAINING, when the worker stops. Pending commands are then executed and
+//! answered. New commands are dropped: the host sends them again when the target is back. Then the connection ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use crate::model::{Connected, Moment, Party, Place, PortAccess};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(super) enum State {
-    /// It is accepted. A command may come before the event that it is established.
+    /// The connection is accepted. A command may come before the event that the connection is established.
     Accepted,
-    /// It is established, and no queue of a controller yet.
+    /// The connection is established, and not yet a queue of a controller.
     Connected,
-    /// It is a queue of a controller.
+    /// The connection is a queue of a controller.
     Attached,
-    /// Pending commands are answered, new ones are dropped.
+    /// The worker is stopping: pending commands are answered, new commands are dropped.
     Draining,
-    /// It has ended; some of its commands have not.
+    /// The connection has ended, but some of its commands have not.
     Ending,
 }
 
-/// Step of a connection.
+/// Event that changes the state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(super) enum Step {
     /// The connection is established.
     Up,
-    /// Connect made it a queue.
+    /// Connect made the connection a queue of a controller.
     Attach,
     /// The worker stops.
     Drain,
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// The facts of a queue that Connect made.
+/// Properties of a queue, which Connect has set.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub controller: u16,
@@ -73,11 +73,11 @@ pub(super) struct Attached {
     pub entries: u16,
     pub without_head: bool,
     pub host_id: [u8; 16],
-    /// Other commands are refused before it is authenticated.
+    /// True until the queue has authenticated; other commands are refused.
     pub must_authenticate: bool,
-    /// Number of the list that its namespaces are in; `None` for discovery.
+    /// Number of the worker's namespace list for the subsystem; `None` for discovery.
     pub list: Option<u32>,
-    /// The party of its host.
+    /// Party for which the host's queue counts.
     pub party: Party,
     pub access: Arc<PortAccess>,
 }
@@ -99,42 +99,42 @@ impl Attached {
     }
 }
 
-/// A queue.
+/// A connection, which Connect makes a queue of a controller.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub ep: EpHandle,
-    /// The place at which the connection came in.
+    /// Port, worker, address and requested queue of the connection.
     pub place: Place,
     state: State,
     pub attached: Option<Attached>,
-    /// Its share in the worker.
+    /// Quota that the queue uses at the worker.
     pub share: Share,
-    /// Entries: those of the connection, and since Connect those that it named.
+    /// Number of entries: until Connect that of the connection request, then that of Connect.
     pub entries: u16,
     /// Number of pending commands.
     pub outstanding: u32,
-    /// Number of event requests that wait; their places are free already.
+    /// Number of outstanding event requests, whose command slots are free already.
     pub held: u32,
-    /// An event is being reported: one at a time.
+    /// True while an event is being reported; only one is reported at a time.
     pub is_telling: bool,
     /// Commands that came before the event that the connection is established.
     pub early: Vec<u32>,
-    /// The first of a fused pair, which waits for the second.
+    /// First command of a fused pair, which waits for the second.
     pub fused: Option<u32>,
-    /// Commands whose responses found the send queue full, the oldest first.
+    /// Commands whose responses did not fit into the send queue, oldest first.
     pub behind: VecDeque<u32>,
-    /// Commands whose responses are posted, in the order of the send queue. Not each has a completion; one that has
-    /// stands for those before it.
+    /// Commands whose responses are posted, in the order of the send queue. Not every response has a completion; a
+    /// completion also covers the responses before it.
     pub leaving: VecDeque<u32>,
-    /// Of this many responses in a row, one has a completion.
+    /// Number of successive responses of which one has a completion.
     pub stretch: usize,
-    /// A command has come or a response has left since the last report to the model.
+    /// True if a command has come or a response has been sent since the last report to the model.
     pub was_heard: bool,
     /// Head of the submission queue.
     pub head: u16,
-    /// The time at which it was accepted.
+    /// Time at which the connection was accepted.
     pub since: Moment,
-    /// The endpoint is told to disconnect.
+    /// True once the worker has disconnected the endpoint.
     pub is_leaving: bool,
 }
 
@@ -143,7 +143,8 @@ impl Queue {
         self.state
     }
 
-    /// Facts that its I/O commands depend on; `None` if it is not an I/O queue of a host that is known.
+    /// Returns the properties that the queue's I/O commands depend on; `None` if this is not an authenticated I/O queue
+    /// of a subsystem.
     #[inline]
     pub(super) fn issuer(&self) -> Option<Issuer<'_>> {
         let attached = self.attached.as_ref()?;
@@ -158,15 +159,15 @@ impl Queue {
         })
     }
 
-    /// Takes a step. Returns false if the state does not have it.
+    /// Changes the state by a step. Returns false if the state has no such step.
     pub(super) fn step(&mut self, step: Step) -> bool {
         let next = self.state.next(step);
         self.state = next.unwrap_or(self.state);
         next.is_some()
     }
 
-    /// Returns whether the host has sent more commands than its queue has entries. Commands whose responses may have
-    /// left do not count.
+    /// Returns whether the host has sent more commands than its queue has entries. Commands whose responses are posted
+    /// do not count.
     #[inline]
     pub(super) fn is_overrun(&self) -> bool {
         // CAST: widening.
@@ -174,13 +175,13 @@ impl Queue {
         there > usize::from(self.entries) + self.leaving.len()
     }
 
-    /// Number of responses that may be posted before one of the posted ones has left.
+    /// Returns the number of responses that may be posted before one of the posted ones has been sent.
     #[inline]
     pub(super) fn answers_left(&self) -> usize {
         usize::from(self.entries).saturating_sub(self.leaving.len())
     }
 
-    /// Takes a command in: the head of the submission queue moves on.
+    /// Advances the head of the submission queue by the command that has come.
     pub(super) const fn advance(&mut self) {
         self.was_heard = true;
         if let Some(attached) = &self.attached {
@@ -189,13 +190,13 @@ impl Queue {
     }
 }
 
-/// An event request that waits.
+/// An outstanding event request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub queue: QueueId,
-    /// The command identifier.
+    /// Command identifier.
     pub cid: u16,
-    /// Its controller was reset.
+    /// True once the controller was reset.
     pub is_aborted: bool,
 }
 
@@ -204,18 +205,18 @@ pub(super) struct Held {
 pub(super) struct Queues {
     places: Vec<(u32, Option<Queue>)>,
     free: Vec<u32>,
-    /// By the place of the endpoint in its instance's table.
+    /// Queue of each endpoint, by the endpoint's index in the table of its instance.
     by_ep: Vec<QueueId>,
 }
 
-/// The place of an endpoint in its table, from its handle.
+/// Returns the index of an endpoint in the table of its instance, which is part of its handle.
 fn place_of(ep: EpHandle) -> usize {
-    // CAST: the lower half, which is the place.
+    // CAST: keeps the lower half, which is the index.
     (ep.to_raw().0 & 0xffff_ffff) as usize
 }
 
 impl Queues {
-    /// Adds a connection. `room`: number of requests that its send queue holds.
+    /// Adds a connection. `room`: capacity of its send queue, in requests.
     pub(super) fn add(
         &mut self,
         ep: EpHandle,
@@ -223,8 +224,8 @@ impl Queues {
         room: u32,
         now: Moment,
     ) -> QueueId {
-        // The places of responses without a completion are free later. If a send queue can be full, responses wait for
-        // the next completion, so each has one.
+        // Slots of responses without a completion become free late. If the send queue can be full, other responses wait
+        // for a completion, so every response has one.
         let stretch = if room < 4 * u32::from(place.entries) {
             1
         } else {
@@ -268,7 +269,7 @@ impl Queues {
         id
     }
 
-    /// The queue of an endpoint.
+    /// Returns the queue of an endpoint.
     #[inline]
     pub(super) fn of(&mut self, ep: EpHandle) -> Option<(QueueId, &mut Queue)> {
         let id = *self.by_ep.get(place_of(ep))?;
@@ -297,7 +298,7 @@ impl Queues {
         queue.take()
     }
 
-    /// The queues.
+    /// Returns the identifiers of all queues.
     pub(super) fn ids(&self) -> Vec<QueueId> {
         let places = (0..).zip(&self.places);
         let there = places.filter(|(_, (_, queue))| queue.is_some());
@@ -309,7 +310,7 @@ impl Queues {
             .collect()
     }
 
-    /// The controllers of queues with a sign of their host since the last call.
+    /// Returns the controllers of authenticated queues whose hosts have shown activity since the last call.
     pub(super) fn heard(&mut self) -> impl Iterator<Item = u16> {
         let there = self.places.iter_mut().filter_map(|(_, it)| it.as_mut());
         there.filter_map(|queue| {
@@ -320,7 +321,7 @@ impl Queues {
         })
     }
 
-    /// Number of queues.
+    /// Returns the number of queues.
     #[inline]
     pub(super) const fn count(&self) -> u64 {
         (self.places.len() - self.free.len()) as u64 // CAST: widening.

@@ -1,4 +1,4 @@
-//! Commands: how they come, and what is done for them next.
+//! Commands: how they are received, and the steps of their execution.
 
 use udapl::error::ReturnType;
 use udapl::memory::RmrTriplet;
@@ -16,7 +16,7 @@ use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
 use crate::nvme::sgl::Data;
 
-/// Returns whether the model carries out a command of an I/O queue without the disk's part.
+/// Returns whether the model executes this I/O command without a disk.
 const fn is_models(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -24,12 +24,12 @@ const fn is_models(opcode: u8) -> bool {
     )
 }
 
-/// Takes a command into its queue, and reads the descriptor of its data.
+/// Adds a command to its queue, and reads the SGL descriptor of its data.
 #[inline]
 fn admit(io: &mut Io, queue: &mut Queue) -> Result<(), Status> {
     queue.advance();
     let direction = io.sqe.direction();
-    // A command without data has no descriptor: the bytes in its place have no meaning.
+    // A command without data has no descriptor, so the bytes of that field have no meaning.
     if direction == Direction::None {
         return Ok(());
     }
@@ -46,7 +46,7 @@ fn admit(io: &mut Io, queue: &mut Queue) -> Result<(), Status> {
     Ok(())
 }
 
-/// Begins a command; `None` if it is not an ordinary one of an I/O queue ([`Worker::begin_other`]).
+/// Begins an I/O command and returns its next step; `None` if the command needs [`Worker::begin_other`].
 #[inline(always)]
 fn start(commands: &mut Commands, queue: &mut Queue, at: u32) -> Option<Do> {
     let io = &mut commands.ios[at as usize]; // CAST: widening.
@@ -61,7 +61,7 @@ fn start(commands: &mut Commands, queue: &mut Queue, at: u32) -> Option<Do> {
 }
 
 impl Worker {
-    /// A receive has completed: with a command of so many bytes, or with an error.
+    /// Handles the completion of a receive. `bytes`: length of the capsule; `None` if the receive failed.
     pub(super) fn received(
         &mut self,
         at: u32,
@@ -89,7 +89,7 @@ impl Worker {
             return self.received_other(at, id, bytes);
         }
         match start(&mut self.commands, queue, at) {
-            // A read of a null disk, among others.
+            // The command needs no other step, such as a read of a null disk.
             Some(Do::Put | Do::Respond) => {
                 self.ready.push(at);
                 Ok(())
@@ -99,7 +99,8 @@ impl Worker {
         }
     }
 
-    /// A receive of a queue that is no host's yet or ends, or that breaks a rule.
+    /// Handles a receive that is not of the fast path: the queue is a guest or not attached, the capsule is too short,
+    /// or the host exceeds a limit.
     #[cold]
     fn received_other(
         &mut self,
@@ -114,12 +115,12 @@ impl Worker {
         let is_overdrawn = queue.share.is_guest() && !self.admission.borrow(queue.outstanding);
         match (queue.state(), bytes) {
             (State::Ending | State::Draining, _) => self.drop_io(at),
-            // No capsule at all: the connection is ending.
+            // The receive failed, so there is no capsule: the connection is ending.
             (_, None) => {
                 self.drop_io(at)?;
                 self.leave(id)
             }
-            // Guests have more than they may, and this one more than its greeting.
+            // All guests together exceed the loan, and this guest is one that borrows.
             _ if is_overdrawn => {
                 self.admission.room.overdrawn += 1;
                 let told = self.lines.take(source, "overdrawn", self.target.now());
@@ -152,8 +153,8 @@ impl Worker {
                 self.fail(id)
             }
             (_, Some(..COMMAND)) => {
-                // A capsule without a whole command cannot be answered: the host breaks the rules, and its controller
-                // ends.
+                // A capsule without a whole command cannot be answered. The host violates the protocol, so its
+                // controller ends.
                 let of = queue.attached.as_ref().map(|one| one.controller);
                 let told = self.lines.take(source, "capsule", self.target.now());
                 if let Some(unlogged) = told {
@@ -177,11 +178,11 @@ impl Worker {
         }
     }
 
-    /// A host breaks the rules: its controller ends, or its connection if it has none.
+    /// Ends the controller of a host that violates the protocol, or only the connection if there is no controller.
     pub(super) fn fail(&mut self, id: QueueId) -> Result<(), WorkerError> {
         let queue = self.queues.get(id);
         match queue.and_then(|queue| queue.attached.as_ref()) {
-            // An I/O queue that has not authenticated has not shown that the controller is its host's.
+            // An I/O queue that has not authenticated has not proved that the controller is its host's.
             Some(one) if one.number == 0 || !one.must_authenticate => {
                 let controller = one.controller;
                 self.target.with(|model| model.fail_controller(controller));
@@ -203,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// Begins a command of the admin queue, a fabrics command, or one behind the first of a pair.
+    /// Begins a command of an admin queue, a fabrics command, or the command that follows the first of a fused pair.
     #[cold]
     fn begin_other(&mut self, at: u32) -> Result<(), WorkerError> {
         let io = &self.commands.ios[at as usize]; // CAST: widening.
@@ -256,7 +257,7 @@ impl Worker {
         }
     }
 
-    /// Does for a command what it wants next.
+    /// Executes the next step of a command.
     pub(super) fn carry_out(&mut self, at: u32, act: Do) -> Result<(), WorkerError> {
         match act {
             Do::Put | Do::Respond => {
@@ -320,7 +321,7 @@ impl Worker {
                     self.carry_out(other, act)?;
                 }
             },
-            // The last five are carried out by `Commands` itself.
+            // `Commands` executes the last five itself and never returns them.
             Do::Put | Do::Respond | Do::Fetch | Do::Wait => self.carry_out(at, act),
             Do::Buffer(_) | Do::Disk(_) | Do::DiskEach(_) | Do::Block | Do::Pair => {
                 self.refuse(at, Status::INTERNAL.dnr())
@@ -328,7 +329,7 @@ impl Worker {
         }
     }
 
-    /// An event of a command of an I/O queue, which may have ended.
+    /// Continues an I/O command after an event. If its queue has ended, the command is dropped.
     pub(super) fn drive(&mut self, at: u32, event: Event) -> Result<(), WorkerError> {
         let id = self.commands.ios[at as usize].queue; // CAST: widening.
         let Some(queue) = self.queues.get(id) else {
@@ -342,7 +343,7 @@ impl Worker {
         self.carry_out(at, act)
     }
 
-    /// Has data of exactly this length come into the command's page.
+    /// Fetches data of exactly this length into the command's page.
     fn gather(&mut self, at: u32, bytes: u32) -> Result<(), WorkerError> {
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         io.buffer = Some(DataBuffer::Page(at));
@@ -390,12 +391,12 @@ impl Worker {
             Err(error) if error.return_type() == ReturnType::InsufficientResources => {
                 self.refuse(at, Status::DATA_TRANSFER)
             }
-            // The connection has ended, which an event says.
+            // The connection has ended; an event will report that.
             Err(_) => self.drop_io(at),
         }
     }
 
-    /// A command's data is in the worker's memory.
+    /// Continues a command whose data has arrived in the worker's memory.
     pub(super) fn fetched(&mut self, at: u32) -> Result<(), WorkerError> {
         let io = &self.commands.ios[at as usize]; // CAST: widening.
         let Some(queue) = self
@@ -469,19 +470,19 @@ impl Worker {
         Ok(())
     }
 
-    /// The model carries out a command.
+    /// Lets the model execute a command.
     fn administer(&mut self, at: u32) -> Result<(), WorkerError> {
         self.administer_with(at, false)
     }
 
-    /// Likewise. `has_buffer`: the command has waited for a buffer, and one is free.
+    /// Lets the model execute a command. `has_buffer`: the command has waited for a buffer, and one is free now.
     fn administer_with(&mut self, at: u32, has_buffer: bool) -> Result<(), WorkerError> {
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         let room = match (io.sqe.direction(), io.data) {
             (Direction::ToHost, Data::Remote { bytes, .. }) => bytes,
             _ => 0,
         };
-        // A message of authentication fits into a page, and so needs no buffer while it waits for its turn.
+        // An authentication message must fit into a page, so the command occupies no buffer while its turn waits.
         let is_authentication = io.sqe.opcode == admin::FABRICS
             && io.sqe.fabrics_type() == fabrics::AUTHENTICATION_RECEIVE;
         if room > MAX_TRANSFER || is_authentication && room > PAGE {
@@ -515,7 +516,7 @@ impl Worker {
             io.sqe,
             self.target.now(),
         );
-        // The keys of a reservation command.
+        // The two words of a reservation command's data.
         let (buffer, from) = self.commands.memory.at(data);
         let keys = [0, 8].map(|key| buffer.read_obj::<U64>(from + key).get());
         let is_reservation = number != 0 && sqe.opcode != admin::FABRICS;
@@ -549,19 +550,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Answers a command as the model says. The data is no longer than the room that the host offers.
+    /// Answers a command with the model's answer. The data is no longer than the host's buffer.
     pub(super) fn answer_with(&mut self, at: u32, answer: &Answer) {
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         let data = io.buffer.unwrap_or(DataBuffer::Page(at));
         let (buffer, to) = self.commands.memory.at(data);
         buffer.write_bytes(to, &answer.data);
-        // The room is 32 bits.
+        // The length of the host's buffer has 32 bits, so the data's length fits.
         io.bytes = u32::try_from(answer.data.len()).unwrap_or(0);
         io.answer(answer.status, answer.result, io.bytes != 0);
         self.ready.push(at);
     }
 
-    /// Buffers are free for a command that waits for them.
+    /// Continues a command that has waited for a buffer, because buffers are free.
     pub(super) fn buffer_free(&mut self, at: u32) -> Result<(), WorkerError> {
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         io.step(Step::BufferFree);

@@ -1,4 +1,4 @@
-//! Responses: how they are posted, and what is free once they have left.
+//! Responses: how they are posted, and what becomes free when they have been sent.
 
 use udapl::CompletionFlags;
 use udapl::error::ReturnType;
@@ -15,7 +15,8 @@ use crate::nvme::sgl::Data;
 use crate::nvme::{Cqe, Status};
 
 impl Worker {
-    /// Refuses a command; it goes into the error log. The partner of a fused pair fails, too.
+    /// Refuses a command, and enters the error into the error log. If the command is one of a fused pair, the other one
+    /// fails, too.
     pub(super) fn refuse(&mut self, at: u32, status: Status) -> Result<(), WorkerError> {
         self.over.refused += 1;
         let io = &self.commands.ios[at as usize]; // CAST: widening.
@@ -36,15 +37,15 @@ impl Worker {
         }
     }
 
-    /// Answers a command without data. The response is posted at the end of the turn.
+    /// Answers a command without data. The response is posted at the end of the loop iteration.
     pub(super) fn respond_with(&mut self, at: u32, status: Status, result: u64) {
         self.commands.ios[at as usize].answer(status, result, false); // CAST: widening.
         self.ready.push(at);
     }
 
-    /// Posts the responses of a turn, those of one queue behind one doorbell. They leave in order, so the completion
-    /// of the last one stands for all; in a long run one of so many completes that the places of the others are not
-    /// missed.
+    /// Posts the responses of a loop iteration, those of one queue with one doorbell. Responses are sent in order, so
+    /// the completion of the last one covers all. In a long run, every so many responses have a completion, so that
+    /// their slots become free early enough.
     pub(super) fn respond(&mut self) -> Result<(), WorkerError> {
         let mut ready = core::mem::take(&mut self.ready);
         let mut rest = &ready[..];
@@ -57,7 +58,7 @@ impl Worker {
             self.respond_run(of, run)?;
         }
         ready.clear();
-        // Responses that found the send queue full are posted when a place is free.
+        // Responses that did not fit into the send queue are posted when one of the posted responses has been sent.
         ready.append(&mut self.ready);
         self.ready = ready;
         Ok(())
@@ -75,7 +76,7 @@ impl Worker {
         let Some(queue) = queues.get_mut(id) else {
             return Ok(());
         };
-        // No more leave at once than the queue has entries: that is its share of places.
+        // No more responses are posted at once than the queue has entries: that is its quota of slots.
         let (run, later) = run.split_at(run.len().min(queue.answers_left()));
         if run.is_empty() {
             queue.behind.extend(later);
@@ -85,7 +86,8 @@ impl Worker {
         let (last, stretch) = (run.len() - 1, queue.stretch);
         let without_head = queue.attached.as_ref().is_some_and(|one| one.without_head);
         let (head, sqid) = (queue.head, queue.place.queue.into());
-        // A response without room is posted behind the others: hosts do not depend on the order of a queue's responses.
+        // A response that does not fit is posted later, after others: hosts do not depend on the order of a queue's
+        // responses.
         let full = ia.batch(queue.ep, |batch| {
             let mut until_told = stretch;
             for (number, at) in run.iter().enumerate() {
@@ -104,14 +106,14 @@ impl Worker {
                             let flags = CompletionFlags::SUPPRESS;
                             batch.rdma_write(&[local], named, &remote, flags)?;
                         }
-                        // Data without a local or a remote buffer.
+                        // The data has no local buffer, or the command has no remote one.
                         (Data::Remote { .. } | Data::None | Data::Capsule { .. }, _) => {
                             status = Status::INTERNAL;
                         }
                     }
                 }
                 let sq_head = if without_head {
-                    // In the response to Connect, all ones grant that.
+                    // SQHD FFFFh in the response to Connect tells the host that flow control is disabled.
                     u16::from(io.sqe.opcode == admin::FABRICS).wrapping_neg()
                 } else {
                     head
@@ -151,7 +153,7 @@ impl Worker {
                 queue.behind.extend(left);
             }
             Err(error) => {
-                // The connection has ended.
+                // The post failed because the connection has ended.
                 tracing::debug!(worker = self.id, %error, "no answer");
                 for at in left {
                     self.drop_io(*at)?;
@@ -166,7 +168,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A response has left, or failed, and those posted before it have left: each failure has a completion of its own.
+    /// Handles the completion of a response. The responses posted before it have been sent, because a response that
+    /// fails always has a completion of its own.
     pub(super) fn left(&mut self, at: u32, succeeded: bool) -> Result<(), WorkerError> {
         let id = self.commands.ios[at as usize].queue; // CAST: widening.
         loop {
@@ -210,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// The response of a timed command has left.
+    /// Adds the latency of a timed command whose response has been sent.
     #[cold]
     fn end_time(&mut self, at: u32, began: Moment) {
         let io = &self.commands.ios[at as usize]; // CAST: widening.
@@ -223,11 +226,11 @@ impl Worker {
         }
     }
 
-    /// A command has ended: what it had is free, and its receive is posted again.
+    /// Frees the resources of a command that has ended, and queues its receive to be posted again.
     pub(super) fn release(&mut self, at: u32) -> Result<(), WorkerError> {
         let io = &self.commands.ios[at as usize]; // CAST: widening.
         if io.state() != IoState::Free {
-            // It is lost.
+            // The command is in state Lost: its slot is never used again.
             return Ok(());
         }
         let queue = io.queue;
@@ -259,13 +262,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a command whose connection has ended, and that neither the adapter nor a disk has.
+    /// Ends a command without a response. Its connection has ended, and neither the adapter nor a disk accesses its
+    /// memory.
     pub(super) fn drop_io(&mut self, at: u32) -> Result<(), WorkerError> {
         self.commands.ios[at as usize].step(Step::Drop); // CAST: widening.
         self.release(at)
     }
 
-    /// A disk has done an operation.
+    /// Continues a command whose disk operation has ended.
     pub(super) fn disk_done(&mut self, ended: Ended) -> Result<(), WorkerError> {
         let at = ended.io;
         if let Err(error) = &ended.result {
@@ -275,7 +279,8 @@ impl Worker {
         self.carry_out(at, act)
     }
 
-    /// Logs that a disk failed an operation: a host that writes to a full disk causes one with each write.
+    /// Logs that a disk operation has failed, within the budget of the host's address: a host that writes to a full
+    /// disk causes a failure with each write.
     fn warn_of_disk(&mut self, at: u32, error: &ReactorError) {
         let io = &self.commands.ios[at as usize]; // CAST: widening.
         let (nsid, opcode) = (io.sqe.nsid.get(), io.sqe.opcode);
@@ -287,7 +292,7 @@ impl Worker {
         }
     }
 
-    /// No worker has a write at the block of this command any more.
+    /// Continues the command that locked a block: no worker has a write to the block in progress.
     pub(super) fn locked(&mut self, at: u32) -> Result<(), WorkerError> {
         let queue = self.queues.get(self.commands.ios[at as usize].queue); // CAST: widening.
         let queue = queue.filter(|queue| queue.state() != State::Ending);
@@ -296,13 +301,13 @@ impl Worker {
         self.carry_out(at, act)
     }
 
-    /// Another worker's pair wants to lock a block, or this worker's.
+    /// Handles the request of a worker (this one or another) to lock a block for a fused pair.
     pub(super) fn fence(&mut self, lock: std::sync::Arc<crate::io::Lock>) {
         self.membership.fences.push(lock);
         self.pass_fences();
     }
 
-    /// Passes the locks at whose blocks this worker has no write.
+    /// Confirms the lock requests for blocks to which this worker has no write in progress.
     pub(super) fn pass_fences(&mut self) {
         let commands = &self.commands;
         self.membership.fences.retain(|lock| {
@@ -314,7 +319,7 @@ impl Worker {
         });
     }
 
-    /// A lock is gone: commands that met one are tried again.
+    /// Handles that a block was unlocked: retries the commands that were blocked by a lock.
     pub(super) fn unlocked(&mut self) -> Result<(), WorkerError> {
         for _ in 0..self.commands.blocked() {
             let Some(at) = self.commands.unblock() else {

@@ -1,4 +1,4 @@
-//! The target that workers share: the model, and their inboxes.
+//! The target, which all workers share: the model, and the workers' inboxes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,15 +22,15 @@ pub struct Over {
     pub connections: u64,
     /// Number of connections that exist.
     pub queues: u64,
-    /// Number of sleeps.
+    /// Number of times that the worker slept.
     pub sleeps: u64,
-    /// Number of commands that had not ended when the worker did: 0 unless connections did not end in time.
+    /// Number of commands that had not ended when the worker ended: 0 unless connections did not end in time.
     pub ios_left: usize,
-    /// Number of buffers that those had.
+    /// Number of buffers that these commands occupied.
     pub buffers_left: usize,
-    /// Number of commands that were refused; they count as answered, too.
+    /// Number of refused commands, which are also counted in `commands`.
     pub refused: u64,
-    /// Number of pending commands: received, and their responses have not left.
+    /// Number of pending commands: received, and their responses not yet sent.
     pub here: u64,
 }
 
@@ -41,14 +41,14 @@ pub struct Target(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     model: Mutex<Model>,
-    /// By worker; `None` for those that have ended.
+    /// Inbox of each worker; `None` for workers that have ended.
     inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
     counts: Mutex<BTreeMap<WorkerId, Arc<Counts>>>,
     waiting: Waiting,
-    /// The room of each worker, and its port.
+    /// Port and capacity of each worker.
     rooms: Mutex<BTreeMap<WorkerId, (u16, Room)>>,
     began: Instant,
-    /// Nanoseconds by which the clock is ahead.
+    /// Nanoseconds by which `Target::advance` has advanced the clock.
     ahead: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ impl Default for Target {
 }
 
 impl Target {
-    /// A target with this model.
+    /// Creates a target with this model.
     #[must_use]
     pub fn new(model: Model) -> Self {
         Self(Arc::new(Shared {
@@ -73,7 +73,7 @@ impl Target {
         }))
     }
 
-    /// Reads or changes the model; workers get the messages that follow from it.
+    /// Calls `act` with the model, then sends the workers the messages that result from its changes.
     pub fn with<T>(&self, act: impl FnOnce(&mut Model) -> T) -> T {
         let mut model = lock(&self.0.model);
         let result = act(&mut model);
@@ -88,26 +88,26 @@ impl Target {
         result
     }
 
-    /// The time since the target began, which the model counts in.
+    /// Returns the time since the target was created. The model's times are in this clock.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.0.began.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Relaxed))
     }
 
-    /// Advances the clock that the model counts in. For programs with a clock of their own, such as tests.
+    /// Advances the model's clock. For programs with a clock of their own, such as tests.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.0.ahead.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Ends all workers: each closes its connections, and its thread returns.
+    /// Stops all workers: each closes its connections, and its `run` returns.
     pub fn stop(&self) {
         for inbox in lock(&self.0.inboxes).iter().flatten() {
             inbox.put(Message::Stop);
         }
     }
 
-    /// Ends one worker.
+    /// Stops one worker.
     pub fn stop_worker(&self, worker: WorkerId) {
         let at = usize::try_from(worker).unwrap_or(usize::MAX);
         if let Some(Some(inbox)) = lock(&self.0.inboxes).get(at) {
@@ -115,7 +115,7 @@ impl Target {
         }
     }
 
-    /// Authentications that wait to be computed.
+    /// Returns the queue of authentications that wait to be computed.
     pub(super) fn waiting(&self) -> &Waiting {
         &self.0.waiting
     }
@@ -124,8 +124,8 @@ impl Target {
         lock(&self.0.inboxes)
     }
 
-    /// Locks a block for a command of a worker, which gets [`Message::Locked`] when no worker has a write at the block;
-    /// `None` if the block is locked already.
+    /// Locks a block for a command of a worker. The worker gets [`Message::Locked`] when no worker has a write to the
+    /// block in progress. `None` if the block is locked already.
     pub(super) fn lock(
         &self,
         namespace: &Arc<Namespace>,
@@ -154,7 +154,7 @@ impl Target {
         Some(lock)
     }
 
-    /// Unlocks a block.
+    /// Unlocks a block, and notifies all workers.
     pub(super) fn unlock(&self, lock: &Lock) {
         lock.namespace().unlock(lock.block());
         for inbox in self.inboxes().iter().flatten() {
@@ -162,7 +162,7 @@ impl Target {
         }
     }
 
-    /// Adds a worker.
+    /// Registers a worker.
     pub(super) fn join(&self, inbox: Arc<Inbox>) -> Member {
         let mut inboxes = lock(&self.0.inboxes);
         inboxes.push(Some(inbox));
@@ -177,14 +177,14 @@ impl Target {
         }
     }
 
-    /// The room of each worker that has not ended.
+    /// Returns the capacity of each worker that has not ended.
     #[must_use]
     pub fn rooms(&self) -> BTreeMap<WorkerId, Room> {
         let rooms = lock(&self.0.rooms);
         rooms.iter().map(|(id, (_, room))| (*id, *room)).collect()
     }
 
-    /// The entries that are left at the other workers of a port.
+    /// Returns the number of free entries of each other worker of a port.
     pub(super) fn entries_left(&self, port: u16, but: WorkerId) -> Vec<u32> {
         let rooms = lock(&self.0.rooms);
         let others = rooms
@@ -193,14 +193,14 @@ impl Target {
         others.map(|(_, (_, room))| room.entries_left).collect()
     }
 
-    /// The counters of each worker that has not ended, by its last report.
+    /// Returns the counters of each worker that has not ended, as of the worker's last report.
     #[must_use]
     pub fn done(&self) -> BTreeMap<WorkerId, Over> {
         let counts = lock(&self.0.counts);
         counts.iter().map(|(id, one)| (*id, one.read())).collect()
     }
 
-    /// The latencies of the commands that workers have timed, by [`KINDS`].
+    /// Returns the latencies of the commands that each worker has timed, in the order of [`KINDS`].
     #[must_use]
     pub fn took(&self) -> BTreeMap<WorkerId, [Took; KINDS.len()]> {
         let counts = lock(&self.0.counts);
@@ -209,7 +209,7 @@ impl Target {
     }
 }
 
-/// Counters of a worker, for other threads to read. The worker alone writes them.
+/// Counters of a worker. Only the worker writes them; other threads read them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Counts {
@@ -236,7 +236,7 @@ impl Counts {
     }
 }
 
-/// A worker's registration. When it is dropped, the worker gets no more messages.
+/// A worker's registration. Dropping it removes the worker from the target, and the worker gets no more messages.
 #[derive(Debug)]
 pub(super) struct Member {
     target: Target,
@@ -249,17 +249,17 @@ impl Member {
         self.id
     }
 
-    /// The latencies of the worker's commands.
+    /// Returns the histograms of the worker's latencies.
     pub(super) fn times(&self) -> &Times {
         &self.counts.times
     }
 
-    /// Reports the room of the worker.
+    /// Reports the worker's capacity.
     pub(super) fn tell_room(&self, port: u16, room: Room) {
         lock(&self.target.0.rooms).insert(self.id, (port, room));
     }
 
-    /// Reports the counters of the worker.
+    /// Reports the worker's counters.
     #[inline]
     pub(super) fn tell(&self, done: &Over) {
         self.counts.commands.store(done.commands, Ordering::Relaxed);
@@ -280,7 +280,7 @@ impl Drop for Member {
         }
         lock(&self.target.0.counts).remove(&self.id);
         lock(&self.target.0.rooms).remove(&self.id);
-        // Controllers whose admin queue was here end, even if the worker could not report that.
+        // The controllers whose admin queues were at this worker end, even if the worker could not report that.
         self.target.with(|model| model.worker_lost(self.id));
     }
 }
@@ -305,6 +305,6 @@ fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The model changes by whole steps: a panic was in a caller, between them.
+    // The model is changed in complete steps, so a panic of a caller leaves no partial change.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

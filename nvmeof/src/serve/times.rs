@@ -1,18 +1,18 @@
-//! Latencies of commands of I/O queues: from the turn that receives a command until the turn in which the completion of
-//! its response comes.
+//! Latencies of commands of I/O queues: the time from the loop iteration that receives a command to the loop iteration
+//! that polls the completion of its response.
 //!
-//! One command in 64 is timed, so that most do not read the clock. A worker writes its own histograms only; other
-//! threads read them. Boundaries are powers of two, so that histograms of workers and of daemons add up.
+//! One command in 64 is timed, so that most commands do not read the clock. Each worker writes histograms of its own,
+//! and other threads read them. All boundaries are powers of two, so histograms of workers and of daemons can be added.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::{Moment, Tally};
 use crate::nvme::command::io;
 
-/// One command in this many is timed.
+/// One command of this many is timed.
 const EVERY: u32 = 64;
-/// Boundaries of the histograms in nanoseconds, as powers of two: about a microsecond to half a minute. Longer times
-/// are in the count only.
+/// Boundaries of the histograms in nanoseconds, as powers of two: from about a microsecond to half a minute. Longer
+/// latencies are only in the count and the sum.
 const FIRST: u32 = 10;
 const BOUNDARIES: usize = 26;
 
@@ -26,18 +26,18 @@ pub struct Took {
     pub count: u64,
     /// Sum of their latencies, in nanoseconds.
     pub nanoseconds: u64,
-    /// Number of commands below each boundary, and not below the one before.
+    /// Number of commands in each bucket: below its boundary, and not below the previous boundary.
     buckets: [u64; BOUNDARIES],
 }
 
 impl Took {
-    /// Boundaries in nanoseconds, each with the number of commands below it and not below the one before.
+    /// Returns each boundary in nanoseconds, with the number of commands below it and not below the previous boundary.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         (FIRST..).map(|power| 1 << power).zip(self.buckets)
     }
 }
 
-/// The same while a worker counts.
+/// The counters of `Took` as atomics, which the worker adds to.
 #[derive(Debug, Default)]
 struct Counted {
     count: AtomicU64,
@@ -45,7 +45,7 @@ struct Counted {
     buckets: [AtomicU64; BOUNDARIES],
 }
 
-/// A worker's histograms, by kind.
+/// A worker's histograms, one for each of `KINDS`.
 #[derive(Debug, Default)]
 pub(super) struct Times([Counted; KINDS.len()]);
 
@@ -63,7 +63,7 @@ impl Times {
         } = &self.0[kind];
         Tally::add(count, 1);
         Tally::add(sum, nanoseconds);
-        // The first power of two that it is less than.
+        // Exponent of the first power of two that is greater than the latency.
         let power = u64::BITS - nanoseconds.leading_zeros();
         let at = usize::try_from(power.saturating_sub(FIRST)).unwrap_or(usize::MAX);
         if let Some(bucket) = buckets.get(at) {
@@ -87,22 +87,22 @@ impl Times {
     }
 }
 
-/// The choice of commands that are timed.
+/// Selects the commands that are timed.
 #[derive(Debug)]
 pub(super) struct Timing {
-    /// Commands until the next one that is timed.
+    /// Number of commands until the next one that is timed, which is included.
     pub left: u32,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        // The first one is timed.
+        // The first command is timed.
         Self { left: 1 }
     }
 }
 
 impl Timing {
-    /// Times a command: returns its beginning. The next ones are not timed.
+    /// Begins to time a command, and returns its start time. The next `EVERY` - 1 commands are not timed.
     #[cold]
     pub(super) fn begin(&mut self, now: Moment) -> Moment {
         self.left = EVERY;

@@ -1,8 +1,8 @@
 //! Workers: one thread each, with one instance of an adapter.
 //!
-//! A turn takes the events of the adapter and of the disks. Each may answer commands. The responses of a turn are
-//! posted together, those of one queue behind one doorbell, and so are the receives. After turns without an event the
-//! worker sleeps, on the adapter, the disks and the inbox at once.
+//! A loop iteration (a turn) polls the events of the adapter and of the disks. Each event may produce responses. At the
+//! end of the iteration the worker posts the responses, those of one queue with one doorbell, and then the receives.
+//! After a number of iterations without an event, the worker sleeps on the adapter, the disks and the inbox at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
@@ -30,17 +30,17 @@ use crate::io::{Commands, Disks, Io, QueueId, State, Step};
 use crate::lines::Lines;
 use crate::model::{Moment, WorkerId};
 
-/// Most events that are taken at once.
+/// Maximum number of events that one poll returns.
 const EVENTS: usize = 32;
-/// Interval at which the model's deadlines are checked, and signs of hosts are reported; a sleep is no longer. Half of
-/// the shortest keep-alive time.
+/// Interval at which the worker checks the model's deadlines and reports the activity of hosts: half of the shortest
+/// keep-alive time. A sleep is not longer.
 const TICK: Duration = Duration::from_millis(500);
-/// Turns after which a busy worker checks whether it is time for that.
+/// Number of turns after which a busy worker checks whether `TICK` has passed.
 const TURNS: u32 = 1024;
-/// Time that connections have to end when the worker stops.
+/// Time in which connections must end when the worker stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Kind of a completion, in the low bits of its cookie. The number of the command is above.
+/// Kind of a completion: the low two bits of its cookie. The other bits are the index of the command.
 pub(super) mod kind {
     pub(in crate::serve) const RECEIVE: u64 = 0;
     pub(in crate::serve) const FETCH: u64 = 1;
@@ -56,16 +56,16 @@ pub(super) const fn cookie(io: u32, kind: u64) -> DtoCookie {
 /// Configuration of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
-    /// The model's port that it serves.
+    /// Number of the model's port that the worker serves.
     pub port: u16,
-    /// The service (TCP port number) at which it listens.
+    /// Service (TCP port number) at which the worker listens.
     pub service: u16,
-    /// Entries that the queues of all hosts may have together at this worker. A queue that does not fit is refused
-    /// (`src/serve/admission.rs`).
+    /// Number of entries that the queues of all hosts together may have at this worker. A queue that does not fit is
+    /// refused (`src/serve/admission.rs`).
     pub ios: u32,
     /// Number of buffers of 128 KiB, for data that is longer than a page.
     pub buffers: u32,
-    /// Number of turns without an event before it sleeps.
+    /// Number of turns without an event after which the worker sleeps.
     pub spin: u32,
 }
 
@@ -81,7 +81,7 @@ impl Default for WorkerConfig {
     }
 }
 
-/// A worker.
+/// A worker: see the module.
 pub struct Worker {
     pub(super) target: Target,
     pub(super) id: WorkerId,
@@ -89,7 +89,7 @@ pub struct Worker {
     pub(super) member: Member,
     pub(super) timing: Timing,
     pub(super) membership: Membership,
-    /// The shares of parties.
+    /// Quotas of parties.
     pub(super) admission: Admission,
     pub(super) ia: Ia,
     pub(super) zone: PzHandle,
@@ -97,42 +97,42 @@ pub struct Worker {
     pub(super) srq: SrqHandle,
     psp: Option<PspHandle>,
     pub(super) memory: Memory,
-    /// Commands. Those with a receive come first, and behind them answers to event requests.
+    /// All command slots: first those with a receive, then those for responses to event requests.
     pub(super) commands: Commands,
-    /// Number of receives.
+    /// Number of slots with a receive.
     pub(super) places: u32,
     pub(super) queues: Queues,
-    /// Commands that are answered in this turn.
+    /// Commands whose responses are posted at the end of this turn.
     pub(super) ready: Vec<u32>,
-    /// Commands whose receives are to be posted again.
+    /// Commands whose receives are to be posted.
     pub(super) spare: Vec<u32>,
-    /// Free places for answers to event requests.
+    /// Free slots for responses to event requests.
     pub(super) spare_events: Vec<u32>,
-    /// Event requests that wait, by controller.
+    /// Outstanding event requests, by controller.
     pub(super) held: BTreeMap<u16, VecDeque<Held>>,
-    /// Budgets of log lines that peers cause.
+    /// Budgets for log lines that peers cause.
     pub(super) lines: Lines,
     next_tick: Moment,
-    /// Turns since the model's deadlines were checked.
+    /// Number of turns since the last check of the clock.
     turns: u32,
     pub(super) is_stopping: Option<Moment>,
     pub(super) over: Over,
 }
 
 impl Worker {
-    /// Makes a worker that listens.
+    /// Creates a worker that listens.
     ///
     /// # Errors
-    /// [`WorkerError`]; the adapter is closed.
+    /// [`WorkerError`]. The adapter is closed then.
     pub fn new(target: &Target, mut ia: Ia, config: WorkerConfig) -> Result<Self, WorkerError> {
-        /// With more, offsets in the region of pages exceed 32 bits.
+        /// Upper limit of `ios`: with more, offsets in the region of capsules, responses and pages exceed 32 bits.
         const IOS: u32 = 1 << 16;
         let receives = ia.query().ia.max_recv_per_srq;
-        /// The same for the region of buffers.
+        /// Upper limit of `buffers`: with more, offsets in the region of buffers exceed 32 bits.
         const BUFFERS: u32 = 1 << 14;
         for (what, number, least, most) in [
             ("ios", config.ios, 2, IOS.min(most_ios(receives))),
-            // A comparison has two.
+            // A Compare occupies two buffers.
             ("buffers", config.buffers, 2, BUFFERS),
         ] {
             if !(least..=most).contains(&number) {
@@ -146,7 +146,8 @@ impl Worker {
         }
         let zone = ia.pz_create()?;
         let (places, responses) = (places(config.ios), event_places(config.ios));
-        // A receive and a fetch or a response of each command, and the flushed requests of a broken connection.
+        // For each command a receive, and a fetch or a response. As many again for the flushed requests of broken
+        // connections.
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let events = ia.evd_create(4 * places + 2 * responses, streams)?;
         let attr = SrqAttr {
@@ -206,13 +207,13 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Its number.
+    /// Returns the worker's number.
     #[must_use]
     pub const fn id(&self) -> WorkerId {
         self.id
     }
 
-    /// Reports the room that is left.
+    /// Reports the capacity that is left to the target.
     #[cold]
     pub(super) fn tell_room(&self) {
         self.member.tell_room(self.config.port, self.admission.room);
@@ -221,8 +222,8 @@ impl Worker {
     /// Serves until [`Target::stop`] or [`Target::stop_worker`].
     ///
     /// # Errors
-    /// [`WorkerError::Gone`]: the adapter is dead or wanted back. Other errors are calls that were refused although
-    /// they were valid.
+    /// [`WorkerError::Gone`]: the device is dead, or the system wants the device back. Other errors: the adapter
+    /// refused a valid call.
     pub fn run(mut self) -> Result<Over, WorkerError> {
         let mut events = [Event::NONE; EVENTS];
         let mut idle = 0;
@@ -244,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// Takes one turn, for a program with a loop of its own. Returns whether anything had come.
+    /// Runs one turn, for a program with a loop of its own. Returns whether there was an event.
     ///
     /// # Errors
     /// As [`Worker::run`].
@@ -274,13 +275,14 @@ impl Worker {
         Ok(taken != 0 || moved)
     }
 
-    /// Sleeps until something comes, or the model's deadlines are to be checked.
+    /// Sleeps until an event or a message comes, or the model's deadlines are due.
     fn sleep(&mut self) -> Result<(), WorkerError> {
-        // It may have put messages into the inbox.
+        // The check may have put messages into the inbox, so the worker does not sleep.
         if self.look_at_times()? {
             return Ok(());
         }
-        // Events of the adapter as a whole. A dead adapter has no others, so the worker gets here.
+        // Asynchronous events concern the adapter as a whole. They are polled only here: a dead adapter has no other
+        // events, so the worker soon comes to its sleep.
         let of_adapter = self.ia.async_evd();
         let mut events = [Event::NONE; EVENTS];
         let taken = self.ia.evd_poll(of_adapter, &mut events)?;
@@ -299,7 +301,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Checks deadlines, if it is time for that. Returns whether it was.
+    /// Checks the model's deadlines, if `TICK` has passed. Returns whether it has.
     fn look_at_times(&mut self) -> Result<bool, WorkerError> {
         let now = self.target.now();
         if now < self.next_tick {
@@ -316,7 +318,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Takes what the disks have done. Returns whether there was anything.
+    /// Handles the completed operations of the disks. Returns whether there were any.
     fn look_at_disks(&mut self) -> Result<bool, WorkerError> {
         self.commands.disks.look()?;
         let mut moved = false;
@@ -345,7 +347,7 @@ impl Worker {
                 | ConnectionEventKind::NonPeerRejected => self.ended(event.ep),
             },
             Event::Async(AsyncEvent::IaCatastrophic) => Err(WorkerError::Gone),
-            // The adapter's own control socket reports it.
+            // The control socket of the adapter reports this event.
             Event::Async(AsyncEvent::Network(event)) => {
                 tracing::debug!(worker = self.id, %event, "network");
                 Ok(())
@@ -359,7 +361,7 @@ impl Worker {
     }
 
     fn completed(&mut self, done: &DtoCompletion) -> Result<(), WorkerError> {
-        // As it was posted: 32 bits.
+        // The cookie was posted with an index of 32 bits.
         let at = u32::try_from(done.cookie.0 >> 2).unwrap_or(u32::MAX);
         let kind = done.cookie.0 & 3;
         if done.status != DtoStatus::Success && done.status != DtoStatus::ErrFlushed {
@@ -382,11 +384,11 @@ impl Worker {
                 if succeeded {
                     self.fetched(at)
                 } else {
-                    // The connection is ending, so there is no answer.
+                    // A failed RDMA Read ends the connection, so there is no response.
                     self.drop_io(at)
                 }
             }
-            // Only failures complete, and the response behind it fails as well.
+            // An RDMA Write has a completion only if it fails, and the response after it then fails, too.
             kind::PUT => Ok(()),
             _ => self.left(at, succeeded),
         }
@@ -406,7 +408,7 @@ impl Worker {
                 answer,
                 is_known,
             } => self.authenticated(io, &answer, is_known)?,
-            // It is stopping already.
+            // The worker is already stopping.
             Message::Stop if self.is_stopping.is_some() => {}
             Message::Stop => {
                 if let Some(psp) = self.psp.take() {
@@ -425,7 +427,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends connections that have no pending commands but event requests, and late in a stop all of them.
+    /// While the worker stops, ends the connections that have no pending commands except event requests. After half of
+    /// the time-out, ends all connections.
     #[cold]
     fn leave_drained(&mut self, until: Moment) -> Result<(), WorkerError> {
         let is_late = self.target.now() + DRAIN_TIMEOUT / 2 >= until;
@@ -440,7 +443,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Hands out freed buffers, and posts the responses of the turn, then the receives.
+    /// Gives freed buffers to waiting commands, posts the responses of the turn, and then the receives.
     fn finish_turn(&mut self) -> Result<(), WorkerError> {
         loop {
             while let Some(io) = self.commands.buffers.next() {
@@ -449,7 +452,7 @@ impl Worker {
             if !self.ready.is_empty() {
                 self.respond()?;
             }
-            // Responses of ended connections free buffers at once.
+            // Responses of ended connections are dropped, and so free their buffers at once.
             if !self.commands.buffers.has_next() {
                 break;
             }
@@ -483,8 +486,8 @@ impl Worker {
         Ok(posted?)
     }
 
-    /// Ends the connections of lost commands. Their places and buffers are not used again: the adapter or a disk may
-    /// reach them.
+    /// Ends the connections of lost commands. The slots and buffers of these commands are never used again, because the
+    /// adapter or a disk may still access them.
     #[cold]
     fn end_lost(&mut self) -> Result<(), WorkerError> {
         for (at, state, step) in self.commands.take_lost() {
@@ -504,7 +507,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes a queue that has ended, once no command of it is pending.
+    /// Removes a queue whose connection has ended, once none of its commands is pending.
     pub(super) fn clear_away(&mut self, id: QueueId) -> Result<(), WorkerError> {
         if let Some(queue) = self.queues.get(id)
             && queue.state() == super::queue::State::Ending
@@ -531,7 +534,7 @@ impl Worker {
         let left = commands.ios.iter().filter(|io| io.state() != State::Free);
         over.ios_left = left.count();
         over.buffers_left = (config.buffers as usize).saturating_sub(commands.buffers.free()); // CAST: widening.
-        // Disks finish their operations before the memory is freed.
+        // The disks must finish their operations before the memory is freed.
         commands.disks.end(DRAIN_TIMEOUT)?;
         drop(membership);
         ia_close(ia, CloseFlags::Abrupt).map_err(|error| WorkerError::Close(Box::new(error)))?;

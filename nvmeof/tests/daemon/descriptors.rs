@@ -1,4 +1,4 @@
-//! Descriptors handed in for files that the daemon may not open.
+//! File descriptors that are passed to the daemon for files that it may not open itself.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use crate::process::{Place, SUBSYSTEM, subsystem};
 
-/// As a service manager hands them in (sd_listen_fds(3)): the shell opens the file, and removes its name.
+/// A service manager passes a descriptor (sd_listen_fds(3)). The daemon serves a disk by its descriptor, even if the
+/// file has no name any more: the shell opens the file and then removes it.
 #[test]
 fn a_disk_without_a_name_is_served_by_its_descriptor() -> Result<()> {
     let place = Place::new()?;
@@ -44,8 +45,8 @@ fn a_disk_without_a_name_is_served_by_its_descriptor() -> Result<()> {
     process.end()
 }
 
-/// O_DIRECT is a flag of the open file (open(2)), which the program that handed in the descriptor shares. So the
-/// daemon sets it on an open file of its own, when it starts and when it tries a disk on SIGHUP.
+/// O_DIRECT is a flag of the open file description (open(2)), which the daemon shares with the program that passed the
+/// descriptor. So the daemon reopens the file to set the flag, at start and when SIGHUP changes the disk.
 #[test]
 fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
     let place = Place::new()?;
@@ -59,7 +60,7 @@ fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
         )
     };
     place.configure(&tables(""))?;
-    // The same open file as in this process.
+    // The daemon's descriptor refers to the same open file description as `disk`.
     let mut command = Command::new("sh");
     let script =
         "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=disk exec \"$0\" \"$1\"";
@@ -68,7 +69,7 @@ fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
     command.arg(place.path("nvmeofd.toml"));
     let process = place.start_with(command, OwnedFd::from(disk.try_clone()?).into())?;
     assert_eq!(flags()?, before);
-    // The disk is tried, and replaces the present one.
+    // The daemon opens the disk again with another block size, and replaces the present one.
     place.configure(&tables("block_size = 4096\n"))?;
     process.signal(Signal::SIGHUP)?;
     place.told("READY=1")?;
@@ -85,13 +86,13 @@ fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
     process.end()
 }
 
-/// A privileged program makes the socket, which stays when the daemon ends.
+/// A control socket whose descriptor a privileged program passes is served. The socket stays when the daemon ends.
 #[test]
 fn a_control_socket_that_was_handed_in_is_answered_at() -> Result<()> {
     let place = Place::new()?;
     let path = place.path("given");
     let listener = UnixListener::bind(&path)?;
-    // A child has it as its standard input, and the shell moves it to number 3.
+    // The shell gets the socket as standard input, and moves it to descriptor 3.
     let mut command = Command::new("sh");
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control exec \"$0\" \"$1\"";
     command.args(["-c", script]);
@@ -135,8 +136,7 @@ fn a_descriptor_that_was_not_handed_in_is_named_with_those_that_were() -> Result
     Ok(())
 }
 
-/// Returns the output of a daemon that has a PCI function for its adapter, and these descriptors: numbers 3 and 4 are
-/// `files`.
+/// Returns the output of a daemon whose adapter is a PCI function. Its descriptors 3 and 4 are `files`.
 fn says(options: &str, names: &str, files: [&str; 2]) -> Result<String> {
     let place = Place::new()?;
     let adapter = format!("0000:3b:00.2,{options},address=192.0.2.1/24");
@@ -156,7 +156,8 @@ fn says(options: &str, names: &str, files: [&str; 2]) -> Result<String> {
     Ok(String::from_utf8(output.stderr)?)
 }
 
-/// Opening the group's file needs privileges; on a machine without VFIO the test hands in other files.
+/// Descriptors that are not those of VFIO are refused with their names. Opening the group's file needs privileges, so
+/// the test passes other files on a machine without VFIO.
 #[test]
 fn a_card_whose_descriptors_are_not_those_of_vfio_is_refused_with_their_names() -> Result<()> {
     let null = ["/dev/null", "/dev/zero"];

@@ -1,4 +1,4 @@
-//! A file is served by one daemon only, and stays the same file.
+//! Only one daemon serves a file, and the daemon keeps the file that it has opened.
 
 use std::fs::{self, File};
 
@@ -10,7 +10,7 @@ use nvmeof::nvme::command::io;
 use crate::host::transfer;
 use crate::process::{Place, run, subsystem};
 
-/// Returns the configuration of a second daemon with this table of a namespace: it listens elsewhere.
+/// Returns the surroundings of a second daemon with this namespace table, which uses another wire and control socket.
 fn second(place: &Place, namespace: &str) -> Result<Place> {
     let second = Place::new()?;
     second.configure(
@@ -40,16 +40,16 @@ fn a_file_that_a_daemon_serves_is_refused_to_a_second_one_with_its_name_and_the_
             && said.contains("has it locked; key `lock = false` serves it all the same"),
         "{said}"
     );
-    // Overlay file systems show another device in /proc/locks than that of the file.
+    // On an overlay file system, /proc/locks names another device than the file's, so the process may not be found.
     let pid = format!("process {} (nvmeofd)", process.pid());
     assert!(
         said.contains(&pid) || said.contains("another program"),
         "{said}"
     );
-    // A daemon without locks is not refused, nor does it keep others away.
+    // A daemon without locks is not refused, and does not prevent others from using the file.
     let other = second(&place, "[[subsystem.namespace]]\nlock = false\n")?;
     other.start()?.end()?;
-    // Readers share a file that is only read.
+    // Daemons that open the file read-only can use it at once.
     process.end()?;
     place.configure(&place.subsystem("read_only = true\n"))?;
     let process = place.start()?;
@@ -85,8 +85,8 @@ fn two_namespaces_of_a_daemon_share_a_file_if_both_say_so() -> Result<()> {
     place.start()?.end()
 }
 
-/// SIGHUP with the same file and with other settings: the lock moves from one namespace to the other. Then another
-/// file takes the path: nothing changes.
+/// SIGHUP keeps the open file. With new settings for the same file, the lock moves to the new namespace. If another
+/// file has taken the path, nothing changes.
 #[test]
 fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
     let place = Place::new()?;
@@ -114,7 +114,7 @@ fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
         !run(&[path.to_str().expect("a text")])?.0,
         "it is locked still"
     );
-    // The same settings and other ones, for another file.
+    // Another file takes the path; the daemon reloads with the same settings, and then with other ones.
     host.memory.write_from(0, &[0x11; 4096])?;
     assert_eq!(host.write(&mut queue, 0, 1, 0, 4096)?, Status::SUCCESS);
     let new = place.path("new");

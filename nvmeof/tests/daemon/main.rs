@@ -1,4 +1,4 @@
-//! The daemon: its configuration file, and its process, which our own host reaches over a simulated wire.
+//! The daemon: its configuration file and its process. Our own host reaches the daemon over a simulated wire.
 
 #[path = "../target/host.rs"]
 #[allow(dead_code, reason = "the tests of the target use the rest")]

@@ -1,4 +1,4 @@
-//! Each method of the control socket, and the requests it refuses.
+//! Each method of the control socket, and the requests that the daemon refuses.
 
 use anyhow::{Context, Result, bail};
 use control::{Client, ClientError};
@@ -282,7 +282,7 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
     assert_eq!(stat["workers"][0]["connections"], 2);
     assert_eq!(stat["namespaces"].as_array().map(Vec::len), Some(1));
 
-    // The daemon's only port is removed, and with it the host's connections; the daemon waits for the next one.
+    // The daemon's only port is removed, and so the host's connections end. The daemon then waits for a new port.
     let _: bool = client.call("listener.remove", json!({"id": 1}))?;
     assert!(host.response(&mut queue).is_err(), "disconnected");
     let status: Value = client.call("status", Value::Null)?;
@@ -321,13 +321,13 @@ fn a_faulty_disk_fails_by_order_and_works_again_by_order() -> Result<()> {
     for wanted in [Status::UNRECOVERED_READ.dnr(), Status::SUCCESS] {
         assert_eq!(host.command(&mut queue, sqe)?.status(), wanted);
     }
-    // A delay of an hour, which the next order ends.
+    // The delay is an hour, but the next order ends it.
     assert_eq!(order(json!({"delay_ms": 3_600_000}))?["struck"], 1);
     host.send(&mut queue, sqe, &[])?;
     assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     assert_eq!(order(json!({}))?["struck"], 2);
     assert_eq!(host.response(&mut queue)?.status(), Status::SUCCESS);
-    // The settings keep it.
+    // The settings still contain the faulty disk.
     let settings: String = client.call("settings", Value::Null)?;
     assert!(settings.contains("faulty = 1048576"), "{settings}");
     drop(host);

@@ -1,4 +1,4 @@
-//! A mistake in a configuration file is reported with its line.
+//! Each mistake in a configuration file is reported with its line.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn parse(text: &str) -> Result<Settings, String> {
     file::parse(Path::new("f.toml"), text).map_err(|mistakes| mistakes.to_string())
 }
 
-/// A file, and the beginnings of the lines reported for it.
+/// Configuration files, and the beginnings of the lines that are reported for each.
 const MISTAKES: [(&str, &[&str]); 30] = [
     (
         "log = \"info\"\n[control]\nuser = 0",
@@ -210,13 +210,13 @@ fn a_check_says_what_is_in_a_file_or_what_is_wrong_with_it() -> Result<()> {
     Ok(())
 }
 
-/// Objects that a file names may be made later: each missing one is a warning with its line, and the exit status is
-/// 0.
+/// A check warns of each object that a file names and that does not exist, with its line. The exit status is 0, because
+/// the object may be made before the start.
 #[test]
 fn a_check_warns_of_what_is_not_there_as_of_now() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name).display().to_string();
-    // The first unusable port is one that another socket has.
+    // The first unusable port is one that another socket uses.
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     std::fs::write(at("odd"), vec![0; 1000])?;
     std::fs::write(at("small"), vec![0; 100])?;
@@ -309,7 +309,7 @@ read_only = true
     Ok(())
 }
 
-/// Every key is in the example, and a written file contains the settings that were read.
+/// The example contains every key, and a written file contains the settings that were read.
 #[test]
 fn the_example_is_read_and_what_is_written_is_read_as_the_same() -> Result<()> {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/nvmeofd.example.toml");
@@ -330,8 +330,8 @@ fn the_example_is_read_and_what_is_written_is_read_as_the_same() -> Result<()> {
     Ok(())
 }
 
-/// Hosts know disks by their identifiers: the identifier of a namespace must be the same after every start, in every
-/// version.
+/// The identifier of a namespace is the same after every start and in every version, because hosts recognize disks by
+/// it.
 #[test]
 fn an_identifier_follows_from_subsystem_and_number() {
     let file = "[[subsystem]]\nnqn = \"nqn.2026-11.org.udapl:disks\"\n[[subsystem.namespace]]\nnull = 4096\n[[subsystem.namespace]]\nnull = 4096\n";

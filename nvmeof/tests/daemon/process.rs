@@ -23,7 +23,7 @@ use crate::host::Host;
 pub const SUBSYSTEM: &str = "nqn.2026-11.test:disks";
 pub const DISK: u64 = 4 << 20;
 const SERVICE: u16 = 4420;
-/// Limit for any action of the process.
+/// Time limit for any action of the process.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Surroundings of a daemon.
@@ -52,8 +52,8 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// Returns the part of a name that is unique to this place: the simulated functions of a process share one
-    /// namespace.
+    /// Returns the part of a name that is unique to these surroundings. The simulated functions of a process share one
+    /// name space.
     fn own(&self) -> Result<&str> {
         let name = self
             .folder
@@ -63,7 +63,7 @@ impl Place {
         name.context("a name")
     }
 
-    /// Returns the subsystem's table, with more lines.
+    /// Returns the table of the subsystem, followed by more lines.
     pub fn subsystem(&self, more: &str) -> String {
         let disk = self.path("disk");
         format!(
@@ -72,7 +72,7 @@ impl Place {
         )
     }
 
-    /// Writes the configuration: control socket, one port, and these tables.
+    /// Writes the configuration: a control socket, one port, and these tables.
     pub fn configure(&self, tables: &str) -> Result<()> {
         let (socket, wire) = (self.path("control"), self.path("wire"));
         let text = format!(
@@ -84,7 +84,7 @@ impl Place {
         Ok(fs::write(self.path("nvmeofd.toml"), text)?)
     }
 
-    /// Writes the same configuration behind other lines.
+    /// Writes the default configuration, with other lines before it.
     pub fn prepend(&self, lines: &str) -> Result<()> {
         self.configure(&self.subsystem(""))?;
         let path = self.path("nvmeofd.toml");
@@ -109,7 +109,7 @@ impl Place {
         self.spawned(command)
     }
 
-    /// Starts it with `RUST_LOG` in its environment.
+    /// Starts the daemon with this `RUST_LOG` in its environment.
     pub fn start_with_log(&self, mut command: Command, log: &str) -> Result<Process> {
         command.env("RUST_LOG", log).stdin(Stdio::null());
         self.spawned(command)
@@ -123,7 +123,7 @@ impl Place {
         Ok(process)
     }
 
-    /// Waits until the daemon has printed a line; returns its output up to there.
+    /// Waits until the ready socket has received a message with this line; returns the message.
     pub fn told(&self, line: &str) -> Result<String> {
         let mut buffer = [0; 4096];
         loop {
@@ -149,7 +149,8 @@ impl Place {
             self.own()?,
             self.path("wire").display()
         );
-        // The link-local address of its MAC: a request to it waits for the link to come up.
+        // The address is the link-local address of the function's MAC, so a connection request waits until the link is
+        // up.
         Host::open(&name, "fe80::ff:fe00:f01".parse()?, SERVICE)
     }
 
@@ -172,13 +173,13 @@ impl Process {
         self.child.id()
     }
 
-    /// Returns the address at which it listens for TCP over IPv4: the local address of the socket in state 0Ah among
-    /// its descriptors (proc_pid_net(5)).
+    /// Returns the address at which the daemon listens for TCP over IPv4: the local address of the socket in state 0Ah
+    /// among its descriptors (proc_pid_net(5)).
     pub fn listens(&self) -> Result<SocketAddr> {
         let of = PathBuf::from(format!("/proc/{}", self.child.id()));
         let mut sockets = Vec::new();
         for descriptor in fs::read_dir(of.join("fd"))? {
-            // A descriptor may be closed meanwhile.
+            // The daemon may close a descriptor meanwhile.
             sockets.extend(fs::read_link(descriptor?.path()));
         }
         let table = fs::read_to_string(of.join("net/tcp"))?;
@@ -193,7 +194,7 @@ impl Process {
         Ok((address, u16::from_str_radix(port, 16)?).into())
     }
 
-    /// Returns its threads, by name, and the processors that each may run on.
+    /// Returns the names of the daemon's threads, each with the processors that it may run on.
     pub fn threads(&self) -> Result<BTreeMap<String, String>> {
         let mut threads = BTreeMap::new();
         for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -204,7 +205,7 @@ impl Process {
         Ok(threads)
     }
 
-    /// Waits until the process has stopped, as by SIGSTOP.
+    /// Waits until SIGSTOP has stopped the process.
     pub fn wait_for_stop(&self) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         let status = waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
@@ -216,7 +217,7 @@ impl Process {
         Ok(self.child.wait()?)
     }
 
-    /// Ends the daemon as a service manager does.
+    /// Ends the daemon by SIGTERM, as a service manager does.
     pub fn end(mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let status = self.wait()?;
@@ -227,7 +228,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Most daemons have ended by now.
+        // Most daemons have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -242,7 +243,7 @@ pub fn processors(status: &Path) -> Result<String> {
     Ok(line.context("Cpus_allowed_list")?.trim().to_owned())
 }
 
-/// Runs nvmeofd to its end; returns its success and its output.
+/// Runs nvmeofd until it exits; returns whether it succeeded, and its output.
 pub fn run(arguments: &[&str]) -> Result<(bool, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_nvmeofd"))
         .args(arguments)

@@ -1,4 +1,4 @@
-//! Reads and writes of a host, and signals to the daemon.
+//! Reads and writes of a host, and signals sent to the daemon.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::host::{command, transfer};
 use crate::process::{Place, subsystem};
 
-/// Bit FUA of Write: the data must be on the medium before the answer.
+/// FUA bit of Write: the data must be on the medium before the response.
 const FORCED: u32 = 1 << 30;
 
 #[test]
@@ -49,20 +49,20 @@ fn a_host_writes_what_is_then_in_the_file_and_reads_it() -> Result<()> {
     process.end()
 }
 
-/// Returns the content of block N: the number, repeated.
+/// Returns the content of block `number`: the number in decimal, repeated.
 fn stamp(number: u64) -> Vec<u8> {
     let digits = format!("{number} ").into_bytes();
     digits.into_iter().cycle().take(512).collect()
 }
 
-/// Every acknowledged write is in the file, and every write in the file was acknowledged: a command that is carried
-/// out is answered before its connection ends, and a later command is not carried out.
+/// After SIGTERM under traffic, the file contains exactly the acknowledged writes: a command that is executed is
+/// answered before its connection ends, and a later command is not executed.
 #[test]
 fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Result<()> {
-    /// Writes at once, and when the signal comes.
+    /// Number of concurrent writes, and number of acknowledged writes at which the signal is sent.
     const DEPTH: usize = 16;
     const SIGNAL: usize = 200;
-    /// Blocks of the host's memory, and of a disk too long to be written to its end before the signal.
+    /// Number of blocks of the host's memory, and of a disk that is too long to be filled before the signal.
     const SLOTS: u64 = 2048;
     const BLOCKS: u64 = 2 << 20;
     let place = Place::new()?;
@@ -84,7 +84,7 @@ fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Resul
             host.memory.write_from(slot, &stamp(next))?;
             let mut sqe = transfer(io::WRITE, next, 1);
             sqe.sgl = host.data(slot, 512);
-            // Once the connection has ended, sends fail; answers that arrived before can still be read.
+            // Once the connection has ended, sends fail. Responses that arrived before can still be polled.
             match host.send(&mut queue, sqe, &[]) {
                 Ok(cid) => {
                     under_way.insert(cid, next);
@@ -93,7 +93,7 @@ fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Resul
                 Err(_) => is_open = false,
             }
         }
-        // The end of the connection is reported at once, perhaps before answers that have already arrived.
+        // The end of the connection is reported at once, perhaps before responses that have already arrived.
         let answer = match host.response(&mut queue) {
             Ok(answer) => answer,
             Err(error) => {
@@ -127,7 +127,7 @@ fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Resul
 fn a_second_signal_ends_it_at_once() -> Result<()> {
     let place = Place::new()?;
     let mut process = place.start()?;
-    // Both signals are pending when the daemon continues; it handles the one, and the other has its default action.
+    // Both signals are pending when the daemon continues. The daemon handles one; the other has its default action.
     process.signal(Signal::SIGSTOP)?;
     process.wait_for_stop()?;
     process.signal(Signal::SIGINT)?;
@@ -160,7 +160,7 @@ fn what_was_forced_or_flushed_survives_a_process_that_is_killed() -> Result<()> 
     let disk = place.disk()?;
     assert_eq!(disk[..4096], [0x11; 4096]);
     assert_eq!(disk[4096..8192], [0x22; 4096]);
-    // The next daemon takes over the control socket and the wire that were left.
+    // The control socket and the wire's socket of the killed daemon still exist; the next daemon takes them over.
     drop(host);
     place.start()?.end()
 }
@@ -191,7 +191,7 @@ fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<(
     process.signal(Signal::SIGHUP)?;
     place.told("RELOADING=1")?;
     assert!(place.told("READY=1")?.contains("2 subsystems"));
-    // A disk that cannot be opened leaves the present one in use.
+    // If the new disk cannot be opened, the present one stays in use.
     place.configure(&place.subsystem("").replace("/disk", "/no-disk"))?;
     process.signal(Signal::SIGHUP)?;
     place.told("RELOADING=1")?;
@@ -233,7 +233,7 @@ fn counters_are_scraped_by_http() -> Result<()> {
     control::metrics::check(text).map_err(anyhow::Error::msg)?;
     for line in [
         "nvmeof_worker_queue_size{port=\"1\",worker=\"0\"} 2048",
-        // The first command of an I/O queue; the admin queue's was the first of all.
+        // Only the type: the one command that has been timed so far is the admin queue's first, which is not counted.
         "# TYPE nvmeof_worker_command_latency_seconds histogram",
         "# TYPE nvmeof_worker_queue_depth gauge",
         "nvmeof_namespace_read_bytes_total{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 4096",
@@ -253,7 +253,8 @@ fn counters_are_scraped_by_http() -> Result<()> {
     process.end()
 }
 
-/// The first command is timed, and one of 64 after that. Those of admin queues, which may wait for an event, are not.
+/// A worker's first command is timed, and then one of 64. Latencies are counted by kind for I/O queues only, because
+/// commands of admin queues may wait for an event. The status also has the number of pending commands.
 #[test]
 fn commands_of_io_queues_are_timed_by_kind_and_those_that_are_here_are_counted() -> Result<()> {
     let place = Place::new()?;
@@ -277,14 +278,14 @@ fn commands_of_io_queues_are_timed_by_kind_and_those_that_are_here_are_counted()
     );
     let sum = worker["latency"]["read"]["sum"].as_u64();
     assert!(sum > Some(0), "{worker}");
-    // The last answer may still be on its way.
+    // The last response may not have been completed yet.
     assert!(worker["queue_depth"].as_u64() <= Some(1), "{worker}");
     assert_eq!(worker["queue_size"], 2048);
     drop(host);
     process.end()
 }
 
-/// A changed filter is in effect from SIGHUP on, and an invalid one changes nothing.
+/// SIGHUP applies a changed log filter, and ignores an invalid one.
 #[test]
 fn sighup_takes_in_another_log() -> Result<()> {
     let place = Place::new()?;
@@ -322,7 +323,7 @@ fn sighup_takes_in_another_log() -> Result<()> {
     process.end()
 }
 
-/// `RUST_LOG` overrides the file, and the daemon reports that the file's setting has no effect.
+/// `RUST_LOG` overrides the file's log filter, and the daemon reports on SIGHUP that a changed filter has no effect.
 #[test]
 fn sighup_tells_that_another_log_has_no_effect_beside_rust_log() -> Result<()> {
     let place = Place::new()?;

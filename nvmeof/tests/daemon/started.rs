@@ -15,7 +15,8 @@ fn nvmeofd(arguments: &[&str]) -> Command {
     command
 }
 
-/// Valgrind follows what the daemon tells the kernel, io_uring among it, and runs one thread at a time.
+/// The daemon serves under valgrind with its default spin. Valgrind checks the system calls, including those of
+/// io_uring, and runs one thread at a time.
 #[test]
 fn it_serves_under_valgrind_with_its_default_spin() -> Result<()> {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -24,13 +25,13 @@ fn it_serves_under_valgrind_with_its_default_spin() -> Result<()> {
     }
     let place = Place::new()?;
     let mut command = Command::new("valgrind");
-    // Optimised code compares words that are defined in part: memcheck takes that for a defect.
+    // Optimised code compares words that are only partly initialized, which memcheck would report as an error.
     let checks = ["-q", "--undef-value-errors=no", "--error-exitcode=9"];
     command.args(checks).arg(env!("CARGO_BIN_EXE_nvmeofd"));
     command.arg(place.path("nvmeofd.toml"));
     let process = place.start_by(command)?;
     let mut host = place.host()?;
-    // 4 s, and seven times: valgrind is slow.
+    // Time-outs of 4 s with seven retries, because valgrind is slow.
     host.transport.ack_timeout = Some(20);
     let (_admin, controller) = host.controller(&subsystem())?;
     let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
@@ -46,7 +47,7 @@ fn the_demonstration_prints_what_is_to_be_typed_and_serves_64_mib() -> Result<()
     let place = Place::new()?;
     let folder = place.folder.path().canonicalize()?;
     let folder = folder.to_str().expect("a text");
-    // Files of a run of this name would be kept: this is another name.
+    // A demonstration reuses the files of an earlier run of the same name, so the test has a name of its own.
     let demo = format!("{folder}/demo");
     let mut command = nvmeofd(&[
         "--demo",
@@ -154,7 +155,8 @@ fn an_adapter_and_a_disk_on_the_command_line_are_enough() -> Result<()> {
     process.end()
 }
 
-/// A processor that does not exist is reported in the log, and its worker runs anywhere.
+/// Each worker runs on one of the listed processors, in rotation. If a processor does not exist, the daemon logs that,
+/// and the worker runs on any processor.
 #[test]
 fn workers_run_on_their_processors_and_from_the_beginning_again_where_these_are_fewer() -> Result<()>
 {
@@ -170,7 +172,7 @@ fn workers_run_on_their_processors_and_from_the_beginning_again_where_these_are_
         let mut queue = host.io_queue(&crate::process::subsystem(), controller, number, 32)?;
         assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     }
-    // Each worker has served a connection, so it runs on its processor.
+    // Each worker has served a connection, so its thread has set its processor.
     let threads = process.threads()?;
     let of = |name: &str| threads.get(name).map(String::as_str);
     let first = first.to_string();
@@ -260,7 +262,7 @@ fn the_watchdog_hears_of_it_as_often_as_it_wants() -> Result<()> {
     Ok(())
 }
 
-/// On a machine with systemd, checks that it accepts the unit.
+/// On a machine with systemd, systemd accepts the unit file.
 #[test]
 fn systemd_understands_the_unit() -> Result<()> {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/nvmeofd.service");

@@ -43,8 +43,8 @@ fn hear(host: &mut Host, queue: &mut Queue) -> Result<Vec<u8>> {
     Ok(host.memory.read(0, 4096)?)
 }
 
-/// Authenticates with the key, or with a wrong one; by SHA-256 and no group. Returns kind and result of the target's
-/// message.
+/// Authenticates by SHA-256 without a group, with the right response (`spoil` is 0) or a wrong one. Returns kind and
+/// result of the target's message.
 fn authenticate(
     host: &mut Host,
     queue: &mut Queue,
@@ -122,7 +122,7 @@ fn a_host_with_a_key_is_told_nothing_before_it_has_shown_it_on_that_queue() -> R
         authenticate(&mut host, &mut admin_queue, subsystem.as_str(), 1)?,
         (0xf1, 1)
     );
-    // There is one try; the next needs a connection of its own.
+    // A host has one attempt for each connection.
     host.expect_end(&admin_queue)?;
     let mut admin_queue = host.queue(0, 32)?;
     let connected = host.connect(&mut admin_queue, &subsystem, ANY_CONTROLLER)?;
@@ -133,7 +133,7 @@ fn a_host_with_a_key_is_told_nothing_before_it_has_shown_it_on_that_queue() -> R
     );
     host.set(&mut admin_queue, property::CC, 0x0046_0001)?;
     assert_eq!(host.get(&mut admin_queue, property::CSTS)?, 1);
-    // A queue of its own.
+    // Each I/O queue must authenticate for itself.
     let mut queue = host.queue(1, 16)?;
     let connected = host.connect(&mut queue, &subsystem, controller)?;
     assert_eq!(connected.result.get(), 0b10 << 16 | u64::from(controller));
@@ -142,7 +142,8 @@ fn a_host_with_a_key_is_told_nothing_before_it_has_shown_it_on_that_queue() -> R
         host.command(&mut queue, command(io::FLUSH))?.status(),
         REQUIRED
     );
-    // A failure at an I/O queue ends that queue alone: the host has not shown that the controller is its own.
+    // A failed authentication on an I/O queue ends only that queue, because the host has not proved that the controller
+    // is its own.
     assert_eq!(
         authenticate(&mut host, &mut queue, subsystem.as_str(), 1)?,
         (0xf1, 1)
@@ -160,7 +161,7 @@ fn a_host_with_a_key_is_told_nothing_before_it_has_shown_it_on_that_queue() -> R
         host.status(&mut queue, transfer(io::WRITE, 0, 1), data)?,
         Status::SUCCESS
     );
-    // A message out of turn, and one of another protocol.
+    // A message out of sequence, and a message of another security protocol, are refused.
     assert_eq!(
         say(&mut host, &mut queue, &[0; 72])?,
         Status::SEQUENCE.dnr()

@@ -49,7 +49,7 @@ fn what_is_written_is_read_from_a_block_to_the_longest_transfer() -> Result<()> 
             "{blocks} blocks at {first}"
         );
     }
-    // One block behind the end; the longest transfer and one block more; more data than blocks.
+    // A block beyond the end; the longest transfer, and one block more than that; more data than blocks.
     assert_eq!(
         host.read(&mut queue, 8192, 1, 0, 512)?,
         Status::LBA_RANGE.dnr()
@@ -76,7 +76,7 @@ fn what_is_written_is_read_from_a_block_to_the_longest_transfer() -> Result<()> 
     Ok(())
 }
 
-/// Makes a file of this size as a disk, before there is a world.
+/// Makes a file of this size as a disk, before the simulated target exists.
 fn file(bytes: u64) -> Result<(tempfile::TempDir, Source)> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("disk");
@@ -140,7 +140,7 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
         now[512..3 * 512].fill(0);
         now[5 * 512..7 * 512].fill(0);
         assert_eq!(blocks(&mut host, queue, 0, 64)?, now);
-        // Deallocate: two ranges, and hints without effect; a range beyond the end changes nothing.
+        // Deallocate takes two ranges. Hints have no effect. If a range exceeds the end, nothing changes.
         let mut list = range(8, 8);
         list.extend(range(32, 1));
         host.memory.write_from(SPARE, &list)?;
@@ -187,7 +187,7 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
             host.status(queue, transfer(io::VERIFY, 1, 2048), none)?,
             past
         );
-        // Copy: two ranges, the second within the first, written one after the other.
+        // Copy of two source ranges, the second within the first: the data of both is written to consecutive blocks.
         let copy = |ranges: u32, first: u32| {
             let mut sqe = command(io::COPY);
             sqe.nsid = 1.into();
@@ -223,7 +223,8 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
             sqe.nsid = nsid.into();
             assert_eq!(host.status(queue, sqe, none)?, status, "{nsid:#x}");
         }
-        // In-capsule data, with FUA; longer than what arrived; from the middle of the capsule.
+        // A Write with in-capsule data succeeds, also with FUA. In-capsule data is refused if the capsule has fewer
+        // bytes, or if the command is a Read.
         let mut sqe = transfer(io::WRITE, 200, 1);
         sqe.cdw12 = (sqe.cdw12.get() | 1 << 30).into();
         sqe.sgl = Sgl::in_capsule(512);

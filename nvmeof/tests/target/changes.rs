@@ -16,7 +16,7 @@ use crate::world::World;
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// Enables events of namespaces and of access, and sends an event request.
+/// Enables events of namespaces and of ANA changes, and sends an event request.
 fn listen(host: &mut Host, queue: &mut Queue) -> Result<()> {
     let mut sqe = command(admin::SET_FEATURES);
     (sqe.cdw10, sqe.cdw11) = (0x0b.into(), 0x900.into());
@@ -56,7 +56,7 @@ fn a_host_hears_of_a_new_size_of_removal_and_of_access_and_commands_answer_accor
         (Status::SUCCESS, &[1, 0, 0, 0, 0, 0, 0, 0][..])
     );
     assert_eq!(host.read(&mut queue, 2048, 1, 0, 512)?, Status::SUCCESS);
-    // Write protection by the host itself, which also sends an event.
+    // The host itself sets write protection, and gets an event for that, too.
     host.send(&mut admin, command(admin::ASYNC_EVENT), &[])?;
     let mut protect = command(admin::SET_FEATURES);
     protect.nsid = 1.into();
@@ -77,7 +77,7 @@ fn a_host_hears_of_a_new_size_of_removal_and_of_access_and_commands_answer_accor
         refused
     );
     assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
-    // Access.
+    // The ANA state changes.
     host.send(&mut admin, command(admin::ASYNC_EVENT), &[])?;
     for (state, status) in [
         (Access::Inaccessible, Status::ANA_INACCESSIBLE),
@@ -90,7 +90,7 @@ fn a_host_hears_of_a_new_size_of_removal_and_of_access_and_commands_answer_accor
     }
     let told = host.response(&mut admin)?;
     assert_eq!(told.result.get(), 0x000c_0302, "{told:?}");
-    // Removal.
+    // The namespace is removed.
     host.send(&mut admin, command(admin::ASYNC_EVENT), &[])?;
     world
         .target
@@ -154,12 +154,12 @@ fn the_key_of_a_window_is_invalidated_with_the_response_if_the_host_wants_that()
             transfer(io::READ, first, 8),
             Sgl::keyed(address, 4096, key, true),
         )?;
-        // Also when the status is a failure.
+        // The key is invalidated also if the status is a failure.
         assert_eq!(status.is_success(), first == 0, "{status}");
         assert_eq!(host.ia.rmr_query(rmr)?.binding, None);
         keys.push(key);
     }
-    // The key is void: a host that uses it loses the connection.
+    // The key is invalid now: a host that uses it loses the connection.
     let key = keys.first().context("a key")?;
     let mut sqe = transfer(io::READ, 0, 8);
     sqe.sgl = Sgl::keyed(address, 4096, *key, false);

@@ -1,4 +1,4 @@
-//! Entries that a host finds by discovery.
+//! Discovery log entries that a host gets.
 
 use anyhow::Result;
 use nvmeof::disk::Source;
@@ -7,8 +7,9 @@ use nvmeof::nvme::{Nqn, Status};
 
 use crate::world::World;
 
-/// Base specification, "Discovery Log Page": the head has the number of entries at byte 8; entries begin at 1,024,
-/// with the name at 256 and the service at 32.
+/// A host gets the discovery service itself and each subsystem that it may use. Base specification, "Discovery Log
+/// Page": the header has the number of entries at byte 8; entries begin at byte 1,024, with the subsystem's name at
+/// byte 256 and the service at byte 32 of the entry.
 #[test]
 fn a_host_is_told_of_the_service_itself_and_of_a_subsystem_that_it_may_use() -> Result<()> {
     let mut world = World::new(1, Source::Null(1 << 20), 12)?;

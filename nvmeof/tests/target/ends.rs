@@ -1,4 +1,4 @@
-//! The start and the end of connections, regular and not.
+//! The start and the end of connections, with and without errors.
 
 use anyhow::{Context, Result, ensure};
 use nvmeof::disk::Source;
@@ -35,7 +35,7 @@ fn a_connection_that_cannot_be_a_queue_is_rejected_with_the_reason() -> Result<(
         let said = host.dial(data.as_bytes(), 32, queue)?.err();
         assert_eq!(said, Some(Some(status)), "{data:?}");
     }
-    // The connection manager pads private data with zeros, so a short one has no receives.
+    // The connection manager pads private data with zeros, so private data that is too short has 0 as HRQSIZE.
     assert_eq!(host.dial(&[0; 4], 32, 0)?.err(), Some(Some(5)));
     drop(host);
     world.stop()?;
@@ -85,10 +85,11 @@ fn a_host_whose_keep_alive_stops_loses_all_its_connections() -> Result<()> {
     Ok(())
 }
 
-/// Traffic Based Keep Alive: no Keep Alive is sent, and nothing else on the admin queue.
+/// Reads and writes keep a controller alive without Keep Alive or any other command on the admin queue (Traffic Based
+/// Keep Alive).
 #[test]
 fn reads_and_writes_alone_keep_a_controller_alive() -> Result<()> {
-    /// More reads than ever arrive between two checks of the time.
+    /// Upper limit for the number of reads between two reports of a worker.
     const MANY: u32 = 10_000_000;
     let mut world = World::new(2, Source::Null(1 << 20), 9)?;
     let mut host = world.host()?;
@@ -100,7 +101,7 @@ fn reads_and_writes_alone_keep_a_controller_alive() -> Result<()> {
         let target = &world.target;
         target.with(|model| model.controller(controller).map(Controller::heard))
     };
-    // Connect was a command of this queue, and counts as one. After it there are reads alone.
+    // Connect on the I/O queue counts as traffic in the first round. After it there are only reads.
     for _ in 0..2 {
         let before = heard();
         let mut reads = 0;
@@ -142,7 +143,8 @@ fn a_reset_ends_io_queues_and_not_the_admin_queue() -> Result<()> {
     Ok(())
 }
 
-/// Comparisons need two buffers each, and there are three.
+/// If commands need more buffers than there are, all of them end. A connection that breaks meanwhile leaves no buffer
+/// in use. Each comparison needs two buffers, and there are three.
 #[test]
 fn more_ios_than_buffers_all_end_and_a_connection_that_breaks_under_them_leaves_none() -> Result<()>
 {
@@ -199,7 +201,7 @@ fn a_capsule_without_a_command_or_more_commands_than_entries_end_the_controller(
     )?;
     host.expect_end(&queue)?;
     host.expect_end(&admin)?;
-    // Event requests stay; before that, a queue of two entries gets far more of them.
+    // A queue of two entries with two outstanding event requests ends if it gets more commands.
     let mut admin = host.queue(0, 2)?;
     let connected = host.connect(&mut admin, &subsystem, 0xffff)?;
     ensure!(connected.status().is_success(), "{}", connected.status());

@@ -51,7 +51,7 @@ fn a_file_that_becomes_shorter_ends_where_it_ends_and_one_that_is_sealed_takes_n
         host.status(&mut queue, transfer(io::WRITE_ZEROES, 0, 1), none)?,
         refused
     );
-    // Each failure is in the error log, the last one first: status at byte 12.
+    // The error log has each failure, the last one first; the status is at byte 12.
     let (status, log) = host.log(&mut admin, 1, 64 * 5)?;
     assert_eq!(status, Status::SUCCESS);
     let field = |entry: &[u8]| u16::from(entry[12]) | u16::from(entry[13]) << 8;

@@ -1,4 +1,4 @@
-//! A namespace's file whose path changes under the daemon.
+//! The path of a namespace's file changes while the target serves the file.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use crate::world::World;
 const BYTES: u64 = 1 << 20;
 const BLOCKS: u64 = BYTES >> 9;
 
-/// Makes a file of this size, each byte the same.
+/// Makes a file of this size, filled with one byte value.
 fn made(path: &Path, bytes: u64, byte: u8) -> Result<File> {
     let file = File::options()
         .read(true)
@@ -33,7 +33,7 @@ fn first_byte(host: &mut Host, queue: &mut Queue, block: u64) -> Result<u8> {
     Ok(host.memory.read(0, 1)?[0])
 }
 
-/// A change of a path: its name, its action, and the error of a later request for a new size.
+/// A change of a path: its name, its action, and the error that a later resize reports.
 type Change = (&'static str, fn(&Path) -> Result<()>, &'static str);
 
 const CHANGES: [Change; 5] = [
@@ -92,7 +92,7 @@ fn a_namespace_keeps_the_file_that_it_opened_whatever_takes_its_path() -> Result
         let mut queues = vec![host.io_queue(&subsystem, controller, 1, 16)?];
         assert_eq!(first_byte(&mut host, &mut queues[0], 0)?, 0x11);
         change(&path)?;
-        // Workers that have no disk yet, and one that has returned it.
+        // New queues go to workers that have not opened the disk yet, and to one that has closed it.
         for number in 2..=5 {
             queues.push(host.io_queue(&subsystem, controller, number, 16)?);
         }
@@ -109,7 +109,7 @@ fn a_namespace_keeps_the_file_that_it_opened_whatever_takes_its_path() -> Result
             assert_eq!(past, Status::LBA_RANGE.dnr(), "{what}");
         }
         assert_eq!(opened.metadata()?.len(), BYTES, "{what}");
-        // A new size is taken from the open file, if at all.
+        // A resize takes the size from the open file, and fails if the path is another file.
         let said = world
             .target
             .with(|model| model.resize_namespace(&subsystem, 1))
@@ -167,7 +167,7 @@ fn a_file_that_is_cut_ends_where_it_ends_and_a_namespace_keeps_at_least_a_block(
             }
             (resized, _) => assert_eq!(resized?, last),
         }
-        // Verify above the new end would be refused at once; the next round needs the old end.
+        // The target would refuse a Verify beyond the new end at once, so the next round restores the old end.
         file.set_len(BYTES)?;
         world
             .target
@@ -182,7 +182,8 @@ fn a_file_that_is_cut_ends_where_it_ends_and_a_namespace_keeps_at_least_a_block(
     Ok(())
 }
 
-/// A file's bytes behind the last whole block are counted; a memory disk has whole blocks only.
+/// A disk reports how many bytes of its file follow the last whole block and are unused. A memory disk has whole blocks
+/// only.
 #[test]
 fn a_disk_says_how_many_bytes_behind_its_last_block_it_leaves_out() -> Result<()> {
     let folder = tempfile::tempdir()?;

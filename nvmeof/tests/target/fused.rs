@@ -1,4 +1,4 @@
-//! Compare and write, fused.
+//! Fused Compare and Write.
 
 use anyhow::Result;
 use nvmeof::disk::Source;
@@ -23,7 +23,8 @@ fn part(opcode: u8, flags: u8, first: u64, blocks: u32, data: Sgl) -> Sqe {
     sqe
 }
 
-/// Sends a pair, which compares a block with one part of the host's memory, and writes another part.
+/// Sends a fused pair: the Compare compares a block with one part of the host's memory, and the Write writes another
+/// part.
 fn send(
     host: &mut Host,
     queue: &mut Queue,
@@ -85,7 +86,7 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
     let second = host.send(queue, sqe, &[2; 512])?;
     assert_eq!(answers(&mut host, queue, [first, second])?, [DONE, DONE]);
     assert_eq!(block(&mut host, queue, 5)?, 2);
-    // Another command, another first, or no first before the second.
+    // The first command is followed by an unfused command or by another first; then a second command has no first.
     let data = host.data(0, 512);
     let first = host.send(queue, part(io::COMPARE, FUSE_FIRST, 5, 1, data), &[])?;
     let other = host.send(queue, part(io::READ, 0, 6, 1, host.data(2048, 512)), &[])?;
@@ -100,7 +101,7 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
         host.status(queue, part(io::WRITE, FUSE_SECOND, 5, 1, data), data)?,
         MISSING
     );
-    // Commands that cannot be fused, and both bits set.
+    // Other commands cannot be fused, and FUSE 11b is invalid.
     for (opcode, flags) in [
         (io::READ, 1),
         (io::WRITE, 1),
@@ -113,7 +114,8 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
             "{opcode} {flags}"
         );
     }
-    // Two blocks; another block; a block behind the end; data of another length.
+    // Pairs of two blocks, with different blocks, with a block beyond the end, and with data of another length are
+    // refused.
     let two = host.data(0, 1024);
     for (compare, write, expected) in [
         ((5, 2, two), (5, 2, two), [FIELD, FAILED]),
@@ -146,14 +148,15 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
         );
     }
     assert_eq!(block(&mut host, queue, 5)?, 2);
-    // A first without a second ends with its connection.
+    // A first command without a second ends with its connection.
     host.send(queue, part(io::COMPARE, FUSE_FIRST, 5, 1, data), &[])?;
     drop(host);
     world.stop()?;
     Ok(())
 }
 
-/// Two queues at two workers, each with a pair that expects the same old value: exactly one succeeds.
+/// Two workers get a pair each that expects the same old value: exactly one pair succeeds, while other blocks are
+/// written.
 #[test]
 fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written() -> Result<()> {
     const ROUNDS: u8 = 50;
@@ -169,7 +172,7 @@ fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written()
         panic!("three");
     };
     for round in 0..ROUNDS {
-        // The old value; then the new values of both pairs, which differ from the second byte on.
+        // The old value at 0; the new values of both pairs at 512 and 1024, which differ from the second byte on.
         let now = host.memory.read(65536, 512)?;
         host.memory.write_from(0, &now)?;
         for (at, who) in [(512, 1), (1024, 2)] {
@@ -179,7 +182,7 @@ fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written()
         }
         let first = send(&mut host, a, 9, 0, 512)?;
         let second = send(&mut host, b, 9, 0, 1024)?;
-        // Other commands write beside the block.
+        // A third queue writes the blocks after the pairs' block.
         let data = host.data(4096, 1024);
         let beside = host.send(c, part(io::WRITE, 0, 10, 2, data), &[])?;
         let (first, second) = (
@@ -200,7 +203,8 @@ fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written()
     Ok(())
 }
 
-/// Commands that write the pair's block wait for the end of the pair, whether they name it in a list or not at all.
+/// Commands that write the block of a pair wait for the end of the pair: Copy, which names the block in SLBA,
+/// Deallocate, which names it in a list, and Write Zeroes.
 #[test]
 fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written() -> Result<()> {
     const BLOCK: u64 = 9;
@@ -230,11 +234,11 @@ fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written()
     zero.sgl = Sgl::keyed(0, 0, 0, false);
     for (sqe, content) in [(copy, 2), (deallocate, 0), (zero, 0)] {
         for writer in &mut writers {
-            // Connect uses the memory of the pair's data.
+            // Connect has overwritten the memory of the pair's data.
             host.memory.write_from(0, &[0; 512])?;
             host.memory.write_from(65536, &[0; 512])?;
             assert_eq!(host.write(writer, BLOCK, 1, 65536, 512)?, DONE);
-            // The read of the block is delayed; the comparison follows when the orders change.
+            // The pair's read of the block is delayed until the orders change.
             let struck = faults.struck();
             faults.order(Some(Orders {
                 of: Of::Reads,

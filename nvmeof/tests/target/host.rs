@@ -1,4 +1,4 @@
-//! A host: our own small initiator, which can also send commands that a kernel's initiator never would.
+//! A host: our own small initiator, which can also send commands that a kernel's initiator never sends.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Bytes of the host's data.
+/// Size of the host's data area in bytes.
 pub const DATA: usize = 1 << 20;
-/// Offset of the commands behind the data; the responses follow them.
+/// Offset of the command area, which follows the data. The responses follow the commands.
 const COMMANDS: usize = DATA;
 const SLOTS: usize = 256;
-/// Bytes of a capsule with a page behind the command.
+/// Size of a capsule with a page of in-capsule data.
 const CAPSULE: usize = 64 + 4096;
 const RESPONSES: usize = COMMANDS + SLOTS * CAPSULE;
 const ALL: usize = RESPONSES + SLOTS * 16;
@@ -43,20 +43,20 @@ pub struct Host {
     target: IpAddr,
     port: u16,
     pub name: Nqn,
-    /// Keep-alive time of the next controller; 0 is none.
+    /// Keep-alive time of the next controller in milliseconds; 0 means none.
     pub keep_alive_ms: u32,
     /// Host identifier.
     pub id: [u8; 16],
     slot: usize,
-    /// Transport attributes of its connections.
+    /// Transport attributes of the host's connections.
     pub transport: EpTransport,
-    /// Work of all others while the host waits, where no other thread does it.
+    /// Runs the target and all other parties while the host waits; `None` if they run in threads of their own.
     pub meanwhile: Option<Meanwhile>,
 }
 
-/// One turn of all others.
+/// Function that runs one turn of all other parties.
 pub type Meanwhile = Box<dyn FnMut() -> Result<()>>;
-/// Turns after which a wait has failed.
+/// Number of turns after which a wait fails.
 const TURNS: usize = 1_000_000;
 
 /// A queue of a host.
@@ -69,7 +69,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Returns the identifier of the next command.
+    /// Returns the command identifier that the next command gets.
     pub fn sent(&self) -> u16 {
         self.next
     }
@@ -107,7 +107,7 @@ impl Host {
         })
     }
 
-    /// Returns the next event.
+    /// Waits for the next event of an EVD.
     fn event(&mut self, events: EvdHandle) -> Result<Event> {
         let Some(meanwhile) = &mut self.meanwhile else {
             return Ok(self.ia.evd_wait(events, PATIENCE, 1)?.0);
@@ -122,7 +122,7 @@ impl Host {
         bail!("no event in {TURNS} turns");
     }
 
-    /// Returns the descriptor of a part of the host's data.
+    /// Returns the SGL descriptor of a part of the host's data.
     pub fn data(&self, at: usize, bytes: u32) -> Sgl {
         let address = self.region.registered_address + at as u64;
         Sgl::keyed(address, bytes, self.region.rmr_context, false)
@@ -207,7 +207,7 @@ impl Host {
         }
     }
 
-    /// Makes a connection for a queue.
+    /// Makes a connection for a queue, without Connect.
     pub fn queue(&mut self, number: u16, entries: u16) -> Result<Queue> {
         let data = RequestData::new(number, entries, 0);
         match self.dial(data.as_bytes(), entries, number)? {
@@ -216,18 +216,18 @@ impl Host {
         }
     }
 
-    /// Sends a capsule, and returns the response.
+    /// Sends a command, and returns its response.
     pub fn command(&mut self, queue: &mut Queue, sqe: Sqe) -> Result<Cqe> {
         self.send(queue, sqe, &[])?;
         self.response(queue)
     }
 
-    /// Sends a capsule with data in it.
+    /// Sends a command with in-capsule data; returns its identifier.
     pub fn send(&mut self, queue: &mut Queue, mut sqe: Sqe, data: &[u8]) -> Result<u16> {
         let cid = queue.next;
         queue.next = queue.next.wrapping_add(1);
         sqe.cid = cid.into();
-        // Slots are shared by all queues: an event request may wait in one for long.
+        // All queues use the same slots in turn, because an event request may occupy its slot for long.
         let slot = self.slot;
         self.slot = (slot + 1) % SLOTS;
         let (at, answer) = (COMMANDS + slot * CAPSULE, RESPONSES + slot * 16);
@@ -246,7 +246,7 @@ impl Host {
         Ok(cid)
     }
 
-    /// Sends a capsule without data, and posts no receive for its response.
+    /// Sends a command without data, and posts no receive for its response.
     pub fn shout(&mut self, queue: &mut Queue, mut sqe: Sqe) -> Result<()> {
         sqe.cid = queue.next.into();
         queue.next = queue.next.wrapping_add(1);
@@ -259,7 +259,7 @@ impl Host {
         Ok(self.ia.ep_post_send(queue.ep, &[capsule], named, NONE)?)
     }
 
-    /// Ends a connection from this side, and removes it.
+    /// Disconnects from this side, and frees the endpoint.
     pub fn hang_up(&mut self, queue: &Queue) -> Result<()> {
         self.ia.ep_disconnect(queue.ep, CloseFlags::Abrupt)?;
         self.expect_end(queue)?;
@@ -288,7 +288,7 @@ impl Host {
         Cqe::read_from_bytes(&bytes).map_err(|_| anyhow::anyhow!("16 bytes"))
     }
 
-    /// Waits until the target ends a connection, and ignores all earlier events.
+    /// Waits until the target ends a connection. Ignores all earlier events.
     pub fn expect_end(&mut self, queue: &Queue) -> Result<()> {
         loop {
             if let Event::Connection(event) = self.event(queue.events)? {
@@ -298,13 +298,13 @@ impl Host {
         }
     }
 
-    /// Sends a command about blocks with this data; returns its status.
+    /// Sends a command with this SGL descriptor; returns its status.
     pub fn status(&mut self, queue: &mut Queue, mut sqe: Sqe, data: Sgl) -> Result<Status> {
         sqe.sgl = data;
         Ok(self.command(queue, sqe)?.status())
     }
 
-    /// Makes a connection a queue of a controller, by Connect.
+    /// Sends Connect, which makes the connection a queue of a controller.
     pub fn connect(&mut self, queue: &mut Queue, subsystem: &Nqn, controller: u16) -> Result<Cqe> {
         let data = ConnectData::new(self.id, controller, subsystem.field(), self.name.field());
         self.memory.write_from(0, data.as_bytes())?;
@@ -322,7 +322,7 @@ impl Host {
         self.command(queue, sqe)
     }
 
-    /// Returns an admin queue with an enabled controller, and the controller's number.
+    /// Makes an admin queue with an enabled controller; returns the queue and the controller's number.
     pub fn controller(&mut self, subsystem: &Nqn) -> Result<(Queue, u16)> {
         let mut queue = self.queue(0, 32)?;
         let connected = self.connect(&mut queue, subsystem, ANY_CONTROLLER)?;
@@ -366,7 +366,7 @@ impl Host {
         Ok(cqe.result.get())
     }
 
-    /// Identify, with this CNS value and namespace.
+    /// Sends Identify with this CNS value and namespace.
     pub fn identify(
         &mut self,
         queue: &mut Queue,
@@ -420,7 +420,7 @@ impl Host {
     }
 }
 
-/// Returns a command with zero fields.
+/// Returns a command with this opcode, PSDT 01b and an empty SGL descriptor. All other fields are 0.
 pub fn command(opcode: u8) -> Sqe {
     let mut sqe = Sqe::new_zeroed();
     sqe.opcode = opcode;
@@ -429,7 +429,7 @@ pub fn command(opcode: u8) -> Sqe {
     sqe
 }
 
-/// Returns a command about blocks of namespace 1.
+/// Returns a command on blocks of namespace 1.
 pub fn transfer(opcode: u8, first: u64, blocks: u32) -> Sqe {
     let mut sqe = command(opcode);
     sqe.nsid = 1.into();

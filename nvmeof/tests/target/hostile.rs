@@ -1,4 +1,5 @@
-//! A host that sends capsules of any kind: the answers, and the bytes written to its memory.
+//! A host that sends arbitrary capsules: the target must answer them or end the connection, and must write only where
+//! the capsule says.
 
 use anyhow::Result;
 use nvmeof::disk::Source;
@@ -13,14 +14,14 @@ use zerocopy::FromBytes;
 use crate::host::{Host, Queue};
 use crate::world::World;
 
-/// Capsules in all, unless the environment's `HOSTILE_CAPSULES` says otherwise.
+/// Number of capsules, unless the environment variable `HOSTILE_CAPSULES` has another.
 const CAPSULES: usize = 1500;
-/// Bytes of the host's memory that commands name, and the fill byte.
+/// Size of the host's memory that commands name, and the byte that fills it.
 const MEMORY: usize = 1 << 18;
 const GUARD: u8 = 0xa5;
 
-/// Returns an odd capsule: a plausible command with in-capsule data or a descriptor, which is wrong in one of four
-/// cases. Also returns the bytes of the host's memory that it names, if the descriptor is right.
+/// Returns a random capsule: a plausible command with in-capsule data or an SGL descriptor. One of four descriptors is
+/// wrong. If the descriptor is right, also returns the range of the host's memory that it names.
 fn capsule(
     host: &Host,
     random: &mut ChaCha8Rng,
@@ -120,7 +121,7 @@ fn capsule(
     Ok((sqe, data, named))
 }
 
-/// Connects both queues of a controller again.
+/// Makes a controller with an admin queue and an I/O queue.
 fn queues(host: &mut Host, world: &World) -> Result<[Queue; 2]> {
     let subsystem = world.subsystem.clone();
     let (admin, controller) = host.controller(&subsystem)?;
@@ -150,7 +151,7 @@ fn capsules_of_any_kind_are_answered_or_end_the_connection_and_write_where_they_
         let which = usize::from(!round.is_multiple_of(3));
         let (sqe, data, named) = capsule(&host, &mut random, which == 0)?;
         let is_request = which == 0 && sqe.opcode == admin::ASYNC_EVENT;
-        // The first of a fused pair waits for the second, and an event request for an event.
+        // The first command of a fused pair and an event request have no response for now, so they are not sent.
         let is_first =
             sqe.opcode == io::COMPARE && sqe.flags & (FUSE | PSDT) == FUSE_FIRST | PSDT_SGL;
         if is_request || is_first {
@@ -171,7 +172,7 @@ fn capsules_of_any_kind_are_answered_or_end_the_connection_and_write_where_they_
             Err(_) => {
                 ended += 1;
                 for queue in &both {
-                    // The other one may be alive; it ends with its host's.
+                    // The other queue's connection may still exist, so both are disconnected.
                     let _ = host.ia.ep_disconnect(queue.ep, udapl::CloseFlags::Abrupt);
                     host.ia.ep_free(queue.ep)?;
                     host.ia.evd_free(queue.events)?;

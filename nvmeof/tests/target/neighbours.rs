@@ -1,8 +1,8 @@
-//! An honest host beside hostile ones: each of its I/Os has a deadline, in simulated time, whatever resources the
-//! others hold.
+//! An honest host beside hostile ones: each I/O of the honest host ends within a deadline in simulated time, whatever
+//! resources the others occupy.
 //!
-//! One thread runs everything, and time is the simulator's, so that each run is the same. The hostile host has a
-//! function and an address of its own, and the same worker.
+//! One thread runs everything in simulated time, so that each run is the same. The hostile host has a function and an
+//! address of its own, and uses the same worker.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,17 +26,17 @@ use crate::world::{PORT, World};
 
 /// Simulated time between two turns of the worker.
 const STEP: Duration = Duration::from_micros(100);
-/// Turns that an I/O of the honest host may take: 600 us.
+/// Maximum number of turns of an I/O of the honest host: 600 us.
 const DEADLINE: u64 = 6;
-/// Turns that a step of an honest host that connects anew may take: a connection with Connect, enabling and status. A
-/// worker that only polls looks at its connections after 127 looks at an empty queue.
+/// Maximum number of turns of a step in which the honest host connects. The longest step is a connection with Connect,
+/// enabling and reading the status. A worker polls its connections only after 127 empty polls of a queue.
 const NEWCOMER: u64 = 160;
-/// Turns after which all messages under way have arrived.
+/// Number of turns in which all messages in flight arrive.
 const SETTLED: u64 = 50;
-/// Turns after which a worker has checked the model's timers.
+/// Number of turns in which a worker checks the model's timers.
 const TICKED: u64 = 2048;
 
-/// Both hosts and the worker.
+/// An honest host, a hostile host and a worker.
 struct Street {
     fabric: Rc<Switched>,
     world: World,
@@ -46,13 +46,13 @@ struct Street {
     admin: Queue,
     queue: Queue,
     hostile: Host,
-    /// I/Os of the honest host.
+    /// Durations of the honest host's I/Os.
     ios: Waits,
-    /// Its steps when it connects anew.
+    /// Durations of the honest host's steps when it connects.
     arrivals: Waits,
 }
 
-/// Operations of a kind: their number, the longest duration of one and its limit, in turns.
+/// Durations of one kind of operation, in turns: the limit, the number of operations, and the longest one.
 struct Waits {
     most: u64,
     count: u64,
@@ -69,7 +69,7 @@ impl Waits {
     }
 }
 
-/// Times operations that follow each other.
+/// Measures operations that follow each other.
 struct Watch<'a> {
     turns: &'a Cell<u64>,
     began: u64,
@@ -85,7 +85,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Records the operation that has ended now; the next one begins.
+    /// Records the duration of the operation that has ended, and begins the next one. Fails if the limit is exceeded.
     fn took(&mut self, what: &str) -> Result<()> {
         let now = self.turns.get();
         let took = now - core::mem::replace(&mut self.began, now);
@@ -108,7 +108,7 @@ impl Street {
             ia.progress();
             Ok(ia)
         };
-        // A null disk: other disks take the kernel's time.
+        // The disk is a null disk, because the duration of other disks' operations depends on the kernel.
         let disk = Source::Null(1 << 20);
         let (world, workers) = World::of(tempfile::tempdir()?, vec![open(0)?], disk, 9, config)?;
         let serving = Rc::new(RefCell::new(workers));
@@ -157,7 +157,7 @@ impl Street {
         Ok(())
     }
 
-    /// Makes one I/O of each kind of the honest host: short and long, read and write, and an admin command.
+    /// Executes one I/O of each kind for the honest host: short and long reads and writes, and an admin command.
     fn live(&mut self) -> Result<()> {
         let (host, queue) = (&mut self.honest, &mut self.queue);
         let mut watch = Watch::start(&self.turns, &mut self.ios);
@@ -176,7 +176,7 @@ impl Street {
         Ok(())
     }
 
-    /// Lets the honest host discover, connect again and use a disk.
+    /// Lets the honest host discover, connect and use a disk.
     fn newcomer(&mut self) -> Result<()> {
         let (host, subsystem) = (&mut self.honest, self.world.subsystem.clone());
         let mut watch = Watch::start(&self.turns, &mut self.arrivals);
@@ -209,7 +209,7 @@ impl Street {
         self.world.target.with(|model| model.controllers().count())
     }
 
-    /// Ends the hostile host's connections, and checks that all their resources are free.
+    /// Ends all connections, and checks that all their resources are free.
     fn end(mut self, beside: &str) -> Result<()> {
         self.live()?;
         let Self {
@@ -241,7 +241,7 @@ impl Street {
     }
 }
 
-/// Transport attributes that no honest host has: unlimited RNR retries, each after 655 ms.
+/// Returns transport attributes that no honest host uses: unlimited RNR retries, each after 655 ms.
 fn deaf() -> EpTransport {
     EpTransport {
         rnr_retry: Some(7),
@@ -294,7 +294,7 @@ fn a_host_that_takes_no_answers_before_connect_holds_up_no_honest_host() -> Resu
     }
     assert!(street.room().overdrawn > 0, "{:?}", street.room());
     street.newcomer()?;
-    // With any attributes of the host, its connections break, and nothing of them is left.
+    // Whatever transport attributes the host has, its connections break, and all their resources become free.
     street.fabric.sim.advance(Duration::from_secs(1));
     for queue in &queues {
         street.hostile.expect_end(queue)?;
@@ -349,7 +349,8 @@ fn first_halves_of_fused_pairs_hold_up_no_honest_host() -> Result<()> {
     street.end("first halves of pairs")
 }
 
-/// The reads of the hostile host hold buffers until their answers have left, and it takes none.
+/// A host that posts no receives for the responses to long reads does not delay an honest host. Buffers of such reads
+/// are occupied until the responses have been sent.
 #[test]
 fn an_allowed_host_that_takes_no_answers_to_long_reads_holds_up_no_honest_host() -> Result<()> {
     let mut street = Street::new(WorkerConfig::default())?;
@@ -390,7 +391,7 @@ fn discovery_controllers_by_the_thousand_lock_no_host_out() -> Result<()> {
             street.newcomer()?;
         }
     }
-    // Properties every 50 s keep these controllers alive, and no other host is kept out.
+    // Property commands every 50 s keep these controllers alive. Other hosts can still connect.
     for _ in 0..4 {
         street.world.target.advance(Duration::from_secs(50));
         let kept = queues.len() - 32;
@@ -467,8 +468,8 @@ fn a_connection_without_connect_ends_after_a_minute() -> Result<()> {
     street.end("a connection without Connect")
 }
 
-/// A capsule every three seconds holds a place no longer than silence does. The honest host
-/// does its I/O after each.
+/// Sends a capsule every three seconds, and checks that the connection ends at `until` as it would without traffic. The
+/// honest host does its I/O after each capsule.
 fn drip(street: &mut Street, queue: &mut Queue, until: Duration) -> Result<()> {
     const EVERY: Duration = Duration::from_secs(3);
     let mut passed = Duration::ZERO;
@@ -522,7 +523,8 @@ fn a_capsule_each_three_seconds_keeps_no_host_that_has_not_authenticated() -> Re
     street.end("capsules without authentication, one each 3 s")
 }
 
-/// Such a host has no other deadline, and its target sends no request: only an hour of silence shows its death.
+/// The controller of a host without keep-alive time ends after an hour without traffic. Such a host has no other
+/// deadline, and the target sends it no requests.
 #[test]
 fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> {
     const MINUTE: Duration = Duration::from_secs(60);
@@ -534,9 +536,9 @@ fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> 
     street
         .hostile
         .send(&mut queue, transfer(io::READ, 0, 1), &[])?;
-    // Workers report the hosts they heard from when they check the model's timers.
+    // Workers report the activity of hosts when they check the model's timers.
     street.pass(TICKED)?;
-    // The host dies now: it sends nothing any more.
+    // From here on the host sends nothing.
     for minute in 1..=60 {
         assert_eq!(street.controllers(), 2, "minute {minute}");
         street.world.target.advance(MINUTE);
@@ -550,8 +552,8 @@ fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> 
     street.end("a dead host without keep-alive")
 }
 
-/// Twice the entries are the limit: entries that wait for an answer and those whose answers are leaving. One more is
-/// too many.
+/// A queue may have twice its entries pending: commands that wait for an answer, and commands whose responses are
+/// posted. One command more ends the controller.
 #[test]
 fn a_host_that_sends_twice_its_entries_and_one_more_without_taking_answers_is_over() -> Result<()> {
     const ENTRIES: u16 = 16;
@@ -590,7 +592,8 @@ fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> R
     let mut asks = command(admin::SET_FEATURES);
     (asks.cdw10, asks.cdw11) = (7.into(), 0x001f_001f.into());
     let granted = street.hostile.command(&mut admin, asks)?;
-    // Of 1,024 entries the honest host has 48; the rest is for two: 488 for this one, less its admin queue's.
+    // Of 1,024 entries the honest host has 48. The hostile host may have half of the other 976, which is 488. Less the
+    // 32 of its admin queue, three queues of 128 fit.
     assert_eq!(granted.result.get(), 0x0002_0002, "three queues");
     let mut queues = Vec::new();
     for number in 1..=3 {
@@ -604,7 +607,7 @@ fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> R
     let refused = street.hostile.connect(&mut more, &subsystem, controller)?;
     assert_eq!(refused.status(), Status::CONTROLLER_BUSY);
     street.newcomer()?;
-    // The limit is unchanged: a queue that fits is accepted.
+    // A refused queue has not changed the quota: after another queue has ended, the queue is accepted.
     street.hostile.hang_up(&queues.remove(0))?;
     street.pass(TICKED)?;
     let room = street.room();
@@ -614,7 +617,7 @@ fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> R
     street.end("more queues than fit")
 }
 
-/// The owner of an I/O queue is not known yet, but no controller has room for it.
+/// An I/O queue with more entries than are left at the worker is rejected before its host is known.
 #[test]
 fn an_io_queue_that_fits_nowhere_is_rejected_for_want_of_resources() -> Result<()> {
     let mut street = Street::new(WorkerConfig {

@@ -1,4 +1,4 @@
-//! Two functions, two paths to one namespace: the failover of a host with multipath.
+//! Two functions as two paths to one namespace: failover of a host with multipath.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::world::World;
 const BLOCKS: u16 = 256;
 const AT_ONCE: usize = 8;
 
-/// Returns the state of group 1 by a path: the page's first descriptor is at byte 16, its state at byte 16 of it.
+/// Returns the ANA state of group 1 on a path. The page's first descriptor is at byte 16, and the state at byte 16 of
+/// the descriptor.
 fn access(host: &mut Host, admin: &mut Queue) -> Result<u8> {
     let (status, said) = host.log(admin, page::ACCESS, 56)?;
     ensure!(status.is_success(), "{status}");
@@ -30,7 +31,7 @@ fn stamp(block: u16) -> [u8; 512] {
     bytes
 }
 
-/// Writes a block, from the part of the host's memory for that block.
+/// Sends a write of a block, with data from the block's own part of the host's memory.
 fn write(host: &mut Host, queue: &mut Queue, block: u16) -> Result<u16> {
     let at = usize::from(block) * 512;
     host.memory.write_from(at, &stamp(block))?;
@@ -39,7 +40,8 @@ fn write(host: &mut Host, queue: &mut Queue, block: u16) -> Result<u16> {
     host.send(queue, sqe, &[])
 }
 
-/// Runs turns until the worker is told to stop: then it ends its connections, or is dropped without ending them.
+/// Runs a worker until it must stop. The worker then ends its connections, or, if `is_sudden`, is dropped without
+/// ending them.
 fn serve(mut worker: Worker, goes: &AtomicBool, is_sudden: bool) -> Result<(), WorkerError> {
     if !is_sudden {
         return worker.run().map(|_| ());
@@ -81,7 +83,7 @@ fn go_on_over_the_second_path(is_sudden: bool) -> Result<()> {
     );
     far.send(&mut far_admin, command(admin::ASYNC_EVENT), &[])?;
 
-    // Blocks under way, by the identifiers of their commands, on the path in use.
+    // Blocks whose writes are in flight on the path in use, by command identifier.
     let (mut under_way, mut next, mut is_near) = (BTreeMap::new(), 0, true);
     let acknowledged = AtomicUsize::new(0);
     while acknowledged.load(Ordering::Relaxed) < usize::from(BLOCKS) {
@@ -115,7 +117,7 @@ fn go_on_over_the_second_path(is_sudden: bool) -> Result<()> {
                     }
                 }
             }
-            // Blocks without acknowledgement are written again.
+            // The path has failed: blocks without acknowledgement are written again on the second path.
             Err(error) => {
                 ensure!(is_near, "{error}");
                 is_near = false;
@@ -130,7 +132,7 @@ fn go_on_over_the_second_path(is_sudden: bool) -> Result<()> {
     for (_, thread) in first {
         thread.join().expect("no panic")?;
     }
-    // Nothing is left of the first path's controller, and the second path becomes the best.
+    // The controller of the first path has ended. The second path becomes optimized.
     assert_eq!(target.with(|model| model.controllers().count()), 1);
     target.with(|model| model.set_access(2, 1, Access::Optimized))?;
     assert_eq!(far.response(&mut far_admin)?.result.get(), 0x000c_0302);

@@ -1,5 +1,6 @@
-//! Conditions that refuse a command on blocks: write protection, reservations, the access of a port, a namespace that
-//! was removed or shrunk. Each command is tried against each of them, before it begins and between its steps.
+//! Conditions that refuse a command on blocks: write protection, reservations, ANA state, and a namespace that was
+//! removed or shrunk. Each command is tried under each condition, which exists before the command or begins between its
+//! steps.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,13 +24,13 @@ use crate::world::World;
 const DONE: Status = Status::SUCCESS;
 const FAILED: Status = Status::FAILED_FUSED.dnr();
 const BYTES: u64 = 1 << 20;
-/// First block of commands, and of the source of a Copy.
+/// First block of the commands, and first source block of Copy.
 const AT: u64 = 64;
 const FROM: u8 = 128;
-/// Blocks left of a namespace that was shrunk.
+/// Number of blocks of a namespace that was shrunk.
 const SHORT: u64 = 8;
 
-/// The acting host.
+/// Role of the acting host in reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Holder,
@@ -102,7 +103,7 @@ const COMMANDS: [(&str, Does); 17] = [
     ("release", Does::Releases),
 ];
 
-/// Returns the statuses of a command: the second of a pair has one of its own.
+/// Returns the expected statuses of a command. The second is that of a pair's second command.
 fn expected(does: Does, way: Way) -> (Status, Status) {
     let conflict = Status::RESERVATION.dnr();
     let blocks = matches!(does, Does::Reads | Does::Writes | Does::Pair);
@@ -111,7 +112,7 @@ fn expected(does: Does, way: Way) -> (Status, Status) {
         Way::Access(Access::Inaccessible) => Status::ANA_INACCESSIBLE,
         Way::Access(Access::PersistentLoss) => Status::ANA_LOSS,
         Way::Access(Access::Change) => Status::ANA_CHANGE,
-        // All namespaces are none.
+        // If all namespaces are flushed and there is none, the command succeeds.
         Way::Gone if does == Does::FlushesAll => DONE,
         Way::Gone => Status::INVALID_NAMESPACE.dnr(),
         Way::Shorter if blocks => Status::LBA_RANGE.dnr(),
@@ -130,14 +131,14 @@ fn expected(does: Does, way: Way) -> (Status, Status) {
                 Does::Pair => may_write,
                 Does::Reports | Does::Registers => true,
                 Does::Preempts | Does::Releases => who != Who::Other,
-                // The same type once more: with an All Registrants type each registrant is a holder.
+                // The command acquires the same type again. With an All Registrants type each registrant is a holder.
                 Does::Acquires => who == Who::Holder || who == Who::Registrant && kind > 4,
             };
             if may { DONE } else { conflict }
         }
     };
     match (does, way) {
-        // Without a reservation there are no keys.
+        // Without a reservation no host is registered, so its key does not match.
         (Does::Acquires | Does::Preempts | Does::Releases, way)
             if status == DONE && !matches!(way, Way::Reserved(..)) =>
         {
@@ -148,7 +149,7 @@ fn expected(does: Does, way: Way) -> (Status, Status) {
     }
 }
 
-/// Three hosts with a queue each, in the order of [`Who`], and an admin queue.
+/// Three hosts with an I/O queue each, in the order of [`Who`], and the admin queue of the first.
 struct Hosts {
     host: Host,
     admin: Queue,
@@ -189,7 +190,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Registers the first two with 1 and 2; the first one acquires.
+    /// Registers the holder with key 1 and the registrant with key 2; then the holder acquires the reservation.
     fn hold(&mut self, kind: u32) -> Result<()> {
         self.reserves(Who::Holder, io::RESERVATION_REGISTER, 0, [0, 1])?;
         self.reserves(Who::Registrant, io::RESERVATION_REGISTER, 0, [0, 2])?;
@@ -205,7 +206,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Adds a new namespace 1, in place of the present one if there is one.
+    /// Adds a new namespace 1, and removes the present one if there is one.
     fn replace(&mut self, world: &World, source: Source) -> Result<()> {
         world.target.with(|model| -> Result<()> {
             if model.namespace(&self.subsystem, 1).is_ok() {
@@ -224,8 +225,8 @@ impl Hosts {
     }
 }
 
-/// Returns the opcode, the bits of dword 10 and the keys of a reservation command: the actor's own key, and the
-/// holder's for a preemption.
+/// Returns the opcode, dword 10 and the keys of a reservation command: the actor's own key, and for a preemption also
+/// the holder's.
 fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     let (kind, who) = match way {
         Way::Reserved(kind, who) => (kind, who),
@@ -249,7 +250,7 @@ fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     }
 }
 
-/// Sends a command with its data; returns its status, or those of both of a pair.
+/// Sends a command with its data; returns its status, or the statuses of both commands of a pair.
 fn act(
     host: &mut Host,
     queue: &mut Queue,
@@ -257,7 +258,7 @@ fn act(
     way: Way,
     before: &[u8],
 ) -> Result<(Status, Status)> {
-    // In host memory: the disk's content, and the new data.
+    // The host's memory has the disk's content at 0, and the new data at 8 KiB.
     let old = usize::try_from(AT * 512)?;
     host.memory.write_from(0, &before[old..old + 4096])?;
     host.memory.write_from(8192, &[0xee; 4096])?;
@@ -323,8 +324,8 @@ fn copy(ranges: u32) -> Sqe {
     sqe
 }
 
-/// Sends a pair: block AT is compared with the beginning of the host's memory, and overwritten with the data at 8
-/// KiB.
+/// Sends a fused pair: block `AT` is compared with the beginning of the host's memory, and overwritten with the data at
+/// 8 KiB.
 fn pair(host: &mut Host, queue: &mut Queue) -> Result<[u16; 2]> {
     let (mut compare, mut write) = (transfer(io::COMPARE, AT, 1), transfer(io::WRITE, AT, 1));
     (compare.sgl, write.sgl) = (host.data(0, 512), host.data(8192, 512));
@@ -459,7 +460,7 @@ impl Meanwhile {
                     .target
                     .with(|model| model.resize_namespace(&subsystem, 1));
                 assert_eq!(resized?, SHORT);
-                // Its content is checked below.
+                // The file gets its old length again, because its content is checked below.
                 disk.set_len(BYTES)?;
                 Ok(Status::LBA_RANGE.dnr())
             }
@@ -478,8 +479,9 @@ const MEANWHILE: [Meanwhile; 8] = [
     Meanwhile::Shorter,
 ];
 
-/// Delays the first operation of one kind of a command; meanwhile a change happens, and then the command goes on.
-/// Returns its statuses, the status of the change, and the contents of the disk and of its replacement.
+/// Delays the first disk operation of a command, makes a change meanwhile, and then lets the command continue. `of`:
+/// kind of the delayed operation. Returns the command's statuses, the status that the change should cause, and the
+/// contents of the disk and of its replacement.
 fn between(
     hosts: &mut Hosts,
     world: &World,
@@ -507,7 +509,8 @@ fn between(
     host.memory.write_from(0, &before[old..old + 4096])?;
     host.memory.write_from(8192, &[0xee; 4096])?;
     let sent = send(host, queue)?;
-    // The operation has reached the disk and is done there: the worker's ring has completed later ones.
+    // The disk has executed the operation and delays only its completion: the worker's ring has completed later
+    // operations.
     while faults.struck() == 0 {
         std::thread::yield_now();
     }
@@ -555,7 +558,8 @@ fn a_command_of_several_steps_begins_no_write_that_is_not_permitted_any_more() -
         Ok(vec![host.send(queue, sqe, &[])?])
     };
     for meanwhile in MEANWHILE {
-        // A Copy, in its first read: no block is written. In its first write: the second does not happen.
+        // If the change comes in a Copy's first read, no block is written. If it comes in the first write, the second
+        // range is not written.
         for (of, written) in [(Of::Reads, 0), (Of::Writes, 8 * 512)] {
             let (said, worth, [disk, other]) =
                 between(&mut hosts, &world, of, meanwhile, two_ranges)?;
@@ -574,7 +578,7 @@ fn a_command_of_several_steps_begins_no_write_that_is_not_permitted_any_more() -
                 assert!(other == none, "a copy went on to another namespace");
             }
         }
-        // A pair, between its read and its write.
+        // The change comes between the read and the write of a pair.
         let send = |host: &mut Host, queue: &mut Queue| Ok(pair(host, queue)?.to_vec());
         let (said, worth, [disk, other]) = between(&mut hosts, &world, Of::Reads, meanwhile, send)?;
         assert_eq!(said, [FAILED, worth], "a pair, {meanwhile:?}");
@@ -586,7 +590,7 @@ fn a_command_of_several_steps_begins_no_write_that_is_not_permitted_any_more() -
         if meanwhile == Meanwhile::Another {
             assert!(other == none, "a pair went on to another namespace");
         }
-        // Verification in pieces of 128 KiB, which is no write.
+        // Verify reads in pieces of 128 KiB; write protection does not concern it.
         let send = |host: &mut Host, queue: &mut Queue| {
             Ok(vec![host.send(
                 queue,

@@ -1,4 +1,4 @@
-//! Two hosts and a namespace that one of them reserves.
+//! Reservations: two hosts, and a namespace that one of them reserves.
 
 use anyhow::Result;
 use nvmeof::disk::Source;
@@ -10,7 +10,7 @@ use crate::world::World;
 
 const CONFLICT: Status = Status::RESERVATION.dnr();
 
-/// A reservation command with its keys.
+/// Sends a reservation command with its keys; returns its status.
 pub fn reserve(
     host: &mut Host,
     queue: &mut Queue,
@@ -78,7 +78,7 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
     let mut flush = command(io::FLUSH);
     flush.nsid = 1.into();
     assert_eq!(host.command(&mut b, flush)?.status(), CONFLICT);
-    // The report: generation, type, registrants; then each of them.
+    // The report has generation, type and number of registrants, then a structure for each registrant.
     let mut report = command(io::RESERVATION_REPORT);
     report.nsid = 1.into();
     report.cdw10 = 47.into();
@@ -113,7 +113,7 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
     let (_, page) = host.log(&mut second, 0x80, 64)?;
     assert_eq!((page[0], page[8]), (1, 0), "no more");
     assert_eq!(host.write(&mut b, 0, 1, 0, 512)?, DONE);
-    // Unsupported: persistence, and ignored existing keys where they must be checked.
+    // Persistence through power loss is not supported. Commands that must check the existing key cannot ignore it.
     let field = Status::INVALID_FIELD.dnr();
     assert_eq!(
         reserve(&mut host, &mut a, io::RESERVATION_REGISTER, 3 << 30, [0, 1])?,

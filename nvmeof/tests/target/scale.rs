@@ -1,4 +1,4 @@
-//! Many hosts at once, and the resources left after them.
+//! Many hosts at once, and the resources that they leave behind.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use nvmeof::serve::WorkerConfig;
 use crate::host::{command, transfer};
 use crate::world::World;
 
-/// Number of controllers at once, and of I/O queues of each.
+/// Number of concurrent controllers, and of I/O queues of each.
 const CONTROLLERS: u16 = 128;
 const QUEUES: u16 = 8;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[test]
 fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()>
 {
-    // Half of 128 x (32 + 8 x 2) entries, and as many as one more host must leave to others.
+    // Each of two workers needs half of 128 x (32 + 8 x 2) entries, 3072. The other 128 are those that the last host
+    // must leave to others.
     let config = WorkerConfig {
         ios: 3200,
         ..WorkerConfig::default()
@@ -30,7 +31,7 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     let mut admins = Vec::new();
     let mut queues = Vec::new();
     for number in 0..CONTROLLERS {
-        // Listed, so that each is a host of its own.
+        // Each host is listed by name, so that it counts as a party of its own.
         host.name = format!("nqn.2026-11.test:host{number}").parse()?;
         host.id[..2].copy_from_slice(&number.to_be_bytes());
         let name = host.name.clone();
@@ -48,7 +49,7 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
         (model.controllers().count(), queues.sum::<usize>())
     });
     assert_eq!(there, (128, 1024));
-    // One command of each queue at once, some of which need a buffer.
+    // Each queue sends one command at the same time. Some commands need a buffer.
     for (number, queue) in (0_u64..).zip(&mut queues) {
         let bytes = if number % 4 == 0 { 8192 } else { 512 };
         let mut sqe = transfer(io::READ, number % 1024, bytes >> 9);
@@ -58,7 +59,7 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     for queue in &mut queues {
         assert_eq!(host.response(queue)?.status(), Status::SUCCESS);
     }
-    // The hosts die: they send nothing any more, and their keep-alive times expire.
+    // From here on the hosts send nothing, and their keep-alive times expire.
     for admin in &mut admins {
         let mut keep_alive = command(admin::SET_FEATURES);
         (keep_alive.cdw10, keep_alive.cdw11) = (0x0f.into(), 1000.into());

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::host::{Host, command, transfer};
 use crate::world::World;
 
-/// Returns orders under which operations of this kind hang.
+/// Returns orders that delay operations of this kind for long.
 fn hang(of: Of) -> Option<Orders> {
     Some(Orders {
         of,
@@ -73,7 +73,7 @@ fn a_disk_that_hangs_holds_up_neither_another_disk_nor_other_commands_of_its_own
     Ok(())
 }
 
-/// The checks made at arrival are repeated after a wait.
+/// The checks that a command passed on arrival are repeated after it has waited.
 #[test]
 fn a_write_that_waited_while_its_namespace_was_protected_is_refused() -> Result<()> {
     let config = WorkerConfig {
@@ -87,7 +87,7 @@ fn a_write_that_waited_while_its_namespace_was_protected_is_refused() -> Result<
     let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
     let faults = world.faults()?;
     faults.order(hang(Of::Reads));
-    // Both buffers are in use at the disk; the write waits for one.
+    // Both buffers are in use by delayed reads, so the write waits for one.
     let mut write = transfer(io::WRITE, 0, 256);
     write.sgl = host.data(0, 1 << 17);
     host.memory.write_from(0, &vec![0x55; 1 << 17])?;
@@ -95,7 +95,7 @@ fn a_write_that_waited_while_its_namespace_was_protected_is_refused() -> Result<
         host.send(&mut queue, sqe, &[])?;
     }
     let waits = host.send(&mut queue, write, &[])?;
-    // The write has arrived: a later command of its queue is answered.
+    // A later command of the queue has been answered, so the write has arrived.
     let mut flush = command(io::FLUSH);
     flush.nsid = 1.into();
     let flushed = host.send(&mut queue, flush, &[])?;
@@ -127,7 +127,7 @@ fn abort_reset_disconnection_and_removal_do_not_wait_for_a_disk_that_hangs() -> 
     let (mut admin, controller) = host.controller(&subsystem)?;
     let faults = world.faults()?;
     faults.order(hang(Of::All));
-    // A buffer, a page and two buffers, of each of three connections.
+    // The commands of each of three connections use a buffer, a page, and two buffers.
     let mut compare = transfer(io::COMPARE, 0, 256);
     compare.sgl = host.data(0, 1 << 17);
     let hangs = [read_of(&host, 1, 1 << 17), read_of(&host, 1, 512), compare];
@@ -139,7 +139,8 @@ fn abort_reset_disconnection_and_removal_do_not_wait_for_a_disk_that_hangs() -> 
         }
         queues.push(queue);
     }
-    // Dword 10 of Abort: command and queue. Bit 0 of the result: the command was not aborted.
+    // Dword 10 of Abort has the command identifier and the queue. Bit 0 of the result is set if the command was not
+    // aborted.
     let mut abort = command(admin::ABORT);
     abort.cdw10 = 1.into();
     let answer = host.command(&mut admin, abort)?;
@@ -172,7 +173,7 @@ fn abort_reset_disconnection_and_removal_do_not_wait_for_a_disk_that_hangs() -> 
         host.command(&mut again, read_of(&host, 1, 512))?.status(),
         Status::SUCCESS
     );
-    // Reset.
+    // The host resets the controller.
     host.set(&mut admin, property::CC, 0x0046_0000)?;
     host.expect_end(second)?;
     host.expect_end(third)?;
@@ -185,7 +186,7 @@ fn abort_reset_disconnection_and_removal_do_not_wait_for_a_disk_that_hangs() -> 
         Status::SUCCESS
     );
     assert_eq!(faults.struck(), 9);
-    // All delayed operations return: the end shows it.
+    // All delayed operations complete now; `stop` checks that all slots and buffers are free.
     faults.order(None);
     drop(host);
     world.stop()?;
@@ -202,7 +203,7 @@ fn a_worker_ends_in_time_although_a_disk_hangs_and_says_what_it_left() -> Result
     world.faults()?.order(hang(Of::Reads));
     let hangs = read_of(&host, 1, 1 << 17);
     host.send(&mut queue, hangs, &[])?;
-    // It is at the disk: a later operation without delay is answered.
+    // A later operation without delay has been answered, so the read is at the disk.
     assert_eq!(host.write(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     let over = world.end()?;
     let over = over.first().context("a worker")?;

@@ -1,7 +1,7 @@
-//! Two hosts at one worker: no byte of one reaches the other.
+//! Two hosts at one worker: no host gets a byte of the other one.
 //!
-//! Before each command of host B, commands of host A leave its secret in every page and in every buffer of the worker.
-//! Then all bytes that B has received, and all bytes of B's disks, are searched for it.
+//! Before each command of host B, commands of host A leave A's secret in every page and every buffer of the worker.
+//! Then all bytes that B has received, and all bytes of B's disks, are searched for the secret.
 
 use std::fs::File;
 use std::path::Path;
@@ -27,12 +27,12 @@ const SECRET: &[u8; 16] = b"host A's secret!";
 /// Length of a byte sequence that counts as a part of the secret.
 const PART: usize = 6;
 const GUARD: u8 = 0xb5;
-/// Offset of B's data in the host's memory, and its size.
+/// Offset of B's data in the host's memory, and the size of that area.
 const AREA: usize = 1 << 19;
 const ROOM: usize = 1 << 18;
-/// Offset of A's data, and the bytes of its longest transfer.
+/// Size of A's longest transfer in bytes. A's data begins at offset 0 of the host's memory.
 const LONG: u32 = 1 << 17;
-/// Pages of the worker, which are used in turn, and commands of A that are sent at once.
+/// `ios` of the worker, whose pages are used in turn, and number of commands that A sends at once.
 const PLACES: u32 = 128;
 const AT_ONCE: u32 = 8;
 
@@ -47,7 +47,7 @@ fn is_tainted(bytes: &[u8]) -> bool {
     bytes.windows(PART).any(|one| parts.contains(&one))
 }
 
-/// Both hosts, on one adapter.
+/// Queues of both hosts, which are on one adapter.
 struct Tenants {
     host: Host,
     a: Queue,
@@ -68,8 +68,8 @@ impl Tenants {
         Ok(Self { host, a, admin, b })
     }
 
-    /// Puts A's secret into all pages and buffers: each page has had a capsule of A, and a comparison has both
-    /// buffers.
+    /// Puts A's secret into all pages and buffers: each page has received a capsule of A, and a comparison has used
+    /// both buffers.
     fn taint(&mut self) -> Result<()> {
         let page = secret(4096);
         let mut sqe = transfer(io::WRITE, 0, 8);
@@ -93,7 +93,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Sends a command of B, with its data.
+    /// Sends a command of B with in-capsule data; returns the response, and checks that B has not received the secret.
     fn ask(&mut self, is_admin: bool, sqe: Sqe, data: &[u8]) -> Result<Cqe> {
         let queue = if is_admin {
             &mut self.admin
@@ -113,7 +113,7 @@ impl Tenants {
         Ok(self.ask(is_admin, sqe, data)?.status())
     }
 
-    /// Returns a command of B on blocks of one of its namespaces, with data in its area.
+    /// Returns a command of B on blocks of one of its namespaces, whose data is in B's area.
     fn blocks(&self, nsid: u32, opcode: u8, first: u64, blocks: u32) -> Sqe {
         let mut sqe = transfer(opcode, first, blocks);
         sqe.nsid = nsid.into();
@@ -121,7 +121,7 @@ impl Tenants {
         sqe
     }
 
-    /// Sends a command of B with a list in its area.
+    /// Sends a command of B whose data is a list in B's area.
     fn list(&mut self, nsid: u32, mut sqe: Sqe, list: &[u8]) -> Result<Status> {
         self.taint()?;
         sqe.nsid = nsid.into();
@@ -131,7 +131,7 @@ impl Tenants {
     }
 }
 
-/// B's subsystem: a null disk, a memory disk, a file, and a disk that fails by order.
+/// Namespaces of B's subsystem: a null disk, a memory disk (2), a file, and a disk that fails on order.
 const NULL: u32 = 1;
 const FILE: u32 = 3;
 const FAULTY: u32 = 4;
@@ -187,7 +187,7 @@ fn a_hosts_data_reaches_no_other_host_by_any_command_of_any_disk() -> Result<()>
     let faults = faults.disk().faults().cloned().expect("a faulty disk");
     for nsid in NULL..=FAULTY {
         transfers(&mut both, nsid)?;
-        // A command of each opcode, valid or not, with room for data.
+        // A command of each opcode, valid or not, with a descriptor of 4 KiB.
         both.taint()?;
         for opcode in 0..=u8::MAX {
             let mut sqe = both.blocks(nsid, opcode, 0, 8);
@@ -197,7 +197,7 @@ fn a_hosts_data_reaches_no_other_host_by_any_command_of_any_disk() -> Result<()>
             both.ask(false, sqe, &[])?;
         }
     }
-    // A disk that fails.
+    // The disk fails its operations.
     for of in [Of::Reads, Of::Writes] {
         faults.order(Some(Orders {
             of,
@@ -207,10 +207,10 @@ fn a_hosts_data_reaches_no_other_host_by_any_command_of_any_disk() -> Result<()>
         transfers(&mut both, FAULTY)?;
     }
     faults.order(None);
-    // A file that is truncated in the middle of a read.
+    // The file is truncated, so that a read ends in the middle.
     file.set_len(100 * 512 + 100)?;
     transfers(&mut both, FILE)?;
-    // Writes have made the file longer.
+    // The writes have extended the file, so it is truncated again.
     file.set_len(100 * 512 + 100)?;
     let status = both.list(FILE, copy(1000), &source(0, 255))?;
     assert_eq!(status, Status::LBA_RANGE.dnr(), "a copy");
@@ -227,7 +227,7 @@ fn copy(first: u32) -> Sqe {
     sqe
 }
 
-/// Sends all of B's commands on blocks of a namespace. Their statuses depend on the disk.
+/// Sends all commands on blocks of one of B's namespaces. Their statuses depend on the disk.
 fn transfers(both: &mut Tenants, nsid: u32) -> Result<()> {
     for (first, blocks) in [(0, 1), (8, 8), (100, 9), (0, 256), (1900, 148)] {
         for opcode in [io::READ, io::COMPARE, io::WRITE, io::READ] {
@@ -245,7 +245,7 @@ fn transfers(both: &mut Tenants, nsid: u32) -> Result<()> {
             both.tainted(false, sqe, &[])?;
         }
     }
-    // In-capsule data: all of it, and less than announced.
+    // In-capsule data of the whole length, and of less than the command announces.
     let mut sqe = both.blocks(nsid, io::WRITE, 50, 2);
     sqe.sgl = Sgl::in_capsule(1024);
     for there in [1024, 512] {
@@ -273,7 +273,7 @@ fn transfers(both: &mut Tenants, nsid: u32) -> Result<()> {
         flush.nsid = nsid.into();
         both.tainted(false, flush, &[])?;
     }
-    // The whole content of the disk.
+    // The whole content of the disk is read.
     for first in (0..2048).step_by(256) {
         let sqe = both.blocks(nsid, io::READ, first, 256);
         both.ask(false, sqe, &[])?;
@@ -303,7 +303,7 @@ fn admin_commands(both: &mut Tenants) -> Result<()> {
         }
         both.taint()?;
         for opcode in 0..=u8::MAX {
-            // An event request waits.
+            // An event request would not be answered.
             if opcode == admin::ASYNC_EVENT {
                 continue;
             }

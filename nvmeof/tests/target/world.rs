@@ -27,8 +27,8 @@ pub struct World {
     workers: Vec<JoinHandle<Result<Over, WorkerError>>>,
 }
 
-/// Returns the name of a side's adapter at one of the wires. A process has one namespace, and the folder is ours
-/// alone.
+/// Returns the name of the adapter of one side of a wire. All adapters of a process share one name space, so the name
+/// contains the unique name of the folder.
 fn adapter(folder: &TempDir, side: &str, wire: u8) -> Result<String> {
     let folder = folder.path();
     let own = folder.file_name().and_then(|name| name.to_str());
@@ -41,8 +41,8 @@ fn adapter(folder: &TempDir, side: &str, wire: u8) -> Result<String> {
 }
 
 impl World {
-    /// Makes a target with this many workers, and a subsystem with one namespace of this disk, in blocks of two to
-    /// the `shift` bytes.
+    /// Makes a target with this many running workers, and a subsystem with one namespace on this disk, with blocks of
+    /// two to the power of `shift` bytes.
     pub fn new(workers: usize, source: Source, shift: u8) -> Result<Self> {
         Self::with(workers, source, shift, WorkerConfig::default())
     }
@@ -72,7 +72,7 @@ impl World {
         Self::of(folder, ias, source, shift, config)
     }
 
-    /// Makes a target whose workers have these instances, and are not running yet.
+    /// Makes a target with a worker for each of these instances. The workers are not running yet.
     pub fn of(
         folder: TempDir,
         ias: Vec<Ia>,
@@ -114,12 +114,13 @@ impl World {
         Ok((world, made))
     }
 
-    /// Returns the host at the other end; there is only one.
+    /// Returns the host at the other end of the wire; only one can be made.
     pub fn host(&mut self) -> Result<Host> {
         Host::open(&adapter(&self.folder, "host", 1)?, self.address, PORT)
     }
 
-    /// Adds a second function with a worker and a wire of its own, as port 2; returns the same host at its other end.
+    /// Adds port 2: a second function with a worker and a wire of its own. Returns the same host at the other end of
+    /// that wire.
     pub fn second_path(&mut self) -> Result<Host> {
         let ia = ia_open(
             &adapter(&self.folder, "target", 2)?,
@@ -137,7 +138,7 @@ impl World {
         Host::open(&adapter(&self.folder, "host", 2)?, address, PORT)
     }
 
-    /// Returns the faults of the disk of namespace 1, which is a faulty one.
+    /// Returns the faults of the disk of namespace 1, which must be a faulty disk.
     pub fn faults(&self) -> Result<Arc<Faults>> {
         let namespace = self
             .target
@@ -145,7 +146,7 @@ impl World {
         namespace.disk().faults().cloned().context("a faulty disk")
     }
 
-    /// Ends all workers without error; returns their results.
+    /// Ends all workers, which must succeed; returns their results.
     pub fn stop(self) -> Result<Vec<Over>> {
         let ended = self.end()?;
         for over in &ended {

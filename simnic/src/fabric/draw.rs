@@ -1,4 +1,4 @@
-//! Queue depths and rates over time, as a picture: one panel for each, with a common time axis.
+//! A picture of queue depths and rates over time: one panel for each, with a common time axis.
 
 use svg::Document;
 use svg::node::element::{Polyline, Rectangle};
@@ -7,18 +7,18 @@ use super::{Outcome, Plan};
 use crate::palette::{FONT, GRID, INK, LINES, PALE, line, text, two};
 
 const WIDTH: u32 = 900;
-/// Position and size of a panel.
+/// Position and size of a panel, in SVG units.
 const LEFT: f64 = 80.0;
 const PANEL: f64 = 660.0;
 const TALL: f64 = 190.0;
 const HEAD: f64 = 70.0;
-/// Distance between two panels.
+/// Distance between the tops of two panels.
 const PITCH: f64 = TALL + 66.0;
-/// Number of grid lines across a panel.
+/// Number of grid intervals in a panel, on each axis.
 const STEPS: u32 = 4;
 /// Distance between two entries of a legend.
 const LEGEND: f64 = 16.0;
-/// Limit on entries of a legend.
+/// Maximum number of entries in a legend.
 const MOST: usize = 12;
 
 /// Contents of one panel.
@@ -26,9 +26,9 @@ struct Panel<'a> {
     title: &'a str,
     unit: &'a str,
     names: Vec<String>,
-    /// One entry per line: its values at all times, in the unit.
+    /// Values of each line at all sample times, in `unit`.
     lines: Vec<Vec<f64>>,
-    /// Values that are marked by a horizontal line.
+    /// Names and values of the horizontal marks.
     marks: Vec<(String, f64)>,
 }
 
@@ -90,7 +90,7 @@ pub fn draw(plan: &Plan, outcome: &Outcome) -> String {
     format!("{page}\n")
 }
 
-/// Rounds up to the end of an axis: 1, 2, 4, 5 or 8 times a power of ten.
+/// Rounds the greatest value up to the end of an axis: 1, 2, 4, 5, 8 or 10 times a power of ten.
 fn round(most: f64) -> f64 {
     if most <= 0.0 {
         // An axis of zero length cannot be drawn.

@@ -1,11 +1,11 @@
-//! Functions on switches, and their queues under load: `simnic fabric`.
+//! Simulated functions on switches, and the queues of the switches under load: `simnic fabric`.
 //!
-//! A [`Plan`] has the flows and the settings of the switches. [`run`] executes it in virtual time, with the driver
-//! and the connection manager of real programs, and returns an [`Outcome`]. [`draw`] makes a picture of that. The
-//! same plan always has the same outcome.
+//! A [`Plan`] contains the flows and the settings of the switches. [`run`] executes it in virtual time, with the driver
+//! and the connection manager that real programs use, and returns an [`Outcome`]. [`draw`] draws the outcome. The same
+//! plan always has the same outcome.
 //!
-//! Traffic needs a driver, which is `udapl`'s. So this is a feature of its own (`fabric`): the simulated card alone
-//! needs none.
+//! Traffic needs a driver, and `udapl` contains it. Therefore this module has a feature of its own (`fabric`): the
+//! simulated card alone needs no driver.
 
 mod draw;
 mod options;
@@ -72,7 +72,7 @@ impl Outcome {
         )
     }
 
-    /// Returns a table with a line for each flow, and one for all.
+    /// Returns a table with a line for each flow and a line for the sum.
     #[must_use]
     pub fn table(&self, plan: &Plan) -> String {
         let seconds = plan.time.as_secs_f64();

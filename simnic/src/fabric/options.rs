@@ -43,7 +43,7 @@ pub struct Options {
     record: Option<PathBuf>,
 }
 
-/// Executes the plan of the options. Returns the table; the picture is written to its file.
+/// Executes the plan that the options describe. Returns the table, and writes the picture to its file.
 ///
 /// # Errors
 /// A function does not come up, or the picture cannot be written.

@@ -6,25 +6,25 @@ use std::time::Duration;
 use hw_sim::Reaction;
 use hw_sim::switch::{Buffer, Pfc, Red};
 
-/// Priority of all traffic, and its code point.
+/// Priority of all traffic, and the DSCP that selects it.
 pub use crate::switch::PRIORITY;
 pub(super) const DSCP: u8 = 26;
 
-/// Flows between functions.
+/// The functions, and the flows between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// This many functions send to one, all on a switch.
+    /// N functions send to one more function. All are on one switch.
     Incast(usize),
-    /// This many functions send, each to one of its own, all on a switch.
+    /// N functions send, each to a receiver of its own. All are on one switch.
     Pairs(usize),
-    /// This many functions on a switch, each of which sends to the next.
+    /// N functions on one switch, each of which sends to the next.
     Round(usize),
-    /// This many switches in a circle, each with a function that sends to the function of the previous switch: the
-    /// long way round.
+    /// N switches in a circle with one function each. Each function sends to the function of the previous switch, and
+    /// the frames take the long way through all switches.
     Ring(usize),
 }
 
-/// Limit on functions.
+/// Maximum number of functions.
 const MOST: usize = 32;
 
 impl FromStr for Topology {
@@ -87,13 +87,13 @@ impl Topology {
         }
     }
 
-    /// Returns the bottleneck ports, at which frames of several flows queue: switch and port.
+    /// Returns the switch and the port of each bottleneck, where the frames of flows queue.
     pub(super) fn bottlenecks(self) -> Vec<(usize, usize)> {
         match self {
             Self::Incast(senders) => vec![(0, senders)],
             Self::Pairs(pairs) => (0..pairs).map(|pair| (0, 2 * pair + 1)).collect(),
             Self::Round(functions) => (0..functions).map(|function| (0, function)).collect(),
-            // The port to the next switch.
+            // Port 1 of each switch leads to the next switch.
             Self::Ring(switches) => (0..switches).map(|switch| (switch, 1)).collect(),
         }
     }
@@ -104,33 +104,33 @@ impl Topology {
 pub struct Plan {
     /// Flows between functions.
     pub topology: Topology,
-    /// Seed of everything random.
+    /// Seed of all random decisions.
     pub seed: u64,
     /// Rate of every port in bits per second.
     pub rate_bps: u64,
     /// Propagation delay of every cable.
     pub delay: Duration,
-    /// Memory of a switch for lossy traffic.
+    /// Buffer memory of a switch for lossy traffic.
     pub buffer: Buffer,
-    /// Settings of ECN marks, if the switch makes them.
+    /// Settings of ECN marking; `None` if the switches do not mark.
     pub ecn: Option<Red>,
-    /// Settings of pauses, if the switch sends them.
+    /// Settings of PFC; `None` if the switches send no pause frames.
     pub pfc: Option<Pfc>,
-    /// Reaction of senders to marks.
+    /// Reaction of the senders to ECN marks.
     pub reaction: Reaction,
-    /// Duration of sending.
+    /// Time during which the flows send.
     pub time: Duration,
-    /// Delay of the begin of each flow after the previous one.
+    /// Time between the starts of two successive flows.
     pub stagger: Duration,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub message_bytes: usize,
-    /// Number of messages that a flow has under way.
+    /// Number of messages that a flow keeps outstanding.
     pub depth: usize,
 }
 
 impl Plan {
-    /// Returns the default plan: 10 Gb/s, cables of a microsecond, a buffer of 256 KiB, neither marks nor pauses, 10
-    /// ms.
+    /// Returns the default plan: ports of 10 Gb/s, cables with 1 us of delay, a buffer of 256 KiB, neither ECN nor
+    /// PFC, and 10 ms of sending.
     #[must_use]
     pub fn new(topology: Topology) -> Self {
         Self {
@@ -149,14 +149,14 @@ impl Plan {
         }
     }
 
-    /// Adds marks with these settings.
+    /// Adds ECN marking with these settings.
     #[must_use]
     pub const fn marking(mut self, red: Red) -> Self {
         self.ecn = Some(red);
         self
     }
 
-    /// Adds pauses of the traffic's priority.
+    /// Adds PFC for the priority of the traffic.
     #[must_use]
     pub const fn pausing(mut self) -> Self {
         self.pfc = Some(Pfc::of(1 << PRIORITY));

@@ -1,7 +1,7 @@
-//! Switches under load: throughput, losses and stalls. In virtual time, so that the numbers are the same on every
-//! machine; with few frames, so that the tests are quick.
+//! Tests of switches under load: throughput, losses and stalls. They run in virtual time, so the numbers are the same
+//! on every machine, and with few frames, so the tests are quick.
 //!
-//! With `PICTURES=write` in the environment, the pictures of `docs/switch.md` are drawn into `docs/pictures`.
+//! With `PICTURES=write` in the environment, the tests draw the pictures of `docs/switch.md` into `docs/pictures`.
 
 use std::io::{self, Cursor, Write};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use hw_sim::{Sim, SimConfig};
 
 use super::{Outcome, Plan, Topology, draw, jain, run, run_in};
 
-/// Thresholds for 10 Gb/s, where a frame of 4 KiB takes 3.4 us.
+/// Thresholds of ECN marking for 10 Gb/s, at which a frame of 4 KiB takes 3.4 us.
 const RED: Red = Red {
     kmin_bytes: 16 << 10,
     kmax_bytes: 128 << 10,
@@ -52,7 +52,8 @@ fn three_functions_on_a_switch_reach_each_other_by_learned_addresses() {
         outcome.total(|port| port.sent),
         outcome.total(|port| port.flooded),
     );
-    // The first frame of each function and its multicasts; all other frames are forwarded to their destination.
+    // The switch floods the first frame of each function and its multicasts. It forwards all other frames to their
+    // destination only.
     assert!(
         flooded > 0 && flooded < 60 && sent > 1_000,
         "{flooded} of {sent}"
@@ -90,7 +91,7 @@ fn four_that_send_to_one_lose_frames_and_with_pauses_none() {
         without.pauses[4].received, 0,
         "who receives is asked for nothing"
     );
-    // 4,096 of 4,190 bytes are payload, and the first messages take time to arrive.
+    // 9.0 Gb/s is the limit because 4,096 of 4,190 bytes are payload and the first messages take time to arrive.
     assert!(
         gbps(&without, &lossless) > 9.0,
         "{}",
@@ -112,7 +113,7 @@ fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
     assert!(jain(&late) >= 0.9, "{late:?}");
     assert_eq!(outcome.lost(), 0, "{}", outcome.words());
     let (marked, receiver) = (outcome.total(|port| port.marked), outcome.congestion[2]);
-    // Some may be queued for leaving the switch.
+    // Some marked frames may still be queued in the switch.
     assert!(receiver.marked_received <= marked && marked - receiver.marked_received < 8);
     assert!(receiver.cnps_sent > 10 && receiver.cnps_sent <= marked);
     let handled: u64 = outcome
@@ -120,7 +121,7 @@ fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
         .iter()
         .map(|card| card.cnps_handled)
         .sum();
-    // Some may be under way.
+    // Some notifications may still be on the wire.
     assert!(
         receiver.cnps_sent - handled <= 2,
         "{:?}",
@@ -133,7 +134,7 @@ fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
     );
     assert!(late.iter().sum::<f64>() > 7e9, "{late:?}");
 
-    // Without notifications, the frames under way stay in the queue.
+    // Without notifications, the senders do not slow down, so all outstanding frames stay in the queue.
     let untold = seen(&plan, "switch-no-ecn");
     assert_eq!(untold.congestion[2].marked_received, 0);
     let waiting = |outcome: &Outcome| {
@@ -153,7 +154,7 @@ fn ring() -> Plan {
     }
 }
 
-/// Returns the throughput of the second half of a run.
+/// Returns the throughput of all flows in the second half of a run, in bits per second.
 fn late(outcome: &Outcome, plan: &Plan) -> f64 {
     outcome.rates_from(plan.time / 2).iter().sum()
 }
@@ -201,7 +202,7 @@ fn a_seed_decides_everything() {
     );
 }
 
-/// A recording that the test can read, too.
+/// An output for a recording that the test can read, too.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -216,8 +217,8 @@ impl Write for Shared {
     }
 }
 
-/// With marks, pauses, fixed addresses, and more than one switch: all input of a world with switches is in the file,
-/// and a replay has the same effects.
+/// The recording contains all input of a simulation with switches, and its replay produces the same event log. This
+/// holds with ECN marks, pause frames, fixed addresses, and more than one switch.
 #[test]
 fn a_recorded_world_with_switches_gives_the_same_log_from_its_file_alone() {
     let star = Plan {

@@ -1,8 +1,9 @@
-//! Execution of a plan: every flow writes as fast as possible, in virtual time, and samples are taken on the way.
+//! Execution of a plan in virtual time. Every flow writes as fast as possible, and samples are taken meanwhile.
 //!
-//! Every function is opened by the driver as in a program, and its connection manager makes the connections. A flow
-//! has a number of RDMA Writes under way; a completed one counts as delivered. Time moves in steps, between which
-//! completions are taken and writes are posted: with enough writes under way a step costs no throughput.
+//! The driver opens every function as in a program, and its connection manager establishes the connections. A flow
+//! keeps a number of RDMA Writes outstanding; a completed write counts as delivered. Time advances in steps, and
+//! completions are polled and writes posted between the steps. If enough writes are outstanding, the steps cost no
+//! throughput.
 
 use std::time::Duration;
 
@@ -24,19 +25,19 @@ use super::plan::{DSCP, PRIORITY, Plan};
 const STEP: Duration = Duration::from_micros(4);
 /// Time between two samples of queues and rates.
 const SAMPLE: Duration = Duration::from_micros(100);
-/// Limit on steps until a connection is established.
+/// Maximum number of steps until a connection is established.
 const CONNECT_STEPS: usize = 50_000;
-/// Exponent of 4.096 us: a sender retransmits after 1 ms without an acknowledgement.
+/// Local ACK Timeout, an exponent for 4.096 us: a sender retransmits after 1 ms without an acknowledgement.
 const ACK_TIMEOUT: u8 = 8;
 
-/// State at one time.
+/// A sample of the queues and the rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Microseconds from the start.
+    /// Time of the sample in microseconds, from the start.
     pub us: u64,
-    /// Queued bytes of each bottleneck.
+    /// Number of queued bytes at each bottleneck.
     pub depths: Vec<usize>,
-    /// Bits per second of each flow since the last sample.
+    /// Rate of each flow since the last sample, in bits per second.
     pub rates: Vec<f64>,
 }
 
@@ -45,20 +46,20 @@ pub struct Sample {
 pub struct Outcome {
     /// Samples in order of time.
     pub samples: Vec<Sample>,
-    /// Bytes delivered, of each flow.
+    /// Number of bytes delivered by each flow.
     pub delivered: Vec<u64>,
-    /// Error that ended a flow early, of each flow.
+    /// Error that ended each flow early, if any.
     pub ended: Vec<Option<DtoStatus>>,
     /// Counters of all ports of all switches.
     pub ports: Vec<PortCounters>,
-    /// Pauses of the traffic's priority that each function received.
+    /// Counters of the pause frames that each function received for the traffic's priority.
     pub pauses: Vec<PauseCounters>,
     /// Congestion counters of each function.
     pub congestion: Vec<CongestionCounters>,
 }
 
 impl Outcome {
-    /// Returns the bits per second of each flow, over the samples from a time on.
+    /// Returns the mean rate of each flow, in bits per second, over the samples after the time `from`.
     #[must_use]
     pub fn rates_from(&self, from: Duration) -> Vec<f64> {
         let late: Vec<&Sample> = self
@@ -85,7 +86,8 @@ impl Outcome {
     }
 }
 
-/// Fairness of shares: 1 if they are equal, 1/n if one has all (Jain, Chiu, Hawe, DEC-TR-301, 1984).
+/// Returns the fairness of shares: 1 if they are equal, 1/n if one of n has everything (Jain, Chiu, Hawe, DEC-TR-301,
+/// 1984).
 #[must_use]
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| {
@@ -109,7 +111,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Takes completions, and posts as many writes again.
+    /// Polls the flow's completions, and posts new writes for them.
     fn go_on(&mut self, ia: &mut Ia, plan: &Plan) -> Result<()> {
         while let Some(event) = ia.evd_dequeue(self.evd)? {
             let Event::Dto(done) = event else { continue };
@@ -161,7 +163,7 @@ fn fabric(plan: &Plan, sim: Sim) -> Result<Switched> {
     Ok(fabric)
 }
 
-/// Connects a flow; `number` names its service point.
+/// Connects the endpoints of a flow. `number` determines its connection qualifier.
 fn connect(
     fabric: &Switched,
     ias: &mut [Ia],
@@ -258,7 +260,7 @@ fn connect(
     bail!("flow {number}: no connection")
 }
 
-/// Executes a plan.
+/// Executes a plan in a new simulation.
 ///
 /// # Errors
 /// The plan is not possible, or a function does not come up.
@@ -270,7 +272,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     run_in(plan, sim)
 }
 
-/// Executes a plan in an empty world with its seed, for example a recorded one.
+/// Executes a plan in an empty simulation that has the plan's seed. The simulation may be one that is recorded.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,4 +1,4 @@
-//! Commands, registers and packets of a recording's functions, part by part.
+//! Counts of the commands, registers and packets of a recording's functions, for each part of the recording.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,9 +11,9 @@ use super::{Replay, Step};
 /// Number of packets that arrived, by opcode.
 type Packets = BTreeMap<String, u64>;
 
-/// Collects counts, in parts that begin at given times.
+/// Collects the counts of each part. The parts begin at given times.
 pub(super) struct Coverage {
-    /// Begin of the remaining parts, the next one last.
+    /// Begin times of the remaining parts, latest first.
     begins: Vec<Duration>,
     number: usize,
     before: Vec<(String, FunctionReport)>,
@@ -34,7 +34,7 @@ impl Coverage {
         }
     }
 
-    /// Called before each record; ends the part if the next one begins.
+    /// Ends the current part if the time of the next part has come. Called before each record.
     pub(super) fn before(&mut self, replay: &Replay) {
         let now = Duration::from_nanos(replay.end().now);
         while self.begins.pop_if(|begin| *begin <= now).is_some() {
@@ -42,9 +42,9 @@ impl Coverage {
         }
     }
 
-    /// Called after each record; counts its packets.
+    /// Counts the packets of a record. Called after each record.
     pub(super) fn after(&mut self, step: &Step) {
-        // The format is that of `ingress` in hw-sim.
+        // `ingress` in hw-sim defines the format of these lines.
         for line in step.log.lines() {
             let what = line
                 .split_once(" packet Opcode { transport: ")
@@ -74,14 +74,14 @@ impl Coverage {
         self.before = reports;
     }
 
-    /// Returns the whole list, in the format of `serve --report`.
+    /// Returns the counts of all parts, in the format of `serve --report`.
     pub(super) fn finished(mut self, replay: &Replay) -> String {
         self.end_part(replay);
         self.text
     }
 }
 
-/// Returns the counts of a report since an earlier one.
+/// Returns the difference between a report's counts and those of an earlier report.
 fn since(report: &FunctionReport, before: Option<&FunctionReport>) -> FunctionReport {
     let mut report = report.clone();
     let Some(before) = before else {

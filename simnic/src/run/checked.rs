@@ -1,4 +1,4 @@
-//! Checks of the options before anything is fetched: a mistake is reported at once, and has no effect.
+//! Checks of the options before anything is downloaded. A mistake is reported at once and has no effect.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,16 +14,16 @@ use super::machine::Which;
 /// Magic bytes of a Debian package, which is an ar(1) archive.
 const DEB: &[u8] = b"!<arch>\n";
 
-/// Checked options.
+/// Options that were checked.
 pub struct CheckedOptions {
-    /// The kernel; a package by its absolute path.
+    /// The kernel. If it is a package, this has the absolute path.
     pub kernel: Which,
-    /// Names of packages, and absolute paths.
+    /// Further packages: names, or absolute paths of files.
     pub packages: Vec<String>,
 }
 
 impl CheckedOptions {
-    /// Checks all options that name something.
+    /// Checks all options that name a file, a folder, a package or a function.
     ///
     /// # Errors
     /// The first invalid option.
@@ -63,15 +63,15 @@ impl CheckedOptions {
     }
 }
 
-/// Checks a package: returns its name, or the absolute path of a file.
+/// Checks a package. Returns its name, or the absolute path if it is a file.
 fn package_of(text: &str) -> Result<String> {
     if text.ends_with(".deb") {
         let found = deb(Path::new(text)).with_context(|| format!("--package {text}"))?;
-        // apt takes a path that begins with / for a file.
+        // apt treats an argument that begins with / as a path.
         return Ok(found.display().to_string());
     }
-    // NAME=VERSION, NAME:ARCHITECTURE and NAME/RELEASE are allowed. apt would remove a package whose name ends in a
-    // hyphen.
+    // NAME=VERSION, NAME:ARCHITECTURE and NAME/RELEASE are allowed. A name that ends in a hyphen is refused, because
+    // apt would remove the package.
     let is_name = text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && !text.ends_with('-')
         && text
@@ -84,7 +84,7 @@ fn package_of(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Returns the absolute path of a Debian package.
+/// Returns the absolute path of a file after checking that it is a Debian package.
 fn deb(file: &Path) -> Result<PathBuf> {
     let whole = file.canonicalize()?;
     let mut begin = [0; DEB.len()];

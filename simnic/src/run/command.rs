@@ -1,16 +1,16 @@
-//! The guest's script: it runs one command, in the shared folder.
+//! The shell script that the guest runs: it executes one command in the shared folder.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Folders of the machine itself, which cannot be shared from the host.
+/// Folders that the guest has itself, so that folders of the host with these paths cannot be shared.
 const OWN: [&str; 13] = [
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys",
     "/usr", "/told",
 ];
 
-/// Environment variables that the command always gets.
+/// Environment variables of the host that the command always gets, if they are set.
 const ALWAYS: [&str; 2] = ["TERM", "NO_COLOR"];
 
 /// Returns the folder to share: the given one, or the working directory.
@@ -36,7 +36,7 @@ pub fn share(named: Option<&Path>) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns the script.
+/// Returns the script that sets the environment variables and runs the command in the shared folder.
 pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<String> {
     let mut script = format!("cd {} || exit 125\n", quoted(&share.to_string_lossy()));
     for name in ALWAYS {
@@ -66,13 +66,13 @@ pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<
     Ok(script)
 }
 
-/// Returns shell code that exits with status 127 and a message if there is no such program; without it the shell's
-/// message would name the script.
+/// Returns shell code that exits with status 127 and a message if the program does not exist. Otherwise the shell's own
+/// message would name the script instead.
 fn unless_there(program: &str) -> String {
     let word = quoted(program);
     let is_there = match program.contains('/') {
         true => format!("[ -e {word} ]"),
-        // Not by `command -v`, which also finds builtins of the shell.
+        // `command -v` would also find builtins of the shell.
         false => format!(
             "( IFS=:; for folder in $PATH; do [ -x \"$folder\"/{word} ] && exit 0; done; exit 1 )"
         ),
@@ -102,7 +102,7 @@ pub fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Checked with a real shell: the arguments arrive unchanged.
+    /// The command gets its arguments unchanged. A real shell runs the script.
     #[test]
     fn the_command_gets_its_arguments_as_they_were_given() {
         let words = [

@@ -1,8 +1,8 @@
-//! The guest's files: Debian packages, unpacked into a folder that is kept; and the initramfs that mounts it.
+//! The guest's files: a kept folder with unpacked Debian packages, and the initramfs that mounts the folder.
 //!
-//! Packages are unpacked and not configured: the few effects of their scripts that a command needs ([`FINISH`]) are
-//! produced here. The folder's name is a hash of the list of packages, so another list is another folder. The
-//! initramfs has busybox, the modules needed to mount the folder, and the guest's scripts.
+//! Packages are unpacked but not configured. [`FINISH`] produces the few effects of their scripts that a command needs.
+//! The folder's name is a hash of the list of packages, so another list has another folder. The initramfs contains
+//! busybox, the modules needed to mount the folder, and the guest's scripts.
 
 use std::path::{Path, PathBuf};
 
@@ -14,9 +14,9 @@ use sha2::{Digest, Sha256};
 
 use super::command::quoted;
 
-/// Packages of every machine.
+/// Packages that every machine has.
 const PACKAGES: [&str; 37] = [
-    // A small Debian.
+    // The base of a small Debian system.
     "base-files",
     "base-passwd",
     "bash",
@@ -44,7 +44,7 @@ const PACKAGES: [&str; 37] = [
     "tar",
     "util-linux",
     "xz-utils",
-    // RDMA.
+    // RDMA libraries and tools.
     "ibverbs-providers",
     "ibverbs-utils",
     "infiniband-diags",
@@ -52,14 +52,14 @@ const PACKAGES: [&str; 37] = [
     "python3-pyverbs",
     "rdma-core",
     "rdmacm-utils",
-    // Applications.
+    // Applications that use the ports.
     "e2fsprogs",
     "fio",
     "nvme-cli",
 ];
 
-/// Replaces the packages' own scripts. Documentation is removed, except rdma-core's, because Debian installs its
-/// tests there.
+/// Shell script that replaces the configuration scripts of the packages. It removes the documentation, except that of
+/// rdma-core, because Debian installs rdma-core's tests there.
 const FINISH: &str = "
     for link in bin sbin lib lib64; do [ -e $link ] || ln -s usr/$link $link; done
     for file in passwd group; do cp usr/share/base-passwd/$file.master etc/$file; done
@@ -73,7 +73,7 @@ const FINISH: &str = "
     mkdir -p proc sys dev run tmp root told usr/local/bin usr/lib/modules var/tmp
 ";
 
-/// Modules needed to mount the image; some kernels have some of them built in.
+/// Modules needed to mount the image. A kernel may have those with a question mark built in.
 const MODULES: [&str; 5] = [
     "virtio_pci?",
     "virtio_console?",
@@ -82,7 +82,7 @@ const MODULES: [&str; 5] = [
     "overlay",
 ];
 
-/// First process of the initramfs.
+/// Script that the initramfs runs as its first process.
 const INIT: &str = include_str!("../guest/init");
 /// Programs that are added to the image.
 const PROGRAMS: [(&str, &str); 7] = [
@@ -99,7 +99,7 @@ const PROGRAMS: [(&str, &str); 7] = [
 struct Image {
     packages: Vec<String>,
     recipe: String,
-    /// Its folder.
+    /// Name of the image's folder, relative to the root.
     name: String,
 }
 
@@ -128,13 +128,13 @@ impl Image {
     }
 }
 
-/// Returns whether the files of these packages are unpacked.
+/// Returns whether the image with these further packages is unpacked.
 pub fn is_there(root: &Root, more: &[String]) -> bool {
     Image::with(more).is_there(root)
 }
 
-/// Returns the folder with the files of these packages, of those that every machine has, and of all their
-/// dependencies.
+/// Returns the folder with the files of these further packages, the packages that every machine has, and all their
+/// dependencies. Unpacks them if needed.
 pub fn files(root: &Root, more: &[String], progress: &impl Progress) -> Result<PathBuf> {
     let image = Image::with(more);
     let files = root.path(&format!("{}/files", image.name));
@@ -160,7 +160,7 @@ pub fn files(root: &Root, more: &[String], progress: &impl Progress) -> Result<P
     Ok(files)
 }
 
-/// Returns the initramfs for a kernel.
+/// Returns the path of the initramfs for a kernel. Creates the initramfs if needed.
 pub fn initramfs(root: &Root, kernel: &Unpacked) -> Result<PathBuf> {
     let programs: String = PROGRAMS
         .iter()
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(short_name("a").len(), 12);
     }
 
-    /// Each script for the guest is checked by a shell.
+    /// A shell accepts the syntax of each script for the guest, and each script names its interpreter.
     #[test]
     fn the_guests_scripts_are_well_formed() {
         for (name, text) in PROGRAMS.iter().chain(&[("init", INIT)]) {

@@ -1,4 +1,4 @@
-//! The machine: its unpacked files, and QEMU's command line.
+//! The virtual machine: its unpacked files and QEMU's command line.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -17,12 +17,12 @@ use super::checked::CheckedOptions;
 use super::progress::Shown;
 use super::{Options, image, session};
 
-/// Choice of a kernel.
+/// The kernel that the user chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// A release of Debian.
+    /// The kernel of a Debian release.
     Release(Kernel),
-    /// A package.
+    /// A linux-image package, by its path.
     Package(PathBuf),
 }
 
@@ -37,7 +37,7 @@ impl FromStr for Which {
     }
 }
 
-/// Parses `--memory`: a number with M or G.
+/// Parses `--memory`: a positive number followed by M or G.
 pub fn memory(text: &str) -> Result<String, String> {
     let number = text
         .strip_suffix(['M', 'G'])
@@ -48,22 +48,23 @@ pub fn memory(text: &str) -> Result<String, String> {
     }
 }
 
-/// Kernel parameters. On a busy host the emulated timer may be too slow for the kernel's check of it. If the log is
-/// kept, the console has all messages; otherwise only errors, which is faster.
+/// Kernel parameters without and with a kept log. With a kept log the console has all messages, otherwise only errors,
+/// which is faster. `no_timer_check` is needed because the emulated timer may be too slow for the kernel's check of it
+/// on a busy host.
 const QUIET: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 const WITH_LOG: &str = "console=ttyS0 ignore_loglevel panic=-1 no_timer_check";
 
-/// Unpacked files of a machine.
+/// Paths of the unpacked files of a machine.
 pub struct Prepared {
     root: Root,
-    /// True if QEMU is taken from the path instead of the root.
+    /// True if the host's QEMU in PATH is used instead of the one in `root`.
     has_qemu: bool,
     kernel: Unpacked,
     files: PathBuf,
     initramfs: PathBuf,
 }
 
-/// Unpacks missing files, under a lock against other processes.
+/// Unpacks the files that are missing. Holds a lock meanwhile, so that other processes do not interfere.
 pub fn prepare(asked: &CheckedOptions, named: Option<&Path>) -> Result<Prepared> {
     let cache = cache(named)?;
     std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
@@ -73,7 +74,7 @@ pub fn prepare(asked: &CheckedOptions, named: Option<&Path>) -> Result<Prepared>
     let has_qemu = has_vfio_user();
     let wanted: Vec<&str> = asked.packages.iter().map(String::as_str).collect();
     let root = Root::prepare_for(&cache.join("root"), !has_qemu, &wanted, &shown)?;
-    // An older root has not checked these packages.
+    // A root that an earlier run prepared has not checked these packages.
     if !image::is_there(&root, &asked.packages) {
         root.knows(&wanted)?;
     }
@@ -120,7 +121,7 @@ fn cache(named: Option<&Path>) -> Result<PathBuf> {
     Ok(std::path::absolute(folder)?)
 }
 
-/// Returns whether the path has a QEMU with vfio-user-pci (10.1 and later).
+/// Returns whether PATH has a QEMU with vfio-user-pci (10.1 and later).
 fn has_vfio_user() -> bool {
     let mut command = Command::new(EMULATOR);
     command
@@ -129,7 +130,7 @@ fn has_vfio_user() -> bool {
     program::exists(EMULATOR) && program::quietly(command).is_ok()
 }
 
-/// Shares a folder with the machine, which mounts it by its tag.
+/// Shares a folder with the machine, which mounts the folder by its tag. `is_kept` makes the folder read-only.
 pub fn share(qemu: &mut Command, tag: &str, folder: &Path, is_kept: bool) {
     let readonly = if is_kept { ",readonly=on" } else { "" };
     qemu.arg("-fsdev").arg(format!(
@@ -140,7 +141,7 @@ pub fn share(qemu: &mut Command, tag: &str, folder: &Path, is_kept: bool) {
         .arg(format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
 }
 
-/// Detaches QEMU from Ctrl-C, which is for the command and not for the machine.
+/// Returns QEMU's command in a process group of its own, so that Ctrl-C reaches the command and not the machine.
 pub fn apart(qemu: &Command) -> Command {
     let mut command = Command::new(qemu.get_program());
     command
@@ -158,7 +159,7 @@ pub fn apart(qemu: &Command) -> Command {
 }
 
 impl Prepared {
-    /// Returns QEMU's command line, without the folder of the command.
+    /// Returns QEMU's command line, without the shared folder in which the command runs.
     pub fn qemu(&self, options: &Options, run: &Path, logs: &Path, is_terminal: bool) -> Command {
         let mut command = match self.has_qemu {
             true => Command::new(EMULATOR),

@@ -1,4 +1,4 @@
-//! Display of the progress of fetching and unpacking: a bar on a terminal, elsewhere a line for each step.
+//! Display of the progress of downloading and unpacking: a bar on a terminal, otherwise a line for each step.
 
 use std::cell::OnceCell;
 use std::io::{IsTerminal, stderr};
@@ -8,16 +8,16 @@ use std::time::Duration;
 use guest::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Template of the bar.
+/// Template of the progress bar.
 const BAR: &str = "simnic: {msg} {bar:24} {percent:>3} % {elapsed}";
-/// Interval of redrawing its clock.
+/// Interval at which the elapsed time on the bar is redrawn.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The display; it ends when this is dropped.
+/// Display of progress, which is removed when this is dropped.
 pub struct Shown {
     kept: PathBuf,
     is_terminal: bool,
-    /// Set from the first step on.
+    /// Progress bar, created at the first step.
     bar: OnceCell<ProgressBar>,
 }
 

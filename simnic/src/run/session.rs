@@ -8,19 +8,19 @@
 //!   nr 4  err        standard error
 //! ```
 //!
-//! simnic listens, QEMU connects. A write in the guest returns when the data is in the guest's queue of the port,
-//! which QEMU empties as fast as simnic reads. So the guest reports the number of bytes it has written, and QEMU is
-//! ended when the reader of simnic's own output has that many ([`Session::drain`]). A terminal's bytes are not
-//! counted.
+//! simnic listens and QEMU connects. A write in the guest returns when the data is in the guest's queue of the port,
+//! which QEMU empties as fast as simnic reads. So the guest reports the number of bytes that it has written, and simnic
+//! ends QEMU when the reader of simnic's own output has read that many ([`Session::drain`]). Bytes of a terminal are
+//! not counted.
 //!
-//! A reader may stop reading, and then a write to it never returns. So separate threads write, no other thread waits
-//! for them without a limit, and the process ends without joining them. Bytes that the reader did not take are
-//! counted ([`Session::lost`]).
+//! A reader may stop reading, and then a write to it never returns. So separate threads write. No other thread waits
+//! for them without a limit, and the process ends without joining them. Bytes that the reader did not read are counted
+//! ([`Session::lost`]).
 //!
-//! QEMU drops input for which the guest's queue of a port has no room. So a piece of the input waits until the guest
-//! has confirmed the previous one by `control`.
+//! QEMU drops input that does not fit into the guest's queue of a port. So simnic sends a piece of the input only when
+//! the guest has confirmed the previous piece over `control`.
 //!
-//! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third one ends the machine.
+//! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third signal ends the machine.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write, stderr, stdin, stdout};
@@ -45,19 +45,19 @@ use super::terminal::{self, Raw};
 const PORTS: [&str; 4] = ["control", "in", "out", "err"];
 /// Line by which the guest asks for the next piece of the input.
 const TAKEN: &str = "taken";
-/// Number of signals that ends the machine in any case.
+/// Number of the signal that ends the machine in any case.
 const LAST: usize = 3;
-/// Bytes read at once.
+/// Maximum number of bytes read at once.
 const CHUNK: usize = 64 << 10;
-/// Bytes written at once. A pipe takes up to this many whole or not at all (PIPE_BUF), so a write that never returns
-/// has written none.
+/// Maximum number of bytes written at once. A write of up to PIPE_BUF bytes to a pipe is atomic, so a write that never
+/// returns has written nothing.
 const PIECE: usize = 4096;
-/// Interval of checks for a connection.
+/// Interval at which simnic checks whether QEMU has connected, in milliseconds.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time a reader has for the remaining output when the machine is ended by a time limit or a signal.
+/// Time that a reader has for the remaining output when a time limit or a signal ends the machine.
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// Returns a folder for sockets with a short path.
+/// Returns a folder whose path is short enough for sockets in it.
 pub fn short_folder() -> PathBuf {
     let folder = std::env::temp_dir();
     match folder.as_os_str().len() {
@@ -73,7 +73,7 @@ pub fn function_sockets(run: &Path, ports: u8) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the folder with the guest's instructions.
+/// Returns the folder that contains the guest's instructions.
 pub fn instructions(run: &Path) -> PathBuf {
     run.join("told")
 }
@@ -116,13 +116,13 @@ pub enum Event {
     Failed(String),
     /// The command has ended with a status, and has written this many bytes of output and of errors.
     Status { status: u8, written: [u64; 2] },
-    /// Enough signals have arrived: the machine has to end, with this status.
+    /// The last permitted signal has arrived: the machine has to end, with this status.
     Signal(u8),
-    /// An output has made progress: its reader took some bytes, or it has ended.
+    /// An output has made progress: its reader has read some bytes, or the output has ended.
     Moved,
-    /// The guest is gone.
+    /// The guest has closed its connection.
     Over,
-    /// Any other line, which is an error.
+    /// The guest has sent any other line, which is an error.
     Unexpected(String),
 }
 
@@ -138,7 +138,7 @@ impl Event {
         }
     }
 
-    /// Parses a status, and the bytes written, if they were counted.
+    /// Parses a status, followed by the numbers of bytes written if the guest counted them.
     fn ended(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let status = words.next()?.parse().ok()?;
@@ -153,16 +153,16 @@ impl Event {
     }
 }
 
-/// Progress of an output.
+/// Progress of one output of the command.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Bytes received from the machine.
+    /// Number of bytes received from the machine.
     come: u64,
-    /// Bytes taken by the reader.
+    /// Number of bytes that the reader accepted.
     taken: u64,
-    /// Error of the reader. Later bytes are dropped.
+    /// Error of the reader. Bytes that arrive later are dropped.
     refused: Option<std::io::Error>,
-    /// True if no more bytes will come.
+    /// True if the machine sends no more bytes.
     is_over: bool,
 }
 
@@ -198,7 +198,7 @@ impl Meter {
 
     fn change(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.progress());
-        // A receiver with a full queue checks the progress after each event anyway.
+        // If the queue is full, this event is dropped: the receiver checks the progress after every other event, too.
         let _ = self.events.try_send(Event::Moved);
     }
 }
@@ -207,7 +207,7 @@ impl Meter {
 struct Output {
     name: &'static str,
     meter: Arc<Meter>,
-    /// Source of the output, for counting the bytes that its thread has not read.
+    /// Source of the output, needed to count the bytes that the output's thread has not read.
     from: UnixStream,
 }
 
@@ -216,7 +216,7 @@ struct Output {
 pub enum Drained {
     /// The readers have everything, or have refused the rest.
     Whole,
-    /// A reader was too slow.
+    /// A reader did not read everything before the deadline.
     Late,
     /// The last signal arrived, with this status.
     Signal(u8),
@@ -227,7 +227,7 @@ pub enum Drained {
 pub struct Lost {
     /// Description in one sentence.
     pub what: String,
-    /// True for a failure of the system, false for a reader that stopped reading.
+    /// True if the system reported an error, false if the reader stopped reading.
     pub is_failure: bool,
 }
 
@@ -248,7 +248,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Listens. From here on signals no longer end this process by default.
+    /// Listens on the sockets, and blocks the signals that would end this process by default.
     pub fn open(run: &Path, ports: u8) -> Result<Self> {
         let is_terminal = Raw::is_wanted();
         let names: &[&str] = match is_terminal {
@@ -273,7 +273,7 @@ impl Session {
         ] {
             signals.add(signal);
         }
-        // Threads started later inherit the mask and leave the signals to the thread that waits for them.
+        // Threads that are started later inherit the mask, so only the thread that waits for the signals gets them.
         signals.thread_block()?;
         let (events, received) = sync_channel(16);
         let (taken, takes) = channel();
@@ -297,7 +297,7 @@ impl Session {
         self.is_terminal
     }
 
-    /// Writes the guest's instructions.
+    /// Writes the settings and the command that the guest reads.
     pub fn write_instructions(&self, script: &str, share: &Path, address: Ipv4Addr) -> Result<()> {
         let folder = instructions(&self.run);
         std::fs::create_dir(&folder)?;
@@ -356,7 +356,7 @@ impl Session {
     }
 
     fn output(&mut self, name: &'static str, stream: UnixStream, to: BorrowedFd) -> Result<()> {
-        // Not through the standard library's handle: a write that never returns would hold its lock.
+        // The standard library's handle is not used, because a write that never returns would hold the handle's lock.
         let to = File::from(to.try_clone_to_owned()?);
         let meter = Meter::new(self.events.clone());
         let (counts, from) = (Arc::clone(&meter), stream.try_clone()?);
@@ -373,7 +373,7 @@ impl Session {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
                 let is_heard = match line.trim_end() {
                     TAKEN => {
-                        // An input that has ended does not wait for confirmations.
+                        // Sending fails if the input has ended, because then no thread waits for confirmations.
                         let _ = taken.send(());
                         true
                     }
@@ -391,10 +391,10 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the next event; `None` after `patience`.
+    /// Returns the next event, or `None` if none arrives within `patience`.
     pub fn next(&self, patience: Option<Duration>) -> Option<Event> {
         match patience {
-            // Otherwise an output with constant progress would hide the timeout.
+            // Without this case, an output that makes constant progress would defer the timeout for ever.
             Some(Duration::ZERO) => None,
             Some(patience) => self.received.recv_timeout(patience).ok(),
             // This side holds a sender, too, so the channel never closes.
@@ -402,8 +402,8 @@ impl Session {
         }
     }
 
-    /// Waits until the readers have the command's output, at most until the deadline. Then QEMU is ended, and the
-    /// data left in the sockets is passed on.
+    /// Waits until the readers have read the command's output, at most until the deadline. Then ends QEMU, and passes
+    /// on the data that is left in the sockets.
     pub fn drain(
         &mut self,
         written: [u64; 2],
@@ -436,7 +436,7 @@ impl Session {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self.next(left) {
                 Some(Event::Signal(status)) => return Drained::Signal(status),
-                // After the status, no further message of the guest matters.
+                // After the status, all further messages of the guest are ignored.
                 Some(_) => {}
                 None => return Drained::Late,
             }
@@ -444,7 +444,8 @@ impl Session {
         Drained::Whole
     }
 
-    /// Returns the bytes that did not reach readers, after [`Session::drain`], given the bytes counted by the guest.
+    /// Returns the bytes of each output that did not reach their reader. Call this after [`Session::drain`], with the
+    /// numbers of bytes that the guest counted.
     pub fn lost(&self, written: [u64; 2]) -> Vec<Lost> {
         let outputs = self.outputs.iter().zip(written);
         outputs
@@ -473,9 +474,9 @@ impl Output {
     }
 }
 
-/// Counts the bytes left in a connection whose other end is gone.
+/// Reads and counts the bytes left in a connection whose other end is closed.
 fn left_in(mut from: &UnixStream) -> u64 {
-    // Another process may hold the other end, so the end of the stream is not waited for.
+    // Another process may keep the other end open, so this does not wait for the end of the stream.
     let _ = from.set_read_timeout(Some(LOOK));
     let (mut buffer, mut bytes) = (vec![0; CHUNK], 0);
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -484,22 +485,23 @@ fn left_in(mut from: &UnixStream) -> u64 {
     bytes
 }
 
-/// Copies an input into a connection: in pieces, so that its end can be signalled, each after the previous one was
-/// confirmed. Closing the connection instead would lose data that QEMU has not passed on yet.
+/// Copies an input into a connection, in pieces with their length, so that the end can be signalled. Waits for the
+/// confirmation of each piece before sending the next. If the connection were closed at the end instead, data that QEMU
+/// has not passed on yet would be lost.
 fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let sent = writeln!(to, "{count}").and_then(|()| to.write_all(&buffer[..count]));
-        // A guest that is gone, or whose command reads no more, confirms nothing.
+        // If the guest has ended, or its command reads no more, no confirmation arrives.
         if sent.is_err() || takes.recv().is_err() {
             return;
         }
     }
-    // An error is ignored: the guest is gone.
+    // An error is ignored, because it means that the guest has ended.
     let _ = writeln!(to, "0");
 }
 
-/// Copies one stream to another. Bytes that the other refuses are dropped: the machine must not wait.
+/// Copies one stream to another. Bytes that the other stream refuses are dropped, because the machine must not wait.
 fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -512,7 +514,7 @@ fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
                     meter.change(|progress| progress.taken += taken as u64);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Another process may have made the shared descriptor nonblocking.
+                // Another process may have made the shared descriptor nonblocking; then try again later.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::park_timeout(LOOK),
                 Err(error) => meter.change(|progress| progress.refused = Some(error)),
             }
@@ -521,7 +523,7 @@ fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
     meter.change(|progress| progress.is_over = true);
 }
 
-/// Passes signals on to the command; the last one ends the machine.
+/// Passes signals on to the command. The third one ends the machine instead.
 fn pass_signals(signals: &SigSet, mut to: UnixStream, events: &SyncSender<Event>) {
     let mut count = 0;
     while let Ok(signal) = signals.wait() {
@@ -533,12 +535,12 @@ fn pass_signals(signals: &SigSet, mut to: UnixStream, events: &SyncSender<Event>
             format!("signal {}\n", signal.as_str().trim_start_matches("SIG"))
         };
         if count >= LAST {
-            // Shell convention: 128 plus the signal's number.
+            // Exit statuses of shells are 128 plus the signal's number.
             let status = u8::try_from(signal as i32).map_or(u8::MAX, |number| 128 + number);
             let _ = events.send(Event::Signal(status));
             return;
         }
-        // The end of the guest is reported elsewhere.
+        // An error is ignored, because another thread reports the end of the guest.
         let _ = to.write_all(line.as_bytes());
     }
 }
@@ -626,7 +628,7 @@ mod tests {
         let input = vec![7; 3 * CHUNK];
         let mut sent = Vec::new();
         feed(&input[..], &mut sent, &takes);
-        // The first piece was confirmed, the second is under way, and the guest is gone.
+        // The first piece was confirmed and the second one sent; then the guest ended.
         assert_eq!(sent.len(), 2 * ("65536\n".len() + CHUNK));
     }
 

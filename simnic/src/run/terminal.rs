@@ -1,4 +1,4 @@
-//! simnic's own terminal, passed through to the command, by means of stty(1).
+//! Passing the terminal of simnic through to the command, by means of stty(1).
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::process::{Command, Stdio};
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 use guest::program;
 
-/// Raw mode of the terminal, until this is dropped.
+/// Raw mode of the terminal. Dropping this restores the previous settings.
 pub struct Raw {
     /// Previous settings, in the format of `stty -g`.
     before: String,
 }
 
 impl Raw {
-    /// Returns whether input and output are both a terminal, which is then passed through.
+    /// Returns whether input and output are both a terminal. Then the terminal is passed through.
     pub fn is_wanted() -> bool {
         stdin().is_terminal() && stdout().is_terminal()
     }
@@ -28,12 +28,12 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // An error is ignored: the terminal is gone.
+        // An error is ignored, because it means that the terminal is closed.
         let _ = program::capture(stty(&[&self.before]));
     }
 }
 
-/// Returns rows and columns.
+/// Returns the rows and columns of the terminal; 24 and 80 if they are unknown.
 pub fn size() -> (u16, u16) {
     let said = match stdin().is_terminal() {
         true => program::capture(stty(&["size"])).unwrap_or_default(),

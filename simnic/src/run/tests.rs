@@ -1,4 +1,4 @@
-//! Ends of a run, for different readers of its output.
+//! Tests of how a run ends, with different readers of its output.
 //!
 //! The run is a separate process, because its standard output is a pipe that the test reads or leaves unread. A
 //! second process replaces QEMU: it connects to the sockets as QEMU does and sends a guest's messages.
@@ -18,30 +18,30 @@ use guest::child::tied;
 use super::session::Session;
 use super::{NO_STATUS, Options, TIMED_OUT, follow, print_error};
 
-/// Environment variables with the role of a process and its parameters.
+/// Names of the environment variables with the role of a process and its parameters.
 const PART: &str = "SIMNIC_TEST_PART";
 const RUN: &str = "SIMNIC_TEST_RUN";
 const OPTIONS: &str = "SIMNIC_TEST_OPTIONS";
 const CASE: &str = "SIMNIC_TEST_CASE";
 
-/// Size of the command's output: more than pipes and sockets can hold. The test library writes no such byte to the
-/// same pipe.
+/// Size of the command's output in bytes, which is more than pipes and sockets can hold, and the value of each byte.
+/// The test library writes no such byte to the same pipe.
 const BYTES: usize = 2_000_000;
 const BYTE: u8 = 0xff;
 /// Exit status of the command, if it ends.
 const STATUS: u8 = 3;
-/// Line printed when the guest has sent all its messages.
+/// Line that the guest writes to the errors when it has sent all its messages.
 const SAID: &str = "said";
-/// Time limit for a run, only to end a test that would hang.
+/// Time limit for a run, which only serves to end a test that would hang.
 const SURELY: Duration = Duration::from_secs(300);
 
-/// Behaviour of the guest, in addition to writing to the output.
+/// Cases of the guest's behaviour, besides writing to the output.
 mod case {
     /// Reports at once that the command has ended.
     pub const ENDS: &str = "ends";
-    /// Never reports that.
+    /// Never reports that the command has ended.
     pub const STAYS: &str = "stays";
-    /// Writes as much to the errors, and never ends.
+    /// Writes as many bytes to the errors as to the output, and never ends.
     pub const STAYS_AND_COMPLAINS: &str = "complains";
     /// Reports at once that the command has ended, while simnic's output is a full disk.
     pub const ENDS_ON_A_FULL_DISK: &str = "ends, full";
@@ -53,7 +53,7 @@ struct Line {
     options: Options,
 }
 
-/// Entry point of both processes.
+/// Serves as the entry point of both child processes. It does nothing in an ordinary test run.
 #[test]
 fn part() {
     match std::env::var(PART).as_deref() {
@@ -91,7 +91,7 @@ fn simnic() {
     })));
 }
 
-/// Runs until it is killed.
+/// Sends the messages of a guest, and runs until simnic ends it.
 fn guest() {
     let run = PathBuf::from(told(RUN));
     let case = told(CASE);
@@ -108,7 +108,7 @@ fn guest() {
     errors.write_all(line.as_bytes()).expect("simnic reads");
     let writer = thread::spawn(move || output.write_all(&vec![BYTE; BYTES]));
     if case == case::STAYS_AND_COMPLAINS {
-        // Would return only when all of it was read, which does not happen.
+        // This write never returns, because nobody reads all of these bytes.
         let _ = errors.write_all(&vec![BYTE; BYTES]);
     }
     for line in BufReader::new(heard).lines().map_while(Result::ok) {
@@ -118,7 +118,7 @@ fn guest() {
     drop(input);
 }
 
-/// A running simnic.
+/// A running simnic process.
 struct Run {
     child: Child,
     output: Option<ChildStdout>,
@@ -136,7 +136,8 @@ impl Run {
             .prefix("simnic-")
             .tempdir_in("/tmp");
         let folder = folder.expect("a folder");
-        // The test library's threads do not block signals, so a signal to one of them would end the process.
+        // TERM is blocked from the start. The test library's threads would not block it, and a signal to one of them
+        // would end the process.
         let test = this_test("simnic");
         let mut child = Command::new("env")
             .arg("--block-signal=TERM")
@@ -166,7 +167,7 @@ impl Run {
         }
     }
 
-    /// Waits for a line of its errors.
+    /// Waits until simnic writes the line `wanted` to its errors.
     fn hears(&self, wanted: &str) {
         let mut heard = Vec::new();
         while heard.last().is_none_or(|line| line != wanted) {
@@ -175,7 +176,7 @@ impl Run {
         }
     }
 
-    /// Returns its exit status, and the rest of its errors.
+    /// Waits until simnic ends. Returns its exit status and the rest of its errors.
     fn end(mut self) -> (u8, String) {
         let until = Instant::now() + SURELY;
         let status = loop {
@@ -194,7 +195,7 @@ impl Run {
     }
 }
 
-/// Returns the number of the command's bytes in the bytes read.
+/// Returns how many of the bytes read are the command's.
 fn counted(bytes: &[u8]) -> usize {
     bytes.iter().filter(|&&byte| byte == BYTE).count()
 }
@@ -231,8 +232,8 @@ fn a_run_ends_at_its_time_limit_though_nothing_reads_its_output() {
         let (status, said) = run.end();
         assert_eq!(status, TIMED_OUT, "{case}: {said}");
         let (bytes, why) = lost(&said, "output");
-        // All but the contents of the pipe. Bytes that the guest has not passed on are known only if the command has
-        // ended.
+        // simnic reports all bytes but those in the pipe. It knows of bytes that the guest has not passed on only if
+        // the command has ended.
         let known = if case == case::ENDS { BYTES } else { 200_000 };
         assert!((known - 100_000..BYTES).contains(&bytes), "{case}: {said}");
         assert_eq!(why, "nothing reads them");

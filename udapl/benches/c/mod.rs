@@ -1,4 +1,4 @@
-//! The same operations through the C ABI, called through function pointers.
+//! The same operations through the C ABI, whose functions are called through pointers.
 
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]
@@ -19,7 +19,7 @@ use udapl::memory::{LmrTriplet, RmrTriplet};
 
 use super::BATCH;
 
-/// One side, used through C.
+/// One side of a connection, used through C.
 pub struct CSide {
     ep: DatHandle,
     evd: DatHandle,
@@ -43,13 +43,13 @@ fn refused(answer: DatReturn) -> ! {
 /// Makes a call that must succeed.
 macro_rules! call {
     ($call:expr) => {
-        // SAFETY: the pointers lead to locals and borrowed values; the memory lives as long as the adapter.
+        // SAFETY: the pointers point to locals and borrowed values; the memory lives as long as the adapter.
         ok(unsafe { $call })
     };
 }
 
 impl CSide {
-    /// Gives an IA to C and makes an endpoint in it.
+    /// Lends an IA to C, and makes an endpoint in the IA.
     pub fn new(ia: Ia) -> Self {
         let ia = lend(ia, false).expect("a handle");
         let (mut pz, mut evd, mut ep, mut lmr) = (null_mut(), null_mut(), null_mut(), null_mut());
@@ -64,7 +64,7 @@ impl CSide {
         call!(dat_evd_create(ia, 8 * 1024, null_mut(), 0x60, &raw mut evd));
         call!(dat_ep_create(ia, pz, evd, evd, evd, null(), &raw mut ep));
         call!(dat_ep_query(ep, 0x7fff_f7ff, param.as_mut_ptr()));
-        // SAFETY: the query succeeded and has written it.
+        // SAFETY: the query succeeded and has written `param`.
         let mut param = unsafe { param.assume_init() };
         param.ep_attr = CEpAttr {
             max_recv_dtos: 2 * 1024,
@@ -130,14 +130,14 @@ impl CSide {
         ));
     }
 
-    /// Takes all events of the EVD.
+    /// Dequeues all events of the EVD.
     pub fn drain(&self) {
         let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
-        // SAFETY: the pointer leads to a local.
+        // SAFETY: the pointer points to a local.
         while unsafe { dat_evd_dequeue(self.evd, event.as_mut_ptr()) } == 0 {}
     }
 
-    /// Posts one request.
+    /// Posts one RDMA Write.
     pub fn ring(&self, remote: &RmrTriplet) {
         call!(dat_ep_post_rdma_write(
             self.ep,
@@ -232,7 +232,7 @@ pub fn region_c_dequeue_empty(side: &CSide) {
     let dequeue: unsafe extern "C" fn(_, _) -> u32 = black_box(dat_evd_dequeue);
     for _ in 0..BATCH {
         let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
-        // SAFETY: the EVD is open, and there is memory for an event.
+        // SAFETY: the EVD is open, and `event` has memory for an event.
         let answer = unsafe { dequeue(side.evd, event.as_mut_ptr()) };
         assert_ne!(answer, 0);
     }

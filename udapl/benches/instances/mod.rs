@@ -15,8 +15,8 @@ use super::{BATCH, FLAGS, Side, endpoint, region_dequeue_one, region_post_rdma_w
 
 /// Maximum number of instances.
 const MOST: usize = 4;
-/// Number of endpoints of each, and of successive batches. Together they take long compared with the start of the
-/// threads.
+/// Number of endpoints of each instance, and number of successive batches. All batches together take long compared with
+/// the start of the threads.
 const ENDPOINTS: u32 = 32;
 const BATCHES: u32 = 3;
 const DEPTH: u32 = 4 * 1024;
@@ -26,10 +26,10 @@ struct Instance {
     side: Side,
     eps: Vec<EpHandle>,
 }
-/// Number of rounds; the best one counts.
+/// Number of repetitions; the best one counts.
 const ROUNDS: usize = 30;
 
-/// Time of each instance, and the time from the first start to the last end.
+/// Mean time of an instance, and time from the first start to the last end.
 #[derive(Clone, Copy)]
 struct Took {
     each: Duration,
@@ -102,7 +102,7 @@ fn connected() -> (Vec<Instance>, Vec<Side>) {
             side.ep
         });
         let eps = eps.collect();
-        // It writes to its peer's memory.
+        // The endpoint writes to the memory of its peer.
         side.remote = peer.remote;
         Instance { side, eps }
     });
@@ -117,7 +117,8 @@ fn post(Instance { side, eps }: &mut Instance) {
     }
 }
 
-/// Posts one further request for each endpoint visibly: the doorbell record counts all requests.
+/// Posts one further request on each endpoint, and shows its doorbell to the simulator. The doorbell record counts all
+/// earlier requests.
 fn ring(Instance { side, eps }: &mut Instance) {
     let iov = [side.slice];
     for ep in eps {

@@ -1,14 +1,13 @@
-//! The main job: two functions, one link, every kind of DTO. On the built-in simulator, or over functions named with
-//! `--functions`, as any program would open them.
+//! Moves a file over the wire with every kind of DTO, between two functions on one link. The functions are those of the
+//! built-in simulator, or functions named with `--functions`, opened as by any program.
 //!
-//! The job reads a file from disk directly into registered memory, and moves its bytes across the wire once by each
-//! of: Send/Recv, Recv through a shared receive queue fed by two connections, RDMA Write, RDMA Read. It compares
-//! every copy with the source, writes one back to disk, and frees everything. It succeeds only if no resource is
-//! left.
+//! The program reads a file from disk directly into registered memory, and moves its bytes across the wire once by each
+//! of: Send/Recv, Recv through a shared receive queue fed by two connections, RDMA Write, RDMA Read. It compares every
+//! copy with the source, writes one back to disk, and frees everything. It succeeds only if no resource is left.
 //!
 //! Side A is active: it has the file and sends. Side B listens. The first connection uses the link-local IPv6 address
-//! and an IB service ID, the second an IPv4 address and an RDMA-CM port, so that the capture shows both. Between
-//! named functions all connections use the link-local address, because it contains the MAC and so needs no lookup.
+//! and an IB service ID, the second an IPv4 address and an RDMA-CM port, so that the capture shows both. Between named
+//! functions all connections use the link-local address, because it contains the MAC and so needs no lookup.
 #![forbid(unsafe_code)]
 
 mod kind;
@@ -33,32 +32,31 @@ use self::setup::Job;
 use self::table::{Row, print_bring_up, print_table};
 use self::world::World;
 
-/// Bytes sent if no file is named. Small, because the capture has all of them four times.
+/// Number of bytes sent if no file is named. The number is small, because the capture contains all bytes four times.
 const WITHOUT_A_NAME: usize = 4 << 20;
 
-/// The main job: two functions, one link, every kind of DTO.
+/// Moves a file over one link between two functions, with every kind of DTO.
 #[derive(Parser)]
 #[command(name = "demo")]
 struct Arguments {
     /// The file whose bytes cross the wire [default: the first 4 MiB of the running executable].
     file: Option<PathBuf>,
-    /// Where to write the capture of the wire.
+    /// File for the capture of the wire.
     #[arg(long, default_value = "target/demo.pcapng")]
     pcap: PathBuf,
     /// Bytes per message; the last may be shorter.
     #[arg(long, default_value_t = 256 * 1024)]
     chunk: usize,
-    /// Seed of the simulated world.
+    /// Seed of the simulator.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Two functions on one link, of which the second listens, such as 0000:3b:00.2,0000:3b:00.3
-    /// [default: simulated ones].
+    /// Two functions on one link, such as 0000:3b:00.2,0000:3b:00.3; the second one listens [default: simulated ones].
     #[arg(long, value_delimiter = ',')]
     functions: Vec<String>,
 }
 
 impl Arguments {
-    /// Creates the functions; simulated ones with their capture.
+    /// Creates the simulated functions with their capture, or returns the named ones.
     fn world(&self) -> Result<World> {
         match &self.functions[..] {
             [] => {}

@@ -17,17 +17,17 @@ use udapl::{
 use super::kind::Kind;
 use super::world::{SIDES, World};
 
-/// Requests and receives in flight for each endpoint.
+/// Number of requests and receives in flight for each endpoint.
 pub const DEPTH: usize = 32;
-/// The same as a DAT count.
+/// `DEPTH` as a DAT count.
 const DEPTH_DTOS: u32 = 32;
 /// B's qualifier for the first connection: an IB service ID.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
 /// B's qualifier for the other connections: an RDMA-CM port.
 const PORT: ConnQual = ConnQual::port(18515);
-/// Longer than any step takes on a perfect wire.
+/// Timeout that is longer than any step on a wire without losses.
 const PATIENCE: Timeout = Timeout::from_micros(5_000_000);
-/// Number of turns for both sides after which a wait has failed.
+/// Number of turns of both sides after which a wait fails.
 const TURNS: usize = 100_000;
 
 /// Registered memory of one side.
@@ -63,14 +63,15 @@ pub struct Side {
     psps: Vec<PspHandle>,
 }
 
-/// State of the job.
+/// State of the job: both sides and their memory.
 pub struct Job {
     pub a: Side,
     pub b: Side,
     pub srq: SrqHandle,
     pub source: Region,
     pub sinks: Vec<Region>,
-    /// Triplets of B's memory, which A got in the accept; and of A's memory, which B got in the request.
+    /// Triplets of B's memory, which A received in the accepts, and triplet of A's memory, which B received in the
+    /// request.
     pub told_a: Vec<RmrTriplet>,
     pub told_b: Option<RmrTriplet>,
 }
@@ -148,8 +149,8 @@ impl Job {
         &self.sinks[kind as usize].memory
     }
 
-    /// Makes the three connections. The private data of the first request has the triplet of A's source, that of the
-    /// accept the triplet of B's sink for RDMA Writes.
+    /// Makes the three connections. The private data of a request contains the triplet of A's source. The private data
+    /// of the accept contains the triplet of B's sink for RDMA Writes.
     pub fn connect(&mut self, world: &World) -> Result<()> {
         for qualifier in [SERVICE, PORT] {
             let psp = self
@@ -193,7 +194,7 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for the next event of an EVD, and gives both sides turns meanwhile.
+    /// Waits for the next event of an EVD. Both sides make progress meanwhile.
     pub fn wait(&mut self, side: usize, evd: EvdHandle) -> Result<Event> {
         for _ in 0..TURNS {
             if let Some(event) = self.turn(side, evd)? {
@@ -228,7 +229,7 @@ impl Job {
         bail!("side B: no request within {TURNS} turns")
     }
 
-    /// Gives both sides a turn; one of them waits a little.
+    /// Lets both sides make progress. Side `side` waits up to 100 us for an event of the EVD.
     fn turn(&mut self, side: usize, evd: EvdHandle) -> Result<Option<Event>> {
         let (waiting, other) = if side == 0 {
             (&mut self.a, &mut self.b)
@@ -258,8 +259,8 @@ impl Job {
         Ok(())
     }
 
-    /// Disconnects, frees every object, closes both adapters, and reads from the simulator, if it is in this process,
-    /// what is left.
+    /// Disconnects, frees every object, closes both adapters, and returns the simulator's report of resources that are
+    /// left, if the simulator is in this process.
     pub fn close(mut self, world: &World) -> Result<String> {
         for number in 0..self.a.endpoints.len() {
             self.a
@@ -374,7 +375,7 @@ mod tests {
         World::Named([a, b].map(str::to_owned))
     }
 
-    /// As with cards, the program does not know the functions' MACs.
+    /// The program need not know the functions' MACs, as with real cards, and it reports a failure of side A.
     #[test]
     fn functions_with_macs_of_their_own_do_the_job_and_a_failure_of_side_a_is_told() {
         let a = "sim:a,mac=02:00:00:00:0a:0a,time=virtual";
@@ -392,7 +393,7 @@ mod tests {
         }
         job.close(&world).expect("closed");
 
-        // The third function is not linked.
+        // The third function has no link to the first.
         let world = named(a, "sim:nowhere,time=virtual");
         let mut job = Job::open(&world, BYTES).expect("opened");
         let error = job.connect(&world).expect_err("nobody is there");

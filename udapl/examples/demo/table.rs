@@ -10,12 +10,12 @@ use super::setup::Job;
 use super::world::Counters;
 use super::{mega, yes_no};
 
-/// A row: one kind of DTO.
+/// A row of the table: one kind of DTO.
 pub struct Row {
     pub kind: Kind,
     pub messages: u64,
     pub bytes: usize,
-    /// `None`: the functions are not simulated in this process.
+    /// Packets and doorbells; `None` if the functions are not simulated in this process.
     pub counted: Option<Counters>,
     pub completions: u64,
     pub took: Duration,
@@ -51,7 +51,7 @@ pub fn print_bring_up(job: &Job) {
     println!("{table}");
 }
 
-/// Returns the version of the firmware, as the adapter's attributes have it.
+/// Returns the firmware version from the adapter's attributes.
 fn firmware(ia: &Ia) -> String {
     let attributes = &ia.query().ia.vendor_attr;
     let found = attributes.iter().find(|one| one.name == "firmware_version");

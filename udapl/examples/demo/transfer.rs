@@ -1,6 +1,6 @@
-//! Moves the bytes, once by each kind of DTO.
+//! Moves the bytes once by each kind of DTO.
 //!
-//! Every kind keeps a window of messages in flight and refills it as completions come.
+//! Every kind keeps a window of messages in flight, and refills it as completions come.
 
 use anyhow::{Result, bail, ensure};
 use indicatif::ProgressBar;
@@ -14,7 +14,7 @@ use super::setup::{DEPTH, Job};
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 
 impl Job {
-    /// Moves everything in pieces of `chunk` bytes. Returns the numbers of messages and completions.
+    /// Moves all bytes by one kind of DTO, in pieces of `chunk` bytes. Returns the numbers of messages and completions.
     pub fn transfer(
         &mut self,
         kind: Kind,
@@ -81,9 +81,9 @@ impl Job {
         Ok(2 * pieces.len() as u64)
     }
 
-    /// Sends even messages over one connection, odd ones over the other. The SRQ gives its buffers to messages in the
-    /// order of arrival, but each connection keeps the order of its sends, which tells the message in each buffer. A
-    /// buffer is a place in the sink, so pieces that landed in the wrong place are moved.
+    /// Sends even messages over one connection and odd messages over the other. The SRQ gives its buffers to messages
+    /// in the order of arrival. Each connection keeps the order of its sends, so the connection of a completion
+    /// identifies the message in the buffer, which is then copied to its offset in the sink.
     fn send_shared(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
         let connections: [(EpHandle, EpHandle); 2] = [
             (self.a.endpoints[1], self.b.endpoints[1]),
@@ -115,7 +115,7 @@ impl Job {
                     .ia
                     .ep_post_send(a, &[slice], DtoCookie(number as u64), FLAGS)?;
             }
-            // The next message of each connection.
+            // Number of the next message of each connection.
             let mut next = [0, 1].map(|odd| (first..first + window.len()).find(|at| at % 2 == odd));
             for _ in window {
                 let received = self.completed(1, self.b.completions)?;

@@ -12,9 +12,9 @@ pub const SIDES: [&str; 2] = ["A", "B"];
 /// Counters of both functions together.
 #[derive(Clone, Copy, Default)]
 pub struct Counters {
-    /// Frames sent onto the wire, both ways.
+    /// Number of frames sent onto the wire, in both directions.
     pub packets: u64,
-    /// Send doorbells rung.
+    /// Number of send doorbells rung.
     pub doorbells: u64,
 }
 
@@ -29,15 +29,16 @@ impl Counters {
 
 /// Two functions on one link.
 pub enum World {
-    /// Simulated in this process: their packets and their drivers' bugs can be read.
+    /// Two functions that are simulated in this process. Their packets can be captured, and the simulator reports
+    /// errors of their drivers.
     Simulated(Fabric),
-    /// Opened by name. Their MACs are unknown in advance, so they have only link-local addresses, which contain the
-    /// MAC.
+    /// Two functions that are opened by name. Their MACs are unknown in advance, so they have only link-local
+    /// addresses, which contain the MAC.
     Named([String; 2]),
 }
 
 impl World {
-    /// Brings a side up and opens it.
+    /// Brings the function of a side up and opens it.
     pub fn open(&self, side: usize) -> Result<Ia> {
         let opened = match self {
             Self::Simulated(fabric) => fabric.open(side),

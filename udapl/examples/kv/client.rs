@@ -17,7 +17,7 @@ use super::{CLIENTS, REQUESTS, SERVICE};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
-/// Limit on reads of one value.
+/// Maximum number of attempts to read one value.
 const TRIES: u32 = 1_000;
 
 /// Counters of requests.
@@ -45,7 +45,7 @@ struct Client {
     ep: EpHandle,
     memory: DmaMemory,
     local: LmrSlice,
-    /// The values in the server's memory.
+    /// RMR triplet of the values in the server's memory.
     values: RmrTriplet,
 }
 
@@ -57,7 +57,7 @@ pub fn use_values(mut ia: Ia, thread: u64, server: IpAddr) -> Result<Asked> {
     let mut asked = Asked::default();
     for turn in 0..REQUESTS {
         for (number, client) in (0..).zip(&mut clients) {
-            // All clients write every key, so values change while others read them.
+            // All clients write every key, so that values change while others read them.
             let who = thread * CLIENTS as u64 + number;
             let key = u32::try_from((turn * 7 + who) % u64::from(KEYS))?;
             match turn % 4 {
@@ -85,7 +85,7 @@ pub fn use_values(mut ia: Ia, thread: u64, server: IpAddr) -> Result<Asked> {
     Ok(asked)
 }
 
-/// Makes a value: the key, the writer and a sequence number, repeated.
+/// Returns a new value: the key, the client's number and a sequence number, repeated.
 fn written(key: u32, who: u64, turn: u64) -> Value {
     let word = u64::from(key) << 32 | who << 16 | turn | 1 << 63;
     let mut value = [0; VALUE];
@@ -95,7 +95,7 @@ fn written(key: u32, who: u64, turn: u64) -> Value {
     value
 }
 
-/// Returns whether a client has written this value to the key, or the value is the initial one.
+/// Returns whether the value is one that a client has written to this key, or the initial one.
 fn is_sound(key: u32, value: &Value) -> bool {
     let (words, _) = value.as_chunks::<8>();
     let first = u64::from_be_bytes(words[0]);
@@ -166,7 +166,7 @@ impl Client {
         Ok(answer.value)
     }
 
-    /// Reads a value from the server's memory, again until the checksum matches.
+    /// Reads a value from the server's memory. Repeats the read until the checksum matches.
     fn read(&self, ia: &mut Ia, key: u32, asked: &mut Asked) -> Result<Value> {
         let slot = self.part(2 * MESSAGE, SLOT)?;
         let mut place = self.values;

@@ -52,7 +52,7 @@ struct Report {
     asked: Asked,
 }
 
-/// Opens this many instances of an adapter.
+/// Opens an adapter with this many instances.
 fn instances(name: &str, count: usize) -> Result<Vec<Ia>> {
     let mut all = vec![ia_open(name, &OpenOptions::default())?];
     let adapter = Adapter::of(&all[0]);
@@ -102,7 +102,7 @@ fn run(names: &[String; 2]) -> Result<Report> {
     })
 }
 
-/// Runs between these functions, or simulated ones.
+/// Runs the example between the functions of these names, or between two simulated ones.
 fn between(names: &[String]) -> Result<Report> {
     let folder = tempfile::tempdir().context("a folder for the wire")?;
     match names {

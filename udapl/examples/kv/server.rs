@@ -1,4 +1,4 @@
-//! A thread of the server: an instance, an SRQ, and the connections it was given.
+//! A thread of the server: an instance, an SRQ, and the instance's connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,9 +20,9 @@ use super::values::{MESSAGE, Message, Values, What};
 /// Number of request buffers. Without a free one the card answers RNR, and clients retry.
 const BUFFERS: u32 = 32;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
-/// Longest time to notice the end.
+/// Longest time until the thread notices that it should end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Flag in a cookie: an answer, from the buffer whose number is in the other bits.
+/// Flag in a cookie of a Send of an answer. The other bits are the number of the answer's buffer.
 const ANSWER: u64 = 1 << 32;
 
 /// Counters of a thread.
@@ -38,11 +38,11 @@ pub struct Server {
     zone: PzHandle,
     events: EvdHandle,
     srq: SrqHandle,
-    /// A request for each buffer, followed by an answer.
+    /// Memory of the buffers: each has a request, followed by its answer.
     memory: DmaMemory,
     local: LmrSlice,
     values: Values,
-    /// The values, as registered in this instance.
+    /// Registration of the values in this instance.
     window: LmrCreated,
     served: Served,
 }
@@ -63,7 +63,7 @@ impl Server {
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
         let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
         let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
-        // The memory is pinned once for all instances; the key belongs to this instance.
+        // The memory is pinned once for all instances, but each instance has a key of its own.
         let shared = values.memory.clone();
         let window = ia.lmr_create(shared, zone, MemPrivFlags::REMOTE_READ)?;
         let mut server = Self {
@@ -86,7 +86,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves until `over`.
+    /// Serves until `over` is true.
     pub fn serve(mut self, over: &AtomicBool) -> Result<Served> {
         while !over.load(Ordering::Acquire) {
             match self.ia.evd_wait(self.events, LOOK, 1) {

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use udapl::{DmaMemory, Ia};
 
-/// Number of keys; a key is below this.
+/// Number of keys: 0 to 63.
 pub const KEYS: u32 = 64;
 pub const VALUE: usize = 56;
 pub const SLOT: usize = 8 + VALUE;
-/// A key and an operation, then the value if there is one.
+/// Size of a message in bytes: a key and an operation, then the value if there is one.
 pub const MESSAGE: usize = 8 + VALUE;
 
 pub type Value = [u8; VALUE];
@@ -21,7 +21,7 @@ pub type Value = [u8; VALUE];
 #[derive(Clone)]
 pub struct Values {
     pub memory: DmaMemory,
-    /// Only one thread writes at a time.
+    /// Lock that a thread holds while it writes a value.
     writing: Arc<Mutex<()>>,
 }
 
@@ -59,7 +59,7 @@ pub fn whole(slot: &[u8]) -> Option<Value> {
     (checksum(&value) == u64::from_be_bytes(*sum)).then_some(value)
 }
 
-/// FNV-1a, 64 bits.
+/// Returns the FNV-1a hash of 64 bits.
 fn checksum(value: &Value) -> u64 {
     value.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -72,7 +72,7 @@ pub enum What {
     Put,
 }
 
-/// A request, and its response.
+/// A request, or its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     pub what: What,

@@ -1,17 +1,17 @@
-//! Our end of connections with a peer that exercises cases beyond `rping` (`lab/src/vm/guest/peer.c`, on librdmacm
-//! and libibverbs).
+//! Our end of connections with a peer (`lab/src/vm/guest/peer.c`, on librdmacm and libibverbs). The cases go beyond
+//! `rping`.
 //!
 //! | Case | Passive end | Active end |
 //! |---|---|---|
-//! | `prompt` | has its receives posted; receives the messages, answers, disconnects | sends, receives the answer, is disconnected |
-//! | `late` | the same, but posts its receives [`LATE`] after the messages came | the same: sends are retried until there are receives |
-//! | `never` | posts no receive; is disconnected | its first send fails with RNR after [`FEW`] retries; disconnects |
+//! | `prompt` | posts receives first; receives, answers, disconnects | sends, receives the answer, is disconnected |
+//! | `late` | as `prompt`, but posts receives [`LATE`] after the messages came | as `prompt`; sends are retried |
+//! | `never` | posts no receive; is disconnected | first send fails by RNR after [`FEW`] retries; disconnects |
 //! | `reject` | rejects | is rejected |
 //! | `decline` | accepts, and gets a REJ for its accept | rejects the accept; DAT has no such call |
 //!
-//! Request, accept and rejection carry as much private data as either stack allows, a [`pattern`] that the other end
-//! checks. In DAT 1.2 a rejection cannot carry any, and received data of one is not shown. Each end prints what
-//! happened and stops at the first deviation.
+//! Request, accept and rejection carry as much private data as either stack allows: a [`pattern`] that the other end
+//! checks. In DAT 1.2 a rejection cannot carry private data, and a consumer cannot read that of a received rejection.
+//! Each end prints what happened and stops at the first deviation.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -41,29 +41,30 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LATE: Duration = Duration::from_secs(1);
 /// Number of RNR retries in the case `never`.
 const FEW: u8 = 3;
-/// Number of RNR retries otherwise: 7 means no limit.
+/// Number of RNR retries in the other cases; 7 means no limit.
 const FOREVER: u8 = 7;
-/// Time that our end stays open at the end, in case the peer has missed our last message and retransmits.
+/// Time that our end stays open after the case, so that it can acknowledge retransmissions of a peer that has missed
+/// our last message.
 const LINGER: Duration = Duration::from_millis(500);
-/// Bytes of private data: of a request, of our accept, of the stock stack's accept.
+/// Sizes of private data in bytes: of a request, of our accept, and of the accept of the stock stack.
 const REQUEST: usize = 56;
 const ACCEPT: usize = 64;
 const STOCK_ACCEPT: usize = 196;
-/// Cookies of receives; sends count from 0.
+/// First cookie of the receives; cookies of sends count from 0.
 const RECEIVES: u64 = 100;
 
-/// Our end of a connection with the guest's `peer`.
+/// Runs our end of a connection with the guest's `peer`.
 #[derive(Parser)]
 struct Arguments {
-    /// The adapter.
+    /// The adapter's name.
     name: String,
-    /// Its address.
+    /// The adapter's address.
     #[arg(long)]
     address: IpAddr,
     /// The peer's address.
     #[arg(long)]
     peer: IpAddr,
-    /// The end to be.
+    /// The end that this program is.
     role: Role,
     /// The case to run.
     case: Case,
@@ -78,7 +79,7 @@ enum Role {
     Listen,
 }
 
-/// The cases; see the table.
+/// The cases; see the table of this module.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Case {
     Prompt,
@@ -108,10 +109,10 @@ struct End {
     ia: Ia,
     events: EvdHandle,
     ep: EpHandle,
-    /// The messages to send, then those received, with one spare.
+    /// The messages to send, then the received messages, then one spare slot.
     memory: DmaMemory,
     place: LmrTriplet,
-    /// Completions that came during a wait for another event.
+    /// Completions that came while the program waited for another event.
     done: Vec<DtoCompletion>,
 }
 
@@ -252,7 +253,7 @@ impl End {
         }
     }
 
-    /// Waits for the messages, in order and unchanged.
+    /// Waits until all messages have been received, and checks their order and contents.
     fn hears(&mut self, count: usize) -> Result<()> {
         self.ends(RECEIVES, count as u64, DtoStatus::Success)?;
         for number in 0..count {
@@ -265,8 +266,8 @@ impl End {
         Ok(())
     }
 
-    /// Waits for the DTOs with these cookies, which must end in this order with this status. Other events may come in
-    /// between.
+    /// Waits until the DTOs with these cookies have completed, in this order and with this status. Other completions
+    /// may come in between.
     fn ends(&mut self, first: u64, count: u64, status: DtoStatus) -> Result<()> {
         for cookie in first..first + count {
             let is_send =
@@ -316,7 +317,7 @@ impl End {
         Ok(event)
     }
 
-    /// Checks that for this long nothing happens but flushed receives.
+    /// Checks that for this time no event comes except completions of flushed receives.
     fn nothing_for(&mut self, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -341,7 +342,7 @@ impl End {
     }
 }
 
-/// Returns bytes that encode a tag and their number; the first byte is the number.
+/// Returns `count` bytes: the first one is `count`, the others depend on the tag.
 fn pattern(count: usize, tag: usize) -> Vec<u8> {
     (0..count)
         .map(|at| if at == 0 { count } else { tag + 7 * at })
@@ -349,7 +350,7 @@ fn pattern(count: usize, tag: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Checks private data, which is padded with zeros to the size of its message's field.
+/// Checks received private data. It is padded with zeros to the size of the field in its message.
 fn compare(what: &str, got: &[u8], room: usize, count: usize, tag: usize) -> Result<()> {
     let mut expected = pattern(count, tag);
     expected.resize(room, 0);

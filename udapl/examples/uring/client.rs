@@ -18,9 +18,9 @@ use super::{BLOCK, BLOCKS, DEPTH};
 const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
-/// Size of a slot: a command, a response and a block.
+/// Size of a slot in bytes: a command, a response and a block.
 const SLOT: usize = 2 * MESSAGE + BLOCK;
-/// Cookies of commands; a receive's cookie is the number of its slot.
+/// Flag in the cookie of a command. The cookie of a receive is the number of its slot.
 const COMMAND: u64 = 1 << 32;
 
 pub struct Client {
@@ -72,7 +72,7 @@ impl Client {
         Ok(self.ia.evd_wait(self.events, PATIENCE, 1)?.0)
     }
 
-    /// Moves every block once, several at a time. Returns the number of blocks with the right bytes.
+    /// Writes or reads every block once, several at a time. Returns the number of blocks with the right bytes.
     fn all(&mut self, kind: Kind) -> Result<u64> {
         let mut blocks = 0..BLOCKS;
         let (mut asked, mut good, mut at) = (0, 0, [0; DEPTH]);
@@ -98,7 +98,7 @@ impl Client {
         part.context("inside the memory")
     }
 
-    /// Sends the command of a slot. First posts a slot's buffer for a response, which may be the response to any
+    /// Sends the command of a slot. First posts the response buffer of slot `buffer`, which may get the response to any
     /// command.
     fn ask(&mut self, kind: Kind, slot: usize, buffer: usize, block: u64) -> Result<()> {
         let start = slot * SLOT;

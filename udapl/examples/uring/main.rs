@@ -43,7 +43,7 @@ struct Report {
     blocks: u64,
     /// Number of transfers between the disk and registered memory.
     transfers: u64,
-    /// Number of times the target slept.
+    /// Number of times that the target slept.
     sleeps: u64,
     /// True if the disk was accessed with O_DIRECT.
     direct: bool,
@@ -68,7 +68,7 @@ fn serve_and_use(names: &[String; 2], disk: &Path) -> Result<Report> {
     })
 }
 
-/// Runs between these functions and on this disk; or between simulated ones, with a temporary file.
+/// Runs the example between these functions and on this disk, or between simulated ones with a temporary file.
 fn run(arguments: &[String]) -> Result<Report> {
     let folder = tempfile::tempdir().context("a folder for the wire")?;
     match arguments {

@@ -27,11 +27,12 @@ use udapl::{
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
 use super::{BLOCK, DEPTH};
 
-/// Twice the number of commands: a slot whose response is being sent cannot take a new command.
+/// Number of slots: twice the number of commands, because a slot whose response is being sent cannot take a new
+/// command.
 const SLOTS: usize = 2 * DEPTH;
 
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
-/// The low bits of a cookie are the kind of completion, the others the slot.
+/// Kinds of completions, in the low bits of a cookie. The other bits are the slot.
 const RECV: u64 = 0;
 const FETCHED: u64 = 1;
 const SENT: u64 = 2;
@@ -41,7 +42,7 @@ pub struct Target {
     ia: Ia,
     events: EvdHandle,
     ep: EpHandle,
-    /// A command and a response for each slot; then, page-aligned, the blocks.
+    /// Memory of the slots: a command and a response for each, then, page-aligned, the blocks.
     memory: DmaMemory,
     local: LmrSlice,
     disk: File,
@@ -94,7 +95,7 @@ impl Target {
             ..EpAttr::defaults(ia.query().ia)
         };
         let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
-        // O_DIRECT needs page-aligned memory.
+        // O_DIRECT requires page-aligned memory.
         let bytes = BLOCKS_AT + SLOTS * BLOCK;
         let memory = udapl::memory::alloc_aligned(&ia, bytes, BLOCK)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
@@ -102,7 +103,7 @@ impl Target {
         let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
         ia.psp_create(SERVICE, events, PspFlags::CONSUMER)?;
         let mut reactor = Reactor::new(64)?;
-        // Without registration transfers work as well, but slower.
+        // If the registration fails, transfers work as well, but are slower.
         let _pinned = reactor.register([memory.bytes(..)?])?;
         let mut target = Self {
             ia,
@@ -144,7 +145,7 @@ impl Target {
                 self.moved(&ended)?;
             }
             match self.ia.arm(&[self.events])? {
-                // Returns at once, after starting and completing transfers.
+                // An event is waiting: submits and completes disk transfers without sleeping.
                 Arm::Ready => self.reactor.wait_for(&[], Instant(0))?,
                 Arm::Armed(armed) => {
                     let until = clock.now() + armed.timeout();
@@ -200,7 +201,7 @@ impl Target {
         let message = self.memory.read(command_at(slot), bytes)?;
         let command = Command::parse(&message)?;
         self.commands[slot] = Some(command);
-        // One block at a time, and none beyond the addressable range.
+        // A command has one block, and its offset is within the addressable range.
         let offset = command.block.checked_mul(BLOCK as u64);
         let (Some(offset), true) = (offset, command.place.segment_length == BLOCK as u64) else {
             return self.respond(slot, nix::errno::Errno::EINVAL as u32);
@@ -220,7 +221,7 @@ impl Target {
         Ok(())
     }
 
-    /// The client's block has arrived: writes it to the disk.
+    /// Writes a block of the client that has arrived to the disk.
     fn store(&mut self, slot: usize) -> Result<()> {
         let command = self.commands[slot].context("a command")?;
         let write =
@@ -229,12 +230,12 @@ impl Target {
         Ok(())
     }
 
-    /// Handles the end of a disk transfer.
+    /// Handles the completion of a disk transfer.
     fn moved(&mut self, ended: &Completion) -> Result<()> {
         self.disk_transfers += 1;
         let error = match &ended.result {
             Ok(BLOCK) => 0,
-            // Beyond the end of the file.
+            // The transfer is beyond the end of the file.
             Ok(_) => nix::errno::Errno::ENXIO as u32,
             Err(error) => error
                 .raw_os_error()

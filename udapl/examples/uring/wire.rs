@@ -6,7 +6,7 @@ use udapl::memory::RmrTriplet;
 
 /// Service ID of the target.
 pub const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0009);
-/// Size of either message in bytes.
+/// Size of a command and of a response, in bytes.
 pub const MESSAGE: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Kind {
     Write,
 }
 
-/// A command: moves a block from or to the client's memory.
+/// A command, which moves a block from or to the client's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     pub kind: Kind,

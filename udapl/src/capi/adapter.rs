@@ -1,12 +1,12 @@
 //! An adapter opened once by a C program: an IA with the state that C needs. It is one [instance](super::instance) of
 //! its device, which may have several.
 //!
-//! An [`Adapter`] is a [room](super::room) for one such opening. It is allocated when first needed and never freed;
-//! later openings use it again.
+//! An [`Adapter`] is a reusable slot ([`room`](super::room)) for one such opening. A slot is allocated when first
+//! needed and never freed; later openings use it again.
 //!
-//! Rust's handles are numbers within an IA, C's are numbers within the process ([`table`](super::table)). The table
-//! maps C's to Rust's ([`find`]). Events and queries need the reverse, which is kept here: for each kind a list of
-//! C's handles, by the index in the Rust handle.
+//! Rust's handles are numbers within an IA; C's handles are numbers within the process ([`table`](super::table)). The
+//! table maps C's handles to Rust's ([`find`]). Events and queries need the reverse mapping, which is in this module:
+//! for each kind of object, a list of C's handles by the index in the Rust handle.
 
 // UNSAFETY: tests that call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
@@ -41,7 +41,7 @@ pub(super) type Adapter = Room<Open>;
 pub(super) struct Open {
     /// The IA.
     pub(super) ia: Ia,
-    /// C's handle of each object, with its Rust key, by the key's index.
+    /// C's handle and Rust key of each object, indexed by the key's index.
     pub(super) names: Names,
     pub(super) instance: Instance,
     /// Memory for the pointers that queries return to C.
@@ -49,35 +49,35 @@ pub(super) struct Open {
     pub(super) sleep: Arc<Sleep>,
 }
 
-/// Facts about one opening of an adapter.
+/// Properties of one opening of an adapter.
 pub(super) struct Instance {
     pub(super) name: IaName,
     /// C's handle of the IA.
     pub(super) handle: u64,
     pub(super) async_evd: AsyncEvd,
     pub(super) thread_safe: bool,
-    /// Its address, as queries and events report it.
+    /// Address of the IA, as queries and events report it.
     pub(super) local: Address,
     pub(super) siblings: Arc<Siblings>,
-    /// The thread that calls agents, if it has been started.
+    /// Thread that calls the agents, if it has been started.
     pub(super) watch: Option<Watch>,
-    /// Keeps the registry's entry in use.
+    /// Keeps the registry's entry in use while the instance is open.
     pub(super) _entry: Option<Arc<Entry>>,
 }
 
 /// Destination of an instance's asynchronous events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AsyncEvd {
-    /// The IA's own asynchronous EVD.
+    /// The instance's own asynchronous EVD.
     Own,
-    /// The EVD of another instance with this handle, while it exists.
+    /// The EVD of another instance with this C handle, while the EVD exists.
     Given(u64),
-    /// None: the consumer asked for no asynchronous EVD.
+    /// No destination: the consumer asked for no asynchronous EVD.
     OutOfScope,
 }
 
 impl Instance {
-    /// Returns whether a library thread calls its agents.
+    /// Returns whether a library thread calls the instance's agents.
     pub(super) const fn has_watch(&self) -> bool {
         self.watch.is_some()
     }
@@ -86,7 +86,7 @@ impl Instance {
 /// All instances of a device.
 pub(super) type Siblings = super::siblings::Siblings<Opened>;
 
-/// An instance, by its slot and IA.
+/// An instance: its slot, and the name of its IA.
 #[derive(Clone, Copy)]
 pub(super) struct Opened {
     pub(super) adapter: &'static Adapter,
@@ -115,11 +115,12 @@ impl Sibling for Opened {
     }
 }
 
-/// C's handle and its Rust key, by the key's index; a list for each kind.
+/// Lists of Rust key and C handle, one list for each kind of object, indexed by the key's index.
 #[derive(Default)]
 pub(super) struct Names([Vec<(u64, u64)>; KINDS]);
 
-/// The places of all handles, by kind. A static array, so that an address in it is computed in one instruction.
+/// Table entries of all handles, by kind. The array is static, so that the address of an entry is computed in one
+/// instruction.
 static PLACES: [Places<Adapter>; KINDS] = [const { empty() }; KINDS];
 
 impl Holder for Adapter {
@@ -133,7 +134,7 @@ impl Holder for Adapter {
     }
 }
 
-/// Prepares the process for open adapters. A child of fork(2) does not inherit those opened from now on, and a
+/// Prepares the process for open adapters. A child of fork(2) does not inherit adapters that are opened from now on. A
 /// program that locks its memory locks only the parts of the tables that are in use.
 ///
 /// # Errors
@@ -144,20 +145,20 @@ pub(super) fn guard() -> DatResult<()> {
     Ok(())
 }
 
-/// Returns the object of a handle, if it is of this kind.
+/// Returns the object of a handle and its adapter; `None` if the handle is invalid or of another kind.
 #[inline(always)]
 pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
     table::find(handle)
 }
 
-/// Returns the object of a handle, and the instance that it belongs to.
+/// Returns the object of a handle, and the instance to which it belongs.
 pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
     table::find_owned(handle)
 }
 
 macro_rules! any_kind {
     ($($kind:ident: $handle:ident,)*) => {
-        /// Returns the object of a handle of any kind, and the instance that it belongs to.
+        /// Returns the object of a handle of any kind, and the instance to which it belongs.
         pub(super) fn object(handle: DatHandle) -> Option<(&'static Adapter, IaName, AnyHandle)> {
             let (kind, _) = place_of(number(handle));
             if kind == HandleType::Ia as usize {
@@ -188,12 +189,12 @@ any_kind! {
 static IDLE: Mutex<Vec<&'static Adapter>> = Mutex::new(Vec::new());
 
 impl Room<Open> {
-    /// Returns a slot with nothing open in it.
+    /// Allocates a slot without an open adapter. `many`: the slot is for thread-safe instances.
     pub(super) fn idle(many: bool) -> &'static Self {
         Box::leak(Box::new(Self::new(many)))
     }
 
-    /// Opens an adapter for C.
+    /// Moves an open IA into a free slot, and makes its reserved handle valid.
     pub(super) fn open(reserved: Reserved<IaName>, open: Open) -> &'static Self {
         let (name, many) = (open.instance.name, open.instance.thread_safe);
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,13 +209,14 @@ impl Room<Open> {
         adapter
     }
 
-    /// Opens or closes the fast lane. It is open for an instance that is not thread safe and has no agents: agents
-    /// run on a library thread, and may post and dequeue there. Call it in a turn.
+    /// Opens or closes the fast lane, on which posts and dequeues run without a turn. The lane is open for an instance
+    /// that is not thread safe and has no agents, because agents run on a library thread and may post and dequeue
+    /// there. The caller must be in a turn.
     pub(super) fn set_lane_of(&self, open: &Open) {
         self.set_lane(open.instance.thread_safe || open.instance.has_watch());
     }
 
-    /// Runs `work` on an instance, in a turn.
+    /// Runs `work` on an instance, with exclusive access to its slot (a turn).
     ///
     /// # Errors
     /// Those of [`Room::turn`]. DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
@@ -229,7 +231,7 @@ impl Room<Open> {
         })
     }
 
-    /// Runs `work` in a turn, unless the instance has been closed.
+    /// Runs `work` on an instance in a turn, unless the instance has been closed; then returns `None`.
     ///
     /// # Errors
     /// The errors of `work`. DAT_INTERNAL_ERROR: the adapter is broken.
@@ -239,7 +241,7 @@ impl Room<Open> {
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<Option<R>> {
         let answer = self.turn(|open| {
-            // The slot may have another opening by now.
+            // The slot may contain a later opening.
             Ok((open.instance.name == ia).then(|| work(open)))
         });
         match answer {
@@ -281,7 +283,7 @@ impl Open {
         }
     }
 
-    /// Checks that the slot still has this instance.
+    /// Checks that the slot still contains this instance.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|IA: the instance was closed.
@@ -297,8 +299,8 @@ impl Open {
         handle_of(self.instance.handle)
     }
 
-    /// Returns C's handle of an object. An object that the IA made itself has none yet and gets one here. Null: the
-    /// table is full.
+    /// Returns C's handle of an object. An object that the IA itself has created has no C handle yet, and gets one
+    /// here. Returns null if the table is full.
     pub(super) fn name<H: Named>(&mut self, adapter: &'static Adapter, object: H) -> DatHandle {
         if let Some(handle) = self.known(object) {
             return handle;
@@ -344,7 +346,8 @@ impl Open {
         table::leave::<Adapter>(before);
         if H::KIND == HandleType::Ep {
             let (key, ia) = object.raw();
-            // An endpoint that has been freed already has no posts and no completions that need the name.
+            // The call fails for an endpoint that has been freed. Such an endpoint has no posts and no completions that
+            // need the name.
             let _gone = self.ia.ep_set_name(EpHandle::from_raw(key, ia), handle);
         }
         reserved.fill(adapter, self.instance.name, object);
@@ -354,7 +357,7 @@ impl Open {
     /// Invalidates the handle of a freed object.
     pub(super) fn forget<H: Named>(&mut self, object: H) {
         if let Some(handle) = self.known(object) {
-            // Events that are still queued need the entry in `names`; only the table's entry goes.
+            // The entry in `names` is kept, because queued events need it. Only the table's entry is removed.
             table::leave::<Adapter>(table::number(handle));
         }
     }
@@ -393,7 +396,7 @@ mod tests {
     /// A return code that the library never uses.
     const CLOSED: DatReturn = 77;
 
-    /// Returns the code of a call on the adapter.
+    /// Calls `dat_pz_create`, and returns its code.
     fn answer(ia: DatHandle) -> u32 {
         let mut pz = null_mut();
         // SAFETY: contract ROOM for the handle.
@@ -418,7 +421,7 @@ mod tests {
             let (adapter, _) = look_up::<IaName>(handle)?;
             adapter.turn(|_| -> DatResult<()> { panic!("as if we had made a mistake") })
         });
-        // The device no longer accesses the program's memory.
+        // The device can no longer access the program's memory.
         assert!(!is_bus_master(&function));
         assert_eq!(answered, broken);
         assert_eq!(answer(handle), broken);
@@ -436,7 +439,7 @@ mod tests {
         assert_eq!(answered, internal("").code());
         assert!(!is_bus_master(&function));
         assert_ne!(answer(second), 0, "its device is dead");
-        // An adapter with a dead device can be closed; the handle of the broken one stays invalid.
+        // An adapter with a dead device can be closed. The handle of the instance that has panicked stays unusable.
         assert_eq!(dat_ia_close(second, 0), 0);
         assert_eq!(answer(first), internal("").code());
     }
@@ -511,14 +514,14 @@ mod tests {
         let answered = adapter
             .fast(|_| panic!("as if we had made a mistake"))
             .unwrap_or(CLOSED);
-        // Without membarrier(2) the lane is always closed.
+        // If the kernel has no membarrier(2), the lane is always closed.
         if answered != CLOSED {
             assert_eq!(answered, broken);
             assert_eq!(answer(handle), broken);
             let again = adapter.fast(|_| Some(0)).unwrap_or(CLOSED);
             assert_eq!(again, CLOSED, "nobody comes by the lane");
         }
-        // An adapter opened later gets another slot.
+        // An adapter that is opened later gets another slot.
         let _other = opened("sim:opens-after-a-panic");
     }
 
@@ -537,7 +540,7 @@ mod tests {
         let first = open(0);
         let lane = |ia| {
             let (adapter, _) = look_up::<IaName>(ia).expect("it is open");
-            // The background thread closes the lane for a moment when it takes a turn.
+            // The background thread closes the lane briefly in each of its turns.
             let tries = (0..1_000).find_map(|_| {
                 std::thread::yield_now();
                 adapter.fast(|_| Some(0))

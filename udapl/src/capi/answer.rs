@@ -1,4 +1,4 @@
-//! Return codes. A panic becomes one here, too.
+//! Return codes of calls. A panic is also converted to a return code here.
 
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -9,7 +9,7 @@ use super::cancel::Uncancelled;
 use super::last_error;
 use super::types::DatReturn;
 
-/// Runs a call and returns its code. A panic is caught.
+/// Runs a call and returns its code. Catches a panic, and returns a code for it.
 pub(super) fn caught(work: impl FnOnce() -> DatReturn) -> DatReturn {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(answer) => answer,
@@ -23,7 +23,7 @@ pub(super) fn panicked() -> DatReturn {
     answer(internal("a call has failed inside the library"))
 }
 
-/// Runs a call that may block or that changes objects: every call but posts and dequeues. Cancellation of the thread
+/// Runs a call that may block or that changes objects (all calls except posts and dequeues). Cancellation of the thread
 /// is disabled meanwhile.
 pub(super) fn uncancelled(work: impl FnOnce() -> DatReturn) -> DatReturn {
     let _held = Uncancelled::hold();
@@ -52,17 +52,17 @@ pub(super) fn answer(error: DatError) -> DatReturn {
     error.code()
 }
 
-/// Makes DAT_INVALID_PARAMETER.
+/// Returns DAT_INVALID_PARAMETER with the argument's subtype.
 pub(super) fn parameter(argument: Subtype) -> DatError {
     DatError::new(ReturnType::InvalidParameter, argument)
 }
 
-/// Makes DAT_INVALID_HANDLE.
+/// Returns DAT_INVALID_HANDLE with this subtype.
 pub(super) fn handle_error(subtype: Subtype) -> DatError {
     DatError::new(ReturnType::InvalidHandle, subtype)
 }
 
-/// Makes DAT_INTERNAL_ERROR.
+/// Returns DAT_INTERNAL_ERROR with its reason.
 pub(super) fn internal(why: &'static str) -> DatError {
     DatError::new(ReturnType::InternalError, Subtype::None).because(why)
 }

@@ -1,4 +1,4 @@
-//! Arguments of a C program: checks of its numbers and pointers, and writes through its pointers.
+//! Arguments of a C program: checks of numbers and pointers, and writes through pointers.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -10,12 +10,12 @@ use dat_core::{DatResult, Subtype};
 use super::answer::parameter;
 use super::types::DatCount;
 
-/// Checks that a `DAT_COUNT` is not negative.
+/// Converts a `DAT_COUNT`; refuses a negative one.
 pub(super) fn count(value: DatCount, argument: Subtype) -> DatResult<u32> {
     u32::try_from(value).map_err(|_| parameter(argument))
 }
 
-/// Converts a number to a `DAT_COUNT`, saturating.
+/// Converts a number to a `DAT_COUNT`, limited to the largest one.
 pub(super) fn as_count(value: impl TryInto<DatCount>) -> DatCount {
     value.try_into().unwrap_or(DatCount::MAX)
 }
@@ -60,7 +60,7 @@ pub(super) fn given<T>(pointer: *const T, argument: Subtype) -> DatResult<()> {
     Ok(())
 }
 
-/// Refuses bits that are not in any mask of this kind.
+/// Refuses a value with bits that no mask of this kind has.
 pub(super) fn mask(value: u64, all: u64, argument: Subtype) -> DatResult<()> {
     if value & !all != 0 {
         return Err(parameter(argument));
@@ -68,7 +68,7 @@ pub(super) fn mask(value: u64, all: u64, argument: Subtype) -> DatResult<()> {
     Ok(())
 }
 
-/// Copies a text into 256 bytes, truncated if too long, with a NUL.
+/// Copies a text into 256 bytes with a terminating NUL. A text that is too long is truncated.
 pub(super) fn text(text: &str) -> [c_char; 256] {
     let mut out = [0; 256];
     let bytes = text.bytes().take_while(|&byte| byte != 0);

@@ -8,17 +8,17 @@ use super::fork;
 use super::table::{IaName, Named};
 use super::types::{DatHandle, DatReturn};
 
-/// Returns the object of a handle, or DAT_INVALID_HANDLE with the subtype of the kind.
+/// Returns the object of a handle; otherwise DAT_INVALID_HANDLE with the subtype of the kind.
 pub(super) fn look_up<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapter, H)> {
     find(handle).ok_or_else(|| unknown(H::KIND))
 }
 
-/// Returns the object of a handle and its instance, or DAT_INVALID_HANDLE.
+/// Returns the object of a handle and its instance; otherwise DAT_INVALID_HANDLE with the subtype of the kind.
 pub(super) fn owned<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapter, IaName, H)> {
     find_owned(handle).ok_or_else(|| unknown(H::KIND))
 }
 
-/// The error of a handle that has no object of this kind.
+/// Returns the error of a handle that has no object of this kind.
 #[cold]
 fn unknown(kind: HandleType) -> DatError {
     let error = handle_error(subtype_of(kind));
@@ -28,8 +28,8 @@ fn unknown(kind: HandleType) -> DatError {
     error
 }
 
-/// Returns the object of a further handle of a call. If it has none, or one of another instance, the result is a
-/// handle that the IA refuses. So the IA's own checks decide the order of errors and their subtypes.
+/// Returns the object of a call's further handle. If the handle has no object, or one of another instance, returns a
+/// handle that the IA refuses. So the IA's own checks decide the order and the subtypes of errors.
 pub(super) fn other<H: Named>(ia: IaName, handle: DatHandle) -> H {
     match find_owned(handle) {
         Some((_, owner, object)) if owner == ia => object,

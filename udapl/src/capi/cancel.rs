@@ -1,10 +1,10 @@
 //! Delays pthread_cancel(3) until the end of a call.
 //!
 //! pthread_cancel(3) ends a thread at a cancellation point, such as a sleep in the middle of a call, while the thread
-//! has exclusive access to the adapter. It unwinds the stack by a forced unwind, which Rust frames do not support. So
-//! a call disables cancellation, as glibc does in its own calls that must not be interrupted. The thread ends at its
-//! next cancellation point after the call. Posts and dequeues do not disable cancellation: a thread must not be
-//! cancelled in one of them (`udat.h`).
+//! has exclusive access to the adapter. The cancellation unwinds the stack by a forced unwind, which Rust frames do not
+//! support. So a call disables cancellation, as glibc does in its own calls that must not be interrupted. The thread
+//! ends at its next cancellation point after the call. Posts and dequeues do not disable cancellation, so a program
+//! must not cancel a thread in one of them (`udat.h`).
 
 // UNSAFETY: calls a function of the C library.
 #![expect(unsafe_code, reason = "pthread_setcancelstate(3)")]
@@ -20,17 +20,18 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`, in glibc and in musl.
 const DISABLE: c_int = 1;
 
-/// Disables cancellation of this thread until it is dropped.
+/// Disables cancellation of this thread until the value is dropped.
 pub(super) struct Uncancelled {
     before: c_int,
-    /// The state belongs to the thread, so this is not `Send`.
+    /// Makes the type not `Send`, because the cancellation state belongs to the thread.
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Uncancelled {
     pub(super) fn hold() -> Self {
         let mut before = 0;
-        // SAFETY: a valid state, and memory for the previous one. The call fails only for invalid states.
+        // SAFETY: the state is valid, and `before` has memory for the previous one. The call fails only for invalid
+        // states.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         Self {
             before,

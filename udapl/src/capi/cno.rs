@@ -21,7 +21,7 @@ use super::types::{CAgent, CCnoParam, DatHandle, DatReturn};
 /// `DAT_CNO_FIELD_ALL`.
 const ALL: u64 = 0x3;
 
-/// Converts an EVD's handle to that of the agent's DAT version.
+/// Function that converts an EVD's handle to that of the agent's DAT version.
 pub(super) type HandleMap = fn(DatHandle) -> DatHandle;
 
 /// Returns the agent that C gave; `None` if its function is null.
@@ -33,8 +33,8 @@ fn given_agent(agent: CAgent, map_handle: HandleMap) -> Option<GivenAgent> {
     })
 }
 
-/// Returns an agent for the IA. The IA calls it inside other calls, so it only queues the upcall for the thread that
-/// calls C.
+/// Returns an agent for the IA. The IA calls the agent inside other calls, so the agent only queues the upcall for the
+/// thread that calls C.
 fn agent_for(adapter: &'static Adapter, open: &mut Open, agent: GivenAgent) -> DatResult<Agent> {
     let watch = open.watch(adapter)?;
     Ok(Agent::new(move |evd| watch.tell((agent, evd))))
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn dat_cno_wait(
     })
 }
 
-/// Waits. The thread sleeps without access to the adapter.
+/// Waits for a CNO. The thread sleeps without access to the adapter.
 fn wait(
     adapter: &'static Adapter,
     ia: IaName,
@@ -251,6 +251,6 @@ fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResul
         open.check(ia)?;
         Ok(open.ia.cno_wait_cancel(wait))
     });
-    // Closed meanwhile: the same result as above.
+    // If the IA was closed meanwhile, the result is the same as in `wait`.
     ended.map_or(Ok(null_mut()), Err)
 }

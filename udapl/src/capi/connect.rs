@@ -1,4 +1,4 @@
-//! Connecting and disconnecting, service points, connection requests.
+//! Calls for connections, service points and connection requests.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -33,7 +33,7 @@ unsafe fn ip(address: *const libc::sockaddr) -> DatResult<IpAddr> {
     let family = unsafe { (*address).sa_family };
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family gives the type; the read may be unaligned.
+            // SAFETY: the family determines the type; the read may be unaligned.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Ok(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
         }

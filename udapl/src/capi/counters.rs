@@ -1,4 +1,4 @@
-//! `dat_get_counters`: the counters of an object, by name. DAT 1.2 has no such call.
+//! `dat_get_counters` returns the counters of an object, by name. DAT 1.2 has no such call.
 
 // UNSAFETY: writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -30,7 +30,7 @@ fn name(text: &'static str) -> &'static CStr {
 /// Returns the counters of an IA, an endpoint, an EVD or an SRQ.
 ///
 /// # Safety
-/// `counters` is null or points to `max_counters` of them, `num_counters` to a count.
+/// `counters` is null or points to `max_counters` counters. `num_counters` is null or points to a count.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_get_counters(
     dat_handle: DatHandle,

@@ -2,8 +2,8 @@
 //!
 //! An entry is a device that this library opens, or a provider of another library ([`foreign`](super::foreign)).
 //!
-//! A child of fork(2) whose parent had adapters open has no directory: a thread of the parent may have held its lock,
-//! and that thread does not exist in the child ([`fork`]).
+//! A child of fork(2) whose parent had adapters open cannot use the directory: a thread of the parent may have held
+//! its lock, and that thread does not exist in the child ([`fork`]).
 
 // UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -21,7 +21,7 @@ use super::log;
 use super::types::CProviderInfo;
 use crate::registry::{Directory, ProviderInfo};
 
-/// The meaning of a name.
+/// An entry of the directory: the meaning of an adapter's name.
 pub(super) enum Entry {
     /// A device that this library opens.
     Device(String),
@@ -31,7 +31,7 @@ pub(super) enum Entry {
 
 static DIRECTORY: OnceLock<RwLock<Directory<Entry>>> = OnceLock::new();
 
-/// Returns the registry, created on first use.
+/// Returns the directory. The first call creates it.
 ///
 /// # Errors
 /// Those of [`fork::not_a_child`].
@@ -41,7 +41,7 @@ fn directory() -> DatResult<&'static RwLock<Directory<Entry>>> {
     Ok(DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine())))
 }
 
-/// Runs `work` on the registry.
+/// Runs `work` on the directory under the read lock.
 ///
 /// # Errors
 /// Those of [`directory`].
@@ -50,7 +50,7 @@ pub(super) fn look<R>(work: impl FnOnce(&Directory<Entry>) -> R) -> DatResult<R>
     Ok(work(&directory.unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// Runs `work` to change the registry.
+/// Runs `work` on the directory under the write lock.
 ///
 /// # Errors
 /// Those of [`directory`] and of `work`.
@@ -59,8 +59,8 @@ pub(super) fn change(work: impl FnOnce(&mut Directory<Entry>) -> DatResult<()>) 
     work(&mut directory.unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Returns another library's provider whose table is at this address. `address` is called only if there are such
-/// providers. There are none before the registry has been used, and none in a forked child.
+/// Returns another library's provider whose table is at the address that `address` returns. Calls `address` only if
+/// such providers are registered. None is registered before the first use of the directory, and none in a forked child.
 pub(super) fn provider_of(address: impl FnOnce() -> Option<usize>) -> Option<Arc<Foreign>> {
     if fork::is_child() {
         return None;
@@ -74,17 +74,17 @@ pub(super) fn provider_of(address: impl FnOnce() -> Option<usize>) -> Option<Arc
     let mut providers = providers.peekable();
     providers.peek()?;
     let address = address()?;
-    // Several versions of DAT may use one table.
+    // One table may be registered for several versions of DAT.
     let its = providers.filter(|provider| provider.is(address));
     its.max_by_key(|provider| provider.size).cloned()
 }
 
-/// Returns the address of an entry of the dynamic registry, to identify it.
+/// Returns the memory address of a name's entry, which identifies the entry in `forget`.
 pub(super) fn entry_at(info: &ProviderInfo) -> Option<usize> {
     look(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr())).ok()?
 }
 
-/// Removes that entry, unless its library has done so or an adapter of it is open.
+/// Removes the entry at this address. Does nothing if its library has already removed it or an adapter of it is open.
 pub(super) fn forget(info: &ProviderInfo, entry: usize) {
     let _gone = change(|directory| match directory.get(info) {
         Some(there) if Arc::as_ptr(there).addr() == entry => directory.remove(info),
@@ -92,7 +92,7 @@ pub(super) fn forget(info: &ProviderInfo, entry: usize) {
     });
 }
 
-/// Converts to a `DAT_PROVIDER_INFO`.
+/// Converts `ProviderInfo` to a `DAT_PROVIDER_INFO`.
 pub(super) fn of_rust(info: &ProviderInfo) -> CProviderInfo {
     CProviderInfo {
         ia_name: text(&info.ia_name),
@@ -102,13 +102,13 @@ pub(super) fn of_rust(info: &ProviderInfo) -> CProviderInfo {
     }
 }
 
-/// Converts from a `DAT_PROVIDER_INFO`.
+/// Converts a `DAT_PROVIDER_INFO` to `ProviderInfo`.
 ///
 /// # Safety
 /// `info` is null or points to a `DAT_PROVIDER_INFO`, whose name ends with a NUL.
 pub(super) unsafe fn info_of(info: *const CProviderInfo) -> DatResult<ProviderInfo> {
     given(info, Subtype::Arg2)?;
-    // SAFETY: not null, and contract GIVEN.
+    // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
     let info = unsafe { &*info };
     let bytes: Vec<u8> = info
         .ia_name

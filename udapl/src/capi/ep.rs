@@ -1,4 +1,4 @@
-//! The calls of an endpoint, without the posts (in [`hot`](super::hot)) and without connecting (in
+//! The calls of an endpoint, except the posts (in [`hot`](super::hot)) and connecting (in
 //! [`connect`](super::connect)).
 
 // UNSAFETY: reads and writes through pointers of a C program.
@@ -21,7 +21,7 @@ use super::records::{Address, Attributes};
 use super::table::{IaName, Reserved, number};
 use super::types::{CEpAttr, CEpParam, DatBoolean, DatCount, DatHandle, DatReturn};
 
-/// `DAT_HW_DEFAULT`, `DAT_WATERMARK_INFINITE`.
+/// `DAT_HW_DEFAULT` and `DAT_WATERMARK_INFINITE`: no watermark.
 const NONE: DatCount = -1;
 /// `DAT_VALUE_UNKNOWN`.
 const UNKNOWN: DatCount = -2;
@@ -34,7 +34,7 @@ mod field {
     pub(super) const RECV_EVD: u64 = 0x80;
     pub(super) const REQUEST_EVD: u64 = 0x100;
     pub(super) const CONNECT_EVD: u64 = 0x200;
-    /// The IA, the state, addresses, qualifiers and the SRQ.
+    /// Fields that cannot be changed: the IA, the state, addresses, qualifiers and the SRQ.
     pub(super) const FIXED: u64 = 0x3f | 0x400;
     pub(super) const SERVICE_TYPE: u64 = 0x1000;
     pub(super) const MAX_MESSAGE_SIZE: u64 = 0x2000;
@@ -51,15 +51,15 @@ mod field {
     pub(super) const SRQ_SOFT_HW: u64 = 0x100_0000;
     pub(super) const MAX_RDMA_READ_IOV: u64 = 0x200_0000;
     pub(super) const MAX_RDMA_WRITE_IOV: u64 = 0x400_0000;
-    /// Number and array of the transport-specific attributes.
+    /// Fields for the number and the array of the transport-specific attributes.
     pub(super) const TRANSPORT: u64 = 0x800_0000 | 0x1000_0000;
-    /// Number of the provider-specific attributes; this provider has none.
+    /// Field for the number of provider-specific attributes, which must be 0.
     pub(super) const PROVIDER_COUNT: u64 = 0x2000_0000;
     pub(super) const ATTRIBUTES: u64 = 0x7fff_f000;
     pub(super) const ALL: u64 = 0x7fff_f7ff;
 }
 
-/// Returns `base` with the attributes of `given` that `fields` selects.
+/// Returns `base` with those attributes replaced by `given` whose bits are set in `fields`.
 fn merged(
     base: EpAttr,
     given: &CEpAttr,
@@ -92,7 +92,7 @@ fn merged(
         attr.request_completion_flags =
             CompletionFlags::from_bits_retain(given.request_completion_flags);
     }
-    // The receives of an endpoint with an SRQ belong to the SRQ.
+    // An endpoint with an SRQ has no receive queue of its own, so it has no limits for receives.
     if has(field::MAX_RECV_DTOS) && !uses_srq {
         attr.max_recv_dtos = number(given.max_recv_dtos)?;
     }
@@ -141,7 +141,7 @@ fn merged(
     Ok(attr)
 }
 
-/// Converts a watermark; -1 is none.
+/// Converts a watermark of C. The value -1 means no watermark.
 fn watermark(value: DatCount, argument: Subtype) -> DatResult<Option<u32>> {
     if value == NONE {
         return Ok(None);
@@ -173,7 +173,7 @@ pub(super) fn c_attr(attr: &EpAttr) -> CEpAttr {
     }
 }
 
-/// The EVDs of an endpoint, in the order of the calls: receives, requests, connection.
+/// The three EVDs of an endpoint, in the order of the arguments: receives, requests, connection.
 type Evds = [DatHandle; 3];
 
 /// `dat_ep_create`.
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(ep_attributes, Subtype::Arg7)?;
         given(ep_handle, Subtype::Arg8)?;
-        // SAFETY: not null, and contract GIVEN.
+        // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
         let attr = unsafe { &*ep_attributes };
         let evds = [recv_evd_handle, request_evd_handle, connect_evd_handle];
         let ep = create(
@@ -320,7 +320,7 @@ fn create(
 /// `dat_ep_query`.
 ///
 /// # Safety
-/// `ep_param` is null or points to one.
+/// `ep_param` is null or points to a `DAT_EP_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_query(
     ep_handle: DatHandle,
@@ -360,7 +360,7 @@ fn c_param(
     attr.ep_transport_specific_count = DatCount::try_from(settings.list().len()).unwrap_or(0);
     if !settings.list().is_empty() {
         attr.ep_transport_specific = settings.list().as_ptr().cast_mut();
-        // This replaces the attributes of the previous query, whose pointers become invalid.
+        // This frees the attributes of the endpoint's previous query, so pointers to them become invalid.
         open.records.settings.insert(ep, settings);
     }
     let mut evd = |evd: Option<EvdHandle>| evd.map_or(null_mut(), |evd| open.name(adapter, evd));
@@ -368,7 +368,7 @@ fn c_param(
         [param.recv_evd, param.request_evd, param.connect_evd].map(&mut evd);
     Ok(CEpParam {
         ia_handle: open.ia_handle(),
-        // CAST: the discriminant is the number.
+        // CAST: the discriminant is DAT's number.
         ep_state: param.state as u32,
         local_ia_address_ptr: open.instance.local.pointer(),
         local_port_qual: param.local_port_qual,
@@ -386,7 +386,7 @@ fn c_param(
 /// `dat_ep_modify`.
 ///
 /// # Safety
-/// `ep_param` is null or points to one.
+/// `ep_param` is null or points to a `DAT_EP_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_modify(
     ep_handle: DatHandle,
@@ -398,7 +398,7 @@ pub unsafe extern "C" fn dat_ep_modify(
         let (adapter, ia, ep) = owned::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL & !field::FIXED, Subtype::Arg2)?;
         given(ep_param, Subtype::Arg3)?;
-        // SAFETY: not null, and contract GIVEN.
+        // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
         let param = unsafe { &*ep_param };
         let has = |field: u64| ep_param_mask & field != 0;
         let evd = |field, handle| has(field).then(|| optional::<EvdHandle>(ia, handle));
@@ -450,11 +450,11 @@ pub unsafe extern "C" fn dat_ep_get_status(
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         let status = adapter.turn(|open| {
-            // A consumer that polls only the state needs progress, too.
+            // A consumer that polls only the state makes no other call in which events are processed.
             open.ia.progress();
             open.ia.ep_get_status(ep)
         })?;
-        // SAFETY: contract ROOM. CAST: the discriminant is the number.
+        // SAFETY: contract ROOM. CAST: the discriminant is DAT's number.
         unsafe { put(ep_state, status.state as u32) };
         // SAFETY: contract ROOM.
         unsafe { put(recv_idle, status.recv_idle.into()) };

@@ -1,4 +1,4 @@
-//! The calls of an EVD, without `dat_evd_dequeue` (in [`hot`](super::hot)).
+//! The calls of an EVD, except `dat_evd_dequeue` (in [`hot`](super::hot)).
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -22,7 +22,7 @@ use super::types::{CEvdParam, CEvent, DatCount, DatHandle, DatReturn};
 
 /// `DAT_EVD_FIELD_ALL`.
 const ALL: u64 = 0x1f;
-/// `DAT_SOFTWARE_EVENT`.
+/// Event number `DAT_SOFTWARE_EVENT`.
 const SOFTWARE: u32 = 0x10001;
 
 /// `dat_evd_create`.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dat_evd_create(
 /// `dat_evd_query`.
 ///
 /// # Safety
-/// `evd_param` is null or points to one.
+/// `evd_param` is null or points to a `DAT_EVD_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_query(
     evd_handle: DatHandle,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd_handle: DatHandle, event: *const CE
     call(|| {
         let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
         given(event, Subtype::Arg2)?;
-        // SAFETY: not null, and contract GIVEN.
+        // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
         let event = unsafe { &*event };
         if event.event_number != SOFTWARE {
             return Err(parameter(Subtype::Arg2));
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn dat_evd_wait(
     unsafe { waited(evd_handle, timeout, threshold, event, nmore, event::made) }
 }
 
-/// `dat_evd_wait`, which converts the event to the type of the caller's version of DAT.
+/// Waits for an event (`dat_evd_wait`), and converts it with `made` to the type of the caller's DAT version.
 ///
 /// # Safety
 /// `out` and `nmore` are null or point to memory for their types.
@@ -241,10 +241,12 @@ pub(super) unsafe fn waited<T>(
     })
 }
 
-/// The number of further events and the first event; or a wait that goes on, and the time of its next look.
+/// Result of a check: the number of further events and the first event; or the wait to continue, and the time of its
+/// next check.
 type Looked<T> = Result<(u32, T), (EvdWait, u64)>;
 
-/// Waits. The thread sleeps without access to the adapter. Returns the number of further events and the first event.
+/// Waits for events. The thread does not hold access to the adapter while it sleeps. Returns the number of further
+/// events and the first event.
 fn wait<T>(
     adapter: &'static Adapter,
     ia: IaName,
@@ -279,7 +281,7 @@ fn wait<T>(
                 EvdLook::Pending(again, until) => Err((again, until)),
             }))
         });
-        // The IA was closed during the sleep.
+        // The program closed the IA while this thread slept.
         let looked = looked.map_err(|_gone| {
             siblings.take_over(taken);
             aborted()
@@ -306,11 +308,11 @@ fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitErro
         open.check(ia)?;
         Ok(open.ia.evd_wait_cancel(wait))
     });
-    // Closed meanwhile: the same result as above.
+    // The program has closed the IA meanwhile, so the result is DAT_ABORT as in `wait`.
     ended.unwrap_or_else(|_gone| aborted().into())
 }
 
-/// DAT_ABORT: the IA was closed.
+/// Returns DAT_ABORT, because the IA was closed during a wait.
 fn aborted() -> DatError {
     DatError::new(ReturnType::Abort, Subtype::None).because("the IA was closed")
 }

@@ -22,27 +22,27 @@ use super::types::{
     DatHandle, DatReturn,
 };
 
-/// `DAT_DTO_COMPLETION_EVENT`.
+/// Event number `DAT_DTO_COMPLETION_EVENT`.
 const DTO_COMPLETION: u32 = 0x00001;
 
-/// An empty queue, which is an error in C.
+/// Error for an empty queue. In Rust an empty queue is `None`; in C it is this error.
 const NOTHING: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
 
 /// DAT_QUEUE_EMPTY.
 pub(super) const QUEUE_EMPTY: DatReturn = NOTHING.code();
 
-/// Returns the event, or DAT_QUEUE_EMPTY.
+/// Returns the dequeued event, or DAT_QUEUE_EMPTY if there is none.
 pub(super) fn there(taken: Option<Event>) -> DatResult<Event> {
     taken.ok_or(NOTHING)
 }
 
-/// Returns whether a dequeue found its queue empty. Then it took in events of the whole adapter, and other instances
-/// may have to.
+/// Returns whether a dequeue found its queue empty. Such a dequeue has processed the events of the whole adapter, so
+/// other instances may have to process events, too.
 pub(super) fn found_nothing(error: DatError) -> bool {
     error.return_type() == ReturnType::QueueEmpty
 }
 
-/// Stores the result of a dequeue, and returns its code.
+/// Stores the result of a dequeue in `out`, and returns the result's code.
 ///
 /// # Safety
 /// `out` points to memory for an event.
@@ -70,7 +70,7 @@ pub(super) unsafe fn store(
     }
 }
 
-/// Makes the event of a successful DTO.
+/// Returns the C event of a successful DTO.
 #[inline(always)]
 pub(super) fn plain(evd: DatHandle, ep: DatHandle, done: Plain) -> CEvent {
     CEvent {
@@ -80,7 +80,7 @@ pub(super) fn plain(evd: DatHandle, ep: DatHandle, done: Plain) -> CEvent {
             dto_completion_event_data: CDtoCompletion {
                 ep_handle: ep,
                 user_cookie: done.cookie,
-                // CAST: the discriminant is the number.
+                // CAST: the discriminant is DAT's number.
                 status: DtoStatus::Success as u32,
                 transfered_length: done.bytes.into(),
             },
@@ -88,7 +88,7 @@ pub(super) fn plain(evd: DatHandle, ep: DatHandle, done: Plain) -> CEvent {
     }
 }
 
-/// Converts an event.
+/// Converts an event to C.
 pub(super) fn made(
     adapter: &'static Adapter,
     open: &mut Open,
@@ -101,7 +101,7 @@ pub(super) fn made(
             rmr_completion_event_data: CRmrCompletion {
                 rmr_handle: open.known(done.rmr).unwrap_or(null_mut()),
                 user_cookie: done.cookie.0,
-                // CAST: the discriminant is the number.
+                // CAST: the discriminant is DAT's number.
                 status: done.status as u32,
             },
         },
@@ -119,7 +119,7 @@ pub(super) fn made(
         },
         Event::Software(word) => CEventData {
             software_event_data: CSoftware {
-                // The value that the consumer gave as a pointer.
+                // This number is the pointer that the consumer passed to `dat_evd_post_se`.
                 pointer: handle_of(word.0).cast::<c_void>(),
             },
         },
@@ -131,8 +131,8 @@ pub(super) fn made(
     }
 }
 
-/// Returns the number of bytes placed in the buffer of a DTO. A receive consumed by a peer's RDMA Write with
-/// immediate data has 0: otherwise a consumer could take old bytes for a message.
+/// Returns the number of bytes that the DTO placed in its buffer. Returns 0 for a receive that a peer's RDMA Write
+/// with immediate data consumed: otherwise a consumer could take old bytes of the buffer for a message.
 const fn placed(done: &DtoCompletion) -> u64 {
     if done.detail.is_write_immediate() {
         0
@@ -141,7 +141,7 @@ const fn placed(done: &DtoCompletion) -> u64 {
     }
 }
 
-/// Converts the completion of a DTO.
+/// Converts the completion of a DTO to C.
 fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
     CEvent {
         event_number: DTO_COMPLETION,
@@ -150,7 +150,7 @@ fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
             dto_completion_event_data: CDtoCompletion {
                 ep_handle: open.known(done.ep).unwrap_or(null_mut()),
                 user_cookie: done.cookie.0,
-                // CAST: the discriminant is the number.
+                // CAST: the discriminant is DAT's number.
                 status: done.status as u32,
                 transfered_length: placed(done),
             },
@@ -161,8 +161,8 @@ fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
 fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionRequest) -> CCrArrival {
     let cr_handle = open.name(adapter, request.cr);
     if cr_handle.is_null() {
-        // There is no handle left for the request, so the program cannot decide it: reject it. It may have ended
-        // already.
+        // The process has no handle left for the request. The program cannot decide about it, so reject it. The reject
+        // fails if the request has already ended.
         let _gone = open.ia.cr_reject(request.cr);
     }
     if let Ok(cr) = open.ia.cr_query(request.cr) {
@@ -202,7 +202,7 @@ fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEven
     }
 }
 
-/// Returns the object of an asynchronous event.
+/// Returns C's handle of the object that an asynchronous event concerns.
 fn subject(open: &Open, event: &AsyncEvent) -> DatHandle {
     let known = match event {
         AsyncEvent::EvdOverflow(evd) => open.subject(*evd),

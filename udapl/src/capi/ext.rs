@@ -23,7 +23,7 @@ use super::event::{self, there};
 use super::hot::{Request, refused};
 use super::types::{CDtoDetail, CEvent, DatContext, DatCount, DatHandle, DatReturn};
 
-/// Makes a post.
+/// Posts a request to an endpoint of this library; refuses an endpoint of another library.
 ///
 /// # Safety
 /// That of [`dat_ep_post_send`](super::dat_ep_post_send).
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn dat_ep_post_send_immediate(
     }
 }
 
-/// Posts a Send that invalidates a context of the peer.
+/// Posts a Send that invalidates an RMR context of the peer.
 ///
 /// # Safety
 /// That of [`dat_ep_post_send`](super::dat_ep_post_send).
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write_immediate(
     }
 }
 
-/// Posts a fetch-and-add to a number of the peer.
+/// Posts a fetch-and-add on an 8-byte number in the peer's memory.
 ///
 /// # Safety
 /// `result` and `remote_buffer` are null or point to a triplet.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn dat_ep_post_fetch_add(
 ) -> DatReturn {
     // SAFETY: contract GIVEN.
     let remote = unsafe { remote_buffer.as_ref() };
-    // SAFETY: contract PASSED ON, for one segment.
+    // SAFETY: contract PASSED ON, with `result` as the only segment.
     unsafe {
         post(Request {
             ep: ep_handle,
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn dat_ep_post_fetch_add(
     }
 }
 
-/// Posts a compare-and-swap of a number of the peer.
+/// Posts a compare-and-swap on an 8-byte number in the peer's memory.
 ///
 /// # Safety
 /// That of [`dat_ep_post_fetch_add`].
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn dat_ep_post_compare_swap(
 ) -> DatReturn {
     // SAFETY: contract GIVEN.
     let remote = unsafe { remote_buffer.as_ref() };
-    // SAFETY: contract PASSED ON, for one segment.
+    // SAFETY: contract PASSED ON, with `result` as the only segment.
     unsafe {
         post(Request {
             ep: ep_handle,
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn dat_ep_post_compare_swap(
     }
 }
 
-/// Converts the details of a DTO completion; other events have none.
+/// Converts the details of a DTO completion to C. Other events have no details.
 fn detail_of(event: &Event) -> CDtoDetail {
     let detail = match event {
         Event::Dto(done) => done.detail,
@@ -201,7 +201,7 @@ fn detail_of(event: &Event) -> CDtoDetail {
     CDtoDetail { kind, value }
 }
 
-/// `dat_evd_dequeue`, with the details of the completion.
+/// Works like `dat_evd_dequeue`, and also returns the details of the completion.
 ///
 /// # Safety
 /// `event` and `detail` are null or point to memory for their types.
@@ -223,13 +223,13 @@ pub unsafe extern "C" fn dat_evd_dequeue_with_detail(
                 // SAFETY: contract ROOM.
                 unsafe { put(detail, detail_of(event)) };
             }
-            // SAFETY: not null, so contract ROOM holds.
+            // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
             unsafe { event::store(adapter, open, evd_handle, &taken, event) }
         })
     })
 }
 
-/// `dat_evd_wait`, with the details of the completion.
+/// Works like `dat_evd_wait`, and also returns the details of the completion.
 ///
 /// # Safety
 /// `event`, `nmore` and `detail` are null or point to memory for their types.
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn dat_evd_wait_with_detail(
     } else {
         both.as_mut_ptr()
     };
-    // SAFETY: `out` is null or a local variable; contract PASSED ON for `nmore`.
+    // SAFETY: `out` is null or points to a local variable; contract PASSED ON for `nmore`.
     let answer = unsafe { waited(evd_handle, timeout, threshold, out, nmore, made) };
     if answer == 0 {
         // SAFETY: the call succeeded, so it has written the value.

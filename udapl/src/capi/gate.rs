@@ -1,11 +1,11 @@
 //! Exclusive access to an adapter: one thread at a time.
 //!
 //! If a provider is registered as not thread safe, DAT requires consumers to make one call at a time. But a thread
-//! blocked in `evd_wait` or `cno_wait` must not keep other calls out; it needs access only when it wakes. So there
-//! are two ways in:
+//! blocked in `evd_wait` or `cno_wait` must not block other calls. It needs access only when it wakes. So there are two
+//! kinds of access:
 //!
-//! - *Turns*, for everything but the hot path: a lock. A turn also keeps the hot path out.
-//! - *The fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. Only one
+//! - A *turn*, for everything but the hot path: a lock. A turn also excludes the hot path.
+//! - The *fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. Only one
 //!   thread at a time may use it, which the consumer guarantees. The lane is closed, and posts take turns too, if the
 //!   instance was opened as thread safe, or if it has agents, which run on a library thread.
 //!
@@ -18,16 +18,16 @@
 //!     busy = false                       wanted -= 1; unlock
 //! ```
 //!
-//! Either the fast lane's load sees `wanted`; or its store of `busy` came before the fence that membarrier(2)
-//! executes in its thread, and the turn sees `busy`. So the turn pays for the store-load fence that the fast lane
-//! would need. The lane is closed and opened in a turn, when no thread is in it: a reason to keep it closed is added
-//! to `wanted` before the turn removes its own, so that `wanted` is never 0 in between. On a kernel without
-//! membarrier(2) the lane stays closed.
+//! There are two cases. Either the load in the fast lane sees `wanted`. Or the fast lane's store of `busy` came before
+//! the fence that membarrier(2) executes in its thread, and the turn sees `busy`. So the turn executes the store-load
+//! fence that the fast lane would need. A thread closes and opens the lane while it holds a turn, when no thread is in
+//! the lane. To keep the lane closed, it adds a count to `wanted` before the turn removes the turn's own count, so that
+//! `wanted` is never 0 in between. On a kernel without membarrier(2) the lane stays closed.
 //!
-//! If membarrier(2) fails later (a new seccomp filter, or no memory), a turn cannot know if a thread is in the lane.
-//! Then there are no turns any more, and every call fails.
+//! If membarrier(2) fails later (a new seccomp filter, or no memory), a turn cannot detect whether a thread is in the
+//! lane. From then on no turn is granted, and every call fails.
 //!
-//! `models` runs this file with primitives that try every order of events.
+//! `models` compiles this file with primitives that try every order of events.
 
 use std::sync::{PoisonError, TryLockError};
 
@@ -39,18 +39,18 @@ use super::primitives::{
 #[repr(C)]
 pub(super) struct Gate {
     busy: AtomicBool,
-    /// Number of turns wanted, plus reasons to keep the fast lane closed.
+    /// Number of turns held or waited for, plus 1 for each reason to keep the fast lane closed.
     wanted: AtomicU32,
     lock: Mutex<()>,
-    /// The errno for which there are no turns any more; 0 while there are.
+    /// Errno of membarrier(2) after it has failed, from when on no turn is granted; 0 before.
     lost: AtomicI32,
 }
 
-/// There are no turns any more: the errno of membarrier(2).
+/// Error: no turn is granted any more, because membarrier(2) failed with this errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoTurn(pub(super) i32);
 
-/// A turn; it ends when dropped.
+/// A turn: exclusive access, which ends when the value is dropped.
 pub(super) struct Turn<'a> {
     gate: &'a Gate,
     _lock: MutexGuard<'a, ()>,
@@ -67,27 +67,27 @@ impl Gate {
         }
     }
 
-    /// Opens the fast lane if membarrier(2) is available. Call it in a turn.
+    /// Opens the fast lane if membarrier(2) is available. The caller must hold a turn.
     pub(super) fn open(&self) {
         if has_heavy_fence() {
             self.wanted.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// Undoes [`Gate::open`]. Call it in a turn, or in the lane itself.
+    /// Undoes [`Gate::open`]. The caller must hold a turn or be in the lane.
     pub(super) fn close(&self) {
         if has_heavy_fence() {
             self.wanted.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Enters the fast lane, unless it is closed or a thread has or wants a turn. On success the caller must leave
-    /// it.
+    /// Enters the fast lane, unless it is closed or a thread holds or waits for a turn. After true the caller must call
+    /// `Gate::leave`.
     #[inline(always)]
     pub(super) fn enter(&self) -> bool {
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
-        // Acquire: the changes of the last turn are visible in the lane.
+        // Acquire: the changes made in the last turn are visible in the lane.
         if self.wanted.load(Ordering::Acquire) == 0 {
             return true;
         }
@@ -101,23 +101,24 @@ impl Gate {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Returns whether a thread has or wants a turn, or the lane is closed.
+    /// Returns whether a thread holds or waits for a turn, or the lane is closed.
     #[cfg(test)]
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits for a turn, until the calls of other threads have ended.
+    /// Takes a turn. Waits until the calls of other threads have ended.
     ///
     /// # Errors
-    /// [`NoTurn`]: a thread in the fast lane cannot be kept out.
+    /// [`NoTurn`]: membarrier(2) fails, so a thread in the fast lane cannot be excluded.
     pub(super) fn turn(&self) -> Result<Turn<'_>, NoTurn> {
-        // A panic in a turn poisons the lock; the code that caught the panic handles what the turn left.
+        // A panic in a turn poisons the lock. The code that catches the panic handles the state after it.
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.turn_behind(lock)
     }
 
-    /// Takes a turn if no thread has one. It waits for a thread in the lane, because posts are short.
+    /// Takes a turn, or returns `None` if another thread holds one. Waits for a thread in the lane, because posts are
+    /// short.
     pub(super) fn try_turn(&self) -> Option<Result<Turn<'_>, NoTurn>> {
         match self.lock.try_lock() {
             Ok(lock) => Some(self.turn_behind(lock)),
@@ -132,7 +133,7 @@ impl Gate {
             return Err(NoTurn(lost));
         }
         let closed = self.wanted.fetch_add(1, Ordering::SeqCst) != 0;
-        // If the lane was closed before, it is empty already and needs no fence.
+        // If the lane was closed before, no thread is in it, and no fence is needed.
         if !closed && let Err(errno) = heavy_fence() {
             // `wanted` is not decremented: the lane stays closed.
             self.lost.store(errno, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use super::foreign::foreign;
 use super::table::IaName;
 use super::types::{DatContext, DatHandle, DatReturn};
 
-/// Returns the object of a handle of any kind.
+/// Returns the adapter, the instance and the object of a handle of any kind.
 fn any(handle: DatHandle) -> DatResult<(&'static Adapter, IaName, AnyHandle)> {
     object(handle).ok_or(handle_error(Subtype::Handle1))
 }
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dat_get_handle_type(
         let (adapter, _, object) = any(dat_handle)?;
         given(handle_type, Subtype::Arg2)?;
         let kind: HandleType = adapter.turn(|open| open.ia.get_handle_type(object))?;
-        // SAFETY: contract ROOM. CAST: the discriminant is the number.
+        // SAFETY: contract ROOM. CAST: the discriminant is DAT's number.
         unsafe { put(handle_type, kind as u32) };
         Ok(())
     })

@@ -1,8 +1,8 @@
 //! Posts and dequeues: the calls a program makes millions of times.
 //!
-//! They are the calls of the Rust interface, made in the adapter's fast lane if it is open, and otherwise in a turn.
-//! Two cases go to `elsewhere`: a handle that is not of this library may belong to another provider, and invalid
-//! arguments need a detailed error.
+//! They are the calls of the Rust interface, made in the adapter's fast lane if it is open, and otherwise in a turn
+//! (see `gate`). Two cases are handled by a closure `elsewhere`: a handle that is not of this library, which may belong
+//! to another provider; and invalid arguments, which need a detailed error.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -23,7 +23,7 @@ use super::foreign::foreign;
 use super::table::{Named, handle_of};
 use super::types::{CEvent, DatContext, DatCount, DatHandle, DatReturn};
 
-/// Returns the segments of a post, unless the vector is null or the count negative.
+/// Returns the segments of a post; `None` if the count is negative, or if the vector is null and the count is not 0.
 ///
 /// # Safety
 /// `iov` is null or points to `count` segments, which do not change while the result is used.
@@ -34,7 +34,7 @@ pub(super) unsafe fn segments<'a>(
 ) -> Option<&'a [LmrTriplet]> {
     match usize::try_from(count) {
         Ok(0) => Some(&[]),
-        // SAFETY: contract GIVEN, for a vector that is not null.
+        // SAFETY: the vector is not null, so by contract GIVEN it has `count` segments.
         Ok(count) if !iov.is_null() => Some(unsafe { slice::from_raw_parts(iov, count) }),
         Ok(_) | Err(_) => None,
     }
@@ -46,20 +46,21 @@ pub(super) struct Request<W> {
     pub(super) ep: DatHandle,
     pub(super) count: DatCount,
     pub(super) iov: *const LmrTriplet,
-    /// The kind of post; `None` if the peer's memory is a null pointer.
+    /// Kind of post with its operands; `None` if the caller's pointer to the peer's memory is null.
     pub(super) what: Option<W>,
     pub(super) cookie: DatContext,
     pub(super) flags: u32,
 }
 
 impl<W: Post> Request<W> {
-    /// Makes the post. Calls `elsewhere` if the endpoint is not of this library, or if the arguments are invalid.
+    /// Posts the request. Calls `elsewhere` if the endpoint is not of this library, or if the arguments are invalid.
     ///
     /// # Safety
     /// That of [`segments`].
     #[inline(always)]
     pub(super) unsafe fn post(self, elsewhere: impl FnOnce(Self) -> DatReturn) -> DatReturn {
-        /// Takes the request in registers: the usual path writes none of it to memory.
+        /// Handles the posts that `at_once` does not. The request is passed as separate arguments, so that the usual
+        /// path keeps it in registers and writes none of it to memory.
         ///
         /// # Safety
         /// That of [`segments`].
@@ -103,15 +104,15 @@ impl<W: Post> Request<W> {
         unsafe { longer(ep, count, iov, what, cookie, flags, elsewhere) }
     }
 
-    /// Makes the post in the fast lane if it has one segment and no flags, as most have. `None`: nothing has
-    /// happened, and the caller goes on with [`Self::any`].
+    /// Posts the request in the fast lane if it has one segment and no flags, as most requests have. Returns `None` if
+    /// nothing was posted; then the caller must use [`Self::any`].
     ///
     /// # Safety
     /// That of [`segments`].
-    // No drop and no panic inside, so that it needs no stack and few registers.
+    // The function has no drop and no panic, so that it needs no stack and few registers.
     #[inline(always)]
     unsafe fn at_once(self) -> Option<DatReturn> {
-        // count == 1 && flags == 0, in one comparison.
+        // This one comparison tests count == 1 && flags == 0.
         if self.count.cast_unsigned().wrapping_sub(1) | self.flags != 0 {
             return None;
         }
@@ -125,7 +126,8 @@ impl<W: Post> Request<W> {
         })
     }
 
-    /// Makes any post to an endpoint of this library. `None`: another library's endpoint, or invalid arguments.
+    /// Posts any request to an endpoint of this library. Returns `None` if the endpoint belongs to another library or
+    /// the arguments are invalid.
     ///
     /// # Safety
     /// That of [`segments`].
@@ -140,8 +142,8 @@ impl<W: Post> Request<W> {
     }
 }
 
-/// Returns the error of a post that was not made. It checks the handle, then the number of segments, then their
-/// pointer, then the pointer to the peer's memory.
+/// Returns the error of a post that was refused. It checks in this order: the handle, the number of segments, the
+/// pointer to the segments. If these are valid, the pointer to the peer's memory is the invalid argument.
 pub(super) fn refused<H: Named>(
     handle: DatHandle,
     count: DatCount,
@@ -321,7 +323,7 @@ pub unsafe extern "C" fn dat_srq_post_recv(
     user_cookie: DatContext,
 ) -> DatReturn {
     caught(|| {
-        // Do not read the arguments of another provider's call.
+        // If the SRQ belongs to another provider, this library must not read the segments.
         if let Some((adapter, srq)) = find::<SrqHandle>(srq_handle) {
             // SAFETY: contract GIVEN.
             let Some(iov) = (unsafe { segments(num_segments, local_iov) }) else {
@@ -351,7 +353,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEve
         let (adapter, evd) = find::<EvdHandle>(evd_handle).filter(|_| !event.is_null())?;
         adapter.fast(|open| {
             let look = open.ia.evd_look(evd, |_, ep, done| {
-                // SAFETY: not null, so contract ROOM holds.
+                // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
                 unsafe { event.write(event::plain(evd_handle, handle_of(ep), done)) };
             });
             match look {
@@ -381,7 +383,7 @@ unsafe fn dequeue(handle: DatHandle, event: *mut CEvent) -> DatReturn {
         };
         adapter.fast_or_in_turn(|open| {
             let taken = open.ia.evd_dequeue(evd).and_then(event::there);
-            // SAFETY: not null, so contract ROOM holds.
+            // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
             unsafe { event::store(adapter, open, handle, &taken, event) }
         })
     })

@@ -1,6 +1,6 @@
 //! `dat_ia_openv`, `dat_ia_close`, `dat_ia_query`.
 //!
-//! An adapter is opened by its name in the registry or, if it has none there, by a device name
+//! A program opens an adapter by its name in the registry. If the registry has no such name, the name is a device name
 //! ([`ia_open`](crate::ia_open)): `sim:a`, `vfio-user:/run/nic.sock`, `0000:3b:00.2`.
 
 // UNSAFETY: reads and writes through pointers of a C program.
@@ -32,9 +32,9 @@ use crate::open::NotClosed;
 use crate::registry::ProviderInfo;
 use crate::{Ia, OpenOptions};
 
-/// `DAT_EVD_ASYNC_EXISTS`: do not make an asynchronous EVD, another instance has one.
+/// `DAT_EVD_ASYNC_EXISTS`: create no asynchronous EVD, because another instance has one.
 const ASYNC_EXISTS: u64 = 1;
-/// `DAT_EVD_OUT_OF_SCOPE`: another consumer has one.
+/// `DAT_EVD_OUT_OF_SCOPE`: another consumer has the asynchronous EVD.
 const OUT_OF_SCOPE: u64 = 2;
 /// `DAT_IA_FIELD_ALL`.
 const IA_ALL: u64 = 0x7_ffff_ffff;
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn dat_ia_openv(
         super::fork::not_a_child()?;
         given(name, Subtype::Arg1)?;
         places(async_evd_handle, ia_handle)?;
-        // SAFETY: not null, and contract TEXT.
+        // SAFETY: the pointer is not null, so by contract TEXT it leads to a string.
         let name = unsafe { CStr::from_ptr(name) };
         registry::resolve(&ProviderInfo {
             ia_name: name
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     })
 }
 
-/// Checks that there are pointers for the handles of an opening.
+/// Checks that the pointers for the handles of an opening are not null.
 fn places(async_evd_handle: *mut DatHandle, ia_handle: *mut DatHandle) -> DatResult<()> {
     given(async_evd_handle, Subtype::Arg3)?;
     if ia_handle.is_null() {
@@ -103,8 +103,8 @@ fn places(async_evd_handle: *mut DatHandle, ia_handle: *mut DatHandle) -> DatRes
     Ok(())
 }
 
-/// Opens a device as thread safe, even if the registry has another entry. Its address is the first one in the
-/// device's name, if any.
+/// Opens a device as thread safe, even if the directory has another entry. If the device's name has addresses, the
+/// first of them becomes the instance's local address.
 ///
 /// # Safety
 /// The pointers are null or point to handles.
@@ -138,7 +138,7 @@ pub(super) unsafe fn open_device(
     })
 }
 
-/// Opens a device.
+/// Opens a device, and writes the handles of the asynchronous EVD and of the instance.
 ///
 /// # Safety
 /// That of [`open_device`].
@@ -151,7 +151,7 @@ unsafe fn opened(
     entry: Option<Arc<Entry>>,
 ) -> DatResult<(&'static Adapter, IaName)> {
     places(async_evd_handle, ia_handle)?;
-    // SAFETY: not null, and contract GIVEN.
+    // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
     let async_evd = unsafe { *async_evd_handle };
     let async_evd = match table::number(async_evd) {
         0 => match u32::try_from(async_evd_min_qlen) {
@@ -170,18 +170,18 @@ unsafe fn opened(
     let (evd, handle) = adapter.turn_of(ia, |open| {
         Ok((async_evd_of(adapter, open), open.ia_handle()))
     })?;
-    // SAFETY: not null, and contract ROOM.
+    // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
     unsafe { put(async_evd_handle, evd) };
     // SAFETY: as above.
     unsafe { put(ia_handle, handle) };
     Ok((adapter, ia))
 }
 
-/// Gives C an IA that Rust has opened, as thread safe or not. C closes it with `dat_ia_close`, and cannot open a
-/// second instance of its device.
+/// Gives a C program an IA that Rust code has opened, as thread safe or not. The C program closes it with
+/// `dat_ia_close`, and cannot open a second instance of its device.
 ///
 /// # Errors
-/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left. The IA has been closed.
+/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left. Then the IA has been closed.
 pub fn lend(ia: Ia, thread_safe: bool) -> DatResult<DatHandle> {
     let wanted = Wanted {
         async_evd: WantedEvd::New(1),
@@ -234,11 +234,11 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
         // Threads that sleep in a wait wake up and find the instance closed.
         sleep.kick();
         let closed = crate::ia_close(ia, flags).map(drop).map_err(not_closed);
-        // Release the clock now: opening another function may wait for its firmware while it holds the list of
-        // openings.
+        // Release the clock before `closing`, whose drop takes the lock on the list of openings. A thread that opens
+        // another function may hold that lock while it waits for the firmware.
         drop(held);
         drop(closing);
-        // The agents' thread has called all agents by now.
+        // When the instance is dropped, the agents' thread calls the remaining agents and ends.
         drop(instance);
         closed
     })
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn dat_ia_query(
     })
 }
 
-/// Returns whether an adapter has atomic operations; false for an invalid handle.
+/// Returns whether an adapter supports atomic operations; false for an invalid handle.
 pub(super) fn has_atomics(ia_handle: DatHandle) -> bool {
     let found = look_up::<IaName>(ia_handle);
     let asked =
@@ -300,7 +300,7 @@ pub(super) fn has_atomics(ia_handle: DatHandle) -> bool {
     asked.unwrap_or(false)
 }
 
-/// A limit that cannot exceed the number of C's handles.
+/// Converts a limit on objects to C. The result is at most `PER_KIND`, the number of handles of a kind.
 fn handles(limit: u32) -> DatCount {
     as_count(usize::try_from(limit).unwrap_or(PER_KIND).min(PER_KIND))
 }
@@ -401,7 +401,7 @@ pub unsafe extern "C" fn dat_strerror(
         if minor_message.is_null() {
             return answer(parameter(Subtype::Arg3));
         }
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { put(major_message, major.as_ptr()) };
         // SAFETY: as above.
         unsafe { put(minor_message, minor.as_ptr()) };

@@ -1,9 +1,9 @@
 //! An instance: the result of one `dat_ia_openv` of a C program.
 //!
 //! Each instance has its own IA, objects, [gate](super::gate) and fast lane, and can be used by its own thread.
-//! Instances share the state of the [adapter](crate::Adapter). To a call, a handle of another instance is invalid.
-//! [`siblings`](super::siblings) has the list of an adapter's instances, and the background thread that makes
-//! progress for idle ones.
+//! Instances share the state of the [adapter](crate::Adapter). A call on one instance treats a handle of another
+//! instance as invalid. [`siblings`](super::siblings) has the list of an adapter's instances, and the background thread
+//! that makes progress for idle instances.
 //!
 //! | asynchronous EVD | requested by | its events |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | of another instance | its handle | go to that EVD, while it exists |
 //! | none, or out of scope | DAT_EVD_ASYNC_EXISTS | go to the own EVDs of all other instances |
 //!
-//! Events for another instance are taken out in a turn and delivered after it ([`ForwardedEvents`]). They carry the
-//! handle of the IA that owns the EVD.
+//! A thread takes events for another instance out of the IA in a turn, and delivers them after the turn
+//! ([`ForwardedEvents`]). An event carries the handle of the IA that owns the EVD.
 
 // UNSAFETY: tests that call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
@@ -35,14 +35,14 @@ use super::upcalls::Upcalls;
 use super::watch::{Call, Watch};
 use crate::Ia;
 
-/// The asynchronous EVD that a program asks for when it opens an adapter.
+/// An asynchronous EVD that a program requests when it opens an adapter.
 #[derive(Clone, Copy)]
 pub(super) enum WantedEvd {
-    /// A new one, for at least that many events.
+    /// A new EVD, with capacity for at least that many events.
     New(u32),
-    /// The existing one with this handle.
+    /// The existing EVD with this handle.
     This(DatHandle),
-    /// None, because another instance has one.
+    /// No EVD, because another instance has one.
     Exists,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Wanted {
 }
 
 impl Instance {
-    /// Makes the instance of an IA that will have this handle.
+    /// Creates the instance of an IA. `reserved` holds its handle.
     pub(super) fn new(
         ia: &Ia,
         reserved: &Reserved<IaName>,
@@ -79,7 +79,7 @@ impl Instance {
 }
 
 impl Open {
-    /// Returns C's handle of the instance's asynchronous EVD; `None` if it is out of the consumer's scope.
+    /// Returns C's handle of the instance's asynchronous EVD, or `None` if the EVD is out of the consumer's scope.
     pub(super) fn async_evd(&mut self, adapter: &'static Adapter) -> Option<DatHandle> {
         match self.instance.async_evd {
             AsyncEvd::Own => Some(self.name(adapter, self.ia.async_evd())),
@@ -118,7 +118,7 @@ impl Open {
         Ok(upcalls)
     }
 
-    /// Takes out asynchronous events for another instance. Call it in a turn.
+    /// Takes the asynchronous events for other instances out of the IA. The caller must hold a turn.
     fn events_for_others(&mut self) -> Option<ForwardedEvents> {
         let to = match self.instance.async_evd {
             AsyncEvd::Own => return None,
@@ -137,14 +137,16 @@ impl Open {
         })
     }
 
-    /// Call it after a dequeue of an empty queue, in which the IA took in the events of all its queues.
+    /// Wakes waiting threads and requests forwarding. To be called after a dequeue of an empty queue, because such a
+    /// dequeue processes the events of all queues of the IA.
     pub(super) fn progressed(&self) {
         self.sleep.kick();
         self.request_forwarding();
     }
 
-    /// Call it where the IA may have taken in events of all its queues. In the lane a thread cannot wait for another
-    /// instance's turn, so the background thread delivers that instance's events.
+    /// Makes the background thread deliver asynchronous events to another instance, if there are any. To be called
+    /// where the IA may have processed events of all its queues. In the lane a thread cannot wait for another
+    /// instance's turn, so it cannot deliver them itself.
     #[inline]
     pub(super) fn request_forwarding(&self) {
         if self.instance.async_evd != AsyncEvd::Own && self.ia.has_async_events() {
@@ -152,7 +154,7 @@ impl Open {
         }
     }
 
-    /// Converts an event for another instance: its object is named by C's handle.
+    /// Converts an event for another instance: the event then names its object by C's handle.
     fn exported_event(&self, event: AsyncEvent) -> AsyncEvent {
         match event {
             AsyncEvent::EvdOverflow(evd) => AsyncEvent::EvdOverflow(self.exported(evd)),
@@ -173,7 +175,8 @@ impl Open {
         H::from_parts(as_key(handle), OF_NO_IA)
     }
 
-    /// Returns C's handle of an event's object, of this instance or [of another](Open::exported_event).
+    /// Returns C's handle of the object of an event, which is an event of this instance or
+    /// [of another](Open::exported_event).
     pub(super) fn subject<H: Named>(&self, object: H) -> Option<DatHandle> {
         match object.raw() {
             (key, OF_NO_IA) => Some(handle_of(of_key(key))),
@@ -201,8 +204,8 @@ impl Content for Open {
     }
 }
 
-/// Makes progress, and returns the agents to call, with C's handles of the EVDs. Returns none if the IA is being
-/// closed: then an EVD may not have a handle yet.
+/// Makes progress, and returns the agents to call, with C's handles of the EVDs. Returns no agents if the IA is being
+/// closed, because an EVD may not have a handle then.
 ///
 /// # Errors
 /// DAT_INTERNAL_ERROR: the adapter is broken.
@@ -212,7 +215,7 @@ fn agents_to_call(
     taken: Taken,
     upcalls: &Upcalls<Call>,
 ) -> DatResult<Vec<(GivenAgent, DatHandle)>> {
-    // The slot may have another opening by now, whose EVDs do not belong to these agents.
+    // Another opening may use this `Adapter` by now. Its EVDs do not belong to these agents.
     let calls = adapter.turn_if_open(ia, |open| {
         taken.share(&open.ia);
         open.ia.progress();
@@ -227,20 +230,20 @@ fn agents_to_call(
     Ok(calls?.unwrap_or_default())
 }
 
-/// An IA number that is never used: it marks a key that is C's handle of an object.
+/// IA number that no IA has. It marks an object whose key encodes C's handle.
 const OF_NO_IA: u32 = 0;
 
-/// Asynchronous events on their way to other instances.
+/// Asynchronous events to be delivered to other instances.
 struct ForwardedEvents {
     siblings: Arc<Siblings>,
     from: IaName,
-    /// C's handle of the destination; `None`: the own EVDs of all other instances.
+    /// C's handle of the destination EVD; `None` means the own EVDs of all other instances.
     to: Option<DatHandle>,
     events: Vec<AsyncEvent>,
 }
 
 impl ForwardedEvents {
-    /// Delivers the events. Do not call it in a turn.
+    /// Delivers the events. The caller must not hold a turn.
     fn deliver(self) {
         let given = self.to.and_then(find_owned::<EvdHandle>);
         let to = match given {
@@ -251,7 +254,7 @@ impl ForwardedEvents {
             }
         };
         for (Opened { adapter, ia }, evd) in to {
-            // Instances that have been closed get nothing.
+            // An instance that has been closed meanwhile gets no events.
             let _gone = adapter.turn_of(ia, |open| {
                 let own = (open.instance.async_evd == AsyncEvd::Own).then(|| open.ia.async_evd());
                 let Some(evd) = evd.or(own) else {
@@ -279,7 +282,8 @@ mod tests {
     use crate::capi::{dat_evd_wait, dat_ia_close, lend};
     use crate::fabric::Fabric;
 
-    /// Clauses: IAO-4, IAO-10.
+    /// When the device is removed, the asynchronous EVD of each instance reports a catastrophic event with that
+    /// instance's IA handle (IAO-4, IAO-10).
     #[test]
     fn every_instance_hears_that_the_adapter_is_unusable_and_of_its_own_ia() {
         let fabric = Fabric::pair(1);
@@ -307,7 +311,7 @@ mod tests {
             let answer =
                 unsafe { dat_evd_wait(evd, u32::MAX, 1, event.as_mut_ptr(), &raw mut left) };
             assert_eq!(answer, 0);
-            // SAFETY: the call succeeded and has written it.
+            // SAFETY: the call succeeded, so it has written the value.
             let event = unsafe { event.assume_init() };
             // SAFETY: the event is an asynchronous one, so this member is valid.
             let about = unsafe { event.event_data.asynch_error_event_data.dat_handle };
@@ -316,8 +320,8 @@ mod tests {
         }
     }
 
-    /// There is no background thread here: a thread about to sleep in one instance makes progress in the other one,
-    /// whose peer needs it.
+    /// Without a background thread, a thread that is about to sleep in one instance first makes progress in the other
+    /// instance, whose peer needs it.
     #[test]
     fn who_sleeps_in_one_instance_has_another_look_first() {
         let fabric = Fabric::pair(1);
@@ -368,7 +372,7 @@ mod tests {
             let answer =
                 unsafe { dat_evd_wait(events, u32::MAX, 1, event.as_mut_ptr(), &raw mut left) };
             assert_eq!(answer, 0);
-            // SAFETY: the call succeeded and has written it.
+            // SAFETY: the call succeeded, so it has written the value.
             let event: crate::capi::types::CEvent = unsafe { event.assume_init() };
             event
         };
@@ -401,9 +405,10 @@ mod tests {
         (handle, adapter)
     }
 
-    /// Two successive openings that used the same slot: the first with one of its EVDs, and the second one's handle.
+    /// Opens and closes an instance, and opens another one that uses the same `Adapter`. Returns the `Adapter`, the
+    /// name and an EVD of the first instance, and the handle of the second.
     fn one_after_the_other() -> (&'static Adapter, (IaName, EvdHandle), DatHandle) {
-        // Other tests run at the same time and take slots, too.
+        // Other tests run at the same time and open adapters, too, so the `Adapter` may not be reused at once.
         for round in 0..20 {
             let (before, adapter) = opened(&format!("sim:place-{round}"));
             let of_it = adapter.turn(|open| Ok((open.instance.name, open.ia.async_evd())));

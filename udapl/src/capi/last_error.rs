@@ -1,11 +1,11 @@
 //! `dat_last_error_text`: details of the last error of a thread, beyond the error code.
 //!
-//! A `DAT_RETURN` has only a type and a subtype. The details are a sentence: the argument, the state, an error of the
-//! device or the system. [`answer`](super::answer::answer) records every error here, for the thread that got it.
-//! Nothing is formatted before the program asks.
+//! A `DAT_RETURN` has only a type and a subtype. The details are a sentence about the argument, the state, or the error
+//! of the device or the system. [`answer`](super::answer::answer) records every error here, for the thread that got it.
+//! The text is formatted only when the program requests it.
 //!
 //! Most sentences are constants inside the [`DatError`]. Sentences with numbers and names ([`because_of`]) are stored
-//! here until a call returns their error, and are dropped if another error comes first.
+//! here until a call returns their error, and are dropped if another error is returned first.
 //!
 //! DAT_QUEUE_EMPTY and DAT_TIMEOUT_EXPIRED are not recorded, so that polling costs nothing.
 
@@ -22,17 +22,17 @@ use dat_core::{DatError, ReturnType, Subtype};
 use super::argument::put;
 use super::types::DatReturn;
 
-/// Marks details that refer to the device's error.
+/// Text in an error's details that refers to the device's error.
 const SEE_DEVICE: &str = "see last_device_error";
 
 #[derive(Default)]
 struct Last {
     error: Option<DatError>,
-    /// Details of the error that its constant lacks.
+    /// Details of `error` that are not in its constant sentence.
     sentence: String,
-    /// An error that no call has returned yet, with its sentence.
+    /// An error with its sentence that no call has returned yet.
     waiting: Option<(DatError, String)>,
-    /// The text that C was given.
+    /// Text that the last `dat_last_error_text` returned. It must stay valid.
     text: CString,
 }
 
@@ -40,7 +40,7 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
 }
 
-/// Records the error that a call returns.
+/// Records the error that a call returns, with its stored sentence if there is one.
 pub(super) fn note(error: DatError) {
     if matches!(
         error.return_type(),
@@ -55,13 +55,14 @@ pub(super) fn note(error: DatError) {
     });
 }
 
-/// Stores a sentence with numbers and names for an error.
+/// Stores a sentence with numbers and names for an error, and returns the error.
 pub(super) fn because_of(error: DatError, sentence: &dyn Display) -> DatError {
     change(|last| last.waiting = Some((error, sentence.to_string())));
     error
 }
 
-/// Stores the device's error, if the given error refers to it or concerns an address that the device's error names.
+/// Stores the device's error text for `error`, if `error` refers to it or if `error` is about an unreachable address,
+/// which the device's error names.
 pub(super) fn device_said(error: DatError, said: Option<&str>) {
     if let Some(said) = said
         && (error.detail().contains(SEE_DEVICE) || error.subtype() == Subtype::AddressUnreachable)
@@ -97,7 +98,7 @@ impl Last {
 }
 
 /// Returns the code of this thread's last error, and its text. Never fails: before the first error the code is 0 and
-/// the text empty. The text is valid until the thread calls this again or ends.
+/// the text is empty. The text is valid until the thread calls this function again or ends.
 ///
 /// # Safety
 /// `refused` and `text` are null or point to memory for their types.

@@ -6,12 +6,13 @@
 //! dat[4711] DEBUG udapl::capi::answer: refused error=DAT_INVALID_HANDLE|DAT_INVALID_HANDLE_EP (0x8004000c)
 //! ```
 //!
-//! The value is the lowest level to log (`error`, `warn`, `info`, `debug`, `trace`, `off`), or a list of levels by
-//! module, as in `warn,hw_mlx=trace`; the longest prefix of a line's target decides. A Rust program's own subscriber
-//! stays in use. Nothing is logged by default: standard error belongs to the program.
+//! The value is the least severe level to log (`error`, `warn`, `info`, `debug`, `trace`, `off`), or a list of levels
+//! by module, as in `warn,hw_mlx=trace`. The longest module name that is a prefix of a line's target decides. If a Rust
+//! program has its own subscriber, that subscriber stays in use. Nothing is logged by default, because standard error
+//! belongs to the program.
 //!
-//! This subscriber has three dozen lines. `tracing-subscriber` would bring its crates into every program that links
-//! the library.
+//! This subscriber has about three dozen lines. `tracing-subscriber` would bring its crates into every program that
+//! links the library.
 
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +24,10 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Environment variable.
+/// Name of the environment variable.
 const VARIABLE: &str = "DAT_LOG";
 
-/// Starts logging on the first call, if the environment asks for it.
+/// Starts logging if the environment variable is set. Only the first call has an effect.
 pub(super) fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
@@ -47,11 +48,13 @@ pub(super) fn begin() {
     });
 }
 
-/// Modules with the lowest level to log; the entry without a name is for all others.
+/// Modules, each with its least severe level to log. The entry with an empty name is for all other modules.
 #[derive(Debug, PartialEq)]
 struct Wanted(Vec<(String, LevelFilter)>);
 
 impl Wanted {
+    /// Parses the value of the environment variable.
+    ///
     /// # Errors
     /// The malformed word.
     fn parse(text: &str) -> Result<Self, String> {
@@ -74,7 +77,7 @@ impl Wanted {
 
 struct Log {
     wanted: Wanted,
-    /// Number of spans. They get IDs and are not logged.
+    /// ID of the next span. Spans get IDs and are not logged.
     spans: AtomicU64,
 }
 
@@ -96,8 +99,8 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        // One write for each line, so that lines of several threads do not mix. Ignore an error: there is no reader
-        // to report it to.
+        // Each line is written by one call, so that lines of several threads do not mix. An error is ignored, because
+        // there is nowhere else to report it.
         let _unread = stderr().write_all(line(event).as_bytes());
     }
 
@@ -127,7 +130,7 @@ impl Visit for Line {
             "message" => write!(self.0, " {value:?}"),
             name => write!(self.0, " {name}={value:?}"),
         };
-        // PANIC: writing to a `String` does not fail.
+        // PANIC: a write to a `String` does not fail.
         written.expect("a string");
     }
 }

@@ -1,5 +1,5 @@
-//! Many posts with one doorbell, many events in one call. DAT 1.2 has no such calls. Operations have the numbers of
-//! DAT 2.0's DAT_DTOS where it has them.
+//! Calls that DAT 1.2 lacks: posting several requests with one doorbell, and dequeuing several events in one call.
+//! Operations have the numbers of DAT 2.0's DAT_DTOS if DAT_DTOS has them.
 //!
 //! Each call works like the single calls in the same order, and stops at the first error. Handles of other providers
 //! are refused: their tables of functions have no such calls.
@@ -27,7 +27,7 @@ use super::table::{Named, handle_of};
 use super::types::{CEvent, CPost, DatCount, DatHandle, DatReturn, operation};
 
 impl CPost {
-    /// Returns its segments.
+    /// Returns the segments of the post.
     ///
     /// # Safety
     /// `local_iov` is null or points to `num_segments` segments.
@@ -37,7 +37,7 @@ impl CPost {
         unsafe { segments(self.num_segments, self.local_iov) }.ok_or(parameter(Subtype::Arg3))
     }
 
-    /// Adds it to a batch.
+    /// Adds the post to a batch.
     ///
     /// # Safety
     /// That of [`CPost::segments`]; `remote_buffer` is null or points to a triplet.
@@ -60,8 +60,8 @@ impl CPost {
         }
     }
 
-    /// Adds an operation that DAT 1.2 lacks to the batch.
-    // A function of its own, so that the usual posts do not pay for its registers and stack.
+    /// Adds the post to a batch, if its operation is one that DAT 1.2 lacks.
+    // This is a separate function, so that the usual posts do not need its registers and stack.
     #[inline(never)]
     fn add_beyond_dat<P: Provider>(
         &self,
@@ -112,14 +112,15 @@ impl CPost {
 unsafe fn listed<'a, T>(count: DatCount, list: *const T) -> DatResult<&'a [T]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        // SAFETY: contract GIVEN, for a list that is not null.
+        // SAFETY: the list is not null, so by contract GIVEN it has `count` elements.
         Ok(count) if !list.is_null() => Ok(unsafe { slice::from_raw_parts(list, count) }),
         Ok(_) => Err(parameter(Subtype::Arg3)),
         Err(_) => Err(parameter(Subtype::Arg2)),
     }
 }
 
-/// Posts an array by `post`, which counts its successful posts.
+/// Posts the elements of an array with `post`, and writes to `posted` the number of successful posts, which `post`
+/// counts.
 ///
 /// # Safety
 /// `posts` as in [`listed`], `posted` as in [`put`].
@@ -150,8 +151,8 @@ unsafe fn post_many<H: Named>(
 }
 
 /// Posts to an endpoint in the order of the array: requests with one doorbell, receives with one doorbell record.
-/// `num_posted` is the number of successful posts. The result is the first error, the same that the single call would
-/// have returned.
+/// Writes the number of successful posts to `num_posted`. Returns the first error, which is the error that the single
+/// call would have returned.
 ///
 /// # Safety
 /// `posts` is null or points to `num_posts` posts with the pointers of
@@ -177,7 +178,8 @@ pub unsafe extern "C" fn dat_ep_post_many(
     unsafe { post_many(ep_handle, (num_posts, posts), num_posted, post) }
 }
 
-/// Posts buffers to an SRQ in the same way. Their operation is DAT_POST_RECV, and they have no flags.
+/// Posts receive buffers to an SRQ, like [`dat_ep_post_many`]. The operation of each post is DAT_POST_RECV, and the
+/// posts have no flags.
 ///
 /// # Safety
 /// That of [`dat_ep_post_many`].
@@ -205,7 +207,7 @@ pub unsafe extern "C" fn dat_srq_post_many(
     unsafe { post_many(srq_handle, (num_posts, posts), num_posted, post) }
 }
 
-/// Takes events until the EVD or the space is exhausted, oldest first. `num_events` is their number; 0 is no error.
+/// Dequeues up to `max_events` events, oldest first. Writes their number to `num_events`; 0 is no error.
 ///
 /// # Safety
 /// `events` is null or points to memory for `max_events` events; `num_events` is null or points to a count.
@@ -233,18 +235,18 @@ pub unsafe extern "C" fn dat_evd_dequeue_many(
             let places = if room == 0 {
                 &mut []
             } else {
-                // SAFETY: not null, so contract ROOM holds.
+                // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
                 unsafe { slice::from_raw_parts_mut(events.cast(), room) }
             };
             let taken = take(adapter, open, (evd_handle, evd), places);
-            // SAFETY: not null, so contract ROOM holds.
+            // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
             unsafe { num_events.write(as_count(taken.unwrap_or(0))) };
             code_of(taken.map(|_| ()))
         })
     })
 }
 
-/// Fills an array with events and returns their number.
+/// Fills an array with dequeued events and returns their number.
 fn take(
     adapter: &'static Adapter,
     open: &mut Open,

@@ -25,7 +25,7 @@ use super::types::{
     DatHandle, DatReturn,
 };
 
-/// `DAT_MEM_TYPE`.
+/// Values of `DAT_MEM_TYPE`.
 const VIRTUAL: u32 = 0;
 const LMR: u32 = 1;
 const SHARED_VIRTUAL: u32 = 2;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn dat_pz_create(
 /// `dat_pz_query`.
 ///
 /// # Safety
-/// `pz_param` is null or points to one.
+/// `pz_param` is null or points to a `DAT_PZ_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_pz_query(
     pz_handle: DatHandle,
@@ -92,7 +92,7 @@ pub extern "C" fn dat_pz_free(pz_handle: DatHandle) -> DatReturn {
     })
 }
 
-/// Makes device memory of the caller's memory.
+/// Maps the caller's memory for the device.
 ///
 /// # Safety
 /// The memory stays mapped until its LMR is freed, and the program accepts that the device writes to it.
@@ -123,8 +123,8 @@ unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaM
 /// `dat_lmr_create`.
 ///
 /// # Safety
-/// The described memory stays mapped until the LMR is freed. The cookie of shared memory and the following pointers
-/// are null or point to what the header says.
+/// The described memory stays mapped until the LMR is freed. The pointer to the cookie of shared memory and the
+/// pointers for the results are null or point to what the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_create(
     ia_handle: DatHandle,
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn dat_lmr_create(
     registered_size: *mut u64,
     registered_address: *mut u64,
 ) -> DatReturn {
-    // For a region made from another one, the description is that region's handle.
+    // For DAT_MEM_TYPE_LMR, the description is the handle of the existing LMR.
     let origin = match mem_type {
         LMR => region_description.virtual_address,
         _ => null_mut(),
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn dat_lmr_create(
                 _ => {
                     region.address = first.addr();
                     given(region_description.shared_memory_id, Subtype::Arg3)?;
-                    // SAFETY: not null, and contract GIVEN.
+                    // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
                     let cookie = unsafe { *region_description.shared_memory_id };
                     region.cookie = Some(Box::new(cookie));
                     // SAFETY: contract LENT.
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn dat_lmr_create(
             open.records.regions.insert(number(handle), region);
             Ok((created, handle))
         })?;
-        // SAFETY: contract ROOM, as for the others.
+        // SAFETY: contract ROOM.
         unsafe { put(lmr_handle, handle) };
         // SAFETY: as above.
         unsafe { put(lmr_context, created.lmr_context) };
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn dat_lmr_create(
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// `lmr_param` is null or points to one.
+/// `lmr_param` is null or points to a `DAT_LMR_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_query(
     lmr_handle: DatHandle,
@@ -300,7 +300,7 @@ unsafe fn sync(
             &[]
         } else {
             given(segments, Subtype::Arg2)?;
-            // SAFETY: not null, and contract GIVEN.
+            // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
             unsafe { core::slice::from_raw_parts(segments, count) }
         };
         adapter.turn_of(ia, |open| work(open, segments))
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn dat_rmr_create(
 /// `dat_rmr_query`.
 ///
 /// # Safety
-/// `rmr_param` is null or points to one.
+/// `rmr_param` is null or points to a `DAT_RMR_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_rmr_query(
     rmr_handle: DatHandle,
@@ -442,7 +442,7 @@ pub unsafe extern "C" fn dat_rmr_bind(
         let (adapter, ia, rmr) = owned::<RmrHandle>(rmr_handle)?;
         given(lmr_triplet, Subtype::Arg2)?;
         given(rmr_context, Subtype::Arg7)?;
-        // SAFETY: not null, and contract GIVEN.
+        // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
         let triplet = unsafe { &*lmr_triplet };
         let privileges = MemPrivFlags::from_bits_retain(mem_privileges);
         let flags = CompletionFlags::from_bits_retain(completion_flags);

@@ -1,4 +1,4 @@
-//! Texts of `dat_strerror` as C strings that are never freed.
+//! Texts of `dat_strerror`, as C strings that are never freed.
 
 use core::ffi::CStr;
 use std::collections::BTreeMap;

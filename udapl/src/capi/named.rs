@@ -1,5 +1,5 @@
-//! Transport-specific attributes of an endpoint (`DAT_NAMED_ATTR`), each a name and a text; [`EpTransport`] parses
-//! them.
+//! Transport-specific attributes of an endpoint (`DAT_NAMED_ATTR`). Each is a name and a text, which [`EpTransport`]
+//! parses.
 
 // UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -13,10 +13,11 @@ use super::argument::count;
 use super::last_error::because_of;
 use super::types::{CEpAttr, CNamedAttr};
 
-/// Limit on the number of attributes, above the number of settings. It catches a count that was never initialized.
+/// Maximum number of attributes, which is above the number of settings. It detects a count that the program did not
+/// initialize.
 const MOST: usize = 64;
 
-/// Returns the settings in the transport-specific attributes of an endpoint.
+/// Returns the transport settings in the transport-specific attributes of an endpoint.
 pub(super) fn settings(given: &CEpAttr, argument: Subtype) -> DatResult<EpTransport> {
     let refused = |why| parameter(argument).because(why);
     let entries = count(given.ep_transport_specific_count, argument)?;
@@ -39,9 +40,9 @@ pub(super) fn settings(given: &CEpAttr, argument: Subtype) -> DatResult<EpTransp
                 "a transport-specific attribute without name or value",
             ));
         }
-        // SAFETY: contract GIVEN: not null, and a string.
+        // SAFETY: the pointer is not null, so by contract GIVEN it leads to a string.
         let name = unsafe { CStr::from_ptr(*name) }.to_str();
-        // SAFETY: likewise.
+        // SAFETY: as for the name.
         let value = unsafe { CStr::from_ptr(*value) }.to_str();
         let (Ok(name), Ok(value)) = (name, value) else {
             return Err(refused("a transport-specific attribute is not UTF-8"));

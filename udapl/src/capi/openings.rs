@@ -1,13 +1,13 @@
-//! The devices that C programs have open. Opening an open device again makes another [instance](super::instance) of
-//! the same adapter; any other device is opened.
+//! The devices that C programs have open. Opening an open device again creates another [instance](super::instance) of
+//! the same adapter. Otherwise the device itself is opened.
 //!
 //! Devices are compared by their names after the registry's lookup, independent of spelling. The other options in the
 //! name ([`name`](crate::name)) must be a subset of those of the first opening, because an open adapter does not
-//! change its addresses. If there are others, or if Rust code or another process has the device open, the result is
-//! the device's error: in use.
+//! change its addresses. If the name has other options, or if Rust code or another process has the device open, the
+//! open fails with the device's error: in use.
 //!
-//! Openings are serialized, so that two concurrent ones of one device make two instances. Opening a device that is
-//! being closed waits for the end of the close.
+//! Openings are serialized, so that two concurrent openings of one device create two instances. A thread that opens a
+//! device that is being closed waits for the end of the close.
 
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use super::table::{IaName, Reserved};
 use crate::open::OpenError;
 use crate::{Ia, OpenOptions};
 
-/// Converts an error of opening to DAT's code. Its sentence is logged and kept for `dat_last_error_text`.
+/// Converts an error of opening to DAT's code. Logs the error's sentence and stores it for `dat_last_error_text`.
 pub(super) fn dat_error(error: OpenError) -> DatError {
     tracing::warn!(%error, "adapter");
     let sentence = error.to_string();
@@ -68,7 +68,7 @@ fn number_of(error: OpenError) -> DatError {
             MlxError::Dma(_) | MlxError::TooManyPages { .. } => {
                 DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory)
             }
-            // A failure on the host's side, as before the bring-up.
+            // The host failed, not the device, as in an error before the bring-up.
             MlxError::Function(_) | MlxError::Random(_) => {
                 DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
             }
@@ -100,7 +100,7 @@ fn number_of(error: OpenError) -> DatError {
     }
 }
 
-/// Identity of a device.
+/// An identity of a device, by which openings are compared.
 #[derive(PartialEq, Eq)]
 enum Device {
     Pci(PciAddress),
@@ -114,7 +114,7 @@ impl Device {
     }
 }
 
-/// An open device.
+/// An open device with its instances.
 struct Opening {
     device: Device,
     options: OpenOptions,
@@ -125,16 +125,16 @@ struct Opening {
 }
 
 static OPEN: Mutex<Vec<Opening>> = Mutex::new(Vec::new());
-/// Signalled when an instance has been closed.
+/// Condition variable, signalled when an instance has been closed.
 static CLOSED: Condvar = Condvar::new();
-/// Limit on waiting for a close; a close is shorter.
+/// Maximum time to wait for another thread's close, which normally takes less.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn openings() -> MutexGuard<'static, Vec<Opening>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether an adapter opened with `has` satisfies `wants`.
+/// Returns whether an adapter that was opened with `has` satisfies the options `wants`.
 fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
     let (simulated, wanted) = (&has.simulated, &wants.simulated);
     wants
@@ -157,10 +157,10 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
 /// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`guard`].
 /// DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, but the device is not open.
 pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter, IaName)> {
-    // Before the first lock: in a child of fork its holder may be missing.
+    // Check this before the first lock: in a forked child the lock may be held by a thread that does not exist.
     guard()?;
     let mut options = OpenOptions::default();
-    // Network events are not in DAT 1.2: they are off unless the name says `events=all`.
+    // DAT 1.2 has no network events, so they are off unless the name says `events=all`.
     options.ia.network_events = false;
     if let WantedEvd::New(qlen) = wanted.async_evd {
         options.ia.async_evd_min_qlen = qlen;
@@ -201,7 +201,7 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     Ok((adapter, first))
 }
 
-/// Opens another instance of an open device. `None`: the device is being closed.
+/// Opens another instance of an open device. Returns `None` if the device is being closed.
 fn another(
     one: &mut Opening,
     asked: &OpenOptions,
@@ -231,7 +231,7 @@ impl Opening {
     }
 }
 
-/// Gives C an IA, as one of these instances.
+/// Gives an IA to C: registers it as one of the instances in `siblings`.
 ///
 /// # Errors
 /// DAT_INSUFFICIENT_RESOURCES: the process has no handle left. Those of [`guard`]. The IA has been closed.
@@ -247,7 +247,7 @@ pub(super) fn adopt(
     let (reserved, notify) = match prepared() {
         Ok(prepared) => prepared,
         Err(error) => {
-            // It has no objects; errors of the teardown are logged.
+            // The IA has no objects, so it can be closed. Errors of the teardown are logged.
             let _closed = crate::ia_close(ia, CloseFlags::Abrupt);
             return Err(error);
         }
@@ -265,7 +265,7 @@ pub(super) fn adopt(
     Ok((adapter, name))
 }
 
-/// An instance that is being closed. Dropping this ends the close.
+/// An instance that is being closed. Dropping this value records the end of the close and wakes waiting threads.
 pub(super) struct Closing(Arc<Siblings>);
 
 impl Closing {
@@ -302,7 +302,8 @@ mod tests {
 
     use super::*;
 
-    /// Every step of a bring-up allocates, and under RLIMIT_AS any of them can fail.
+    /// A bring-up that fails for lack of memory returns DAT_INSUFFICIENT_RESOURCES. Every step of a bring-up allocates,
+    /// and can fail under RLIMIT_AS.
     #[test]
     fn a_bring_up_without_memory_lacks_resources_and_is_no_internal_error() {
         let no_memory = || MemoryError::System {

@@ -1,20 +1,21 @@
-//! Finds the operation of a completion for programs of DAT 2.0. A DAT 2.0 event names the operation; DAT 1.2 events
-//! do not, and the CQE is gone when the event is made.
+//! Finds the operation of a completed request for programs of DAT 2.0. A DAT 2.0 event names the operation. A DAT 1.2
+//! event does not, and the CQE is gone when the event is made.
 //!
 //! Requests of an endpoint complete in the order of posting. So posted requests are kept in a queue, and a completion
-//! removes its request and all before it. Those were suppressed and succeeded without an event.
+//! removes its request and all requests before it. The requests before it had suppressed completions and succeeded
+//! without an event.
 
 use std::collections::VecDeque;
 
 /// A posted request.
 struct Posted {
     cookie: u64,
-    /// `DAT_DTOS`.
+    /// Operation number, as in `DAT_DTOS`.
     operation: u32,
     suppressed: bool,
 }
 
-/// Requests of an endpoint, oldest first.
+/// Posted requests of an endpoint, oldest first.
 pub(super) struct Operations {
     posted: VecDeque<Posted>,
     /// Maximum number of outstanding requests.
@@ -22,7 +23,7 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// Creates the queue of an endpoint with this many outstanding requests.
+    /// Creates the queue of an endpoint with at most this many outstanding requests.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             posted: VecDeque::with_capacity(limit.max(1)),
@@ -30,7 +31,8 @@ impl Operations {
         }
     }
 
-    /// Adds a posted request. If the queue is full, all its entries are suppressed ones that have succeeded.
+    /// Adds a posted request. If the queue is full, removes the oldest entry: its request has succeeded with a
+    /// suppressed completion.
     pub(super) fn push(&mut self, cookie: u64, operation: u32, suppressed: bool) {
         if self.posted.len() == self.limit {
             self.posted.pop_front();
@@ -42,7 +44,8 @@ impl Operations {
         });
     }
 
-    /// Returns the operation of a completed request.
+    /// Removes a completed request and all before it, and returns its operation. Returns `None` if it is not in the
+    /// queue.
     pub(super) fn take(&mut self, cookie: u64, success: bool) -> Option<u32> {
         let is_it = |posted: &Posted| posted.cookie == cookie && !(success && posted.suppressed);
         let at = self.posted.iter().position(is_it)?;

@@ -1,54 +1,55 @@
-//! Places of the handle table, and how they pass between threads.
+//! Places of the handle table, and how threads pass them to each other.
 //!
-//! The maker of an object takes a free place, writes the object's fields there, and writes the handle last. A look-up
-//! reads the handle first, so if it finds the handle it sees all fields. Of several threads that free a handle, only
-//! one empties the place and returns it to the free list, so that it is never given out twice. A look-up concurrent
-//! with the free of its handle is up to the callers of that adapter ([`table`](super::table)).
+//! The thread that makes an object takes a free place, writes the object's fields there, and writes the handle last. A
+//! look-up reads the handle first, so if it finds the handle it sees all fields. If several threads free a handle, only
+//! one of them empties the place and returns it to the free list, so that no place is on the list twice. The callers of
+//! an adapter must not free a handle that they still use ([`table`](super::table)).
 //!
 //! This module uses only [`primitives`](super::primitives) to pass data between threads, so that `models` can try
-//! every order.
+//! every order of events.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// A place for the handle of an object that belongs to an `A`.
+/// An entry of the handle table: the handle of an object, and the `A` that the object belongs to.
 #[repr(C)]
 pub(super) struct Place<A> {
     /// The handle in this place, or 0.
     pub(super) occupant: AtomicU64,
-    /// Null if the place was never used. That holds for the first place of each kind, to which the null handle leads.
+    /// Adapter of the object; null if the place was never used. The first place of each kind, which the null handle
+    /// selects, is never used.
     pub(super) adapter: AtomicPtr<A>,
-    /// Part of the object's Rust handle, in the form in which the IA compares it: the IA in bits 63:32, and below it
-    /// the generation.
+    /// Part of the object's Rust handle, in the form in which the IA compares it: the IA's number in bits 63:32, the
+    /// generation in bits 31:0.
     pub(super) tag: AtomicU64,
     /// Index in the object's Rust handle.
     pub(super) index: AtomicU32,
-    /// The instance that the object belongs to.
+    /// Number of the instance that the object belongs to.
     pub(super) owner: AtomicU32,
 }
 
 impl<A> Place<A> {
-    /// Returns whether the place has this handle. If so, the other fields may be read.
+    /// Returns whether the place has this handle. Only then may the caller read the other fields.
     #[inline(always)]
     pub(super) fn holds(&self, handle: u64) -> bool {
-        // Acquire: the other fields were written before the handle.
+        // Acquire: `fill` wrote the other fields before the handle.
         self.occupant.load(Ordering::Acquire) == handle
     }
 
-    /// Returns the instance that owns the object.
+    /// Returns the adapter that the object belongs to.
     #[inline(always)]
     pub(super) fn adapter(&self) -> *mut A {
         self.adapter.load(Ordering::Relaxed)
     }
 
-    /// Returns the parts of the object's Rust handle: a key, and the IA.
+    /// Returns the parts of the object's Rust handle: the key, and the IA's number.
     #[inline(always)]
     pub(super) fn object(&self) -> (u64, u32) {
         let index = u64::from(self.index.load(Ordering::Relaxed));
         let tag = self.tag.load(Ordering::Relaxed);
-        // CAST: the upper half.
+        // CAST: the shift leaves the upper 32 bits.
         (tag << 32 | index, (tag >> 32) as u32)
     }
 
@@ -59,7 +60,7 @@ impl<A> Place<A> {
     /// Puts a handle and its object in the place.
     pub(super) fn fill(&self, handle: u64, adapter: *mut A, owner: u32, (key, ia): (u64, u32)) {
         self.adapter.store(adapter, Ordering::Relaxed);
-        // CAST: the lower half.
+        // CAST: the index is the lower half of the key.
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         let index = key as u32;
         self.index.store(index, Ordering::Relaxed);
@@ -69,8 +70,8 @@ impl<A> Place<A> {
         self.occupant.store(handle, Ordering::Release);
     }
 
-    /// Empties the place. Returns false if it has another handle. After true the caller returns the place to the free
-    /// list.
+    /// Empties the place. Returns false if the place has another handle. After true the caller must return the place to
+    /// the free list.
     pub(super) fn leave(&self, handle: u64) -> bool {
         let left = self
             .occupant
@@ -79,7 +80,7 @@ impl<A> Place<A> {
     }
 }
 
-/// Free places of a kind: those emptied, oldest first, and those never used.
+/// Free places of a kind: emptied ones, the longest free first, and those that were never used.
 pub(super) struct Free {
     left: VecDeque<u32>,
     fresh: u32,
@@ -87,7 +88,7 @@ pub(super) struct Free {
 }
 
 impl Free {
-    /// All places but the first, which is reserved for the null handle.
+    /// Creates the list of all places but the first, which is reserved for the null handle.
     pub(super) const fn new(places: u32) -> Self {
         Self {
             left: VecDeque::new(),
@@ -96,8 +97,7 @@ impl Free {
         }
     }
 
-    /// Takes a place. An emptied place is used again as late as possible, so that stale handles find it empty for
-    /// long.
+    /// Takes a place. Uses an emptied place again as late as possible, so that stale handles stay invalid for long.
     pub(super) fn take(free: &Mutex<Self>) -> Option<u32> {
         let mut free = Self::lock(free);
         if free.fresh < free.end {

@@ -16,7 +16,7 @@ pub(super) use driver::Interrupt;
 use nix::poll::ppoll;
 use nix::sys::time::TimeSpec;
 
-/// True if this process may use membarrier(2), for which it has to register.
+/// True if this process may use membarrier(2). The first access registers the process for it.
 static HAS_MEMBARRIER: LazyLock<bool> =
     LazyLock::new(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).is_ok());
 
@@ -25,8 +25,8 @@ pub(super) fn has_heavy_fence() -> bool {
     *HAS_MEMBARRIER
 }
 
-/// This thread's half of an asymmetric fence. It is a compiler fence: it only keeps the order of instructions. The
-/// other half is [`heavy_fence`].
+/// Executes this thread's half of an asymmetric fence. This half is a compiler fence: it only keeps the order of
+/// instructions. The other half is [`heavy_fence`].
 #[inline(always)]
 pub(super) fn light_fence() {
     compiler_fence(Ordering::SeqCst);
@@ -35,9 +35,9 @@ pub(super) fn light_fence() {
 /// Executes a full fence in every thread of the process.
 ///
 /// # Errors
-/// The errno of membarrier(2). The process is registered, so two errors remain: no memory
-/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), for which the slower command needs none, and
-/// a seccomp filter installed since.
+/// The errno of membarrier(2). The process is registered, so two errors are possible. One is lack of memory
+/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), after which the slower command is tried, which
+/// needs none. The other one comes from a seccomp filter that was installed since.
 pub(super) fn heavy_fence() -> Result<(), i32> {
     #[cfg(test)]
     if let Some(errno) = refusal::REFUSED.get() {
@@ -62,20 +62,21 @@ fn membarrier(command: libc::c_int) -> Result<(), i32> {
 
 /// Number of yields before a waiting thread sleeps.
 const YIELDS: u32 = 64;
-/// The first sleep. Each further one is twice as long, up to the longest.
+/// Duration of the first sleep. Each further sleep is twice as long as the one before, up to `DOUBLED` times.
 const SLEEP: Duration = Duration::from_micros(50);
 const DOUBLED: u32 = 5;
 
-/// Pauses a thread that has found another thread busy for the `count`th time, from 0.
+/// Pauses a thread that has found another thread busy for the `count`th time, from 0. The first pauses yield, the later
+/// ones sleep.
 ///
-/// Yielding is not enough. Under a real-time policy sched_yield(2) yields only to threads of the same priority, but
-/// the other thread may have a lower one and need this processor. A sleep frees the processor for any thread. The
-/// sleep is ppoll(2), not park, because parking could consume an unpark meant for the program's own code.
+/// Yielding alone is not enough. Under a real-time policy sched_yield(2) yields only to threads of the same priority,
+/// but the other thread may have a lower priority and need this processor. A sleep frees the processor for any thread.
+/// The sleep is ppoll(2), not park, because parking could consume an unpark meant for the program's own code.
 pub(super) fn pause(count: u32) {
     match count.checked_sub(YIELDS) {
         None => std::thread::yield_now(),
         Some(count) => {
-            // A signal ends it early.
+            // A signal ends the sleep early, which is harmless.
             let _slept = ppoll(
                 &mut [],
                 Some(TimeSpec::from(SLEEP * (1 << count.min(DOUBLED)))),
@@ -90,7 +91,7 @@ pub(super) mod refusal {
     use std::cell::Cell;
 
     thread_local! {
-        /// Error that membarrier(2) returns in this thread.
+        /// Errno that `heavy_fence` returns in this thread, for tests.
         pub(in crate::capi) static REFUSED: Cell<Option<i32>> = const { Cell::new(None) };
     }
 }

@@ -1,5 +1,6 @@
-//! `dat_provider_init`, `dat_provider_fini`: this library as a provider, loaded by a registry. In this library's own
-//! registry, of DAT 1.2, it adds a name for a device. A registry of DAT 2.0 gets a table of functions ([`dat2`]).
+//! `dat_provider_init`, `dat_provider_fini`: this library as a provider that a registry loads. With this library's own
+//! registry, which has DAT 1.2, `dat_provider_init` adds a name for a device. With a registry of DAT 2.0, it registers
+//! a table of functions ([`dat2`]).
 
 // UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn dat_provider_init(
         let device = if instance_data.is_null() {
             c""
         } else {
-            // SAFETY: not null, and contract TEXT.
+            // SAFETY: the pointer is not null, so by contract TEXT it leads to a string.
             unsafe { CStr::from_ptr(instance_data) }
         };
         let device = device.to_str().map_err(|_| parameter(Subtype::Arg2))?;

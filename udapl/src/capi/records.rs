@@ -1,5 +1,5 @@
-//! Memory for the pointers in structures returned to C: addresses, names, private data. It is neither moved nor freed
-//! while its object exists.
+//! Memory for the pointers in structures that C gets: addresses, names, private data. A record is neither moved nor
+//! freed while its object exists.
 
 // UNSAFETY: sends pointers to text between threads, together with the text.
 #![expect(unsafe_code, reason = "a list of pointers that is Send")]
@@ -14,21 +14,21 @@ use super::operations::Operations;
 use super::types::{CNamedAttr, DatHandle};
 use crate::Ia;
 
-/// A socket address of either family, at a fixed address.
+/// A socket address of either family, in memory that does not move.
 #[derive(Clone)]
 pub(super) struct Address(Box<libc::sockaddr_in6>);
 
 impl Address {
-    /// An IPv4 address fills the beginning, as a `sockaddr_in`.
+    /// Creates the socket address. An IPv4 address is a `sockaddr_in` at the beginning of the memory.
     pub(super) fn new(address: IpAddr) -> Self {
-        // CAST: AF_INET and AF_INET6 are small.
+        // CAST: AF_INET and AF_INET6 are small numbers.
         #[expect(clippy::cast_possible_truncation, reason = "AF_INET6 is 10")]
         let family = match address {
             IpAddr::V4(_) => libc::AF_INET as libc::sa_family_t,
             IpAddr::V6(_) => libc::AF_INET6 as libc::sa_family_t,
         };
         let (flowinfo, bytes) = match address {
-            // sin_addr has the offset of sin6_flowinfo, and is in network order.
+            // sin_addr has the offset of sin6_flowinfo; its value is in network byte order.
             IpAddr::V4(v4) => (u32::from(v4).to_be(), [0; 16]),
             IpAddr::V6(v6) => (0, v6.octets()),
         };
@@ -51,14 +51,14 @@ impl Address {
     }
 }
 
-/// Named attributes of an adapter.
+/// Named attributes for C, with the text that they point to.
 pub(super) struct Attributes {
-    /// The text that `list` points to.
+    /// Text that the pointers in `list` point to.
     _texts: Vec<(CString, CString)>,
     list: Vec<CNamedAttr>,
 }
 
-// SAFETY: the pointers lead into `_texts`, which is sent together with them and is not changed.
+// SAFETY: the pointers lead into `_texts`, which moves to the other thread together with them and is not changed.
 unsafe impl Send for Attributes {}
 
 impl Attributes {
@@ -85,7 +85,7 @@ impl Attributes {
     }
 }
 
-/// Memory of an LMR, in C's types.
+/// Memory of an LMR, in C's types, for `dat_lmr_query`.
 #[derive(Clone)]
 pub(super) struct Region {
     pub(super) address: usize,
@@ -94,22 +94,22 @@ pub(super) struct Region {
     pub(super) cookie: Option<Box<[u8; 40]>>,
 }
 
-/// A connection request for C.
+/// A connection request, with the memory that `dat_cr_query` points to.
 pub(super) struct Request {
     pub(super) remote: Address,
     pub(super) private_data: Box<[u8]>,
 }
 
-/// An agent as C gave it. The library does not dereference its pointer.
+/// An agent as the C program gave it. The library does not dereference `instance_data`.
 #[derive(Clone, Copy)]
 pub(super) struct GivenAgent {
     pub(super) instance_data: usize,
     pub(super) function: unsafe extern "C" fn(*mut core::ffi::c_void, DatHandle),
-    /// Converts a handle of DAT 1.2 to that of the agent's DAT version.
+    /// Converts a handle of DAT 1.2 to a handle of the agent's DAT version.
     pub(super) map_handle: fn(DatHandle) -> DatHandle,
 }
 
-/// All records of an adapter.
+/// All records of an instance.
 pub(super) struct Records {
     pub(super) transport: Attributes,
     pub(super) vendor: Attributes,
@@ -125,7 +125,7 @@ pub(super) struct Records {
     pub(super) agents: BTreeMap<u64, GivenAgent>,
     /// Posted operations of endpoints of a DAT 2.0 program, by the handle of DAT 1.2.
     pub(super) operations: BTreeMap<u64, Operations>,
-    /// Reserved service points of a DAT 2.0 program, by qualifier: the handle of DAT 1.2.
+    /// Reserved service points of a DAT 2.0 program: connection qualifier to handle of DAT 1.2.
     pub(super) reserved: BTreeMap<u64, u64>,
 }
 

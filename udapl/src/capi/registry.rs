@@ -1,5 +1,5 @@
 //! The registry's C interface: `dat_registry_list_providers`, `_add_provider`, `_remove_provider`; and the lookup of
-//! a name that a program opens. A name that is not in the [directory](super::directory) is taken as a device name.
+//! a name that a program opens. A name that is not in the [directory](super::directory) is used as a device name.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -15,15 +15,16 @@ use super::foreign::{self, CProvider, Foreign, Lease};
 use super::types::{CProviderInfo, DatCount, DatReturn};
 use crate::registry::{Found, ProviderInfo};
 
-/// The result of a lookup.
+/// A result of a lookup: the way to open an adapter.
 pub(super) enum Resolved {
-    /// A device, with its registry entry if it has one, which stays in use.
+    /// A device of this library, with its directory entry if it has one. The entry is in use while it is held.
     Device(String, Option<Arc<Entry>>),
     /// A provider of another library.
     Foreign(Lease),
 }
 
-/// Looks up a name. If only a record exists, its library is loaded first, and registers its provider.
+/// Looks up a name. If the directory has only a `dat.conf` record for the name, first loads the record's library, which
+/// registers its provider.
 ///
 /// # Errors
 /// DAT_INVALID_PARAMETER|ARG1: the name is empty or too long. DAT_PROVIDER_NOT_FOUND, with the subtype of the
@@ -33,8 +34,8 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let find = || look(|directory| directory.find(wanted, |_| true)).flatten();
     let mut library = None;
     let mut found = find();
-    // This library registers its own records. Other records are registered by their libraries, which may be
-    // unloading.
+    // This function registers the records of this library. Another library registers its own record, and may be about
+    // to remove it again, so its record is looked up even if it is registered.
     let record = match &found {
         Ok(Found::Listed(record)) => Some(record.clone()),
         Ok(Found::Registered(info, _)) if foreign::is_under_way(info) => {
@@ -43,12 +44,12 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
         Ok(Found::Registered(..)) | Err(_) => None,
     };
     if let Some(record) = record {
-        // Drop it: a held entry counts as in use.
+        // Drop the entry, because a held entry counts as in use.
         drop(found);
         if record.is_ours() {
             let info = ProviderInfo::from(&record);
             let device = Arc::new(Entry::Device(info.device(&record.ia_params)));
-            // Another thread may have added it already.
+            // This fails if another thread has already added the entry, which is harmless.
             let _there = change(|directory| directory.add(info, device));
         } else {
             library = Some(foreign::borrow(&record).map_err(|error| {
@@ -74,7 +75,7 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     })
 }
 
-/// Takes a name that the registry does not have as a device name.
+/// Interprets a name as a device name, because the directory has no entry for it. Checks the requested version.
 fn device(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let version = |subtype| Err(DatError::new(ReturnType::ProviderNotFound, subtype));
     match wanted.dapl_version {
@@ -110,10 +111,10 @@ pub unsafe extern "C" fn dat_registry_list_providers(
             }
         };
         for (at, info) in list.iter().enumerate() {
-            // SAFETY: the list has no more than `max` entries, and the caller has `max` pointers.
+            // SAFETY: `list` has at most `max` entries, and by contract GIVEN the caller's array has `max` pointers.
             let to = unsafe { *dat_provider_list.wrapping_add(at) };
             given(to, Subtype::Arg3)?;
-            // SAFETY: not null, and contract ROOM.
+            // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
             unsafe { put(to, of_rust(info)) };
         }
         // SAFETY: contract ROOM.
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
     })
 }
 
-/// `dat_registry_add_provider`: `provider` opens adapters of this name from now on.
+/// Registers a provider (`dat_registry_add_provider`): from now on `provider` opens adapters of this name.
 ///
 /// # Safety
 /// The pointers are null or point to what the header says. The provider's functions have the types in the header
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn dat_registry_add_provider(
     })
 }
 
-/// `dat_registry_remove_provider`: the name cannot be opened any more.
+/// Removes a provider (`dat_registry_remove_provider`): from now on the name cannot be opened.
 ///
 /// # Safety
 /// That of [`dat_registry_add_provider`].

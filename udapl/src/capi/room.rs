@@ -1,11 +1,12 @@
-//! A room: a content that one thread at a time may use, behind a [`Gate`], in memory that is never freed.
+//! A room: a container for a content that one thread at a time may use, behind a [`Gate`], in memory that is never
+//! freed.
 //!
 //! A pointer to a room is always valid, because the room is never freed; its content may be replaced. The content is
-//! accessed only in a turn or in the fast lane, and no reference outlives them.
+//! accessed only in a turn or in the fast lane, and no reference to it outlives the turn or the visit to the lane.
 //!
-//! If a call panics, which is a bug of the library, the content's state is unknown. Its function is stopped, so that
-//! the device no longer accesses memory, all of which the program may use again. The content is leaked with all its
-//! resources, and every later call on the room returns DAT_INTERNAL_ERROR.
+//! If a call panics, which is a bug of the library, the content's state is unknown, and the room is *broken*. The
+//! device's function is stopped, so that the device no longer accesses memory, and the program may use all memory
+//! again. The content is leaked with all its resources, and every later call on the room returns DAT_INTERNAL_ERROR.
 
 // UNSAFETY: the content is in an `UnsafeCell` that the gate guards.
 #![expect(unsafe_code, reason = "a cell behind a lock of our own")]
@@ -27,38 +28,39 @@ use super::types::DatReturn;
 
 /// The content of a room.
 pub(super) trait Content: Send {
-    /// Stops its clock, if its time is virtual, until the returned value is dropped.
+    /// Stops the content's clock, if its time is virtual, until the returned value is dropped.
     fn hold_time(&self) -> Held;
-    /// Wakes threads that sleep on it.
+    /// Wakes threads that sleep until the content changes.
     fn kick(&self);
-    /// Takes out work for other rooms. It is done after the turn, because a thread has only one turn at a time.
+    /// Returns work to be done in other rooms. The caller does the work after the turn, because a thread may hold only
+    /// one turn at a time.
     fn forwarded(&mut self) -> Option<Box<dyn FnOnce()>>;
-    /// A call in a turn returned this error: record further details that the content has.
+    /// Records further details of an error that a call in a turn has returned, if the content has any.
     fn refused(&self, _error: DatError) {}
 }
 
-/// A room.
+/// A container of a content behind a gate; see the module.
 #[repr(C)]
 pub(super) struct Room<T> {
     gate: Gate,
     content: UnsafeCell<Option<T>>,
     /// True after a call has panicked.
     broken: AtomicBool,
-    /// True if the fast lane is open. Changed in turns.
+    /// True if the fast lane is open. Changed only in turns.
     lane: AtomicBool,
-    /// True if several threads may use the content at once. A late post of one of them may still enter the lane, so
-    /// the lane of such a room is never opened.
+    /// True if several threads may use the content at once. Never becomes false again: a late post of one of these
+    /// threads may still try the lane, so the lane of such a room is never opened.
     many: AtomicBool,
-    /// The function to stop when the room breaks.
+    /// Function of the device to stop when the room breaks.
     function: Mutex<Option<Function>>,
-    /// Called when the room breaks.
+    /// Closure to call when the room breaks.
     when_broken: Mutex<Option<WhenBroken>>,
 }
 
-/// A function called when a room breaks, in a turn or in the lane.
+/// A closure that is called when a room breaks, by a thread in a turn or in the lane.
 pub(super) type WhenBroken = Box<dyn FnOnce() + Send>;
 
-// SAFETY: `content` is accessed only in a turn or in the fast lane of `gate`, by one thread at a time, and `T` is
+// SAFETY: `content` is accessed only in a turn or in the fast lane of `gate`, so by one thread at a time, and `T` is
 // `Send`.
 unsafe impl<T: Send> Sync for Room<T> {}
 
@@ -76,13 +78,13 @@ impl<T> Room<T> {
         }
     }
 
-    /// Returns whether its fast lane stays closed for ever.
+    /// Returns whether the room's fast lane stays closed for ever.
     pub(super) fn is_of_many(&self) -> bool {
         self.many.load(Ordering::Relaxed)
     }
 
-    /// Opens or closes the fast lane, which only one thread at a time may use. Call it in a turn: then the lane is
-    /// empty, and its next user sees the turn first.
+    /// Closes the fast lane for ever if `many`; otherwise opens it unless it was closed for ever. The caller must hold
+    /// a turn: then no thread is in the lane, and the next thread in the lane sees the changes of the turn.
     pub(super) fn set_lane(&self, many: bool) {
         if many {
             self.many.store(true, Ordering::Relaxed);
@@ -96,13 +98,13 @@ impl<T> Room<T> {
         self.lane.store(may, Ordering::Relaxed);
     }
 
-    /// Sets the function to call when the room breaks.
+    /// Sets the closure to call when the room breaks.
     pub(super) fn set_when_broken(&self, work: Option<WhenBroken>) {
         *unpoisoned(&self.when_broken) = work;
     }
 
-    /// Stops the function's DMA, because the content can no longer be used. Done once; returns whether this was the
-    /// first time.
+    /// Stops the DMA of the room's function, because the content can no longer be used. Only the first call does this,
+    /// and it returns true.
     fn stop(&self) -> bool {
         let Some(function) = unpoisoned(&self.function).take() else {
             return false;
@@ -113,7 +115,8 @@ impl<T> Room<T> {
         true
     }
 
-    /// A thread in the fast lane cannot be kept out, so all access is refused; the content stays in place.
+    /// Stops the function and returns the error of a refused access. A thread in the fast lane cannot be excluded, so
+    /// all access is refused. The content is neither taken out nor freed.
     #[cold]
     fn shut(&self, none: NoTurn) -> DatError {
         if self.stop() {
@@ -141,10 +144,10 @@ fn unpoisoned<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl<T: Content> Room<T> {
-    /// Puts a content into an empty room. `function` is stopped if the room breaks. With `many` threads the lane
-    /// stays closed.
+    /// Puts a content into an empty room. `function` is stopped if the room breaks. If `many`, several threads may use
+    /// the content at once, and the lane stays closed.
     pub(super) fn move_in(&self, content: T, function: Function, many: bool) {
-        // PANIC: the lane of an empty room is closed, so the turn needs no fence.
+        // PANIC: the lane of an empty room is closed, so taking a turn needs no membarrier(2) and cannot fail.
         let _turn = self.gate.turn().expect("an empty room has turns");
         self.set_lane(many);
         *unpoisoned(&self.function) = Some(function);
@@ -152,7 +155,7 @@ impl<T: Content> Room<T> {
         unsafe { *self.content.get() = Some(content) };
     }
 
-    /// Takes the content out if `may` allows it, and calls `left` in the same turn.
+    /// Takes the content out if `may` allows it, and calls `left` with it in the same turn.
     ///
     /// # Errors
     /// Those of `may` and of [`Room::turn`].
@@ -162,7 +165,7 @@ impl<T: Content> Room<T> {
         left: impl FnOnce(&T),
     ) -> DatResult<T> {
         let turn = self.gate.turn().map_err(|none| self.shut(none))?;
-        // SAFETY: as in `turn`.
+        // SAFETY: the turn excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
         let fuse = Fuse(self);
         let may_leave = cell.as_ref().ok_or_else(|| self.gone()).and_then(may);
@@ -198,7 +201,8 @@ impl<T: Content> Room<T> {
         })
     }
 
-    /// Runs `work` in a turn and wakes no thread: for a waiter that only checks its condition, and would wake itself.
+    /// Runs `work` in a turn and wakes no thread. It is for a waiting thread that only checks its condition, and that
+    /// would wake itself.
     ///
     /// # Errors
     /// Those of [`Room::turn`].
@@ -206,7 +210,7 @@ impl<T: Content> Room<T> {
         self.look_in(self.gate.turn(), work)
     }
 
-    /// Like [`Room::turn`], if no thread is in a turn; otherwise `None`.
+    /// Runs `work` like [`Room::turn`] if no thread holds a turn. Otherwise returns `None`.
     pub(super) fn try_turn<R>(
         &self,
         work: impl FnOnce(&mut T) -> DatResult<R>,
@@ -247,15 +251,15 @@ impl<T: Content> Room<T> {
         answer
     }
 
-    /// Runs `work` in the fast lane. `None`: the lane is closed, or `work` returned `None`.
+    /// Runs `work` in the fast lane. Returns `None` if the lane is closed or `work` returned `None`.
     #[inline(always)]
     pub(super) fn fast(&self, work: impl FnOnce(&mut T) -> Option<DatReturn>) -> Option<DatReturn> {
         if !self.gate.enter() {
             return None;
         }
         let answered = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: only one thread at a time is in the lane, which the consumer of an adapter that is not thread
-            // safe guarantees, and the lane excludes turns. `work` returns the reference before the lane is left.
+            // SAFETY: only one thread at a time is in the lane: the consumer of an adapter that is not thread safe
+            // guarantees this, and the lane excludes turns. The reference ends with `work`, before the lane is left.
             let cell = unsafe { &mut *self.content.get() };
             // SAFETY: the lane is open only while the room has a content.
             work(unsafe { cell.as_mut().unwrap_unchecked() })
@@ -289,23 +293,23 @@ impl<T: Content> Room<T> {
     }
 }
 
-/// Breaks the room when dropped, which happens only during a panic; otherwise it is forgotten.
+/// A guard that breaks the room when a panic drops it. Without a panic it is forgotten, not dropped.
 struct Fuse<'a, T>(&'a Room<T>);
 
 impl<T> Drop for Fuse<'_, T> {
     #[cold]
     fn drop(&mut self) {
         self.0.broken.store(true, Ordering::Relaxed);
-        // Keep all threads out of the lane.
+        // Close the lane, so that no thread enters it any more.
         self.0.gate.close();
-        // SAFETY: this is inside a turn or the lane, and the reference made there no longer exists.
+        // SAFETY: this thread holds a turn or is in the lane, and its reference to the content no longer exists.
         let content = unsafe { (*self.0.content.get()).take() };
         let _first = self.0.stop();
         let when_broken = unpoisoned(&self.0.when_broken).take();
         if let Some(work) = when_broken {
             work();
         }
-        // Leak it: dropping a content in an unknown state is not safe.
+        // Leak the content, because dropping a content in an unknown state is not safe.
         let _kept = ManuallyDrop::new(content);
     }
 }

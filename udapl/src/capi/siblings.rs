@@ -1,15 +1,17 @@
 //! The instances of an adapter that a C program has open, and a background thread that makes progress for idle ones.
 //!
-//! An instance takes in its events when the program calls, waits in or polls it. If the program uses only one of two
-//! instances, the other may have a connection request to answer, or an asynchronous event for a shared EVD. So each
-//! instance has a `notify` interrupt, which another instance signals when it has taken in something for it. A thread
-//! that is about to sleep in one instance first makes progress in those whose `notify` is signalled
-//! ([`Siblings::poll_notified`]); programs with one thread or with virtual time need no more. With the second
-//! instance the library also starts a background thread. It sleeps on all `notify` interrupts and on the device's
-//! common interrupt, and makes progress in instances. It ends with the last instance.
+//! An instance processes its events when the program makes a call on it, waits in it or polls it. If the program uses
+//! only one of two instances, the other instance may have a connection request to answer, or an asynchronous event for
+//! an EVD that both use. So each instance has a `notify` interrupt. Another instance signals it when it has received
+//! something for this instance. A thread that is about to sleep in one instance first makes progress in the instances
+//! whose `notify` is signalled ([`Siblings::poll_notified`]). Programs with one thread or with virtual time need no
+//! more. When the second instance is opened, the library also starts a background thread. That thread sleeps on all
+//! `notify` interrupts and on the device's common interrupt, and makes progress in instances. It ends with the last
+//! instance.
 //!
-//! Both skip an instance that another thread is in: no thread waits for another's turn, and a signal for which a
-//! thread in there may be sleeping is taken in a turn only. The background thread comes back to it ([`SOON`]).
+//! A thread that is about to sleep and the background thread skip an instance whose turn (`gate`) another thread
+//! holds. So no thread waits for another's turn. A signal for which a thread in that instance may be sleeping is
+//! cleared only in a turn. The background thread tries a skipped instance again after [`SOON`].
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,25 +27,25 @@ use super::table::{IaName, handle_of, number};
 use super::types::DatHandle;
 use crate::Ia;
 
-/// Longest sleep without a look; timers of idle instances are late by up to this.
+/// Maximum time between two checks of all instances. Timers of idle instances are late by at most this time.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Delay before another look at an instance that was busy.
+/// Time until the next attempt on an instance that was busy.
 const SOON: Duration = Duration::from_millis(1);
-/// Maximum number of looks in one turn, as long as there is more to take in.
+/// Maximum number of calls of `Ia::progress` in one turn, while the IA has more events.
 const LOOKS: u32 = 16;
 
-/// An instance in the list.
+/// An instance as an entry of the list.
 pub(super) trait Sibling: Copy + Send + Sync + 'static {
-    /// Returns the number of its IA.
+    /// Returns the number of the instance.
     fn name(self) -> IaName;
-    /// Returns the owner of an EVD, by C's handle.
+    /// Returns the instance that owns an EVD, which is given by C's handle, and the EVD's Rust handle.
     fn owner_of(evd: DatHandle) -> Option<(Self, EvdHandle)>;
-    /// Runs `work` in a turn.
+    /// Runs `work` in a turn of the instance.
     ///
     /// # Errors
     /// Those of `work`. DAT_INVALID_HANDLE|IA: the instance was closed. DAT_INTERNAL_ERROR: it is broken.
     fn turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R>;
-    /// Runs `work` in a turn, unless another thread is in the instance; then returns `None`.
+    /// Runs `work` in a turn, or returns `None` if another thread holds the instance's turn.
     fn try_turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>>;
 }
 
@@ -51,13 +53,13 @@ pub(super) trait Sibling: Copy + Send + Sync + 'static {
 #[derive(Clone)]
 struct Member<M> {
     of: M,
-    /// The asynchronous EVD that it was given, which belongs to another instance.
+    /// Asynchronous EVD that the instance uses and that belongs to another instance, by C's handle.
     given: Option<u64>,
-    /// Signalled when another instance has taken in something for this one.
+    /// Interrupt that is signalled when another instance has received something for this instance.
     notify: Interrupt,
-    /// Wakes threads that wait in it.
+    /// Interrupt that wakes threads that wait in this instance.
     wakeup: Option<Interrupt>,
-    /// The device's interrupt for all instances. Threads in any instance may sleep on it, too.
+    /// Interrupt of the device for all instances. Threads in any instance may sleep on it, too.
     common: Option<Interrupt>,
     clock: Arc<dyn Clock>,
 }
@@ -70,15 +72,15 @@ pub(super) struct Siblings<M> {
 
 struct Members<M> {
     list: Vec<Member<M>>,
-    /// Asynchronous EVDs, by C's handles, lent to instances that are still being opened.
+    /// Asynchronous EVDs lent to instances that are still being opened, by C's handles.
     lent: Vec<u64>,
-    /// Asynchronous EVDs of instances that have broken, to be given back.
+    /// Asynchronous EVDs that broken instances used and that the background thread must give back, by C's handles.
     orphaned: Vec<u64>,
 }
 
 struct Shared<M> {
     members: Mutex<Members<M>>,
-    /// Signalled when an instance is added or removed, and at the end.
+    /// Interrupt that is signalled when an instance is added or removed, and when the background thread must end.
     changed: Interrupt,
     over: AtomicBool,
 }
@@ -98,7 +100,7 @@ impl<M: Sibling> Shared<M> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes an instance, and returns the asynchronous EVD that it was given.
+    /// Removes an instance, and returns the asynchronous EVD of another instance that it used.
     fn forget(&self, ia: IaName) -> Option<u64> {
         let list = &mut self.members().list;
         let at = list.iter().position(|one| one.of.name() == ia)?;
@@ -107,12 +109,12 @@ impl<M: Sibling> Shared<M> {
         gone.given
     }
 
-    /// Ends the lending of an asynchronous EVD, unless other instances still use it.
+    /// Unbinds an asynchronous EVD that was lent, unless other instances still use it.
     fn give_back(&self, evd: u64) {
         if let Some((owner, handle)) = M::owner_of(handle_of(evd)) {
-            // The owner may be closed already.
+            // This fails if the owner is already closed, which is harmless.
             let _gone = owner.turn(|ia| {
-                // Lock the list in the owner's turn, in which `lend` runs, too.
+                // Lock the list while the owner's turn is held. `lend` also binds the EVD in the owner's turn.
                 let members = self.members();
                 let is_given = members.list.iter().any(|one| one.given == Some(evd));
                 if !is_given && !members.lent.contains(&evd) {
@@ -140,7 +142,7 @@ impl<M: Sibling> Siblings<M> {
         }))
     }
 
-    /// Starts the background thread, before there is a second instance.
+    /// Starts the background thread if it is not running. Called before a second instance is opened.
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES: the system has no thread left.
@@ -153,7 +155,7 @@ impl<M: Sibling> Siblings<M> {
             return Ok(());
         }
         let shared = Arc::clone(&self.shared);
-        // Signals are delivered to the program's own threads.
+        // Block signals in the new thread, so that the system delivers them to the program's own threads.
         let _held = HeldSignals::hold();
         let thread = std::thread::Builder::new()
             .name("dat-background".into())
@@ -179,14 +181,15 @@ impl<M: Sibling> Siblings<M> {
         self.shared.changed.signal();
     }
 
-    /// Removes an instance that is being closed. Do not call it in a turn.
+    /// Removes an instance that is being closed. The caller must not hold a turn.
     pub(super) fn leave(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
             self.shared.give_back(evd);
         }
     }
 
-    /// Removes an instance that has broken, in a turn or in the lane. The background thread gives back its EVD.
+    /// Removes an instance that has broken. The caller is in a turn or in the lane, so the background thread gives back
+    /// the EVD that the instance used.
     pub(super) fn has_broken(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
             self.shared.members().orphaned.push(evd);
@@ -203,7 +206,7 @@ impl<M: Sibling> Siblings<M> {
             .any(|one| one.of.name() == ia)
     }
 
-    /// Returns all instances but one.
+    /// Returns all instances except `but`.
     pub(super) fn others(&self, but: IaName) -> Vec<M> {
         let members = self.shared.members();
         let others = members.list.iter().filter(|one| one.of.name() != but);
@@ -211,7 +214,7 @@ impl<M: Sibling> Siblings<M> {
     }
 
     /// Makes progress in the notified instances, except `but`, in which the caller is about to sleep. Returns true if
-    /// there was one. Busy instances are left to the background thread.
+    /// it made progress in at least one. Instances that another thread is using are left to the background thread.
     pub(super) fn poll_notified(&self, but: IaName) -> bool {
         let is_called = |one: &&Member<M>| one.of.name() != but && one.notify.is_pending();
         let called: Vec<Member<M>> = {
@@ -232,7 +235,7 @@ impl<M: Sibling> Siblings<M> {
         progressed
     }
 
-    /// Asks the background thread for progress in an instance.
+    /// Requests progress in an instance from the background thread.
     pub(super) fn request_progress(&self, ia: IaName) {
         let members = self.shared.members();
         if let Some(called) = members.list.iter().find(|one| one.of.name() == ia) {
@@ -240,8 +243,8 @@ impl<M: Sibling> Siblings<M> {
         }
     }
 
-    /// A sleeping thread has taken interrupts, and then its instance was closed: the interrupts may have been for
-    /// others, so wake all.
+    /// Wakes the threads of all instances if `taken` is not empty. Used after the instance of a sleeping thread was
+    /// closed: the interrupts that the thread had taken may have been for other instances.
     pub(super) fn take_over(&self, taken: Taken) {
         if taken == Taken::NOTHING {
             return;
@@ -254,10 +257,10 @@ impl<M: Sibling> Siblings<M> {
         }
     }
 
-    /// Lends an asynchronous EVD of an instance to one that is being opened, until [`Siblings::end_lending`].
+    /// Lends an asynchronous EVD of an instance to an instance that is being opened, until [`Siblings::end_lending`].
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EVD_ASYNC: it is not an EVD for asynchronous events of one of these instances.
+    /// DAT_INVALID_HANDLE|EVD_ASYNC: `evd` is not an EVD for asynchronous events of one of these instances.
     pub(super) fn lend(&self, evd: DatHandle) -> DatResult<()> {
         let unknown = handle_error(Subtype::HandleEvdAsync);
         let (owner, handle) = M::owner_of(evd)
@@ -268,14 +271,15 @@ impl<M: Sibling> Siblings<M> {
         if bound.is_err() {
             self.end_lending(evd);
         }
-        // The owner may have been closed just now.
+        // If the owner was closed just now, report the EVD as unknown.
         bound.map_err(|error| match error {
             gone if gone == handle_error(Subtype::HandleIa) => unknown,
             other => other,
         })
     }
 
-    /// The instance that was lent the EVD is in the list, or was not opened.
+    /// Ends a lending. The instance that borrowed the EVD is now in the list, which keeps the EVD bound, or its opening
+    /// has failed.
     pub(super) fn end_lending(&self, evd: DatHandle) {
         let evd = number(evd);
         let mut members = self.shared.members();
@@ -286,7 +290,7 @@ impl<M: Sibling> Siblings<M> {
         self.shared.give_back(evd);
     }
 
-    /// Ends the background thread: there is no instance any more.
+    /// Ends the background thread, because no instance is left.
     pub(super) fn end(&self) {
         self.shared.over.store(true, Ordering::SeqCst);
         self.shared.changed.signal();
@@ -313,11 +317,11 @@ pub(super) fn interrupt() -> DatResult<Interrupt> {
     Interrupt::new().map_err(|_| missing("no eventfd"))
 }
 
-/// Body of the background thread.
+/// Runs the background thread until the end.
 fn run_background<M: Sibling>(shared: &Shared<M>) {
     let clock = RealClock::new();
     let mut interrupts = Vec::new();
-    // Instances that were busy.
+    // These instances were busy and are tried again.
     let mut owed: Vec<IaName> = Vec::new();
     let mut next_round = clock.now() + LOOK_EVERY;
     while !shared.over.load(Ordering::SeqCst) {
@@ -333,8 +337,8 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
             interrupts.extend(common.iter().cloned());
             next_round
         } else {
-            // Do not sleep on the common interrupt: the thread in the busy instance takes it in, and until then it
-            // would end every sleep.
+            // Do not sleep on the common interrupt. The thread in the busy instance will clear it, and until then the
+            // interrupt would end every sleep.
             next_round.min(clock.now() + SOON)
         };
         clock.wait(&interrupts, until);
@@ -342,13 +346,13 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
         if round {
             next_round = clock.now() + LOOK_EVERY;
         }
-        // Hold virtual time until the signals taken here have been handled.
+        // Hold virtual time until the signals that are cleared here have been handled.
         let _held = members.first().map(|one| Held::new(&one.clock));
         let mut for_all = common.as_ref().is_some_and(Interrupt::is_pending);
         let before = core::mem::take(&mut owed);
         for one in &members {
             let called = one.notify.take() > 0 || before.contains(&one.of.name());
-            // One look takes in the device's events for all, and notifies the other instances.
+            // Progress in one instance processes the device's events for all, and notifies the other instances.
             if !(called || round || for_all) {
                 continue;
             }
@@ -362,25 +366,26 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
             && owed.is_empty()
             && let Some(common) = &common
         {
-            // No instance can look, and the signal would end every sleep.
+            // No instance could make progress. Clear the signal, which would otherwise end every sleep.
             let _signalled = common.take();
         }
     }
 }
 
-/// Result of a look at an instance.
+/// Result of an attempt to make progress in an instance.
 enum Looked {
     Done,
-    /// Another thread is in it.
+    /// Another thread holds the instance's turn.
     Busy,
-    /// It is closed or broken.
+    /// The instance is closed or broken.
     Gone,
 }
 
 fn look<M: Sibling>(one: &Member<M>, for_all: bool) -> Looked {
     let looked = one.of.try_turn(|ia| {
         if for_all {
-            // No thread sleeps on it in this instance.
+            // The end of the turn wakes this instance's threads, so none of them misses the signal that is cleared
+            // here.
             if let Some(common) = &one.common {
                 let _signalled = common.take();
             }

@@ -1,12 +1,13 @@
 //! Sleeping in `evd_wait` and `cno_wait`, without access to the adapter.
 //!
 //! A waiting thread gives up access to the adapter while it sleeps. It is woken by the function's interrupts, or by a
-//! thread that has changed the adapter's state ([`Sleep::kick`]): posted a software event, closed the adapter, or
-//! taken the interrupt itself ([`Sleepers`]). A thread that has taken an interrupt reports that in its next look
-//! ([`Taken`]). A spurious wake-up is harmless: the waiter looks and sleeps again.
+//! thread that has changed the adapter's state ([`Sleep::kick`]): a thread that has posted a software event, closed the
+//! adapter, or taken the interrupt itself ([`Sleepers`]). A thread that has taken an interrupt reports that to the
+//! driver when it next accesses the adapter ([`Taken`]). A spurious wake-up is harmless: the thread checks its
+//! condition and sleeps again.
 //!
 //! A signal with a handler ends the wait, with SA_RESTART or without, as it ends poll(2). From its first sleep on,
-//! the waiter blocks signals except while it sleeps, so that none is missed.
+//! the thread blocks signals except while it sleeps, so that it misses none.
 
 use core::cell::OnceCell;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::Ia;
 /// Interrupts and clock for sleeping on an adapter.
 pub(super) struct Sleep {
     clock: Arc<dyn Clock>,
-    /// Interrupts of the function.
+    /// Interrupts of the function: the device's vectors first.
     interrupts: Vec<Interrupt>,
-    /// Number of the device's vectors among them. A woken thread takes those; the others are left for
+    /// Number of the device's vectors in `interrupts`. A woken thread clears these; the other interrupts are left for
     /// [`Ia::progress`](dat_core::Ia::progress).
     vectors: usize,
     sleepers: Sleepers,
@@ -46,7 +47,7 @@ impl Sleep {
     /// Registers a thread that is about to wait, until the returned value is dropped.
     pub(super) fn enlist(&self) -> Sleeper<'_> {
         let mut interrupts = self.interrupts.clone();
-        // Without this interrupt the function wakes the thread, or the limit of one second does.
+        // If no eventfd is left, only the function's interrupts or the limit of one second wake the thread.
         let own = Interrupt::new().ok();
         interrupts.extend(own.clone());
         Sleeper {
@@ -68,16 +69,16 @@ impl Sleep {
 pub(super) struct Sleeper<'a> {
     sleep: &'a Sleep,
     own: Option<Enlisted<'a>>,
-    /// Interrupts of the function, and the thread's own.
+    /// Interrupts of the function, then the thread's own interrupt.
     interrupts: Vec<Interrupt>,
     signals: OnceCell<HeldSignals>,
 }
 
-/// The function's interrupts that a thread has taken.
+/// The function's interrupts that a thread has taken, that is, cleared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     taken: bool,
-    /// Index of the last vector taken: the only one that other instances may share.
+    /// Index of the last vector taken. Other instances may share this vector; they do not share the wakeup.
     last: Option<usize>,
 }
 
@@ -87,8 +88,8 @@ impl Taken {
         last: None,
     };
 
-    /// Takes the signals of the vectors and of the last interrupt, the wakeup. One look takes in everything, however
-    /// many signals there were.
+    /// Clears the signals of the vectors and of the last interrupt, the wakeup. The next access processes everything,
+    /// however many signals there were.
     pub(super) fn by(interrupts: &[Interrupt]) -> Self {
         // The wakeup is not shared with other instances.
         let Some((wakeup, vectors)) = interrupts.split_last() else {
@@ -104,8 +105,8 @@ impl Taken {
         Self { taken, last }
     }
 
-    /// Tells the driver that a shared interrupt was taken, so that other instances look, too. Call it in a turn,
-    /// before the look.
+    /// Reports to the driver that a shared interrupt was taken, so that other instances check for events, too. The
+    /// caller must hold a turn, and must call this before it checks for events itself.
     pub(super) fn share(self, ia: &Ia) {
         if let Some(at) = self.last {
             ia.provider().hca().interrupt_taken(at);
@@ -113,19 +114,19 @@ impl Taken {
     }
 }
 
-/// A signal came; the wait ends.
+/// Error: a signal has arrived, which ends the wait.
 #[derive(Debug)]
 pub(super) struct Signalled;
 
 impl Sleeper<'_> {
-    /// Sleeps until something may have arrived, or until the deadline on the function's clock. Then the caller must
-    /// look.
+    /// Sleeps until an event may have arrived, or until the deadline on the function's clock. Then the caller must
+    /// check for events.
     ///
     /// # Errors
-    /// A signal has come. Interrupts are left for the next look.
+    /// A signal has arrived. Interrupts are not cleared, so that the next check finds them.
     pub(super) fn until(&self, deadline: u64) -> Result<Taken, Signalled> {
         let signals = self.signals.get_or_init(HeldSignals::hold);
-        // Deliver pending signals first: interrupts that are always signalled must not starve them.
+        // Deliver pending signals first. Otherwise an interrupt that is always signalled would keep them from delivery.
         if signals.let_in() {
             return Err(Signalled);
         }

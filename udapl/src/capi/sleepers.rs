@@ -1,11 +1,12 @@
 //! Threads that sleep on an adapter, and how other threads wake them.
 //!
-//! Several threads sleep on the same interrupts of the device. All are woken, but the first one to look takes the
-//! signal and the events, which may be for another thread. So it wakes the others, each by an interrupt of its own. A
-//! thread that changes in a turn what a sleeping thread may wait for wakes all, too.
+//! Several threads sleep on the same interrupts of the device. The interrupt wakes all of them, but the first one to
+//! check clears the signal and takes the events, which may be for another thread. So it wakes the others, each by an
+//! interrupt of its own. A thread that changes, in a turn, a condition that a sleeping thread may wait for also wakes
+//! all.
 //!
-//! No wake-up is lost: a thread registers before its look, in a turn, and looks again before it sleeps. A change
-//! after the look finds it registered.
+//! No wake-up is lost: a thread registers first, then checks its condition in a turn, and only then sleeps. A thread
+//! that changes the condition after the check finds the sleeping thread registered.
 
 use std::sync::PoisonError;
 
@@ -35,7 +36,7 @@ impl Sleepers {
         }
     }
 
-    /// Wakes all. Call it in a turn.
+    /// Wakes all registered threads. The caller must hold a turn.
     #[inline]
     pub(super) fn kick(&self) {
         if self.count.load(Ordering::Relaxed) != 0 {
@@ -43,7 +44,8 @@ impl Sleepers {
         }
     }
 
-    /// A thread has taken a signal of the device: wakes the others, whose events may have come with it.
+    /// Wakes all registered threads except `own`. Called by a thread that has cleared a signal of the device, with
+    /// which events of the other threads may have come.
     pub(super) fn taken_by(&self, own: Option<&Enlisted<'_>>) {
         let others = u32::from(own.is_some());
         if self.count.load(Ordering::Relaxed) > others {
@@ -72,7 +74,7 @@ pub(super) struct Enlisted<'a> {
 }
 
 impl Enlisted<'_> {
-    /// Clears the thread's own interrupt; it looks in any case.
+    /// Clears the thread's own interrupt. The thread checks its condition in any case.
     pub(super) fn take(&self) {
         let _kicks = self.own.take();
     }

@@ -1,4 +1,4 @@
-//! The calls of an SRQ, without `dat_srq_post_recv` (in [`hot`](super::hot)).
+//! The calls of an SRQ, except `dat_srq_post_recv` (in [`hot`](super::hot)).
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn dat_srq_create(
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(srq_attr, Subtype::Arg3)?;
         given(srq_handle, Subtype::Arg4)?;
-        // SAFETY: not null, and contract GIVEN.
+        // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
         let attr = unsafe { *srq_attr };
         let attr = SrqAttr {
             max_recv_dtos: count(attr.max_recv_dtos, Subtype::Arg3)?,
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn dat_srq_create(
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// `srq_param` is null or points to one.
+/// `srq_param` is null or points to a `DAT_SRQ_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_srq_query(
     srq_handle: DatHandle,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dat_srq_query(
             let param = open.ia.srq_query(srq)?;
             Ok(CSrqParam {
                 ia_handle: open.ia_handle(),
-                // CAST: the discriminant is the number.
+                // CAST: the discriminant is DAT's number.
                 srq_state: param.state as u32,
                 pz_handle: open.name(adapter, param.pz),
                 max_recv_dtos: as_count(param.max_recv_dtos),

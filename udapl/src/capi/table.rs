@@ -5,10 +5,10 @@
 //!  |  1 |  serial number of the handle |  kind  |  place in table |   0   |
 //! ```
 //!
-//! A place has its whole handle and the object. So a look-up is a masked load and one comparison. Freed handles,
-//! handles of another kind and random numbers all fail it: serial numbers are never reused, and a freed place is
-//! empty or has another number. Nothing is dereferenced before the comparison. Bit 63 is set in every handle, so that
-//! no pointer of a program is taken for one.
+//! A place holds its whole handle and the object. So a look-up is a masked load and one comparison. Freed handles,
+//! handles of another kind and random numbers all fail the comparison: serial numbers are never reused, and a freed
+//! place is empty or has another serial number. Nothing is dereferenced before the comparison. Bit 63 is set in every
+//! handle, so that no pointer of a program equals a handle.
 //!
 //! The places of a kind are contiguous, so that the kind is part of the index and needs no comparison of its own.
 //!
@@ -32,20 +32,20 @@ use super::place::{Free, Place};
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::types::DatHandle;
 
-/// Number of places for each kind; one of them is never used.
+/// Number of places for each kind. The first place of a kind is never used.
 pub(super) const PER_KIND: usize = 1 << 17;
-/// `DAT_HANDLE_TYPE` ends at 10.
+/// Number of kinds. The largest value of `DAT_HANDLE_TYPE` is 10.
 pub(super) const KINDS: usize = 11;
 const PLACE_SHIFT: u32 = 5;
 const KIND_SHIFT: u32 = PLACE_SHIFT + PER_KIND.trailing_zeros();
 const SERIAL_SHIFT: u32 = KIND_SHIFT + 4;
 const OURS: u64 = 1 << 63;
 
-/// The size of a place is the weight of the lowest index bit in a handle.
+/// A place has 2^PLACE_SHIFT bytes, so the masked bits of a handle are the offset of its place in bytes.
 const _: () = assert!(size_of::<Place<()>>() == 1 << PLACE_SHIFT);
 
-/// The places of a kind. All zeros, so that they take address space, and memory only where they are used. In a child
-/// of fork(2) they are empty.
+/// The places of a kind. They are all zeros, so that only the used ones take memory, the others only address space. In
+/// a child of fork(2) they are all empty.
 pub(super) type Places<A> = Wiped<[Place<A>; PER_KIND]>;
 
 /// Returns places that were never used.
@@ -63,11 +63,11 @@ pub(super) const fn empty<A>() -> Places<A> {
     )
 }
 
-/// The owner of the objects that handles name, with the places for each kind of handle.
+/// An owner of objects that have handles, with the places for each kind of handle.
 pub(super) trait Holder: Sized + 'static {
     /// Returns the places of a kind.
     fn places(kind: HandleType) -> &'static Places<Self>;
-    /// Returns the places of the kind in a handle, if it is a valid kind.
+    /// Returns the places of the kind with this number, or `None` if the number is no kind.
     fn places_of(kind: usize) -> Option<&'static Places<Self>>;
 }
 
@@ -79,7 +79,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// A kind of object that has handles.
 pub(super) trait Named: Copy {
-    /// `DAT_HANDLE_TYPE`.
+    /// Kind of the handle, a value of `DAT_HANDLE_TYPE`.
     const KIND: HandleType;
     fn raw(self) -> (u64, u32);
     fn from_parts(key: u64, ia: u32) -> Self;
@@ -114,7 +114,7 @@ named! {
     SrqHandle is Srq,
 }
 
-/// An instance of an adapter: the object of an IA's handle. Numbers are never reused.
+/// An instance number: the object of an IA's handle. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IaName(u32);
 
@@ -132,7 +132,7 @@ impl Named for IaName {
         (self.0.into(), 0)
     }
     fn from_parts(key: u64, _ia: u32) -> Self {
-        // CAST: made of 32 bits.
+        // CAST: the key was made from 32 bits by `raw`.
         #[expect(clippy::cast_possible_truncation, reason = "made of 32 bits")]
         Self(key as u32)
     }
@@ -146,7 +146,7 @@ pub(super) fn find<A: Holder, H: Named>(handle: DatHandle) -> Option<(&'static A
     Some((holder, H::from_parts(key, ia)))
 }
 
-/// Returns the object of a handle, and the instance that it belongs to.
+/// Returns the object of a handle, and the instance that owns the object.
 pub(super) fn find_owned<A: Holder, H: Named>(
     handle: DatHandle,
 ) -> Option<(&'static A, IaName, H)> {
@@ -156,10 +156,10 @@ pub(super) fn find_owned<A: Holder, H: Named>(
     Some((holder, owner, object))
 }
 
-/// Returns the place of a live handle.
+/// Returns the place of a live handle of kind `H`, or `None` if the handle is not live.
 #[inline(always)]
 fn place<A: Holder, H: Named>(handle: u64) -> Option<(&'static A, &'static Place<A>)> {
-    // CAST: the index, which is masked.
+    // CAST: only the bits of the index are left by the mask.
     let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
     let place = &A::places(H::KIND).0[place];
     if !place.holds(handle) {
@@ -170,13 +170,13 @@ fn place<A: Holder, H: Named>(handle: u64) -> Option<(&'static A, &'static Place
     Some((holder, place))
 }
 
-/// Returns the number of a handle.
+/// Returns a handle as a number.
 #[inline(always)]
 pub(super) fn number(handle: DatHandle) -> u64 {
     handle.addr() as u64
 }
 
-/// Returns the handle of a number. It is not a valid pointer.
+/// Returns a number as a handle. The handle is not a valid pointer.
 #[inline(always)]
 pub(super) fn handle_of(number: u64) -> DatHandle {
     // CAST: pointers have 64 bits, as `types` asserts.
@@ -186,23 +186,23 @@ pub(super) fn handle_of(number: u64) -> DatHandle {
 
 /// Number of low bits of a handle that are 0.
 const NO_BITS: u32 = PLACE_SHIFT;
-/// The lower half of a key, its index.
+/// Mask of a key's lower half, the index.
 const INDEX: u64 = 0xffff_ffff;
-/// The lowest bit of the upper half, the version, which is odd in every key.
+/// Lowest bit of a key's upper half, the version. The version is odd in every key.
 const ODD: u64 = INDEX + 1;
 
-/// Encodes a handle as a key, for an object that belongs to another instance.
+/// Encodes a C handle as a key, to name an object of another instance in an event.
 pub(super) const fn as_key(handle: u64) -> u64 {
     let bits = handle >> NO_BITS;
     (bits & INDEX) | ODD | (bits & !INDEX) << 1
 }
 
-/// Returns the handle in such a key.
+/// Returns the C handle that `as_key` encoded in a key.
 pub(super) const fn of_key(key: u64) -> u64 {
     ((key & INDEX) | (key >> 1 & !INDEX)) << NO_BITS
 }
 
-/// A place taken for an object that is being made. Dropping it returns the place.
+/// A place reserved for an object that is being made. Dropping this value returns the place to the free list.
 pub(super) struct Reserved<H: Named> {
     at: u32,
     handle: u64,
@@ -210,16 +210,16 @@ pub(super) struct Reserved<H: Named> {
 }
 
 impl<H: Named> Reserved<H> {
-    /// Takes a place.
+    /// Reserves a place.
     ///
     /// # Errors
-    /// DAT_INSUFFICIENT_RESOURCES|MEMORY: the process has [`PER_KIND`] handles of this kind.
+    /// DAT_INSUFFICIENT_RESOURCES|MEMORY: no place of this kind is free. A kind has [`PER_KIND`] places.
     pub(super) fn new() -> DatResult<Self> {
         let full = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
         let at = Free::take(&FREE[H::KIND as usize])
             .ok_or(full.because("the process has no handles of this kind left"))?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed) << SERIAL_SHIFT;
-        // CAST: the discriminant is the number.
+        // CAST: the discriminant is DAT's number.
         let kind = (H::KIND as u64) << KIND_SHIFT;
         Ok(Self {
             at,
@@ -248,7 +248,7 @@ impl<H: Named> Drop for Reserved<H> {
     }
 }
 
-/// Removes a handle; it is invalid from now on.
+/// Frees a handle, which is invalid from now on. Does nothing if the handle is not valid.
 pub(super) fn leave<A: Holder>(handle: u64) {
     if handle == 0 {
         return;
@@ -258,15 +258,15 @@ pub(super) fn leave<A: Holder>(handle: u64) {
         return;
     };
     if places.0[at].leave(handle) {
-        // CAST: less than PER_KIND.
+        // CAST: `at` is less than PER_KIND.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
         Free::give(&FREE[kind], at as u32);
     }
 }
 
-/// Returns the kind and the index in a handle.
+/// Returns the kind and the place index in a handle.
 pub(super) const fn place_of(handle: u64) -> (usize, usize) {
-    // CAST: masked.
+    // CAST: the masks leave 4 and 17 bits.
     (
         (handle >> KIND_SHIFT) as usize & 0xf,
         (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1),

@@ -1,15 +1,15 @@
 //! The types of `dat/udat.h` in Rust (DAT 1.2 headers; LP64).
 //!
-//! Enumerations passed by a caller are plain integers here. A C program may pass any value, and an invalid value of a
-//! Rust `enum` would be undefined behaviour before it could be checked. Offsets and sizes are asserted next to the
-//! fields, and `udapl/tests/dat/capi_layout.rs` compares them with a C compiler's view of the header.
+//! Enumerations that a caller passes are plain integers here. A C program may pass any value, and an invalid value of a
+//! Rust `enum` would be undefined behaviour before the library could check it. Offsets and sizes are asserted next to
+//! the fields, and `udapl/tests/dat/capi_layout.rs` compares them with a C compiler's view of the header.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
 
 /// `DAT_RETURN`: 0, or class, type and subtype.
 pub type DatReturn = u32;
-/// `DAT_HANDLE` and its typed names. It is never dereferenced, only looked up.
+/// `DAT_HANDLE` and its typed names. The library only looks the value up, and never dereferences it.
 pub type DatHandle = *mut c_void;
 /// `DAT_COUNT`.
 pub type DatCount = c_int;
@@ -37,7 +37,7 @@ macro_rules! structs {
             $(const _: () = assert!(offset_of!($name, $field) == $at);)*
         )*
 
-        /// Layouts that a C compiler must find in the header.
+        /// Layouts that a test compares with the header as a C compiler sees it.
         pub const LAYOUTS: &[Layout] = &[
             $(($c, $size, &[$((stringify!($field), $at)),*]),)*
         ];
@@ -299,7 +299,7 @@ structs! {
     }
 }
 
-/// `DAT_EVENT_DATA`; the event's number selects the member.
+/// `DAT_EVENT_DATA`, a union. The event's number says which member is valid.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union CEventData {
@@ -323,8 +323,8 @@ const _: () = assert!(size_of::<CEventData>() == 32);
 /// INTEGER twice; AAPCS64, composite of 16 bytes).
 pub type CRegionDescription = CSharedMemory;
 
-/// `DAT_DTOS` of DAT 2.0, which the calls for many posts use, too. Numbers from 0x100 are our own
-/// (`DAT_POST_OPERATION`): to DAT 2.0 these operations are Sends.
+/// Operation numbers of DAT 2.0's `DAT_DTOS`, which the calls for many posts also use. Numbers from 0x100 are our own
+/// (`DAT_POST_OPERATION`); DAT 2.0 events report these operations as Sends.
 pub mod operation {
     /// A Send.
     pub const SEND: u32 = 0;
@@ -336,9 +336,9 @@ pub mod operation {
     pub const RECEIVE: u32 = 3;
     /// A Receive of a Send that has invalidated an RMR context.
     pub const RECEIVE_WITH_INVALIDATE: u32 = 4;
-    /// An RDMA Write with immediate data (`DAT_IB_DTOS`, from here on).
+    /// An RDMA Write with immediate data. This and the following numbers are those of `DAT_IB_DTOS`.
     pub const RDMA_WRITE_IMMED: u32 = 8;
-    /// The Receive consumed by an RDMA Write with immediate data.
+    /// A Receive that an RDMA Write with immediate data consumed.
     pub const RECV_IMMED: u32 = 9;
     /// A fetch-and-add.
     pub const FETCH_ADD: u32 = 10;

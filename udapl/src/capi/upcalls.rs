@@ -7,14 +7,14 @@
 //!                                           take the list, do the work
 //! ```
 //!
-//! The thread takes the signal before it reads the list, so that later work signals again. All work queued before the
-//! end is done once, by the thread.
+//! The thread clears the signal before it reads the list, so that work that is queued later signals again. The thread
+//! does all work that was queued before the end, each piece once.
 
 use std::sync::PoisonError;
 
 use super::primitives::{AtomicBool, Interrupt, Mutex, Ordering};
 
-/// State shared by the thread and those that queue work.
+/// Queue between the thread and the threads that queue work for it.
 pub(super) struct Upcalls<T> {
     waiting: Mutex<Vec<T>>,
     wake: Interrupt,
@@ -45,14 +45,14 @@ impl<T> Upcalls<T> {
         core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the queue; no more work is added.
+    /// Ends the queue and wakes the thread. No work may be queued afterwards.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.wake.signal();
     }
 
-    /// Body of the thread. `look` takes the list and does the work; false means that `end` will never be called.
-    /// `sleep` waits for the signal and takes it. Returns the work left at the end.
+    /// Runs the thread's loop until the end. `look` takes the list and does the work; it returns false if `end` will
+    /// never be called. `sleep` waits for the signal and clears it. Returns the work that is left at the end.
     pub(super) fn serve(&self, mut look: impl FnMut() -> bool, mut sleep: impl FnMut()) -> Vec<T> {
         while !self.over.load(Ordering::SeqCst) {
             if !look() {

@@ -1,10 +1,10 @@
 //! Upcalls: the thread that calls the agents of CNOs.
 //!
-//! An agent is a C function to be called when its CNO is triggered. The IA notices a trigger inside another call,
-//! where it cannot call the agent, because the agent may call the library. So the trigger is queued for a thread,
-//! which calls the agent outside of the adapter. The same thread sleeps on the function's interrupts and makes
-//! progress, so that an agent is called when an event comes and not only when the program makes a call. The thread
-//! starts with the first agent of an instance and ends with the instance.
+//! An agent is a C function that is called when its CNO is triggered. The IA detects a trigger inside another call. It
+//! cannot call the agent there, because the agent may call the library. So the IA queues the trigger for a thread,
+//! which calls the agent without holding access to the adapter. The same thread sleeps on the function's interrupts and
+//! makes progress, so that an agent is called when an event comes and not only when the program makes a call. The
+//! thread starts with the first agent of an instance and ends with the instance.
 
 // UNSAFETY: calls a C program's function.
 #![expect(unsafe_code, reason = "the agent's function")]
@@ -24,14 +24,14 @@ use super::types::DatHandle;
 use super::upcalls::Upcalls;
 use crate::Ia;
 
-/// Longest sleep without a look.
+/// Maximum time that the thread sleeps before it makes progress again.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// An agent to call, with the EVD that it gets as its argument.
+/// An agent to call, with the EVD that is passed to it.
 pub(super) type Call = (GivenAgent, Option<EvdHandle>);
 
-/// Makes progress, after these interrupts have been taken, and returns the agents to call, with C's handles of the
-/// EVDs. An error ends the thread.
+/// A closure that makes progress after the given interrupts were taken, and returns the agents to call, with C's
+/// handles of the EVDs. An error ends the thread.
 pub(super) trait Look:
     Fn(Taken, &Upcalls<Call>) -> DatResult<Vec<(GivenAgent, DatHandle)>> + Send + 'static
 {
@@ -42,7 +42,7 @@ impl<F> Look for F where
 {
 }
 
-/// The thread; dropping this ends it, after all queued agents have been called.
+/// The thread that calls agents. Dropping this value ends the thread, after it has called all queued agents.
 pub(super) struct Watch {
     upcalls: Arc<Upcalls<Call>>,
     thread: Option<JoinHandle<()>>,
@@ -56,13 +56,13 @@ impl Watch {
     pub(super) fn start(ia: &Ia, look: impl Look) -> DatResult<Self> {
         let missing = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
         let wake = Interrupt::new().map_err(|_| missing.because("no eventfd"))?;
-        // Without a wait on the system's interrupt: it is polled often enough.
+        // The thread does not sleep on the interrupt for the system's requests, because it polls that often enough.
         let hca = ia.provider().hca();
         let vectors = hca.interrupts().iter().take(hca.vectors()).cloned();
         let interrupts: Vec<Interrupt> = vectors.chain([wake.clone()]).collect();
         let upcalls = Arc::new(Upcalls::new(wake));
         let shared = Arc::clone(&upcalls);
-        // Signals are delivered to the program's own threads.
+        // Block signals in the new thread, so that the system delivers them to the program's own threads.
         let _held = HeldSignals::hold();
         let thread = std::thread::Builder::new()
             .name("dat-upcalls".into())
@@ -83,7 +83,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.upcalls.end();
         if let Some(thread) = self.thread.take()
-            // An agent may close its own instance.
+            // An agent may close its own instance. Then this is that thread, which cannot join itself.
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
@@ -100,11 +100,12 @@ fn watch(look: impl Look, upcalls: &Upcalls<Call>, interrupts: &[Interrupt]) {
             calls.into_iter().for_each(|(agent, evd)| call(agent, evd));
             true
         }
-        // `end` will never be called.
+        // The adapter is broken, so `end` will never be called.
         Err(_broken) => false,
     };
     let sleep = || {
-        // The turn has woken all waiting threads: an interrupt taken here may have been for them.
+        // `look` took a turn, which has woken all waiting threads: an interrupt that was taken here may have been for
+        // them.
         clock.wait(interrupts, clock.now() + LOOK_EVERY);
         if let Some((wake, vectors)) = interrupts.split_last() {
             let _signals = wake.take();
@@ -118,8 +119,8 @@ fn watch(look: impl Look, upcalls: &Upcalls<Call>, interrupts: &[Interrupt]) {
 }
 
 fn call(agent: GivenAgent, evd: DatHandle) {
-    // SAFETY: contract AGENT: it may be called once from another thread, and the trigger removed it. Its argument is
-    // passed back unchanged.
+    // SAFETY: contract AGENT: the agent may be called once from another thread. The trigger has removed the agent, so
+    // this is the only call. Its argument is passed back unchanged.
     unsafe {
         (agent.function)(
             handle_of(agent.instance_data as u64),

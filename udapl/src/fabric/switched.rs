@@ -30,23 +30,23 @@ use crate::Ia;
 use crate::open::simulated::open_function;
 use crate::open::{OpenError, OpenOptions};
 
-/// Ports of a switch in a [ring](Switched::ring): to its function, to the next switch, and to the one before.
+/// Port numbers of a switch in a [ring](Switched::ring): to its function, to the next switch, to the previous switch.
 const OWN: usize = 0;
 const NEXT: usize = 1;
 const BEFORE: usize = 2;
 
-/// Functions and their switches.
+/// Simulated functions and the switches that connect them.
 pub struct Switched {
-    /// The simulated world.
+    /// Simulator that runs the functions and switches.
     pub sim: Sim,
-    /// The switches.
+    /// Switches, in the order of their creation.
     pub switches: Vec<SwitchId>,
-    /// The cable of each function.
+    /// Link of each function to its switch.
     pub links: Vec<LinkId>,
     functions: Vec<Arc<SimFunction>>,
 }
 
-/// Creates a world without an event log.
+/// Creates a simulator without an event log.
 fn unlogged(seed: u64) -> Sim {
     Sim::new(SimConfig {
         seed,
@@ -54,10 +54,10 @@ fn unlogged(seed: u64) -> Sim {
     })
 }
 
-/// Errors of building such a fabric.
+/// Errors of building a fabric with switches.
 #[derive(Debug, Error)]
 pub enum NotSwitched {
-    /// Invalid configuration of a switch.
+    /// A switch has an invalid configuration.
     #[error(transparent)]
     Switch(#[from] SwitchError),
     /// A cable cannot be connected.
@@ -66,8 +66,8 @@ pub enum NotSwitched {
 }
 
 impl Switched {
-    /// Puts this many functions on one switch, function N at port N. The number of ports in `config` is ignored. The
-    /// same seed gives the same world.
+    /// Connects this many functions to one switch, function N to port N. The number of ports in `config` is ignored.
+    /// The same seed gives the same simulation.
     ///
     /// # Errors
     /// [`NotSwitched`].
@@ -80,7 +80,8 @@ impl Switched {
         Self::star_in(unlogged(seed), functions, config, faults)
     }
 
-    /// Like [`Switched::star`], in a world that is empty but may be recorded, for instance ([`Sim::record`]).
+    /// Like [`Switched::star`], in a given simulator, which must be empty. The simulator may be recording, for instance
+    /// ([`Sim::record`]).
     ///
     /// # Errors
     /// [`NotSwitched`].
@@ -101,8 +102,9 @@ impl Switched {
         Ok(fabric)
     }
 
-    /// Connects this many switches to a ring, each with one function. All frames travel in one direction: a frame for
-    /// the function at the previous switch passes all others. No switch floods, because a flood would never end.
+    /// Connects this many switches to a ring, each with one function. All frames travel in one direction, so a frame
+    /// for the function at the previous switch passes all other switches. No switch floods, because a flood would never
+    /// end.
     ///
     /// # Errors
     /// [`NotSwitched`].
@@ -115,7 +117,7 @@ impl Switched {
         Self::ring_in(unlogged(seed), switches, config, faults)
     }
 
-    /// Like [`Switched::ring`], in an empty world.
+    /// Like [`Switched::ring`], in a given simulator, which must be empty.
     ///
     /// # Errors
     /// [`NotSwitched`].
@@ -168,7 +170,7 @@ impl Switched {
         self.functions.len()
     }
 
-    /// Returns a function.
+    /// Returns the function with this number.
     ///
     /// # Panics
     /// Panics if there is no such function.
@@ -190,7 +192,7 @@ impl Switched {
         Fabric::ipv4(number)
     }
 
-    /// Returns options for a function: its IPv4 address, and all others as neighbours.
+    /// Returns options for opening a function: its IPv4 address, and all other functions as neighbours.
     #[must_use]
     pub fn options(&self, number: usize) -> OpenOptions {
         let others = (0..self.functions.len()).filter(|&other| other != number);
@@ -200,7 +202,7 @@ impl Switched {
         )
     }
 
-    /// Brings a function up and opens it as an IA.
+    /// Brings a function up and opens it as an IA, with `Switched::options`.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -208,8 +210,8 @@ impl Switched {
         self.open_with(number, &self.options(number))
     }
 
-    /// Brings a function up and opens it with other options. If the options have no seed, the driver's random numbers
-    /// follow from the seed of the world.
+    /// Brings a function up and opens it with the given options. If the options have no seed, the driver's random
+    /// numbers are derived from the simulator's seed.
     ///
     /// # Errors
     /// [`OpenError`].

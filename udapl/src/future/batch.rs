@@ -1,4 +1,4 @@
-//! Several posts behind one doorbell.
+//! Batches: several posts with one doorbell.
 #![expect(
     clippy::result_large_err,
     reason = "a buffer goes back to its owner beside the error"
@@ -15,8 +15,8 @@ use super::table::OpKey;
 use super::transfer::Transfer;
 use super::what::What;
 
-/// Posts of one endpoint that reach the device together, in their order ([`Endpoint::batch`]). Each method works like
-/// the method of [`Endpoint`] of the same name.
+/// A batch of posts to one endpoint, which reach the device together, in their order ([`Endpoint::batch`]). Each method
+/// works like the method of [`Endpoint`] of the same name.
 pub struct Batch<'a> {
     endpoint: &'a Endpoint,
     posts: Vec<(OpKey, What)>,
@@ -87,8 +87,8 @@ impl<'a> Batch<'a> {
         self.post(result, what)
     }
 
-    /// Queues a post. A post that is invalid fails here; one that the endpoint refuses fails when the batch is
-    /// posted.
+    /// Queues a post for the end of the batch. An invalid post fails here. A post that the endpoint refuses fails when
+    /// the batch is posted.
     fn post(&mut self, buffer: Buffer, what: What) -> Transfer {
         let (shared, link) = self.endpoint.parts();
         match shared.with(|core| core.enter(link, buffer, &what)) {

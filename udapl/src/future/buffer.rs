@@ -1,8 +1,8 @@
 //! Buffers for transfers, and the pools that they come from. A buffer has one owner at a time.
 //!
-//! A pool is one memory region, cut into pieces. A [`Buffer`] is the right to use a piece. Its owner is the program
-//! or, while a transfer is in flight, the driver. Dropping a buffer anywhere returns it to the pool. The region is
-//! freed when the pool and all its buffers have been dropped.
+//! A pool is one memory region, divided into pieces. A [`Buffer`] is the right to use a piece. Its owner is the program
+//! or, while a transfer is in flight, the driver. Dropping a buffer anywhere returns its piece to the pool. The region
+//! is freed when the pool and all its buffers have been dropped.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,23 +14,23 @@ use driver::{Bytes, DmaBuffer};
 use super::error::Error;
 use super::table::Shared;
 
-/// Alignment of pieces: no two share a cache line.
+/// Alignment of pieces in bytes, so that no two pieces have bytes in one cache line.
 const LINE_BYTES: usize = 64;
-/// Alignment of a region, as `O_DIRECT` requires.
+/// Alignment of a region in bytes, as `O_DIRECT` requires.
 const PAGE_BYTES: usize = 4096;
 
-/// Buffers of one size, in one registered region. Clones share the region.
+/// A pool of buffers of one size, in one registered region. Clones are handles of the same region.
 #[derive(Clone)]
 pub struct Pool(Rc<Region>);
 
-/// The region.
+/// The region of a pool.
 struct Region {
     memory: DmaBuffer,
     lmr: LmrHandle,
     whole: LmrSlice,
     rmr_context: u32,
     registered_address: u64,
-    /// Size of a buffer, and the distance from one buffer to the next.
+    /// Size of a buffer, and distance from the start of a buffer to the start of the next (`stride`), in bytes.
     bytes: u32,
     stride: u32,
     count: u32,
@@ -40,7 +40,7 @@ struct Region {
 }
 
 impl Drop for Region {
-    /// No transfer uses the region any more: each would still hold a buffer.
+    /// Requests the free of the region. No transfer uses the region any more, because a transfer would hold a buffer.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             shared.region_is_over(self.lmr);
@@ -62,7 +62,7 @@ impl Pool {
         };
         let line = u32::try_from(LINE_BYTES).map_err(|_| too_large())?;
         let stride = bytes.checked_next_multiple_of(line);
-        // An LMR slice has a 32-bit length.
+        // An LMR slice has a 32-bit length, so the region must not be longer.
         let all = stride.and_then(|stride| stride.checked_mul(count));
         let (stride, all) = stride.zip(all).ok_or_else(too_large)?;
         let length = usize::try_from(all).map_err(|_| too_large())?;
@@ -88,8 +88,8 @@ impl Pool {
         })))
     }
 
-    /// Takes a free buffer, if there is one. Its length is its capacity, and it still has the bytes of its previous
-    /// use.
+    /// Takes a free buffer; `None` if no buffer is free. The buffer's length is its capacity, and it still has the
+    /// bytes of its previous use.
     #[must_use]
     pub fn take(&self) -> Option<Buffer> {
         let number = self.0.free.borrow_mut().pop()?;
@@ -116,7 +116,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A piece of registered memory with one owner. Dropping it returns it to its pool.
+/// A piece of registered memory with one owner. Dropping it returns the piece to its pool.
 ///
 /// Like a `Vec` it has a capacity and a length. The first [`len`](Self::len) bytes are the content: the bytes to send
 /// or write, or the bytes that a transfer has received or read.
@@ -136,7 +136,7 @@ impl Buffer {
     /// Returns the capacity in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        // CAST: usize has at least 32 bits on every target this runs on.
+        // CAST: usize has at least 32 bits on every supported target.
         self.region.bytes as usize
     }
 
@@ -207,9 +207,9 @@ impl Buffer {
         bytes
     }
 
-    /// Returns the completion of the buffer's last transfer, if it has one. It has the immediate data of a receive,
-    /// or the invalidated RMR context ([`DtoCompletion::detail`]), and for a receive of an SRQ the endpoint
-    /// ([`DtoCompletion::ep`]).
+    /// Returns the completion of the buffer's last transfer; `None` if the buffer had none. The completion has the
+    /// immediate data of a receive, or the invalidated RMR context ([`DtoCompletion::detail`]). For a receive of an SRQ
+    /// it also has the endpoint ([`DtoCompletion::ep`]).
     #[must_use]
     pub const fn completion(&self) -> Option<&DtoCompletion> {
         self.completion.as_ref()
@@ -219,7 +219,7 @@ impl Buffer {
         self.completion = Some(done);
     }
 
-    /// Returns the content in place, to inspect it, or to read or write files with it
+    /// Returns the memory of the content, to inspect it, or to read or write files with it
     /// ([`FileOperation`](crate::reactor::FileOperation)) without a copy. Before a read from a file, set the length
     /// ([`set_len`](Self::set_len)). Buffers whose size is a multiple of 4096 bytes are page-aligned, as `O_DIRECT`
     /// requires.
@@ -229,12 +229,12 @@ impl Buffer {
     #[must_use]
     pub fn bytes(&self) -> Bytes<'_> {
         let (start, whole) = (self.start(), Bytes::from(&self.region.memory));
-        // PANIC: the content is inside the buffer, and that inside the region.
+        // PANIC: the content is inside the buffer, and the buffer is inside the region.
         whole.part(start..start + self.len()).expect("inside")
     }
 
-    /// Returns the RMR triplet with which a peer can access the content, within the access rights of the pool. It
-    /// stays valid while the region exists, even after the buffer has another owner.
+    /// Returns the RMR triplet with which a peer can access the content, within the access rights of the pool. The
+    /// triplet stays valid while the region exists, even after the buffer has another owner.
     #[must_use]
     pub fn remote(&self) -> RmrTriplet {
         RmrTriplet {
@@ -245,7 +245,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the first `bytes` bytes, for a post.
+    /// Returns the LMR slice of the first `bytes` bytes, for a post; `None` if `bytes` exceeds the capacity.
     pub(super) fn slice(&self, bytes: usize) -> Option<LmrSlice> {
         if bytes > self.capacity() {
             return None;
@@ -254,7 +254,7 @@ impl Buffer {
     }
 
     fn start(&self) -> usize {
-        // CAST: the region is a `u32` long.
+        // CAST: the length of the region fits a `u32`.
         self.number as usize * self.region.stride as usize
     }
 

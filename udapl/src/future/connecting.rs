@@ -11,20 +11,20 @@ use super::error::Error;
 use super::table::{LinkKey, LinkState, Shared};
 use super::waiting::Place;
 
-/// The endpoint whose connection the future waits for, or the error of starting it.
+/// The endpoint whose connection a future waits for, or the error of the call that should start or end the connection.
 type Waits = Result<(Rc<Shared>, LinkKey), Error>;
 
-/// A future that waits for a state of a connection.
+/// A future that waits until a connection has reached a state.
 struct Waiter {
     waits: Waits,
     place: Option<Place>,
 }
 
-/// A connection attempt. Dropping it does not end the attempt; dropping the endpoint does.
+/// A future for a connection attempt. Dropping it does not end the attempt; dropping the endpoint does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Connecting(Waiter);
 
-/// Waits for the end of a connection, and returns its cause. Dropping it changes nothing.
+/// A future that waits for the end of a connection, and returns its cause. Dropping it does not affect the connection.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Disconnecting(Waiter);
 
@@ -41,7 +41,8 @@ impl Disconnecting {
 }
 
 impl Waiter {
-    /// Returns the state of the connection. If starting it failed, the first call returns the error.
+    /// Returns the state of the connection, and registers the task's waker until the state is the awaited one. If the
+    /// call that should start or end the connection failed, returns its error the first time.
     fn state(
         &mut self,
         is_awaited: fn(LinkState) -> bool,

@@ -1,4 +1,4 @@
-//! The driver owns the instance, takes in its events and wakes tasks.
+//! The driver: owns an instance, processes its events and wakes tasks.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -20,11 +20,11 @@ use super::table::Shared;
 use crate::open::NotClosed;
 use crate::{Ia, ia_close};
 
-/// Maximum number of connection events and connection requests queued between two turns.
+/// Maximum number of connection events and connection requests queued between two calls of `Driver::turn`.
 const CONNECTION_EVENTS: u32 = 4096;
 
-/// Owns an instance whose operations are futures. Closing or dropping the driver closes the instance and ends all its
-/// futures.
+/// A driver owns an instance whose operations are futures. Closing or dropping the driver closes the instance and ends
+/// all its futures.
 pub struct Driver {
     shared: Rc<Shared>,
 }
@@ -33,19 +33,19 @@ pub struct Driver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "tasks may have been woken"]
 pub enum Turn {
-    /// Events were taken in. Run the tasks, then call [`Driver::turn`] again.
+    /// Events were processed. Run the tasks, then call [`Driver::turn`] again.
     Taken,
-    /// There was no event, and the instance is armed: sleep on the descriptor, at most for this time. If a task uses
+    /// There was no event, and the instance is armed. Sleep on the descriptor, at most for this time. If a task uses
     /// a handle of the driver before the sleep, call [`Driver::turn`] again first.
     Armed(Duration),
 }
 
-/// The instance could not get a driver. It is unchanged.
+/// Error: the driver of an instance could not be created. The instance is unchanged.
 #[derive(Debug)]
 pub struct Refused {
     /// The instance.
     pub ia: Box<Ia>,
-    /// Reason.
+    /// Reason of the failure.
     pub error: Error,
 }
 
@@ -53,7 +53,7 @@ impl Driver {
     /// Creates a driver of an instance, for up to `transfers` transfers in flight.
     ///
     /// # Errors
-    /// [`Refused`]: the device has no room for two EVDs, one of which holds `transfers` events, or for a PZ.
+    /// [`Refused`]: the device cannot create a PZ and two EVDs, one of which has a capacity of `transfers` events.
     pub fn new(mut ia: Ia, transfers: u32) -> Result<Self, Refused> {
         match objects(&mut ia, transfers) {
             Ok((zone, evds)) => Ok(Self {
@@ -66,7 +66,7 @@ impl Driver {
         }
     }
 
-    /// Returns a handle, which makes endpoints, listeners and pools.
+    /// Returns a handle, which creates endpoints, listeners and pools.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle::new(Rc::clone(&self.shared))
@@ -81,7 +81,7 @@ impl Driver {
             .with(|core| core.ia()?.descriptor().map_err(Error::Dat))
     }
 
-    /// Takes in a bounded number of events and wakes their tasks. If there is no event, arms the instance.
+    /// Processes a limited number of events and wakes their tasks. If there is no event, arms the instance.
     ///
     /// # Errors
     /// [`Error::Dead`]: no more events can come. DAT's error of arming the instance.
@@ -90,14 +90,14 @@ impl Driver {
         Ok(armed.map_or(Turn::Taken, Turn::Armed))
     }
 
-    /// Takes in events like [`Driver::turn`]. If there are none, calls `idle`.
+    /// Processes events like [`Driver::turn`]. If there are none, arms the instance and calls `idle`.
     fn turn_then<T>(
         &mut self,
         idle: impl FnOnce(Armed<'_, MlxProvider>) -> T,
     ) -> Result<Option<T>, Error> {
         self.shared.end_regions();
         self.shared.with(|core| {
-            // An endpoint whose earlier free failed may have ended now, which wakes tasks without an event.
+            // Freeing an endpoint may have failed before and succeeded now, which wakes tasks without an event.
             if core.take_in()? > 0 || core.wakes_somebody() {
                 return Ok(None);
             }
@@ -115,9 +115,9 @@ impl Driver {
     }
 
     /// Calls [`Driver::turn`] in a loop, as a task beside the others. When there are no events it awaits the future
-    /// that `sleep` returns. That future gets the longest time to sleep, and should be ready when the time is over or
-    /// the descriptor is readable. The loop drops it early when another task posts something. Returns the error that
-    /// ends the loop.
+    /// that `sleep` returns. `sleep` gets the maximum time to sleep. Its future should be ready when that time is over
+    /// or when the descriptor is readable. The loop drops the future early when another task posts something. Returns
+    /// the error that ends the loop.
     pub async fn run<S: Future<Output = ()>>(
         &mut self,
         mut sleep: impl FnMut(Duration) -> S,
@@ -125,7 +125,7 @@ impl Driver {
         loop {
             let idle = poll_fn(|cx| match self.turn() {
                 Ok(Turn::Taken) => {
-                    // Let the other tasks run first.
+                    // Wake this task again and return, so that the other tasks run first.
                     cx.waker().wake_by_ref();
                     Poll::Pending
                 }
@@ -148,8 +148,8 @@ impl Driver {
     }
 
     /// Calls [`Driver::turn`] until a future is ready, and sleeps by the clock of the function. This is for programs
-    /// without a runtime, and for virtual time. A wake-up from another source is noticed when the sleep ends, after
-    /// one second at most.
+    /// without a runtime, and for virtual time. If another thread wakes the future during a sleep, the driver notices
+    /// that when the sleep ends, after at most one second.
     ///
     /// # Errors
     /// Those of [`Driver::turn`].
@@ -172,8 +172,8 @@ impl Driver {
         }
     }
 
-    /// Closes the instance abruptly. Transfers in flight end with [`Error::Closed`], and their buffers are returned:
-    /// the card no longer uses them.
+    /// Closes the instance abruptly. Transfers in flight end with [`Error::Closed`], and their buffers are returned,
+    /// because the card no longer uses them.
     ///
     /// # Errors
     /// Those of [`ia_close`]. The futures end even then. If the device could not be stopped (see `CloseReport` and
@@ -184,7 +184,7 @@ impl Driver {
             .with(|core| core.take_in())
             .is_ok_and(|taken| taken > 0)
         {}
-        // PANIC: only this and `drop` take it, and both consume the driver.
+        // PANIC: only this function and `drop` take the instance, and both consume the driver.
         let ia = self
             .shared
             .with(|core| core.take_ia())
@@ -211,7 +211,7 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// Creates the objects of a driver. After an error nothing is left.
+/// Creates the PZ and the EVDs of a driver. After an error it has freed those that it created.
 fn objects(ia: &mut Ia, transfers: u32) -> DatResult<(PzHandle, [EvdHandle; 2])> {
     let zone = ia.pz_create()?;
     let mut evds = Vec::new();
@@ -234,7 +234,7 @@ fn objects(ia: &mut Ia, transfers: u32) -> DatResult<(PzHandle, [EvdHandle; 2])>
     Ok((zone, [evds[0], evds[1]]))
 }
 
-/// The waker of [`Driver::block_on`].
+/// A waker for [`Driver::block_on`]: true if the future must be polled again.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {

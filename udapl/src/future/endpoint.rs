@@ -23,8 +23,8 @@ use super::table::{LinkKey, Of, Shared};
 use super::transfer::{InlineTransfer, Transfer};
 use super::what::{Inline, What};
 
-/// Makes endpoints, listeners and pools. Clones belong to the same driver. After the driver has been closed, each
-/// call returns [`Error::Closed`].
+/// A handle of a driver, which creates endpoints, listeners and pools. Clones belong to the same driver. After the
+/// driver has been closed, each call returns [`Error::Closed`].
 #[derive(Clone)]
 pub struct Handle {
     shared: Rc<Shared>,
@@ -35,13 +35,13 @@ impl Handle {
         Self { shared }
     }
 
-    /// Creates an endpoint with DAT's default attributes ([`EpAttr::defaults`]), and up to 4 concurrent RDMA Reads
-    /// each way.
+    /// Creates an endpoint with DAT's default attributes ([`EpAttr::defaults`]), and with up to 4 outstanding RDMA
+    /// Reads in each direction.
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES; [`Error::Closed`].
     pub fn endpoint(&self) -> Result<Endpoint, Error> {
-        /// Concurrent RDMA Reads.
+        /// Maximum number of outstanding RDMA Reads in each direction.
         const READS: u32 = 4;
         let attr = self.shared.with(|core| {
             let ia = core.peek()?.query().ia;
@@ -62,7 +62,7 @@ impl Handle {
         self.make(attr, None)
     }
 
-    /// Creates an endpoint with these attributes that takes its receives from a shared receive queue.
+    /// Creates an endpoint with these attributes. The endpoint takes its receive buffers from a shared receive queue.
     ///
     /// # Errors
     /// Those of [`Ia::ep_create_with_srq`](dat_core::Ia::ep_create_with_srq): DAT_INVALID_HANDLE|SRQ if the SRQ
@@ -118,7 +118,7 @@ impl Handle {
         Ok(Listener::new(Rc::clone(&self.shared), psp))
     }
 
-    /// Listens at a connection qualifier together with other instances of the adapter; each gets some of the
+    /// Listens at a connection qualifier together with other instances of the adapter. Each instance gets some of the
     /// requests.
     ///
     /// # Errors
@@ -135,9 +135,9 @@ impl Handle {
         Ok(Listener::new(Rc::clone(&self.shared), psp))
     }
 
-    /// Creates a pool of `count` buffers of `bytes` bytes, in a region with these access rights. Sending and writing
-    /// from a buffer needs LOCAL_READ; receiving and reading into it needs LOCAL_WRITE. The other rights are for
-    /// peers.
+    /// Creates a pool of `count` buffers of `bytes` bytes, in a region with these access rights. To send or write from
+    /// a buffer, the region needs LOCAL_READ. To receive or read into a buffer, it needs LOCAL_WRITE. The other rights
+    /// are for peers.
     ///
     /// # Errors
     /// [`Error::Memory`]; those of [`Ia::lmr_create`](dat_core::Ia::lmr_create); [`Error::Closed`].
@@ -172,8 +172,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Connects to a service of a host, and waits for the reply.
     ///
-    /// Errors of the future: those of [`Ia::ep_connect`](dat_core::Ia::ep_connect); [`Error::Connection`] names
-    /// another event than ESTABLISHED.
+    /// Errors of the future: those of [`Ia::ep_connect`](dat_core::Ia::ep_connect). [`Error::Connection`] with the
+    /// event if another event than ESTABLISHED has arrived.
     pub fn connect(
         &self,
         address: IpAddr,
@@ -199,7 +199,8 @@ impl Endpoint {
         Connecting::new(begun.map(|()| self.waited_for()))
     }
 
-    /// Returns the private data with which the peer accepted or rejected; empty on the side that accepted.
+    /// Returns the private data that the peer sent when it accepted or rejected. They are empty on the side that
+    /// accepted.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -218,12 +219,12 @@ impl Endpoint {
         self.post(buffer, &What::Send)
     }
 
-    /// Receives one message, of up to the capacity of the buffer. Messages go to receives in the order of posting.
-    /// Receives may be posted before the endpoint is connected. [`Buffer::completion`] has immediate data and the
-    /// like.
+    /// Receives one message, of up to the capacity of the buffer. Messages fill the receives in the order of posting.
+    /// Receives may be posted before the endpoint is connected. Immediate data and similar details are in
+    /// [`Buffer::completion`].
     ///
     /// Errors of the transfer: those of [`Ia::ep_post_recv`](dat_core::Ia::ep_post_recv), [`Error::Full`],
-    /// [`Error::Transfer`]. [`Error::Ended`]: the connection has ended, and no message comes any more.
+    /// [`Error::Transfer`]. [`Error::Ended`]: the connection has ended, and no more messages come.
     pub fn recv(&self, buffer: Buffer) -> Transfer {
         self.post(buffer, &What::Recv)
     }
@@ -236,7 +237,7 @@ impl Endpoint {
         self.post(buffer, &What::Write(to))
     }
 
-    /// Reads a whole RMR triplet of the peer's memory into the buffer.
+    /// Reads the memory of the peer that an RMR triplet names, in its whole length, into the buffer.
     ///
     /// Errors of the transfer: those of [`Ia::ep_post_rdma_read`](dat_core::Ia::ep_post_rdma_read),
     /// [`Error::Bounds`], [`Error::Full`], [`Error::Transfer`].
@@ -244,8 +245,8 @@ impl Endpoint {
         self.post(buffer, &What::Read(from))
     }
 
-    /// Like [`send`](Self::send), with four bytes of immediate data, which the peer finds in its receive's
-    /// [`Buffer::completion`].
+    /// Like [`send`](Self::send), with four bytes of immediate data, which the peer gets in the
+    /// [`Buffer::completion`] of its receive.
     ///
     /// Errors of the transfer: those of [`Ia::ep_post_send_immediate`](dat_core::Ia::ep_post_send_immediate) and of
     /// [`send`](Self::send).
@@ -262,7 +263,7 @@ impl Endpoint {
     }
 
     /// Like [`write`](Self::write), and completes a receive of the peer with four bytes of immediate data
-    /// ([`Buffer::completion`]). The length of the receive's buffer is then 0.
+    /// ([`Buffer::completion`]). The length of that receive's buffer becomes 0.
     ///
     /// Errors of the transfer: those of
     /// [`Ia::ep_post_rdma_write_immediate`](dat_core::Ia::ep_post_rdma_write_immediate) and of
@@ -280,8 +281,8 @@ impl Endpoint {
         self.post(result, &What::FetchAdd(remote, add))
     }
 
-    /// Replaces an 8-byte number in the peer's memory by `swap` if it equals `compare`. Otherwise like
-    /// [`fetch_add`](Self::fetch_add).
+    /// Replaces an 8-byte number in the peer's memory by `swap` if it equals `compare`. In any case the buffer receives
+    /// the previous value, as in [`fetch_add`](Self::fetch_add).
     ///
     /// Errors of the transfer: those of [`fetch_add`](Self::fetch_add).
     pub fn compare_swap(
@@ -312,7 +313,7 @@ impl Endpoint {
         self.post_inline(data, Inline::Immediate(immediate))
     }
 
-    /// Like [`send_inline`](Self::send_inline), and invalidates a context
+    /// Like [`send_inline`](Self::send_inline), and invalidates an RMR context of the peer
     /// ([`send_invalidate`](Self::send_invalidate)).
     pub fn send_inline_invalidate(&self, data: &[u8], rmr_context: u32) -> InlineTransfer {
         self.post_inline(data, Inline::Invalidate(rmr_context))
@@ -345,7 +346,7 @@ impl Endpoint {
         InlineTransfer::of(&self.shared, posted)
     }
 
-    /// Returns why the connection, or the attempt to connect, has ended. `None` if it has not.
+    /// Returns the cause for which the connection, or the attempt to connect, has ended; `None` if it has not ended.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -356,7 +357,7 @@ impl Endpoint {
         })
     }
 
-    /// Ends the connection and waits for its end. With GRACEFUL it first completes the posted requests.
+    /// Ends the connection and waits for its end. With GRACEFUL, the posted requests are completed first.
     ///
     /// Errors of the future: those of [`Ia::ep_disconnect`](dat_core::Ia::ep_disconnect).
     pub fn disconnect(&self, flags: CloseFlags) -> Disconnecting {

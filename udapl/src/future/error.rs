@@ -8,20 +8,20 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// DAT refused the call; it had no effect.
+    /// DAT refused the call, which had no effect.
     #[error(transparent)]
     Dat(#[from] DatError),
     /// The transfer was posted and failed.
     #[error("{}", crate::explain(.0))]
     Transfer(DtoCompletion),
-    /// The connection has ended, and the transfer with it, for this cause. [`EndCause::PeerDisconnected`] is the
-    /// normal end of a receive: the peer has disconnected, and no message comes any more.
+    /// The connection has ended for this cause, and the transfer with it. [`EndCause::PeerDisconnected`] is the
+    /// normal end of a receive: the peer has disconnected, and no more messages come.
     #[error("the connection has ended: {0}")]
     Ended(EndCause),
-    /// There is no connection, or it has ended.
+    /// The connection was not established, or it has ended. The value is the event that reported this.
     #[error("no connection: {0:?} ({number:#07x})", number = .0.number())]
     Connection(ConnectionEventKind),
-    /// The driver's limit of transfers in flight is reached. Nothing was posted.
+    /// The number of transfers in flight has reached the driver's limit. Nothing was posted.
     #[error("{0} transfers are in flight, which is the driver's limit")]
     Full(u32),
     /// The endpoint or the listener was dropped.
@@ -30,10 +30,10 @@ pub enum Error {
     /// The driver was closed or dropped.
     #[error("the instance is closed")]
     Closed,
-    /// The device is dead, or the system requests it back: close the driver.
+    /// The device is dead, or the system requests the device back. The program should close the driver.
     #[error("the device is dead or wanted back: the instance should be closed")]
     Dead,
-    /// The range is not inside the buffer.
+    /// A range of bytes is not inside the buffer.
     #[error("{bytes} bytes from byte {offset} on: the buffer has {capacity}")]
     Bounds {
         /// Offset of the first byte.

@@ -15,13 +15,14 @@ use super::error::Error;
 use super::table::Shared;
 use super::waiting::Place;
 
-/// A service point. Dropping it stops listening and rejects all requests not yet taken.
+/// A listener at a service point. Dropping it stops listening and rejects all requests that were not taken by
+/// `next`.
 pub struct Listener {
     shared: Rc<Shared>,
     psp: PspHandle,
 }
 
-/// Waits for the next connection request. Dropping it leaves the request for the next call.
+/// A future that waits for the next connection request. Dropping it leaves the request for the next call.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Next {
     shared: Rc<Shared>,
@@ -29,10 +30,10 @@ pub struct Next {
     place: Option<Place>,
 }
 
-/// A connection request. Dropping it without a decision rejects it.
+/// A connection request. Dropping it without accepting or rejecting it rejects it.
 pub struct Request {
     shared: Rc<Shared>,
-    /// `None` after the decision.
+    /// Handle of the request; `None` after the request was accepted.
     cr: Option<CrHandle>,
 }
 
@@ -96,14 +97,14 @@ impl Request {
     /// Returns the address of the peer.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE: the peer has given up. [`Error::Closed`].
+    /// DAT_INVALID_HANDLE: the peer has cancelled the request. [`Error::Closed`].
     pub fn peer(&self) -> Result<IpAddr, Error> {
         let cr = self.cr()?;
         self.shared
             .with(|core| Ok(core.peek()?.cr_query(cr)?.remote_ia_address))
     }
 
-    /// Returns the private data of the peer.
+    /// Returns the private data that the peer sent with the request.
     ///
     /// # Errors
     /// Those of [`Request::peer`].
@@ -113,7 +114,7 @@ impl Request {
             .with(|core| Ok(core.peek()?.cr_query(cr)?.private_data.to_vec()))
     }
 
-    /// Accepts the request with an endpoint, and waits until the connection is established. If accepting fails, the
+    /// Accepts the request with an endpoint, and waits until the connection is established. If the accept fails, the
     /// request is rejected.
     ///
     /// Errors of the future: those of [`Ia::cr_accept`](dat_core::Ia::cr_accept); [`Error::Connection`].

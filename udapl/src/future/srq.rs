@@ -12,9 +12,9 @@ use super::table::{LinkKey, Shared};
 use super::transfer::Transfer;
 use super::what::What;
 
-/// A shared receive queue: its receives take messages of all its endpoints
-/// ([`Handle::endpoint_with_srq`](super::Handle::endpoint_with_srq)). Clones share it. It is freed with the last of
-/// its clones and endpoints; its receives end then.
+/// A shared receive queue, from which all its endpoints
+/// ([`Handle::endpoint_with_srq`](super::Handle::endpoint_with_srq)) take their receives. Clones refer to the same
+/// queue. The queue is freed when its last clone and its last endpoint are dropped; posted receives end then.
 #[derive(Clone)]
 pub struct Srq(Rc<Queue>);
 

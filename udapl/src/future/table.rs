@@ -36,20 +36,20 @@ use super::what::{Inline, Queue, What};
 use crate::{DatError, DtoCookie, Ia};
 
 slotmap::new_key_type! {
-    /// An operation. Its number is the cookie of the post.
+    /// Key of an operation. As a number it is the cookie of the post.
     pub(super) struct OpKey;
-    /// An endpoint.
+    /// Key of an endpoint or SRQ.
     pub(super) struct LinkKey;
 }
 
-/// Maximum number of events taken in per turn, so that tasks get to run.
+/// Number of events after which one turn stops polling, so that tasks get to run.
 const BUDGET: usize = 1024;
 
 /// The table, and the regions waiting to be freed.
 pub(super) struct Shared {
     core: RefCell<Core>,
-    /// Regions whose pools have been dropped. Outside the `RefCell`, because the last buffer may be dropped during a
-    /// borrow.
+    /// Regions that are to be freed, because their pools and buffers have been dropped. This list is outside the `core`
+    /// cell, because the last buffer of a region may be dropped while `core` is borrowed.
     spent: RefCell<Vec<LmrHandle>>,
 }
 
@@ -62,11 +62,11 @@ pub(super) enum Of {
 
 struct Op {
     link: LinkKey,
-    /// Index in its endpoint's `ops`, while the card may use the buffer.
+    /// Index of this operation in the `ops` of its endpoint or SRQ. Valid while the card may use the buffer.
     place: usize,
     /// True if the completion sets the length of the buffer.
     fills: bool,
-    /// `None`: the data was posted inline.
+    /// Buffer of the transfer; `None` if the data was posted inline.
     buffer: Option<Buffer>,
     stage: Stage,
 }
@@ -77,7 +77,7 @@ enum Stage {
     Done(Result<usize, Error>),
 }
 
-/// An endpoint as its futures see it, or an SRQ, which is never connected.
+/// An endpoint with the connection state that its futures wait for, or an SRQ, which is never connected.
 struct Link {
     of: Of,
     /// Operations that the card may still execute.
@@ -120,10 +120,10 @@ pub(super) struct Core {
     dead: bool,
     /// True if no task has used the instance since it was armed.
     armed: bool,
-    /// The task of the driver, while it sleeps.
+    /// Waker of the driver's task, while that task sleeps.
     sleeper: Option<Waker>,
     leaving: Vec<Leaving>,
-    /// Spare memory for the posts of a batch.
+    /// Empty vector whose memory the next batch reuses for its posts.
     batch: Vec<(OpKey, What)>,
 }
 
@@ -160,7 +160,8 @@ impl Shared {
 
     /// Runs `work` on the table, then wakes the tasks that it made ready.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
-        // PANIC: only this crate's code runs inside, and the clone of a waker, in which no runtime calls us.
+        // PANIC: while the cell is borrowed, only code of this crate runs, and `Waker::clone`. No runtime calls this
+        // crate from `Waker::clone`, so the cell is not borrowed twice.
         let mut core = self.core.borrow_mut();
         let result = work(&mut core);
         if core.leaving.is_empty() {
@@ -187,7 +188,8 @@ impl Shared {
         self.spent.borrow_mut().push(lmr);
     }
 
-    /// Frees regions whose pools have been dropped. Retries those that the device refuses.
+    /// Frees regions whose pools and buffers have been dropped. A region that the device refuses to free stays in the
+    /// list for the next call.
     pub(super) fn end_regions(&self) {
         let spent = std::mem::take(&mut *self.spent.borrow_mut());
         for lmr in spent {
@@ -200,7 +202,7 @@ impl Shared {
     }
 }
 
-/// Stores a task's waker in a slot. The previous waker is dropped later.
+/// Stores a task's waker in a slot. The previous waker goes to `leaving`, and is dropped after the borrow.
 fn remember(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
         leaving.extend(slot.replace(waker.clone()).map(Leaving::Dropped));
@@ -218,24 +220,25 @@ fn slice(ops: &SlotMap<OpKey, Op>, op: OpKey, what: &What) -> Option<LmrSlice> {
 }
 
 impl Core {
-    /// Returns the instance for a call that may take in events, which ends the arming.
+    /// Returns the instance for a call that may consume events. The instance then no longer counts as armed, and the
+    /// sleeping task of the driver is woken.
     pub(super) fn ia(&mut self) -> Result<&mut Ia, Error> {
         self.armed = false;
         self.leaving.extend(self.sleeper.take().map(Leaving::Woken));
         self.ia.as_mut().ok_or(Error::Closed)
     }
 
-    /// Returns the instance for a query.
+    /// Returns the instance for a query, which consumes no events. The instance stays armed.
     pub(super) fn peek(&self) -> Result<&Ia, Error> {
         self.ia.as_ref().ok_or(Error::Closed)
     }
 
-    /// Returns the instance for the driver.
+    /// Returns the instance for the driver itself, without waking the driver's task.
     pub(super) const fn driven(&mut self) -> Option<&mut Ia> {
         self.ia.as_mut()
     }
 
-    /// Notes that the instance is armed: no event is left, and the next one signals the descriptor.
+    /// Records that the instance is armed: no event is left, and the next event signals the descriptor.
     pub(super) const fn is_armed(&mut self) {
         self.armed = true;
     }
@@ -331,7 +334,8 @@ impl Core {
             (Some((Of::Srq(srq), slice)), What::Recv) => {
                 Ok(ia.srq_post_recv(srq, &[slice], cookie)?)
             }
-            // PANIC: the operation was added above, and an SRQ takes nothing else.
+            // PANIC: `enter` added the operation above, with a buffer that is large enough, so the endpoint or SRQ and
+            // the slice exist. An SRQ gets receives only.
             _ => unreachable!("an operation that was just made"),
         });
         let Err(error) = posted else {
@@ -360,15 +364,16 @@ impl Core {
         Ok(op)
     }
 
-    /// Returns a vector to gather a batch in.
+    /// Returns an empty vector for the posts of a batch. `post_batch` takes the vector back.
     pub(super) fn batch_room(&mut self) -> Vec<(OpKey, What)> {
         std::mem::take(&mut self.batch)
     }
 
-    /// Posts operations that were added before, with one doorbell. Those refused end with the error.
+    /// Posts operations that `enter` has added, with one doorbell. An operation whose post is refused ends with that
+    /// error.
     pub(super) fn post_batch(&mut self, link: LinkKey, mut posts: Vec<(OpKey, What)>) {
         let mut refused = Vec::new();
-        // If the instance is gone, all of them have ended already.
+        // If the instance is closed, all these operations have ended already.
         if let Ok(ep) = self.ep(link)
             && self.ia().is_ok()
             && let Self {
@@ -440,7 +445,7 @@ impl Core {
 
     fn completed(&mut self, done: DtoCompletion) {
         let key = OpKey::from(KeyData::from_ffi(done.cookie.0));
-        // Late completions of a freed endpoint name an operation that does not exist any more.
+        // A late completion of a freed endpoint names an operation that is done, or that does not exist any more.
         let is_in_flight = |op: &Op| !matches!(op.stage, Stage::Done(_));
         let op = self.ops.get_mut(key).filter(|op| is_in_flight(op));
         let Some(op) = op else {
@@ -470,7 +475,8 @@ impl Core {
         self.settle(key, result);
     }
 
-    /// Returns why a transfer was flushed: the end of its connection, if the endpoint still exists.
+    /// Returns the error of a flushed transfer: the cause that ended its connection if that is known, otherwise the
+    /// completion.
     fn flushed(&self, done: DtoCompletion) -> Error {
         let cause = self.ia.as_ref().map(|ia| ia.ep_end_cause(done.ep));
         match cause {
@@ -479,7 +485,8 @@ impl Core {
         }
     }
 
-    /// Returns an operation's result and buffer, and removes it. If it has not ended, its end wakes the task.
+    /// Removes an operation that has ended, and returns its result and buffer. If the operation is still in flight,
+    /// stores the waker and returns `None`.
     pub(super) fn ended(
         &mut self,
         key: OpKey,
@@ -498,7 +505,8 @@ impl Core {
         }
     }
 
-    /// The future of an operation was dropped. Returns the buffer if the card no longer uses it.
+    /// Abandons an operation whose future was dropped. Returns the buffer if the card no longer uses it; otherwise the
+    /// table keeps the buffer until the completion.
     pub(super) fn abandon(&mut self, key: OpKey) -> Option<Buffer> {
         let op = self.ops.get_mut(key)?;
         match &mut op.stage {
@@ -570,14 +578,14 @@ impl Core {
         }
     }
 
-    /// Ends a future's wait for a connection.
+    /// Removes the waker of a future that waits for a change of a connection.
     pub(super) fn leave_link(&mut self, link: LinkKey, place: Option<Place>) {
         if let Some(link) = self.links.get_mut(link) {
             link.waiting.leave(place, &mut self.leaving);
         }
     }
 
-    /// Ends a future's wait for requests.
+    /// Removes the waker of a future that waits for connection requests.
     pub(super) fn leave_listener(&mut self, psp: PspHandle, place: Option<Place>) {
         if let Some(listening) = self.listeners.get_mut(&psp) {
             listening.waiting.leave(place, &mut self.leaving);
@@ -602,8 +610,8 @@ impl Core {
         link.waiting.wake(&mut self.leaving);
     }
 
-    /// Frees a dropped endpoint or SRQ in the device, and then ends its transfers. If the device refuses, this is
-    /// retried later, and the buffers are kept.
+    /// Frees a dropped endpoint or SRQ in the device, and then ends its transfers. If the device refuses, the table
+    /// keeps the buffers, and `take_in` tries again.
     pub(super) fn drop_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -698,7 +706,7 @@ impl Core {
 
 /// Events.
 impl Core {
-    /// Takes in events, up to [`BUDGET`], and returns their number.
+    /// Polls the EVDs until they are empty or about [`BUDGET`] events were taken. Returns the number of events.
     pub(super) fn take_in(&mut self) -> Result<usize, Error> {
         let mut taken = 0;
         let own = self.peek()?.async_evd();
@@ -750,7 +758,7 @@ impl Core {
             | AsyncEvent::ProviderInternalError => {
                 tracing::warn!(?event, "asynchronous error of an instance")
             }
-            // The driver below logs it; operations that it ends report their own errors.
+            // A lower layer logs the event. Operations that it ends report their own errors.
             AsyncEvent::Network(_) => {}
         }
     }
@@ -760,7 +768,8 @@ impl Core {
         self.ia.take()
     }
 
-    /// Ends everything in flight. The instance is closed, and the card no longer uses any buffer.
+    /// Ends all operations with `Error::Closed`, and wakes all waiting futures. The caller has closed the instance, so
+    /// the card no longer uses any buffer.
     pub(super) fn all_is_over(&mut self) {
         self.armed = false;
         self.leaving.extend(self.sleeper.take().map(Leaving::Woken));

@@ -35,7 +35,7 @@ pub async fn drive(driver: &mut Driver) -> Error {
     let descriptor = &descriptor;
     driver
         .run(|longest| async move {
-            // After the timeout the driver also takes in events.
+            // A timeout is no error: `run` takes in events after it, too.
             if let Ok(Ok(mut readable)) = timeout(longest, descriptor.readable()).await {
                 readable.clear_ready();
             }

@@ -10,14 +10,14 @@ use super::buffer::Buffer;
 use super::error::Error;
 use super::table::{OpKey, Shared};
 
-/// A transfer with its buffer. Its output is the number of bytes moved, or the error, and the buffer.
+/// A transfer with its buffer. The future's output is the number of bytes moved or the error, and the buffer.
 ///
-/// Dropping it does not cancel the transfer: the buffer returns to its pool when the card no longer uses it.
+/// Dropping the future does not cancel the transfer: the buffer returns to its pool when the card no longer uses it.
 #[must_use = "dropping a transfer does not cancel it, and its result is lost"]
 pub struct Transfer(Flight);
 
-/// A message without a buffer ([`Endpoint::send_inline`](super::Endpoint::send_inline)). Its output is the number of
-/// bytes moved, or the error. Dropping it does not cancel the transfer.
+/// A message without a buffer ([`Endpoint::send_inline`](super::Endpoint::send_inline)). The future's output is the
+/// number of bytes moved, or the error. Dropping the future does not cancel the transfer.
 #[must_use = "dropping a transfer does not cancel it, and its result is lost"]
 pub struct InlineTransfer(Flight);
 

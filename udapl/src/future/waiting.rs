@@ -9,7 +9,7 @@ slotmap::new_key_type! {
     pub(super) struct Place;
 }
 
-/// A waker that has left the table: to be woken or to be dropped.
+/// A waker that was removed from the table, and is to be woken or dropped after the borrow of the table.
 pub(super) enum Leaving {
     Woken(Waker),
     Dropped(Waker),

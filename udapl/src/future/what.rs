@@ -43,7 +43,7 @@ pub(super) enum Queue<'a, 'b> {
     Batch(&'a mut dat_core::Batch<'b, MlxProvider>),
 }
 
-/// Calls the method of that name, of the endpoint or of the batch.
+/// Posts by the method `$one` of the instance, or by the method `$many` of the batch.
 macro_rules! post {
     ($queue:ident, $one:ident, $many:ident, $iov:expr, $($argument:expr),*) => {
         match $queue {

@@ -46,8 +46,8 @@ impl Adapter {
     /// Opens one more instance.
     ///
     /// # Errors
-    /// [`OpenError::Closed`]. [`OpenError::BringUp`]: the device has no room for another instance. Errors of DAT
-    /// about `config`.
+    /// [`OpenError::Closed`]. [`OpenError::BringUp`]: the device lacks the resources for another instance. Errors of
+    /// DAT about `config`.
     pub fn instance(&self, config: IaConfig) -> Result<Ia, OpenError> {
         let closed = || OpenError::Closed {
             name: self.name.clone(),

@@ -1,9 +1,9 @@
 //! `,pcap=FILE`: captures the wire of a simulated function in a file for Wireshark.
 //!
-//! One file has one world: all functions linked within a process are captured together, in the file of the first name
-//! that asks. A function whose wire leaves the process has a world of its own, so the process at the other end writes
-//! its own file, too; both use wall-clock time, and `mergecap` merges them. Each frame is written out at once,
-//! because the process may end at any moment.
+//! One file holds one simulation (`Sim`): all functions linked within a process are captured together, in the file of
+//! the first name that asks for a capture. A function whose wire leads to another process has a simulation of its own,
+//! so the process at the other end writes its own file, too. Both files have wall-clock times, and `mergecap` merges
+//! them. Each frame is written at once, because the process may end at any moment.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use hw_sim::Sim;
 
 use super::OpenError;
 
-/// Creates or truncates the file. Nothing else in this process writes to it while it is open.
+/// Opens and locks the file, and truncates it. Fails if another capture holds the lock.
 fn begin(path: &Path) -> io::Result<File> {
     // Opening a pipe without a reader would block.
     if path.metadata().is_ok_and(|there| !there.is_file()) {
@@ -40,7 +40,8 @@ fn begin(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns the time stamp for the present moment: the wall clock, or the world's time if it is virtual.
+/// Returns the time stamp for the present moment: the wall clock, or 0 if the simulation's time is virtual (the capture
+/// then has the simulation's own times).
 fn now(virtual_time: bool) -> Duration {
     let of_day = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     of_day
@@ -49,7 +50,7 @@ fn now(virtual_time: bool) -> Duration {
         .unwrap_or(Duration::ZERO)
 }
 
-/// Makes the error: the wire is captured in another file than asked for, or it was opened without a capture.
+/// Returns the error that the wire is already captured in another file, or was opened without a capture.
 pub(super) fn captured_elsewhere(name: &str, asked: &Path, there: Option<&Path>) -> OpenError {
     let there = match there {
         Some(there) => format!("its wire is captured in {} already", there.display()),
@@ -62,10 +63,11 @@ pub(super) fn captured_elsewhere(name: &str, asked: &Path, there: Option<&Path>)
     }
 }
 
-/// Captures a world if the options ask for it. `known` is the file of an earlier capture of this world.
+/// Starts the capture of a simulation if the options ask for one. `known` is the file of an earlier capture of this
+/// simulation, and is set to the file of the new one.
 ///
 /// # Errors
-/// [`OpenError::Capture`]: the file cannot be written, or the world is captured in another file.
+/// [`OpenError::Capture`]: the file cannot be written, or the simulation is captured in another file.
 pub(super) fn capture(
     name: &str,
     asked: Option<&PathBuf>,

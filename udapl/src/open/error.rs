@@ -37,7 +37,7 @@ pub enum OpenError {
     OtherKind {
         /// The adapter.
         name: String,
-        /// The part of the name before the function's.
+        /// The card's name: the part of the name before the `/`.
         card: String,
         /// The kind of the open device.
         there: &'static str,
@@ -59,7 +59,7 @@ pub enum OpenError {
         /// Reason.
         error: ::control::ServeError,
     },
-    /// The options ask for a control socket, but this library was built without them.
+    /// The options ask for a control socket, but this library was built without feature `control`.
     #[error("{name},control={}: this library was built without feature `control` (DAT_PROVIDER_NOT_FOUND)", path.display())]
     NoControl {
         /// The adapter.
@@ -115,7 +115,7 @@ pub enum OpenError {
     ByDescriptors {
         /// The adapter.
         name: String,
-        /// Their names.
+        /// Names of the inherited descriptors.
         descriptors: String,
         /// Reason.
         error: Box<FunctionError>,

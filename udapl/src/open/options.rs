@@ -1,4 +1,4 @@
-//! Options for opening an adapter: as values, what a [`name`](crate::name) has as text.
+//! Options for opening an adapter, as values. A [`name`](crate::name) gives the same options as text.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use hw_mlx::{Address, HcaConfig};
 /// Properties of a simulated function that is created by opening it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Simulated {
-    /// Its MAC. The default depends on its number in the fabric. For a virtual function this is the MAC that its
-    /// administrator assigns; without one the driver invents one.
+    /// MAC of the function. The default depends on the function's number in the fabric. For a virtual function this is
+    /// the MAC that its administrator assigns; if none is assigned, the driver chooses one.
     pub mac: Option<[u8; 6]>,
     /// Device type: the name of a generation, or the path of a profile file.
     pub profile: Option<String>,
     /// Path of the wire to another process. Without one the function is on the fabric of this process.
     pub link: Option<PathBuf>,
-    /// File for a capture of its wire, see [`OpenOptions::pcap`].
+    /// File for a capture of the function's wire, see [`OpenOptions::pcap`].
     pub pcap: Option<PathBuf>,
     /// True for virtual time, which advances only when a thread waits; false for real time.
     pub virtual_time: bool,
@@ -103,9 +103,9 @@ impl OpenOptions {
         self
     }
 
-    /// Asks the device for room for this many endpoints, of all instances together. More endpoints take more firmware
-    /// pages, so none are asked for by default. [`IaAttr::max_eps`](dat_core::IaAttr) is the resulting maximum.
-    /// Returns `None` for 0, and for more than numbers of 24 bits can name.
+    /// Asks the device for the resources of this many endpoints, of all instances together. More endpoints take more
+    /// firmware pages, so by default nothing is asked for. [`IaAttr::max_eps`](dat_core::IaAttr) is the resulting
+    /// maximum. Returns `None` if the number is 0 or larger than 2^24 - 2.
     #[must_use]
     pub fn endpoints(mut self, number: u32) -> Option<Self> {
         /// QP 0 and QP 1 are not available to endpoints.

@@ -23,31 +23,32 @@ use crate::wired::{Wired, WiredFunction};
 /// Number of virtual functions of a card.
 const VIRTUAL_FUNCTIONS: u16 = 8;
 
-/// Functions keep their number, MAC and link for the life of the process, so that a name always means the same
-/// function. A function that no adapter has open holds no descriptor.
+/// The simulated functions of this process. They keep their number, MAC and link for the life of the process, so that a
+/// name always means the same function. A function that no adapter has open holds no descriptor.
 pub(super) struct Fabric {
     /// Functions with real time.
     real: Linked,
     /// Functions with virtual time.
     virtual_time: Linked,
-    /// Functions on a wire that leaves the process, each in a world of its own.
+    /// Functions whose wire leads to another process, each in a simulation of its own.
     wired: BTreeMap<String, KnownWired>,
 }
 
 /// Functions linked within this process.
 struct Linked {
-    /// The world that the first two cards share.
+    /// Simulation of the first two cards, which are linked.
     world: World,
     /// Cards by name; a single function counts as a card.
     cards: BTreeMap<String, Known>,
 }
 
-/// A world of linked functions.
+/// A simulation, with one card or two linked ones.
 struct World {
     sim: Sim,
-    /// Advances the time; alive while the time is real and a function of the world is open.
+    /// Registration with the thread that advances the simulation's time. It exists while the time is real and a
+    /// function of the simulation is open.
     moved: Weak<Moved>,
-    /// The file of its capture.
+    /// File of the latest capture of the simulation.
     captured: Option<PathBuf>,
 }
 
@@ -61,10 +62,10 @@ impl World {
     }
 }
 
-/// A card and its world.
+/// A card, with its simulation.
 struct Known {
     card: SimCard,
-    /// `None` for the first two cards, which share a world.
+    /// The card's own simulation. `None` for the first two cards, which are in `Linked::world`.
     apart: Option<World>,
 }
 
@@ -76,15 +77,15 @@ impl Linked {
         }
     }
 
-    /// The world of a card.
+    /// Returns the simulation of a card.
     fn world(&mut self, card: &str) -> &mut World {
         let apart = self.cards.get_mut(card).and_then(|it| it.apart.as_mut());
         apart.unwrap_or(&mut self.world)
     }
 
-    /// Makes the time of a card's world advance, until the returned value is dropped.
+    /// Makes the time of a card's simulation advance, until the returned value is dropped.
     fn moved(&mut self, card: &str) -> std::io::Result<Arc<Moved>> {
-        /// One thread advances all worlds.
+        /// The one thread that advances the time of all simulations.
         static MOVER: Mutex<Weak<Mover>> = Mutex::new(Weak::new());
         let World { sim, moved, .. } = self.world(card);
         if let Some(moved) = moved.upgrade() {
@@ -101,7 +102,7 @@ struct KnownWired {
     path: PathBuf,
     mac: [u8; 6],
     function: Weak<WiredFunction>,
-    /// The file of its capture.
+    /// File of the capture of the function's wire.
     captured: Option<PathBuf>,
 }
 
@@ -121,7 +122,8 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     })
 });
 
-/// Opens the function of a `sim:` name. While the returned fabric lock is held, no other thread opens one.
+/// Opens the function of a `sim:` name. While the returned fabric lock is held, no other thread opens a function of a
+/// `sim:` name.
 pub(super) fn reach(
     name: &str,
     simulated: &str,
@@ -220,7 +222,7 @@ pub(super) fn reach(
         }
         (known, _) => {
             let is_new = known.is_none();
-            // The MAC in the options of a virtual function is not the card's.
+            // If the name means a virtual function, the MAC of the options is not the MAC of the card.
             let physical = match place {
                 OnCard::Virtual(_) => mac(number),
                 OnCard::Alone | OnCard::Physical => own_mac,
@@ -233,7 +235,7 @@ pub(super) fn reach(
                     error: Box::new(BadProfile::NoVirtualFunctions),
                 });
             }
-            // The first two cards are linked. Every other card is unlinked, and has a world and a time of its own.
+            // The first two cards are linked. Every other card is unlinked, and has a simulation and a time of its own.
             let apart = (number >= 2).then(World::new);
             let made = match cards.entry(card.to_owned()) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -266,7 +268,8 @@ pub(super) fn reach(
     let World { sim, captured, .. } = linked.world(card);
     let pcap = options.simulated.pcap.as_ref();
     capture(name, pcap, captured, sim, is_virtual)?;
-    // The table holds one handle. Keep the table locked, or two concurrent opens would count each other's handles.
+    // The table holds one handle of the function. The returned guard keeps the table locked; without it, two concurrent
+    // opens would count each other's handles.
     if is_virtual {
         return Ok((driven(function, 1, options)?, fabric));
     }
@@ -289,9 +292,9 @@ pub enum SimAction {
     WantBack,
 }
 
-/// Acts on a simulated function of this process that an adapter was opened with. People do the same to real functions
-/// at the cable or through sysfs. Returns false if there is no such function, or if it is on a wire to another
-/// process (`link=`).
+/// Performs an action on a simulated function of this process that an adapter was opened with. On a real function a
+/// person does the same at the cable or through sysfs. Returns false if there is no such function, or if its wire leads
+/// to another process (`link=`).
 pub fn simulate(name: &str, action: SimAction) -> bool {
     let fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
     let device = name.split(',').next().unwrap_or(name);
@@ -336,7 +339,7 @@ pub fn simulate(name: &str, action: SimAction) -> bool {
     true
 }
 
-/// Returns a function of a card. A virtual function gets the MAC, if there is one.
+/// Returns a function of a card. If `mac` is given, assigns it to a virtual function before.
 fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Arc<SimFunction>> {
     let OnCard::Virtual(index) = place else {
         return Some(card.physical());
@@ -351,7 +354,7 @@ fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Ar
 /// Returns the profile for a simulated function of that name.
 fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, OpenError> {
     let Some(wanted) = &simulated.profile else {
-        // Like every card it has Ethernet queues, by which the driver resolves addresses.
+        // The function has Ethernet queues, as every card has. The driver uses them to resolve addresses.
         return Ok(Profile::named(name, mac).ethernet());
     };
     profile(wanted)
@@ -363,8 +366,8 @@ fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, O
         })
 }
 
-/// Opens a simulated function. `kept` is the number of handles besides the one given; a further one belongs to a
-/// driver.
+/// Opens a simulated function. `kept` is the number of the function's handles besides `function` that belong to no
+/// driver. If there are more handles, the function has a driver already, and the open fails.
 pub(crate) fn open_function(
     function: Arc<SimFunction>,
     kept: usize,
@@ -382,7 +385,7 @@ pub(crate) fn open_device<D: Device + 'static>(
     bring_up(driven(function, kept, options)?, options)
 }
 
-/// Fails if the function has a driver: if it has more handles than `kept` and this one.
+/// Fails if the function has a driver, that is, if it has more handles than `kept` and this one.
 fn unused<D: Device>(function: &Arc<D>, kept: usize) -> Result<(), OpenError> {
     if Arc::strong_count(function) > kept + 1 {
         return Err(OpenError::InUse {

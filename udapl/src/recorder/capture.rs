@@ -33,7 +33,7 @@ enum AtOnce {
     Note(Box<Entry>),
     /// A frame with its comment.
     Frame {
-        /// Its bytes.
+        /// Bytes of the frame.
         bytes: Vec<u8>,
         /// True if the function sent it; false if it arrived.
         sent: bool,
@@ -75,7 +75,7 @@ impl Dump {
         capture.flush()
     }
 
-    /// Returns everything to write, with its time by the function's clock, in order.
+    /// Returns all packet blocks in the order in which they are written, each with its time by the function's clock.
     fn in_order(&self) -> Vec<(u64, AtOnce)> {
         let mut all = Vec::new();
         for dump in &self.instances {

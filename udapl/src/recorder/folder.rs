@@ -155,7 +155,7 @@ impl Folder {
     }
 }
 
-/// Returns the folder of that path; the whole process shares one.
+/// Returns the folder of that path. Opens the folder if this process has not opened it yet.
 ///
 /// # Errors
 /// The folder cannot be written to, or is not safe.

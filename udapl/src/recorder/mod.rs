@@ -1,13 +1,13 @@
 //! Dumps of an adapter's flight recorders: as text for people, and as a pcapng file.
 //!
-//! An instance records its posts, completions and endpoints ([`Ia::recorder_start`](dat_core::Ia::recorder_start)).
-//! The function records its commands, MADs, frames and events ([`hw_mlx::recorder`]). A [`Dump`] has the records of
-//! some instances and of their function, by one clock. [`Dump::of`] takes it from an instance, the control socket
-//! from all instances that answer. With `,recorder=DIRECTORY` a dump is written to a folder when a connection breaks
+//! An instance records its posts, completions and endpoints ([`Ia::recorder_start`](dat_core::Ia::recorder_start)). The
+//! function records its commands, MADs, frames and events ([`hw_mlx::recorder`]). A [`Dump`] has the records of some
+//! instances and of their function, by one clock. [`Dump::of`] makes a dump of one instance; the control socket makes
+//! one of all instances that answer. With `,recorder=DIRECTORY` a dump is written to a folder when a connection breaks
 //! or a thread panics.
 //!
-//! In the file ([`Dump::write_pcapng`]) frames are packets. Every other record is a note in JSON: input to the card,
-//! or output of the card ([`control::schema::Entry`]). `datctl decode` and Wireshark read the file.
+//! In the file ([`Dump::write_pcapng`]) frames are packets. Every other record is a note in JSON: input to the card, or
+//! output of the card ([`control::schema::Entry`]). `datctl decode` and Wireshark read the file.
 
 mod capture;
 mod folder;
@@ -40,7 +40,7 @@ pub struct Dump {
     pub process: u32,
     /// Reason for the dump, in words.
     pub reason: String,
-    /// Wall clock at 0 of the function's clock, since 1970. `None` for a simulated function.
+    /// Wall-clock time, since 1970, at which the function's clock was 0. `None` for a simulated function.
     pub origin: Option<Duration>,
     /// Records of instances.
     pub instances: Vec<RecorderDump>,
@@ -85,7 +85,7 @@ impl Dump {
         Self::new(adapter, reason, vec![instance.last(WHEN_BROKEN)], function)
     }
 
-    /// Returns the time of the dump, by the clock of the function.
+    /// Returns the time of the dump in nanoseconds, by the clock of the function.
     #[must_use]
     pub fn at(&self) -> u64 {
         let instances = self.instances.iter().map(|dump| dump.at);
@@ -136,7 +136,7 @@ impl fmt::Display for Dump {
     }
 }
 
-/// Formats a time as milliseconds before the end.
+/// Formats a time in nanoseconds as milliseconds before the end.
 pub(crate) fn before(end: u64, at: u64) -> String {
     let ago = end.saturating_sub(at);
     format!("-{}.{:06}", ago / 1_000_000, ago % 1_000_000)

@@ -12,8 +12,8 @@ use super::{FILES, ListRefused, OVERRIDE, ProviderInfo};
 
 /// The static registry, and the dynamic one with a `P` for each entry.
 pub(crate) struct Directory<P: ?Sized> {
-    /// `None`: a file cannot be read or is not trusted, or the file that the environment names does not exist. If no
-    /// file was named and none exists, the registry is empty.
+    /// Records of the static registry; empty if no file was named and none of the usual ones exists. `None` if the file
+    /// cannot be read or is not trusted, or if the file that the environment names does not exist.
     records: Option<Vec<ConfEntry>>,
     providers: BTreeMap<ProviderInfo, Arc<P>>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Directory<P: ?Sized> {
 pub(crate) enum Found<P: ?Sized> {
     /// An entry of the dynamic registry, with the name that it is registered by.
     Registered(ProviderInfo, Arc<P>),
-    /// A record, whose library has to register the entry first.
+    /// A record of `dat.conf` without an entry: its library has to register the entry first.
     Listed(ConfEntry),
 }
 
@@ -180,8 +180,8 @@ impl<P: ?Sized> Directory<P> {
         self.providers.values()
     }
 
-    /// Finds the provider for a request, among entries and `usable` records. A provider in both registries was
-    /// registered from the record.
+    /// Finds the provider for a request, among entries and `usable` records. If an entry and a record have the same
+    /// name, version and thread safety, the entry was registered from the record and is returned.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG1: the name is empty or too long. DAT_PROVIDER_NOT_FOUND, with the subtype of the
@@ -301,7 +301,8 @@ mod tests {
         assert_eq!(unread.error.return_type(), ReturnType::InternalError);
     }
 
-    /// secure_getenv(3): a set-user-ID program must not trust its caller's environment.
+    /// A set-user-ID program ignores the file that its caller's environment names (as secure_getenv(3) does), and a
+    /// usual file that others than root can write.
     #[test]
     fn who_starts_a_program_with_more_rights_names_no_libraries_for_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -316,7 +317,7 @@ mod tests {
         };
         assert_eq!(names(&found(Some(&callers), false)), ["callers"]);
         assert_eq!(names(&found(None, false)), ["usual"]);
-        // The file belongs to the user who runs this test.
+        // The file belongs to the user who runs this test, so it is trusted only if that user is root.
         let roots = std::fs::metadata(&usual[1]).unwrap().uid() == 0;
         let expected: &[&str] = if roots { &["usual"] } else { &[] };
         assert_eq!(names(&found(Some(&callers), true)), expected);

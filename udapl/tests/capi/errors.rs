@@ -37,7 +37,7 @@ fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
         );
         let other = thread::spawn(told).join().expect("it ends");
         assert_eq!(other, (0, String::new()), "another thread's are its own");
-        // A zone with objects; dat-core's error has a sentence for it.
+        // Freeing a zone that has objects fails; `dat-core` has a sentence for this error.
         let answer = dat_pz_free(world.pz);
         assert_ne!(answer, 0);
         let (refused, text) = told();

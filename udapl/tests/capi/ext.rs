@@ -36,7 +36,7 @@ pub fn completion(world: &World, by_wait: bool) -> (u64, u64, u32, u32) {
             &raw mut detail
         ));
     } else {
-        // The Send completes here once the other side has the message.
+        // The Send completes here after the other side has received the message.
         while c!(dat_evd_dequeue_with_detail(world.evd, to, &raw mut detail)) != 0 {}
     }
     // SAFETY: the call succeeded and has written it.

@@ -183,7 +183,8 @@ fn null_pointers_are_named_by_their_place_in_the_call() {
     assert_eq!(c!(dat_strerror(0, null_mut(), null_mut())), argument(2));
 }
 
-/// Rust cannot express these errors: the arguments are references, and the context is returned.
+/// `dat_ep_post_rdma_read` refuses a null remote buffer. `dat_rmr_bind` refuses a null LMR triplet and a null
+/// `rmr_context`. Rust cannot express these errors: the arguments are references, and the context is returned.
 ///
 /// Clauses: READ-R2, BIND-R3.
 #[test]

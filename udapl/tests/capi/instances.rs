@@ -43,7 +43,7 @@ fn two(thread_safe: bool) -> (CString, World, World) {
 
 /// Returns zeros, which are a valid value of every C structure.
 pub fn zeros<T>() -> T {
-    // SAFETY: the types have only numbers, and pointers that may be null.
+    // SAFETY: the types have only numbers, and pointers that may be null, so zeros are valid.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
@@ -234,6 +234,8 @@ fn every_object_names_the_instance_it_was_made_in() {
     assert_eq!(word, 0);
 }
 
+/// Every call refuses a handle of another instance as it refuses an invalid handle.
+///
 /// Clauses: IAO-9.
 #[test]
 fn a_handle_of_another_instance_is_as_good_as_none() {
@@ -342,6 +344,9 @@ fn a_handle_of_another_instance_is_as_good_as_none() {
     assert!(out.is_null());
 }
 
+/// A graceful close is refused because of objects of its own instance only; it does not touch the objects of other
+/// instances.
+///
 /// Clauses: IAC-1, IAC-6.
 #[test]
 fn a_graceful_close_looks_at_its_own_objects_only() {
@@ -365,6 +370,8 @@ fn a_graceful_close_looks_at_its_own_objects_only() {
     full.post_recv(1);
 }
 
+/// An abrupt close of one instance does not affect the connections, receives and waits of other instances.
+///
 /// Clauses: IAC-4, IAC-6.
 #[test]
 fn an_abrupt_close_leaves_connections_receives_and_waiters_of_others_alone() {
@@ -406,11 +413,14 @@ fn an_abrupt_close_leaves_connections_receives_and_waiters_of_others_alone() {
     }
 }
 
-/// A world in which another thread waits.
+/// The objects of an instance (`World`) for use by a waiting thread.
 struct Waiter<'a>(&'a World);
-// SAFETY: handles are numbers; the memory is not touched.
+// SAFETY: handles are numbers, and the thread does not access the memory.
 unsafe impl Send for Waiter<'_> {}
 
+/// Closing either instance of a connection disconnects the other instance. After both are closed, in either order, the
+/// device can be opened again.
+///
 /// Clauses: IAC-4.
 #[test]
 fn a_connection_between_instances_ends_with_either_and_both_orders_of_closing_are_good() {
@@ -432,6 +442,8 @@ fn a_connection_between_instances_ends_with_either_and_both_orders_of_closing_ar
     }
 }
 
+/// An abrupt close of an instance ends the waits of other threads on its EVDs and CNOs.
+///
 /// Clauses: IAC-4.
 #[test]
 fn who_waits_in_the_instance_that_closes_is_released() {
@@ -455,7 +467,8 @@ fn who_waits_in_the_instance_that_closes_is_released() {
             done!(dat_ia_close(other.ia, ABRUPT));
             waiter.join().expect("the waiter")
         });
-        // DAT_ABORT, or no EVD. A wait that begins too late finds an invalid handle or nothing.
+        // A wait on an EVD ends with DAT_ABORT, a wait on a CNO without an EVD. A wait that begins after the close
+        // returns DAT_INVALID_HANDLE, or finds nothing.
         let released = if on_cno { (0, 0) } else { (0x8001_0000, 0) };
         let late = answer.0 & !0xff == INVALID_HANDLE;
         assert!(answer == released || late, "{answer:x?}");
@@ -463,6 +476,9 @@ fn who_waits_in_the_instance_that_closes_is_released() {
     }
 }
 
+/// An asynchronous EVD that is passed to a second open serves both instances, and is not freed when the second instance
+/// is closed.
+///
 /// Clauses: IAO-11, IAC-5.
 #[test]
 fn an_asynchronous_evd_handed_in_serves_both_and_outlives_the_close() {
@@ -507,6 +523,9 @@ fn events_of_an_instance_go_to_the_asynchronous_evd_it_was_given() {
     }
 }
 
+/// After the instance that owns an asynchronous EVD is closed, the other instances that used that EVD report
+/// DAT_EVD_OUT_OF_SCOPE.
+///
 /// Clauses: IAO-11, IAO-12, IAC-5.
 #[test]
 fn an_instance_whose_asynchronous_evd_closed_with_another_has_none_in_scope() {
@@ -523,6 +542,8 @@ fn an_instance_whose_asynchronous_evd_closed_with_another_has_none_in_scope() {
     }
 }
 
+/// An EVD that serves as asynchronous EVD of another instance cannot be freed before that instance is closed.
+///
 /// Clauses: IAO-11.
 #[test]
 fn an_evd_that_serves_another_instance_is_kept_until_that_closes() {
@@ -622,7 +643,7 @@ fn a_hundred_instances_leave_nothing_behind() {
         let world = World::of(&name, qualifier % 2 == 0, 0x1_0000_0001);
         done!(dat_ia_close(world.ia, ABRUPT));
     }
-    // The IA counts every object that is still there.
+    // The IA counts every object that still exists.
     done!(dat_ia_close(first, GRACEFUL));
     for _ in 0..100 {
         let (ia, _) = opened(&name, null_mut(), false).expect("an adapter");

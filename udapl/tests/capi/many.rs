@@ -35,7 +35,7 @@ fn zeros() -> CEvent {
     software(0)
 }
 
-/// Makes posts of one segment, which all share.
+/// Makes a list of posts that all use the same segment.
 fn posts(segment: &udapl::memory::LmrTriplet, what: &[(u32, u64)]) -> Vec<CPost> {
     let post = |&(operation, user_cookie): &(u32, u64)| CPost {
         operation,
@@ -51,7 +51,7 @@ fn posts(segment: &udapl::memory::LmrTriplet, what: &[(u32, u64)]) -> Vec<CPost>
     what.iter().map(post).collect()
 }
 
-/// Posts them to an endpoint. Returns the code, and the number posted.
+/// Posts the list to an endpoint. Returns the code, and the number of posts made.
 fn post_many(ep: DatHandle, posts: &[CPost]) -> (u32, i32) {
     let mut posted = -1;
     let count = i32::try_from(posts.len()).expect("few");
@@ -91,7 +91,8 @@ fn cookies(world: &World, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Between two instances of an adapter, which run alternately.
+/// Posts of one call complete in the order of the list. The two sides are instances of one adapter, which run
+/// alternately.
 #[test]
 fn many_posts_complete_in_their_order() {
     for thread_safe in [false, true] {
@@ -134,7 +135,8 @@ fn the_answer_is_that_of_the_first_post_that_is_refused() {
     assert_eq!(nowhere, INVALID_PARAMETER | 38);
 }
 
-/// The same on a connected endpoint: no other operation is posted in place of an invalid one.
+/// On a connected endpoint, an entry that lacks an argument of its operation is refused. No other operation is posted
+/// in its place, and the entries before it are posted.
 #[test]
 fn a_post_beyond_dat_that_says_too_little_is_not_posted_and_those_before_it_are() {
     let (one, other) = counting(0x1_0000_0701);
@@ -182,7 +184,7 @@ fn all_that_dat_lacks_goes_with_the_others_behind_one_doorbell() {
     let (one, mut other) = counting(0x1_0000_0801);
     let (from, room) = (one.segment(), other.segment());
     let address = other.memory.as_ptr().addr() as u64;
-    // The counter word is a region with rights of its own; the peer may invalidate an RMR.
+    // The counter word is in a region of its own, with its own rights. The peer may invalidate an RMR.
     other.memory[COUNTER] = 40;
     let counter = &raw mut other.memory[COUNTER];
     let (mut lmr, mut context) = (null_mut(), 0);

@@ -1,7 +1,7 @@
 //! Several threads that make random calls, with agents that make calls of their own.
 //!
 //! Invariants: each successful post completes once, a refused one never; a handle is freed once; no call fails inside
-//! the library. DAT_TEST_SEEDS is the number of worlds.
+//! the library. The environment variable DAT_TEST_SEEDS sets the number of random programs.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -27,9 +27,9 @@ const TYPE: u32 = 0x3fff_0000;
 const DTO: u32 = 1;
 /// Number of calls of each thread.
 const STEPS: u32 = 120;
-/// Limit on outstanding DTOs and software events, without those of a pile.
+/// Limit on outstanding DTOs and software events, without the events of a pile.
 const OUTSTANDING: u64 = 48;
-/// Length of an EVD.
+/// Number of entries of an EVD.
 const ROOM: i32 = 2048;
 
 /// Use of instances by threads.
@@ -57,7 +57,7 @@ struct Shared {
     /// Protection zones, and how often each was freed.
     zones: Mutex<BTreeMap<usize, u32>>,
 }
-// SAFETY: handles are numbers; only the device accesses the memory.
+// SAFETY: handles are numbers, and only the device accesses the memory.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -150,7 +150,7 @@ impl Shared {
         });
     }
 
-    /// Triggers the agent, which starts when there are many events, and takes them, too.
+    /// Posts many events, the first of which triggers the agent, and takes events concurrently with the agent.
     fn race_the_agent(&self, world: &World) {
         self.drain(world.evd);
         answered(c!(dat_cno_modify_agent(world.cno, self.agent())));
@@ -272,7 +272,7 @@ unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
     answered(c!(dat_cno_modify_agent(world.cno, shared.agent())));
 }
 
-/// Runs one world from its seed.
+/// Runs one random program, which its seed determines.
 fn mixed(seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let way = [Way::ThreadSafe, Way::Instances, Way::AgentOnly][random.random_range(0..3)];
@@ -282,7 +282,7 @@ fn mixed(seed: u64) {
         let worlds = qualifiers.map(|qualifier| World::of(&name, thread_safe, qualifier));
         worlds.collect::<Vec<_>>()
     };
-    // Each thread with the worlds that it may use.
+    // Each thread, with the instances that it may use.
     let (worlds, threads): (_, Vec<Vec<usize>>) = match way {
         Way::ThreadSafe => (
             worlds(2, true),

@@ -29,7 +29,7 @@ const DTO: u32 = 1;
 /// `DAT_DTO_SUCCESS`, `DAT_DTO_ERR_REMOTE_ACCESS`.
 const SUCCESS: u32 = 0;
 const REMOTE_ACCESS: u32 = 6;
-/// Several messages long, and not a multiple of the page size.
+/// Size of the memory in bytes: longer than several messages to the server, and not a multiple of the page size.
 const BYTES: usize = 150_001;
 
 /// Two functions on a link, served by threads of this process until it ends. Time advances until this is dropped.
@@ -85,7 +85,7 @@ impl Drop for Served {
     }
 }
 
-/// Registered memory of the allocator.
+/// Memory from malloc(3), with its registration.
 struct Region {
     at: *mut u8,
     lmr: DatHandle,
@@ -151,8 +151,8 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(byte).collect()
 }
 
-/// Connects the first endpoint to the second. The connecting side is served meanwhile: its request is lost while the
-/// link trains.
+/// Connects the first endpoint to the second. Polls the connecting side meanwhile: its first request is lost while the
+/// link trains, and is sent again only by a poll.
 fn connect(one: &World, other: &World) {
     let to = address_of(other.ia);
     ok!(dat_ep_connect(

@@ -32,7 +32,7 @@ macro_rules! ok {
 }
 pub(crate) use ok;
 
-/// The same for a call that takes no pointers.
+/// Makes a call that takes no pointers and must succeed.
 macro_rules! done {
     ($call:expr) => {
         assert_eq!($call, 0, stringify!($call))
@@ -122,12 +122,13 @@ impl World {
         Self::of(&fresh_name(), thread_safe, 0x1_0000_0001)
     }
 
-    /// Makes a world on an adapter that may be shared. It listens at this qualifier and the next.
+    /// Makes one object of each kind on an adapter that other instances may use. The instance listens at this qualifier
+    /// and the next.
     pub fn of(name: &CStr, thread_safe: bool, qualifier: u64) -> Self {
         Self::with(name, null_mut(), thread_safe, qualifier)
     }
 
-    /// The same, with this asynchronous EVD.
+    /// Like `of`, with the given asynchronous EVD.
     pub fn with(name: &CStr, given: DatHandle, thread_safe: bool, qualifier: u64) -> Self {
         let (ia, async_evd) = opened(name, given, thread_safe).expect("an adapter");
         let mut world = Self {
@@ -147,7 +148,7 @@ impl World {
         };
         ok!(dat_pz_create(ia, &raw mut world.pz));
         ok!(dat_cno_create(ia, NO_AGENT, &raw mut world.cno));
-        // All streams but asynchronous ones, and software events.
+        // This EVD takes software events and every stream except asynchronous events.
         ok!(dat_evd_create(ia, 64, null_mut(), 0xf1, &raw mut world.evd));
         let evd = world.evd;
         ok!(dat_ep_create(

@@ -17,9 +17,9 @@ use udapl::memory::LmrTriplet;
 
 use crate::support::{ABRUPT, FOR_EVER, SECOND, SOFTWARE, Seen, World, c, done, ok, software};
 
-/// A world used by another thread: handles, and the tests' memory.
+/// The handles and the tests' memory, for use by another thread.
 struct Shared(World);
-// SAFETY: handles are numbers; the memory is not accessed.
+// SAFETY: handles are numbers, and the other thread does not access the memory.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -88,7 +88,7 @@ fn posts_go_on_while_a_thread_is_blocked() {
     assert_eq!(seen.answer, 0);
 }
 
-/// Returns whether this is DAT_ABORT. A wait that begins too late finds no EVD.
+/// Returns whether a wait was aborted: with DAT_ABORT, or with DAT_INVALID_HANDLE if it began after the EVD was freed.
 fn aborted(answer: u32) -> bool {
     matches!(answer, 0x8001_0000 | 0x8005_001a | 0x8005_000b)
 }
@@ -136,7 +136,7 @@ fn a_cno_waiter_is_told_which_evd() {
     );
     assert_eq!(evd, world.0.evd.addr());
     let mut evd = world.0.evd;
-    // The trigger was taken: DAT_QUEUE_EMPTY, and null.
+    // The wait before has consumed the trigger: this one returns DAT_QUEUE_EMPTY and null.
     let answer = c!(dat_cno_wait(world.0.cno, SECOND, &raw mut evd));
     assert_eq!((answer, evd), (0x800d_0000, null_mut()));
 }
@@ -195,7 +195,7 @@ fn a_thread_that_is_cancelled_while_it_waits_ends_after_the_call() {
     // SAFETY: the pointers lead to locals, and the function takes this argument.
     let made = unsafe { libc::pthread_create(&raw mut thread, null(), cancelled, given) };
     assert_eq!(made, 0);
-    // The thread may not wait yet; a cancellation stays pending.
+    // The thread may not wait yet; a cancellation stays pending until it does.
     // SAFETY: the thread has not been joined.
     assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
     let event = software(1);

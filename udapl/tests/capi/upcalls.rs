@@ -15,7 +15,7 @@ use udapl::capi::{
 
 use crate::support::{ABRUPT, World, c, done, fresh_name, ok, software};
 
-/// Report of an upcall: the EVD's number, and the event that the agent found in it.
+/// Report of an upcall: the number of the EVD, and the code with which the agent dequeued an event from it.
 type Told = (usize, u32);
 
 /// The agent: takes the event, which shows that it may call DAT, and reports it.

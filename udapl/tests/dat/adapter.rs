@@ -54,6 +54,8 @@ fn an_adapter_opens_with_an_asynchronous_evd_of_the_length_asked_for() {
         .expect("the refused open left nothing behind");
 }
 
+/// A second open of an open adapter is refused until the adapter is closed.
+///
 /// Clauses: IAO-8.
 #[test]
 fn an_adapter_that_is_open_is_not_opened_again_until_it_is_closed() {
@@ -64,6 +66,8 @@ fn an_adapter_that_is_open_is_not_opened_again_until_it_is_closed() {
     fabric.open(A).expect("opens again");
 }
 
+/// The asynchronous EVD that the open made cannot be freed, and exists until the adapter is closed.
+///
 /// Clauses: IAC-1, IAC-3.
 #[test]
 fn the_asynchronous_evd_is_the_adapters_and_ends_with_it() {
@@ -78,6 +82,8 @@ fn the_asynchronous_evd_is_the_adapters_and_ends_with_it() {
     refused(ia.evd_free(evd), ReturnType::InvalidHandle);
 }
 
+/// Every maximum among the attributes of the IA can be used.
+///
 /// Clauses: IAQ-2.
 #[test]
 fn what_the_adapter_says_it_has_can_be_had() {
@@ -139,6 +145,8 @@ fn what_the_adapter_says_it_has_can_be_had() {
     assert!(ia.max_lmrs < 65_535, "{}", ia.max_lmrs);
 }
 
+/// The provider's attributes agree with the behaviour of its calls.
+///
 /// Clauses: IAQ-3.
 #[test]
 fn what_the_provider_says_of_its_calls_is_so() {
@@ -164,7 +172,7 @@ fn what_the_provider_says_of_its_calls_is_so() {
         connect(0, Qos::BEST_EFFORT, ConnectFlags::MULTIPATH),
         ReturnType::ModelNotSupported
     );
-    // `transport` tests that the classes do what they say.
+    // Module `transport` tests the effect of each class of service.
     assert_eq!(says.dat_qos_supported, Qos::all());
     assert_eq!(
         connect(0, Qos::from_bits_retain(0x10), none),
@@ -226,6 +234,9 @@ fn what_the_provider_says_of_its_calls_is_so() {
     }
 }
 
+/// A wait continues while another adapter closes, and ends with the DISCONNECTED event of the connection between the
+/// two.
+///
 /// Clauses: IAC-4.
 #[test]
 fn who_waits_while_another_adapter_closes_is_not_disturbed_and_peers_are_told() {

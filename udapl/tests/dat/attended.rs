@@ -1,4 +1,4 @@
-//! A background thread that serves an adapter whose program is busy, on wires in real time.
+//! A background thread that serves an adapter whose program makes no calls, on wires in real time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use udapl::{
 
 use crate::support::{A, LONG};
 
-/// No service listens here.
+/// Qualifier at which no service listens.
 const NOBODY: ConnQual = ConnQual::service_id(0x1_0000_0099);
 
 fn opened(name: &str, wire: &Path, side: u8) -> Ia {

@@ -33,7 +33,7 @@ fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), Stri
     Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// `datctl explain` knows the events by their names in the header.
+/// Each event has in the C header the number that `EVENT_NUMBERS` gives for its name, which `datctl explain` uses.
 #[test]
 fn events_have_the_numbers_in_c_that_they_have_by_name() {
     let mut text = "#include <dat/udat.h>\n".to_owned();
@@ -80,7 +80,7 @@ fn every_structure_lies_in_c_as_in_rust() {
     }
     let (_folder, path) = temporary(&text, "same.c");
     compile("cc", &["-std=c11"], &path).expect("every assertion holds");
-    // The compiler would have reported it.
+    // The compiler does check the assertions: a wrong one does not compile.
     let (_folder, path) = temporary(&text.replacen("== 24", "== 32", 1), "other.c");
     compile("cc", &["-std=c11"], &path).expect_err("one assertion does not hold");
 }
@@ -124,7 +124,8 @@ fn each_header_is_clean_alone_in_every_dialect_of_c_and_of_c_plus_plus() {
     assert_eq!(count, 7);
 }
 
-/// A macro is compiled only where a program uses it.
+/// Every macro of the headers compiles without warnings where a program uses it. Without a use the compiler does not
+/// check a macro.
 #[test]
 fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus() {
     let headers = std::fs::read_dir(include().join("dat")).expect("the headers");

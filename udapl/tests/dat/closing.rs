@@ -1,6 +1,5 @@
-//! Closing an adapter: gracefully, when no object is left; abruptly, in any state; and after the device died. In
-//! every case no thread hangs, the device has no object of the driver left, and the driver has no resource of the
-//! device left.
+//! Closing an adapter: gracefully, when no object is left; abruptly, in any state; and after the device died. In every
+//! case no thread hangs, the driver has no object left on the device, and it keeps no resource of the device.
 
 use hw_sim::Fault;
 use udapl::endpoint::EpState;
@@ -55,10 +54,10 @@ fn an_adapter_in_which_nothing_was_made_closes_gracefully_and_opens_again() {
     }
 }
 
-/// Frees an object, and the objects that were made for it.
+/// A function that frees an object, and the objects that were made for it.
 type Made = Box<dyn FnOnce(&mut Ia)>;
 
-/// Makes an object.
+/// A function that makes an object, and returns the function that frees it.
 type Maker = fn(&mut Ia) -> Made;
 
 fn makers() -> Vec<(&'static str, Maker)> {
@@ -176,8 +175,8 @@ impl Pair {
             .expect("a PSP");
         let mut heard = Vec::new();
 
-        // Connected, with everything outstanding; connected with a null EVD; disconnected, and no event has been
-        // read.
+        // Three connections: one with all kinds of requests outstanding, one with a null EVD, and one that is
+        // disconnected and whose events are unread.
         let (a, b) = (pair.another_ep(A), pair.another_ep(B));
         pair.connect_endpoints(a, b);
         heard.push((b, Kind::Disconnected));
@@ -196,7 +195,7 @@ impl Pair {
             .expect("CONNECTED");
         pair.expect_connection(A, Kind::Disconnected);
         pair.expect_connection(B, Kind::Disconnected);
-        // An SRQ and an endpoint on it that has taken a buffer; unread completions.
+        // An SRQ whose endpoint has taken a buffer, with unread completions.
         let attr = SrqAttr {
             max_recv_dtos: 8,
             max_recv_iov: 1,
@@ -228,7 +227,7 @@ impl Pair {
             .ep_post_send(sender, &[remote.part(0, 64)], DtoCookie(7), NONE)
             .expect("posted");
         pair.wait_request(B);
-        // Undecided requests: one dequeued, one not.
+        // Two undecided requests: one is dequeued, one is not.
         for _ in 0..2 {
             let asking = pair.another_ep(B);
             pair.start(B, asking, CONN_QUAL, LONG, b"x")
@@ -238,7 +237,7 @@ impl Pair {
         let Event::ConnectionRequest(_) = pair.wait_event(A, pair.sides[A].cr) else {
             panic!("a request")
         };
-        // Accepted, but the other side does not complete the handshake.
+        // A request that A has accepted, but whose requester does not complete the handshake.
         let (asking, accepting) = (pair.another_ep(B), pair.another_ep(A));
         pair.start(B, asking, CONN_QUAL, LONG, b"x")
             .expect("starts");
@@ -251,9 +250,9 @@ impl Pair {
             .ia
             .cr_accept(third.cr, Some(accepting), b"")
             .expect("accepted");
-        // To the peer it looks as if A's consumer had rejected.
+        // The peer cannot distinguish this from a rejection by A's consumer.
         heard.push((asking, Kind::PeerRejected));
-        // Connecting, draining, and everything outstanding.
+        // One endpoint that connects, and one that drains with everything outstanding.
         let connecting = pair.another_ep(A);
         pair.start(A, connecting, CONN_QUAL, LONG, b"x")
             .expect("starts");
@@ -344,8 +343,8 @@ fn an_abrupt_close_over_a_dead_wire_does_not_wait_for_anybody() {
         close(ia, CloseFlags::Abrupt);
         assert_clean(&fabric, side);
         let took = fabric.sim.clock().now().0 - before.0;
-        // A health counter that stands still is declared dead after ten seconds, and so is a command without an
-        // answer.
+        // After its health counter has stood still for ten seconds the driver tests the device by a command, and
+        // declares it dead if that has no answer for ten seconds.
         assert!(took < 25 * SECOND, "{took} ns");
     }
 }
@@ -386,7 +385,8 @@ fn wait(pair: &mut Pair, evd: EvdHandle) -> Result<Event, ReturnType> {
     let before = pair.now();
     let result = pair.sides[A].ia.evd_wait(evd, Timeout::INFINITE, 1);
     let took = pair.now().0 - before.0;
-    // A health counter that stands still is declared dead after ten seconds, and so is a command without an answer.
+    // After its health counter has stood still for ten seconds the driver tests the device by a command, and declares
+    // it dead if that has no answer for ten seconds.
     assert!(took < 25 * SECOND, "{took} ns");
     result
         .map(|(event, _)| event)
@@ -428,7 +428,7 @@ fn whoever_waits_when_the_device_dies_is_released_and_told_why() {
         let Ok(Event::Dto(done)) = wait(&mut pair, request) else {
             panic!("{fault:?}")
         };
-        // The missing answer of a command may be noticed first.
+        // A command without an answer may be noticed first.
         assert!(
             matches!(done.status, DtoStatus::ErrFlushed | DtoStatus::ErrTransport),
             "{fault:?}: {done:?}"
@@ -473,7 +473,7 @@ fn whoever_waits_for_the_asynchronous_event_gets_it_first() {
             Ok(Event::Async(AsyncEvent::IaCatastrophic)),
             "{fault:?}"
         );
-        // A wait with a threshold above the number of events, or with a time limit, ends, too.
+        // A wait whose threshold exceeds the number of events, or that has a time limit, ends, too.
         for timeout in [
             Timeout::ZERO,
             Timeout::from_micros(1_000),
@@ -503,7 +503,8 @@ fn an_attempt_to_connect_ends_when_the_device_dies() {
         let Ok(Event::Connection(event)) = wait(&mut pair, connect) else {
             panic!("{fault:?}")
         };
-        // A counter that stands still is declared dead after twenty seconds; a silent peer is given up before that.
+        // A device whose counter stands still is declared dead after twenty seconds. The driver gives up the silent
+        // peer before that.
         let kind = if matches!(fault, Fault::HealthCounterStops) {
             Kind::Unreachable
         } else {
@@ -680,7 +681,8 @@ fn a_device_that_died_comes_back_with_the_next_open_unless_it_is_gone() {
     }
 }
 
-/// Drops an adapter without a close.
+/// Ends B's adapter by `end`, without a close. Checks that B's device then accesses no memory and keeps no object.
+/// `told` is false if the wire is cut, so that A gets no message about the end.
 fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
     let mut pair = Pair::connected();
     let (memory, far) = (pair.buffer(B, 64), pair.buffer(A, 64));
@@ -699,7 +701,7 @@ fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
     assert!(took <= std::time::Duration::from_millis(200), "{took:?}");
     fabric.sim.heal();
     memory.memory.write_from(0, &[0x11; 64]).expect("inside");
-    // A's sends are not acknowledged, and nothing is placed.
+    // B's device acknowledges no request of A, and places no data.
     let (send, target) = (far.all(), memory.all_remote());
     a.ia.ep_post_send(a.ep, &[send], DtoCookie(1), NONE)
         .expect("posted");
@@ -723,7 +725,7 @@ fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
         Kind::Broken
     };
     assert_eq!(event.kind, kind);
-    // Nothing is left: no mapping, no object, and the function can be opened again.
+    // B has no mapping and no object left, and the function can be opened again.
     drop(memory);
     let report = fabric.report(B);
     assert!(report.objects.is_empty(), "{report:#?}");

@@ -84,6 +84,8 @@ fn a_cno_is_made_without_evds_and_ends_when_no_evd_refers_to_it() {
     }
 }
 
+/// A trigger of a CNO is kept until a wait takes it. Further triggers before that count as the same one.
+///
 /// Clauses: CNO-7, CNO-8, CNO-12, EVDS-4.
 #[test]
 fn a_trigger_stays_until_it_is_taken_and_more_of_them_are_one() {
@@ -106,6 +108,8 @@ fn a_trigger_stays_until_it_is_taken_and_more_of_them_are_one() {
     assert_eq!(pair.sides[A].ia.cno_wait(cno, NOW), Ok(Some(one)));
 }
 
+/// A wait on a CNO without a trigger ends exactly at its timeout.
+///
 /// Clauses: CNO-8.
 #[test]
 fn a_wait_for_nothing_takes_its_time_and_no_longer() {
@@ -184,6 +188,9 @@ fn a_disabled_evd_queues_without_triggering_and_enabling_does_not_make_up_for_it
     }
 }
 
+/// Whether a completion triggers the CNO depends on the EVD's state when the completion arrives, not when a call takes
+/// it in.
+///
 /// Clauses: EVDM-3, EVDM-5.
 #[test]
 fn a_completion_counts_for_the_moment_it_came_not_for_the_one_it_was_seen() {
@@ -197,7 +204,7 @@ fn a_completion_counts_for_the_moment_it_came_not_for_the_one_it_was_seen() {
         pair.receive(B, cookie);
     }
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
-    // It is in the device's queue, and no call has taken it in.
+    // The completion is in the device's queue, and no call has taken it in.
     pair.sides[A].ia.evd_enable(evd).expect("exists");
     nothing(&mut pair, cno);
     pair.post_send(A, EMPTY, 2, NONE).expect("posted");
@@ -249,6 +256,8 @@ fn an_evd_triggers_the_cno_it_refers_to_now() {
     pair.sides[A].ia.cno_free(new).expect("no EVD refers to it");
 }
 
+/// While a thread is blocked in a wait on an EVD, events of this EVD do not trigger its CNO.
+///
 /// Clauses: CNO-10, EVDW-7.
 #[test]
 fn while_somebody_is_blocked_on_an_evd_its_cno_is_left_alone() {
@@ -275,6 +284,8 @@ fn while_somebody_is_blocked_on_an_evd_its_cno_is_left_alone() {
     );
 }
 
+/// One trigger releases one waiter. A waiter that is interrupted does not take the trigger.
+///
 /// Clauses: CNO-13, CNO-15, CNO-16.
 #[test]
 fn one_trigger_releases_one_waiter_and_an_interrupted_one_leaves_it_alone() {
@@ -300,6 +311,8 @@ fn one_trigger_releases_one_waiter_and_an_interrupted_one_leaves_it_alone() {
     ia.cno_free(cno).expect("nobody waits");
 }
 
+/// Posting a software event to an attached EVD and detaching that EVD releases a waiter of the CNO.
+///
 /// Clauses: CNO-18.
 #[test]
 fn an_event_posted_and_its_evd_detached_free_a_waiter() {
@@ -322,6 +335,8 @@ fn an_event_posted_and_its_evd_detached_free_a_waiter() {
     ia.cno_free(cno).expect("nobody waits");
 }
 
+/// Freeing the last EVD of a CNO releases all its waiters, without an EVD.
+///
 /// Clauses: CNO-14.
 #[test]
 fn when_the_last_evd_is_freed_everybody_is_sent_home_without_one() {
@@ -348,6 +363,8 @@ fn when_the_last_evd_is_freed_everybody_is_sent_home_without_one() {
     ia.cno_free(cno).expect("nobody waits");
 }
 
+/// If an EVD has triggered the CNO and is then freed, the wait still returns, with another EVD that triggered.
+///
 /// Clauses: CNO-14.
 #[test]
 fn a_trigger_of_an_evd_that_was_freed_still_wakes_and_names_one_that_is_there() {
@@ -389,7 +406,7 @@ fn an_agent_is_called_once_for_a_trigger_and_waiters_are_released_too() {
         Ok(Some(evd)),
         "and the waiter"
     );
-    // Replaced and detached.
+    // An agent that was replaced or detached is not called.
     let (third, third_hears) = agent();
     let (fourth, fourth_hears) = agent();
     let ia = &mut pair.sides[A].ia;
@@ -416,12 +433,12 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
     ia.evd_modify_cno(evd, Some(cno)).expect("exists");
     for round in 0..20 {
         pair.receive(A, round);
-        // The function's own interrupts tell when to look.
+        // The function's own interrupts show when the program has to poll.
         let interrupts: Vec<Interrupt> = pair.sides[A].ia.provider().hca().interrupts().to_vec();
         for interrupt in &interrupts {
             let _before = interrupt.take();
         }
-        // Take the interrupt, look, sleep: in this order no event is lost.
+        // The program takes the interrupts, polls, and then sleeps. In this order no event is lost.
         pair.sides[A].ia.progress();
         pair.post_send(B, EMPTY, round, NONE).expect("posted");
         pair.fabric.sim.advance(Duration::from_micros(100));
@@ -440,7 +457,7 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
             .cno_modify_agent(cno, Some(agent()))
             .expect("exists");
     }
-    // An event dequeued before any look leaves the queue armed for the next one.
+    // An event that was dequeued before `progress` leaves the queue armed for the next event.
     pair.receive(A, 100);
     pair.post_send(B, EMPTY, 100, NONE).expect("posted");
     pair.fabric.sim.advance(Duration::from_micros(100));

@@ -75,9 +75,10 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
     pair.assert_no_complaints();
 }
 
-/// Clauses: RECV-R6, CONN-3.
 /// The device reports that acknowledgements take 2^16 units (`local_ca_ack_delay` 16, as a ConnectX-4 Lx does), which
-/// is 268 ms: with a shorter timeout the peer retransmits packets that were not lost.
+/// is 268 ms. With a shorter timeout the peer would retransmit packets that were not lost.
+///
+/// Clauses: RECV-R6, CONN-3.
 #[test]
 fn a_connection_waits_for_acknowledgements_as_long_as_the_device_says() {
     let mut pair = Pair::connected();
@@ -180,7 +181,7 @@ fn a_request_beyond_the_backlog_is_rejected_by_the_provider_and_loses_nothing() 
         let event = pair.connection_event(A);
         assert_eq!((event.kind, event.ep), (Kind::NonPeerRejected, ep));
     }
-    // That is no overflow; the others wait, in order, and can be accepted.
+    // The rejection is no overflow of the EVD. The other requests are queued in order, and can be accepted.
     pair.expect_no_async_event();
     for (at, &ep) in eps[..room].iter().enumerate() {
         let Event::ConnectionRequest(request) = pair.wait_event(B, evd) else {
@@ -215,7 +216,7 @@ fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
         let (ep, before) = (pair.sides[A].ep, pair.now());
         pair.start(A, ep, CONN_QUAL, Timeout::from_micros(millis * 1000), b"")
             .expect("starts");
-        // The peer has the request, and does not decide.
+        // The peer has received the request, and does not decide it.
         let cr = pair.request(B);
         pair.expect_end(A, Kind::TimedOut);
         let took = pair.now().0 - before.0 - 10_000_000;
@@ -225,7 +226,7 @@ fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
             "{took} ns of {limit}"
         );
         pair.expect_recv(A, 1, DtoStatus::ErrFlushed);
-        // The attempt is over: the peer's reply has no effect.
+        // The attempt has ended, so the peer's reply has no effect.
         let b = pair.sides[B].ep;
         pair.receive(B, 2);
         pair.sides[B]
@@ -246,7 +247,7 @@ fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
     }
 }
 
-/// The requester gives up before the request is decided, in several ways.
+/// Ways in which the requester gives up before the peer has decided the request.
 const WAYS_TO_GIVE_UP: [fn(&mut Pair); 3] = [
     |pair| {
         let ep = pair.sides[A].ep;
@@ -272,6 +273,8 @@ const WAYS_TO_GIVE_UP: [fn(&mut Pair); 3] = [
     },
 ];
 
+/// An accept of a request whose requester has given up ends in DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR.
+///
 /// Clauses: CRA-5.
 #[test]
 fn an_accept_of_a_request_nobody_waits_for_ends_in_an_accept_completion_error() {
@@ -371,7 +374,7 @@ fn the_consumers_time_comes_first_when_it_is_the_shorter() {
 /// Clauses: CONN-8.
 #[test]
 fn an_address_that_is_none_is_refused_at_once() {
-    // Nor is an address that cannot be resolved.
+    // An address that cannot be resolved is refused, too.
     let mut pair = Pair::unconnected(&PairConfig {
         options: [A, B].map(|side| Fabric::options(side).network(false)),
         ..PairConfig::default()
@@ -528,6 +531,8 @@ fn parameters_of_a_connect_are_refused_before_anything_happens() {
     pair.assert_no_complaints();
 }
 
+/// An endpoint with a null connect EVD connects, and no event reports that.
+///
 /// Clauses: EPC-3.
 #[test]
 fn a_null_connect_evd_hears_nothing_and_the_endpoint_connects_all_the_same() {
@@ -711,8 +716,10 @@ fn an_accept_the_device_refuses_leaves_the_request_and_the_endpoint_as_they_were
     }
 }
 
-/// Clauses: RECV-7. What an endpoint has posted before it is connected is not lost by an accept that fails, even if the
-/// device refuses on the way back as well.
+/// An accept that the device refuses does not lose the receives that the endpoint had posted before, even if the device
+/// also refuses a step of the way back.
+///
+/// Clauses: RECV-7.
 #[test]
 fn an_accept_the_device_refuses_keeps_the_receives_posted_before() {
     for also in [None, Some(Opcode::TO_RST_QP), Some(Opcode::RST2INIT_QP)] {

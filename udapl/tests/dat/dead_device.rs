@@ -15,7 +15,7 @@ fn kill(fault: &Fault, sends: u64) {
             .ep_post_recv(ep, &[buffer.part(0, 64)], DtoCookie(100 + cookie), NONE)
             .expect("a receive");
     }
-    // The device sends no acknowledgement: the peer gets nothing any more.
+    // The device sends no acknowledgement, so the peer gets nothing any more.
     pair.fabric.sim.inject(&pair.fabric.function(A), fault);
     for cookie in 0..sends {
         let flags = if cookie == 2 {
@@ -63,6 +63,8 @@ fn kill(fault: &Fault, sends: u64) {
     assert!(pair.fabric.report(B).is_clean());
 }
 
+/// A fatal health syndrome flushes all DTOs, and the adapter can be closed afterwards.
+///
 /// Clauses: SEND-10, SEND-28.
 #[test]
 fn a_fatal_health_syndrome_flushes_everything_and_leaves_an_adapter_that_closes() {
@@ -109,7 +111,7 @@ fn a_function_that_is_wanted_back_is_given_back_in_good_order() {
     support::refused(pair.sides[A].ia.pz_create(), ReturnType::InternalError);
     let why = pair.sides[A].ia.last_device_error().expect("a reason");
     assert!(why.contains("wants the device back"), "{why}");
-    // The device lives: the teardown is complete, and nothing is left on it.
+    // The device is alive: the teardown is complete, and no object is left on it.
     let [a, b] = pair.sides;
     let report = udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("it closes");
     assert_eq!((report.dead, report.pages_not_returned), (None, 0));

@@ -12,14 +12,15 @@ use udapl::{CloseFlags, EpEvds, EvdFlags, Ia, OpenOptions};
 const CHILD: &str = "DAT_TEST_DESCRIPTORS";
 /// Descriptor limit of the child.
 const LIMIT: u64 = 256;
-/// Limit for an open adapter: two vectors, two notices, the wake-up of its instance, the arena's memory, and the ring
-/// of the machine's clock.
+/// Maximum number of descriptors of an open adapter: two vectors, two notices, the wake-up of its instance, the arena's
+/// memory, and the ring of the machine's clock.
 const ADAPTER: usize = 7;
-/// The same for an adapter on a wire: one end of a socket and, at the side that came first, the path.
+/// Maximum number of descriptors of an adapter on a wire. It has one end of a socket more and, at the side that was
+/// opened first, the path.
 const WIRED: usize = ADAPTER + 2;
 
 fn open_descriptors() -> usize {
-    // The directory being read is one of them.
+    // The count includes the descriptor of the directory that is being read.
     std::fs::read_dir("/proc/self/fd")
         .expect("readable")
         .count()
@@ -74,7 +75,8 @@ pub(crate) fn in_a_child(test: &str) -> bool {
     false
 }
 
-/// In virtual time, because in real time every bring-up waits for its pauses.
+/// A thousand adapters are opened and closed, one after the other, in a process with 256 descriptors. Time is virtual,
+/// because in real time every bring-up would wait for its pauses.
 #[test]
 fn a_thousand_adapters_are_opened_and_closed_with_256_descriptors() {
     if !in_a_child("descriptors::a_thousand_adapters_are_opened_and_closed_with_256_descriptors") {
@@ -112,7 +114,8 @@ fn forty_adapters_are_open_at_once_with_256_descriptors() {
     assert_eq!(open_descriptors(), before);
 }
 
-/// A wire is cut when its function is closed, and connected again by the next opening.
+/// Functions on a wire return all descriptors, too. A wire is cut when its function is closed, and connected again by
+/// the next open.
 #[test]
 fn functions_on_a_wire_give_everything_back_too() {
     if !in_a_child("descriptors::functions_on_a_wire_give_everything_back_too") {

@@ -12,6 +12,8 @@ use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refuse
 
 const FLAGS: [CloseFlags; 2] = [CloseFlags::Abrupt, CloseFlags::Graceful];
 
+/// Either side may disconnect, gracefully or abruptly; the connection ends for both.
+///
 /// Clauses: DISC-1.
 #[test]
 fn a_disconnect_ends_the_connection_for_both_whoever_asks_and_however() {
@@ -65,7 +67,7 @@ fn disconnects_of_both_at_once_end_the_connection_once_for_each() {
                 pair.expect_end(side, Kind::Disconnected);
                 pair.expect_recv(side, 1, DtoStatus::ErrFlushed);
             }
-            // Long after the last datagram could come.
+            // Wait until long after the last datagram could arrive.
             pair.run_for(2_000);
             for side in [A, B] {
                 pair.expect_nothing(side, pair.sides[side].connect);
@@ -75,6 +77,8 @@ fn disconnects_of_both_at_once_end_the_connection_once_for_each() {
     }
 }
 
+/// A graceful disconnect completes the posted requests and refuses new ones.
+///
 /// Clauses: SEND-29, DISC-2.
 #[test]
 fn a_graceful_disconnect_finishes_what_was_posted_and_takes_nothing_new() {
@@ -190,8 +194,8 @@ fn a_wire_that_is_pulled_breaks_the_connection_and_heals_for_the_next() {
     pair.expect_alive();
 }
 
-/// An adapter is opened while the link still trains. A program that connects meanwhile needs no special care: the
-/// lost request is sent again when the port is up, and not only a second later.
+/// A connect while the link trains succeeds soon after the port is up: the driver sends the lost request again then,
+/// and not only a second later. So a program that has just opened an adapter needs no special care.
 #[test]
 fn a_connect_while_the_link_trains_is_made_when_it_is_up() {
     let fabric = Fabric::pair(1);
@@ -207,6 +211,8 @@ fn a_connect_while_the_link_trains_is_made_when_it_is_up() {
     pair.expect_alive();
 }
 
+/// An endpoint that was reset connects again, and shows no effect of its former connection.
+///
 /// Clauses: EPR-1.
 #[test]
 fn an_endpoint_connects_again_after_a_reset_and_has_forgotten_the_past() {
@@ -291,6 +297,8 @@ fn receives_posted_before_the_connection_survive_a_reset_that_does_nothing() {
     pair.assert_no_complaints();
 }
 
+/// Freeing a connected endpoint disconnects the peer, and gives no event on this side.
+///
 /// Clauses: EPF-1.
 #[test]
 fn freeing_a_connected_endpoint_disconnects_the_peer_and_tells_nobody_here() {
@@ -309,7 +317,7 @@ fn freeing_a_connected_endpoint_disconnects_the_peer_and_tells_nobody_here() {
         pair.expect_end(1 - side, Kind::Disconnected);
         pair.run_for(10);
         pair.expect_nothing(side, pair.sides[side].connect);
-        // All its objects can be freed.
+        // All objects of the endpoint can be freed.
         let (evds, pz) = (
             [
                 pair.sides[side].recv,
@@ -391,7 +399,8 @@ fn memory_rights_of_a_region_are_no_matter_of_the_connection() {
     pair.assert_no_complaints();
 }
 
-/// Posts to an endpoint that stays DISCONNECTED are flushed, at whichever step the device refused.
+/// If the device refuses either step of a reset (2RST_QP or RST2INIT_QP), the endpoint stays DISCONNECTED and flushes
+/// later posts.
 #[test]
 fn a_reset_the_device_refuses_leaves_the_endpoint_disconnected() {
     for opcode in [Opcode::TO_RST_QP, Opcode::RST2INIT_QP] {
@@ -416,7 +425,8 @@ fn a_reset_the_device_refuses_leaves_the_endpoint_disconnected() {
     }
 }
 
-/// An endpoint whose free failed is unchanged.
+/// If the device refuses a step of a free, the endpoint exists on as DISCONNECTED, and flushes its earlier and later
+/// receives.
 #[test]
 fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
     for opcode in [Opcode::TO_RST_QP, Opcode::DESTROY_QP] {
@@ -437,7 +447,8 @@ fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
     }
 }
 
-/// A device that has the queue pair in another state refuses the step to RESET, and keeps the queue pair's state.
+/// If the device refuses 2RST_QP because the queue pair is in another state, and then the destroy, the queue pair keeps
+/// its state, and the device flushes the receives, each once.
 #[test]
 fn a_destroy_refused_without_a_reset_leaves_the_work_to_the_device() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -14,6 +14,8 @@ impl Pair {
     }
 }
 
+/// A duplicate connects to the address and qualifier that the first endpoint connected to.
+///
 /// Clauses: DUP-1, DUP-2, DUP-3, DUP-4.
 #[test]
 fn a_duplicate_arrives_where_the_first_one_did() {
@@ -49,6 +51,9 @@ fn a_duplicate_arrives_where_the_first_one_did() {
     pair.assert_no_complaints();
 }
 
+/// A duplicate of an endpoint that was the passive side is refused by the peer's provider: no service listens at the
+/// qualifier.
+///
 /// Clauses: DUP-5.
 #[test]
 fn a_duplicate_of_a_passive_end_finds_nobody() {

@@ -63,6 +63,8 @@ fn an_endpoint_is_what_was_asked_for_or_what_the_provider_chooses() {
     refused(made, ReturnType::ModelNotSupported);
 }
 
+/// An endpoint whose creation the device refuses leaves no object behind.
+///
 /// Clauses: EPC-7.
 #[test]
 fn an_endpoint_the_device_refuses_leaves_nothing_behind() {
@@ -77,6 +79,8 @@ fn an_endpoint_the_device_refuses_leaves_nothing_behind() {
     ia.pz_free(pz).expect("nothing is in it");
 }
 
+/// An SRQ cannot be freed before its endpoints.
+///
 /// Clauses: EPCS-1, EPCS-3, EPC-4.
 #[test]
 fn an_srq_is_its_endpoints_until_they_are_freed() {
@@ -98,7 +102,7 @@ fn an_srq_is_its_endpoints_until_they_are_freed() {
         pair.sides[B].ia.ep_query(ep).expect("exists").srq,
         Some(srq)
     );
-    // Its attributes for receives of its own are ignored.
+    // The endpoint's attributes for receives of its own are ignored.
     let (pz, evd) = (pair.sides[B].pz, Some(pair.sides[B].recv));
     let ia = &mut pair.sides[B].ia;
     let odd = EpAttr {
@@ -136,6 +140,8 @@ fn an_srq_is_its_endpoints_until_they_are_freed() {
     assert_eq!(error.subtype(), Subtype::HandleSrq);
 }
 
+/// `ep_query` returns the peer's address and port qualifier from the connection attempt on until the connection ends.
+///
 /// Clauses: EPQ-2.
 #[test]
 fn the_peer_is_told_from_the_attempt_to_the_end() {
@@ -192,6 +198,8 @@ fn queues_are_idle_when_nothing_is_in_them() {
     );
 }
 
+/// An aborted connection attempt is reported by one event, and flushes its receives.
+///
 /// Clauses: DISC-4.
 #[test]
 fn an_aborted_attempt_is_told_of_once_and_its_receives_are_flushed() {
@@ -208,7 +216,7 @@ fn an_aborted_attempt_is_told_of_once_and_its_receives_are_flushed() {
     }
 }
 
-/// Makes an endpoint of B in a state that only a request, or waiting for one, leads to.
+/// Puts an endpoint of B into a state that only a connection request leads to, or the wait for one.
 fn waiting(state: EpState) -> (Pair, EpHandle) {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let own = pair.sides[B].ep;
@@ -272,6 +280,8 @@ fn an_endpoint_that_waits_for_a_decision_is_not_disconnected_reset_or_freed() {
     }
 }
 
+/// On one EVD, completions of successful DTOs precede the event of the connection's end.
+///
 /// Clauses: DISC-7.
 #[test]
 fn what_succeeded_comes_before_the_end_on_one_evd() {
@@ -315,6 +325,8 @@ fn what_succeeded_comes_before_the_end_on_one_evd() {
     assert!(matches!(event, Event::Connection(it) if it.kind == ConnectionEventKind::Disconnected));
 }
 
+/// Every call refuses the handle of a freed endpoint, and a freed endpoint keeps neither its zone nor its EVDs in use.
+///
 /// Clauses: EPF-3, EPQ-3, EPC-4.
 #[test]
 fn a_freed_endpoint_is_no_handle_and_keeps_nothing() {
@@ -349,6 +361,8 @@ fn a_freed_endpoint_is_no_handle_and_keeps_nothing() {
     assert_eq!(error.subtype(), Subtype::HandleEvdRecv);
 }
 
+/// Every call knows the handle of a zone until the zone is freed, and a zone can be freed once it is empty.
+///
 /// Clauses: PZC-1, PZC-2, PZF-1.
 #[test]
 fn a_zone_is_known_until_it_is_freed_and_freed_when_it_is_empty() {

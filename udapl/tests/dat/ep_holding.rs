@@ -1,4 +1,5 @@
-//! The number of receive buffers that an endpoint holds, and its limits: `ep_recv_query`, `ep_set_watermark`.
+//! The number of receive buffers that an endpoint holds, and limits on that number: `ep_recv_query`,
+//! `ep_set_watermark`.
 
 use udapl::endpoint::{EpRecvParam, EpState};
 use udapl::error::{ReturnType, Subtype};
@@ -74,6 +75,8 @@ fn a_posted_buffer_is_held_until_its_message_has_completed() {
     }
 }
 
+/// The number of buffers that an endpoint holds of an SRQ is reported as unknown.
+///
 /// Clauses: EPRQ-4, EPRQ-6.
 #[test]
 fn what_an_endpoint_holds_of_an_srq_is_unknown() {
@@ -116,7 +119,7 @@ fn more_buffers_than_the_soft_mark_are_told_once_for_each_setting() {
     // Setting it again with ten buffers held reports at once.
     pair.set_marks(B, Some(9), NO_MARK);
     pair.expect_soft_mark(B);
-    // Replaced before it was exceeded: only the new value counts.
+    // The mark 11 is replaced before it is exceeded, so only the mark 12 counts.
     pair.set_marks(B, Some(11), NO_MARK);
     pair.set_marks(B, Some(12), NO_MARK);
     pair.post_recvs(B, 2);
@@ -148,7 +151,7 @@ fn more_buffers_than_the_hard_mark_break_the_connection_from_its_first_moment() 
         pair.expect_connection(A, ConnectionEventKind::Disconnected);
         pair.expect_nothing(B, evd);
     }
-    // Exceeded before there is a connection to break.
+    // The mark is exceeded before there is a connection to break.
     let mut pair = Pair::unconnected(&PairConfig::default());
     pair.post_recvs(B, 4);
     pair.set_marks(B, Some(3), Some(3));

@@ -102,6 +102,8 @@ fn a_receive_that_does_not_match_the_new_zone_fails_when_it_is_used() {
     pair.expect_connection(B, ConnectionEventKind::Broken);
 }
 
+/// A change of the endpoint cannot take away what its posted receives need.
+///
 /// Clauses: EPM-8, EPM-9.
 #[test]
 fn what_posted_receives_need_cannot_be_taken_from_them() {
@@ -152,6 +154,8 @@ impl Pair {
     }
 }
 
+/// The zone and the other attributes can be changed only in the states that DAT allows for each.
+///
 /// Clauses: EPM-1, EPM-3, EPM-4, EPM-5, EPM-6.
 #[test]
 fn zone_and_the_rest_change_in_their_states_only() {

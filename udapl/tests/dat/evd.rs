@@ -509,8 +509,8 @@ fn who_only_looks_at_an_empty_queue_still_connects() {
     }
 }
 
-/// Once in many entries a completion queue sends its consumer the slow way, to make progress. For a consumer that
-/// only waits this must not become permanent.
+/// After a number of entries a completion queue makes its consumer take the slow path once, in which connections
+/// progress. A consumer that only waits must return to the fast path afterwards.
 #[test]
 fn who_only_waits_goes_on_finding_events_at_once() {
     let mut pair = Pair::connected();

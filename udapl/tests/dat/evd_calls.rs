@@ -1,5 +1,5 @@
-//! The calls on EVDs besides waiting: length, modes, software events, free. Waits with concurrent calls are split
-//! into their steps (`evd_wait_begin`, `_look`), as in a facade that shares an adapter between threads.
+//! The calls on EVDs besides waiting: length, modes, software events, free. Waits with concurrent calls are split into
+//! their steps (`evd_wait_begin`, `_look`), as in a facade through which several threads use one adapter.
 //!
 //! `evd.rs` tests plain waits, `evd_overflow.rs` full EVDs, `cno.rs` CNOs.
 
@@ -29,7 +29,7 @@ fn qlen(pair: &Pair, evd: EvdHandle) -> u32 {
     pair.sides[A].ia.evd_query(evd).expect("exists").qlen
 }
 
-/// Makes a blocked waiter.
+/// Begins a wait that blocks, and returns it.
 fn blocked(pair: &mut Pair, evd: EvdHandle, threshold: u32) -> EvdWait {
     let ia = &mut pair.sides[A].ia;
     let wait = ia
@@ -71,6 +71,8 @@ fn an_evd_is_as_asked_for_and_says_so() {
     }
 }
 
+/// An EVD of the announced maximum length can be created, and another EVD can be resized to it.
+///
 /// Clauses: EVDC-1, EVDR-1.
 #[test]
 fn the_longest_evd_that_is_announced_can_be_had_and_be_grown_to() {
@@ -87,6 +89,8 @@ fn the_longest_evd_that_is_announced_can_be_had_and_be_grown_to() {
     assert!(ia.evd_query(evd).expect("exists").qlen >= most);
 }
 
+/// Every call refuses handles that name no EVD.
+///
 /// Clauses: EVDC-3, EVDF-3.
 #[test]
 fn handles_that_name_nothing_are_refused_by_every_call() {
@@ -126,6 +130,8 @@ fn handles_that_name_nothing_are_refused_by_every_call() {
     assert_eq!(error.subtype(), Subtype::HandleCno);
 }
 
+/// An EVD can be freed, with its queued events, when no stream feeds it and no thread waits on it.
+///
 /// Clauses: EVDF-1, EVDF-2.
 #[test]
 fn an_evd_ends_with_what_is_in_it_when_nothing_feeds_it_and_nobody_waits() {
@@ -147,6 +153,8 @@ fn an_evd_ends_with_what_is_in_it_when_nothing_feeds_it_and_nobody_waits() {
     assert_eq!(error.subtype(), Subtype::StateEvdInUse);
 }
 
+/// Making an EVD unwaitable ends its wait with an error. Dequeuing, posting and the CNO work as before.
+///
 /// Clauses: EVDM-7, EVDM-8, EVDM-9, EVDM-10.
 #[test]
 fn an_unwaitable_evd_sends_its_waiter_away_and_works_otherwise() {
@@ -166,7 +174,7 @@ fn an_unwaitable_evd_sends_its_waiter_away_and_works_otherwise() {
         ia.evd_query(evd).expect("exists").state,
         EvdState::ENABLED | EvdState::UNWAITABLE | EvdState::CONFIG_THRESHOLD
     );
-    // Too late for this waiter, even though the EVD is waitable again and has an event.
+    // The wait ends with the error even though the EVD is waitable again and has an event.
     ia.evd_clear_unwaitable(evd).expect("exists");
     ia.evd_post_se(evd, SoftwareEvent(1)).expect("room");
     let error = ia.evd_wait_look(wait).expect_err("sent away").error;
@@ -192,6 +200,8 @@ fn an_unwaitable_evd_sends_its_waiter_away_and_works_otherwise() {
     pair.expect_at_once(evd, 1, se(2), 0);
 }
 
+/// Enabled or disabled and waitable or unwaitable are independent of each other. Waits depend on the second only.
+///
 /// Clauses: EVDM-3, EVDM-4, EVDM-6, EVDQ-1.
 #[test]
 fn the_two_axes_of_the_state_turn_apart_and_waiters_care_for_one_of_them_only() {
@@ -217,6 +227,8 @@ fn the_two_axes_of_the_state_turn_apart_and_waiters_care_for_one_of_them_only() 
     assert!(state(&pair, evd).contains(EvdState::ENABLED));
 }
 
+/// While a thread waits on an EVD, dequeue, another wait and resize are refused.
+///
 /// Clauses: EVDD-2, EVDW-6, EVDR-6.
 #[test]
 fn an_evd_belongs_to_the_one_who_waits() {
@@ -246,6 +258,8 @@ fn an_evd_belongs_to_the_one_who_waits() {
     }
 }
 
+/// The same holds for an EVD of completions: they go to the waiting thread only.
+///
 /// Clauses: EVDD-2.
 #[test]
 fn completions_too_are_the_waiters() {
@@ -281,6 +295,8 @@ fn an_interrupted_wait_says_how_many_events_there_are() {
     pair.expect_at_once(evd, 3, se(1), 2);
 }
 
+/// A wait returns at its threshold and not before, and reports the exact number of events that are left.
+///
 /// Clauses: EVDD-1, EVDW-1, EVDW-2, EVDW-3, EVDW-4.
 #[test]
 fn thresholds_and_what_is_left_are_exact() {
@@ -464,7 +480,8 @@ fn a_completion_queue_takes_another_length_again_and_again_and_no_completion_is_
     let (request, recv) = (pair.sides[A].request, pair.sides[B].recv);
     let mut posted = 0;
     let mut seen = [0; 2];
-    // Lengths up and down, with every fill of the ring: all taken, half of them, none, and more than a lap.
+    // Resize up and down, with each possible state of the ring: all completions taken, half of them, none, and more
+    // than one wrap of the ring.
     for (round, length) in [300, 1000, 64, 65, 4000, 70, 256, 128]
         .into_iter()
         .enumerate()
@@ -560,11 +577,11 @@ fn a_longer_completion_queue_holds_more() {
             pair.post_send(A, EMPTY, round * 60 + cookie, NONE)
                 .expect("posted");
         }
-        // The peer's queue keeps its old length.
+        // The queue of the peer keeps its old length, so take its completions.
         for _ in 0..60 {
             pair.wait_recv(B);
         }
-        // Takes the completions into the software queue, which frees the slots of the endpoint's queue.
+        // A wait takes the completions into the software queue, which frees the slots of the endpoint's queue.
         let (result, _) = pair.wait(evd, NOW, 300);
         let there = u32::try_from(60 * (round + 1)).expect("few");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Full EVDs: refused calls, lost events, and who gets an event about it.
+//! Full EVDs: refused calls, lost events, and the side that gets an event about it.
 
 use udapl::adapter::IaConfig;
 use udapl::endpoint::{EpChange, EpState};
@@ -35,7 +35,7 @@ fn software_events_fill_an_evd_to_its_length_and_the_next_is_refused_without_a_t
     }
     let evd = pair.sides[A].ia.async_evd();
     pair.expect_nothing(A, evd);
-    // Not every EVD takes software events.
+    // An EVD without the software stream refuses software events.
     let other = pair.evd(4, EvdFlags::DEFAULT);
     let error = refused(
         pair.sides[A].ia.evd_post_se(other, SoftwareEvent(1)),
@@ -173,7 +173,7 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
     pair.connect();
     let (from, to) = (pair.buffer(B, 9), pair.buffer(A, 9));
     pair.post_recv(A, &[to.all()], 1, NONE).expect("posted");
-    // Ignore earlier requests of B.
+    // Discard the events of earlier requests of B.
     while matches!(
         pair.sides[B].ia.evd_dequeue(pair.sides[B].request),
         Ok(Some(_))

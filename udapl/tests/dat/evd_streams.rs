@@ -1,4 +1,5 @@
-//! Streams of an EVD: which it takes, which may share it, and objects that cannot be freed while in use.
+//! Streams of an EVD: the streams that it takes, those that may share it, and objects that cannot be freed while in
+//! use.
 
 use udapl::adapter::IaConfig;
 use udapl::endpoint::{EpAttr, EpChange};
@@ -70,14 +71,14 @@ const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 
 const THRESHOLD: CompletionFlags = CompletionFlags::EVD_THRESHOLD;
 
-/// The sharing rules, one case a row: the EVD (0 or 1) of an endpoint's three streams, the notification flags of its
-/// receives and requests, and whether this is allowed.
+/// The sharing rules, one case in each row: the EVD (0 or 1) of each of an endpoint's three streams, the notification
+/// flags of its receives and requests, and whether this is allowed.
 const SHARING: [([usize; 3], [CompletionFlags; 2], bool); 16] = [
-    // All completions notify: all may share.
+    // If all completions notify, all streams may share an EVD.
     ([0, 0, 0], [THRESHOLD, THRESHOLD], true),
     ([0, 0, 0], [NONE, THRESHOLD], true),
     ([0, 1, 0], [THRESHOLD, THRESHOLD], true),
-    // Rule 1: equal flags on one EVD.
+    // Rule 1: streams on one EVD have equal flags.
     ([0, 0, 1], [UNSIGNALLED, THRESHOLD], false),
     ([0, 0, 1], [THRESHOLD, UNSIGNALLED], false),
     ([0, 0, 1], [SOLICITED, THRESHOLD], false),
@@ -86,11 +87,11 @@ const SHARING: [([usize; 3], [CompletionFlags; 2], bool); 16] = [
     // Each stream on its own EVD.
     ([0, 1, 1], [UNSIGNALLED, THRESHOLD], true),
     ([0, 1, 1], [SOLICITED, THRESHOLD], true),
-    // Rule 2: with another kind of stream only those that notify always.
+    // Rule 2: streams of completions that do not always notify may not share an EVD with another kind of stream.
     ([0, 1, 0], [UNSIGNALLED, THRESHOLD], false),
     ([1, 0, 0], [THRESHOLD, UNSIGNALLED], false),
     ([0, 0, 0], [UNSIGNALLED, UNSIGNALLED], false),
-    // Rule 4: solicited receives alone.
+    // Rule 4: solicited receives share their EVD with no other stream.
     ([0, 1, 0], [SOLICITED, THRESHOLD], false),
     ([0, 0, 0], [SOLICITED, THRESHOLD], false),
     ([0, 1, 1], [SOLICITED, UNSIGNALLED], false),
@@ -142,7 +143,7 @@ fn endpoints_that_share_an_evd_must_agree() {
         let one = endpoint(&mut pair, [Some(evd), None, None], [first, NONE]).expect("alone");
         let two = endpoint(&mut pair, [Some(evd), None, None], [second, NONE]);
         assert_eq!(two.is_ok(), legal, "{first:?} and {second:?}");
-        // A change must follow the same rules: away, and back.
+        // A change by `ep_modify` follows the same rules as the creation.
         let moved = endpoint(&mut pair, [None, None, None], [second, NONE]).expect("nowhere");
         let there = EpChange {
             recv_evd: Some(Some(evd)),
@@ -156,7 +157,7 @@ fn endpoints_that_share_an_evd_must_agree() {
                 (ReturnType::InvalidParameter, Subtype::Arg3)
             );
         }
-        // Freed endpoints do not count.
+        // Freed endpoints no longer restrict the EVD.
         pair.sides[A].ia.ep_free(one).expect("freed");
         pair.sides[A].ia.ep_free(moved).expect("freed");
         if let Ok(two) = two {
@@ -175,7 +176,7 @@ fn service_points_and_software_events_share_with_streams_that_count_only() {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let all = EvdFlags::DTO | EvdFlags::CR | EvdFlags::CONNECTION;
     for (flags, legal) in [(UNSIGNALLED, false), (SOLICITED, false), (THRESHOLD, true)] {
-        // The endpoint first.
+        // Case 1: the endpoint is created first.
         let evd = pair.evd(300, all);
         let ep = endpoint(&mut pair, [Some(evd), None, None], [flags, NONE]).expect("alone");
         let psp = pair.sides[A]
@@ -187,7 +188,7 @@ fn service_points_and_software_events_share_with_streams_that_count_only() {
             Err(error) => assert_eq!(error.return_type(), ReturnType::InvalidParameter),
         }
         pair.sides[A].ia.ep_free(ep).expect("freed");
-        // The service point first.
+        // Case 2: the service point is created first.
         let psp = pair.sides[A]
             .ia
             .psp_create(ConnQual(5), evd, PspFlags::CONSUMER)
@@ -198,7 +199,7 @@ fn service_points_and_software_events_share_with_streams_that_count_only() {
             "{flags:?}"
         );
         pair.sides[A].ia.psp_free(psp).expect("exists");
-        // Software events.
+        // Case 3: the EVD also takes software events.
         let evd = pair.evd(300, all | EvdFlags::SOFTWARE);
         assert_eq!(
             endpoint(&mut pair, [Some(evd), None, None], [flags, NONE]).is_ok(),
@@ -269,7 +270,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     let evd = ia.evd_create(8, EvdFlags::all()).expect("an EVD");
     let asynchronous = ia.async_evd();
     in_use(ia.evd_free(asynchronous), Subtype::StateEvdInUse);
-    // A PZ: endpoints, LMRs, SRQs, one after the other.
+    // A PZ cannot be freed while it has an endpoint, an LMR or an SRQ; each is tested alone.
     in_use(ia.pz_free(pz), Subtype::StatePzInUse);
     ia.ep_free(side.ep).expect("unconnected");
     in_use(ia.pz_free(pz), Subtype::StatePzInUse);
@@ -281,7 +282,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     };
     let srq = ia.srq_create(pz, attr).expect("an SRQ");
     in_use(ia.pz_free(pz), Subtype::StatePzInUse);
-    // An EVD: receives, requests, connections, connection requests.
+    // An EVD cannot be freed while receives, requests, connections or connection requests feed it.
     let streams = [
         [Some(evd), None, None],
         [None, Some(evd), None],
@@ -300,7 +301,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
             )
             .expect("an endpoint");
         in_use(ia.evd_free(evd), Subtype::StateEvdInUse);
-        // The reference follows the endpoint's attributes.
+        // After a change of the endpoint's attributes, the new EVD is in use.
         let other = ia.evd_create(8, EvdFlags::all()).expect("an EVD");
         let away = EpChange {
             recv_evd: recv.map(|_| Some(other)),
@@ -319,7 +320,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     in_use(ia.evd_free(evd), Subtype::StateEvdInUse);
     ia.psp_free(psp).expect("never in use");
     ia.evd_free(evd).expect("nothing feeds it");
-    // An SRQ: its endpoints. The endpoint's PZ is another one.
+    // An SRQ cannot be freed before its endpoints. The endpoint here has another PZ than the SRQ.
     let zone = ia.pz_create().expect("a PZ");
     let usual = attributes(ia);
     let ep = ia

@@ -19,7 +19,8 @@ use crate::support::{A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, refu
 /// A rejection reaches the peer with its private data, for every kind of service.
 #[test]
 fn private_data_of_a_rejection_comes_with_the_event() {
-    // An IB service ID, and a port of the RDMA CM, whose format has no length.
+    // Services: an IB service ID, and a port of the RDMA CM. The RDMA CM's format has no length, so the peer gets all
+    // 148 bytes.
     for (service, limit, told) in [(CONN_QUAL, 144, 4), (ConnQual(4791), 148, 148)] {
         let mut pair = Pair::unconnected(&PairConfig::default());
         let evd = pair.sides[B].cr;
@@ -146,7 +147,8 @@ fn a_buffer_of_an_srq_tells_immediate_data_too() {
     pair.expect_request(A, 6, DtoStatus::Success);
 }
 
-/// It consumes a receive, leaves its buffer unchanged, and waits if there is none.
+/// An RDMA Write with immediate data consumes a receive and leaves its buffer unchanged. If there is no receive, the
+/// RDMA Write waits for one.
 #[test]
 fn a_write_with_immediate_data_writes_and_completes_a_receive() {
     let mut pair = Pair::connected();
@@ -207,7 +209,7 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     }
     assert_eq!(results.read(0, 8), number(40));
     assert_eq!(results.read(24, 8), [UNTOUCHED; 8]);
-    // Across the end of the queue, with completions suppressed.
+    // The batch wraps around the end of the queue, and has suppressed completions.
     let ia = &mut pair.sides[A].ia;
     let suppressed = CompletionFlags::SUPPRESS;
     ia.ep_post_fetch_add(
@@ -224,7 +226,7 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     pair.assert_no_complaints();
 }
 
-/// More of them than the connection's resources wait for each other, and none is lost.
+/// Atomic operations in excess of the connection's read resources wait for earlier ones, and none is lost.
 #[test]
 fn more_atomic_operations_than_read_resources_are_done_one_after_the_other() {
     let mut pair = Pair::connected();
@@ -289,7 +291,7 @@ fn atomic_operations_that_make_no_sense_are_refused_and_change_nothing() {
     );
 }
 
-/// Read and write rights do not allow atomic operations (IBTA volume 1, "Memory access rights").
+/// Rights to read and write do not allow atomic operations (IBTA volume 1, "Memory access rights").
 #[test]
 fn an_atomic_operation_needs_the_right_to_it() {
     let mut pair = Pair::connected();
@@ -305,7 +307,7 @@ fn an_atomic_operation_needs_the_right_to_it() {
     assert_eq!(results.read(0, 8), [UNTOUCHED; 8]);
 }
 
-/// They need the depth of RDMA Reads: an endpoint without it may not post them.
+/// Atomic operations count against the depth of RDMA Reads: an endpoint whose depth is 0 may not post them.
 #[test]
 fn an_atomic_operation_needs_the_depth_of_a_read() {
     let mut pair = Pair::shaped(|side, attr| {
@@ -319,8 +321,8 @@ fn an_atomic_operation_needs_the_depth_of_a_read() {
     pair.expect_idle(A);
 }
 
-/// They need the responder's resources of RDMA Reads: a responder without them refuses (IBTA volume 1, "RDMA READ and
-/// ATOMIC resources").
+/// Atomic operations need the responder's resources for RDMA Reads: a responder without such resources refuses them
+/// (IBTA volume 1, "RDMA READ and ATOMIC resources").
 #[test]
 fn a_peer_that_lets_no_reads_in_lets_no_atomic_operations_in() {
     let mut pair = Pair::shaped(|side, attr| {
@@ -337,7 +339,7 @@ fn a_peer_that_lets_no_reads_in_lets_no_atomic_operations_in() {
     assert_eq!(results.read(0, 8), [UNTOUCHED; 8]);
 }
 
-/// As in Linux: a region that peers may change must be writable by its owner (`ib_check_mr_access`).
+/// A region with REMOTE_ATOMIC must also have LOCAL_WRITE, as in Linux (`ib_check_mr_access`).
 #[test]
 fn memory_that_peers_count_in_may_be_written_here() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -355,7 +357,7 @@ fn memory_that_peers_count_in_may_be_written_here() {
     created.expect("with the right to write");
 }
 
-/// A device without them reports so, and the calls fail.
+/// A device without atomic operations reports that it has none, and the calls fail.
 #[test]
 fn a_device_without_atomic_operations_refuses_them_by_name() {
     let mut pair = Pair::unconnected(&PairConfig {
@@ -412,7 +414,7 @@ fn what_dat_has_not_is_refused_and_flushed_where_sends_are() {
     }
 }
 
-/// They keep the order of the batch, even if some of them ring doorbells of their own.
+/// Operations beyond DAT 1.2 keep the order of the batch, even if some of them ring doorbells of their own.
 #[test]
 fn a_batch_mixes_them_with_requests_of_dat() {
     let mut pair = Pair::connected();
@@ -460,8 +462,8 @@ fn a_batch_mixes_them_with_requests_of_dat() {
     pair.assert_no_complaints();
 }
 
-/// IBTA volume 1, "Send with Invalidate": the context is invalid before the receive completes, whose completion names
-/// it.
+/// A window bound with REMOTE_INVALIDATE is unbound after the peer's invalidation: its context is invalid before the
+/// receive completes, and the receive's completion names the context (IBTA volume 1, "Send with Invalidate").
 #[test]
 fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
     let mut pair = Pair::binding();
@@ -495,7 +497,7 @@ fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
         let queried = pair.sides[B].ia.rmr_query(rmr).expect("an RMR");
         assert_eq!(queried.binding, None);
         if round == 2 {
-            // The memory has no user any more, and no peer can access it.
+            // No window is bound to the memory any more, and no peer can access it.
             let ia = &mut pair.sides[B].ia;
             ia.lmr_free(place.lmr.lmr).expect("not bound");
             pair.post_write(A, &[data.all()], 4, &window, NONE)
@@ -506,7 +508,7 @@ fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
     pair.sides[B].ia.rmr_free(rmr).expect("unbound");
 }
 
-/// The bind has completed, but its completion is unread when the invalidation is reported.
+/// An invalidation takes effect although the completion of the bind is still unread when it is reported.
 #[test]
 fn an_invalidation_that_is_told_before_the_bind_counts() {
     let mut pair = Pair::binding();
@@ -519,7 +521,7 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
         .post_bind(B, rmr, &place.all(), may, 9, NONE)
         .expect("posted");
     pair.post_recv(B, &[sink.all()], 2, NONE).expect("posted");
-    // A request after a bind does not start before the bind is done: when it arrives, the window exists.
+    // A request after a bind does not start before the bind is done. So the window exists when the Send arrives.
     pair.post_send(B, &[], 8, NONE).expect("posted");
     pair.expect_recv(A, 7, DtoStatus::Success);
     let (ep, ia) = (pair.sides[A].ep, &mut pair.sides[A].ia);
@@ -539,7 +541,8 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
     pair.expect_request(A, 3, DtoStatus::Success);
 }
 
-/// A window bound without the right, a window bound again without it, a region, and a context that does not exist.
+/// The device refuses to invalidate these contexts: a window bound without the right, a window bound again without the
+/// right, a region, and a context that does not exist. The connection breaks, and the object stays valid.
 #[test]
 fn what_may_not_be_invalidated_breaks_the_connection_and_stays() {
     for what in 0..4 {

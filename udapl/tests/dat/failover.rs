@@ -1,7 +1,8 @@
-//! Two functions, two paths: how docs/network.md tells programs to survive the death of one of them.
+//! Failover between two functions on two paths, as docs/network.md describes it.
 //!
-//! The program numbers its messages and keeps each until its Send has succeeded. A failed or flushed message may have
-//! arrived nevertheless: it is sent again on the other path, and the receiver drops duplicates.
+//! The program numbers its messages and keeps each until its Send has succeeded. A message whose Send failed or was
+//! flushed may have arrived nevertheless. The program sends it again on the other path, and the receiver drops
+//! duplicates.
 
 use std::collections::VecDeque;
 
@@ -76,7 +77,7 @@ impl Path {
         arrived
     }
 
-    /// Returns whether its connection has ended.
+    /// Returns whether the path's connection has ended.
     fn has_broken(&mut self) -> bool {
         let evd = self.pair.sides[A].connect;
         let event = self.pair.sides[A].ia.evd_dequeue(evd);
@@ -84,7 +85,8 @@ impl Path {
     }
 }
 
-/// The first path ends in the middle of the transfer.
+/// Sends messages on the first path, which `end` breaks half-way, and then on the second. Checks that all arrive in
+/// order.
 fn fail_over(end: impl Fn(&mut Pair)) {
     let mut paths = [Path::new(), Path::new()];
     let (mut used, mut kept, mut next) = (0, VecDeque::new(), 0);

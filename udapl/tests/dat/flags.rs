@@ -43,19 +43,19 @@ fn wait(pair: &mut Pair, side: usize, evd: EvdHandle) -> (DtoCompletion, u32, Du
     (completion(event), nmore, pair.now() - before)
 }
 
-/// The same on B's receive EVD.
+/// Waits for one event on B's receive EVD, like `wait`.
 fn wait_for_recv(pair: &mut Pair) -> (DtoCompletion, u32, Duration) {
     let evd = pair.sides[B].recv;
     wait(pair, B, evd)
 }
 
-/// The same on A's request EVD.
+/// Waits for one event on A's request EVD, like `wait`.
 fn wait_for_send(pair: &mut Pair) -> (DtoCompletion, u32, Duration) {
     let evd = pair.sides[A].request;
     wait(pair, A, evd)
 }
 
-/// Checks whether a wait of this length was ended by a wake-up.
+/// Returns whether a wake-up ended a wait of this length.
 #[track_caller]
 fn was_woken(took: Duration) -> bool {
     let patience = Duration::from_micros(PATIENCE.as_micros().into());
@@ -273,6 +273,8 @@ fn only_where_the_peer_decides_does_solicited_wait_decide_about_the_wake_up() {
     }
 }
 
+/// A wait for solicited receives ignores unsolicited ones until a solicited one arrives.
+///
 /// Clauses: SEND-11, RECV-13.
 #[test]
 fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
@@ -303,6 +305,8 @@ fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
     assert_eq!(pair.wait_recv(B).cookie, DtoCookie(4));
 }
 
+/// If the consumer controls notification, other events that wake the device do not release a waiter.
+///
 /// Clauses: SEND-11, RECV-8.
 #[test]
 fn what_else_wakes_the_device_does_not_release_a_waiter_who_controls_notification() {
@@ -630,6 +634,6 @@ fn a_fence_with_nothing_to_wait_for_holds_nothing() {
     for cookie in 0..3 {
         assert_eq!(pair.wait_recv(B).cookie, DtoCookie(cookie));
     }
-    // Nor does it wait for Sends, whose acknowledgements take as long again.
+    // The fence does not wait for Sends either. Their acknowledgements take one more flight.
     assert!(pair.now() - before < Duration::from_micros(2 * FLIGHT));
 }

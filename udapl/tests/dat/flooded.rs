@@ -38,7 +38,7 @@ fn ethernet(to: [u8; 6], from: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u
     frame
 }
 
-/// An ARP frame; operation 1 is a request, 2 a reply.
+/// Builds an ARP frame; operation 1 is a request, 2 a reply.
 fn arp(to: [u8; 6], operation: u8, from: ([u8; 6], Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
     packet.extend(from.0);
@@ -48,7 +48,7 @@ fn arp(to: [u8; 6], operation: u8, from: ([u8; 6], Ipv4Addr), target: Ipv4Addr) 
     ethernet(to, from.0, 0x0806, &packet)
 }
 
-/// An unsolicited neighbour advertisement with the override flag: `whose` is at `from`.
+/// Builds an unsolicited neighbour advertisement with the override flag: `whose` is at `from`.
 fn advertisement(from: [u8; 6], whose: Ipv6Addr, to: ([u8; 6], Ipv6Addr)) -> Vec<u8> {
     const ICMPV6: u8 = 58;
     let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0];
@@ -76,7 +76,7 @@ fn advertisement(from: [u8; 6], whose: Ipv6Addr, to: ([u8; 6], Ipv6Addr)) -> Vec
     ethernet(to.0, from, 0x86dd, &packet)
 }
 
-/// A forged frame: each kind in turn, from a MAC that no function has.
+/// Builds a forged frame from a MAC that no function has; `n` selects the kind of frame.
 fn forged(n: u32) -> Vec<u8> {
     let [_, a, b, c] = n.to_be_bytes();
     let (stranger, ours) = ([6, 0, 0, a, b, c], mac(A));
@@ -144,7 +144,7 @@ fn a_hundred_thousand_forged_frames_leave_a_connection_as_it_is() {
     // Replies, requests and announcements are rate-limited: we send less than the attacker.
     let sent = told.answered + told.asked_one + told.asked_all + told.defended + told.announced;
     assert!(sent < u64::from(FLOOD) / 20, "{told:?}");
-    // It costs the device nothing: no key, no queue, no address was created for it.
+    // The flood costs the device nothing: the driver has created no key, no queue and no address because of it.
     let later = &pair.fabric.sim.report(&function).opcodes;
     let made = |all: &std::collections::BTreeMap<_, u64>| all.values().sum::<u64>();
     assert!(made(later) - made(&commands) < 200, "{later:?}");

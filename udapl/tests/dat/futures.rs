@@ -88,7 +88,7 @@ impl Both {
         Self { fabric, drivers }
     }
 
-    /// Gives both sides turns. If neither had anything to do, advances time by 0.1 ms.
+    /// Lets each driver take in events once. If neither had anything to do, advances time by 0.1 ms.
     fn turn(&mut self) {
         let mut idle = true;
         for driver in &mut self.drivers {
@@ -105,7 +105,7 @@ impl Both {
         }
     }
 
-    /// Returns a future's output within a minute of virtual time.
+    /// Runs both sides until the future is ready, for at most a minute of virtual time. Returns the future's output.
     #[track_caller]
     fn run<F: Future>(&mut self, future: F) -> F::Output {
         let (woken, waker) = waker();
@@ -192,7 +192,7 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     let mut both_sides = Both::new();
     let pools = [A, B].map(|side| both_sides.pool(side, 2));
     let [a, b] = [A, B].map(|side| both_sides.endpoint(side));
-    // Posted before there is a connection.
+    // The receive is posted before there is a connection.
     let hears = b.recv(pools[B].take().expect("a buffer"));
     both_sides.connect(&a, &b);
 
@@ -201,7 +201,7 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     assert!(matches!(heard.0, Ok(9)), "{:?}", heard.0);
     assert_eq!(heard.1.to_vec(), b"a message");
 
-    // Written into the received buffer, and read back from there.
+    // A writes into the buffer that B received, and reads it back from there.
     let target = heard.1;
     let place = target.remote();
     let (written, _) = both_sides.run(a.write(filled(&pools[A], b"directly!"), place));
@@ -226,7 +226,8 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     assert!([A, B].map(|side| both_sides.fabric.report(side).is_clean()) == [true; 2]);
 }
 
-/// Later messages of the peer are still placed there, and the memory has no other user by then.
+/// A dropped receive keeps its buffer until a message has arrived: the card still places the peer's next message there,
+/// so the memory must not have another user before.
 #[test]
 fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     let mut both_sides = Both::new();
@@ -257,7 +258,7 @@ fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     assert_eq!(mine.to_vec(), [0xa5; BYTES as usize]);
 }
 
-/// The peer's response writes the buffer long after the future was dropped.
+/// A dropped read keeps its buffer: the peer's response is written to it long after the future was dropped.
 #[test]
 fn a_dropped_read_keeps_its_buffer_until_the_answer_has_come() {
     let mut both_sides = Both::new();
@@ -320,7 +321,7 @@ fn buffers_stay_where_they_are_while_the_device_does_not_let_their_endpoint_end(
     drop(b);
     assert!(polled(&mut hears).is_pending(), "the endpoint works on");
     assert_eq!(pool.available(), 0);
-    // It is tried again, and the waiting task is not delayed by a sleep.
+    // The driver frees the endpoint again. No sleep of the driver delays the task that waits for this.
     let before = both_sides.fabric.sim.clock().now();
     let ended = both_sides.drivers[B].block_on(hears);
     let (result, _) = ended.expect("the device lives");
@@ -526,7 +527,8 @@ fn a_request_that_nobody_takes_is_rejected_and_so_is_one_that_is_dropped() {
     assert!(rejected(&refused), "{refused:?}");
 }
 
-/// A post takes in an event; a sleep that began before would miss it.
+/// A task that makes a call on the instance ends the sleep of the driver: the call may consume an event, and the sleep
+/// would miss that event.
 #[test]
 fn whoever_uses_the_instance_ends_the_sleep_of_its_driver() {
     let mut both_sides = Both::new();
@@ -563,7 +565,7 @@ thread_local! {
     static HELD: RefCell<Option<(Endpoint, Transfer)>> = const { RefCell::new(None) };
 }
 
-/// Drops an endpoint and a transfer of the driver when it is woken, as a runtime does with an aborted task.
+/// A waker that drops an endpoint and a transfer of the driver, as a runtime does with an aborted task.
 struct Drops;
 
 impl Wake for Drops {
@@ -625,7 +627,8 @@ fn a_region_ends_with_the_last_of_its_buffers() {
     );
 }
 
-/// A thousand messages each way, with one driver that sleeps itself; nothing is left.
+/// One adapter connects with itself by one driver, which sleeps by its own clock, and sends a thousand messages each
+/// way. Nothing is left afterwards.
 #[test]
 fn a_driver_of_one_adapter_connects_it_with_itself_and_sleeps_by_its_clock() {
     let fabric = Fabric::pair(1);
@@ -658,7 +661,8 @@ fn a_driver_of_one_adapter_connects_it_with_itself_and_sleeps_by_its_clock() {
     assert_eq!(pool.available(), 4);
 }
 
-/// The peer's bytes are where it wrote them. The buffer's old bytes are not taken as a message.
+/// A receive that an RDMA Write with immediate data consumes has length 0: the peer's bytes are where it wrote them,
+/// and the old bytes of the buffer are no message.
 #[test]
 fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     let fabric = Fabric::pair(1);
@@ -736,7 +740,8 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     drop(elsewhere);
 }
 
-/// One task for each request, which then waits for the end of the connection, as in servers.
+/// A dropped future removes its waker. The test has several tasks, each for one request, and each waits for the end of
+/// the connection afterwards, as in servers.
 #[test]
 fn a_future_that_is_dropped_takes_its_waker_along() {
     let both_sides = Both::new();

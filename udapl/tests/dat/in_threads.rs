@@ -1,5 +1,5 @@
-//! A program with two threads, each with an adapter of its own by name, on the fabric of its process. They block in
-//! waits and give each other no turns, like programs that do not know about simulators.
+//! A program with two threads, each with an adapter of its own by name, on the fabric of its process. The threads block
+//! in waits and do not run the other side, like programs that do not know about simulators.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -138,7 +138,8 @@ fn client(name: &str, address: &Receiver<IpAddr>) {
     ia_close(end.ia, CloseFlags::Abrupt).expect("closes");
 }
 
-/// In a child process, which has no other function on its fabric.
+/// Two threads of a process connect and exchange messages by blocking waits. The test runs in a child process, which
+/// has no other function on its fabric.
 #[test]
 fn two_threads_connect_and_exchange_messages_by_blocking_waits() {
     if !super::descriptors::in_a_child(
@@ -175,7 +176,7 @@ fn a_wait_lasts_as_long_as_it_says() {
     assert!(times_out("sim:in-real-time", patience) >= patience);
 }
 
-/// An hour of virtual time takes less real time than a test may take.
+/// A wait of an hour in virtual time takes almost no real time, if the adapter's name has `time=virtual`.
 #[test]
 fn a_wait_in_virtual_time_takes_none_where_a_name_asks_for_that() {
     let hour = Duration::from_secs(3600);

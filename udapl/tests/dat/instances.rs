@@ -24,7 +24,7 @@ const ELSEWHERE: ConnQual = ConnQual::service_id(0x1_0000_0777);
 const fn beside(at: u64) -> ConnQual {
     ConnQual::service_id(ELSEWHERE.0 + at)
 }
-/// A timeout of 0: one look.
+/// A timeout of 0: the wait polls once.
 const NOW: Timeout = Timeout::from_micros(0);
 
 /// An instance with one EVD for everything, an endpoint, and memory.
@@ -92,7 +92,7 @@ impl Instance {
     }
 }
 
-/// A world of two functions, with several instances of each.
+/// Two linked functions, with several instances of each.
 struct Instances {
     pair: Pair,
     of: [Vec<Instance>; 2],
@@ -110,7 +110,7 @@ impl Instances {
         Self { pair, of }
     }
 
-    /// Gives all instances' software a turn, and advances time.
+    /// Calls `progress` of all instances once, and advances time.
     fn pump(&mut self) {
         for instance in self.of.iter_mut().flatten() {
             instance.ia.progress();
@@ -199,7 +199,7 @@ fn each_instance_has_connections_and_traffic_of_its_own() {
     all.pair.assert_no_complaints();
 }
 
-/// The other instances go on, and the function exists as long as one of them.
+/// When an instance is closed, the other instances continue. The function is closed with its last instance.
 #[test]
 fn an_adapter_is_closed_with_its_last_instance() {
     let mut all = Instances::new([2, 2]);
@@ -254,6 +254,8 @@ fn instances_that_come_and_go_use_no_more_of_the_device() {
     assert!(report.commands < 200, "{} commands", report.commands);
 }
 
+/// A connection request can be handed off to another instance, and accepted there.
+///
 /// Page: dat_cr_handoff.
 #[test]
 fn a_request_can_be_accepted_in_another_instance() {
@@ -327,8 +329,8 @@ fn requests_to_a_shared_service_point_are_spread_over_its_instances() {
     assert_eq!(arrived, [2; 4]);
 }
 
-/// Memory registered by one instance is accessible through another only by a key of its own, which is freed on its
-/// own.
+/// All instances can register the same memory, but each has its own key for it. A key works only for the connections of
+/// its own instance, and is freed alone.
 #[test]
 fn memory_is_every_instances_and_a_key_is_one_instances() {
     let mut all = Instances::new([1, 2]);
@@ -361,7 +363,8 @@ fn memory_is_every_instances_and_a_key_is_one_instances() {
     );
 }
 
-/// Its peers get an event, nothing of it is left, and the others' device goes on.
+/// When an instance is dropped, its peers get an event, no object of it is left, and the device continues for the other
+/// instances.
 #[test]
 fn an_instance_that_is_dropped_ends_alone() {
     let mut all = Instances::new([2, 2]);
@@ -382,7 +385,7 @@ fn an_instance_that_is_dropped_ends_alone() {
     all.pair.assert_no_complaints();
 }
 
-/// Work that another instance queues for it while it is about to sleep prevents the sleep.
+/// A call from another instance prevents the next sleep of an instance, even if the instance is about to sleep.
 #[test]
 fn a_call_from_another_instance_is_not_slept_over() {
     let mut all = Instances::new([1, 0]);
@@ -396,7 +399,7 @@ fn a_call_from_another_instance_is_not_slept_over() {
         .wait(begun + 1_000_000_000)
         .expect("alive");
     assert_eq!((woken, ia.provider().now() - begun), (true, 0));
-    // It prevents only one sleep.
+    // The call prevents only one sleep.
     let woken = ia.provider_mut().wait(begun + 1_000_000).expect("alive");
     assert_eq!((woken, ia.provider().now() - begun), (false, 1_000_000));
 }
@@ -415,7 +418,7 @@ fn a_later_instance_knows_that_the_link_has_come_up() {
             .instance(IaConfig::default())
             .expect("one more"),
     );
-    // Longer than a link may train.
+    // Wait longer than a link may train.
     for _ in 0..20 {
         fabric.sim.advance(Duration::from_secs(1));
         first.progress();
@@ -467,7 +470,7 @@ fn a_dead_device_has_no_more_instances() {
     assert!(matches!(again, Err(OpenError::BringUp { .. })));
 }
 
-/// Events that arrive through a closed instance, for any of several instances, go to another one.
+/// If an instance is closed that has received an event for any of several instances, another of them gets the event.
 #[test]
 fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() {
     let mut all = Instances::new([1, 2]);
@@ -478,7 +481,7 @@ fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() 
     }
     let [a, b] = &mut all.of;
     a[0].connect(&b[0], ELSEWHERE);
-    // The second instance takes it in for the first one, which is closed before it looks.
+    // The second instance takes in the connection request for the first one, which is closed before it polls.
     for _ in 0..100 {
         all.of[B][1].ia.progress();
         all.of[A][0].ia.progress();
@@ -504,14 +507,14 @@ fn every_instance_hears_of_the_end_of_the_device() {
     }
 }
 
-/// A sleeping instance's connection is established, whichever instance takes in the MADs.
+/// MADs that one instance takes in for a sleeping instance wake that instance, and its connection is established.
 #[test]
 fn what_one_instance_takes_in_wakes_the_other() {
     let mut all = Instances::new([1, 2]);
     all.listen(0, ELSEWHERE);
     let [a, b] = &mut all.of;
     a[0].connect(&b[0], ELSEWHERE);
-    // Only the second instance of B looks; it takes in the request for the first one.
+    // Only the second instance of B polls, and takes in the connection request for the first one.
     for _ in 0..100 {
         all.of[B][1].ia.progress();
         all.of[A][0].ia.progress();
@@ -550,7 +553,7 @@ fn each_thread_has_an_instance() {
                 };
                 assert_eq!((done.cookie.0, done.status), (cookie, DtoStatus::Success));
                 if cookie % 50 == 0 {
-                    // Commands of several instances are in flight together.
+                    // Let commands of several instances be in flight together.
                     let lmr = from
                         .ia
                         .lmr_create(from.memory.clone(), from.pz, MemPrivFlags::all());

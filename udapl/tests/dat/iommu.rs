@@ -13,7 +13,7 @@ use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, MemPrivFlags};
 use crate::support::{A, B, NONE, Pair, pattern};
 
 const BYTES: usize = 4096;
-/// Far from the arena.
+/// An I/O address far from the arena.
 const IOVA: u64 = 0x70_0000_0000;
 const KEY: KeyRequest = KeyRequest {
     pd: 0,

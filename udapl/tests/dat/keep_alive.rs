@@ -20,10 +20,10 @@ const SUPPRESS: CompletionFlags = CompletionFlags::SUPPRESS;
 const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
 
 const INTERVAL: Duration = Duration::from_millis(500);
-/// 67 ms.
+/// Exponent of the local ACK timeout: 4.096 us * 2^14 = 67 ms.
 const ACK_TIMEOUT: u8 = 14;
-/// Twice the interval and eight attempts of one ACK timeout each, as in docs/reconnecting.md, plus the rounding of
-/// the last wait.
+/// Longest time from the peer's death to the event: twice the interval and eight attempts of one ACK timeout each, as
+/// in docs/reconnecting.md, plus the rounding of the last wait.
 const PROMISED: Duration = Duration::from_millis(2 * 500 + 8 * 68 + 10);
 /// Number of requests posted at a time.
 const SOME: u64 = 5;
@@ -251,8 +251,8 @@ fn the_death_of_a_peer_is_noticed_whatever_was_posted_and_however_it_dies() {
     }
 }
 
-/// A stopped process looks like a busy one: its card answers for it. Only messages of the program can tell the two
-/// apart.
+/// A peer whose process is stopped is not reported dead: its card still answers, as that of a busy process. Only
+/// messages of the program can distinguish the two.
 #[test]
 fn a_peer_that_is_stopped_is_not_taken_for_dead() {
     for flags in [NONE, SUPPRESS] {
@@ -263,8 +263,7 @@ fn a_peer_that_is_stopped_is_not_taken_for_dead() {
     }
 }
 
-/// A keep-alive probe uses its own resources: the program keeps all slots of the queue, and sees no completion but
-/// its own.
+/// Keep-alive probes take no slot of the program's queue, and the program sees no completion of a probe.
 #[test]
 fn trials_take_nothing_of_the_program_and_are_not_seen() {
     for flags in [NONE, SUPPRESS] {
@@ -286,7 +285,7 @@ fn trials_take_nothing_of_the_program_and_are_not_seen() {
     }
 }
 
-/// A peer without a receive answers: the requested RNR retries go on, and no probe ends them.
+/// A peer without a posted receive is alive: the requested RNR retries continue, and no probe ends them.
 #[test]
 fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
     for flags in [NONE, SUPPRESS] {
@@ -312,12 +311,12 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
         let place = scene.near.part(0, 8);
         scene.pair.post_send(A, &[place], 1, flags).expect("room");
         assert_eq!(scene.next_event(Duration::from_secs(20)), None);
-        // It takes the message in the end, and the connection is unchanged.
+        // The peer takes the message in the end, and the connection is unchanged.
         scene.receives();
         scene.pair.run_for(100);
         assert_eq!(scene.pair.wait_recv(B).transferred_length, 8);
         assert_eq!(scene.pair.state(A), EpState::Connected);
-        // If it dies meanwhile, that is noticed.
+        // If the peer dies during the retries, that is noticed.
         scene.dies(Death::Killed);
         let noticed = scene.next_event(Duration::from_secs(60));
         assert!(
@@ -327,7 +326,8 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
     }
 }
 
-/// A graceful disconnect of a connection whose last requests were suppressed, and whose peer has just died.
+/// A graceful disconnect ends with the retries if the peer has just died, even if the connection's last requests were
+/// suppressed.
 #[test]
 fn a_graceful_disconnect_from_a_dead_peer_ends_with_the_retries() {
     for flags in [NONE, SUPPRESS] {

@@ -1,7 +1,7 @@
-//! Keep-alive between processes: one side is killed, and the other is told, also where all that it has posted is a
-//! suppressed request, which stays outstanding after its success.
+//! Keep-alive between processes: one side is killed, and the other side is notified. This also holds if the other side
+//! has posted only suppressed requests, whose slots stay in use after they have succeeded.
 //!
-//! The times are a table in virtual time (`keep_alive`). Here they are the machine's, and no measure.
+//! Module `keep_alive` tests the limits of time, in virtual time. Here time is the machine's, and is not measured.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -17,10 +17,10 @@ use udapl::{
 
 use crate::support::NONE;
 
-/// Names the child's adapter.
+/// Environment variable that names the child's adapter.
 const CHILD: &str = "UDAPL_TEST_KILLED";
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0077);
-/// How long anything may take on a busy machine.
+/// Time limit of each wait, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct End {
@@ -64,7 +64,8 @@ impl End {
     }
 }
 
-/// The side that dies, if this process is it.
+/// The program of the child process, which another test kills. It does nothing in a process without the variable
+/// `CHILD`.
 #[test]
 fn the_side_that_is_killed() {
     let Ok(name) = std::env::var(CHILD) else {

@@ -41,7 +41,7 @@ impl Heap {
 
     fn unmap(self) {
         let base = NonNull::new(self.0.cast()).expect("an address");
-        // SAFETY: the test's own pages, which are not accessed any more.
+        // SAFETY: these are the test's own pages, and they are not accessed any more.
         unsafe { munmap(base, PIECE) }.expect("unmapped");
     }
 
@@ -56,7 +56,7 @@ impl Heap {
 
     fn read(self, offset: usize, bytes: usize) -> Vec<u8> {
         (offset..offset + bytes)
-            // SAFETY: inside the heap; a device that writes at the same time writes whole bytes.
+            // SAFETY: the address is inside the heap; a device that writes at the same time writes whole bytes.
             .map(|at| unsafe { self.0.wrapping_add(at).read_volatile() })
             .collect()
     }
@@ -88,8 +88,8 @@ impl Pair {
     }
 }
 
-/// `dma_entry_limit` of Linux `vfio_iommu_type1` allows 65,535 mappings; a key covers only its own range (PRM,
-/// "Memory Key Context").
+/// Registering pieces of memory that is lent as a whole needs no further mapping, of which `dma_entry_limit` of Linux
+/// `vfio_iommu_type1` allows 65,535. The key of a piece covers only that piece (PRM, "Memory Key Context").
 #[test]
 fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further() {
     let mut pair = Pair::connected();
@@ -111,7 +111,7 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(heap.read(0, 3 * PIECE), vec![0; 3 * PIECE]);
     assert_eq!(heap.read(4 * PIECE, PIECE), vec![0; PIECE]);
 
-    // Freeing the whole does not free them; the mapping stays as long as one of them.
+    // Freeing the registration of the whole does not free the pieces. The mapping exists as long as one of them.
     pair.sides[B].ia.lmr_free(whole.lmr).expect("freed");
     assert_eq!(pair.mappings_left(), before - 1);
     assert_eq!(pair.write_to(pieces[5], 0, &source), DtoStatus::Success);
@@ -128,8 +128,9 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(pair.mappings_left(), before);
 }
 
-/// A bind of a freed RMR changes nothing. But while the device may still execute it, the region's key must exist; and
-/// an existing key opens the memory to every peer that knows it.
+/// A region that a bind still names cannot be freed, even if the bind's RMR is freed and the bind will therefore fail.
+/// The device may still execute the bind, so the region's key must exist; and an existing key opens the memory to every
+/// peer that knows it.
 #[test]
 fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
     let mut pair = Pair::binding();
@@ -172,12 +173,12 @@ fn has_userfaultfd() -> bool {
     const USER_MODE_ONLY: libc::c_int = 1;
     // SAFETY: the call takes flags and returns a descriptor.
     let made = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
-    // The descriptor stays open; there is only one.
+    // The test needs only one descriptor, and leaves it open.
     made >= 0
 }
 
-/// A program breaks its contract and unmaps the memory: the peer gets an access error, the program lives, and new
-/// pages at the address stay unchanged.
+/// If a program breaks its contract and unmaps memory of a region, the peer gets an access error, the program
+/// continues, and new pages at the address stay unchanged.
 #[test]
 fn memory_that_was_unmapped_or_replaced_under_its_region_is_an_access_error() {
     for is_replaced in [false, true] {

@@ -19,7 +19,7 @@ use crate::support::{
 
 /// An empty I/O vector, with its type.
 const EMPTY: &[LmrTriplet] = &[];
-/// More than the 16-bit counters of rings and entries can hold.
+/// Number of transfers, so that the 16-bit counters of rings and entries wrap.
 const MANY: u64 = (1 << 16) + 5_000;
 /// Fill byte of memory that must not be written.
 const UNTOUCHED: u8 = 0xa5;
@@ -44,7 +44,7 @@ fn config(change: impl Fn(&IaAttr, &mut EpAttr)) -> PairConfig {
         attr: [Some(attr); 2],
         evd_qlen,
         event_log: false,
-        // Doorbells are counted: without the network's there are only those of the endpoints.
+        // The test counts doorbells. Without ARP and neighbour discovery all doorbells are those of the endpoints.
         options: [A, B].map(|side| Fabric::options(side).network(false)),
         ..PairConfig::default()
     }
@@ -112,6 +112,8 @@ fn full<T: core::fmt::Debug>(result: DatResult<T>, subtype: Subtype) {
     assert_eq!(error.subtype(), subtype);
 }
 
+/// A queue takes exactly as many requests as it was created for, and a refused request has no effect.
+///
 /// Clauses: SEND-31, READ-26, WRITE-15, SEND-R6.
 #[test]
 fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trace() {
@@ -175,6 +177,8 @@ fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trac
     }
 }
 
+/// A queue takes exactly as many receives as it was created for, and a refused receive has no effect.
+///
 /// Clauses: RECV-28, RECV-R5.
 #[test]
 fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trace() {
@@ -241,6 +245,8 @@ fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trac
     }
 }
 
+/// An SRQ takes exactly as many buffers as it was created for, and a refused buffer has no effect.
+///
 /// Clauses: SRQ-27.
 #[test]
 fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace() {
@@ -285,6 +291,8 @@ fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace(
     }
 }
 
+/// Creating an object beyond a limit of the adapter is refused, and creating an endpoint at all limits succeeds.
+///
 /// Clauses: EPC-5, SRQC-3.
 #[test]
 fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
@@ -475,6 +483,8 @@ impl Pair {
     }
 }
 
+/// A message of no bytes is posted in several ways: without segments, or with segments of no bytes.
+///
 /// Clauses: SEND-3, SEND-4, SEND-R3, RECV-2, RECV-3, READ-R5, WRITE-R4.
 #[test]
 fn nothing_is_a_message_whichever_way_nothing_is_said() {
@@ -541,6 +551,8 @@ fn nothing_is_a_message_whichever_way_nothing_is_said() {
     pair.assert_no_complaints();
 }
 
+/// A message of one byte is too long for a receive of no bytes.
+///
 /// Clauses: RECV-22.
 #[test]
 fn one_byte_is_too_many_for_a_receive_of_nothing() {
@@ -553,6 +565,8 @@ fn one_byte_is_too_many_for_a_receive_of_nothing() {
     pair.expect_broken();
 }
 
+/// A request with the maximum number of segments, of odd lengths at odd addresses, arrives whole.
+///
 /// Clauses: SEND-16, RECV-11, READ-12, WRITE-8.
 #[test]
 fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
@@ -581,7 +595,7 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
             .map(|&(at, bytes)| near.part(at, bytes))
             .collect();
         let total: usize = pieces.iter().map(|(_, bytes)| bytes).sum();
-        // And the other side's, if it has any: the same lengths in reverse.
+        // The other side's segments, if the operation has any: the same lengths in reverse.
         let sinks: Vec<(usize, usize)> = pieces
             .iter()
             .enumerate()
@@ -641,6 +655,8 @@ fn memory_available() -> u64 {
         .map_or(u64::MAX, |kib: u64| kib * 1024)
 }
 
+/// A message of 1 GiB arrives whole, and a message that is one byte longer is refused.
+///
 /// Clauses: SEND-R2.
 #[test]
 fn a_message_of_a_gibibyte_arrives_whole_and_one_byte_more_is_refused() {
@@ -861,7 +877,7 @@ fn sides_with_different_mtus_connect_with_the_smaller_or_not_at_all() {
         .expect("connects");
         let Some(Event::ConnectionRequest(request)) = pair.poll_event(B, pair.sides[B].cr, 1000)
         else {
-            // B's provider refuses them: larger packets than its port takes.
+            // B's provider refuses these connections, because A's packets are larger than B's port takes.
             assert!(codes[A] > codes[B], "{codes:?}");
             pair.expect_connection(A, ConnectionEventKind::NonPeerRejected);
             continue;

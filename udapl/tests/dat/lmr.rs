@@ -26,6 +26,8 @@ impl Pair {
     }
 }
 
+/// A query of a region returns what was asked for at its creation.
+///
 /// Clauses: LMRC-1, LMRC-2, LMRC-3, LMRC-4, LMRQ-1, LMRQ-2.
 #[test]
 fn a_region_tells_what_it_was_asked_for() {
@@ -74,6 +76,8 @@ fn a_region_tells_what_it_was_asked_for() {
     assert_eq!(error.subtype(), Subtype::HandlePz);
 }
 
+/// A region that is made of another region has the same memory, with its own zone and rights.
+///
 /// Clauses: LMRC-5, LMRC-6.
 #[test]
 fn a_region_of_a_region_is_the_same_memory_under_its_own_zone_and_rights() {
@@ -101,6 +105,8 @@ fn a_region_of_a_region_is_the_same_memory_under_its_own_zone_and_rights() {
     pair.assert_no_complaints();
 }
 
+/// Regions that are created with the same shared memory identifier are the same memory.
+///
 /// Clauses: LMRC-7, LMRC-8.
 #[test]
 fn shared_memory_is_one_memory_for_all_who_name_it() {
@@ -139,6 +145,8 @@ fn shared_memory_is_one_memory_for_all_who_name_it() {
     assert_eq!(pair.sides[B].ia.query().provider.lmr_mem_types_supported, 3);
 }
 
+/// After a region is freed, no local request and no peer can access the memory by it.
+///
 /// Clauses: LMRF-1, LMRF-2.
 #[test]
 fn after_the_free_nobody_reaches_the_memory() {
@@ -157,6 +165,8 @@ fn after_the_free_nobody_reaches_the_memory() {
     }
 }
 
+/// A region cannot be freed while an RMR is bound to it.
+///
 /// Clauses: LMRF-3.
 #[test]
 fn a_region_an_rmr_is_bound_to_stays() {
@@ -178,8 +188,8 @@ fn a_region_an_rmr_is_bound_to_stays() {
     pair.assert_no_complaints();
 }
 
-/// Every adapter starts its I/O addresses at the same value: a key made of another adapter's memory would mean other
-/// bytes.
+/// The memory of another adapter is refused: every adapter starts its I/O addresses at the same value, so a key made of
+/// that memory would mean other bytes.
 #[test]
 fn memory_of_another_adapter_is_refused_by_name() {
     let pair = Pair::unconnected(&PairConfig::default());
@@ -245,8 +255,8 @@ fn memory_of_a_pool_is_registered_and_carries_data_as_any_other() {
     assert_eq!(to.read(0, 5000), pattern(3, 5000));
 }
 
-/// Two adapters that were opened with shared memory: memory allocated through one is registered on both, and each has
-/// keys of its own for it.
+/// Memory allocated through one of two adapters that were opened with shared memory can be registered on both. Each
+/// adapter has a key of its own for it.
 #[test]
 fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
     let mut config = PairConfig::default();
@@ -274,14 +284,15 @@ fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
         .expect("a write");
     assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     assert_eq!(memory.read(4096, 4096), Ok(pattern(3, 4096)));
-    // Freeing one registration, and closing the adapter that allocated the memory, does not affect the other.
+    // Closing the adapter that allocated the memory does not affect the other adapter: its registration stays, and it
+    // can register the memory again.
     let Pair { fabric, sides, .. } = pair;
     let [a, mut b] = sides;
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
     b.ia.lmr_query(to.lmr.lmr).expect("as it was");
     b.ia.lmr_create(memory.clone(), b.pz, rights)
         .expect("once more");
-    // An adapter that is opened again with them can use the memory as before.
+    // An adapter that is opened again with the same shared memory can use the memory as before.
     let again = fabric.open_side(A, &config.options[A]);
     let mut again = again.expect("opens");
     let pz = again.pz_create().expect("a PZ");
@@ -290,7 +301,8 @@ fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
         .expect("what its earlier opening has allocated");
 }
 
-/// The low byte of a key is random: a key does not reveal its neighbours, nor one opening the keys of the next.
+/// The low byte of a key is random. So a key does not reveal its neighbours, nor do the keys of one open reveal those
+/// of the next.
 #[test]
 fn variants_of_keys_are_drawn_and_a_seed_repeats_them() {
     let variants = |seed: Option<u64>| {

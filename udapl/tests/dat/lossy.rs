@@ -69,7 +69,7 @@ impl Work {
 struct Flow {
     /// Source of sends and writes.
     source: Buffer,
-    /// Destination of its reads.
+    /// Destination of this side's reads.
     sink: Buffer,
     /// Destination of the peer's writes.
     written: Buffer,
@@ -115,7 +115,7 @@ pub fn seeded(seed: u64, faults: LinkFaults) -> PairConfig {
         ..PairConfig::default()
     };
     for options in &mut config.options {
-        // 4 ms instead of 537: the test is about losses, not about waiting.
+        // An ACK timeout of 4 ms instead of 537 ms: the test is about losses, not about waiting.
         options.ia.transport.ack_timeout = Some(10);
     }
     config
@@ -276,7 +276,7 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
         match work.kind {
             Kind::Send | Kind::SendImmediate => {}
             Kind::Count => {
-                // Once each, in order: the previous value is the number of earlier additions.
+                // Each addition is executed once, and in order: the previous value is the number of earlier additions.
                 let before = number(own.counted);
                 assert_eq!(own.sink.read(work.slot(), 8), before, "{work:?}");
                 flows[side].counted += 1;

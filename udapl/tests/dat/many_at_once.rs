@@ -51,7 +51,7 @@ fn any_mix_of_requests_goes_out_in_its_order_behind_one_doorbell() {
     pair.assert_no_complaints();
 }
 
-/// Posts with flags or several segments take another path; the order is kept.
+/// Posts with flags or several segments take another path, and keep their order in the batch.
 #[test]
 fn lists_and_flags_in_a_batch_stay_in_their_order() {
     let mut pair = Pair::connected();
@@ -167,7 +167,7 @@ fn receives_of_a_batch_are_told_of_at_its_end() {
     let posted = b.ia.batch(b.ep, |batch| {
         batch.recv(&[inbox.part(0, 64)], DtoCookie(1), NONE)?;
         batch.recv(&[inbox.part(64, 64)], DtoCookie(2), NONE)?;
-        // It finds no buffer, is retried, and then finds one.
+        // The Send finds no buffer at first, is retried, and then finds a buffer.
         a.ia.ep_post_send(a.ep, &[from.all()], DtoCookie(7), NONE)?;
         fabric.pass_time();
         batch.recv(&[inbox.part(128, 64)], DtoCookie(3), NONE)
@@ -182,7 +182,7 @@ fn receives_of_a_batch_are_told_of_at_its_end() {
     pair.assert_no_complaints();
 }
 
-/// Lists of segments take the slow path, and ring for the posts before them, too.
+/// Lists of segments take the slow path, whose doorbell also announces the posts before them.
 #[test]
 fn requests_and_receives_of_a_batch_keep_their_orders() {
     let mut pair = Pair::connected();
@@ -279,7 +279,7 @@ fn events_come_by_many_as_they_come_one_by_one() {
             pair.post_write(A, &[from.all()], cookie, &to.all_remote(), flags)
                 .expect("posted");
         }
-        // The last one breaks the connection.
+        // The last request breaks the connection.
         pair.post_write(A, &[from.all()], 20, &to.remote(0, 64 + 4096), NONE)
             .expect("posted");
         for _ in 0..100 {
@@ -335,7 +335,7 @@ fn who_waits_is_not_polled_away_from() {
     );
 }
 
-/// As with single dequeues, the connections make progress.
+/// Polling an empty queue makes progress with connections, as single dequeues do.
 #[test]
 fn who_only_polls_an_empty_queue_still_connects() {
     let mut pair = Pair::connected();

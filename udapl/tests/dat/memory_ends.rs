@@ -1,9 +1,9 @@
-//! The end of memory access, or of the function. For every command that frees an object, and every way in which a
-//! device can fail it: either the call fails and the object is unchanged, or it succeeds and no peer can access the
-//! memory any more.
+//! A free ends a peer's access, or fails. For every command that frees an object, and every way in which a device can
+//! fail it: either the call fails and the object is unchanged, or it succeeds and no peer can access the memory any
+//! more, if necessary because the driver has stopped the function.
 //!
-//! Each cell frees an object of side B while its command meets a fault. Then the program uses the memory for
-//! something else (a canary), and side A, which knows the old keys, attacks it.
+//! Each cell frees an object of side B while its command meets a fault. Then the program uses the memory for something
+//! else (a canary), and side A, which knows the old keys, attacks it.
 
 use std::time::Duration;
 
@@ -99,7 +99,8 @@ enum What {
     Pz,
 }
 
-/// Each object with each command of its free, and whether the object still works after the command is refused.
+/// Each object with each command of its free, and whether the object still works after the device has refused the
+/// command.
 const ENDS: [(What, Opcode, bool); 9] = [
     (What::Lmr, Opcode::DESTROY_MKEY, true),
     (What::Rmr, Opcode::DESTROY_MKEY, true),
@@ -121,7 +122,7 @@ struct Scene {
     target: Buffer,
     inbox: Buffer,
     rmr: RmrHandle,
-    /// A's name of the memory: the key of the LMR, or the window.
+    /// A's triplet for the memory: the key of the LMR, or the window.
     known: RmrTriplet,
     srq: SrqHandle,
     evd: EvdHandle,
@@ -195,7 +196,7 @@ impl Scene {
         sim.mend(&self.pair.fabric.function(B));
     }
 
-    /// The program reuses the memory, and A attacks it. Returns the attacks that succeeded.
+    /// Reuses the memory in the program, and lets A attack it. Returns the attacks that succeeded.
     fn attack(&mut self) -> Vec<&'static str> {
         let pair = &mut self.pair;
         self.target.write(0, CANARY);
@@ -205,7 +206,7 @@ impl Scene {
         let (ep, known) = (pair.sides[A].ep, self.known);
         let ia = &mut pair.sides[A].ia;
         let mut posted = 0;
-        // Before A gets any event.
+        // A posts these requests before it gets any event.
         for done in match self.what {
             What::Lmr | What::Rmr => vec![
                 ia.ep_post_rdma_read(self.second, &[booty.all()], DtoCookie(1), &known, NONE),
@@ -237,7 +238,7 @@ impl Scene {
             ("written", self.target.read(0, 32) != CANARY),
         ];
         for (what, reached) in reached {
-            // A gets the completion.
+            // The completion agrees with the effect on the memory.
             assert_eq!(reached, done.contains(&what), "{what}: {done:?}");
         }
         done.sort_unstable();
@@ -339,7 +340,7 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
     if dead == (how.is_refusal() || how == How::Slow) {
         return says(&format!("the device is dead: {dead}"));
     }
-    // In every case closing is quick and leaves nothing.
+    // In every case the close is quick, and leaves no object.
     let Scene { pair, .. } = scene;
     let begun = pair.now();
     let [a, b] = pair.sides;
@@ -349,7 +350,7 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
         return says(&format!("closing took {took:?}: {:?}", closed.err()));
     }
     let report = pair.fabric.report(B);
-    // Accesses of a function that is no bus master any more are no fault of the driver.
+    // Accesses that a function tries when it is no longer bus master are no fault of the driver.
     let faults: Vec<_> = report
         .dma_faults
         .iter()
@@ -412,8 +413,8 @@ fn a_freed_zone_is_gone_or_its_free_fails() {
     row(What::Pz);
 }
 
-/// The end of a connection has no call that could fail: the driver sends the command again, and stops the device if
-/// it fails again.
+/// A peer's disconnect ends its access, or the function. There is no call that could report a failure, so the driver
+/// sends the command again, and stops the device if it fails again.
 #[test]
 fn a_peers_disconnect_ends_access_or_the_function() {
     for (how, dies) in [
@@ -438,7 +439,8 @@ fn a_peers_disconnect_ends_access_or_the_function() {
     }
 }
 
-/// The close has a time limit, too: one limit for all objects, however many there are and however slow each is.
+/// An abrupt close ends within one time limit for all objects together, however many there are and however slow each
+/// is, and ends all access.
 #[test]
 fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
     let late = |seconds| Fault::CommandDelay {
@@ -479,7 +481,7 @@ fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
         assert!(took <= LIMIT, "{fault:?}: {took:?}");
         assert_eq!(report.dead.is_some(), dies, "{fault:?}: {report:?}");
         target.write(0, CANARY);
-        // A may have got an event; otherwise it tries, and gets no answer.
+        // A may have got an event. Otherwise it posts these requests, and gets no answer.
         let written =
             a.ia.ep_post_rdma_write(a.ep, &[part], DtoCookie(1), &known, NONE);
         let read =
@@ -497,8 +499,8 @@ fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
     }
 }
 
-/// A window that a failed bind has left bound to other memory is unbound by a command whose failure no call can
-/// report.
+/// If a window cannot be unbound, the driver stops the function. A failed bind has left the window bound to other
+/// memory, and no call could report that the unbind failed.
 #[test]
 fn a_window_that_cannot_be_unbound_ends_the_function() {
     for (how, dies) in [
@@ -520,7 +522,7 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
         );
         assert_eq!(scene.is_dead(), dies, "{how:?}");
         scene.mend();
-        // The window is unbound: A's second connection cannot access memory through it.
+        // The window is unbound, so A's second connection cannot access memory through it.
         scene.target.write(0, CANARY);
         let booty = scene.pair.buffer(A, 32);
         let (second, known) = (scene.second, scene.known);
@@ -548,7 +550,7 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
 fn an_lmr_a_window_still_reaches_through_stays() {
     let mut scene = Scene::new(What::Rmr);
     let (rmr, elsewhere, lmr) = (scene.rmr, scene.inbox.all(), scene.target.lmr.lmr);
-    // Earlier requests that do not complete: A does not answer.
+    // A does not answer, so these earlier requests do not complete.
     scene.pair.cut();
     let far = scene.pair.buffer(A, 64);
     let near = scene.pair.buffer(B, 64);
@@ -568,7 +570,7 @@ fn an_lmr_a_window_still_reaches_through_stays() {
         .expect_err("the window still reaches through it");
     assert_eq!(refused.return_type(), ReturnType::InvalidState);
     assert_eq!(refused.subtype(), udapl::error::Subtype::StateLmrInUse);
-    // The end of the connection ends the bind, and the window is unbound.
+    // The end of the connection ends the bind, and the window is unbound then.
     for _ in 0..2 {
         let request = scene.pair.sides[B].request;
         scene.pair.wait_event(B, request);

@@ -1,5 +1,5 @@
-//! Completions by endpoint name, over the simulated device: those that a facade gets on the short path, and the
-//! others.
+//! Completions of named endpoints (`ep_set_name`), over the simulated device: those that a facade gets on the short
+//! path, and the others.
 
 use dat_core::Look;
 use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdHandle, Event};
@@ -35,7 +35,7 @@ fn named(config: &PairConfig) -> Pair {
     pair
 }
 
-/// Posts Sends of A by name, with cookies from 10 on.
+/// Posts receives at B, and Sends at A's named endpoint, with cookies from 10 on.
 fn sends(pair: &mut Pair, count: u64) {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     for cookie in 10..10 + count {

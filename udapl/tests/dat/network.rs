@@ -60,8 +60,8 @@ fn sides_that_know_nothing_of_each_other_connect_over_either_family() {
     }
 }
 
-/// DAT_CONNECTION_EVENT_UNREACHABLE: the address is resolved, and no station answers. This takes less time than all
-/// retransmissions of the connection manager's REQ.
+/// A connect to an address for which no station answers ends as DAT_CONNECTION_EVENT_UNREACHABLE. This takes less time
+/// than all retransmissions of the connection manager's REQ.
 #[test]
 fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     let mut pair = Pair::unconnected(&strangers());
@@ -78,8 +78,8 @@ fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
 fn a_node_is_asked_for_an_echo_and_answers() {
     for to in [Fabric::ipv4(B), ipv6(B)] {
         let mut pair = Pair::unconnected(&strangers());
-        // The address must be resolved first; an optimistic address does not ask before its second is over (RFC 4429,
-        // 3.2).
+        // The address must be resolved first. While the adapter's own address is optimistic, which takes a second, the
+        // adapter does not ask (RFC 4429, 3.2).
         assert_eq!(pair.sides[A].ia.echo(to, 1), Ok(false));
         pair.run_for(2_500);
         assert_eq!(pair.sides[A].ia.echo(to, 2), Ok(true));
@@ -92,7 +92,8 @@ fn a_node_is_asked_for_an_echo_and_answers() {
     }
 }
 
-/// A link-local address contains its MAC, which is known before the link is up.
+/// An echo waits for a link that trains. A link-local address contains its MAC, so the MAC is known before the link is
+/// up.
 #[test]
 fn an_echo_waits_for_a_link_that_trains() {
     let fabric = Fabric::pair(1);
@@ -190,14 +191,15 @@ fn an_address_that_is_added_is_found_and_connected_to_and_its_connections_end_wh
         pair.sides[A].ia.ep_reset(ep).expect("it is over");
         pair.run_for(100);
         connect(&mut pair, ip(address));
-        // Its MAC is still known; no station answers there.
+        // The MAC of the address is still known, but no station answers there.
         pair.cut();
         pair.expect_end(A, Kind::Unreachable);
         pair.assert_no_complaints();
     }
 }
 
-/// Its entry in the device's table is free again, so that it can be added any number of times.
+/// When an address is removed, its entry in the device's table becomes free. So addresses can be removed and added any
+/// number of times.
 #[test]
 fn addresses_that_are_removed_make_room() {
     let mut pair = Pair::unconnected(&strangers());
@@ -205,7 +207,7 @@ fn addresses_that_are_removed_make_room() {
     let ia = &mut pair.sides[A].ia;
     let have = ia.addresses().len();
     let address = |n: usize| ip(&format!("10.0.{}.{}", 1 + n / 250, 1 + n % 250));
-    // The network's own limit.
+    // The network's own limit is 64 addresses.
     let most = room.min(64) - have;
     for n in 0..most {
         let added = ia.address_add(address(n).into());
@@ -238,7 +240,7 @@ fn an_address_that_the_device_refuses_is_none() {
     pair.assert_no_complaints();
 }
 
-/// RFC 5227, 2.4: both sides get an event, and neither loses its address.
+/// If both sides have the same address, both get an event, and neither loses its address (RFC 5227, 2.4).
 #[test]
 fn an_address_that_both_have_is_told_on_both_sides() {
     let mut pair = Pair::unconnected(&strangers());
@@ -276,7 +278,8 @@ fn who_connects_while_the_link_trains_finds_a_stranger_when_it_is_up() {
     }
 }
 
-/// A wire whose other end is unused.
+/// A connect over a port that does not come up, as on a wire whose other end is unused, ends as
+/// DAT_CONNECTION_EVENT_UNREACHABLE with the cause `PortDown`.
 #[test]
 fn who_connects_over_a_port_that_does_not_come_up_is_told_that_it_is_down() {
     let fabric = Fabric::pair(1);
@@ -287,7 +290,8 @@ fn who_connects_over_a_port_that_does_not_come_up_is_told_that_it_is_down() {
     assert_eq!(cause(&pair, A), Some(EndCause::PortDown));
 }
 
-/// IBTA: the connection's retry_count times the local ACK timeout, which is tens of milliseconds here.
+/// Traffic survives a link that is down for less than the connection's retry_count times the local ACK timeout (IBTA),
+/// which is tens of milliseconds here. A connect over a link that is down is refused at once.
 #[test]
 fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_refused_at_once() {
     let mut pair = Pair::unconnected(&strangers());

@@ -1,4 +1,4 @@
-//! Properties of every object: a kind, and a consumer context. And the names of error codes.
+//! Properties of every object: its kind, and its consumer context. Also the names of error codes.
 
 use udapl::adapter::{AnyHandle, HandleType};
 use udapl::error::{ReturnType, Subtype};
@@ -57,6 +57,8 @@ fn one_of_each() -> (Pair, Vec<(AnyHandle, HandleType, Subtype)>) {
     (pair, objects)
 }
 
+/// Every object has its kind and one consumer context.
+///
 /// Clauses: CTX-1, CTX-2, CTX-3, HTY-1.
 #[test]
 fn every_object_has_its_kind_and_one_word() {
@@ -78,6 +80,8 @@ fn every_object_has_its_kind_and_one_word() {
     }
 }
 
+/// An object that was freed, or that belongs to another adapter, has neither a kind nor a consumer context.
+///
 /// Clauses: CTX-4, HTY-2.
 #[test]
 fn an_object_that_is_gone_or_elsewhere_has_neither() {
@@ -114,6 +118,8 @@ fn an_object_that_is_gone_or_elsewhere_has_neither() {
     );
 }
 
+/// An object keeps its consumer context through all its states.
+///
 /// Clauses: CTX-5.
 #[test]
 fn a_word_stays_through_whatever_the_object_goes_through() {

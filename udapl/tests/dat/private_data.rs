@@ -56,7 +56,7 @@ fn private_data_arrives_byte_for_byte_whatever_its_length() {
         let (request, accept) = (support::pattern(1, bytes), support::pattern(2, 64 - bytes));
         let (mut pair, asked, answered) = exchange_private_data(CONN_QUAL, &request, &accept);
         assert_eq!((asked, &answered), (request, &accept), "{bytes} bytes");
-        // It is available while the endpoint is DISCONNECTED, and no longer.
+        // The private data is available while the endpoint is DISCONNECTED, and not after the reset.
         pair.disconnect();
         let ep = pair.sides[A].ep;
         assert_eq!(

@@ -165,7 +165,7 @@ fn an_unsignalled_operation_wakes_no_waiter_and_a_plain_one_does() {
                 panic!("{event:?}")
             };
             assert_eq!((done.cookie.0, done.status), (4, DtoStatus::Success));
-            // Without a wake-up the wait lasts until its timeout, and then the count decides.
+            // Without a wake-up the wait lasts until its timeout, and then finds that there are enough events.
             let took = Duration::from_nanos(pair.now().0 - start.0);
             let promptly = took < Duration::from_micros(1_000);
             assert_eq!(promptly, wakes, "{rdma:?}, {flags:?}: {took:?}");
@@ -293,7 +293,7 @@ fn connected_and_disconnected_endpoints_take_operations_and_no_others_do() {
             for (cookie, flags) in [(7, NONE), (8, SUPPRESS), (9, NONE)] {
                 post(&mut pair, side, cookie, flags).expect("accepted, to be flushed");
             }
-            // Immediately: the first look finds them.
+            // The flush is immediate: the first dequeue finds the completions.
             for cookie in [7, 8, 9] {
                 let request = pair.sides[side].request;
                 let event = pair.sides[side].ia.evd_dequeue(request).expect("an EVD");
@@ -336,7 +336,7 @@ fn as_many_operations_as_max_request_dtos_may_be_outstanding() {
             )
         };
         pair.set_delay(50);
-        // Suppressed or not.
+        // Suppressed operations count, too.
         for cookie in 0..6 {
             let flags = if cookie % 2 == 0 { SUPPRESS } else { NONE };
             post(&mut pair, cookie, flags).expect("posted");

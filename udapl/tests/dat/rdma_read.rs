@@ -82,6 +82,8 @@ fn a_sink_larger_than_its_source_is_full_in_front_and_untouched_behind() {
     pair.assert_no_complaints();
 }
 
+/// A read places its bytes where copying them over the segments would.
+///
 /// Clauses: READ-11, READ-12, READ-13, READ-R5.
 #[test]
 fn any_read_puts_its_bytes_where_copying_would() {
@@ -277,6 +279,8 @@ fn a_sink_smaller_than_its_source_is_a_length_error() {
     pair.expect_request(A, 2, DtoStatus::Success);
 }
 
+/// A read without segments or without bytes is posted, and completes like any other.
+///
 /// Clauses: READ-R5, READ-2.
 #[test]
 fn no_segments_and_no_bytes_are_a_read_all_the_same() {
@@ -295,7 +299,7 @@ fn no_segments_and_no_bytes_are_a_read_all_the_same() {
         assert_eq!(done.transferred_length, 0);
     }
     assert_eq!(sink.read(0, 64), vec![UNTOUCHED; 64]);
-    // Each went to the peer and back: it completes after everything before it.
+    // Each read goes to the peer and back, so it completes after everything posted before it.
     assert_eq!(packets_to(&pair.fabric, B, "ReadRequest").len(), 4);
     let iov = [
         garbage,

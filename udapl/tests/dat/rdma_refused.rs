@@ -9,7 +9,7 @@ use crate::support::rdma::{BOTH, Rdma, UNTOUCHED};
 use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};
 
 impl Rdma {
-    /// Returns the right that its local memory needs.
+    /// Returns the right that the operation's local memory needs.
     fn local_right(self) -> MemPrivFlags {
         match self {
             Self::Read => MemPrivFlags::LOCAL_WRITE,
@@ -17,7 +17,7 @@ impl Rdma {
         }
     }
 
-    /// Returns the right that its remote memory needs.
+    /// Returns the right that the operation's remote memory needs.
     fn remote_right(self) -> MemPrivFlags {
         match self {
             Self::Read => MemPrivFlags::REMOTE_READ,
@@ -25,7 +25,7 @@ impl Rdma {
         }
     }
 
-    /// Returns a remote range for local data of up to `room` bytes: exactly 64 for a read, all for a write.
+    /// Returns the remote range of an operation: 64 bytes for a read, the whole buffer for a write.
     fn range(self, remote: &Buffer) -> RmrTriplet {
         match self {
             Self::Read => remote.remote(0, 64),
@@ -151,7 +151,7 @@ fn a_local_lmr_that_is_freed_under_an_operation_fails_it() {
         let remote = pair.filled(B, 6, 64);
         let before = remote.read(0, 64);
         pair.set_delay(50);
-        // Fenced behind a read, it has not accessed memory yet.
+        // The operation is fenced behind a read, so it has not accessed memory yet.
         pair.post_read(A, &[good.all()], 1, &remote.remote(0, 64), NONE)
             .expect("posted");
         let fence = CompletionFlags::BARRIER_FENCE;
@@ -295,6 +295,8 @@ fn a_remote_buffer_without_the_right_breaks_the_connection() {
     }
 }
 
+/// A remote buffer that does not exist, or does not lie inside its region, breaks the connection.
+///
 /// Clauses: READ-R7, READ-R8, WRITE-R5.
 #[test]
 fn a_remote_buffer_that_is_not_or_not_there_breaks_the_connection() {

@@ -81,6 +81,8 @@ fn a_remote_buffer_larger_than_the_data_is_untouched_behind_it() {
     assert_eq!(target.read(0, 100), pattern(3, 1_000)[..100]);
 }
 
+/// An RDMA Write places its bytes where copying the segments would.
+///
 /// Clauses: WRITE-7, WRITE-8, WRITE-R1.
 #[test]
 fn any_write_puts_its_bytes_where_copying_would() {
@@ -153,7 +155,7 @@ fn the_iov_is_the_consumers_again_when_the_call_returns() {
     let mut remote = target.remote(0, 200);
     let mut iov = [source.part(0, 100), source.part(200, 100)];
     pair.set_delay(50);
-    // Fenced behind a read, it has not started when the call returns.
+    // The RDMA Write is fenced behind a read, so it has not started when the call returns.
     let (back, from) = (pair.buffer(A, 8), pair.buffer(B, 8));
     pair.post_read(A, &[back.all()], 0, &from.remote(0, 8), NONE)
         .expect("posted");
@@ -171,6 +173,8 @@ fn the_iov_is_the_consumers_again_when_the_call_returns() {
     assert_eq!((iov[0].segment_length, remote.target_address), (0, 0));
 }
 
+/// An RDMA Write completes after the call has returned, and the target gets no event.
+///
 /// Clauses: WRITE-13, WRITE-R2, WRITE-R4.
 #[test]
 fn the_completion_comes_later_and_the_target_hears_nothing() {
@@ -205,13 +209,15 @@ fn the_completion_comes_later_and_the_target_hears_nothing() {
         ] {
             pair.expect_nothing(B, evd);
         }
-        // The receive is still there for a message.
+        // The receive is still posted, and takes a message.
         pair.post_send(A, &[source.part(0, 64)], 10, NONE)
             .expect("posted");
         pair.expect_recv(B, 1, DtoStatus::Success);
     }
 }
 
+/// When a message has arrived, the data of earlier RDMA Writes is in memory.
+///
 /// Clauses: WRITE-R2, WRITE-7.
 #[test]
 fn what_was_written_is_there_when_a_later_message_is() {
@@ -319,6 +325,8 @@ fn a_write_succeeds_only_when_the_peer_has_taken_it() {
     assert_eq!(target.read(0, 64), vec![UNTOUCHED; 64]);
 }
 
+/// An RDMA Write without segments or without bytes is posted, and completes like any other.
+///
 /// Clauses: WRITE-R4, WRITE-2.
 #[test]
 fn no_segments_and_no_bytes_are_a_write_all_the_same() {
@@ -339,7 +347,7 @@ fn no_segments_and_no_bytes_are_a_write_all_the_same() {
         }
     }
     assert_eq!(target.read(0, 64), vec![UNTOUCHED; 64]);
-    // Each went to the peer: it completes after everything before it.
+    // Each RDMA Write goes to the peer, so it completes after everything posted before it.
     assert_eq!(packets_to(&pair.fabric, B, "WriteOnly").len(), 6);
     let iov = [
         garbage,

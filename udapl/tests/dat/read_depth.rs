@@ -39,10 +39,13 @@ fn depth_on_the_wire(pair: &Pair, reader: usize) -> usize {
     most
 }
 
+/// Reads beyond the depth wait at the initiator, and as many reads as the depth allows are outstanding.
+///
 /// Clauses: READ-R6.
 #[test]
 fn reads_beyond_the_depth_wait_here_and_the_depth_is_used() {
-    // Our depth, the peer's, the resulting one; and whether the reader is the active or the passive side.
+    // The depth of the initiator, that of its peer, the resulting one, and whether the initiator is the active or the
+    // passive side.
     let depths = [
         (1, 4, 1),
         (2, 4, 2),

@@ -70,7 +70,7 @@ fn kept_in(folder: &std::path::Path) -> Pair {
     Pair::connected_with(&config)
 }
 
-/// Writes without the peer's permission, which breaks the connection.
+/// Posts an RDMA Write with a wrong RMR context, which breaks the connection.
 fn break_it(pair: &mut Pair) {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let mut remote = to.remote(0, 64);

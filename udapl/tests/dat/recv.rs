@@ -248,6 +248,8 @@ fn the_vector_is_the_callers_again_on_return() {
     pair.assert_no_complaints();
 }
 
+/// After a receive was accepted, it takes its message without further calls of the receiver.
+///
 /// Clauses: RECV-20.
 #[test]
 fn once_accepted_a_receive_needs_nothing_more_from_its_receiver() {

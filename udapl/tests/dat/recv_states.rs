@@ -55,10 +55,11 @@ fn expect_flushed(pair: &mut Pair, side: usize, cookie: u64) {
     );
 }
 
-/// Clauses: RECV-24, RECV-25, RECV-26, RECV-R6.
+/// Receives are accepted in every state that this test reaches, and used in the order of posting. It does not reach
+/// RESERVED, PASSIVE_CONNECTION_PENDING and TENTATIVE_CONNECTION_PENDING, which need an RSP or an endpoint made by the
+/// provider.
 ///
-/// RESERVED, PASSIVE_CONNECTION_PENDING and TENTATIVE_CONNECTION_PENDING need an RSP or an endpoint made by the
-/// provider; neither exists yet, so no call leads there.
+/// Clauses: RECV-24, RECV-25, RECV-26, RECV-R6.
 #[test]
 fn receives_are_taken_in_every_state_and_used_in_the_order_of_posting() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -132,8 +133,8 @@ fn receives_posted_after_the_end_are_flushed_at_once() {
     let to = pair.buffer(B, 64);
     pair.disconnect();
     let evd = pair.sides[B].recv;
-    // Immediately, as far as the simulated device can notice a receive by polling: only this side runs, and no timer
-    // but the device's own. Only simulated time can show that; real time depends on the load of the machine.
+    // In simulated time the flush takes less than 2 ms: only this side runs, and no timer but that by which the device
+    // polls for receives. In real time there is no limit, because it depends on the load of the machine.
     let at_once = match pair.fabric.simulated() {
         Some(_) => Timeout::from_micros(2000),
         None => Timeout::INFINITE,
@@ -168,7 +169,7 @@ fn no_message_reaches_an_endpoint_that_is_unconnected_again() {
     let mut pair = Pair::connected();
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     from.write(0, &[0xdd; 64]);
-    // B disconnects and starts again; A gets no event, and goes on sending to the queue pair it knows.
+    // B disconnects and resets its endpoint. A gets no event, and continues to send to the queue pair that it knows.
     let deaf = LinkFaults {
         b_to_a: Faults {
             loss_ppm: 1_000_000,
@@ -385,10 +386,10 @@ fn an_endpoint_without_a_protection_zone_is_not_ready_for_receives() {
         .expect("now it has one");
 }
 
-/// Clauses: RECV-R4.
+/// Receives of an endpoint with a null receive EVD are filled, and give no event. A null EVD is not a missing one: the
+/// consumer does not want these events (`dat_ep_create`).
 ///
-/// A null EVD is not a missing one: the consumer does not want these events (`dat_ep_create`).
-/// Clauses: EPC-3.
+/// Clauses: RECV-R4, EPC-3.
 #[test]
 fn receives_of_an_endpoint_with_a_null_receive_evd_are_filled_and_told_to_nobody() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -460,7 +461,7 @@ fn preposted_receives_survive_a_reset_and_the_connecting() {
 /// Clauses: RECV-R6, CONN-7.
 #[test]
 fn a_failed_attempt_flushes_the_preposted_receives_of_the_active_side() {
-    // Refused because no service listens, given up by us, rejected by the peer.
+    // Three ends of an attempt: no service listens, the active side disconnects, the peer rejects.
     for how in 0..3 {
         let mut pair = Pair::unconnected(&PairConfig::default());
         for at in 0..5 {
@@ -505,7 +506,7 @@ fn a_failed_attempt_flushes_the_preposted_receives_of_the_passive_side() {
         pair.post_recv(B, EMPTY, at, NONE).expect("posted");
     }
     start_connecting(&mut pair, CONN_QUAL);
-    // The active side gives up before the accept, which cannot know about it.
+    // The active side disconnects before the accept. The passive side cannot know that when it accepts.
     let Event::ConnectionRequest(arrived) = pair.wait_event(B, pair.sides[B].cr) else {
         panic!("a request")
     };

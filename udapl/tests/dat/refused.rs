@@ -131,7 +131,7 @@ fn handles_of_freed_endpoints_and_of_other_adapters_are_invalid() {
     };
     let freed = make(side);
     side.ia.ep_free(freed).expect("freed");
-    // Its slot is reused: the old handle must not name the new endpoint.
+    // The slot of the freed endpoint is reused: the old handle must not name the new endpoint.
     let reused = make(side);
     assert_ne!(freed, reused);
     for call in CALLS {
@@ -314,7 +314,7 @@ fn a_region_that_does_not_exist_is_a_privileges_violation() {
             Subtype::None,
         );
     }
-    // Nor is a slice of another adapter's region valid here, unless it happens to have the context of one of ours.
+    // A slice of another adapter's region is refused, too, unless it happens to have the context of one of our regions.
     let foreign = slice_of(&pair, B, &of_b);
     for call in CALLS {
         assert!(call.post(&mut pair, &[foreign], NONE).is_err(), "{call:?}");
@@ -363,7 +363,8 @@ fn sources_need_the_right_of_local_read_and_sinks_that_of_local_write() {
     }
     assert_untouched(&mut pair);
 
-    // The one right is enough: a source is never written, a sink never read. Remote rights do not matter.
+    // LOCAL_READ is enough for a source, which is never written, and LOCAL_WRITE for a sink, which is never read.
+    // Remote rights do not matter.
     for remote in [MemPrivFlags::empty(), remote & MemPrivFlags::REMOTE_READ] {
         let from = pair.buffer_in(A, 64, zone, READ | remote);
         let to = pair.buffer_in(B, 64, pair.sides[B].pz, WRITE | remote);

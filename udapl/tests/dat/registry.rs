@@ -40,6 +40,8 @@ fn add(registry: &mut Registry, info: ProviderInfo, device: &'static str) -> uda
     )
 }
 
+/// The static registry is listed if the caller's list is long enough.
+///
 /// Clauses: REGL-1, REGL-2.
 #[test]
 fn the_static_registry_is_listed_as_far_as_there_is_room() {
@@ -60,13 +62,15 @@ fn the_static_registry_is_listed_as_far_as_there_is_room() {
         assert_eq!(refused.error.return_type(), ReturnType::InvalidParameter);
         assert_eq!(refused.available, 2);
     }
-    // Not the dynamic one.
+    // The dynamic registry is not listed.
     let mut registry = Registry::with_conf("");
     add(&mut registry, info("added", 2), "sim:registry-0").expect("a new name");
     assert_eq!(registry.list_providers(0).expect("nothing to list"), []);
     assert_eq!(Registry::default().list_providers(8), Ok(vec![]), "no file");
 }
 
+/// A record of this library is opened by its name, and the entry is in use as long as the adapter is open.
+///
 /// Clauses: IAO-1, IAO-5, PINI-1, PINI-2, REGR-2.
 #[test]
 fn an_entry_of_ours_is_opened_by_its_name_and_in_use_meanwhile() {
@@ -87,6 +91,8 @@ fn an_entry_of_ours_is_opened_by_its_name_and_in_use_meanwhile() {
     opened.close(CloseFlags::Abrupt).expect("closed");
 }
 
+/// An open finds the entry with its name, version and thread safety, or fails with the mismatch as subtype.
+///
 /// Clauses: IAO-5, IAO-6.
 #[test]
 fn an_open_names_what_is_there_or_hears_what_does_not_fit() {
@@ -123,6 +129,8 @@ fn an_open_names_what_is_there_or_hears_what_does_not_fit() {
     }
 }
 
+/// Of several minor versions, the smallest that is not below the requested one is opened.
+///
 /// Clauses: REGA-1, IAO-5.
 #[test]
 fn of_the_minor_versions_the_smallest_that_serves_is_taken() {

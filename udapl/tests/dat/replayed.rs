@@ -1,4 +1,4 @@
-//! A recorded world can be replayed from its file alone, without driver, memory and clock.
+//! A recorded simulation can be replayed from its file alone, without driver, memory and clock.
 
 use std::io::{self, Cursor, Write};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ impl Write for Shared {
     }
 }
 
-/// Makes a pair whose world is recorded, and returns the recording.
+/// Makes a pair whose simulation is recorded, and returns the recording.
 fn recorded(config: &PairConfig) -> (Pair, Shared) {
     let file = Shared::default();
     let sim = SimConfig {
@@ -101,7 +101,8 @@ fn a_recording_that_was_cut_is_replayed_up_to_the_cut() {
     }
 }
 
-/// If the device has changed since the recording, the user sees the first differing line and its place.
+/// If the device has changed since the recording, the replay fails and reports the first differing line, its record,
+/// and the lines before it.
 #[test]
 fn the_first_difference_is_told_with_its_record_and_what_was_before() {
     let (bytes, log) = lossy_run();
@@ -109,7 +110,7 @@ fn the_first_difference_is_told_with_its_record_and_what_was_before() {
     let before = loop {
         let step = replay.step().expect("equal so far").expect("there is more");
         if matches!(step.record, Record::Link { .. }) {
-            // This world has a wire without faults.
+            // Make the wire of the replay free of faults, unlike that of the recording.
             replay.sim().heal();
             break step.number;
         }
@@ -130,7 +131,7 @@ fn the_first_difference_is_told_with_its_record_and_what_was_before() {
     assert!(said.contains(&format!("record {number} at ")), "{said}");
 }
 
-/// A replayed recording of a failure also has the driver's bugs.
+/// The replay of a recorded failure reports the same bugs of the driver.
 #[test]
 fn a_recorded_failure_says_what_the_driver_did_wrong() {
     let config = PairConfig::default();

@@ -49,6 +49,8 @@ fn after_a_rebind_the_previous_context_fails_and_the_new_one_works() {
     }
 }
 
+/// A bind of no bytes unbinds the window, and the LMR can then be freed.
+///
 /// Clauses: BIND-15.
 #[test]
 fn a_bind_of_no_bytes_takes_the_window_away_and_lets_the_lmr_go() {
@@ -150,7 +152,7 @@ fn a_suppressed_bind_takes_effect_and_is_told_only_if_it_fails() {
     let rmr = pair.rmr(B);
     let suppress = CompletionFlags::SUPPRESS;
     let mut context = 0;
-    // More of them than fit the queue at a time: a device that has not completed any has no room for the next.
+    // Post more binds than the queue holds. The next bind is refused while the device has not completed enough of them.
     for number in 0..200 {
         let mut looks = 0;
         context = loop {
@@ -241,6 +243,8 @@ fn unsignalled_and_unknown_flags_are_refused() {
     pair.expect_bind(B, rmr, 2, DtoStatus::Success);
 }
 
+/// A context that is sent after its bind is valid when the peer receives it.
+///
 /// Clauses: BIND-11.
 #[test]
 fn a_context_sent_behind_its_bind_is_never_too_early() {
@@ -278,7 +282,7 @@ fn a_context_sent_behind_its_bind_is_never_too_early() {
             pair.expect_request(B, 3, DtoStatus::Success);
         }
     }
-    // The function reports requests that follow a bind without waiting for it.
+    // The simulated function would complain if a request followed a bind without waiting for it.
     pair.assert_no_complaints();
 }
 
@@ -349,9 +353,9 @@ fn a_bind_that_fails_later_breaks_the_connection() {
     assert_eq!(pair.fabric.report(B).driver_bugs, Vec::<String>::new());
 }
 
-/// The device orders the requests of only one queue pair. Of two binds on two queue pairs it may execute the older
-/// one last, or execute it and then flush it with the requests before it; then the window has a context whose bind
-/// was reported as failed.
+/// A window cannot be bound on a second endpoint while a bind on the first is outstanding, because the device orders
+/// the requests of only one queue pair. Of two binds on two queue pairs it may execute the older one last, or execute
+/// it and then flush it with the requests before it; then the window has a context whose bind was reported as failed.
 ///
 /// Clauses: BIND-13, BIND-17.
 #[test]
@@ -564,6 +568,8 @@ fn a_range_outside_its_lmr_cannot_be_bound() {
     pair.bind(B, rmr, &memory.all(), BOTH_WAYS);
 }
 
+/// Freed objects, and objects of another adapter, cannot be bound.
+///
 /// Clauses: BIND-19, BIND-R4.
 #[test]
 fn handles_of_what_is_gone_or_elsewhere_cannot_be_bound() {
@@ -621,6 +627,8 @@ fn rmr_lmr_and_endpoint_are_in_one_zone() {
     pair.expect_idle(B);
 }
 
+/// A window that is bound to other memory releases the LMR that it was bound to before.
+///
 /// Clauses: BIND-R1.
 #[test]
 fn a_window_that_moves_lets_go_of_what_it_was_bound_to() {
@@ -638,7 +646,7 @@ fn a_window_that_moves_lets_go_of_what_it_was_bound_to() {
         pair.sides[B].ia.lmr_free(second.lmr.lmr),
         ReturnType::InvalidState,
     );
-    // Until the device has executed the bind, the first context may still be usable.
+    // Until the device has executed the bind, the first context may still be valid.
     pair.expect_bind(B, rmr, 1, DtoStatus::Success);
     pair.sides[B]
         .ia
@@ -693,6 +701,8 @@ fn a_device_without_windows_has_no_rmrs() {
         .expect("endpoints are what they were");
 }
 
+/// An RMR is created unbound, and a query returns what it is bound to.
+///
 /// Clauses: RMRC-1, RMRC-2, RMRC-4, RMRQ-1, RMRQ-2.
 #[test]
 fn an_rmr_is_born_unbound_and_tells_what_it_is_bound_to() {

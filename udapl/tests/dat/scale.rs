@@ -1,4 +1,5 @@
-//! Large numbers: event queues that do not overrun, and an IA whose turns take no longer with ten thousand endpoints.
+//! Large numbers: event queues that do not overrun, the limit on completion queues, and errors of endpoints that the
+//! driver need not search for.
 
 use udapl::endpoint::EpState;
 use udapl::error::{ReturnType, Subtype};
@@ -39,7 +40,7 @@ fn eleven_hundred_armed_evds_of_a_consumer_that_is_busy_overrun_nothing() {
         event_log: false,
         ..PairConfig::default()
     });
-    // With an agent they are always armed.
+    // The EVDs of a CNO with an agent are always armed.
     let agent = Agent::new(|_| {});
     let cno = pair.sides[A].ia.cno_create(Some(agent)).expect("a CNO");
     let target = pair.buffer(B, 64);
@@ -53,7 +54,7 @@ fn eleven_hundred_armed_evds_of_a_consumer_that_is_busy_overrun_nothing() {
         eps.push((ep, evd));
     }
     pair.sides[A].ia.progress();
-    // No call looks meanwhile: each queue has one unread event.
+    // No call polls the queues meanwhile, so each has one unread event.
     for &(ep, _) in &eps {
         let ia = &mut pair.sides[A].ia;
         let (iov, remote) = ([source.all()], target.all_remote());
@@ -85,7 +86,7 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
     });
     let ia = &mut pair.sides[A].ia;
     let most = ia.query().ia.max_evds;
-    // The pair has made two.
+    // The pair has created two EVDs already.
     let evds: Vec<EvdHandle> = (2..most)
         .map(|_| ia.evd_create(1, EvdFlags::DTO).expect("there is room"))
         .collect();
@@ -113,7 +114,8 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
     pair.assert_no_complaints();
 }
 
-/// The device reports an error on an endpoint with null EVDs; the driver does not search for it.
+/// An endpoint with null EVDs for its DTOs breaks while its consumer sleeps: the device reports the error, and the
+/// driver does not search for it.
 #[test]
 fn an_endpoint_without_evds_for_its_dtos_breaks_while_its_consumer_sleeps() {
     let mut pair = Pair::unconnected(&PairConfig::default());

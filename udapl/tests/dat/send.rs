@@ -90,7 +90,8 @@ fn a_message_is_the_concatenation_of_exactly_the_segments_given() {
     let (first, second) = (support::pattern(3, 9000), support::pattern(4, 5000));
     one.write(0, &first);
     other.write(0, &second);
-    // Backwards, overlapping, of odd length, across packet ends, from two regions: the vector decides the order.
+    // The segments run backwards, overlap, have odd lengths, cross packet ends and are in two regions: only the vector
+    // decides the order.
     let pieces = [
         (&one, &first, 5001, 3999),
         (&other, &second, 4999, 1),
@@ -152,6 +153,8 @@ fn no_segments_send_a_message_of_no_bytes() {
     pair.assert_no_complaints();
 }
 
+/// A segment of no bytes is skipped at any place of the vector, and its other fields are ignored.
+///
 /// Clauses: SEND-R3.
 #[test]
 fn a_segment_of_no_bytes_is_skipped_wherever_it_stands_and_never_looked_at() {
@@ -260,6 +263,8 @@ fn the_completion_comes_later_once_and_on_the_request_evd_alone() {
     }
 }
 
+/// After a Send was accepted, it arrives without further calls of its sender.
+///
 /// Clauses: SEND-23.
 #[test]
 fn once_accepted_a_send_needs_nothing_more_from_its_sender() {
@@ -318,7 +323,7 @@ fn the_vector_is_the_callers_again_on_return_and_the_provider_says_so() {
 /// Clauses: SEND-31, SEND-30.
 #[test]
 fn exactly_max_request_dtos_sends_may_be_outstanding() {
-    // Not a power of two, so that no rounded ring size helps.
+    // The maximum is no power of two: rounding up the size of the ring must not allow more.
     let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| attr.max_request_dtos = 13));
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let iov: [LmrTriplet; 8] = core::array::from_fn(|at| from.part(at * 8, 8));
@@ -372,9 +377,10 @@ fn a_slot_is_free_again_when_the_send_is_done_even_if_nobody_has_taken_its_event
     pair.expect_nothing(A, pair.sides[A].request);
 }
 
-/// Clauses: SEND-31.
+/// An endpoint with a null request EVD can send without end, and its Sends give no event: the consumer does not want
+/// these events (`dat_ep_create`).
 ///
-/// With a null EVD the consumer does not want these events (`dat_ep_create`).
+/// Clauses: SEND-31.
 #[test]
 fn sends_of_an_endpoint_with_a_null_request_evd_go_on_for_ever_and_are_told_to_nobody() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -411,10 +417,11 @@ fn sends_of_an_endpoint_with_a_null_request_evd_go_on_for_ever_and_are_told_to_n
     pair.expect_connection(A, ConnectionEventKind::Broken);
 }
 
-/// Clauses: SEND-26, SEND-27, SEND-29, SEND-R6.
+/// Sends are refused in every state that this test reaches except CONNECTED and DISCONNECTED. It does not reach
+/// RESERVED, PASSIVE_CONNECTION_PENDING and TENTATIVE_CONNECTION_PENDING, which need an RSP or an endpoint made by the
+/// provider.
 ///
-/// RESERVED, PASSIVE_CONNECTION_PENDING and TENTATIVE_CONNECTION_PENDING need an RSP or an endpoint made by the
-/// provider; neither exists yet, so no call leads there.
+/// Clauses: SEND-26, SEND-27, SEND-29, SEND-R6.
 #[test]
 fn sends_are_refused_in_every_state_but_connected_and_disconnected() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -465,7 +472,7 @@ fn sends_are_refused_in_every_state_but_connected_and_disconnected() {
         .ia
         .cr_accept(arrived.cr, Some(peer), &[])
         .expect("accepted");
-    // Side A's software has not looked yet, so the handshake is not complete.
+    // Side A has not polled yet, so the handshake is not complete.
     refuse(
         &mut pair,
         B,
@@ -540,7 +547,7 @@ fn sends_posted_after_the_end_are_flushed_at_once_whatever_their_flags() {
                 .expect("disconnected endpoints take Sends");
         }
         for (at, flags) in flags.iter().enumerate() {
-            // Immediately: neither time nor the peer's software has moved since the posts.
+            // The flush is immediate: neither time nor the peer's software has advanced since the posts.
             let event = pair.sides[A].ia.evd_dequeue(request).expect("an EVD");
             let Some(Event::Dto(flushed)) = event else {
                 panic!("a completion, not {event:?}")

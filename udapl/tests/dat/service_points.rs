@@ -48,7 +48,7 @@ impl Pair {
         rsp.expect("an RSP")
     }
 
-    /// Gives an endpoint of B that the provider made its missing attributes.
+    /// Sets the missing attributes of an endpoint of B that the provider made.
     fn furnish(&mut self, ep: EpHandle) {
         let side = &mut self.sides[B];
         let change = EpChange {
@@ -102,6 +102,9 @@ fn a_psp_takes_request_after_request_and_none_brings_an_endpoint() {
     pair.assert_no_complaints();
 }
 
+/// A PSP with DAT_PSP_PROVIDER_FLAG gives an endpoint with each request. The consumer sets the endpoint's missing
+/// attributes and accepts the request.
+///
 /// Clauses: PSPC-3, CRQ-2, CRA-1, CRA-2.
 #[test]
 fn a_psp_that_provides_lends_an_endpoint_that_is_furnished_and_accepted() {
@@ -125,12 +128,12 @@ fn a_psp_that_provides_lends_an_endpoint_that_is_furnished_and_accepted() {
         ),
         (None, None, None, None)
     );
-    // The RDMA Reads that A wants to issue to us, and accepts from us.
+    // The numbers of RDMA Reads that A wants to issue to B, and accepts from B.
     assert_eq!(
         (param.attr.max_rdma_read_in, param.attr.max_rdma_read_out),
         (4, 4)
     );
-    // Neither another endpoint nor this one may be given.
+    // The accept must not name an endpoint, neither another one nor the one that came with the request.
     for given in [pair.sides[B].ep, ep] {
         let error = refused(
             pair.sides[B].ia.cr_accept(cr, Some(given), b""),
@@ -154,6 +157,8 @@ fn a_psp_that_provides_lends_an_endpoint_that_is_furnished_and_accepted() {
     pair.assert_no_complaints();
 }
 
+/// An endpoint of the provider that came with a request is freed when the request is rejected.
+///
 /// Clauses: CRR-2, CRQ-3.
 #[test]
 fn an_endpoint_that_was_lent_is_gone_when_its_request_is_rejected() {
@@ -220,7 +225,7 @@ fn an_accept_that_is_refused_changes_nothing_on_either_side() {
         let error = refused(ia.cr_accept(cr, given, &vec![7; bytes]), kind);
         assert_eq!(error.subtype(), subtype);
     }
-    // In use by another service point.
+    // Another service point has reserved the endpoint.
     pair.rsp(ELSEWHERE, Some(ep));
     let error = refused(
         pair.sides[B].ia.cr_accept(cr, Some(ep), b""),
@@ -336,6 +341,8 @@ fn any_free_qualifier_is_found_until_there_is_none() {
     assert_eq!(again, first);
 }
 
+/// After a PSP was freed, the consumer can still accept its requests, with the endpoints that came with them.
+///
 /// Clauses: PSPF-1, PSPF-2.
 #[test]
 fn a_freed_psp_leaves_its_requests_and_their_endpoints_to_the_consumer() {
@@ -356,6 +363,8 @@ fn a_freed_psp_leaves_its_requests_and_their_endpoints_to_the_consumer() {
     pair.expect_nobody_at(ELSEWHERE);
 }
 
+/// An RSP takes one request for its endpoint, and refuses later ones.
+///
 /// Clauses: RSPC-1, RSPC-2, RSPC-6, RSPQ-1.
 #[test]
 fn an_rsp_takes_one_request_for_its_endpoint_and_is_spent() {
@@ -389,6 +398,8 @@ fn an_rsp_takes_one_request_for_its_endpoint_and_is_spent() {
     refused(pair.sides[B].ia.rsp_query(rsp), ReturnType::InvalidHandle);
 }
 
+/// An RSP whose request has come occupies neither its qualifier nor its adapter, even if it is not freed.
+///
 /// Clauses: RSPC-6.
 #[test]
 fn a_spent_rsp_keeps_neither_its_qualifier_nor_its_adapter() {
@@ -410,6 +421,8 @@ fn a_spent_rsp_keeps_neither_its_qualifier_nor_its_adapter() {
     udapl::ia_close(ia, udapl::CloseFlags::Graceful).expect("nothing is left");
 }
 
+/// A request to an RSP without an endpoint brings an endpoint of the provider.
+///
 /// Clauses: RSPC-3.
 #[test]
 fn an_rsp_without_an_endpoint_has_one_lent() {
@@ -456,6 +469,8 @@ fn an_rsp_is_made_for_an_unconnected_endpoint_only() {
     pair.rsp(support::beside(2), None);
 }
 
+/// Freeing an RSP makes its endpoint UNCONNECTED again, unless a request has come for the endpoint.
+///
 /// Clauses: RSPF-1, RSPF-2, CRR-2.
 #[test]
 fn freeing_an_rsp_gives_its_endpoint_back_unless_a_request_has_it() {
@@ -478,6 +493,8 @@ fn freeing_an_rsp_gives_its_endpoint_back_unless_a_request_has_it() {
     pair.expect_alive();
 }
 
+/// A request that is handed off arrives at the other service point, and the peer does not notice that.
+///
 /// Clauses: CRH-1.
 #[test]
 fn a_request_that_is_handed_off_arrives_elsewhere_and_the_peer_does_not_notice() {
@@ -507,6 +524,8 @@ fn a_request_that_is_handed_off_arrives_elsewhere_and_the_peer_does_not_notice()
     pair.assert_no_complaints();
 }
 
+/// After a handoff, the endpoint that the first service point gave to the request is as after a rejection.
+///
 /// Clauses: CRH-2, CRH-3.
 #[test]
 fn a_handoff_gives_the_endpoint_of_the_first_service_point_back() {

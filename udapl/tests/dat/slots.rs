@@ -10,7 +10,7 @@ use udapl::{CloseFlags, EvdFlags, Event, OpenOptions, Timeout};
 
 use crate::support::functions;
 
-/// Far longer than any step takes, short enough to end a stuck test.
+/// Time limit of a wait: far longer than any step takes, and short enough to end a stuck test.
 const LONG: Timeout = Timeout::from_micros(20_000_000);
 const DRIVER: &str = "/sys/bus/pci/drivers/vfio-pci";
 
@@ -22,7 +22,8 @@ fn functions() -> Option<[String; 2]> {
     names
 }
 
-/// The kernel blocks in the unbind until the function is closed, so another thread has to close it.
+/// If a function is unbound while its consumer waits, the consumer gets an event and closes the function, which can
+/// then be bound again. The kernel blocks in the unbind until the function is closed, so another thread unbinds it.
 #[test]
 fn a_function_that_is_unbound_under_a_waiting_consumer_is_asked_for_and_comes_back_bound() {
     let Some([name, _]) = functions() else {
@@ -76,9 +77,9 @@ fn sleeps() -> u64 {
 
 #[test]
 fn a_consumer_that_waits_in_vain_sleeps() {
-    /// Seconds of waiting.
+    /// Time of the wait in seconds.
     const WAIT: u32 = 5;
-    /// Far more sleeps than the health polling needs, far fewer than busy polling.
+    /// Maximum number of sleeps: far more than the health polling needs, far fewer than busy polling.
     const LOOKS: u64 = 10 * WAIT as u64;
     let Some([name, _]) = functions() else {
         return;

@@ -79,12 +79,14 @@ fn no_segments_are_a_buffer_for_a_message_of_no_bytes() {
         .expect("empty segments are stepped over");
     shared.exchange(0, &from, 64, 4);
     assert_eq!(to.read(0, 64), pattern(2, 64));
-    // It is too short for any longer message.
+    // A receive without segments is too short for any longer message.
     shared.post(&[], 5).expect("posted");
     shared.send(0, &[from.part(0, 1)], 6, NONE).expect("posted");
     assert_eq!(shared.received(0).status, DtoStatus::ErrLocalLength);
 }
 
+/// A message is placed where copying it over the segments would place it, whichever connection it came by.
+///
 /// Clauses: SRQ-5, SRQ-6, SRQ-7, SRQ-21.
 #[test]
 fn any_message_lands_where_copying_would_whichever_connection_it_came_by() {
@@ -130,6 +132,8 @@ fn cookies_come_back_unchanged_whatever_they_are_and_however_often_the_same() {
     assert_eq!(seen, expected);
 }
 
+/// The completion of a buffer is the same as that of a receive of the endpoint that took the buffer.
+///
 /// Clauses: SRQ-5, SRQ-19, SRQ-10.
 #[test]
 fn the_completion_is_that_of_a_receive_of_the_endpoint_that_took_the_buffer() {
@@ -193,6 +197,8 @@ fn the_iov_is_the_consumers_again_when_the_call_returns() {
     assert_eq!(iov[0].segment_length, 0);
 }
 
+/// Posting takes no time, sends no command and writes no register.
+///
 /// Clauses: SRQ-25.
 #[test]
 fn posting_takes_no_time_and_asks_the_device_for_nothing() {
@@ -293,6 +299,8 @@ fn a_slot_is_taken_until_its_completion_is_dequeued() {
     assert_eq!(shared.counts(), (7, 7));
 }
 
+/// Buffers of an endpoint without a receive EVD free their slots without a dequeue.
+///
 /// Clauses: SRQ-27.
 #[test]
 fn buffers_whose_completions_nobody_wants_come_back_by_themselves() {
@@ -371,7 +379,7 @@ fn more_segments_than_the_srq_allows_are_an_invalid_parameter() {
         max_recv_iov: 2,
         ..SRQ
     };
-    // The endpoints' limit is ignored.
+    // The endpoints' own limit on segments is ignored.
     let mut shared = Shared::connected_as(attr, |attr| attr.max_recv_iov = 8);
     let to = shared.pair.buffer(B, 64);
     let error = refused(
@@ -387,6 +395,8 @@ fn more_segments_than_the_srq_allows_are_an_invalid_parameter() {
     shared.post(&[to.part(0, 1); 2], 1).expect("two segments");
 }
 
+/// The segments of a buffer must be in the zone of the SRQ, not in that of the endpoint.
+///
 /// Clauses: SRQ-29.
 #[test]
 fn the_zone_that_counts_is_that_of_the_srq_and_not_of_the_endpoint() {
@@ -453,6 +463,8 @@ fn an_lmr_that_is_gone_or_not_writable_is_a_privileges_violation() {
     shared.exchange(0, &from, 64, 2);
 }
 
+/// Buffers are accepted in every state of the endpoints, and stay in the SRQ until an endpoint takes them.
+///
 /// Clauses: SRQ-24, SRQ-R1.
 #[test]
 fn buffers_are_taken_whatever_the_endpoints_do_and_stay_until_one_needs_them() {

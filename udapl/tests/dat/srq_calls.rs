@@ -189,7 +189,7 @@ fn an_srq_takes_another_length_with_buffers_in_it_and_messages_on_their_way() {
                 .send(round % 2, &[from.all()], 7, NONE)
                 .expect("posted");
         }
-        // While the messages are in flight.
+        // The SRQ is resized again while the messages are in flight.
         shared.resize(length + 1).expect("longer");
         for _ in 0..6 {
             shared.expect_received(round % 2, expected, 64);
@@ -259,7 +259,7 @@ fn fewer_buffers_than_the_mark_are_told_once_for_each_setting() {
     shared.expect_low(1);
     shared.take(0, true);
     shared.expect_low(0);
-    // More buffers do not arm it; setting it does.
+    // Posting more buffers does not arm the watermark again; setting it does.
     shared.fill(2);
     shared.take(0, true);
     shared.take(0, true);

@@ -1,5 +1,5 @@
-//! Endpoints and their SRQ: which endpoint takes a buffer, which EVD gets the event, and what the end of a connection
-//! does to the buffer. `srq.rs` tests posting.
+//! Endpoints that use an SRQ: which endpoint takes a buffer, which EVD gets the event, and how the end of a connection
+//! treats the buffer. `srq.rs` tests posting.
 
 use core::time::Duration;
 
@@ -17,7 +17,9 @@ const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 const SUCCESS: DtoStatus = DtoStatus::Success;
 const FLUSHED: DtoStatus = DtoStatus::ErrFlushed;
 
-/// Sends from A while B waits on the receive EVD. Returns the time and the result.
+/// Posts a receive, sends from A, and waits on B's receive EVD for up to 5 ms with this threshold. Returns the virtual
+/// time of the wait, and its result: the receive's cookie and the number of events left, or on a timeout the number of
+/// events in the EVD.
 fn wait_for_message(
     shared: &mut Shared,
     flags: CompletionFlags,
@@ -57,7 +59,7 @@ fn with_solicited_wait_the_senders_flag_decides_whether_a_waiter_wakes() {
     let (took, outcome) = wait_for_message(&mut shared, SOLICITED, 1);
     assert_eq!(outcome, Ok((3, 0)));
     assert!(took < PROMPTLY, "{took:?}");
-    // The completion is there, but the wait returns it only at its timeout.
+    // The completion arrives early, but does not wake the waiter. The wait returns the completion at its timeout.
     let (took, outcome) = wait_for_message(&mut shared, NONE, 1);
     assert_eq!(outcome, Ok((3, 0)));
     assert!(took >= ALL_THE_TIME, "{took:?}");
@@ -95,7 +97,7 @@ fn an_unsolicited_message_releases_no_waiter_that_is_awake_for_another_reason() 
         shared.post(&[to.all()], 1).expect("posted");
         shared.pair.set_delay(100);
         shared.send(0, &[from.all()], 2, flags).expect("posted");
-        // This gives B's connection manager work, right behind the message.
+        // A connection request, right behind the message, wakes B for its connection manager.
         let address = shared.pair.sides[B].ia.query().ia.ia_address;
         let ia = &mut shared.pair.sides[A].ia;
         ia.ep_connect(
@@ -164,7 +166,8 @@ fn completions_come_in_the_order_of_the_sends_of_each_connection() {
             .sim
             .set_faults(link, LinkFaults::swarm(seed));
         let inboxes: Vec<_> = (0..16).map(|_| shared.pair.buffer(B, 20_000)).collect();
-        // Several times around the ring, whose entries return in another order than they were posted.
+        // The batches go around the SRQ's ring several times. Its entries are not freed in the order in which they were
+        // posted.
         for batch in 0..6 {
             for (cookie, inbox) in (0..).zip(&inboxes) {
                 shared.post(&[inbox.all()], cookie).expect("posted");
@@ -251,7 +254,7 @@ fn a_connection_does_not_wait_for_the_message_of_another() {
     for cookie in [2, 3] {
         shared.post(&[small.all()], cookie).expect("posted");
     }
-    // More than a window of packets, and no acknowledgement returns: it stops half-way.
+    // The message has more packets than may be unacknowledged, and no acknowledgement reaches A, so A stops half-way.
     stop_answers(&mut shared.pair);
     shared.send(0, &[long.all()], 1, NONE).expect("posted");
     for cookie in [2, 3] {
@@ -340,7 +343,7 @@ fn a_broken_connection_flushes_the_buffer_it_was_filling() {
     shared.post(&[to.all()], 4).expect("posted");
     stop_answers(&mut shared.pair);
     shared.send(0, &[long.all()], 2, NONE).expect("posted");
-    // A gives up after its retries; its DREQ reaches B, or at the latest B's next packet is refused.
+    // A gives up after its retries. Then A's DREQ reaches B, or at the latest A refuses B's next packet.
     let done = shared.pair.wait_request(A);
     assert_eq!((done.cookie.0, done.status), (2, DtoStatus::ErrTransport));
     shared
@@ -399,7 +402,7 @@ fn a_disconnected_endpoint_takes_no_buffers() {
         .ia
         .ep_disconnect(ep, CloseFlags::Abrupt)
         .expect("begun");
-    // A has not looked yet, so its state is still CONNECTED.
+    // A has not polled since B's disconnect, so its endpoint is still CONNECTED.
     assert_eq!(shared.pair.state(A), EpState::Connected);
     shared.send(0, &[from.all()], 2, NONE).expect("posted");
     let done = shared.pair.wait_request(A);
@@ -471,7 +474,7 @@ fn a_message_that_comes_before_the_handshake_is_done_comes_after_established() {
         .ia
         .evd_dequeue(connect)
         .expect("established at A");
-    // The RTU is in flight, and so is this Send; B has taken in neither.
+    // The RTU and this Send are in flight. B has handled neither.
     shared.send(0, &[from.all()], 2, NONE).expect("connected");
     assert_eq!(shared.pair.state(B), EpState::CompletionPending);
     shared.expect_received(0, 1, 64);
@@ -555,7 +558,7 @@ fn completions_that_are_lost_with_their_endpoint_give_their_slots_back() {
         } else {
             shared.pair.sides[B].ia.ep_free(ep).expect("freed");
         }
-        // Some of the completions may still be there; they occupy their slots until they are taken.
+        // Some of the completions may still be in the EVD. They occupy their slots until the test dequeues them.
         let evd = shared.recv[0];
         let left =
             core::iter::from_fn(|| shared.pair.sides[B].ia.evd_dequeue(evd).ok().flatten()).count();

@@ -1,4 +1,4 @@
-//! Counters of adapters and of their devices.
+//! Counters of adapters and their devices.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use udapl::{Adapter, CloseFlags, DtoCookie, DtoStatus};
 
 use crate::support::{A, B, NONE, Pair, PairConfig};
 
-/// Size of a message of many packets, in bytes.
+/// Size of a message that needs many packets, in bytes.
 const LONG_MESSAGE: usize = 64 << 10;
 
 /// Connects both sides and sends this many messages from A to B.
@@ -27,7 +27,7 @@ fn device(pair: &Pair, side: usize) -> DeviceCounters {
     stats.expect("an adapter that is open").device
 }
 
-/// Returns the error counters of a side's queue pairs, by name.
+/// Returns the error counters of a side's queue pairs that are not 0: name and count.
 fn troubles(pair: &Pair, side: usize) -> Vec<(&'static str, u64)> {
     const ASKED_FOR: [&str; 3] = [
         "rx_write_requests",
@@ -173,7 +173,7 @@ fn an_adapter_counts_its_commands_regions_and_connections() {
     assert_eq!((after.established, after.ended), (1, 1));
 }
 
-/// Makes a slow command, which becomes the longest.
+/// Delays one CREATE_MKEY of B by 7 ms, so that it is the longest command.
 fn slow_registration(pair: &mut Pair) {
     const CREATE_MKEY: u16 = 0x200;
     const SLOW: Duration = Duration::from_millis(7);

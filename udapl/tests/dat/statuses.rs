@@ -1,8 +1,8 @@
-//! Ends of DTOs: every completion status that a reliable connection can produce, and every text about them.
+//! How DTOs end: every completion status that a reliable connection can produce, and the text for each.
 //!
 //! Each test makes one DTO fail and then checks everything: the failed DTO has its status, later ones are flushed in
-//! the order of posting, and each end gets one event for the end of its connection. `ERR_PARTIAL_PACKET` and
-//! `RMR_OPERATION_FAILED` cannot happen: the device has no code for the first, and there are no memory windows yet.
+//! the order of posting, and each end gets one event for the end of its connection. `ERR_PARTIAL_PACKET` cannot
+//! happen, because the device has no code for it. `rmr.rs` tests `RMR_OPERATION_FAILED`.
 
 use hw_sim::wire::Operation;
 use hw_sim::{Drive, Faults, LinkFaults};
@@ -19,7 +19,7 @@ use crate::support::{A, B, Buffer, NONE, Pair};
 
 /// An empty I/O vector, with its type.
 const EMPTY: &[LmrTriplet] = &[];
-/// Words, one of which is in every advice.
+/// Words of advice: the text of each failed completion contains at least one of them.
 const ADVICE: [&str; 7] = [
     "check",
     "compare",
@@ -30,7 +30,7 @@ const ADVICE: [&str; 7] = [
     "note",
 ];
 
-/// Checks the text of the completion: DAT's name and number, the device's numbers, and the advice.
+/// Checks the text of a completion: DAT's name and number of the status, the device's syndromes, and the advice.
 #[track_caller]
 fn assert_explained(done: &DtoCompletion, number: u32, syndrome: u8) {
     let text = explain(done);
@@ -51,7 +51,7 @@ fn assert_explained(done: &DtoCompletion, number: u32, syndrome: u8) {
 }
 
 impl Pair {
-    /// Posts receives of a side, 64 bytes each, with these cookies.
+    /// Posts one receive of 64 bytes on a side for each of these cookies.
     fn receives(&mut self, side: usize, cookies: &[u64]) -> Buffer {
         let buffer = self.buffer(side, 64);
         for &cookie in cookies {
@@ -101,8 +101,8 @@ impl Pair {
         self.fabric.sim.set_faults(self.fabric.link, faults);
     }
 
-    /// Waits for everything: a post on an ended connection is flushed after all earlier ones, so its completion is
-    /// the last.
+    /// Posts a receive and a Send on the ended connection, and waits until both are flushed. The provider flushes them
+    /// after all earlier DTOs, so no other completion is outstanding then.
     #[track_caller]
     fn expect_markers(&mut self, side: usize) {
         self.post_recv(side, EMPTY, 98, NONE).expect("posted");
@@ -113,8 +113,9 @@ impl Pair {
     }
 }
 
-/// Posts requests 1, 2 and 3 of A, the first of which fails, and receives at both sides; then checks all completions.
-/// `ends` is the event that each side gets.
+/// Checks all completions and events after the caller posted A's requests 1, 2 and 3 and receives 11 and 12, and
+/// request 1 fails. `status` is the status of request 1, its DAT number and the device's syndrome; `ends` is the
+/// connection event that each side gets.
 fn fail_first_request(
     pair: &mut Pair,
     status: (DtoStatus, u32, u8),
@@ -257,7 +258,7 @@ fn a_shared_buffer_whose_region_was_freed_breaks_the_connection_that_took_it_and
     assert_explained(&done, 7, 0x14);
     shared.pair.expect_end(A, BROKEN);
     shared.pair.expect_end(B, BROKEN);
-    // The other buffer is still there for the other connection.
+    // The other connection can still take the other buffer.
     assert_eq!(shared.queued(0), []);
     shared.exchange(1, &from, 64, 22);
     shared.pair.assert_no_complaints();
@@ -327,7 +328,7 @@ fn a_read_whose_sink_is_freed_before_its_answer_is_a_protection_error() {
 fn a_queue_the_device_finds_inconsistent_is_an_endpoint_error() {
     let mut pair = Pair::connected();
     pair.receives(A, &[11, 12]);
-    // The driver never causes this: the test writes to its doorbell before the driver does.
+    // A correct driver never causes this status: the test rings the doorbell before the driver has written the WQE.
     pair.fabric.sim.set_drive(Drive::Stepped);
     pair.forge_doorbell(A);
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
@@ -341,7 +342,7 @@ fn a_queue_the_device_finds_inconsistent_is_an_endpoint_error() {
     );
 }
 
-/// Writes to `remote` from A, which the peer refuses.
+/// Checks that the peer refuses an RDMA Write of A to `remote`.
 fn refused_by_the_peer(remote: impl Fn(&mut Pair) -> RmrTriplet) {
     let mut pair = Pair::connected();
     let (remote, from) = (remote(&mut pair), pair.buffer(A, 64));
@@ -398,7 +399,7 @@ fn more_reads_than_the_peer_takes_are_a_responder_error() {
         pair.post_read(A, &[sink.all()], cookie, &source.remote(0, 65_536), NONE)
             .expect("posted");
     }
-    // The peer acknowledges what it had accepted.
+    // The peer executes and acknowledges the first Read, which was within its limit.
     pair.expect_request(A, 0, DtoStatus::Success);
     fail_first_request(
         &mut pair,
@@ -419,7 +420,7 @@ fn a_peer_that_does_not_answer_is_a_transport_error_after_all_retries() {
     }
     let done = pair.expect_request(A, 1, DtoStatus::ErrTransport);
     assert_explained(&done, 8, 0x15);
-    // 4.096 us * 2^17, eight times.
+    // Eight ACK timeouts of 4.096 us * 2^17 each.
     let took = pair.now().0 - before.0;
     assert!(
         (8 * 536_000_000..8 * 552_000_000).contains(&took),
@@ -429,7 +430,7 @@ fn a_peer_that_does_not_answer_is_a_transport_error_after_all_retries() {
     pair.expect_flushed_receives(A, &[11, 12]);
     pair.expect_end(A, BROKEN);
     assert_eq!(pair.state(B), EpState::Connected, "nothing has told it");
-    // The peer notices once it receives frames again.
+    // B notices the end of the connection once it receives frames again.
     pair.fabric.sim.heal();
     pair.expect_end(B, DISCONNECTED);
     pair.expect_flushed_receives(B, &[21, 22]);
@@ -447,7 +448,7 @@ fn a_peer_without_a_receive_is_not_ready_after_all_retries() {
     }
     let done = pair.expect_request(A, 1, DtoStatus::ErrReceiverNotReady);
     assert_explained(&done, 9, 0x16);
-    // 0.64 ms, six times.
+    // Six waits of the RNR timer, 0.64 ms each.
     let took = pair.now().0 - before.0;
     assert!((6 * 640_000..6 * 700_000).contains(&took), "{took} ns");
     pair.expect_flushed_requests(A, &[2, 3]);
@@ -504,7 +505,7 @@ fn an_answer_that_does_not_fit_its_request_is_a_bad_response() {
 
 #[test]
 fn an_answer_that_does_fit_is_believed() {
-    // The forged packet itself is valid: one with the right length completes the Read.
+    // The forged packet itself is valid: a forged response with the right length completes the Read.
     let mut pair = Pair::connected();
     let (sink, source) = (pair.buffer(A, 64), pair.buffer(B, 64));
     pair.silence(A);
@@ -517,7 +518,7 @@ fn an_answer_that_does_fit_is_believed() {
 
 #[test]
 fn a_broken_connection_is_broken_once_whoever_fails_more_often() {
-    // Both sides fail at the same time, in both queues.
+    // Both sides fail at the same time, in the request queue and in the receive queue.
     let mut pair = Pair::connected();
     let from = [A, B].map(|side| pair.buffer(side, 65));
     for side in [A, B] {
@@ -579,10 +580,10 @@ fn whatever_the_device_may_say_there_is_advice() {
     }
 }
 
-/// Numbers and their names.
+/// Numbers of return codes, with their names.
 type Names = Vec<(u32, &'static str)>;
 
-/// Reads the tables of `dat_error.h`: types and subtypes.
+/// Reads the table of `dat_error.h`. Returns the types and the subtypes.
 fn return_codes() -> (Names, Names) {
     let rows = include_str!("tables/return_codes.txt")
         .lines()
@@ -633,7 +634,7 @@ fn every_return_code_has_the_text_of_the_table() {
                 format!("{kind_name}|{subtype_name} ({code:#010x})")
             };
             assert_eq!(error.names().to_string(), text);
-            // Without a detail its text explains its numbers.
+            // The text of an error without a detail explains the numbers.
             let meaning = error.to_string();
             let meaning = meaning
                 .strip_prefix(&text)
@@ -668,7 +669,8 @@ fn numbers_that_are_in_no_table_have_no_text() {
             "{subtype:#06x}"
         );
     }
-    // The class of a warning, an error without a type, a success with a subtype.
+    // A warning class, the warning and error classes combined, an error without a type, the same with a subtype, and a
+    // success with a subtype.
     for code in [
         0x4001_0000,
         0xc001_0000,

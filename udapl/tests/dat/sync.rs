@@ -1,8 +1,8 @@
 //! `lmr_sync_rdma_read` and `lmr_sync_rdma_write`, clause by clause.
 //!
-//! The supported platforms are coherent with the device: the calls are not required, check all their arguments, and
-//! order the CPU's accesses. An invalid IA handle cannot be expressed, because the IA is a reference; the remaining
-//! check is that an IA knows only its own LMRs.
+//! The supported platforms are cache-coherent with the device, so consumers need not call these functions. The calls
+//! check all their arguments, and order the CPU's accesses. An invalid IA handle cannot be expressed, because the IA
+//! is a reference. The remaining check is that an IA accepts only its own LMRs.
 
 use udapl::error::{ReturnType, Subtype};
 use udapl::memory::LmrTriplet;
@@ -11,7 +11,7 @@ use udapl::{CompletionFlags, DatError, DtoStatus, MemPrivFlags};
 use crate::support::rdma::UNTOUCHED;
 use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};
 
-/// Makes both calls, whose checks are equal.
+/// Calls `lmr_sync_rdma_read` and `lmr_sync_rdma_write`, which check their arguments alike.
 fn sync_both(pair: &Pair, side: usize, segments: &[LmrTriplet]) -> [Result<(), DatError>; 2] {
     let ia = &pair.sides[side].ia;
     [
@@ -20,7 +20,7 @@ fn sync_both(pair: &Pair, side: usize, segments: &[LmrTriplet]) -> [Result<(), D
     ]
 }
 
-/// Makes buffers of one side in three zones, each with other rights.
+/// Creates buffers of one side: five in each of three PZs, each with other rights.
 fn mixed(pair: &mut Pair, side: usize) -> Vec<Buffer> {
     let rights = [
         MemPrivFlags::all(),
@@ -58,7 +58,7 @@ fn a_read_sees_what_was_stored_before_the_sync() {
             .ia
             .lmr_sync_rdma_read(&[source.all()])
             .expect("synchronised");
-        // It has happened when the call returns: there is no event, and no time has to pass.
+        // The sync is complete when the call returns: it causes no event and needs no time.
         pair.post_read(A, &[sink.all()], round, &source.remote(0, 10_000), NONE)
             .expect("posted");
         pair.expect_request(A, round, DtoStatus::Success);
@@ -88,14 +88,14 @@ fn loads_after_the_sync_see_what_a_write_placed() {
         .expect("posted");
         pair.post_send(A, &[source.part(0, 8)], round, NONE)
             .expect("posted");
-        // The message arrives after the write.
+        // The Send arrives after the RDMA Write, so its receive completion shows that the data are in place.
         pair.expect_recv(B, round, DtoStatus::Success);
         pair.sides[B]
             .ia
             .lmr_sync_rdma_write(&[target.all()])
             .expect("synchronised");
         assert!(target.read(0, 10_000) == data, "round {round}");
-        // The consumer may write there, and the peer's next write overwrites it.
+        // The consumer may write to the target, and the peer's next RDMA Write overwrites it.
         target.write(0, &[UNTOUCHED; 10_000]);
         pair.sides[B]
             .ia
@@ -123,7 +123,7 @@ fn one_call_may_name_many_ranges_of_many_lmrs_in_many_zones_with_any_rights() {
         .collect();
     assert_eq!(all.len(), 60);
     assert_eq!(sync_both(&pair, B, &all), [Ok(()), Ok(())]);
-    // Overlapping and repeated ones, too.
+    // A call may also name overlapping and repeated ranges.
     let twice = [all.as_slice(), all.as_slice()].concat();
     assert_eq!(sync_both(&pair, B, &twice), [Ok(()), Ok(())]);
 }
@@ -196,7 +196,7 @@ fn an_lmr_that_is_none_of_this_ia_is_an_invalid_parameter() {
     let good = pair.buffer(B, 64);
     let freed = pair.buffer(B, 64);
     pair.sides[B].ia.lmr_free(freed.lmr.lmr).expect("freed");
-    // More of A's than B has, so that the last ones have contexts that B does not have.
+    // A registers more LMRs than B has, so that the last ones have contexts that B does not have.
     let foreign = (0..40).map(|_| pair.buffer(A, 64)).last().expect("forty");
     let contexts = [
         freed.lmr.lmr_context,

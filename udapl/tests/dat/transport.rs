@@ -1,5 +1,5 @@
 //! Network properties of an endpoint's connections, on the simulator: the device's configuration, the fields of
-//! frames, and how a silent death is noticed.
+//! frames, and how keep-alive detects a dead peer.
 
 use core::time::Duration;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ fn connect(pair: &mut Pair, to: IpAddr, qos: Qos) {
     pair.expect_alive();
 }
 
-/// Returns DSCP, priority, flow label and hop limit of a side's queue pair.
+/// Returns DSCP, priority, flow label and hop limit that the driver configured in a side's queue pair.
 fn told(pair: &mut Pair, side: usize) -> [u32; 4] {
     let (_, context) = pair.connected_qp(side);
     let path = context.primary_address_path();
@@ -50,7 +50,7 @@ fn told(pair: &mut Pair, side: usize) -> [u32; 4] {
     ]
 }
 
-/// Settings of sides in a VLAN, whose frames have priority 3.
+/// Returns settings that put both sides into VLAN 100, with priority 3 for their frames.
 fn tagged() -> PairConfig {
     let options = [A, B].map(|side| {
         let vlan = Some(Vlan {
@@ -69,7 +69,8 @@ fn tagged() -> PairConfig {
     }
 }
 
-/// PRM "Address Path": dscp, eth_prio, flow_label, hop_limit. IBTA volume 1, REQ: traffic class, SL, flow label.
+/// The queue pairs of both ends have the network settings of the endpoint that connects. PRM "Address Path": dscp,
+/// eth_prio, flow_label, hop_limit. IBTA volume 1, REQ: traffic class, SL, flow label.
 #[test]
 fn a_connection_has_the_settings_of_its_endpoint_and_the_peer_does_the_same() {
     let mut pair = Pair::unconnected(&tagged());
@@ -122,7 +123,7 @@ fn who_accepts_may_have_settings_of_his_own() {
     pair.assert_no_complaints();
 }
 
-/// RFC 4594, table 3; RFC 8622; IEEE 802.1Q-2018, table I-2.
+/// Each quality of service sets a DSCP (RFC 4594, table 3; RFC 8622) and a priority (IEEE 802.1Q-2018, table I-2).
 #[test]
 fn a_quality_of_service_is_a_code_point_and_a_priority() {
     for (qos, dscp, priority) in [
@@ -174,7 +175,7 @@ fn a_connection_leaves_from_the_address_that_its_endpoint_names() {
     assert_eq!(asked.remote_ia_address, second);
 }
 
-/// Connects with keep-alive at A only.
+/// Connects both sides; only A uses keep-alive, with this interval.
 fn kept_alive(interval: Duration) -> Pair {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let transport = EpTransport {

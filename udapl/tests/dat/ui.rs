@@ -1,12 +1,13 @@
-//! Guarantees of the types, tested by programs that violate them and do not compile.
+//! Guarantees of the types: programs that violate them do not compile.
 //!
-//! Each program of `udapl/tests/ui` has the expected compiler error in a line `//~`; `right.rs` has none. They are
-//! compiled against the library that these tests were built with, so nothing is built for them.
+//! Each program of `udapl/tests/ui` has the compiler errors that it must cause in lines that begin with `//~`;
+//! `right.rs` has none. The programs are compiled against the library that these tests were built with, so no further
+//! library is built for them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a program against a library. Returns the compiler's errors, a line each.
+/// Compiles a program against a library. Returns the compiler's errors, one line for each.
 fn errors(program: &Path, library: &Path, out: &Path) -> Vec<String> {
     let deps = library.parent().expect("a folder");
     let compiler = Command::new("rustc")
@@ -25,8 +26,8 @@ fn errors(program: &Path, library: &Path, out: &Path) -> Vec<String> {
     errors.map(str::to_owned).collect()
 }
 
-/// Returns the libraries beside this test, newest first: there is one for each set of features it was ever built
-/// with.
+/// Returns the `udapl` libraries beside this test program, newest first. There may be several, one for each set of
+/// features that it was built with.
 fn libraries() -> Vec<PathBuf> {
     let test = std::env::current_exe().expect("a path");
     let folder = test.parent().expect("a folder").read_dir().expect("read");

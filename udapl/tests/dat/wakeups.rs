@@ -1,6 +1,6 @@
-//! Waiting on the machine's own clock, eventfds and io_uring, against a device that runs at the same time.
+//! Waiting with the machine's clock, eventfds and io_uring, while the device runs concurrently.
 //!
-//! Everywhere else the simulator runs inside the driver's register write. Here a thread of its own runs the device:
+//! In all other tests the simulator runs inside the driver's register write. Here a separate thread runs the device:
 //! it gets each register write and executes it some time later, as on a bus, while the driver goes on to poll, arm
 //! and sleep. Each round waits a random time between the doorbell and the wait, so that completions arrive at every
 //! point of this sequence. A lost wake-up shows as a wait that ends with its timeout.
@@ -31,18 +31,18 @@ use udapl::{
 
 use crate::support::{A, B, Pair, functions, refused};
 
-/// Number of waits, two a round; the variable `WAKEUP_WAITS` overrides it.
+/// Number of waits, two in each round; the environment variable `WAKEUP_WAITS` overrides it.
 const WAITS: u64 = 100_000;
-/// A wait that takes this long has lost its wake-up.
+/// Timeout of a wait: a wait that takes this long has lost its wake-up.
 const LONG: Timeout = Timeout::from_micros(300_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
 const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 
-/// Sends register writes to another thread, which executes them later.
+/// A front of the device that sends register writes to another thread, which executes them later.
 struct Posted(Sender<(u8, u64, Vec<u8>)>);
 
 impl Posted {
-    /// Starts the function and the thread that runs it until the function is dropped.
+    /// Creates the function, and starts the thread that runs it until the function is dropped.
     fn start() -> (Arc<Fronted<SimFunction, Self>>, JoinHandle<()>) {
         let sim = Sim::new(SimConfig {
             seed: 0,
@@ -85,7 +85,7 @@ impl Front<SimFunction> for Posted {
     }
 }
 
-/// An adapter with an EVD for everything and registered memory.
+/// An adapter with one EVD for all events, and registered memory.
 struct End {
     ia: Ia,
     zone: PzHandle,
@@ -137,7 +137,7 @@ impl End {
             .0
     }
 
-    /// Like [`End::event`], asleep on the descriptor of the instance, as an event loop is.
+    /// Like [`End::event`], but sleeps with poll(2) on the descriptor of the instance, as an event loop does.
     fn event_of_a_loop(&mut self) -> Event {
         for _ in 0..1_000 {
             match self.ia.arm(&[self.events]).expect("nobody waits on it") {
@@ -149,7 +149,7 @@ impl End {
                     let mut fds = [PollFd::new(armed.as_fd(), PollFlags::POLLIN)];
                     let longest = u16::try_from(armed.timeout().as_millis()).expect("a second");
                     let woken = poll(&mut fds, PollTimeout::from(longest)).expect("polled");
-                    // An established connection has no timer.
+                    // An established connection has no timer, so only an event may end a sleep of about a second.
                     assert!(
                         woken == 1 || longest < 900,
                         "{longest} ms, and nothing came"
@@ -166,7 +166,7 @@ impl End {
     }
 }
 
-/// Makes an endpoint of the first adapter and one of the last, which may be the same, connected to each other.
+/// Creates an endpoint of the first adapter and one of the last, and connects them. Both may be the same adapter.
 fn connected(ends: &mut [End]) -> [EpHandle; 2] {
     let last = ends.len() - 1;
     let [active, passive] = [0, last].map(|end| ends[end].endpoint());
@@ -201,7 +201,7 @@ fn connected(ends: &mut [End]) -> [EpHandle; 2] {
     [active, passive]
 }
 
-/// Returns how often this thread has gone to sleep so far.
+/// Returns how often this thread has slept so far (voluntary context switches).
 fn sleeps() -> u64 {
     std::fs::read_to_string("/proc/thread-self/status")
         .expect("procfs")
@@ -211,7 +211,8 @@ fn sleeps() -> u64 {
         .expect("a count")
 }
 
-/// Opens the adapters of two real functions; or else one adapter, with the thread that runs its function.
+/// Opens the adapters of two real functions, if the environment names them. Otherwise opens one adapter of a simulated
+/// function, and returns the thread that runs the function as well.
 fn adapters() -> (Vec<End>, Option<JoinHandle<()>>) {
     let options = OpenOptions::default();
     if let Some(names) = functions::named() {
@@ -234,7 +235,7 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
     let (mut ends, plays) = adapters();
     let [active, passive] = connected(&mut ends);
     let last = ends.len() - 1;
-    // A real function may belong to an emulated machine, where a pause takes long.
+    // A real function may belong to an emulated machine, where a spin loop takes longer.
     let pauses = if plays.is_some() { 600 } else { 60 };
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let waits = std::env::var("WAKEUP_WAITS")
@@ -280,7 +281,7 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
     }
 }
 
-/// An unwaitable EVD does not sleep either. Time is virtual, so the IA sleeps itself.
+/// An IA cannot be armed for an unwaitable EVD, either. Time is virtual, so the IA itself sleeps.
 #[test]
 fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     let mut pair = Pair::connected();
@@ -313,12 +314,12 @@ fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     panic!("the receive never completed");
 }
 
-/// Time of flight of a message, and the virtual time that a sleep for it may take.
+/// Time of flight of a message, in microseconds, and limit on the virtual time of a sleep that waits for it.
 const FLIGHT_MICROS: u64 = 5_000;
 const IN_TIME: Duration = Duration::from_millis(100);
 
-/// Makes a pair with a message in flight to B, and B's EVDs in an order: the EVD that gets the message is first or
-/// last. The connect EVD has it as a neighbour.
+/// Returns a connected pair with a message in flight to B, and two EVDs of B: the receive EVD, which gets the message,
+/// first or last, and the connection EVD.
 fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
     let mut pair = Pair::connected();
     let [from, to] = [A, B].map(|side| pair.buffer(side, 64));
@@ -331,7 +332,8 @@ fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
     (pair, order)
 }
 
-/// A connection EVD arms the queues of its endpoints' EVDs for errors only, and must not undo their own arming.
+/// Arming a connection EVD arms the CQs of its endpoints' other EVDs for errors only. This must not undo the arming of
+/// those EVDs.
 #[test]
 fn an_ia_that_is_armed_for_several_evds_is_woken_by_each_in_any_order() {
     for recv_first in [true, false] {

@@ -1,5 +1,5 @@
-//! A simulated function that can ignore register writes, as a mapped BAR notifies no process of them. So in a
-//! measured region only the driver runs, not the simulator.
+//! A simulated function that can ignore register writes, so that only the driver runs in a measured region, and not
+//! the simulator. On hardware, too, a write to a mapped BAR runs no code of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,17 +18,17 @@ impl Front<SimFunction> for Deaf {
     }
 }
 
-/// The function behind the switch.
+/// A simulated function that can ignore register writes.
 pub type Quiet = Fronted<SimFunction, Deaf>;
 
 impl Deaf {
-    /// Wraps a function; it sees register writes at first.
+    /// Wraps a function, which executes register writes at first.
     pub fn hearing(device: Arc<SimFunction>) -> Arc<Quiet> {
         let front = Self(AtomicBool::new(false));
         Arc::new(Fronted { device, front })
     }
 
-    /// Runs `work` with register writes dropped.
+    /// Runs `work`, and drops register writes meanwhile.
     pub fn quietly<R>(&self, work: impl FnOnce() -> R) -> R {
         self.0.store(true, Ordering::Relaxed);
         let result = work();

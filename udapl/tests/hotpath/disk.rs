@@ -30,7 +30,7 @@ fn submit(reactor: &mut Reactor, file: &File, buffer: &DmaBuffer) {
     }
 }
 
-/// Waits for all of them, and for a descriptor.
+/// Waits for all operations, each time also for a descriptor.
 fn finish(reactor: &mut Reactor, interrupt: &Interrupt) {
     while reactor.outstanding() > 0 {
         reactor
@@ -55,9 +55,9 @@ fn operations_on_disks_waits_for_them_and_their_completions_allocate_nothing() {
     let buffer = arena.alloc(DEPTH * BLOCK, BLOCK).expect("memory");
     let file = File::from_std(tempfile::tempfile().expect("a file"), "a file");
     let interrupt = Interrupt::new().expect("an eventfd");
-    // Fewer entries than operations: most of them wait for a free entry.
+    // The ring has fewer entries than there are operations, so most operations wait for a free entry.
     let mut reactor = Reactor::new(16).expect("a ring");
-    // In the first round the tables grow to the number in use.
+    // In the first round the tables grow to the number of operations in use.
     for _ in 0..2 {
         submit(&mut reactor, &file, &buffer);
         let ended = reactor.wait_all(Instant(u64::MAX)).expect("waited");

@@ -1,9 +1,9 @@
 //! The hot path allocates nothing and makes no system call.
 //!
-//! This test program's allocator counts allocations on the posting thread. The kernel excludes system calls: a child
-//! process enters strict seccomp, in which any system call but read, write and exit kills it, then posts and
-//! dequeues, and then writes a line. The simulator ignores register writes meanwhile, so that only the driver is
-//! counted.
+//! The allocator of this test program counts allocations on the posting thread. The kernel detects system calls: a
+//! child process enters strict seccomp, in which any system call but read, write and exit kills it; it then posts and
+//! dequeues, and at the end writes a line. The simulator ignores register writes meanwhile, so that only the driver is
+//! measured.
 
 // UNSAFETY: a global allocator, and two libc calls without a safe wrapper.
 #![expect(unsafe_code, reason = "a counting allocator, and seccomp")]
@@ -44,7 +44,7 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's contract is passed on.
+        // SAFETY: the caller's contract is the system allocator's.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -215,7 +215,7 @@ fn post_everything(a: &mut Side, remote: &RmrTriplet) {
 /// Number of completions of [`post_everything`]: all requests but the suppressed ones.
 const REPORTED: u64 = 3 * BATCH / 2;
 
-/// Makes the simulator execute the posts: one further request that it sees.
+/// Posts one more request, with register writes enabled, so that the simulator executes all earlier posts.
 fn ring(a: &mut Side, b: &mut Side) {
     for cookie in 0..BATCH {
         b.ia.ep_post_recv(b.ep, &[b.slice], DtoCookie(cookie), NONE)
@@ -241,7 +241,7 @@ fn dequeue_everything(a: &mut Side) {
 fn posting_and_dequeuing_allocate_nothing() {
     let (mut a, mut b) = pair();
     let remote = b.remote;
-    // Fill B's receive queue before the simulator sees the Sends, or they get RNR.
+    // B's receives must be posted before the simulator executes the Sends, because otherwise the Sends get RNR NAKs.
     let posts = allocations(|| post_everything(&mut a, &remote));
     ring(&mut a, &mut b);
     let dequeues = allocations(|| dequeue_everything(&mut a));
@@ -252,7 +252,7 @@ fn posting_and_dequeuing_allocate_nothing() {
 /// The child's output on success.
 const SURVIVED: &str = "posted and dequeued without a system call\n";
 
-/// Runs this test program again, for one test and with a role.
+/// Runs this test program again, for one test, with a role in `HOTPATH_ROLE`. Returns its output.
 fn child(role: &str) -> String {
     let program = std::env::current_exe().expect("this program");
     let output = Command::new(program)
@@ -276,14 +276,14 @@ fn posting_and_dequeuing_make_no_system_call() {
             child("work").contains(SURVIVED),
             "the kernel killed the child: a system call on the hot path"
         );
-        // First check that a system call would kill the child.
+        // Check also that a system call does kill the child.
         assert!(
             !child("control").contains(SURVIVED),
             "seccomp is not in force"
         );
         return;
     };
-    // Strict seccomp ends the thread, not the process; the failing join then ends the child.
+    // Strict seccomp kills the thread, not the process. The join then fails and panics, which ends the child.
     std::thread::spawn(move || work_without_system_calls(&role))
         .join()
         .expect("the thread was killed, as it should be");
@@ -294,18 +294,18 @@ fn work_without_system_calls(role: &str) {
     let remote = b.remote;
     post_everything(&mut a, &remote);
     ring(&mut a, &mut b);
-    // The queues have been used once, so that only the hot path runs now.
+    // All queues have been used once, so that only the hot path runs from here on.
     // SAFETY: PR_SET_SECCOMP takes a mode and accesses no memory.
     let entered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
     if entered == 0 {
         dequeue_everything(&mut a);
         post_everything(&mut a, &remote);
         if role == "control" {
-            // SAFETY: getppid has no arguments and cannot fail; in strict mode it kills the process.
+            // SAFETY: getppid has no arguments and cannot fail. In strict mode the kernel kills the thread for it.
             let _parent = unsafe { libc::getppid() };
         }
-        // SAFETY: pointer and length of a static string.
+        // SAFETY: the pointer and the length are those of a static string.
         let _written = unsafe { libc::write(1, SURVIVED.as_ptr().cast(), SURVIVED.len()) };
     }
-    // Any further system call ends the process, which the parent expects.
+    // The next system call ends the thread. The parent expects this.
 }

@@ -1,9 +1,9 @@
 //! Spans and log lines of an adapter.
 //!
-//! A separate program. `tracing` caches for the whole process whether a span or an event is enabled, and takes the
-//! answer of the first thread that meets it: a thread without a subscriber disables it for all. So one subscriber is
-//! installed for the process before any thread opens an adapter ([`Heard::new`]), and it separates the lines by
-//! thread.
+//! These tests are a program of their own, because `tracing` caches for the whole process whether a span or an event
+//! is enabled, and the first thread that reaches it decides. A thread without a subscriber would disable it for all
+//! threads. So one subscriber is installed for the process before any thread opens an adapter ([`Heard::new`]). It
+//! separates the lines by thread.
 
 #[path = "../dat/support/mod.rs"]
 #[allow(
@@ -24,7 +24,7 @@ use udapl::{CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, Ope
 
 use support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
 
-/// Set when the process's subscriber has been installed.
+/// Guard that installs the process's subscriber once.
 static INSTALLED: Once = Once::new();
 
 thread_local! {
@@ -32,7 +32,7 @@ thread_local! {
     static LINES: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Writes to the thread's own lines, if its test captures them.
+/// A writer that appends to the lines of its own thread, if the thread's test captures them.
 struct ByThread;
 
 impl io::Write for ByThread {
@@ -55,7 +55,7 @@ impl io::Write for ByThread {
 struct Heard(String);
 
 impl Heard {
-    /// Every test must call this first: no thread may meet a span before the subscriber is installed.
+    /// Installs the subscriber. Every test must call this first, because no thread may reach a span before.
     fn new() -> Self {
         INSTALLED.call_once(|| {
             let subscriber = tracing_subscriber::fmt()
@@ -86,7 +86,7 @@ impl Heard {
     /// Returns the closed spans of this name whose fields contain all of these words.
     fn spans(&self, name: &str, words: &[&str]) -> Vec<String> {
         let mut lines = self.lines(words);
-        // A line names its own span last, after the enclosing spans.
+        // A line names its own span last, behind the enclosing spans.
         lines.retain(|line| {
             let chain = line.split(" close time.busy=").next().unwrap_or_default();
             let at = chain.rfind(&format!("{name}{{"));

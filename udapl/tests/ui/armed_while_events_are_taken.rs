@@ -1,4 +1,4 @@
-//! Taking events between arming and sleeping could lead to an endless sleep.
+//! Dequeuing events between arming and sleeping could lead to an endless sleep.
 
 //~ error[E0499]: cannot borrow `*ia` as mutable more than once at a time
 

@@ -1,4 +1,4 @@
-//! A buffer that was moved into a transfer belongs to the card until it is returned.
+//! A buffer that was moved into a transfer belongs to the device until the transfer returns it.
 
 //~ error[E0382]: borrow of moved value: `buffer`
 

@@ -1,4 +1,4 @@
-//! Only one thread at a time uses an IA.
+//! Only one thread at a time can use an IA.
 
 //~ error[E0499]: cannot borrow `*ia` as mutable more than once at a time
 

@@ -1,14 +1,15 @@
-//! Many connections over a wire that loses, repeats and reorders.
+//! Many connections over a wire that loses, repeats and reorders datagrams.
 //!
-//! The consumers behave: each request is accepted or rejected, sometimes late; each reply is used; some established
-//! connections are disconnected, by either side or both. Safety is checked at every event (an outcome comes once, and
-//! fits the earlier events). Then the wire heals, everything is released, and no state may be left.
+//! The consumers behave correctly. They accept or reject each request, sometimes late; they use each reply; and either
+//! side or both disconnect some of the established connections. Safety is checked at every event: each outcome is
+//! reported once, and fits the earlier events. Then the wire stops failing, all connections are released, and no state
+//! may be left.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// A consumer's knowledge of a connection at one end.
+/// State of a connection as the consumer at one end knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Connecting,
@@ -65,7 +66,7 @@ impl World {
         self.known.insert((true, conn), Known::Connecting);
     }
 
-    /// Lets the consumers react to their events.
+    /// Lets both consumers react to their events.
     fn consume(&mut self) {
         for end in [A, B] {
             for event in self.pair.take(end) {
@@ -137,7 +138,7 @@ impl World {
                 Known::Accepted
             }
             Known::Replied => {
-                // The peer may have refused meanwhile, or the time may be over: then the event that reports it
+                // `ready` fails if the peer has refused meanwhile or the time is over. The event that reports this
                 // follows.
                 match self.pair.a.ready(now, conn) {
                     Ok(()) => Known::Connected,

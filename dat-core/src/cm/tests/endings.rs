@@ -1,4 +1,4 @@
-//! How connections end.
+//! Tests of how connections end.
 
 use super::super::conn::MAX_STALE;
 use super::super::wire::{RejRepr, RejectReason, Rejected};
@@ -65,7 +65,7 @@ fn lost_dreq_and_lost_drep_are_made_up_for() {
     pair.a.disconnect(pair.now, a).expect("connected");
     assert!(pair.run_until(60 * SECOND, |pair| !pair.b_events.is_empty()));
     assert_eq!(pair.take(B), [CmEvent::Disconnected { conn: b }]);
-    // B's time wait is over before A asks again: then B sends the DREP without any state.
+    // B's time wait ends before A repeats its DREQ: then B sends the DREP without any state.
     pair.b.release(pair.now, b);
     pair.run_for(SECOND);
     assert_eq!(pair.b.connections(), 0);
@@ -195,11 +195,12 @@ fn messages_from_another_address_are_ignored_and_counted() {
     );
 }
 
-/// IBTA volume 1, 12.9.8.3.1: the acceptor refuses as stale and ends its old connection. Then the retry succeeds.
+/// IBTA volume 1, 12.9.8.3.1: the acceptor refuses the request of a restarted peer as stale and ends its old
+/// connection. The peer's repetition succeeds.
 #[test]
 fn restarted_peer_is_refused_as_stale_and_connected_when_it_asks_again_by_itself() {
     let (mut pair, _, old) = Pair::established();
-    // A has died silently and comes back with the same queue pair number.
+    // A was stopped without a message, and restarts with the same queue pair number.
     pair.a = Cm::new(config(A));
     let new = pair.connect(ConnectParams {
         random: 5,
@@ -224,7 +225,7 @@ fn restarted_peer_is_refused_as_stale_and_connected_when_it_asks_again_by_itself
 fn requester_refused_as_stale_for_ever_gives_up_and_its_consumer_hears_why() {
     let (mut pair, _, _) = Pair::established();
     pair.a = Cm::new(config(A));
-    // As from a peer that never drops its old connection.
+    // B refuses every repetition, as a peer that never drops its old connection does.
     let new = pair.connect(ConnectParams {
         random: 5,
         ..connect_params()
@@ -256,7 +257,7 @@ fn requester_refused_as_stale_for_ever_gives_up_and_its_consumer_hears_why() {
 fn restarted_peer_is_connected_at_once_if_the_acceptor_is_ending_the_old_connection() {
     let (mut pair, _, old) = Pair::established();
     pair.a = Cm::new(config(A));
-    // B has noticed, and its DREQ has not reached A yet.
+    // B has noticed the failure of A, and its DREQ has not reached A yet.
     pair.keep(|from, message| !(from == B && is_dreq(message)));
     pair.b.disconnect(pair.now, old).expect("established");
     pair.connect(ConnectParams {
@@ -268,11 +269,12 @@ fn restarted_peer_is_connected_at_once_if_the_acceptor_is_ending_the_old_connect
     assert_eq!(pair.count(B, is_rej), 0);
 }
 
-/// The other way round, the called side has restarted: its queue pair number tells that the old connection is gone.
+/// If the peer that is called has restarted, its REP contains a queue pair that we believe to be connected. The old
+/// connection ends, and the new one is established.
 #[test]
 fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the_new_one() {
     let (mut pair, old, _) = Pair::established();
-    // B has died silently, and gives the same queue pair to another connection.
+    // B was stopped without a message. After the restart it gives the same queue pair to another connection.
     pair.b = Cm::new(config(B));
     pair.b.listen(SERVICE).expect("nobody else listens");
     let new = pair.connect(ConnectParams {
@@ -306,7 +308,7 @@ fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the
 
 #[test]
 fn rej_ends_an_established_connection() {
-    // The acceptor gave up waiting for an RTU although the requester has sent it, again and again.
+    // Every RTU of the requester is lost, so the acceptor gives up waiting for it.
     let (mut pair, a, b) = Pair::replied();
     pair.keep(|_, message| !is_rtu(message));
     pair.a.ready(pair.now, a).expect("a reply");

@@ -1,4 +1,4 @@
-//! Connections that are established, on a good wire and on a bad one.
+//! Tests of connections that are established, over a wire with and without faults.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn reply_reaches_the_requester_as_it_was_given() {
         reads_in: 2,
         reads_out: 3,
         rnr_retry: 5,
-        // The path's 2^15 and the peer's 2^15.
+        // 16 is made of twice the packet lifetime (2^15) and the peer's ACK delay (2^15).
         ack_timeout: 16,
         private_data: b"you may".to_vec(),
     };
@@ -154,8 +154,8 @@ fn lost_req_is_sent_again_and_the_consumer_sees_one_request() {
     assert_eq!(pair.a.counters().repeated, 2);
 }
 
-/// A datagram sent while the port is down is lost. Once the port is up, it is repeated without waiting for its
-/// second.
+/// A datagram sent while the port is down is lost. When the port comes up, it is repeated at once, without waiting for
+/// the response timeout of a second.
 #[test]
 fn unanswered_messages_are_sent_again_when_the_port_comes_up_and_count_as_repetitions() {
     let mut pair = Pair::listening();
@@ -180,7 +180,7 @@ fn unanswered_messages_are_sent_again_when_the_port_comes_up_and_count_as_repeti
     assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: flapping }]);
 }
 
-/// If no host answers for the address, the attempt ends when that is known, not with the last repetition.
+/// If no host answers for the address, the attempt ends as soon as that is known, not after the last repetition.
 #[test]
 fn attempts_to_an_unreachable_address_end_at_once_and_nothing_else_does() {
     let mut pair = Pair::listening();
@@ -193,7 +193,7 @@ fn attempts_to_an_unreachable_address_end_at_once_and_nothing_else_does() {
     pair.a.unreachable(pair.now, B.gid());
     pair.run_for(LATENCY);
     assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: a }]);
-    // An established connection is ended by its queue pair only.
+    // Only its queue pair ends an established connection.
     let (mut pair, a, _) = Pair::established();
     pair.a.unreachable(pair.now, B.gid());
     pair.run_for(LATENCY);
@@ -304,7 +304,7 @@ fn mra_of_a_peer_that_then_stays_silent_does_not_bind_us_for_ever() {
 
 #[test]
 fn mra_for_the_rep_keeps_the_acceptor_waiting() {
-    // We never send this MRA; a peer whose consumer is slow to move its queue pair does.
+    // We never send an MRA for a REP. A peer does so if its consumer is slow to move its queue pair.
     let (mut pair, _, b) = Pair::replied();
     let rep = pair
         .sent
@@ -340,7 +340,7 @@ fn connections_in_both_directions_through_one_manager_do_not_mix() {
         qpn: 0xb1,
         ..connect_params()
     };
-    // The same random bits, and so the same communication ID, on both sides.
+    // Both sides use the same random bits, and so the same communication ID.
     let from_b = pair.b.connect(pair.now, params).expect("sound parameters");
     pair.run_for(LATENCY);
     let [CmEvent::Request { conn: at_b, .. }] = pair.take(B)[..] else {

@@ -1,9 +1,9 @@
-//! Illegal datagrams. The harness with a fuzzing engine is in the `fuzz` crate. This one runs with every test run,
-//! and knows the secrets that an attacker would have to guess.
+//! Illegal datagrams. The `fuzz` crate has a harness with a fuzzing engine. The tests here run with every test run,
+//! and know the random numbers that an attacker would have to guess.
 
 use super::*;
 
-/// Makes a datagram of our class, with the IDs of `a` and `b` in some of the ID fields.
+/// Makes a datagram of the CM class with random contents, and with IDs from `names` in some of the ID fields.
 fn plausible(random: &mut Random, names: &[u32]) -> Mad {
     let mut mad = [0; wire::MAD_BYTES];
     for chunk in mad.chunks_mut(8) {

@@ -1,4 +1,4 @@
-//! Two connection managers, a wire between them with faults on demand, and a clock.
+//! Test harness: two connection managers, a wire between them with faults on demand, and a clock.
 
 mod chaos;
 mod endings;
@@ -15,7 +15,7 @@ use crate::provider::Path;
 const SERVICE: u64 = 0x1000_0000_0000_0042;
 const MILLISECOND: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000_000_000;
-/// Time that a datagram takes, unless changed.
+/// Time that a datagram takes on the wire, in nanoseconds, unless a test changes it.
 const LATENCY: Nanos = 10_000;
 
 /// The two ends: `A` connects and `B` listens, unless a test says otherwise.
@@ -94,7 +94,7 @@ struct Flight {
     mad: Mad,
 }
 
-/// Decides about each datagram before it is sent: true keeps it.
+/// Decides about each datagram before it is sent: true delivers the datagram, false loses it.
 type Filter = Box<dyn FnMut(End, &Message) -> bool>;
 
 struct Pair {
@@ -105,10 +105,10 @@ struct Pair {
     faults: Faults,
     filter: Filter,
     flights: Vec<Flight>,
-    /// Events not yet taken by the test.
+    /// Events that the test has not taken yet.
     a_events: Vec<CmEvent>,
     b_events: Vec<CmEvent>,
-    /// Datagrams put on the wire, lost or not.
+    /// All datagrams that were sent, including lost ones.
     sent: Vec<(End, Message)>,
 }
 
@@ -184,7 +184,7 @@ impl Pair {
         pair
     }
 
-    /// A has sent its request, and B's consumer has been told.
+    /// Returns a pair in which A has sent its request, and B's consumer has got the event.
     fn requested() -> (Self, ConnId, ConnId) {
         let mut pair = Self::listening();
         let a = pair.connect(connect_params());
@@ -195,7 +195,7 @@ impl Pair {
         (pair, a, b)
     }
 
-    /// B has accepted, and A's consumer has been told.
+    /// Returns a pair in which B has accepted, and A's consumer has got the event.
     fn replied() -> (Self, ConnId, ConnId) {
         let (mut pair, a, b) = Self::requested();
         pair.b
@@ -246,7 +246,7 @@ impl Pair {
             .count()
     }
 
-    /// Moves datagrams onto the wire, and events into the event lists.
+    /// Moves outgoing datagrams onto the wire, and events into the event lists.
     fn drain(&mut self) {
         for end in [A, B] {
             while let Some((to, mad)) = self.cm(end).poll_transmit() {
@@ -286,7 +286,7 @@ impl Pair {
         }
     }
 
-    /// Returns the time of the next event.
+    /// Returns the time at which the next datagram arrives or the next timer expires.
     fn next_time(&self) -> Option<Nanos> {
         let flights = self.flights.iter().map(|flight| flight.at);
         flights
@@ -295,7 +295,7 @@ impl Pair {
             .min()
     }
 
-    /// Does the work that is due: one datagram, or else the timers.
+    /// Does the work that is due: delivers one datagram, or runs the timers if no datagram is due.
     fn tick(&mut self) {
         let due = self
             .flights
@@ -313,7 +313,8 @@ impl Pair {
         self.drain();
     }
 
-    /// Lets time pass until `until` holds or nothing more is scheduled, at most `limit`.
+    /// Advances the clock until `until` holds or nothing more is scheduled, by at most `limit`. Returns whether `until`
+    /// holds.
     fn run_until(&mut self, limit: Nanos, until: impl Fn(&Self) -> bool) -> bool {
         let end = self.now + limit;
         self.drain();
@@ -332,12 +333,12 @@ impl Pair {
         true
     }
 
-    /// Lets time pass.
+    /// Advances the clock by `time`.
     fn run_for(&mut self, time: Nanos) {
         self.run_until(time, |_| false);
     }
 
-    /// Lets time pass until neither connection manager has anything left to do.
+    /// Advances the clock until neither connection manager has anything left to do.
     fn run_to_the_end(&mut self) {
         self.drain();
         for _ in 0..100_000 {

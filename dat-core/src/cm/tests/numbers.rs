@@ -1,10 +1,10 @@
-//! Every number that a peer sets in a REQ or a REP, with every value of a small field and the ends of a wide one.
+//! Tests of every number that a peer sets in a REQ or a REP: all values of a small field, the extremes of a wide one.
 
 use super::strangers::{STRANGER, b_takes, drained, reject_of, reply_to, request_from, takes};
 use super::wire::{PathRepr, RepRepr};
 use super::*;
 
-/// A field: its name, its width in bits, and how it is set.
+/// A field of a message: its name, its width in bits, and the function that sets it.
 struct Field<T> {
     name: &'static str,
     bits: u32,
@@ -16,13 +16,13 @@ fn of<T: TryFrom<u64>>(value: u64) -> T {
     T::try_from(value).unwrap_or_else(|_| panic!("{value:#x} does not fit"))
 }
 
-/// Writes a number to the end of a GID or of private data.
+/// Writes a number to the last eight bytes of a GID or of private data.
 fn at_end(bytes: &mut [u8], value: u64) {
     let at = bytes.len() - 8;
     bytes[at..].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Makes the table of fields with their widths. A field of a message that is missing in the table does not compile.
+/// Makes the table of a message's fields. The code does not compile if the table lacks a field of the message.
 macro_rules! fields {
     ($message:ident { $($field:ident: $bits:literal, $set:expr;)* }) => {{
         #[allow(unused, reason = "it only has to compile")]
@@ -87,10 +87,10 @@ fn of_req() -> Vec<Field<ReqRepr>> {
     all.chain(in_path).collect()
 }
 
-/// Writes a number into a field.
+/// A function that writes a number into a field.
 type Write<T> = fn(&mut T, u64);
 
-/// The fields of the path, as fields of the REQ.
+/// Name and setter of each field of the primary path, as a field of the REQ.
 #[rustfmt::skip]
 const OF_PRIMARY: [(&str, Write<ReqRepr>); 11] = [
     ("primary.local_lid", |it, to| it.primary.local_lid = of(to)),
@@ -126,7 +126,7 @@ fn of_rep() -> Vec<Field<RepRepr>> {
     })
 }
 
-/// Returns every value of a small field; for a wide one its ends, and each single bit.
+/// Returns all values of a small field. For a wide field, returns 0, the two largest values, and each single bit.
 fn values(bits: u32) -> Vec<u64> {
     if bits <= 8 {
         return (0..1 << bits).collect();
@@ -136,7 +136,7 @@ fn values(bits: u32) -> Vec<u64> {
     [0, most - 1, most].into_iter().chain(bit).collect()
 }
 
-/// Returns the treatment from the table's row.
+/// Returns the treatment of a field according to `PEER_NUMBERS`.
 fn treatment(message: &str, field: &str) -> Treatment {
     let rows = PEER_NUMBERS.iter();
     let mut rows = rows.filter(|row| (row.message, row.field) == (message, field));
@@ -147,7 +147,7 @@ fn treatment(message: &str, field: &str) -> Treatment {
     row.treatment
 }
 
-/// Returns the values in an event that single fields decide, by name.
+/// Returns the values in an event that come from a single field each, with the name of that field.
 fn told(event: &CmEvent) -> Vec<(&'static str, u64)> {
     let data = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum + u64::from(*byte));
     match event {
@@ -213,10 +213,10 @@ fn told(event: &CmEvent) -> Vec<(&'static str, u64)> {
     }
 }
 
-/// Longest time that a REQ or REP can keep a connection that is not established.
+/// Upper limit for the time that a REQ or REP can keep a connection that is not established, in nanoseconds.
 const GONE: Nanos = 180 * SECOND;
 
-/// Checks that a field, whatever its value, decides only what its row says.
+/// Checks that a field, whatever its value, affects the event only as its row says.
 #[track_caller]
 fn judge(message: &str, field: &str, value: u64, usual: &CmEvent, event: Option<&CmEvent>) {
     let treatment = treatment(message, field);
@@ -239,7 +239,7 @@ fn judge(message: &str, field: &str, value: u64, usual: &CmEvent, event: Option<
             Treatment::AsItIs if field == "private_data" => {}
             Treatment::AsItIs if field == "primary.sl" => assert_eq!(is, value & 7, "{what}"),
             Treatment::AsItIs | Treatment::Refused => assert_eq!(is, value, "{what}"),
-            // `tests/network.rs` checks the effect on the queue pair.
+            // `tests/network.rs` checks the limit, which is applied to the queue pair.
             Treatment::Bounded if field == "rnr_retry" => assert_eq!(is, value, "{what}"),
             Treatment::Bounded => {
                 let most = Config::default().max_ack_timeout.into();
@@ -283,7 +283,7 @@ fn every_number_of_a_req_does_what_its_row_says_and_ends_in_time() {
     }
 }
 
-/// Lets all timers of a connection manager expire, with a silent peer.
+/// Lets all timers of a connection manager expire, with a silent peer. Checks that this takes less than `GONE`.
 fn is_over_in_time(cm: &mut Cm, begun: Nanos, what: &str) {
     let mut now = begun;
     while let Some(at) = cm.next_timeout() {
@@ -327,7 +327,8 @@ fn every_number_of_a_rep_does_what_its_row_says() {
     }
 }
 
-/// An MRA names a time, too: 31 is 2.4 hours. An accepted peer may answer each repetition of our reply with an MRA.
+/// A peer cannot keep an accepted request for long by answering each repetition of our reply with an MRA, even if the
+/// MRA names the longest service timeout (31, 2.4 hours).
 #[test]
 fn receipt_acknowledgements_do_not_keep_an_accepted_request_for_long() {
     let mut pair = Pair::listening();
@@ -357,7 +358,7 @@ fn receipt_acknowledgements_do_not_keep_an_accepted_request_for_long() {
         Some(State::RepSent | State::RepAcknowledged)
     ) {
         while pair.b.poll_transmit().is_some() {}
-        // At the moment that prolongs the request the most: just before its time is up.
+        // The MRA arrives just before the deadline, which prolongs the request the most.
         let until = pair.b.next_timeout().expect("it ends");
         pair.now = until - 1;
         b_takes(&mut pair, STRANGER, &mra.to_mad(1));
@@ -369,7 +370,7 @@ fn receipt_acknowledgements_do_not_keep_an_accepted_request_for_long() {
     assert_eq!(drained(&mut pair.b), [CmEvent::AcceptFailed { conn }]);
 }
 
-/// Compares the page's table, row by row.
+/// The table in `docs/decisions/strangers.md` has the same rows as `PEER_NUMBERS`.
 #[test]
 fn the_table_is_that_of_the_page() {
     let path = concat!(

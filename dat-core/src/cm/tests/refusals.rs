@@ -1,4 +1,4 @@
-//! Connections that are not established.
+//! Tests of connections that are not established.
 
 use super::*;
 
@@ -98,7 +98,7 @@ fn silent_peer_is_unreachable_after_sixteen_requests() {
     assert!(pair.run_until(60 * SECOND, |pair| !pair.a_events.is_empty()));
     assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: a }]);
     assert_eq!(pair.count(A, is_req), 16);
-    // 4.096 us * (2^18 + 2 * 2^14) each.
+    // Sixteen waits of 4.096 us * (2^18 + 2 * 2^14) each.
     assert_eq!(pair.now - start, 16 * 4_096 * (262_144 + 32_768));
 }
 
@@ -547,7 +547,7 @@ fn new_request_of_a_queue_pair_replaces_one_not_yet_established() {
     pair.b
         .accept(pair.now, first, accept_params())
         .expect("a request");
-    // A has died and come back, and no longer knows the first request.
+    // A restarts and no longer knows the first request.
     pair.a = Cm::new(config(A));
     pair.flights.clear();
     pair.drain();

@@ -1,4 +1,4 @@
-//! An off-path attacker: its datagrams change nothing between the others.
+//! Tests with an off-path attacker: its datagrams do not change connections between others.
 //!
 //! The attacker knows everything that is sent in clear or that can be enumerated: GUIDs, queue pair numbers, service
 //! IDs, even communication IDs. It does not forge the source address of its datagrams. An attacker that can do that
@@ -19,7 +19,7 @@ fn from(gid: [u8; 16]) -> MadAddress {
     }
 }
 
-/// Makes the request of an attacker at `gid`, changed by `change`.
+/// Makes the REQ of an attacker at `gid`, modified by `change`.
 pub(super) fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut ReqRepr)) -> Mad {
     let mut cm = Cm::new(Config {
         local_ca_guid: 0xcccc_0000_0000_0066,
@@ -43,7 +43,7 @@ pub(super) fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut 
     Message::Req(req).to_mad(tid)
 }
 
-/// Gives B a datagram of the attacker. Returns B's answers.
+/// Passes a datagram of the attacker to B. Returns B's answers.
 pub(super) fn b_takes(pair: &mut Pair, gid: [u8; 16], mad: &Mad) -> Vec<Message> {
     let (now, random) = (pair.now, pair.random.next());
     takes(&mut pair.b, now, gid, mad, random)
@@ -78,8 +78,8 @@ fn both_stay_connected(pair: &mut Pair, a: ConnId, b: ConnId) {
     assert_eq!(pair.b.state(b), Some(State::Established));
 }
 
-/// IBTA volume 1, 12.9.8.3.1 ("Stale Connection"): the rule is about a peer that has lost its state. GUID and QPN in
-/// a REQ are claims of the sender.
+/// A stranger that names another's GUID and QPN in its REQ ends no connection. The stale connection rule (IBTA volume
+/// 1, 12.9.8.3.1) is for a peer that has lost its state; GUID and QPN are only claims of the sender.
 #[test]
 fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
     for service_id in [SERVICE, SERVICE + 1] {
@@ -106,7 +106,7 @@ fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
     }
 }
 
-/// Makes a reply to a request, which names B's adapter and queue pair.
+/// Makes a REP to a request, which names B's adapter and queue pair.
 pub(super) fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
     let Ok((tid, Message::Req(req))) = Message::parse(request) else {
         panic!("a REQ")
@@ -212,7 +212,7 @@ fn a_stranger_that_knows_every_name_of_a_connection_cannot_end_it() {
     both_stay_connected(&mut pair, a, b);
 }
 
-/// A pending connection is not ended, answered or prolonged either: REP, RTU and MRA count only from the peer's own
+/// A stranger cannot end, answer or prolong a pending connection: REP, RTU and MRA count only from the peer's own
 /// address.
 #[test]
 fn a_stranger_that_knows_every_name_of_a_pending_connection_cannot_take_part_in_it() {
@@ -257,7 +257,8 @@ fn a_stranger_that_knows_every_name_of_a_pending_connection_cannot_take_part_in_
     assert_eq!(pair.take(B), [CmEvent::Established { conn: b }]);
 }
 
-/// A consumer may decide by the peer's address: by a list of addresses that may connect.
+/// A REQ that claims another address than that of its sender is refused. A consumer may rely on the address, for
+/// example with a list of addresses that may connect.
 #[test]
 fn a_request_that_claims_anothers_address_is_refused() {
     let lies: [fn(&mut ReqRepr); 2] = [
@@ -292,7 +293,7 @@ fn request_over_the_limit_keeps_no_state() {
         let mad = request_from(STRANGER, 77, |req| {
             req.local_comm_id = n;
             req.local_qpn = n;
-            // 2.4 hours, the largest value of the field.
+            // 31 is 2.4 hours, the largest value of the field.
             req.remote_response_timeout = 31;
         });
         let (now, random) = (pair.now, pair.random.next());
@@ -310,7 +311,8 @@ fn request_over_the_limit_keeps_no_state() {
     assert_eq!(pair.a.state(a), Some(State::ReqSent));
 }
 
-/// The consumer decides about no request, so the attacker's requests stay pending.
+/// Undecided requests of a stranger leave capacity for other peers and for our own connections. In this test the
+/// consumer never decides, so the attacker's requests stay pending.
 #[test]
 fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
     let mut pair = Pair::listening();
@@ -374,9 +376,9 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
     );
 }
 
-/// The consumer accepts everything at once and gives each request an endpoint. Attackers at a hundred addresses send
-/// requests as fast as they can and answer nothing. The peer connects during the flood: each attempt succeeds, within
-/// a few turns.
+/// Accepted requests that nobody completes are bounded and keep no peer out. The consumer accepts everything at once
+/// and gives each request an endpoint. Attackers at a hundred addresses send requests as fast as they can and answer
+/// nothing. Each connection attempt of the honest peer succeeds within two loop iterations.
 #[test]
 fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let mut pair = Pair::listening();
@@ -384,7 +386,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let (mut endpoints, mut most_endpoints, mut longest) = (0_usize, 0, 0);
     let (mut number, mut qpn, mut connects) = (0_u32, 0, 0);
     let mut asked: Option<(ConnId, u32)> = None;
-    // 20,000 requests, 64 per turn, the most that are received in one turn.
+    // 20,000 requests, 64 in each loop iteration: the most that are received at a time.
     for turn in 0_u32..313 {
         for _ in 0..64 {
             let mut gid = STRANGER;
@@ -407,7 +409,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
             });
             asked = Some((a, turn));
         }
-        // The honest peer's datagrams arrive behind the attackers', once per turn.
+        // In each iteration, the honest peer's datagrams arrive after the attackers'.
         for (_, mad) in core::iter::from_fn(|| pair.a.poll_transmit()).collect::<Vec<_>>() {
             let (now, random) = (pair.now, pair.random.next());
             pair.b.handle_mad(now, &A.address(), &mad, random);
@@ -458,12 +460,12 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let established = established.filter(|conn| conn.state == State::Established);
     assert!(connects > 100 && established.count() >= connects - 1);
     assert!(longest <= 2, "{longest} turns");
-    // The accepted requests, those of one turn, and the peer's.
+    // The bound is the accepted requests, those of one loop iteration, and those of the honest peer.
     assert!(most_endpoints <= most + 64 + connects, "{most_endpoints}");
     assert!(most_endpoints > most / 2, "the bound is reached");
 }
 
-/// A few addresses do not push out the requests of others.
+/// An address with many requests displaces no requests of others. An address with few requests may displace a few.
 #[test]
 fn an_address_with_many_requests_does_not_drop_those_of_others() {
     let mut pair = Pair::listening();
@@ -478,7 +480,7 @@ fn an_address_with_many_requests_does_not_drop_those_of_others() {
         let mad = request_from(gid, 77, |req| (req.local_comm_id, req.local_qpn) = (n, n));
         let (now, random) = (pair.now, pair.random.next());
         pair.b.handle_mad(now, &from(gid), &mad, random);
-        // The dropped request's peer is told; the new request is refused or reported to the consumer.
+        // The peer of a dropped request gets a REJ. The new request is refused, or reported to the consumer.
         let sent = core::iter::from_fn(|| pair.b.poll_transmit());
         let refused = sent
             .filter(|(to, _)| to.path.gid == gid)
@@ -503,7 +505,7 @@ fn an_address_with_many_requests_does_not_drop_those_of_others() {
     }
     assert_eq!(ask(&mut pair, 67, 4), Some(RejectReason::NoResources));
     assert_eq!(ask(&mut pair, 68, 0), None);
-    // The requests of each address are still counted.
+    // The counts of each address are still right.
     let left = |last: u8| {
         let conns = pair.b.conns.values();
         let held = conns.filter(|it| it.peer.path.gid[15] == last && it.state == State::RepSent);
@@ -512,7 +514,8 @@ fn an_address_with_many_requests_does_not_drop_those_of_others() {
     assert_eq!((left(66), left(67), left(68)), (251, 4, 1));
 }
 
-/// The requester names the time that we wait for it (REQ, local and remote CM response timeout): 31 is 2.4 hours.
+/// The state of a request is freed within minutes, even if the REQ names the longest local and remote CM response
+/// timeouts (31, 2.4 hours).
 #[test]
 fn state_of_a_request_is_gone_within_minutes_whatever_times_it_names() {
     for accept in [false, true] {
@@ -548,8 +551,8 @@ fn state_of_a_request_is_gone_within_minutes_whatever_times_it_names() {
     }
 }
 
-/// The local ACK timeout of a REQ, and the one made from the delay in a REP, go into our queue pair: 0 is for ever,
-/// 31 is 2.4 hours per try.
+/// A peer cannot make our queue pair wait too long before it notices the peer's death. The local ACK timeout of a REQ
+/// and the timeout computed from the ACK delay of a REP are limited; 0 would be no timeout, 31 is 2.4 hours per try.
 #[test]
 fn a_peer_cannot_make_its_death_unnoticeable() {
     for (asked, used) in [(0, 22), (14, 14), (22, 22), (23, 22), (31, 22)] {
@@ -576,8 +579,8 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
     }
 }
 
-/// The consumer refuses all requests but the peer's. Refused requests block no others, and the memory for them is
-/// bounded.
+/// Refused requests block no others, and the memory for them is bounded. In this test the consumer refuses all
+/// requests but the peer's.
 #[test]
 fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     let mut pair = Pair::listening();
@@ -604,7 +607,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
         while pair.b.poll_transmit().is_some() {}
         assert!(pair.b.connections() <= 60, "{n}");
     }
-    // The last refusals are repeated on request.
+    // The last refusals are remembered, and repeated if the peer repeats its request.
     let again = request_from(STRANGER, 77, |req| {
         req.local_comm_id = 499;
         req.local_qpn = 499;
@@ -615,7 +618,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     pair.run_for(MILLISECOND);
     assert!(matches!(pair.take(B)[..], [CmEvent::Request { .. }]));
     assert_eq!(pair.a.state(a), Some(State::ReqSent));
-    // In the end all of them are forgotten.
+    // After some time all refusals are forgotten.
     pair.run_for(300 * SECOND);
     assert!(pair.b.refusals.is_empty());
 }

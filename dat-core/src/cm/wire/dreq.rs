@@ -27,7 +27,7 @@ const_assert_eq!(offset_of!(DreqLayout, remote_comm_id), 4);
 const_assert_eq!(offset_of!(DreqLayout, remote_qpn), 8);
 const_assert_eq!(offset_of!(DreqLayout, private_data), 12);
 
-/// A request for disconnection. Its private data is not carried: DAT has none here.
+/// A request for disconnection. Its private data is ignored and sent as zeros: DAT has none here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DreqRepr {
     /// The sender's communication ID.
@@ -39,7 +39,7 @@ pub struct DreqRepr {
 }
 
 impl DreqRepr {
-    /// Parses the message behind the header.
+    /// Parses the message after the MAD header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &DreqLayout = body(mad);
@@ -50,7 +50,7 @@ impl DreqRepr {
         }
     }
 
-    /// Writes the message behind the header.
+    /// Writes the message after the MAD header.
     ///
     /// # Panics
     /// The queue pair number is wider than 24 bits.
@@ -74,7 +74,7 @@ pub struct DrepRepr {
 }
 
 impl DrepRepr {
-    /// Parses the message behind the header.
+    /// Parses the message after the MAD header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &PairLayout = body(mad);
@@ -84,7 +84,7 @@ impl DrepRepr {
         }
     }
 
-    /// Writes the message behind the header.
+    /// Writes the message after the MAD header.
     pub fn emit(&self, mad: &mut Mad) {
         let layout: &mut PairLayout = body_mut(mad);
         layout.local_comm_id.set(self.local_comm_id);

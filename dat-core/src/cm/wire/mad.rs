@@ -1,5 +1,5 @@
-//! The header every management datagram starts with (IBTA volume 1, "MAD Base Format"), and the
-//! small number types its messages are made of.
+//! The header at the start of every management datagram (IBTA volume 1, "MAD Base Format"), and the
+//! small number types that the messages use.
 
 use std::mem::{offset_of, size_of};
 
@@ -9,9 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ParseError;
 
-/// Bytes of a management datagram.
+/// Length of a management datagram in bytes.
 pub const MAD_BYTES: usize = 256;
-/// Length of its header in bytes; the message starts behind it.
+/// Length of the MAD header in bytes; the message follows it.
 pub const HEADER_BYTES: usize = size_of::<MadHeader>();
 /// A management datagram.
 pub type Mad = [u8; MAD_BYTES];
@@ -22,31 +22,31 @@ const BASE_VERSION: u8 = 1;
 const MGMT_CLASS: u8 = 0x07;
 /// Class version of IBTA 1.2 and later.
 const CLASS_VERSION: u8 = 2;
-/// The method "Send"; the class has no Get or Set.
+/// Method "Send", the only method of the class used here; the class has no Get or Set.
 const METHOD_SEND: u8 = 0x03;
 
 /// The header of a management datagram.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MadHeader {
-    /// 1.
+    /// Base version, 1.
     pub base_version: u8,
     /// Management class, 7.
     pub mgmt_class: u8,
     /// Version of the class, 2.
     pub class_version: u8,
-    /// 3, Send.
+    /// Method, 3 (Send).
     pub method: u8,
-    /// Zero here.
+    /// Status; zero in our messages.
     pub status: U16,
-    /// Zero here.
+    /// Class-specific field; zero in our messages.
     pub class_specific: U16,
-    /// Transaction ID; an answer carries that of its message.
+    /// Transaction ID; an answer has the transaction ID of the message it answers.
     pub transaction_id: U64,
-    /// Attribute ID: the kind of message.
+    /// Attribute ID, which is the kind of message.
     pub attribute_id: U16,
     rsvd_12: U16,
-    /// Zero here.
+    /// Attribute modifier; zero in our messages.
     pub attribute_modifier: U32,
 }
 const_assert_eq!(size_of::<MadHeader>(), 24);
@@ -55,7 +55,7 @@ const_assert_eq!(offset_of!(MadHeader, transaction_id), 0x08);
 const_assert_eq!(offset_of!(MadHeader, attribute_id), 0x10);
 const_assert_eq!(offset_of!(MadHeader, attribute_modifier), 0x14);
 
-/// Attribute IDs of the class.
+/// Attribute IDs of the CM class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeId {
     /// Request for communication.
@@ -72,12 +72,12 @@ pub enum AttributeId {
     Dreq,
     /// Reply to a request for disconnection.
     Drep,
-    /// Any other: SIDR, LAP, APR, class port info, or an undefined one.
+    /// Any other attribute: SIDR, LAP, APR, class port info, or an undefined one.
     Other(u16),
 }
 
 impl AttributeId {
-    /// Converts the number in the header.
+    /// Converts the attribute ID in the header.
     #[must_use]
     pub const fn from_code(code: u16) -> Self {
         match code {
@@ -92,7 +92,7 @@ impl AttributeId {
         }
     }
 
-    /// Returns the number in the header.
+    /// Returns the attribute ID for the header.
     #[must_use]
     pub const fn code(self) -> u16 {
         match self {
@@ -108,7 +108,7 @@ impl AttributeId {
     }
 }
 
-/// A big-endian 24-bit number: queue pair numbers and packet sequence numbers.
+/// A big-endian 24-bit number, for queue pair numbers and packet sequence numbers.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -128,7 +128,7 @@ impl U24 {
     }
 }
 
-/// Returns `value` moved to bit `shift` of a byte, after checking that it is no wider than `width` bits.
+/// Returns `value` shifted left by `shift` bits, after checking that it is no wider than `width` bits.
 pub(super) fn bits(value: u8, width: u32, shift: u32) -> u8 {
     assert!(
         u32::from(value) < 1 << width,
@@ -137,13 +137,13 @@ pub(super) fn bits(value: u8, width: u32, shift: u32) -> u8 {
     value << shift
 }
 
-/// Returns the message behind the header, read as `T`.
+/// Returns the message after the MAD header, as a `T` to read.
 pub(super) fn body<T: FromBytes + KnownLayout + Immutable + Unaligned>(mad: &Mad) -> &T {
     // PANIC: every layout asserts that it is exactly as long as a MAD without its header.
     T::ref_from_bytes(&mad[HEADER_BYTES..]).expect("layouts fill the datagram")
 }
 
-/// Returns the message behind the header, to be written as `T`.
+/// Returns the message after the MAD header, as a `T` to write.
 pub(super) fn body_mut<T: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned>(
     mad: &mut Mad,
 ) -> &mut T {
@@ -153,7 +153,7 @@ pub(super) fn body_mut<T: FromBytes + IntoBytes + KnownLayout + Immutable + Unal
 
 /// Checks the header. Returns the transaction ID and the attribute.
 pub(super) fn parse_header(mad: &Mad) -> Result<(u64, AttributeId), ParseError> {
-    // PANIC: 24 bytes of 256.
+    // PANIC: the header has 24 bytes, the datagram 256.
     let (header, _) = MadHeader::ref_from_prefix(mad).expect("a MAD is longer than its header");
     if (header.base_version, header.mgmt_class, header.class_version)
         != (BASE_VERSION, MGMT_CLASS, CLASS_VERSION)

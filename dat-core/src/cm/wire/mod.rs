@@ -1,16 +1,16 @@
-//! Connection management messages as bytes.
+//! Encoding of connection management messages.
 //!
 //! A message is one management datagram of 256 bytes: the 24-byte MAD header ([`mad`]) and 232 bytes
 //! whose meaning the attribute ID of the header gives (IBTA volume 1, chapter 12, "Message Contents").
-//! Two levels, as in smoltcp: a *layout*, a struct of big-endian fields that lies over the bytes, its
-//! offsets asserted below it; and a *representation* (`…Repr`), plain numbers in host order, that
-//! `parse` reads from a layout and `emit` writes.
+//! There are two levels, as in smoltcp. A *layout* is a struct of big-endian fields over the bytes, with
+//! assertions of its offsets below it. A *representation* (`…Repr`) holds plain numbers in host order;
+//! `parse` reads it from a layout, and `emit` writes it to one.
 //!
-//! Parsing cannot fail on length, because a MAD has only one; it fails only on a header that is not of a connection
-//! management message ([`ParseError`]). Reserved bits are ignored when read and zero when written, so a datagram that
-//! uses none of them comes back byte for byte. The attribute modifier and the word after REQ's communication ID are
-//! treated as reserved too: newer senders put enhanced connection establishment there, which we neither offer nor
-//! accept.
+//! Parsing cannot fail on length, because all MADs have the same. It fails only if the header is not that of a
+//! connection management message ([`ParseError`]). Reserved bits are ignored when read and written as zero, so a
+//! datagram with zero reserved bits is reproduced byte for byte. The attribute modifier and the word after REQ's
+//! communication ID are treated as reserved too: newer senders put enhanced connection establishment there, which we
+//! neither offer nor accept.
 //!
 //! Absent: LAP and APR (alternate paths have no meaning on Ethernet) and SIDR (datagram services, which are not
 //! offered here). They parse as [`ParseError::Attribute`] and are dropped.
@@ -36,28 +36,28 @@ pub use words::{CommIds, in_words};
 /// Reason why a datagram is not a connection management message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Unknown base version, class or class version.
+    /// The base version, class or class version is unknown.
     #[error(
         "base version {base_version}, class {class:#04x} version {class_version}: not connection management"
     )]
     Class {
-        /// Base version, 1 is ours.
+        /// Base version of the datagram; ours is 1.
         base_version: u8,
-        /// Management class, 0x07 is ours.
+        /// Management class of the datagram; ours is 0x07.
         class: u8,
-        /// Class version, 2 is ours.
+        /// Class version of the datagram; ours is 2.
         class_version: u8,
     },
-    /// The only method of the class is Send (3).
+    /// The method is not Send (3), the only one of the class.
     #[error("method {0:#04x} is not Send")]
     Method(u8),
-    /// An attribute that is not handled here.
+    /// The attribute is not handled here.
     #[error("attribute {0:#06x} is not handled")]
     Attribute(u16),
 }
 
-/// A message of either direction.
-// The messages differ in how much they carry, but one is only ever on the stack for a moment.
+/// A connection management message, received or to be sent.
+// The variants differ in size, but a message stays on the stack only for a short time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Request for communication.
@@ -77,7 +77,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Parses a datagram: its transaction ID and its message.
+    /// Parses a datagram. Returns its transaction ID and its message.
     ///
     /// # Errors
     /// [`ParseError`] if it is no known connection management message.
@@ -128,7 +128,7 @@ impl Message {
         }
     }
 
-    /// Returns the whole datagram.
+    /// Encodes the message as a datagram.
     ///
     /// # Panics
     /// As [`Message::emit`].

@@ -1,5 +1,5 @@
-//! MRA, the message receipt acknowledgement: the message has arrived, and its answer will take longer (IBTA volume 1,
-//! chapter 12, "MRA Message Contents").
+//! MRA, the message receipt acknowledgement: its sender has received a message and will take longer to answer (IBTA
+//! volume 1, chapter 12, "MRA Message Contents").
 
 use std::mem::{offset_of, size_of};
 
@@ -18,9 +18,9 @@ pub const PRIVATE_DATA_BYTES: usize = 222;
 struct MraLayout {
     local_comm_id: U32,
     remote_comm_id: U32,
-    /// Message MRAed 7:6.
+    /// Message MRAed, bits 7:6.
     message_mraed: u8,
-    /// Service timeout 7:3.
+    /// Service timeout, bits 7:3.
     service_timeout: u8,
     private_data: [u8; PRIVATE_DATA_BYTES],
 }
@@ -30,21 +30,21 @@ const_assert_eq!(offset_of!(MraLayout, message_mraed), 8);
 const_assert_eq!(offset_of!(MraLayout, service_timeout), 9);
 const_assert_eq!(offset_of!(MraLayout, private_data), 10);
 
-/// A receipt acknowledgement. Its private data is not carried, because it is not used.
+/// A message receipt acknowledgement. Its private data is not used: it is ignored, and sent as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MraRepr {
     /// The sender's communication ID.
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// The message that was received.
+    /// Kind of the message that was received.
     pub acknowledged: Rejected,
     /// Time that the answer may take (5 bits, 4.096 us * 2^n).
     pub service_timeout: u8,
 }
 
 impl MraRepr {
-    /// Parses the message behind the header.
+    /// Parses the message after the MAD header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &MraLayout = body(mad);
@@ -56,7 +56,7 @@ impl MraRepr {
         }
     }
 
-    /// Writes the message behind the header.
+    /// Writes the message after the MAD header.
     ///
     /// # Panics
     /// A number is wider than its field.

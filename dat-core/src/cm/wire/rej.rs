@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, bits, body, body_mut};
 
-/// Bytes of additional rejection information.
+/// Length of the additional rejection information in bytes.
 pub const ADDITIONAL_BYTES: usize = 72;
 /// Private data bytes of a REJ.
 pub const PRIVATE_DATA_BYTES: usize = 148;
@@ -21,9 +21,9 @@ pub const PRIVATE_DATA_BYTES: usize = 148;
 struct RejLayout {
     local_comm_id: U32,
     remote_comm_id: U32,
-    /// Message rejected 7:6.
+    /// Message rejected, bits 7:6.
     message_rejected: u8,
-    /// Reject information length 7:1.
+    /// Reject information length, bits 7:1.
     reject_info_length: u8,
     reason: U16,
     additional: [u8; ADDITIONAL_BYTES],
@@ -44,14 +44,14 @@ pub enum Rejected {
     Req,
     /// A REP.
     Rep,
-    /// No message in particular (REJ), or a LAP (MRA).
+    /// In a REJ: no message in particular. In an MRA: a LAP.
     Other,
-    /// The fourth code, which is not defined.
+    /// The fourth value, which is not defined.
     Reserved,
 }
 
 impl Rejected {
-    /// Converts the two bits.
+    /// Converts the two-bit field.
     pub(super) const fn from_bits(code: u8) -> Self {
         match code & 0x3 {
             0 => Self::Req,
@@ -71,13 +71,13 @@ impl Rejected {
     }
 }
 
-/// Reason for refusing a connection. Those that this connection manager gives, or that its tests tell apart, have
-/// names.
+/// Reason for refusing a connection. Reasons that this connection manager sends, or that its tests distinguish, have
+/// variants of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
     /// 1: no queue pair available.
     NoQp,
-    /// 3: no resources available (buffers, connections, room in an event queue).
+    /// 3: no resources available (buffers, connections, event queue entries).
     NoResources,
     /// 4: the sender stopped waiting.
     Timeout,
@@ -89,17 +89,17 @@ pub enum RejectReason {
     InvalidServiceId,
     /// 9: the transport service type is not offered.
     InvalidTransportType,
-    /// 10: the queue pair is still connected, as far as the sender knows.
+    /// 10: the sender still has a connection with the queue pair.
     StaleConnection,
-    /// 12: the GID the path begins at.
+    /// 12: the GID at which the path begins is not valid.
     InvalidGid,
-    /// 26: path MTU.
+    /// 26: the path MTU is not valid.
     InvalidMtu,
     /// 27: not enough responder resources.
     InsufficientResponderResources,
     /// 28: the consumer refused.
     Consumer,
-    /// Any other.
+    /// Any other reason.
     Other(u16),
 }
 
@@ -165,7 +165,7 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// A refusal.
+/// A refusal of a message or of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejRepr {
     /// The sender's communication ID; 0 if it has none.
@@ -174,11 +174,11 @@ pub struct RejRepr {
     pub remote_comm_id: u32,
     /// The refused message.
     pub rejected: Rejected,
-    /// Number of valid bytes in `additional` (7 bits; a hostile one exceeds the array).
+    /// Number of valid bytes in `additional` (7 bits; a hostile peer may send more than the array holds).
     pub additional_bytes: u8,
     /// Reason of the refusal.
     pub reason: RejectReason,
-    /// Additional information, depending on the reason; for a timeout, the GUID of the sender's adapter.
+    /// Additional information, depending on the reason. For a timeout it is the GUID of the sender's adapter.
     pub additional: [u8; ADDITIONAL_BYTES],
     /// The consumer's private data.
     pub private_data: [u8; PRIVATE_DATA_BYTES],
@@ -204,8 +204,8 @@ impl RejRepr {
         }
     }
 
-    /// Adds the GUID of the sender's adapter: a timeout is matched by it, because the sender may not have learned the
-    /// receiver's communication ID.
+    /// Adds the GUID of the sender's adapter. The receiver needs it to match a timeout, because the sender may not have
+    /// learned the receiver's communication ID.
     #[must_use]
     pub fn with_ca_guid(mut self, ca_guid: u64) -> Self {
         self.additional[..8].copy_from_slice(&ca_guid.to_be_bytes());
@@ -213,14 +213,14 @@ impl RejRepr {
         self
     }
 
-    /// Returns the GUID of the sender's adapter, if the additional information can be one.
+    /// Returns the GUID of the sender's adapter, if the additional information has the length of a GUID.
     #[must_use]
     pub fn ca_guid(&self) -> Option<u64> {
         let bytes = self.additional.first_chunk()?;
         (self.additional_bytes >= 8).then(|| u64::from_be_bytes(*bytes))
     }
 
-    /// Parses the message behind the header.
+    /// Parses the message after the MAD header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &RejLayout = body(mad);
@@ -235,7 +235,7 @@ impl RejRepr {
         }
     }
 
-    /// Writes the message behind the header.
+    /// Writes the message after the MAD header.
     ///
     /// # Panics
     /// A number is wider than its field.

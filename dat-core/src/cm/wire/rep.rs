@@ -25,9 +25,9 @@ struct RepLayout {
     rsvd_17: u8,
     responder_resources: u8,
     initiator_depth: u8,
-    /// Target ACK delay 7:3, failover accepted 2:1, end-to-end flow control 0.
+    /// Target ACK delay in bits 7:3, failover accepted in 2:1, end-to-end flow control in 0.
     delay_failover_flow: u8,
-    /// RNR retry count 7:5, SRQ 4.
+    /// RNR retry count in bits 7:5, SRQ in 4.
     rnr_srq: u8,
     local_ca_guid: U64,
     private_data: [u8; PRIVATE_DATA_BYTES],
@@ -45,18 +45,18 @@ const_assert_eq!(offset_of!(RepLayout, rnr_srq), 27);
 const_assert_eq!(offset_of!(RepLayout, local_ca_guid), 28);
 const_assert_eq!(offset_of!(RepLayout, private_data), 36);
 
-/// A reply: the request is accepted.
+/// A reply, which accepts a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepRepr {
     /// The replier's communication ID.
     pub local_comm_id: u32,
     /// The requester's communication ID.
     pub remote_comm_id: u32,
-    /// Q_Key, for datagram connections.
+    /// Q_Key, used by datagram connections only.
     pub local_q_key: u32,
     /// The replier's queue pair (24 bits).
     pub local_qpn: u32,
-    /// End-to-end context of reliable datagrams (24 bits).
+    /// End-to-end context, used by reliable datagrams only (24 bits).
     pub local_eecn: u32,
     /// First packet sequence number that the receiver of this message is to send (24 bits).
     pub starting_psn: u32,
@@ -72,16 +72,16 @@ pub struct RepRepr {
     pub flow_control: bool,
     /// RNR retries the requester should make (3 bits).
     pub rnr_retry: u8,
-    /// True if the replier's queue pair takes its receives from a shared queue.
+    /// True if the replier's queue pair uses a shared receive queue.
     pub srq: bool,
     /// GUID of the replier's adapter.
     pub local_ca_guid: u64,
-    /// Private data: the consumer's, or that of a protocol between us and the consumer.
+    /// Private data: that of the consumer, with or without a header of our own (`cm/private_data.rs`).
     pub private_data: [u8; PRIVATE_DATA_BYTES],
 }
 
 impl RepRepr {
-    /// Parses the message behind the header.
+    /// Parses the message after the MAD header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &RepLayout = body(mad);
@@ -104,7 +104,7 @@ impl RepRepr {
         }
     }
 
-    /// Writes the message behind the header.
+    /// Writes the message after the MAD header.
     ///
     /// # Panics
     /// A number is wider than its field.

@@ -19,13 +19,13 @@ struct PathLayout {
     remote_port_lid: U16,
     local_port_gid: [u8; 16],
     remote_port_gid: [u8; 16],
-    /// Flow label 31:12, packet rate 5:0.
+    /// Flow label in bits 31:12, packet rate in 5:0.
     flow_label_rate: U32,
     traffic_class: u8,
     hop_limit: u8,
-    /// Service level 7:4, subnet local 3.
+    /// Service level in bits 7:4, subnet local in 3.
     sl_subnet_local: u8,
-    /// Local ACK timeout 7:3.
+    /// Local ACK timeout in bits 7:3.
     local_ack_timeout: u8,
 }
 const_assert_eq!(size_of::<PathLayout>(), 44);
@@ -44,15 +44,15 @@ struct ReqLayout {
     local_eecn: U24,
     initiator_depth: u8,
     remote_eecn: U24,
-    /// Remote CM response timeout 7:3, transport service type 2:1, end-to-end flow control 0.
+    /// Remote CM response timeout in bits 7:3, transport service type in 2:1, end-to-end flow control in 0.
     timeout_transport_flow: u8,
     starting_psn: U24,
-    /// Local CM response timeout 7:3, retry count 2:0.
+    /// Local CM response timeout in bits 7:3, retry count in 2:0.
     timeout_retry_count: u8,
     partition_key: U16,
-    /// Path packet payload MTU 7:4, RDC exists 3, RNR retry count 2:0.
+    /// Path packet payload MTU in bits 7:4, RDC exists in 3, RNR retry count in 2:0.
     mtu_rdc_rnr: u8,
-    /// Max CM retries 7:4, SRQ 3, extended transport type 2:0.
+    /// Max CM retries in bits 7:4, SRQ in 3, extended transport type in 2:0.
     retries_srq_transport: u8,
     primary: PathLayout,
     alternate: PathLayout,
@@ -104,12 +104,12 @@ const_assert_eq!(
 const_assert_eq!(offset_of!(ReqLayout, alternate), 96);
 const_assert_eq!(offset_of!(ReqLayout, private_data), 140);
 
-/// A path from the requester's side: "local" is the requester.
+/// A path, as the requester sees it: "local" is the requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRepr {
-    /// LID of the requester; 0xffff where there are no LIDs.
+    /// LID of the requester; 0xffff if the fabric has no LIDs.
     pub local_lid: u16,
-    /// LID of the other side; 0xffff where there are no LIDs.
+    /// LID of the other side; 0xffff if the fabric has no LIDs.
     pub remote_lid: u16,
     /// GID of the requester.
     pub local_gid: [u8; 16],
@@ -125,7 +125,7 @@ pub struct PathRepr {
     pub hop_limit: u8,
     /// Service level (4 bits).
     pub sl: u8,
-    /// True if no router is on the path.
+    /// True if the path has no router.
     pub subnet_local: bool,
     /// Local ACK timeout code the other side should use (5 bits, 4.096 us * 2^n).
     pub ack_timeout: u8,
@@ -177,23 +177,23 @@ pub struct ReqRepr {
     pub local_comm_id: u32,
     /// The requested service.
     pub service_id: u64,
-    /// GUID of the requester's adapter; with `local_comm_id` it names the connection in the whole fabric.
+    /// GUID of the requester's adapter. Together with `local_comm_id` it identifies the connection in the whole fabric.
     pub local_ca_guid: u64,
-    /// Q_Key, for datagram connections.
+    /// Q_Key, used by datagram connections only.
     pub local_q_key: u32,
     /// The requester's queue pair (24 bits).
     pub local_qpn: u32,
     /// Number of RDMA Reads the requester can answer at a time.
     pub responder_resources: u8,
-    /// End-to-end context of reliable datagrams (24 bits).
+    /// End-to-end context of the requester, used by reliable datagrams only (24 bits).
     pub local_eecn: u32,
     /// Number of RDMA Reads the requester wants to have outstanding.
     pub initiator_depth: u8,
-    /// End-to-end context of reliable datagrams (24 bits).
+    /// End-to-end context of the receiver, used by reliable datagrams only (24 bits).
     pub remote_eecn: u32,
     /// Time within which the requester expects our answer (5 bits, 4.096 us * 2^n).
     pub remote_response_timeout: u8,
-    /// 0 RC, 1 UC, 2 RD, 3 see `extended_transport`.
+    /// Transport service type: 0 RC, 1 UC, 2 RD, 3 see `extended_transport`.
     pub transport: u8,
     /// True if the requester implements end-to-end credits.
     pub flow_control: bool,
@@ -212,22 +212,22 @@ pub struct ReqRepr {
     pub rdc_exists: bool,
     /// RNR retries the other side should make (3 bits).
     pub rnr_retry: u8,
-    /// Number of times either side repeats a message (4 bits).
+    /// Maximum number of times that either side repeats a message (4 bits).
     pub max_cm_retries: u8,
-    /// True if the requester's queue pair takes its receives from a shared queue.
+    /// True if the requester's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// 1 XRC, when `transport` is 3.
+    /// Extended transport type: 1 XRC; valid if `transport` is 3.
     pub extended_transport: u8,
-    /// The path to use.
+    /// The primary path, which the connection uses.
     pub primary: PathRepr,
     /// The alternate path; all zero if there is none.
     pub alternate: PathRepr,
-    /// Private data: the consumer's, or that of a protocol between us and the consumer.
+    /// Private data: that of the consumer, with or without a header of our own (`cm/private_data.rs`).
     pub private_data: [u8; PRIVATE_DATA_BYTES],
 }
 
 impl ReqRepr {
-    /// Parses the message behind the header.
+    /// Parses the message after the MAD header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &ReqLayout = body(mad);
@@ -260,7 +260,7 @@ impl ReqRepr {
         }
     }
 
-    /// Writes the message behind the header.
+    /// Writes the message after the MAD header.
     ///
     /// # Panics
     /// A number is wider than its field.

@@ -9,10 +9,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, body, body_mut};
 
-/// Private data bytes of an RTU, and of a DREP.
+/// Length of the private data of an RTU, and of a DREP, in bytes.
 pub const PRIVATE_DATA_BYTES: usize = 224;
 
-/// Layout of two communication IDs and private data, of RTU and DREP.
+/// Layout of an RTU and of a DREP: two communication IDs and private data.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct PairLayout {
@@ -24,7 +24,7 @@ const_assert_eq!(size_of::<PairLayout>(), MAD_BYTES - HEADER_BYTES);
 const_assert_eq!(offset_of!(PairLayout, remote_comm_id), 4);
 const_assert_eq!(offset_of!(PairLayout, private_data), 8);
 
-/// Ready to use. Its private data is not carried: DAT has none here.
+/// Ready to use. Its private data is ignored and sent as zeros: DAT has none here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtuRepr {
     /// The sender's communication ID.
@@ -34,7 +34,7 @@ pub struct RtuRepr {
 }
 
 impl RtuRepr {
-    /// Parses the message behind the header.
+    /// Parses the message after the MAD header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &PairLayout = body(mad);
@@ -44,7 +44,7 @@ impl RtuRepr {
         }
     }
 
-    /// Writes the message behind the header.
+    /// Writes the message after the MAD header.
     pub fn emit(&self, mad: &mut Mad) {
         let layout: &mut PairLayout = body_mut(mad);
         layout.local_comm_id.set(self.local_comm_id);

@@ -22,14 +22,14 @@ fn mad(words: &str) -> Mad {
     mad
 }
 
-/// Writes `message` over a buffer full of garbage.
+/// Encodes `message` into a buffer whose bytes are all 0xa5.
 fn emitted(transaction_id: u64, message: &Message) -> Mad {
     let mut mad = [0xa5; MAD_BYTES];
     message.emit(transaction_id, &mut mad);
     mad
 }
 
-/// Returns the non-zero bytes behind the header, each with its offset in the message.
+/// Returns the non-zero bytes after the MAD header, each with its offset in the message.
 fn non_zero(mad: &Mad) -> Vec<(usize, u8)> {
     mad[24..]
         .iter()
@@ -210,7 +210,7 @@ fn recorded_roce_req_is_parsed_and_emitted_without_unknown_fields() {
     };
     assert_eq!(req.primary, path);
 
-    // Enhanced connection establishment: a vendor ID and its options, which we do not offer.
+    // These bytes are enhanced connection establishment (a vendor ID and its options), which we do not offer.
     let mut plain = roce_req();
     plain[20..24].fill(0);
     plain[28..32].fill(0);

@@ -4,12 +4,12 @@ use core::fmt;
 
 use super::{Mad, Message};
 
-/// The communication IDs in a message, which tell its connection.
+/// The communication IDs in a message, which identify its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommIds {
-    /// The sender's; 0 in a refusal by a sender without one.
+    /// The sender's communication ID; 0 in a refusal by a sender without one.
     pub local: u32,
-    /// The receiver's; `None` in a REQ, whose sender does not know it.
+    /// The receiver's communication ID; `None` in a REQ, whose sender does not know it.
     pub remote: Option<u32>,
 }
 
@@ -29,7 +29,7 @@ impl Message {
         CommIds { local, remote }
     }
 
-    /// Returns the sender's queue pair, which only REQ and REP name.
+    /// Returns the sender's queue pair, which only REQ and REP contain.
     #[must_use]
     pub const fn queue_pair(&self) -> Option<u32> {
         match self {
@@ -39,7 +39,7 @@ impl Message {
         }
     }
 
-    /// Returns the name in IBTA volume 1, chapter 12.
+    /// Returns the message's name in IBTA volume 1, chapter 12.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// Returns the text of a datagram, whatever its contents.
+/// Returns the description of a datagram. The datagram may have any contents.
 #[must_use]
 pub fn in_words(mad: &Mad) -> String {
     match Message::parse(mad) {

@@ -17,8 +17,8 @@ impl<P: Provider> Ia<P> {
         self.provider.addresses()
     }
 
-    /// Adds an address to the adapter. Connections of all instances can then leave from it and arrive at it. Each
-    /// instance gets the event [`NetworkEvent::AddressAdded`].
+    /// Adds an address to the adapter. From then on connections of all instances can start from this address and be
+    /// accepted at it. Each instance gets the event [`NetworkEvent::AddressAdded`].
     ///
     /// Page: none of DAT 1.2.
     ///
@@ -41,8 +41,8 @@ impl<P: Provider> Ia<P> {
         added.map_err(|error| self.address_refused("address_add", error))
     }
 
-    /// Removes an address from the adapter. No new connection leaves from it or arrives at it. Its connections end
-    /// with [`EndCause::AddressRemoved`], and the peers are told. Each instance gets the event
+    /// Removes an address from the adapter. No new connection starts from this address or is accepted at it. Its
+    /// connections end with [`EndCause::AddressRemoved`], and their peers are notified. Each instance gets the event
     /// [`NetworkEvent::AddressRemoved`].
     ///
     /// Page: none of DAT 1.2.
@@ -58,9 +58,9 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Sends an echo request, as `ping` does, to any node of the network. The node need not speak RDMA.
-    /// [`Ia::echo_answered`] returns the answer. An adapter has one echo outstanding: a new one replaces the old one.
-    /// Returns `false` if nothing was sent because the node's MAC is not known yet; it is being resolved. Wait, and
+    /// Sends an echo request, as `ping` does, to any node of the network. The node need not support RDMA.
+    /// [`Ia::echo_answered`] returns the answer. An adapter has one outstanding echo: a new one replaces the old one.
+    /// Returns `false` if nothing was sent, because the node's MAC is still being resolved. The caller should wait and
     /// call again.
     ///
     /// Page: none of DAT 1.2.
@@ -85,7 +85,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Returns the answer to the last echo, once. Answers are received by a wait, or by this call.
+    /// Returns the answer to the last echo, if it has arrived and was not returned before. A wait, or this call,
+    /// receives answers.
     ///
     /// Page: none of DAT 1.2.
     pub fn echo_answered(&mut self) -> Option<Echo> {
@@ -113,7 +114,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Ends connections and connection attempts that leave from a removed address of the adapter.
+    /// Ends connections and connection attempts whose source is a removed address of the adapter.
     pub(in crate::ia) fn address_is_gone(&mut self, source_gid_index: u8) {
         let leaves_from_it = |path: &Path| path.source_gid_index == source_gid_index;
         let concerned: Vec<EpKey> = self
@@ -130,7 +131,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Queues a network event on the asynchronous EVD if that leaves room for errors.
+    /// Queues a network event on the asynchronous EVD, unless that EVD is half full: errors must still fit.
     pub(in crate::ia) fn network_event(&mut self, event: NetworkEvent) {
         tracing::info!(%event, "network");
         self.notice_async(AsyncEvent::Network(event));

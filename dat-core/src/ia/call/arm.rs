@@ -9,9 +9,9 @@
 //! }
 //! ```
 //!
-//! An event that arrives between a look at an EVD and the sleep has to end the sleep. So the device is asked for
-//! interrupts first, and then the EVDs are looked at again. A third look would disarm them. Therefore an [`Armed`]
-//! borrows the IA: while the caller may sleep, no call can take events in.
+//! An event that arrives between the last poll of an EVD and the sleep has to end the sleep. So `Ia::arm` first
+//! requests interrupts from the device and then polls the EVDs again. A further poll would disarm them. Therefore an
+//! [`Armed`] borrows the IA: while the caller may sleep, no call can poll.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -22,16 +22,16 @@ use crate::ia::instance::Ia;
 use crate::object::evd::mode::EvdInput;
 use crate::provider::{Nanos, Provider, ProviderError};
 
-/// A provider with a descriptor that signals its interrupts.
+/// A provider that has a descriptor which signals its interrupts.
 pub trait Descriptor: Provider {
-    /// Type of the descriptor; clones share it.
+    /// Type of the descriptor; its clones refer to the same one.
     type Fd: AsFd + Clone;
-    /// Returns the descriptor, which is readable while [`Provider::progress`] has something to take in.
+    /// Returns the descriptor. It is readable while [`Provider::progress`] has work to do.
     ///
     /// # Errors
     /// The system has no descriptor left.
     fn descriptor(&mut self) -> Result<Self::Fd, ProviderError>;
-    /// Clears the descriptor's readable state. A caller that has slept calls this before it looks at EVDs.
+    /// Clears the descriptor's readable state. A caller that has slept calls this before it polls EVDs.
     fn woken(&mut self);
 }
 
@@ -39,13 +39,13 @@ pub trait Descriptor: Provider {
 #[derive(Debug)]
 #[must_use]
 pub enum Arm<'a, P: Descriptor> {
-    /// An EVD has events.
+    /// At least one EVD has events.
     Ready,
     /// No EVD has events; the descriptor signals the next one.
     Armed(Armed<'a, P>),
 }
 
-/// An armed IA without events: sleep on its descriptor.
+/// An armed IA without events, on whose descriptor the caller can sleep.
 #[must_use]
 pub struct Armed<'a, P: Descriptor> {
     ia: &'a mut Ia<P>,
@@ -54,7 +54,7 @@ pub struct Armed<'a, P: Descriptor> {
 }
 
 impl<P: Descriptor> Ia<P> {
-    /// Returns this instance's descriptor, for an event loop. It is meaningful after [`Ia::arm`] only.
+    /// Returns this instance's descriptor, for an event loop. The descriptor signals events only after [`Ia::arm`].
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES: the system has no descriptor left.
@@ -67,10 +67,10 @@ impl<P: Descriptor> Ia<P> {
         })
     }
 
-    /// Looks at several EVDs at once, as a wait does. If none has events, arms everything that can bring an event to
-    /// one of them. Then the next event makes the descriptor readable, and so does work for [`Ia::progress`]. It
-    /// stays readable until the IA is armed again. Completions that are no notification events (UNSIGNALLED,
-    /// SOLICITED_WAIT) do not make it readable.
+    /// Polls several EVDs, as a wait does. If none has events, arms everything that can bring an event to one of them.
+    /// After that, the next event, or work for [`Ia::progress`], makes the descriptor readable. It stays readable until
+    /// the IA is armed again. Completions that are no notification events (UNSIGNALLED, SOLICITED_WAIT) do not make it
+    /// readable.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER another waiter is on one of the EVDs, |EVD_UNWAITABLE one
@@ -84,7 +84,7 @@ impl<P: Descriptor> Ia<P> {
         let slept = core::mem::take(&mut self.may_sleep);
         if slept {
             self.woke();
-            // The wake-up is timed before any other look takes its completion in.
+            // The latency of the wake-up is measured before any poll consumes its completion.
             evds.iter().for_each(|evd| self.time_wakeup(evd.key));
         }
         self.provider.woken();
@@ -106,7 +106,7 @@ impl<P: Descriptor> Ia<P> {
         for evd in evds {
             self.arm_own(evd.key);
         }
-        // From here on no event queue is looked at: taking an event in would disarm its completion queue.
+        // From here on no event queue may be polled: consuming an event would disarm its completion queue.
         if self.have_events(evds) {
             return Ok(Arm::Ready);
         }
@@ -134,14 +134,14 @@ impl<P: Descriptor> AsFd for Armed<'_, P> {
 }
 
 impl<P: Descriptor> Armed<'_, P> {
-    /// Returns the longest permitted sleep; timers of connections limit it.
+    /// Returns the longest permitted sleep, which ends at the next timer of a connection.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.until.saturating_sub(self.ia.provider.now()))
     }
 
-    /// Sleeps here, for a program that waits for nothing else. The sleep follows the function's clock. Where time is
-    /// virtual, only that clock brings events.
+    /// Sleeps until the IA has work, for a program that waits for nothing else. The sleep uses the device's clock. With
+    /// a simulated device only this sleep advances the clock, so only it brings events.
     pub fn sleep(self) {
         if let Err(error) = self.ia.provider.wait(self.until) {
             self.ia.device_died(&error);

@@ -1,11 +1,11 @@
 //! Asynchronous events, and the EVDs they go to.
 //!
 //! An IA is opened with an asynchronous EVD of its own, which receives its asynchronous events. A program may want
-//! the events of several instances in one EVD. That EVD is bound ([`Ia::async_evd_bind`]) in the instance that owns
-//! it. The caller then takes each event out of the other instances ([`Ia::next_async_event`]) and posts it there
-//! ([`Ia::async_evd_post`]).
+//! the events of several instances in one EVD. The caller binds that EVD ([`Ia::async_evd_bind`]) in the instance that
+//! owns it. Then the caller takes each event from the other instances ([`Ia::next_async_event`]) and posts it to that
+//! EVD ([`Ia::async_evd_post`]).
 //!
-//! An event for which an asynchronous EVD has no room is lost, and no event reports the loss.
+//! If an asynchronous EVD is full, further events are lost, and no event reports the loss.
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::{AsyncEvent, Event};
@@ -16,14 +16,14 @@ use crate::provider::Provider;
 use crate::types::EvdFlags;
 
 impl<P: Provider> Ia<P> {
-    /// Lets another EVD take asynchronous events of other instances. It cannot be freed from then on. Does nothing if
-    /// the EVD takes such events already.
+    /// Permits an EVD to receive asynchronous events of other instances. The EVD cannot be freed while it is bound.
+    /// Does nothing if the EVD already receives such events.
     ///
     /// Page: dat_ia_open.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EVD_ASYNC: no such EVD, one that was made without the ASYNC flag, or one whose streams share
-    /// it with no other.
+    /// DAT_INVALID_HANDLE|EVD_ASYNC: no such EVD, one that was made without the ASYNC flag, or one whose streams do not
+    /// permit other events in the same EVD.
     #[doc(hidden)] // for the C facade
     pub fn async_evd_bind(&mut self, evd: EvdHandle) -> DatResult<()> {
         let subtype = Subtype::HandleEvdAsync;
@@ -52,7 +52,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Posts an asynchronous event of another instance to an EVD that takes such events.
+    /// Posts an asynchronous event of another instance to a bound EVD or to the IA's own asynchronous EVD.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EVD_ASYNC: the EVD takes no asynchronous events.
@@ -66,7 +66,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Takes the oldest event out of the IA's own asynchronous EVD. Does no other work.
+    /// Takes the oldest event from the IA's own asynchronous EVD. Unlike a dequeue, does no other work.
     #[doc(hidden)] // for the C facade
     pub fn next_async_event(&mut self) -> Option<AsyncEvent> {
         match self.evds[self.async_evd].pop()?.0 {

@@ -1,9 +1,10 @@
 //! Closing an IA.
 //!
-//! Objects end in phases, each before those it refers to: CNOs first, so that agents hear of the end and of nothing
-//! else; then connection requests and service points, endpoints, memory, and last the EVDs with their events. No call
-//! waits for an event. A refusal by the device does not stop the close: the device is asked again. It is stopped if
-//! it goes on refusing, or if all of it takes longer than the limit for one command. Afterwards everything is gone.
+//! Objects are freed in phases, each kind before those it refers to: CNOs first, so that their agents are notified of
+//! the close only; then connection requests and service points, endpoints, memory, and last the EVDs with their
+//! events. No call waits for an event. If the device refuses to free an object, the command is repeated. If the device
+//! goes on refusing, or if the whole close takes longer than the limit for one command, the device is stopped. After
+//! the close all objects are freed.
 
 use super::progress::FINAL_SEND_TIMEOUT;
 use crate::cm::RejectReason;
@@ -19,11 +20,11 @@ use crate::provider::Provider;
 use crate::types::CloseFlags;
 use core::fmt;
 
-/// Refusal of a graceful close because objects are left. The IA is handed back untouched.
+/// Refusal of a graceful close because objects are left. It returns the unchanged IA to the caller.
 pub struct CloseRefused<P: Provider> {
     /// The IA, still open.
     pub ia: Ia<P>,
-    /// DAT_INVALID_STATE|IA_IN_USE.
+    /// The error DAT_INVALID_STATE|IA_IN_USE.
     pub error: DatError,
 }
 
@@ -36,7 +37,7 @@ impl<P: Provider> fmt::Debug for CloseRefused<P> {
     }
 }
 
-/// Keys of the objects to end, by kind.
+/// Keys of the objects to free, by kind.
 #[derive(Default)]
 struct ClosingObjects {
     cnos: Vec<CnoKey>,
@@ -70,7 +71,7 @@ impl ClosingObjects {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Returns whether the program has no object left in the IA.
+    /// Returns whether the program has no objects left in the IA.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         !self.objects().any(|object| self.is_in_use(object))
@@ -79,7 +80,7 @@ impl<P: Provider> Ia<P> {
     /// Checks whether a close with these flags would succeed.
     ///
     /// # Errors
-    /// DAT_INVALID_STATE|IA_IN_USE: GRACEFUL, and objects are left; the error says how many of each kind.
+    /// DAT_INVALID_STATE|IA_IN_USE: GRACEFUL, and objects are left; the error lists how many of each kind.
     pub fn may_close(&self, flags: CloseFlags) -> DatResult<()> {
         if flags != CloseFlags::Graceful || self.is_unused() {
             return Ok(());
@@ -90,8 +91,8 @@ impl<P: Provider> Ia<P> {
             .with_left(left.map(AnyHandle::handle_type).collect()))
     }
 
-    /// Returns whether an object keeps a graceful close from succeeding. These do not: connection requests, endpoints
-    /// lent with undecided requests, spent reserved service points, and the asynchronous EVD of the IA.
+    /// Returns whether an object prevents a graceful close. These do not: connection requests, endpoints made for
+    /// undecided requests, spent reserved service points, and the asynchronous EVD of the IA.
     fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
         let object = object.into();
         if self.check_any(object).is_err() {
@@ -135,14 +136,14 @@ impl<P: Provider> Ia<P> {
             .chain(srqs.map(move |key| SrqHandle { key, ia }.into()))
     }
 
-    /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are aborted, requests
-    /// refused, events lost. Agents of CNOs are called with no EVD.
+    /// Closes the IA and returns the device. ABRUPT ends everything in the IA: connections are aborted, requests are
+    /// refused, events are lost. Agents of CNOs are called without an EVD.
     ///
     /// Page: dat_ia_close.
     ///
     /// # Errors
     /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
-    // The error is as large as the IA because it hands the IA back to the caller.
+    // The error is as large as the IA because it returns the IA to the caller.
     #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
     pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
         if let Err(error) = self.may_close(flags) {
@@ -151,25 +152,25 @@ impl<P: Provider> Ia<P> {
         let _span = tracing::info_span!("close", instance = self.id).entered();
         self.end_everything();
         self.leave();
-        // PANIC: the provider is present until here.
+        // PANIC: only this statement and `drop` take the provider.
         Ok(self.provider.take().expect("an IA that is open"))
     }
 
-    /// Ends all objects. The time limit for them also covers the provider's own close.
+    /// Frees all objects. The time limit for this also covers the provider's own close.
     pub(in crate::ia) fn end_everything(&mut self) {
         self.provider.one_limit(true);
         self.end_all();
         self.transmit_last();
     }
 
-    /// Removes this instance from the adapter. Called once.
+    /// Removes this instance from the adapter. It is called once per instance.
     pub(in crate::ia) fn leave(&mut self) {
         let now = self.provider.now();
         self.adapter.lock().leave(self.seat, now);
         self.transmit();
     }
 
-    /// Tells each peer that its connection or request is over. Ends nothing in the device.
+    /// Notifies each peer that its connection or request is over. Frees nothing in the device.
     pub(in crate::ia) fn abandon(&mut self) {
         self.provider.one_limit(true);
         let now = self.provider.now();
@@ -215,36 +216,36 @@ impl<P: Provider> Ia<P> {
         }
         for key in closing.evds {
             self.async_evd_unbind(self.evd_handle(key));
-            // The IA's own asynchronous EVD receives the last events.
+            // The IA's own asynchronous EVD receives the last events, so it is not freed here if it still has streams.
             if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
                 self.insist("ending an EVD", |ia| ia.remove_evd(key));
             }
         }
-        // Endpoints lent with requests that arrived meanwhile have ended with the EVDs.
+        // Endpoints made for requests that arrived during the close were freed with the EVDs.
         for key in closing.pzs {
             if self.pzs.get(key).is_some_and(|pz| pz.users == 0) {
                 self.insist("ending a PZ", |ia| ia.remove_pz(key));
             }
         }
         self.settle_effects();
-        // Messages to peers are sent; no call waits for their answers.
+        // This sends messages to the peers. No call waits for their answers.
         self.transmit();
     }
 }
 
 impl<P: Provider> Drop for Ia<P> {
-    /// Ends an IA that is dropped without being closed.
+    /// Closes an IA that is dropped without `close`.
     ///
-    /// One of several instances is closed abruptly, because the others still use the device. The only instance tells
-    /// its peers that their connections are over, as far as that takes almost no time. Then the provider is dropped,
-    /// which ends the device's use of all memory. Only after that is the memory freed. During a panic any state may
-    /// be inconsistent: then no peer is told, and the device is stopped.
+    /// If other instances use the device, this one is closed abruptly. If it is the only instance, it notifies its
+    /// peers that their connections are over, as far as that takes almost no time. Then the provider is dropped, which
+    /// ends the device's use of all memory. Only after that is the memory freed. During a panic any state may be
+    /// inconsistent: then no peer is notified, and the device is stopped.
     fn drop(&mut self) {
         if self.provider.is_there() {
             let panics = std::thread::panicking();
             let alone = self.provider.retire();
             if panics && !alone {
-                // No call can end what this instance has posted and registered any more.
+                // After a panic no call can free what this instance has posted and registered.
                 self.provider
                     .stop("a thread panicked with an instance of the adapter");
             } else if !alone {

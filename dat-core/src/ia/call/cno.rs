@@ -1,20 +1,20 @@
-//! Consumer notification objects: one place to wait for many EVDs (`dat_cno_create`, `_wait`, `_query`,
+//! Consumer notification objects: one object to wait on for many EVDs (`dat_cno_create`, `_wait`, `_query`,
 //! `_modify_agent`, `_free`).
 //!
-//! [`crate::object::cno`] says which events trigger a CNO.
+//! Module [`crate::object::cno`] documents which events trigger a CNO.
 //!
-//! The library has no thread of its own, so an arrival is noticed when a call looks: `cno_wait`, or [`Ia::progress`],
-//! which every wait runs and every dequeue that finds nothing. A completion that was dequeued before such a look
-//! triggers nothing. Looking takes completions out of the device's queues. Therefore a CNO that is triggered already
-//! is not looked at.
+//! The library has no thread of its own, so an event is noticed only when a call polls: `cno_wait`, or
+//! [`Ia::progress`], which runs in every wait and in every dequeue that finds no event. A completion that was dequeued
+//! before such a poll triggers nothing. Polling consumes completions of the device's queues. Therefore a CNO that is
+//! triggered already is not polled.
 //!
 //! An agent passes a trigger on to another thread or another wait: DAT's *OS wait proxy*. The call that noticed the
 //! trigger calls the agent, at most once per trigger. An agent may write to an eventfd, for example. While an agent
-//! is set, the completion queues of the attached EVDs are kept armed, so that the function's interrupts say when to
+//! is set, the completion queues of the attached EVDs are kept armed, so that an interrupt of the device shows when to
 //! call [`Ia::progress`].
 //!
-//! Deliberately absent: freeing an EVD does not take a trigger back, because the same look may have noticed events of
-//! other EVDs too. Only when the last EVD of a CNO is freed are all its waiters released, with no EVD.
+//! Deliberately absent: freeing an EVD does not revoke a trigger, because the same poll may have noticed events of
+//! other EVDs too. Only when the last EVD of a CNO is freed are all its waiters released, without an EVD.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey};
@@ -24,32 +24,32 @@ use crate::object::cno::{Agent, Cno};
 use crate::provider::{CompletionQueue, Nanos, Provider};
 use crate::types::Timeout;
 
-/// Answer of `cno_query` (`DAT_CNO_PARAM`).
+/// Result of `cno_query` (`DAT_CNO_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CnoParam {
     /// True if an agent is set and has not been called yet.
     pub has_agent: bool,
 }
 
-/// A wait that has begun ([`Ia::cno_wait_begin`]), between two looks. Pass it to [`Ia::cno_wait_look`] until it is
+/// A wait that has begun ([`Ia::cno_wait_begin`]) and is not over. Pass it to [`Ia::cno_wait_look`] until the wait is
 /// over, or to [`Ia::cno_wait_cancel`]. If it is dropped instead, the CNO keeps a waiter and cannot be freed.
 #[must_use]
 #[derive(Debug)]
 pub struct CnoWait {
     cno: CnoHandle,
     deadline: Option<Nanos>,
-    /// The CNO's count of releases of all waiters when the wait began.
+    /// Number of times that all waiters of the CNO had been released when the wait began.
     released: u64,
-    /// True if the wait was looked at before, so that its caller may have slept.
+    /// True if the wait was checked before, so that its caller may have slept.
     slept: bool,
 }
 
-/// Result of a look at a CNO.
+/// Result of [`Ia::cno_wait_look`].
 #[derive(Debug)]
 pub enum CnoLook {
-    /// The wait is over: the EVD that triggered, or `None` if the last EVD of the CNO was freed.
+    /// The wait is over. Holds the EVD that triggered the CNO, or `None` if the last EVD of the CNO was freed.
     Woken(Option<EvdHandle>),
-    /// The wait goes on. Look again after an interrupt of the function, and at this time at the latest.
+    /// The wait continues. Check again after an interrupt of the device, and at this time at the latest.
     Pending(CnoWait, Nanos),
 }
 
@@ -93,7 +93,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Waits until an attached EVD notifies, and returns that EVD. It is a hint: others may have events too. `None`:
+    /// Waits until an attached EVD notifies, and returns that EVD. Other EVDs may have events too. Returns `None` if
     /// the last EVD was freed.
     ///
     /// Page: dat_cno_wait.
@@ -119,7 +119,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Begins a wait that [`Ia::cno_wait_look`] continues: for programs that sleep by other means.
+    /// Begins a wait that [`Ia::cno_wait_look`] continues, for programs that sleep by other means.
     ///
     /// Page: dat_cno_wait.
     ///
@@ -144,19 +144,19 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Checks whether a wait is over. If not, everything that can end it is armed on return.
+    /// Checks whether a wait is over. If it is not, everything that can end it is armed on return.
     ///
     /// Page: dat_cno_wait.
     ///
     /// # Errors
-    /// As [`Ia::cno_wait`]; the wait is over then.
+    /// As [`Ia::cno_wait`]; the wait is over after an error.
     pub fn cno_wait_look(&mut self, mut wait: CnoWait) -> DatResult<CnoLook> {
-        // A CNO with a waiter cannot be freed.
+        // The handle is still valid, because a CNO with a waiter cannot be freed.
         let key = self.cno_key(wait.cno)?;
         let slept = core::mem::replace(&mut wait.slept, true);
         if slept {
             self.woke();
-            // The wake-up is timed before any other look takes its completion in.
+            // The latency of the wake-up is measured before any poll consumes its completion.
             self.time_wakeup_of_cno(key);
         }
         self.progress();
@@ -165,7 +165,7 @@ impl<P: Provider> Ia<P> {
             self.look_at_cno(key, usize::MAX);
         }
         if !self.over(key, &wait) {
-            // EVDs of pending drains were armed when they were last looked at.
+            // EVDs of pending drains were armed when they were last polled.
             self.arm_feeders();
             self.settle_effects();
             self.arm_evds_of(key);
@@ -191,7 +191,7 @@ impl<P: Provider> Ia<P> {
         Ok(CnoLook::Pending(wait, until))
     }
 
-    /// Ends a wait whose caller was interrupted. Returns the error for `cno_wait` to return, DAT_INTERRUPTED_CALL.
+    /// Ends a wait whose caller was interrupted. Returns DAT_INTERRUPTED_CALL, the error that `cno_wait` should return.
     ///
     /// Page: dat_cno_wait.
     pub fn cno_wait_cancel(&mut self, wait: CnoWait) -> DatError {
@@ -219,7 +219,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Ends a CNO even if EVDs refer to it. Its waiters and its agent are told.
+    /// Removes a CNO even if EVDs refer to it. Releases its waiters and calls its agent.
     pub(in crate::ia) fn remove_cno(&mut self, key: CnoKey) {
         let Some(mut cno) = self.cnos.remove(key) else {
             return;
@@ -234,7 +234,7 @@ impl<P: Provider> Ia<P> {
         cno.dissolve();
     }
 
-    /// Triggers a CNO because a notification event came to one of its EVDs.
+    /// Triggers a CNO because a notification event was queued on one of its EVDs.
     pub(in crate::ia) fn trigger(&mut self, cno: CnoKey, evd: EvdKey) {
         let hint = self.evd_handle(evd);
         if let Some(cno) = self.cnos.get_mut(cno) {
@@ -250,22 +250,22 @@ impl<P: Provider> Ia<P> {
         self.look_after_cno(cno);
     }
 
-    /// Detaches an EVD from a CNO; `gone` if the EVD was freed.
+    /// Detaches an EVD from a CNO. `gone` is true if the EVD was freed.
     pub(in crate::ia) fn detach_from_cno(&mut self, cno: CnoKey, evd: EvdKey, gone: bool) {
         if let Some(cno) = self.cnos.get_mut(cno) {
             cno.detach(evd, gone);
         }
     }
 
-    /// Looks for events on the EVDs of all CNOs.
+    /// Polls the EVDs of all CNOs.
     pub(in crate::ia) fn look_after_cnos(&mut self) {
         for at in 0..self.cno_keys.len() {
             self.look_after_cno(self.cno_keys[at]);
         }
     }
 
-    /// Looks for events on the EVDs of a CNO. With an agent, looks at all of them and keeps them armed. Without one,
-    /// looks at a bounded number.
+    /// Polls the EVDs of a CNO that is not triggered. With an agent, polls all of them and keeps them armed. Without an
+    /// agent, polls a bounded number.
     fn look_after_cno(&mut self, key: CnoKey) {
         if self.cnos[key].is_triggered() {
             return;
@@ -277,12 +277,12 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Takes events in from at most `most` EVDs of a CNO, until it triggers.
+    /// Polls at most `most` EVDs of a CNO, until the CNO triggers.
     fn look_at_cno(&mut self, key: CnoKey, most: usize) {
         if self.cnos[key].evds().next().is_none() {
             return;
         }
-        // One of its EVDs may be for connection events.
+        // Some of the EVDs may receive connection events, which errors on feeders cause.
         self.look_at_feeders();
         self.settle_effects();
         for _ in 0..self
@@ -301,15 +301,16 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Arms the completion queues of the CNO's unarmed EVDs, which have just been looked at. An entry that arrived
-    /// after the look raises an interrupt too. A disabled EVD is not armed; enabling it marks it as unarmed.
+    /// Arms the completion queues of the CNO's unarmed EVDs, which have just been polled. An entry that arrived after
+    /// the poll raises an interrupt too. A disabled EVD is not armed; enabling it marks it as unarmed.
     fn arm_evds_of(&mut self, key: CnoKey) {
         let unarmed: Vec<EvdKey> = self.cnos[key].unarmed.iter().collect();
         for evd in unarmed {
             let enabled = self.evds[evd].mode.enabled;
             let cq = self.evds[evd].cq.as_ref();
             if enabled && cq.is_some_and(|cq| cq.peek().is_some()) {
-                // The EVD has entries for which it has no room; they would interrupt again and again.
+                // The EVD's software queue is full, so entries stay in the completion queue. They would interrupt again
+                // and again.
                 continue;
             }
             if enabled {

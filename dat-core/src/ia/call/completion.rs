@@ -1,12 +1,12 @@
-//! Consequences of a completion beyond its event.
+//! Effects of a completion beyond its event.
 //!
 //! A completion queue serves many endpoints. An entry can end the connection of its endpoint. That drains completion
-//! queues, which may hold the end of the next connection. To keep this from nesting, an entry is only *settled* where
-//! it is polled: it becomes an event, and its consequences are noted. [`Ia::settle_effects`] carries these out, in a
-//! loop, at the end of every call that polls.
+//! queues, which may hold an entry that ends the next connection. To avoid recursion, an entry is only *settled* when
+//! it is polled: it is converted to an event, and its effects are recorded. [`Ia::settle_effects`] carries out these
+//! effects, in a loop, at the end of every call that polls.
 //!
-//! One consequence cannot wait: a message that arrives before the handshake is complete proves that the peer
-//! considers it complete. ESTABLISHED is queued at once, in front of that message.
+//! One effect cannot wait: a message that arrives before the handshake is complete proves that the peer considers the
+//! connection established. Then ESTABLISHED is queued at once, before that message.
 
 use crate::event::{DtoCompletion, DtoDetail, Event};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
@@ -19,16 +19,16 @@ use crate::provider::{
 };
 use crate::types::{DtoCookie, DtoStatus};
 
-/// A completion ready to be queued.
+/// A completion that is ready to be queued on an EVD.
 pub(crate) struct Settled {
-    /// Event of a DTO or of a bind.
+    /// The event, of a DTO or of a bind.
     event: Event,
     notify: bool,
     srq: Option<SrqKey>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Makes the completion of an entry, and notes its consequences for the endpoint.
+    /// Converts a completion queue entry to a completion, and records its effects on the endpoint.
     pub(in crate::ia) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
         let (key, ep) = self.eps.at_mut(entry.owner())?;
         let completion = match ep.srq {
@@ -38,7 +38,7 @@ impl<P: Provider> Ia<P> {
         self.settle_completion(key, entry.is_request(), completion)
     }
 
-    /// Does the part of `settle` that follows the provider's.
+    /// Does the part of `settle` that follows after the provider has read the entry.
     pub(in crate::ia) fn settle_completion(
         &mut self,
         key: EpKey,
@@ -123,7 +123,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Queues a completion in the EVD's queue in software.
+    /// Adds a completion to the EVD's software queue.
     pub(in crate::ia) fn queue_settled(&mut self, evd: EvdKey, settled: Settled) {
         if let Some(srq) = settled.srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.taken_early();
@@ -138,8 +138,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Moves completions from an EVD's completion queue to its queue in software; with `bounded` no more than the
-    /// EVD's queue length. Returns true if the completion queue is empty.
+    /// Moves completions from an EVD's completion queue to its software queue. If `bounded`, the software queue grows
+    /// to the EVD's queue length at most. Returns true if the completion queue is empty.
     pub(in crate::ia) fn drain_evd(&mut self, key: EvdKey, bounded: bool) -> bool {
         loop {
             let Some(evd) = self.evds.get_mut(key) else {
@@ -151,7 +151,8 @@ impl<P: Provider> Ia<P> {
             if !has_room {
                 return false;
             }
-            // A caller whose posts find no room may come here again and again, without ever finding the queue empty.
+            // `advance` sets an obstacle once in many entries, so that other sources are polled too: a caller whose
+            // posts find no free entry may come here again and again, without ever finding the queue empty.
             cq.advance(&mut evd.obstacles);
             if let Some(settled) = self.settle(&entry) {
                 self.queue_settled(key, settled);
@@ -159,10 +160,10 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Empties and arms the discard queue of an endpoint after it has signalled entries.
+    /// Arms and empties the discard queue of an endpoint, after the device has reported entries in it.
     pub(in crate::ia) fn empty_discard(&mut self, key: EpKey) {
         let discard = self.eps.get_mut(key).and_then(|ep| ep.discard.as_mut());
-        // The queue is armed first: a later entry signals again, and an earlier one is taken now.
+        // The queue is armed before it is emptied: a later entry interrupts again, and an earlier one is taken now.
         discard.into_iter().for_each(|cq| cq.arm(false));
         self.drain_discard(key);
     }
@@ -177,13 +178,13 @@ impl<P: Provider> Ia<P> {
             .and_then(CompletionQueue::poll)
         {
             some = true;
-            // Settled for the effects; the event is dropped.
+            // The entry is settled for its effects. Its event is dropped, because the consumer gave a null EVD.
             let _unwanted = self.settle(&entry);
         }
         some
     }
 
-    /// Drains all entries that name an endpoint, before its queue pair is reset or destroyed.
+    /// Drains all completion queue entries that refer to an endpoint, before its queue pair is reset or destroyed.
     pub(in crate::ia) fn drain_queues_of(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         let evds = [ep.request_evd, ep.recv_evd];
@@ -193,7 +194,7 @@ impl<P: Provider> Ia<P> {
         self.drain_discard(key);
     }
 
-    /// Carries out the noted effects of completions.
+    /// Carries out the recorded effects of completions.
     pub(in crate::ia) fn settle_effects(&mut self) {
         while let Some(effect) = self.effects.pop_front() {
             match effect {
@@ -204,7 +205,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Handles the device's report that the peer is ready, as a first message would be.
+    /// Handles the device's report that a first packet has arrived, as a first message is handled: the peer is ready.
     pub(in crate::ia) fn communication_established(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state.next(EpEvent::Established).is_some()

@@ -1,8 +1,8 @@
 //! Properties of every object: its kind, and one word of the consumer (`dat_get_handle_type`,
 //! `dat_set_consumer_context`, `dat_get_consumer_context`).
 //!
-//! The words are kept beside the objects, not in them: most objects never get one, and the data that a post reads
-//! stays small. A word is dropped with its object.
+//! The words are kept in a separate table, not in the objects: most objects have none, and the data that a post reads
+//! stays small. A word is dropped when its object is freed.
 
 use crate::error::DatResult;
 use crate::handle::{AnyHandle, HandleType};
@@ -10,8 +10,8 @@ use crate::ia::instance::Ia;
 use crate::provider::Provider;
 
 impl<P: Provider> Ia<P> {
-    /// Stores a word of the program for an object, replacing the former one. 0 means none. The library does not
-    /// interpret it.
+    /// Stores one word of the program for an object, and replaces the former one. 0 means none. The library does not
+    /// interpret the word.
     ///
     /// Page: dat_set_consumer_context.
     ///
@@ -49,7 +49,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_get_handle_type.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE with the subtype of the kind that the handle claims: no such object exists.
+    /// DAT_INVALID_HANDLE, with the subtype of the handle's kind: no such object exists.
     pub fn get_handle_type(&self, handle: impl Into<AnyHandle>) -> DatResult<HandleType> {
         let handle = handle.into();
         self.check_any(handle)?;

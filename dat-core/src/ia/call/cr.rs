@@ -1,14 +1,14 @@
 //! Connection requests: `dat_cr_query`, `_accept`, `_reject`, `_handoff`.
 //!
-//! A request waits for the consumer's decision without a time limit; the peer has its own timer. A peer that gave up
-//! meanwhile is noticed by accepting: the accept succeeds and ends in ACCEPT_COMPLETION_ERROR.
+//! A request waits for the consumer's decision without a time limit; the peer has its own timer. If the peer has given
+//! up meanwhile, the consumer learns that by accepting: the accept succeeds and ends in ACCEPT_COMPLETION_ERROR.
 //!
-//! A request to a PSP with the PROVIDER flag, or to an RSP without an endpoint, brings an endpoint along, in a
-//! TENTATIVE state. That endpoint becomes the consumer's at the accept and is freed by a rejection. A request to an
-//! RSP with an endpoint brings that endpoint, in a PASSIVE state; a rejection gives it back UNCONNECTED.
+//! For a request to a PSP with the PROVIDER flag, or to an RSP without an endpoint, an endpoint is made. It is in a
+//! TENTATIVE state. The accept gives it to the consumer, a rejection frees it. A request to an RSP with an endpoint
+//! uses that endpoint, in a PASSIVE state; a rejection returns it to UNCONNECTED.
 //!
-//! A request that is handed off arrives once more at another service point; the peer does not notice. If that service
-//! point has no room, the request is refused, as if the peer had sent it there.
+//! A request that is handed off arrives again at another service point; the peer does not notice. If the backlog of
+//! that service point is full, the request is refused, as if the peer had sent it there.
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
 use crate::cm::{AcceptParams, ConnId, RejectReason, reject_limit};
@@ -26,20 +26,20 @@ use crate::types::{ConnQual, PspFlags};
 use std::net::IpAddr;
 use tracing::field;
 
-/// Answer of `cr_query` (`DAT_CR_PARAM`).
+/// Result of `cr_query` (`DAT_CR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrParam<'a> {
     /// The peer's address.
     pub remote_ia_address: IpAddr,
     /// The peer's port; 0 if the request did not come through the RDMA CM.
     pub remote_port_qual: u64,
-    /// The connection qualifier the peer asked for.
+    /// The connection qualifier that the peer asked for.
     pub conn_qual: ConnQual,
-    /// The peer's private data. From an RDMA-CM port always 56 bytes, padded with zeros.
+    /// The peer's private data. From an RDMA CM port it always has 56 bytes, padded with zeros.
     pub private_data: &'a [u8],
-    /// The endpoint that comes with the request, if any. For a PSP with the PROVIDER flag or an RSP without an
-    /// endpoint it was made for the request: it needs a PZ and EVDs (`ep_modify`) before the request is accepted, and
-    /// is freed by a rejection. Otherwise it is the RSP's.
+    /// The endpoint that comes with the request, if any. For a PSP with the PROVIDER flag, or an RSP without an
+    /// endpoint, it was made for the request: it needs a PZ and EVDs (`ep_modify`) before the request is accepted, and
+    /// a rejection frees it. Otherwise it is the RSP's endpoint.
     pub local_ep: Option<EpHandle>,
 }
 
@@ -62,7 +62,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Accepts a request with an endpoint of the consumer, or with the one that came with the request. ESTABLISHED or
-    /// ACCEPT_COMPLETION_ERROR follows on the endpoint's connect EVD. The request is gone unless the call fails.
+    /// ACCEPT_COMPLETION_ERROR follows on the endpoint's connect EVD. The request becomes invalid unless the call
+    /// fails.
     ///
     /// Page: dat_cr_accept.
     ///
@@ -129,7 +130,7 @@ impl<P: Provider> Ia<P> {
             .rnr_retry_asked(&asked, peer.rnr_retry);
         peer.ack_timeout = asked.ack_timeout.unwrap_or(peer.ack_timeout);
         if let Err(error) = self.bring_up(ep.key, &peer, psn) {
-            // The queue pair is somewhere between INIT and RTS; its endpoint must be usable again.
+            // The queue pair may be in any state between INIT and RTS. The endpoint must become usable again.
             self.rewind(ep.key);
             return Err(self.device_refused("cr_accept", error, Subtype::ResourceTep));
         }
@@ -162,7 +163,7 @@ impl<P: Provider> Ia<P> {
         );
         self.stepped(ep.key, from);
         if let Err(error) = accepted {
-            // The request ended while it was undecided.
+            // The peer's request ended before the consumer accepted it.
             tracing::info!(%error, "cr_accept: the request is over");
             self.enter_disconnected(
                 ep.key,
@@ -176,8 +177,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Rejects a request. The peer gets PEER_REJECTED. An endpoint that was made for the request is freed; that of an
-    /// RSP becomes UNCONNECTED.
+    /// Rejects a request. The peer gets PEER_REJECTED. An endpoint that was made for the request is freed; an endpoint
+    /// of an RSP becomes UNCONNECTED.
     ///
     /// Page: dat_cr_reject.
     ///
@@ -187,10 +188,10 @@ impl<P: Provider> Ia<P> {
         self.cr_reject_with(cr, &[])
     }
 
-    /// Rejects a request with private data. The peer finds it at its endpoint when PEER_REJECTED comes
-    /// ([`Ia::ep_private_data`]). For a request from an RDMA-CM port the limit is 148 bytes, and the peer gets all
-    /// 148, padded with zeros. For others the limit is 144, and the peer gets as many as were given. DAT 1.2 has no
-    /// such call.
+    /// Rejects a request with private data. The peer gets it from its endpoint ([`Ia::ep_private_data`]) after
+    /// PEER_REJECTED. For a request from an RDMA CM port the limit is 148 bytes, and the peer gets all 148, padded with
+    /// zeros. For other requests the limit is 144 bytes, and the peer gets exactly the bytes given. DAT 1.2 has no such
+    /// call.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: private data too long; nothing has changed.
@@ -207,8 +208,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Hands a request to the service point at another qualifier, of this IA or of another instance of its adapter.
-    /// It arrives there as a new request, to be accepted or rejected. The old request is gone, and an endpoint that
-    /// came with it is treated as after a rejection.
+    /// The request arrives there as a new one, to be accepted or rejected. The old request becomes invalid, and an
+    /// endpoint that came with it is treated as after a rejection.
     ///
     /// Page: dat_cr_handoff.
     ///
@@ -235,7 +236,7 @@ impl<P: Provider> Ia<P> {
         } else {
             let handed = self.adapter.lock().hand_off(self.seat, service, request);
             if let Err(request) = handed {
-                // The service point that listened there has just ended.
+                // The service point that listened there was freed after the check above.
                 self.decline_connection(request.conn);
             }
         }
@@ -253,7 +254,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Returns the service point that listens at a qualifier.
+    /// Returns this IA's service point that listens at a qualifier.
     fn service_point(&self, conn_qual: ConnQual) -> Option<ServicePoint> {
         let here = |other: ConnQual| service_id(other) == service_id(conn_qual);
         let psp = self.psps.iter().find(|(_, psp)| here(psp.conn_qual));
@@ -264,7 +265,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Refuses a request and takes back its endpoint.
+    /// Refuses a request, and returns its endpoint to the owner.
     pub(in crate::ia) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
         self.refuse_request_with(key, reason, &[]);
     }
@@ -278,7 +279,7 @@ impl<P: Provider> Ia<P> {
         self.take_back_ep(&cr);
     }
 
-    /// Returns the endpoint of a finished request to its owner.
+    /// Returns the endpoint of a finished request to its owner, or frees it if it was made for the request.
     fn take_back_ep(&mut self, cr: &Cr) {
         let Some(ep) = cr.local_ep else { return };
         if cr.lent {
@@ -300,8 +301,8 @@ impl<P: Provider> Ia<P> {
         adapter.release(now, conn, self.seat);
     }
 
-    /// Declines a request for which there is no room. Keeps no state for it, so that a peer cannot use up more by
-    /// sending many.
+    /// Declines a request because the backlog is full. Keeps no state for the request, so that a peer cannot use up
+    /// more memory by sending many.
     fn decline_connection(&mut self, conn: ConnId) {
         self.conns.remove(&conn);
         let now = self.provider.now();

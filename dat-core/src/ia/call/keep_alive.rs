@@ -1,19 +1,19 @@
 //! Keep-alive: a connection on which nothing was posted and nothing completed for a while is probed with an RDMA
-//! Write of no bytes. A peer that died silently is noticed this way. The same timers end a graceful disconnect that
-//! takes too long ([`DRAIN_TIMEOUT`]).
+//! Write of no bytes. This detects a peer that died silently. The same timers end a graceful disconnect that takes too
+//! long ([`DRAIN_TIMEOUT`]).
 //!
-//! No call scans all endpoints: each has the time of its next check, and only endpoints whose time has come are
-//! checked.
+//! No call scans all endpoints: each endpoint has the time of its next check, and a call checks only those whose time
+//! has come.
 //!
 //! A probe is due whether or not requests are outstanding. The success of a suppressed request is not reported, so
 //! that request stays outstanding until a later one is reported, possibly for ever. One case needs no probe: the last
-//! request outstanding is reported and its entry has not come. That request fails by itself if the peer is dead, and
-//! a probe behind it would fail no sooner.
+//! outstanding request will be reported, and its entry has not arrived. If the peer is dead, that request itself
+//! fails, and a probe after it would fail no sooner.
 //!
-//! A probe has an entry of its own in the send queue and in the completion queue. So neither a queue full of
-//! suppressed requests nor one full of unsignalled ones stops it. If a program takes no completions, its EVD fills
-//! up, and entries stay in the completion queue, where the failure of a probe is not seen. So if a probe is
-//! outstanding at the next check, the completion queue is emptied beyond the EVD's queue length.
+//! A probe has an entry of its own in the send queue and in the completion queue. So it can be posted even if a queue
+//! is full of suppressed or unsignalled requests. If a program takes no completions, its EVD fills up, and entries stay
+//! in the completion queue, where the failure of a probe is not seen. So if a probe is outstanding at the next check,
+//! the completion queue is emptied beyond the EVD's queue length.
 
 use crate::attributes::HIDDEN;
 use crate::error::{DatResult, Subtype};
@@ -27,7 +27,7 @@ use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair};
 const CHECKS_PER_CALL: usize = 64;
 
 impl<P: Provider> Ia<P> {
-    /// Starts the checks of a newly established connection.
+    /// Starts the keep-alive checks of a newly established connection.
     pub(in crate::ia) fn keep_alive(&mut self, key: EpKey) {
         let now = self.provider.now();
         if let Some(ep) = self.eps.get_mut(key) {
@@ -47,7 +47,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Checks the connections whose time has come.
+    /// Checks the connections whose check is due, at most `CHECKS_PER_CALL`.
     pub(in crate::ia) fn check_idle(&mut self) {
         if self.keep_alives.next().is_none() {
             return;
@@ -57,7 +57,7 @@ impl<P: Provider> Ia<P> {
             let Some((at, key)) = self.keep_alives.take_due(now) else {
                 return;
             };
-            // The endpoint may have another check scheduled in place of this one.
+            // The endpoint may have been given another check time since; then this one is void.
             let Some(ep) = self.eps.get(key).filter(|ep| ep.next_check == at) else {
                 continue;
             };
@@ -88,7 +88,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Stops the checks of an endpoint whose connection ends.
+    /// Stops the keep-alive checks of an endpoint whose connection ends.
     pub(in crate::ia) fn stop_checks(&mut self, key: EpKey) {
         if let Some(ep) = self.eps.get(key) {
             self.keep_alives.remove(ep.next_check, key);
@@ -112,8 +112,8 @@ impl<P: Provider> Ia<P> {
         let Some(qp) = ep.qp.get_mut() else { return };
         let now = (qp.counts().requests, qp.requests_outstanding());
         let fails_by_itself = all_seen && now.1 != 0 && !qp.ends_silently();
-        // Posting fails only if the queue holds as many requests as the device can: otherwise `make_qp` reserves an
-        // entry for the probe.
+        // Posting the probe fails only if the queue has the maximum size of the device: otherwise `make_qp` has
+        // reserved an entry for the probe.
         if now == ep.idle_since
             && !fails_by_itself
             && !ep.own_outstanding
@@ -123,7 +123,8 @@ impl<P: Provider> Ia<P> {
             ep.own_outstanding = true;
             ep.counts.own();
         }
-        // All earlier requests complete before the probe does. Its completion is not the program's.
+        // With a probe outstanding, 0 is expected at the next check: all earlier requests complete before the probe,
+        // and the probe's own completion is no activity of the program.
         let outstanding = if ep.own_outstanding {
             0
         } else {
@@ -132,7 +133,7 @@ impl<P: Provider> Ia<P> {
         ep.idle_since = (qp.counts().requests, outstanding);
     }
 
-    /// Enlarges the completion queue of an endpoint's requests by the entries its keep-alive needs.
+    /// Enlarges the completion queue of an endpoint's requests by the entries that its keep-alive needs.
     pub(in crate::ia) fn room_for_keep_alive(&mut self, setup: &Setup) -> DatResult<()> {
         let (Some(key), Some(_)) = (setup.request_evd, setup.transport.keep_alive) else {
             return Ok(());

@@ -1,18 +1,18 @@
 //! Latency of requests and wakeups, measured while a program asks for it. DAT 1.2 has no such calls.
 //!
-//! A post takes no time stamp of its own. While measuring is on, one request of an endpoint at a time is a *sample*.
-//! To start one, the endpoint disables its fast path ([`AtOnce`]) until the next request. That request then takes the
-//! path where all of them are checked in order, and there its sample is started. From then on the endpoint uses the
-//! fast path again, and the EVD of its requests has an obstacle instead. So the completion takes the path where all
-//! of them are settled. Between two samples of an endpoint lies [`BETWEEN`], or [`REQUESTS`] posted requests;
-//! meanwhile posts and dequeues cost what they always cost.
+//! A post takes no time stamp of its own. While measuring is on, one request of an endpoint at a time is a *sample*. To
+//! start a sample, the endpoint's fast path ([`AtOnce`]) is disabled until the next request. That request then takes
+//! the path where all checks are made in order, and its sample is started there. From then on the endpoint uses the
+//! fast path again, and its request EVD has an obstacle instead. So the completion takes the path where all completions
+//! are settled. Between two samples of an endpoint there is a time of [`BETWEEN`], or [`REQUESTS`] posted requests.
+//! Meanwhile posts and dequeues have their usual cost.
 //!
 //! | what | from | to |
 //! |---|---|---|
-//! | completion | behind the doorbell of the request | the instance takes its completion in, because a call looks at the EVD |
-//! | wakeup | the device wrote the completion, by its own clock | a wait that slept runs again, and finds that completion |
+//! | completion | after the doorbell of the request | the instance consumes its completion, as a call polls the EVD |
+//! | wakeup | the device wrote the completion, by its own clock | a wait that slept runs again and finds it |
 //!
-//! Not timed are requests whose completion is suppressed, whose EVD is null, or which failed.
+//! Requests are not measured if their completion is suppressed, their EVD is null, or they fail.
 //!
 //! [`AtOnce`]: crate::object::ep::AtOnce
 
@@ -25,11 +25,11 @@ use crate::object::view::LatencyView;
 use crate::provider::{Completion, CompletionEntry, CompletionQueue, Nanos, Provider, QueuePair};
 use crate::types::DtoStatus;
 
-/// Time after which an endpoint has another sample.
+/// Time, in nanoseconds, between two samples of an endpoint.
 const BETWEEN: Nanos = 1_000_000;
-/// Number of requests after which an endpoint has another sample before [`BETWEEN`] is over.
+/// Number of posted requests after which an endpoint gets another sample before [`BETWEEN`] is over.
 const REQUESTS: u64 = 1_024;
-/// Maximum number of endpoints looked at per call.
+/// Maximum number of endpoints handled per call.
 const EPS_PER_CALL: usize = 64;
 
 impl<P: Provider> Ia<P> {
@@ -91,8 +91,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Takes the endpoints that are due: marks the next request of a connected one as a sample, and ends a sample
-    /// that will not complete any more.
+    /// Handles some of the measured endpoints. If a connected endpoint is due, its next request becomes a sample. If an
+    /// endpoint is no longer connected, its sample is ended, because it will not complete.
     pub(in crate::ia) fn look_after_samples(&mut self) {
         let now = self.provider.now();
         let Some(all) = self.measured() else { return };
@@ -124,7 +124,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Starts a sample if a request that was just posted is to be one.
+    /// Starts a sample if the request that was just posted should be one.
     pub(in crate::ia) fn time_post(&mut self, key: EpKey) {
         let now = self.provider.now();
         let Some(of) = self.of(key).filter(|of| matches!(of.sample, Sample::Armed)) else {
@@ -152,7 +152,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Ends a sample if the completed request is the sample or lies behind it.
+    /// Ends a sample if the completed request is the sample or a later one. Records the latency if the request
+    /// succeeded.
     pub(in crate::ia) fn time_done(&mut self, key: EpKey, done: &Completion) {
         let now = self.provider.now();
         let Some(OfEp {
@@ -189,7 +190,7 @@ impl<P: Provider> Ia<P> {
         self.measured()?.eps.get_mut(&key)
     }
 
-    /// Ends the sample of an endpoint, and the intent to take the next one.
+    /// Ends the sample of an endpoint, whether its request is posted or not.
     fn end_sample(&mut self, key: EpKey) {
         let all = self.latencies.as_mut();
         let Some(of) = all.and_then(|all| all.eps.get_mut(&key)) else {
@@ -210,12 +211,13 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Notes that a wait which slept runs again.
+    /// Counts a wake-up of a wait that slept.
     pub(in crate::ia) fn woke(&mut self) {
         self.wakeups += 1;
     }
 
-    /// Records the latency of a wakeup for this EVD: the time since the device wrote the completion found there.
+    /// Records the latency of a wake-up for this EVD: the time since the device wrote the next entry of its completion
+    /// queue.
     pub(in crate::ia) fn time_wakeup(&mut self, key: EvdKey) {
         if self.measured().is_none() {
             return;
@@ -238,7 +240,7 @@ impl<P: Provider> Ia<P> {
     }
 }
 
-/// Number of requests that were posted to an endpoint's queue pair.
+/// Returns the number of requests that were posted to an endpoint's queue pair.
 fn requests<P: Provider>(ep: &Ep<P>) -> u64 {
     ep.qp.get().map_or(0, |qp| qp.counts().requests)
 }

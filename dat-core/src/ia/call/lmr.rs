@@ -1,12 +1,12 @@
 //! Local memory regions: `dat_lmr_create`, `_query`, `_free`, `_sync_rdma_read`, `_sync_rdma_write`,
 //! and cutting slices.
 //!
-//! `dat_lmr_create` knows three kinds of memory, which are three methods here. The first is a plain range of
+//! `dat_lmr_create` supports three kinds of memory, with one method each here. The first is a plain range of
 //! addresses. The second is the memory of another region, registered again under a PZ and rights of its own; the two
 //! regions are freed independently. The third is shared memory, named by an identifier that all processes know:
 //! processes that register under the same identifier mean the same bytes. Each process has a device function of its
-//! own, whose IOMMU maps the bytes for that process only. So the processes share nothing but the name. Checked is
-//! that the memory can be shared, and that one name stands for one size.
+//! own, whose IOMMU maps the bytes for that process only. So the processes have nothing in common but the identifier.
+//! The library checks that the memory can be shared, and that one identifier always has the same size.
 
 use crate::error::{DatError, DatResult, Subtype, lasting};
 use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey};
@@ -18,41 +18,41 @@ use crate::provider::{MAX_SEGMENT_BYTES, Provider, ProviderError};
 use crate::refusal::Refusal;
 use crate::types::{MemPrivFlags, OF_REGIONS};
 
-/// Text of the error if the provider gives none.
+/// Error text for memory of another adapter, used if the provider gives none.
 const FOREIGN: &str = "the memory is another adapter's: open both with `,memory=NAME`";
 
-/// Result of `lmr_create`.
+/// Result of `lmr_create`: the region and its contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LmrCreated {
-    /// The region.
+    /// Handle of the region.
     pub lmr: LmrHandle,
-    /// LMR context, for local triplets.
+    /// LMR context, for use in local triplets.
     pub lmr_context: u32,
-    /// RMR context, for peers; 0 if no remote right was requested.
+    /// RMR context, for use by peers; 0 if no remote right was requested.
     pub rmr_context: u32,
-    /// First byte registered.
+    /// Address of the first byte registered.
     pub registered_address: u64,
-    /// Bytes registered.
+    /// Number of bytes registered.
     pub registered_size: u64,
 }
 
-/// Answer of `lmr_query` (`DAT_LMR_PARAM`).
+/// Result of `lmr_query` (`DAT_LMR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LmrParam {
-    /// The kind of memory it was made of.
+    /// Kind of memory that the region was created from.
     pub mem_type: MemType,
-    /// Its protection zone.
+    /// Protection zone of the region.
     pub pz: PzHandle,
-    /// Its rights.
+    /// Access rights of the region.
     pub privileges: MemPrivFlags,
-    /// LMR context, for local triplets.
+    /// LMR context, for use in local triplets.
     pub lmr_context: u32,
-    /// RMR context, for peers, or 0.
+    /// RMR context, for use by peers; 0 if no remote right was requested.
     pub rmr_context: u32,
-    /// First byte registered.
+    /// Address of the first byte registered.
     pub registered_address: u64,
-    /// Bytes registered.
+    /// Number of bytes registered.
     pub registered_size: u64,
 }
 
@@ -75,12 +75,12 @@ impl<P: Provider> Ia<P> {
         self.register(memory, MemType::Virtual, pz, privileges)
     }
 
-    /// Registers the memory of another region again, with a PZ and rights of its own.
+    /// Registers the memory of an existing region a second time. The new region has its own PZ and its own rights.
     ///
     /// Page: dat_lmr_create.
     ///
     /// # Errors
-    /// As [`Ia::lmr_create`]; DAT_INVALID_HANDLE|LMR: the other region.
+    /// As [`Ia::lmr_create`]; DAT_INVALID_HANDLE|LMR: the existing region.
     pub fn lmr_create_from_lmr(
         &mut self,
         source: LmrHandle,
@@ -116,7 +116,7 @@ impl<P: Provider> Ia<P> {
         let bytes = known.map(|lmr| lmr.created.bytes);
         let created = self.register(memory, kind, pz, privileges)?;
         if bytes.is_some_and(|bytes| bytes != created.registered_size) {
-            // The caller has not learned its keys.
+            // The caller never receives the handle of this new region, so the region is freed here.
             self.insist("deregistering memory", |ia| ia.remove_lmr(created.lmr.key));
             return Err(DatError::parameter(Subtype::Arg4, "id")
                 .because("the same shared_memory_id stands for memory of another length"));
@@ -141,7 +141,8 @@ impl<P: Provider> Ia<P> {
             if !self.provider.limits().atomics {
                 return Err(Refusal::NoAtomics.error());
             }
-            // As in Linux (`ib_check_mr_access`): memory that peers may change, the region's owner may change, too.
+            // As in Linux (`ib_check_mr_access`): memory that peers may change must also be writable by the region's
+            // owner.
             if !privileges.contains(MemPrivFlags::LOCAL_WRITE) {
                 return Err(DatError::parameter(Subtype::Arg6, "privileges")
                     .because("REMOTE_ATOMIC needs LOCAL_WRITE"));
@@ -235,20 +236,20 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends a registration. After success no peer can reach the memory. DTOs in flight that name the region may fail.
+    /// Frees a region. After success no peer can reach the memory. DTOs in flight that name the region may fail.
     ///
     /// Page: dat_lmr_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to the region; or a bind that moves an
-    /// RMR away from it, or that names it, is not done yet, even if that RMR was freed since. DAT_INTERNAL_ERROR: the
-    /// device refused; nothing has changed, and peers that could reach the memory still can.
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to the region; or a bind that names the
+    /// region, or that moves an RMR away from it, has not completed, even if that RMR has been freed since.
+    /// DAT_INTERNAL_ERROR: the device refused; nothing has changed, and peers that could reach the memory still can.
     pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
         if self.lmr(lmr)?.is_bound() {
             return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
         }
         if self.lmr(lmr)?.is_held() {
-            // Until those binds are done the key is valid, and peers can reach the memory by it.
+            // Until those binds complete, the key is valid, and peers can use it to reach the memory.
             self.look_after_binds();
             if self.lmr(lmr)?.is_held() {
                 return Err(DatError::state(Subtype::StateLmrInUse)
@@ -258,8 +259,9 @@ impl<P: Provider> Ia<P> {
         self.remove_lmr(lmr.key)
     }
 
-    /// Ends an LMR, or leaves it as it is. An LMR that no window uses any more, but that outstanding binds still
-    /// name, is retired: it stays until those are done, and the consumer no longer sees it.
+    /// Removes an LMR. If the device refuses to deregister it, the LMR is unchanged. An LMR that a device window or an
+    /// outstanding bind still uses is retired: the consumer no longer sees it, and it is deregistered after the last
+    /// use.
     pub(in crate::ia) fn remove_lmr(&mut self, key: LmrKey) -> DatResult<()> {
         let Some(lmr) = self.regions.get_mut(key) else {
             return Ok(());
@@ -282,7 +284,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Ends a retired LMR, which the consumer does not see any more.
+    /// Deregisters a retired LMR, which is no longer visible to the consumer.
     fn end_retired(&mut self, key: LmrKey) -> DatResult<()> {
         if let Some(lmr) = self.regions.retired_mut(key)
             && let Err(error) = self.provider.deregister(&mut lmr.region)
@@ -295,22 +297,22 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Counts a bind to an LMR that was posted.
+    /// Counts a posted bind to an LMR.
     pub(in crate::ia) fn bound_to(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
             lmr.bind_posted();
         }
     }
 
-    /// Counts an RMR that is no longer bound to an LMR, going by the binds posted.
+    /// Subtracts an RMR that the last posted bind no longer binds to this LMR.
     pub(in crate::ia) fn unbound_from(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
             lmr.unbound();
         }
     }
 
-    /// Counts a device window that no longer uses an LMR, or a bind to it that failed. If the consumer has freed the
-    /// LMR and this was the last use, the LMR ends now.
+    /// Subtracts one use of an LMR: a device window no longer uses it, or a bind to it failed. If the consumer has
+    /// freed the LMR and this was the last use, deregisters the LMR.
     pub(in crate::ia) fn let_go_of_lmr(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
             lmr.let_go();
@@ -331,7 +333,7 @@ impl<P: Provider> Ia<P> {
         self.regions.get(key).map(|lmr| lmr.pz)
     }
 
-    /// Returns a slice of `bytes` bytes at `offset` in a region. The slice is checked here, once for many posts.
+    /// Returns a slice of `bytes` bytes at `offset` in a region. The range is checked once here, not at each post.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_PARAMETER: outside of the region, or longer than 2^31 - 1 bytes.
@@ -359,12 +361,12 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Makes this CPU's earlier stores visible to RDMA Reads that start later. On coherent platforms, which are the
-    /// only ones supported, this takes a memory barrier only.
+    /// only ones supported, a memory barrier is sufficient.
     ///
     /// Page: dat_lmr_sync_rdma_read.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of it. Then nothing was synchronised.
+    /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of its LMR. Then nothing was synchronised.
     pub fn lmr_sync_rdma_read(&self, segments: &[LmrTriplet]) -> DatResult<()> {
         self.check_sync(segments)?;
         self.provider.sync_for_device();
@@ -383,7 +385,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// PZ and rights are not checked: the segments of one call may be in several PZs.
+    /// Checks that each segment lies in an LMR. PZ and rights are not checked: the segments of one call may belong to
+    /// several PZs.
     fn check_sync(&self, segments: &[LmrTriplet]) -> DatResult<()> {
         for segment in segments
             .iter()

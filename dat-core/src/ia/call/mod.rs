@@ -1,6 +1,6 @@
-//! The calls of DAT, by group of manual pages, and the work beside them: completions, housekeeping, closing.
+//! The calls of DAT, by group of manual pages, and the internal work around them: completions, housekeeping, closing.
 //!
-//! Each call is a method of [`Ia`](super::instance::Ia), since it may concern any of its objects.
+//! Each call is a method of [`Ia`](super::instance::Ia), because a call may concern any object of the IA.
 
 mod address;
 pub(crate) mod arm;

@@ -1,10 +1,10 @@
-//! The IA's housekeeping: events of the device, datagrams of the connection manager in both directions, and its
-//! timers and events.
+//! The IA's housekeeping: events of the device, datagrams of the connection manager in both directions, and the
+//! connection manager's timers and events.
 //!
-//! [`Ia::progress`] runs on every wait and, once in many times, when a dequeue finds nothing. So it does no work per
-//! endpoint: an event, a timer or a datagram names the endpoint it concerns. The order matters in one place: the
-//! device's report about a queue pair is handled before the peer's message about the connection. So a connection that
-//! broke is not taken for one that was disconnected.
+//! [`Ia::progress`] runs on every wait. It also runs on a dequeue that finds no event, but only once in many such
+//! dequeues. It therefore does no work per endpoint: an event, a timer or a datagram names the endpoint it concerns.
+//! The order matters in one case: the device's report about a queue pair is handled before the peer's message about the
+//! connection. Otherwise a broken connection would be reported as disconnected.
 
 use crate::adapter::Arrival;
 use crate::cm::{CmEvent, ConnId};
@@ -20,20 +20,21 @@ use crate::object::view::Question;
 use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::{CloseFlags, ConnQual};
 
-/// Longest time, in nanoseconds, that a closing IA waits for room to send its last datagrams.
+/// Longest time, in nanoseconds, that a closing IA waits until the device can accept its last datagrams.
 pub(in crate::ia) const FINAL_SEND_TIMEOUT: Nanos = 100_000_000;
 /// Maximum number of datagrams received per call.
 const DATAGRAMS: usize = 64;
-/// Number of times the device is asked to end an object.
+/// Number of times that the device is asked to free or stop an object.
 const INSIST_TRIES: u32 = 3;
-/// Time in nanoseconds after which the device is not asked again: it did not refuse, it did not answer.
+/// Time in nanoseconds after which a failed request is not repeated: such a delay means that the device did not answer
+/// at all.
 const INSIST_TIMEOUT: Nanos = 10_000_000_000;
 /// Maximum number of wake-ups while the last datagrams are sent.
 const FINAL_SEND_WAKEUPS: u32 = 10_000;
 
 impl<P: Provider> Ia<P> {
-    /// Does all work that is due now, without waiting: events of the device, messages of peers, timers. A program
-    /// that neither waits nor dequeues for a while must call it to keep its connections alive.
+    /// Does all work that is due now, without waiting: events of the device, messages of peers, timers. A program that
+    /// neither waits nor dequeues for a while must call `progress` to keep its connections alive.
     pub fn progress(&mut self) {
         self.provider.progress();
         while let Some(event) = self.provider.next_event() {
@@ -62,16 +63,17 @@ impl<P: Provider> Ia<P> {
         self.transmit();
     }
 
-    /// Returns whether [`Ia::progress`] left work for the next call to limit its own duration.
+    /// Returns whether the last [`Ia::progress`] stopped early, to limit its own duration, and left work for the next
+    /// call.
     #[must_use]
     pub const fn has_more(&self) -> bool {
         self.more_datagrams
     }
 
-    /// Passes received datagrams to the connection manager, a bounded number at a time. A peer that sends them as
-    /// fast as they are handled must not delay the caller.
+    /// Passes received datagrams to the connection manager, at most `DATAGRAMS` per call. So a peer that sends
+    /// datagrams as fast as they are handled cannot delay the caller.
     fn take_datagrams(&mut self) {
-        // Under the adapter's lock, so that datagrams are handled in the order of arrival, whichever instance polls.
+        // The adapter's lock is held, so that datagrams are handled in the order of arrival, whichever instance polls.
         let mut adapter = self.adapter.lock();
         for _ in 0..DATAGRAMS {
             let Some((from, mad)) = self.provider.poll_mad() else {
@@ -84,8 +86,8 @@ impl<P: Provider> Ia<P> {
         self.more_datagrams = true;
     }
 
-    /// Sends the connection manager's datagrams while the device has room. The rest is sent when earlier ones have
-    /// left.
+    /// Sends the connection manager's datagrams until the device accepts no more. The rest is sent after earlier
+    /// datagrams have completed.
     pub(in crate::ia) fn transmit(&mut self) {
         let mut failed = None;
         let mut adapter = self.adapter.lock();
@@ -96,7 +98,7 @@ impl<P: Provider> Ia<P> {
                     adapter.cm.unsent(to, mad);
                     break;
                 }
-                // The cause of the device's death is the better error.
+                // Not stored: the cause of the device's death is the more useful error.
                 Err(ProviderError::Dead(_)) => {}
                 Err(error) => failed = Some(error),
             }
@@ -107,8 +109,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Sends the last datagrams of an IA that is closed, and waits for room up to [`FINAL_SEND_TIMEOUT`]. Datagrams
-    /// that arrive meanwhile for this instance are not answered.
+    /// Sends the last datagrams of an IA that is being closed. Waits for the device to accept them, up to
+    /// [`FINAL_SEND_TIMEOUT`]. Datagrams that arrive for this instance in that time are not answered.
     pub(in crate::ia) fn transmit_last(&mut self) {
         let deadline = self.provider.now().saturating_add(FINAL_SEND_TIMEOUT);
         for _ in 0..FINAL_SEND_WAKEUPS {
@@ -117,7 +119,7 @@ impl<P: Provider> Ia<P> {
                 return;
             }
             if self.instances() > 1 {
-                // The datagrams may be for other instances.
+                // Arriving datagrams may be for other instances.
                 self.take_datagrams();
             } else {
                 for _ in 0..DATAGRAMS {
@@ -144,7 +146,7 @@ impl<P: Provider> Ia<P> {
                     self.request_arrived(at, *request);
                 }
                 Some(Arrival::Question(Question { what, to })) => {
-                    // The caller that asked may have gone.
+                    // An error means that the caller that asked no longer waits for the view.
                     let _ = to.send(self.view(what));
                 }
                 Some(Arrival::Measure(on)) => self.measure(on),
@@ -271,7 +273,7 @@ impl<P: Provider> Ia<P> {
             }
             CmEvent::Disconnected { .. } => {
                 let Some(key) = self.ep_of(conn) else { return };
-                // An error that is already in the queues came first.
+                // An error completion that is already in the queues precedes the peer's disconnect.
                 self.drain_queues_of(key);
                 self.settle_effects();
                 self.blame(key, EndCause::PeerDisconnected);
@@ -281,12 +283,12 @@ impl<P: Provider> Ia<P> {
                     ConnectionEventKind::Disconnected,
                 );
             }
-            // The endpoint has dropped the connection's ID before; no call waits for this.
+            // The endpoint dropped this connection's ID earlier, so no call waits for this event.
             CmEvent::DisconnectDone { .. } => {}
         }
     }
 
-    /// Active side: brings the queue pair up after the peer's REP, and then confirms to the peer.
+    /// Active side: connects the queue pair after the peer's REP has arrived, and then confirms to the peer (RTU).
     fn reply_arrived(
         &mut self,
         conn: ConnId,
@@ -340,7 +342,7 @@ impl<P: Provider> Ia<P> {
         let Some(key) = self.ep_of(conn) else { return };
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state == EpState::Connected || ep.hot.state == EpState::DisconnectPending {
-            // Data proved the connection established, so it is the connection that ends, not the attempt.
+            // Data from the peer has already established the connection, so the connection ends, not the attempt.
             self.connection_failed(key);
         } else {
             self.enter_disconnected(key, EpEvent::AttemptEnded, kind);
@@ -467,13 +469,13 @@ impl<P: Provider> Ia<P> {
         self.device_is_gone();
     }
 
-    /// Breaks every connection and reports the cause on every asynchronous EVD. Once.
+    /// Breaks every connection and reports the death of the device on every asynchronous EVD. Does so only once.
     fn device_is_gone(&mut self) {
         if !self.health.die() {
             return;
         }
         tracing::error!("the device is dead");
-        // If the device was asked for, the consumer has already been told that the adapter is unusable.
+        // If the system asked for the device earlier, the consumer already knows that the adapter is unusable.
         if !self.health.is_leaving() {
             self.push_async(AsyncEvent::IaCatastrophic);
         }
@@ -485,9 +487,9 @@ impl<P: Provider> Ia<P> {
         self.flush_in_software();
     }
 
-    /// Handles the request to give the device back. The consumer is told that the adapter is unusable, and every
-    /// connection ends as by an abrupt disconnect. The device is alive, so peers are told, and the queues themselves
-    /// flush outstanding requests. The consumer then has to close the adapter.
+    /// Handles the system's request to give the device back. The consumer gets the event that the adapter is unusable,
+    /// and every connection ends as by an abrupt disconnect. The device still works, so peers are notified, and the
+    /// device flushes outstanding requests. The consumer then has to close the adapter.
     fn device_is_wanted(&mut self) {
         if !self.health.leave() {
             return;
@@ -508,9 +510,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Ends an object where no call can report a failure, because the consumer has been told that it is gone. If the
-    /// device refuses, it is asked again, and if it still refuses, it is stopped. Then the object ends in software
-    /// only.
+    /// Calls `end`, which frees or stops an object, where no call can report a failure: for the consumer the object has
+    /// already ended. If the device refuses, `end` is called again, up to `INSIST_TRIES` times in all. Then the device
+    /// is stopped, and `end` is called once more, which now works in software only.
     pub(in crate::ia) fn insist(
         &mut self,
         what: &'static str,
@@ -529,13 +531,13 @@ impl<P: Provider> Ia<P> {
         self.provider.stop(what);
         self.device_is_gone();
         if let Err(error) = end(self) {
-            // The device may still write to memory: the provider keeps that memory out of use.
+            // The device may still write to memory, so the provider does not reuse that memory.
             tracing::error!(what, %error, "the device cannot be stopped");
         }
     }
 
-    /// Flushes outstanding requests after the device has died, in order: those posted before and those posted from
-    /// now on. Buffers on SRQs stay, since no endpoint took them.
+    /// Flushes all outstanding requests of a dead device, in order. Called again by `progress`, for requests that were
+    /// posted after the death. Buffers on SRQs stay, because no endpoint has taken them.
     fn flush_in_software(&mut self) {
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
@@ -544,14 +546,15 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Moves an endpoint's queue pair to ERR after the device refused to reset or to destroy it. If the refusal left
-    /// it in RESET, the device has forgotten the posted requests and will flush only later ones. Those are flushed
-    /// here.
+    /// the queue pair in RESET, the device has forgotten the requests posted so far and will flush only later ones. The
+    /// forgotten requests are flushed here.
     pub(in crate::ia) fn stop_half_way(&mut self, key: EpKey) {
         self.flush_endpoint(key, QueuePair::take_lost);
         self.insist("stopping a queue pair", |ia| ia.halt(key));
     }
 
-    /// Reports outstanding DTOs of an endpoint as flushed, as far as `take` returns them; completions come first.
+    /// Reports the outstanding DTOs of an endpoint that `take` returns as flushed, after the completions that the
+    /// device has written.
     pub(in crate::ia) fn flush_endpoint(
         &mut self,
         key: EpKey,

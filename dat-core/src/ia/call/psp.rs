@@ -17,7 +17,7 @@ const FIRST_ANY: u64 = 0x0200_0000_0000_0001;
 /// Number of qualifiers that `psp_create_any` tries.
 const ANY_TRIES: u64 = 65_536;
 
-/// Error for a qualifier at which the adapter listens already.
+/// Returns the error for a qualifier at which the adapter already listens.
 #[cold]
 pub(in crate::ia) const fn qualifier_in_use() -> DatError {
     DatError::new(ReturnType::ConnQualInUse, Subtype::None).because(
@@ -25,25 +25,24 @@ pub(in crate::ia) const fn qualifier_in_use() -> DatError {
     )
 }
 
-/// Answer of `psp_query` (`DAT_PSP_PARAM`).
+/// Result of `psp_query` (`DAT_PSP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PspParam {
-    /// The qualifier it listens at.
+    /// Connection qualifier at which the service point listens.
     pub conn_qual: ConnQual,
-    /// The EVD that receives its requests.
+    /// EVD that receives the connection requests.
     pub evd: EvdHandle,
-    /// Says whether the consumer or the provider makes the endpoints.
+    /// Flag that selects who creates the endpoint of a request: the consumer or the provider.
     pub flags: PspFlags,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Listens at a connection qualifier. Requests come as events on `evd`.
+    /// Listens at a connection qualifier. Requests arrive as events on `evd`.
     ///
     /// Page: dat_psp_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags.
-    /// DAT_CONN_QUAL_IN_USE.
+    /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags. DAT_CONN_QUAL_IN_USE.
     pub fn psp_create(
         &mut self,
         conn_qual: ConnQual,
@@ -53,11 +52,11 @@ impl<P: Provider> Ia<P> {
         self.psp_at(conn_qual, evd, flags, false)
     }
 
-    /// Listens at a connection qualifier together with other instances of the adapter, which use this call too. A
-    /// request goes to the instance with the fewest connections. DAT 1.2 has no such call.
+    /// Listens at a connection qualifier jointly with other instances of the adapter that use this call. Each request
+    /// goes to the instance with the fewest connections. DAT 1.2 has no such call.
     ///
     /// # Errors
-    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: a service point that does not share listens there.
+    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: another service point, not created by this call, listens there.
     pub fn psp_create_shared(
         &mut self,
         conn_qual: ConnQual,
@@ -116,7 +115,7 @@ impl<P: Provider> Ia<P> {
         Ok(evd)
     }
 
-    /// Checks the EVD that the requests of a service point are to go to; `argument` is its position in the call.
+    /// Checks the EVD that will receive the requests of a service point; `argument` is its position in the call.
     pub(in crate::ia) fn check_request_evd(
         &self,
         evd: EvdHandle,
@@ -175,7 +174,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Stops listening. Requests that have arrived stay, and can be accepted or rejected.
+    /// Stops listening. Requests that have already arrived are kept, and can be accepted or rejected.
     ///
     /// Page: dat_psp_free.
     ///

@@ -1,4 +1,4 @@
-//! Protection zones: a label that endpoints, SRQs and LMRs share, and the device's protection domain.
+//! Protection zones. Endpoints, SRQs, LMRs and RMRs belong to one; on the device, it is a protection domain.
 
 use crate::error::{DatError, DatResult, Left, Subtype};
 use crate::handle::{HandleType, PzHandle, PzKey};
@@ -29,7 +29,7 @@ impl<P: Provider> Ia<P> {
         Ok(PzHandle { key, ia: self.id })
     }
 
-    /// Checks that a protection zone exists. Its only parameter is its IA.
+    /// Checks that a protection zone exists. The only parameter of a protection zone is its IA.
     ///
     /// Page: dat_pz_query.
     ///
@@ -56,7 +56,7 @@ impl<P: Provider> Ia<P> {
         self.remove_pz(key)
     }
 
-    /// Returns the number of objects in a PZ, by kind.
+    /// Returns the objects that belong to a PZ, counted by kind.
     fn users_of(&self, pz: PzKey) -> Left {
         let eps = self.eps.values().filter(|ep| ep.pz == Some(pz));
         let srqs = self.srqs.values().filter(|srq| srq.pz == pz);
@@ -67,7 +67,7 @@ impl<P: Provider> Ia<P> {
         eps.chain(srqs).chain(lmrs).chain(rmrs).collect()
     }
 
-    /// Ends a PZ, or leaves it as it is.
+    /// Frees a PZ. If the device refuses, the PZ is unchanged.
     pub(in crate::ia) fn remove_pz(&mut self, key: PzKey) -> DatResult<()> {
         let Some(pz) = self.pzs.get(key) else {
             return Ok(());

@@ -10,12 +10,12 @@ use crate::object::recorder::{
 use crate::provider::{Completion, Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
-    /// Starts recording posts, completions and the states of endpoints: the last
-    /// [`RECORDS`](crate::recorder::RECORDS) of them, in 2 MiB that are allocated here. Posts and dequeues are slower
-    /// meanwhile. Does nothing if the instance records already.
+    /// Starts recording posts, completions and the states of endpoints: the last [`RECORDS`](crate::recorder::RECORDS)
+    /// of them, in 2 MiB that are allocated here. Posts and dequeues are slower while the instance records. Does
+    /// nothing if the instance records already.
     ///
-    /// The provider starts recording commands, datagrams and events of the device, and goes on until the adapter is
-    /// closed.
+    /// The provider also starts recording commands, datagrams and events of the device, and continues until the adapter
+    /// is closed.
     ///
     /// A buffer of an SRQ is recorded when it completes, not when it is posted.
     pub fn recorder_start(&mut self) {
@@ -47,15 +47,16 @@ impl<P: Provider> Ia<P> {
         Some(recorder.dump(self.provider.now(), endpoints.collect()))
     }
 
-    /// Passes the records to `keeper` when a connection breaks, at most eight times in ten seconds, and when the
-    /// thread panics. [`Ia::recorder_stop`] ends this. Does nothing while the instance does not record.
+    /// Passes the records to `keeper` when a connection breaks, at most eight times in ten seconds, and when the thread
+    /// panics. [`Ia::recorder_stop`] removes `keeper`. Does nothing while the instance does not record.
     pub fn recorder_keep(&mut self, keeper: Keeper) {
         if let Some(recorder) = &mut self.recorder {
             recorder.keep_by(keeper);
         }
     }
 
-    /// Records the cause of the end of a connection or of an attempt.
+    /// Records why a connection, or an attempt to connect, ended. Passes the records to the keeper if the connection
+    /// broke.
     pub(in crate::ia) fn record_end(&mut self, key: EpKey, kind: ConnectionEventKind) {
         if self.recorder.is_none() || kind == ConnectionEventKind::Established {
             return;
@@ -94,7 +95,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a state change of an endpoint, if it is in another state than `from`, and the end of an attempt to
+    /// Records a state change of an endpoint, if its state differs from `from`, and logs the end of an attempt to
     /// connect.
     pub(in crate::ia) fn stepped(&mut self, key: EpKey, from: EpState) {
         if let Some(ep) = self.eps.get(key)
@@ -112,7 +113,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a post; `what` is its kind and the peer's context.
+    /// Records a post; `what` is the kind of the post and the peer's RMR context.
     #[inline]
     pub(in crate::ia) fn record_post(
         &mut self,
@@ -134,7 +135,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a completion, and its latency if it is a sample.
+    /// Records a completion, and its latency if the request is being timed.
     #[cold]
     pub(in crate::ia) fn observe_done(&mut self, key: EpKey, done: &Completion) {
         if let Some(recorder) = &mut self.recorder {

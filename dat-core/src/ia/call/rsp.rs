@@ -1,11 +1,12 @@
 //! Reserved service points: `dat_rsp_create`, `_query`, `_free`.
 //!
-//! An RSP listens for one request, which only its endpoint can accept. When that request arrives, the RSP is *spent*:
-//! it stops listening and its qualifier is free for others. It then needs no `rsp_free`, but `rsp_free` still
-//! succeeds. (DAT's header lets the provider destroy the RSP then; the manual pages leave that to the consumer.)
+//! An RSP listens for one request, which only the RSP's endpoint can accept. When that request arrives, the RSP is
+//! *spent*: it stops listening and other service points may use its qualifier. A spent RSP needs no `rsp_free`, but
+//! `rsp_free` still succeeds. (DAT's header lets the provider destroy the RSP then; the manual pages leave that to the
+//! consumer.)
 //!
-//! The endpoint is the consumer's, RESERVED while the RSP waits. Without one, the request brings an endpoint along,
-//! as for a PSP with the PROVIDER flag.
+//! The endpoint is the consumer's, and it is RESERVED while the RSP waits. If the consumer gave no endpoint, the
+//! provider creates one when the request arrives, as for a PSP with the PROVIDER flag.
 
 use super::psp::qualifier_in_use;
 use crate::error::{DatError, DatResult, Subtype};
@@ -19,20 +20,20 @@ use crate::object::service_point::{ServicePoint, service_id};
 use crate::provider::Provider;
 use crate::types::ConnQual;
 
-/// Answer of `rsp_query` (`DAT_RSP_PARAM`).
+/// Result of `rsp_query` (`DAT_RSP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RspParam {
-    /// The qualifier it listens at, or listened at.
+    /// Connection qualifier at which the RSP listens, or listened before it was spent.
     pub conn_qual: ConnQual,
-    /// The EVD that receives its request.
+    /// EVD that receives the connection request.
     pub evd: EvdHandle,
-    /// The endpoint reserved for it.
+    /// Endpoint that is reserved for the request; `None` if the consumer gave none.
     pub ep: Option<EpHandle>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Listens at a connection qualifier for one request, for which `ep` is reserved. Without an endpoint, one is
-    /// made when the request arrives.
+    /// Listens at a connection qualifier for one request, for which `ep` is reserved. If `ep` is `None`, an endpoint is
+    /// created when the request arrives.
     ///
     /// Page: dat_rsp_create.
     ///
@@ -87,8 +88,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Stops listening; the endpoint becomes UNCONNECTED. A request that has arrived stays, and can be accepted or
-    /// rejected.
+    /// Stops listening; the endpoint becomes UNCONNECTED. A request that has already arrived is kept, and can be
+    /// accepted or rejected.
     ///
     /// Page: dat_rsp_free.
     ///
@@ -108,7 +109,7 @@ impl<P: Provider> Ia<P> {
         self.forget_context(RspHandle { key, ia: self.id });
     }
 
-    /// Ends the listening of an RSP that has not been spent. Returns the endpoint that was reserved for it.
+    /// Stops the listener of an RSP that has not been spent. Returns the endpoint that was reserved for the RSP.
     pub(in crate::ia) fn spend_rsp(&mut self, key: RspKey) -> Option<EpKey> {
         let rsp = self.rsps.get_mut(key)?;
         let listen = rsp.spend()?;

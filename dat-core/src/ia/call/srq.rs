@@ -1,10 +1,11 @@
 //! Shared receive queues: `dat_srq_create`, `_query`, `_resize`, `_set_lw`, `_free`, `_post_recv`.
 //!
-//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider counts a slot until the
-//! completion is polled. Completions that were polled early, into an EVD's queue in software, are counted here.
+//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider counts a slot only until
+//! the completion is polled. This layer counts the completions that were polled early, into the software queue of an
+//! EVD.
 //!
-//! The low watermark is the device's limit: only the device can count the buffers it has not taken. A mark set above
-//! our own count triggers at once.
+//! The low watermark is the limit that the device monitors, because only the device can count the buffers that it has
+//! not taken. A mark that is set above our own count triggers at once.
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::AsyncEvent;
@@ -21,31 +22,31 @@ use crate::types::{DtoCookie, MemPrivFlags};
 /// Requested attributes of an SRQ (`DAT_SRQ_ATTR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Receives that may be outstanding.
+    /// Maximum number of outstanding receives.
     pub max_recv_dtos: u32,
-    /// Segments per receive.
+    /// Maximum number of segments per receive.
     pub max_recv_iov: u32,
-    /// Low watermark; only DAT_SRQ_LW_DEFAULT, 0, may be given at creation.
+    /// Low watermark, in buffers; at creation only DAT_SRQ_LW_DEFAULT, 0, is allowed.
     pub low_watermark: u32,
 }
 
-/// Answer of `srq_query` (`DAT_SRQ_PARAM`).
+/// Result of `srq_query` (`DAT_SRQ_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqParam {
-    /// Operational or in error.
+    /// State of the SRQ: operational or in error.
     pub state: SrqState,
-    /// Its protection zone.
+    /// Protection zone of the SRQ.
     pub pz: PzHandle,
-    /// Receives that may be outstanding.
+    /// Maximum number of outstanding receives.
     pub max_recv_dtos: u32,
-    /// Segments per receive.
+    /// Maximum number of segments per receive.
     pub max_recv_iov: u32,
-    /// Low watermark.
+    /// Low watermark, in buffers; 0 if none is set.
     pub low_watermark: u32,
-    /// Buffers that no message has completed into. Includes a buffer that a message is just arriving in: the device
-    /// does not report those.
+    /// Number of buffers that have not completed. A buffer that a message is currently arriving in is included, because
+    /// the device does not report such buffers.
     pub available_dto_count: u32,
-    /// Slots in use: available buffers, and completions not yet dequeued.
+    /// Number of slots in use: available buffers, and completions not yet dequeued.
     pub outstanding_dto_count: u32,
 }
 
@@ -104,7 +105,7 @@ impl<P: Provider> Ia<P> {
         Ok(SrqHandle { key, ia: self.id })
     }
 
-    /// Returns the parameters of an SRQ and its fill level.
+    /// Returns the parameters of an SRQ and its current buffer counts.
     ///
     /// Page: dat_srq_query.
     ///
@@ -128,7 +129,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Takes in completions, since a buffer counts as available until its completion was polled.
+    /// Polls the completion queues of the SRQ's endpoints, because a buffer counts as available until its completion
+    /// has been polled.
     fn count_completed(&mut self, key: SrqKey) {
         let evds: Vec<EvdKey> = self.srqs[key].recv_evds.keys().collect();
         for evd in evds {
@@ -140,16 +142,16 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
     }
 
-    /// Changes the number of receives that may be outstanding. Outstanding receives and messages that arrive
-    /// meanwhile are not affected. The upper limit was set when the queue was created: at least four times the number
-    /// requested then, and at least 1023, as far as the device has so many.
+    /// Changes the maximum number of outstanding receives. Receives that are already posted, and messages that arrive
+    /// meanwhile, are not affected. The new maximum cannot exceed a size that was fixed at creation: at least four
+    /// times the number requested then, and at least 1023, unless the device supports fewer.
     ///
     /// Page: dat_srq_resize.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: `max_recv_dtos` is 0. DAT_INSUFFICIENT_RESOURCES|SRQ: more
-    /// than `max_recv_per_srq`, or than there is room for. DAT_INVALID_STATE: more are outstanding, the low watermark
-    /// is higher, or |SRQ_ERROR. On an error nothing has changed.
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: `max_recv_dtos` is 0. DAT_INSUFFICIENT_RESOURCES|SRQ:
+    /// `max_recv_dtos` exceeds `max_recv_per_srq`, or the size fixed at creation. DAT_INVALID_STATE: more receives are
+    /// outstanding, the low watermark is higher, or |SRQ_ERROR. On an error nothing has changed.
     pub fn srq_resize(&mut self, srq: SrqHandle, max_recv_dtos: u32) -> DatResult<()> {
         let key = self.srq_key(srq)?;
         self.srqs[key]
@@ -183,7 +185,7 @@ impl<P: Provider> Ia<P> {
         if max_recv_dtos > before
             && let Err(error) = self.lengthen_discards(key, max_recv_dtos - before)
         {
-            // The old limit can be restored: no buffer beyond it was posted yet.
+            // The old limit can be restored, because no buffer beyond it has been posted yet.
             let target = &mut self.srqs[key];
             target.max_recv_dtos = before;
             if let Err(error) = target.queue.set_max_recvs(before) {
@@ -194,7 +196,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Enlarges the discard queues of the SRQ's endpoints.
+    /// Enlarges the `discard` completion queues of the SRQ's endpoints by `by` entries.
     fn lengthen_discards(&mut self, key: SrqKey, by: u32) -> DatResult<()> {
         for _ in 0..self.srqs[key].unwanted.len() {
             let next = self.srqs[key].unwanted.next();
@@ -211,8 +213,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Sets and arms the low watermark: one asynchronous event, now or later, when fewer buffers than that are on the
-    /// SRQ. 0 switches it off.
+    /// Sets and arms the low watermark. One asynchronous event is reported, now or later, when fewer than
+    /// `low_watermark` buffers are on the SRQ. 0 disables the watermark.
     ///
     /// Page: dat_srq_set_lw.
     ///
@@ -226,7 +228,7 @@ impl<P: Provider> Ia<P> {
                 .because("low_watermark: up to max_recv_dtos"));
         }
         self.alive()?;
-        // Earlier reports of the device concern the old mark, so they are handled first.
+        // Reports that the device has already made concern the old mark, so they are handled first.
         self.progress();
         self.count_completed(key);
         let target = &mut self.srqs[key];
@@ -236,7 +238,7 @@ impl<P: Provider> Ia<P> {
             _ => SrqInput::SetEnough,
         };
         let (mode, _) = target.mode().next(input).map_err(DatError::state)?;
-        // The device reports nothing for a mark that has triggered or was removed.
+        // A mark that triggers at once, or that was removed, is not armed on the device.
         let limit = if mode.watermark == Watermark::Armed {
             low_watermark
         } else {
@@ -259,7 +261,8 @@ impl<P: Provider> Ia<P> {
         self.srq_step(key, SrqInput::Short);
     }
 
-    /// Handles the device's report that it takes no more buffers from an SRQ. Its endpoints report their own errors.
+    /// Handles the device's report that it takes no more buffers from an SRQ. The device reports the errors of the
+    /// SRQ's endpoints separately.
     pub(in crate::ia) fn srq_failed(&mut self, key: SrqKey) {
         self.srq_step(key, SrqInput::Fail);
     }
@@ -284,7 +287,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_srq_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it. DAT_INTERNAL_ERROR: the device
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses the SRQ. DAT_INTERNAL_ERROR: the device
     /// refused, and nothing has changed.
     pub fn srq_free(&mut self, srq: SrqHandle) -> DatResult<()> {
         let key = self.srq_key(srq)?;
@@ -297,7 +300,7 @@ impl<P: Provider> Ia<P> {
         self.remove_srq(key)
     }
 
-    /// Ends an SRQ, or leaves it as it is.
+    /// Destroys and removes an SRQ. If the device refuses, the SRQ is unchanged.
     pub(in crate::ia) fn remove_srq(&mut self, key: SrqKey) -> DatResult<()> {
         let Some(srq) = self.srqs.get_mut(key) else {
             return Ok(());
@@ -317,12 +320,12 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_srq_post_recv.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3: a segment
-    /// reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the SRQ.
-    /// DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write. DAT_INSUFFICIENT_RESOURCES|SRQ:
-    /// `max_recv_dtos` are outstanding. Each post reclaims buffers used by endpoints without an EVD for receives, a
-    /// bounded number of endpoints at a time. With very many such endpoints a later post may therefore succeed
-    /// although nothing else has happened.
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3: a segment reaches
+    /// outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the SRQ. DAT_PRIVILEGES_VIOLATION: no
+    /// such LMR, or no right of local write. DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding. A post
+    /// that finds the SRQ full reclaims buffers completed by endpoints that have no receive EVD, for a bounded number
+    /// of these endpoints per post. With very many such endpoints a later post may therefore succeed although nothing
+    /// else has happened.
     #[inline]
     pub fn srq_post_recv<S: Segment>(
         &mut self,
@@ -333,7 +336,8 @@ impl<P: Provider> Ia<P> {
         self.post_to_srq::<true, S>(srq, iov, cookie)
     }
 
-    /// Posts a buffer; without `TELL` the doorbell record is left to [`SharedReceiveQueue::tell`].
+    /// Posts a buffer. Without `TELL`, the caller must update the doorbell record later, by
+    /// [`SharedReceiveQueue::tell`].
     #[inline(always)]
     pub(in crate::ia) fn post_to_srq<const TELL: bool, S: Segment>(
         &mut self,
@@ -347,7 +351,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Posts a buffer again that found the SRQ full, after reclaiming unwanted ones.
+    /// Posts a buffer a second time, after the first post found the SRQ full. First reclaims buffers whose completions
+    /// nobody dequeues. Any other refusal is returned as an error.
     #[cold]
     #[inline(never)]
     fn post_to_srq_again<const TELL: bool, S: Segment>(
@@ -374,10 +379,10 @@ impl<P: Provider> Ia<P> {
             })
     }
 
-    /// Reclaims the buffers that one endpoint with a null receive EVD has completed; each call takes the next such
-    /// endpoint. No call would ever dequeue those completions. Returns true if there were some. The consequences of a
-    /// failed one are left to the next call that polls, because they take commands to the device, and a post does not
-    /// block.
+    /// Reclaims the completed buffers of one endpoint without a receive EVD, because no call would ever dequeue their
+    /// completions. Each call handles the next such endpoint. Returns true if there were such completions. If a
+    /// completion has failed, the next call that polls handles the consequences: they take commands to the device, and
+    /// a post must not block.
     fn reclaim_unwanted(&mut self, key: SrqKey) -> bool {
         let next = self.srqs.get_mut(key).and_then(|srq| srq.unwanted.next());
         next.is_some_and(|ep| self.drain_discard(ep))
@@ -422,7 +427,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Returns the slot of an SRQ buffer whose completion was dequeued or dropped.
+    /// Frees the slot of an SRQ buffer whose completion was dequeued or dropped.
     pub(in crate::ia) fn slot_returned(&mut self, srq: Option<SrqKey>) {
         if let Some(srq) = srq.and_then(|key| self.srqs.get_mut(key)) {
             srq.slot_returned();

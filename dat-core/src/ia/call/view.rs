@@ -11,7 +11,7 @@ use crate::object::view::{
 use crate::provider::{Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
-    /// Returns the number by which observers name the instance.
+    /// Returns the number that identifies the instance to observers.
     #[doc(hidden)] // for the C facade
     #[must_use]
     pub const fn number(&self) -> u32 {
@@ -68,7 +68,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Reports an event of a connection to watchers.
+    /// Reports a connection event to the watchers.
     pub(in crate::ia) fn notice_connection(&self, key: EpKey, kind: ConnectionEventKind) {
         let Some(ep) = self.eps.get(key) else { return };
         let view = ep_view(key, ep);
@@ -81,7 +81,7 @@ impl<P: Provider> Ia<P> {
         });
     }
 
-    /// Reports an asynchronous event to watchers.
+    /// Reports an asynchronous event to the watchers.
     pub(in crate::ia) fn notice_async(&self, event: AsyncEvent) {
         self.notice(Happened::Async(event));
     }

@@ -5,41 +5,41 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::object::evd::streams::DtoMode;
 use crate::types::{CompletionFlags, Qos};
 
-/// The attributes of an endpoint that a program chooses.
+/// Endpoint attributes that the consumer chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpAttr {
-    /// Longest Send, in bytes.
+    /// Maximum length of a Send, in bytes.
     pub max_message_size: u64,
-    /// Longest RDMA Read or Write, in bytes.
+    /// Maximum length of an RDMA Read or Write, in bytes.
     pub max_rdma_size: u64,
     /// Quality of service.
     pub qos: Qos,
-    /// UNSIGNALLED, SOLICITED_WAIT or EVD_THRESHOLD; nothing means EVD_THRESHOLD.
+    /// Flag UNSIGNALLED, SOLICITED_WAIT or EVD_THRESHOLD; no flag means EVD_THRESHOLD.
     pub recv_completion_flags: CompletionFlags,
-    /// UNSIGNALLED or EVD_THRESHOLD; nothing means EVD_THRESHOLD.
+    /// Flag UNSIGNALLED or EVD_THRESHOLD; no flag means EVD_THRESHOLD.
     pub request_completion_flags: CompletionFlags,
-    /// Receives that may be outstanding. Without meaning when an SRQ is used.
+    /// Maximum number of outstanding receives. Ignored if the endpoint uses an SRQ.
     pub max_recv_dtos: u32,
-    /// Requests that may be outstanding.
+    /// Maximum number of outstanding requests.
     pub max_request_dtos: u32,
-    /// Segments per receive. Without meaning when an SRQ is used.
+    /// Maximum number of segments per receive. Ignored if the endpoint uses an SRQ.
     pub max_recv_iov: u32,
-    /// Segments per request.
+    /// Maximum number of segments per request.
     pub max_request_iov: u32,
-    /// RDMA Reads of the peer that may be outstanding here.
+    /// Maximum number of the peer's RDMA Reads that may be outstanding here.
     pub max_rdma_read_in: u32,
-    /// RDMA Reads that may be outstanding at the peer.
+    /// Maximum number of our RDMA Reads that may be outstanding at the peer.
     pub max_rdma_read_out: u32,
-    /// SRQ soft high watermark; `None` is DAT_HW_DEFAULT, the only value supported so far.
+    /// SRQ soft high watermark; `None` is DAT_HW_DEFAULT, the only supported value.
     pub srq_soft_hw: Option<u32>,
-    /// Segments per RDMA Read; 0 takes what the device has, at most `max_request_iov`.
+    /// Maximum number of segments per RDMA Read; 0 means the device's limit, but at most `max_request_iov`.
     pub max_rdma_read_iov: u32,
-    /// Segments per RDMA Write; 0 takes `max_request_iov`.
+    /// Maximum number of segments per RDMA Write; 0 means `max_request_iov`.
     pub max_rdma_write_iov: u32,
 }
 
 impl EpAttr {
-    /// Attributes of a vacant slot, without an endpoint.
+    /// Attributes of the value in an empty slot, which is no endpoint.
     pub(crate) const NONE: Self = Self {
         max_message_size: 0,
         max_rdma_size: 0,
@@ -57,8 +57,8 @@ impl EpAttr {
         max_rdma_write_iov: 0,
     };
 
-    /// Returns the default attributes: 16 DTOs each way with 4 segments, the longest messages the IA has, no RDMA
-    /// Reads.
+    /// Returns the default attributes: 16 requests and 16 receives with 4 segments each, the IA's maximum message
+    /// sizes, and no RDMA Reads.
     #[must_use]
     pub fn defaults(ia: &IaAttr) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl EpAttr {
         DtoMode::of(self.request_completion_flags)
     }
 
-    /// Refuses illegal values and values beyond the IA's limits. `argument` is the subtype that names the attributes
+    /// Checks that all values are legal and within the IA's limits. `argument` is the subtype that names the attributes
     /// in the C prototype of the call.
     pub(crate) fn check(&self, ia: &IaAttr, uses_srq: bool, argument: Subtype) -> DatResult<()> {
         let error = DatError::parameter(argument, "attr");

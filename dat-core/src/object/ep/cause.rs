@@ -7,50 +7,50 @@ use crate::cm::RejectReason;
 use crate::provider::PORT_DOWN;
 use crate::types::DtoStatus;
 
-/// Cause of the end of a connection, or of an attempt to connect. The number of the connection event does not tell
-/// it.
+/// Cause of the end of a connection, or of an attempt to connect. It is more specific than the number of the connection
+/// event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndCause {
-    /// This side has disconnected, or has given the attempt up.
+    /// This side disconnected, or gave up the attempt.
     Disconnected,
-    /// The peer has disconnected: an orderly end.
+    /// The peer disconnected in an orderly way.
     PeerDisconnected,
-    /// This side has disconnected gracefully, and requests were still outstanding at the time limit. They are
+    /// This side disconnected gracefully, but requests were still outstanding at the time limit. These requests are
     /// flushed.
     DrainTimedOut,
     /// The request was rejected.
     Rejected {
-        /// True if the peer's program rejected; false if its connection manager did.
+        /// True if the peer's program rejected the request; false if the peer's connection manager did.
         by_consumer: bool,
-        /// The reason of the reject (IBTA volume 1, "REJ Reason Codes").
+        /// Reason code of the reject (IBTA volume 1, "REJ Reason Codes").
         reason: u16,
     },
-    /// No host answers at the address.
+    /// No host answered at the peer's address.
     Unreachable,
-    /// The port is down, so no answer could come.
+    /// The local port is down, so no answer could arrive.
     PortDown,
-    /// The time limit of the connect has passed.
+    /// The consumer's time limit for the connect expired.
     TimedOut,
-    /// The request was accepted here, but the connection was not established.
+    /// This side accepted the request, but the connection was not established.
     AcceptFailed,
-    /// The device refused to bring the queue pair up.
+    /// The device refused to connect the queue pair (to move it to RTR or RTS).
     NotBroughtUp,
     /// A request failed.
     Dto {
-        /// Its status.
+        /// Status of the failed request.
         status: DtoStatus,
-        /// Syndrome and vendor syndrome of the device.
+        /// Syndrome and vendor syndrome that the device reported.
         syndrome: (u8, u8),
     },
-    /// The peer did not answer a keep-alive probe, or the marker of a graceful disconnect.
+    /// The peer did not answer a keep-alive probe, or the last request of a graceful disconnect.
     KeepAlive {
-        /// Syndrome and vendor syndrome of the device.
+        /// Syndrome and vendor syndrome that the device reported.
         syndrome: (u8, u8),
     },
-    /// The device has stopped the queue pair, with an event of this type (PRM "Event Types").
+    /// The device stopped the queue pair and reported an event of this type (PRM "Event Types").
     QueuePair(u8),
-    /// A completion queue has lost an entry.
+    /// A completion queue lost an entry.
     CompletionQueue,
     /// The endpoint held more receive buffers than its hard high watermark.
     HardHighWatermark,
@@ -58,7 +58,7 @@ pub enum EndCause {
     AddressRemoved,
     /// The adapter is dead.
     AdapterDead,
-    /// The adapter is wanted back.
+    /// The system has asked for the adapter to be given back.
     AdapterWanted,
 }
 

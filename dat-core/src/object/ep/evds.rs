@@ -12,11 +12,11 @@ use crate::handle::EvdHandle;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpEvds {
-    /// Completions of receives.
+    /// EVD for completions of receives.
     pub recv: Option<EvdHandle>,
-    /// Completions of requests: Sends, RDMA Writes, RDMA Reads, binds.
+    /// EVD for completions of requests: Sends, RDMA Writes, RDMA Reads, binds.
     pub request: Option<EvdHandle>,
-    /// Connection events.
+    /// EVD for connection events.
     pub connect: Option<EvdHandle>,
 }
 
@@ -28,13 +28,13 @@ impl EpEvds {
         connect: None,
     };
 
-    /// Sends all three streams to one EVD.
+    /// Returns EVDs that send all three streams to one EVD.
     #[must_use]
     pub const fn all(evd: EvdHandle) -> Self {
         Self::dto(evd).connect(evd)
     }
 
-    /// Sends completions of receives and of requests to one EVD.
+    /// Returns EVDs that send completions of receives and of requests to one EVD. Connection events are dropped.
     #[must_use]
     pub const fn dto(evd: EvdHandle) -> Self {
         Self::NONE.recv(evd).request(evd)

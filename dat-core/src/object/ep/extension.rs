@@ -1,12 +1,12 @@
-//! Requests that InfiniBand has and DAT 1.2 has not (IBTA volume 1, chapter 9 "Transport layer"): immediate data,
+//! Requests that InfiniBand has and DAT 1.2 lacks (IBTA volume 1, chapter 9 "Transport layer"): immediate data,
 //! invalidation of a peer's key, atomic operations of 8 bytes.
 //!
-//! They are requests like the others: checked in the same order, and completed on the request EVD. Sends and RDMA
-//! Writes with four more bytes are posted at once, as the plain ones are. The receive's completion reports what
-//! arrived with a message ([`DtoDetail`](crate::DtoDetail)).
+//! These requests are checked in the same order as the others, and complete on the request EVD. Sends and RDMA Writes
+//! with immediate data or invalidation use the fast path, as plain ones do. The completion of the peer's receive
+//! reports the immediate data or the invalidated key ([`DtoDetail`](crate::DtoDetail)).
 //!
-//! The depth of RDMA Reads in both directions also limits atomic operations, since the responder keeps its answers to
-//! both (`max_rdma_read_in`, `max_rdma_read_out`).
+//! The limits on outstanding RDMA Reads (`max_rdma_read_in`, `max_rdma_read_out`) also apply to atomic operations,
+//! because the responder keeps its responses to both.
 
 use super::request::{sends, writes};
 use super::{AtOnce, Bounds};
@@ -15,22 +15,22 @@ use crate::provider::RequestOp;
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
-/// Bytes that an atomic operation works on.
+/// Length of the operand of an atomic operation, in bytes.
 const ATOMIC_BYTES: u64 = 8;
 
 /// A Send with immediate data.
 #[derive(Clone, Copy, Debug)]
 pub struct SendImmediate(pub u32);
-/// A Send that invalidates this RMR context of the peer's.
+/// A Send that invalidates this RMR context of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct SendInvalidate(pub u32);
-/// An RDMA Write to the peer's memory with immediate data.
+/// An RDMA Write with immediate data.
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaWriteImmediate<'a>(pub &'a RmrTriplet, pub u32);
 /// Adds to a number in the peer's memory, and returns the old value.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchAdd<'a> {
-    /// The number: 8 bytes at a multiple of 8, in the order of the peer's host.
+    /// Location of the number: 8 bytes at a multiple of 8, in the byte order of the peer's host.
     pub remote: &'a RmrTriplet,
     /// The summand, modulo 2^64.
     pub add: u64,
@@ -38,7 +38,7 @@ pub struct FetchAdd<'a> {
 /// Replaces a number in the peer's memory if it has the expected value, and returns the old value.
 #[derive(Clone, Copy, Debug)]
 pub struct CompareSwap<'a> {
-    /// The number: 8 bytes at a multiple of 8, in the order of the peer's host.
+    /// Location of the number: 8 bytes at a multiple of 8, in the byte order of the peer's host.
     pub remote: &'a RmrTriplet,
     /// The expected value.
     pub compare: u64,
@@ -71,7 +71,7 @@ macro_rules! atomics {
                 1
             }
 
-            // Atomic operations are never posted at once, but checked in order.
+            // An atomic operation never uses the fast path.
             #[inline(always)]
             fn fits(self, _most: &AtOnce, _one: &impl Segment) -> bool {
                 false

@@ -1,8 +1,8 @@
-//! An optional queue pair whose tag precedes it.
+//! An optional queue pair whose tag precedes it in memory.
 //!
-//! rustc may place an `Option`'s tag anywhere inside (in a value that the content never has), for instance in a cache
-//! line that a receive needs and a request does not. Here the tag comes right before the queue pair, in the cache
-//! line that all posts read.
+//! rustc may place the tag of an `Option` anywhere inside the value, in a bit pattern that the content never has. The
+//! tag could then lie in a cache line that a receive reads and a request does not. Here the tag lies right before the
+//! queue pair, in the cache line that all posts read.
 
 /// An optional queue pair.
 #[repr(u32)]
@@ -32,7 +32,7 @@ impl<Q> Installed<Q> {
         }
     }
 
-    /// Replaces the queue pair, and returns the former one.
+    /// Replaces the queue pair, and returns the previous one.
     pub(crate) fn exchange(&mut self, other: Option<Q>) -> Option<Q> {
         match core::mem::replace(self, other.into()) {
             Self::Nothing => None,

@@ -1,7 +1,8 @@
 //! The endpoint: its parts and its own state.
 //!
-//! The queue pair is created with the endpoint, in INIT, as soon as there is a PZ, so that receives can be posted in
-//! every state. From then on the endpoint's state decides the queue pair's:
+//! The queue pair is created, in INIT, as soon as the endpoint has a PZ, normally together with the endpoint. So
+//! receives can be posted in every state. From then on the state of the endpoint determines the state of the queue
+//! pair:
 //!
 //! | endpoint | queue pair |
 //! |---|---|
@@ -38,9 +39,10 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use transport::EpTransport;
 
-/// Owner numbers have 24 bits; the upper half is for `discard` queues.
+/// Largest owner number of an endpoint. Owner numbers have 24 bits; the upper half of the range is for `discard`
+/// queues.
 pub(crate) const MAX_OWNER: u32 = (1 << 23) - 1;
-/// Marks the owner number of an endpoint's `discard` queue.
+/// Bit that marks the owner number of an endpoint's `discard` queue.
 pub(crate) const DISCARD_OWNER: u32 = 1 << 23;
 
 /// Fields that posts and completions read first.
@@ -52,23 +54,23 @@ pub(crate) struct Hot {
     pub(crate) request_flags_refused: u32,
     pub(crate) recv_flags_refused: u32,
     life: Lifecycle,
-    /// True if the peer decides which receives notify.
+    /// True if the peer's SOLICITED_WAIT flag decides which receives notify.
     pub(crate) solicited_wait: bool,
     /// True if the state takes requests and they need not be recorded or timed. An inline Send checks this first.
     pub(crate) takes_inline: bool,
 }
 
-/// Time limit of a graceful disconnect, in nanoseconds. Then it becomes an abrupt one: outstanding requests are
-/// flushed, and DISCONNECTED comes with [`EndCause::DrainTimedOut`](cause::EndCause::DrainTimedOut). The limit
-/// exceeds the retries of a request to a dead peer with the longest ACK timeout that a peer may ask for
-/// ([`Config::max_ack_timeout`](crate::cm::Config::max_ack_timeout)), so that such a failure is reported with its own
-/// cause.
+/// Time limit of a graceful disconnect, in nanoseconds. At this limit the disconnect becomes abrupt: outstanding
+/// requests are flushed, and DISCONNECTED is reported with [`EndCause::DrainTimedOut`](cause::EndCause::DrainTimedOut).
+/// The limit is longer than all retries of a request to a dead peer, with the longest ACK timeout that a peer may ask
+/// for ([`Config::max_ack_timeout`](crate::cm::Config::max_ack_timeout)). So the failure of such a request is reported
+/// with its own cause.
 pub const DRAIN_TIMEOUT: Nanos = 180_000_000_000;
 
-/// Longest DTO of one segment that is posted at once, in bytes, for each operation: at most the length of a segment.
-/// Limits of requests are 0 unless the endpoint is connected and not observed, and 0 for an operation that may have
-/// no segment. The limit of receives is 0 if buffers come from an SRQ or have no segments. So one comparison of a
-/// length checks all of this.
+/// Maximum length, in bytes, of a DTO of one segment on the fast path, for each operation; never more than a segment
+/// can hold. The limits of requests are 0 if the endpoint is not connected, or if the next request must be recorded or
+/// timed. The limit of an operation that allows no segment is 0. The limit of receives is 0 if buffers come from an
+/// SRQ, have no segments, or are recorded. So a single comparison of the length checks all of these conditions.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct AtOnce {
@@ -85,27 +87,28 @@ pub(crate) struct Bounds {
     pub(crate) max_read_iov: u32,
     pub(crate) max_recv_iov: u32,
     pub(crate) max_reads_out: u32,
-    /// Longest Send, in bytes.
+    /// Maximum length of a Send, in bytes.
     pub(crate) max_send_bytes: u64,
-    /// Longest RDMA Write, in bytes.
+    /// Maximum length of an RDMA Write, in bytes.
     pub(crate) max_write_bytes: u64,
-    /// Longest RDMA Read, in bytes.
+    /// Maximum length of an RDMA Read, in bytes.
     pub(crate) max_read_bytes: u64,
 }
 
-/// An endpoint. The fields are in the order of use. Everything up to the queue pair's tag is one cache line, which
-/// every post and every completion reads and none writes. The queue pair begins with the next line, and puts its most
-/// used fields first. No frequent operation reads the fields behind it.
+/// An endpoint. The fields are in the order in which posts and completions use them. The fields up to and including the
+/// queue pair's tag form one cache line. Every post and every completion reads this line, and none writes it. The queue
+/// pair begins on the next line, with its most used fields first. No frequent operation reads the fields after the
+/// queue pair.
 #[repr(C, align(64))]
 pub(crate) struct Ep<P: Provider> {
     place: Name<EpKey>,
     pub(crate) hot: Hot,
-    /// The facade's name of the endpoint; 0 if it has none.
+    /// Name that the C facade has given to the endpoint; 0 if it has none.
     pub(crate) name: u64,
     pub(crate) qp: Installed<P::Qp>,
     pub(crate) bounds: Bounds,
     pub(crate) srq: Option<SrqKey>,
-    /// Receives the completions of null EVDs.
+    /// Completion queue for the completions of the endpoint's null EVDs.
     pub(crate) discard: Option<P::Cq>,
     pub(crate) attr: EpAttr,
     pub(crate) transport: EpTransport,
@@ -116,42 +119,44 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) conn: Option<ConnId>,
     pub(crate) remote: Option<Remote>,
     pub(crate) local_port_qual: u64,
-    /// Active side: the path, the PSN and the MTU of our request.
+    /// Active side: path, first receive PSN and MTU of our connection request.
     pub(crate) outgoing: Option<(Path, u32, u8)>,
-    /// The path of the connection, or of the attempt.
+    /// Path of the connection, or of the attempt.
     pub(crate) path: Option<Path>,
     /// Cause of the end of the last connection, or of the imminent end of the current one.
     pub(crate) cause: Option<EndCause>,
-    /// The peer's private data, from its accept or its rejection.
+    /// Private data that the peer sent with its accept or its reject.
     pub(crate) private_data: Box<[u8]>,
-    /// True if a request of our own is outstanding: the marker of a graceful disconnect, or a keep-alive probe.
+    /// True if a request that the library posted for itself is outstanding: the last request of a graceful disconnect,
+    /// or a keep-alive probe.
     pub(crate) own_outstanding: bool,
-    /// Number of requests posted and number outstanding at the last keep-alive check.
+    /// Number of requests posted, and number outstanding, at the last keep-alive check.
     pub(crate) idle_since: (u64, u32),
     /// Time of the next keep-alive check, or the deadline of a graceful disconnect.
     pub(crate) next_check: Nanos,
-    /// True if the queue pair has been able to receive, so that the device will report its last SRQ buffer.
+    /// True if the queue pair has ever been able to receive. If so, the device will report the queue pair's last SRQ
+    /// buffer.
     pub(crate) has_received: bool,
-    /// True if the device has reported the last SRQ buffer.
+    /// True if the device has reported the queue pair's last SRQ buffer.
     pub(crate) last_buffer: bool,
-    /// Outstanding binds, oldest first; never more than there is room for.
+    /// Outstanding binds, oldest first; never more than the allocated capacity.
     pub(crate) binds: VecDeque<PendingBind>,
     pub(crate) marks: Watermarks,
     pub(crate) counts: Counts,
-    /// True while the endpoint is recorded: then nothing is posted at once.
+    /// True while the endpoint is recorded; no post then uses the fast path.
     recorded: bool,
-    /// True if the next request is timed: then it is not posted at once.
+    /// True if the next request will be timed; that request then does not use the fast path.
     timed: bool,
 }
 
-/// The remote end.
+/// Address and port of the remote end.
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
     pub(crate) address: IpAddr,
     pub(crate) port_qual: u64,
 }
 
-/// Configuration of an endpoint: everything that `ep_create` and `ep_modify` decide.
+/// Configuration of an endpoint: everything that `ep_create` and `ep_modify` set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) pz: Option<PzKey>,
@@ -182,7 +187,7 @@ impl Hot {
                 recv: if receives { MAX_SEGMENT } else { 0 },
                 ..AtOnce::default()
             },
-            // No LMR is in PZ u32::MAX, so every check fails.
+            // No LMR is in PZ u32::MAX, so every check of a segment fails.
             pz: setup.pz.map_or(u32::MAX, index_of),
             request_flags_refused: !request_flags.bits(),
             recv_flags_refused: !recv_flags.bits(),
@@ -208,7 +213,7 @@ impl Bounds {
     }
 }
 
-/// `hot.state` can be read by all modules and written by none.
+/// Lets all modules read `hot.state`, and none write it.
 impl Deref for Hot {
     type Target = Now;
 
@@ -254,7 +259,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Takes a step; the only way to change the state.
+    /// Applies an event to the state. No other function changes the state.
     ///
     /// # Errors
     /// The errors of [`Lifecycle::step`]; nothing has changed.
@@ -280,7 +285,7 @@ impl<P: Provider> Ep<P> {
         self.settle_at_once();
     }
 
-    /// Sets whether the next request is timed.
+    /// Sets whether the next request will be timed.
     pub(crate) fn set_timed(&mut self, on: bool) {
         self.timed = on;
         self.settle_at_once();
@@ -314,7 +319,7 @@ impl<P: Provider> Ep<P> {
     pub(crate) fn stats(&self) -> EpStats {
         let mut stats = self.counts.stats::<P>(self.qp.get());
         let own = u64::from(self.own_outstanding);
-        // If the device loses a completion, our own request may count as done already.
+        // If the device loses a completion, the library's own request may already have been counted as done.
         stats.requests_outstanding = stats.requests_outstanding.saturating_sub(own);
         stats
     }
@@ -332,7 +337,7 @@ impl<P: Provider> Ep<P> {
     }
 }
 
-/// A vacant slot: no queue pair, and a state that takes no posts.
+/// The value in an empty slot has no queue pair, and a state that takes no posts.
 impl<P: Provider> Resident<EpKey> for Ep<P> {
     #[inline(always)]
     fn name(&mut self) -> &mut Name<EpKey> {
@@ -358,7 +363,7 @@ impl<P: Provider> Resident<EpKey> for Ep<P> {
     }
 }
 
-/// Returns the streams of an endpoint, with their EVDs.
+/// Returns the event streams of an endpoint, each with its EVD.
 pub(crate) fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)> {
     [
         (setup.recv_evd, Stream::Dto(setup.attr.recv_mode())),
@@ -369,8 +374,8 @@ pub(crate) fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)
     .filter_map(|(evd, stream)| Some((evd?, stream)))
 }
 
-/// Returns the feeders: EVDs that may first show an error which ends the connection, if connection events go to
-/// another EVD.
+/// Returns the endpoint's recv and request EVDs that differ from its connect EVD. A completion on one of these EVDs may
+/// be the first sign of an error that ends the connection.
 pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = EvdKey> {
     let connect = setup.connect_evd;
     [setup.recv_evd, setup.request_evd]
@@ -379,10 +384,10 @@ pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = EvdKey> {
         .filter(move |evd| connect.is_some_and(|connect| connect != *evd))
 }
 
-/// The high watermarks of an endpoint. `None` is DAT_WATERMARK_INFINITE.
+/// High watermarks of an endpoint's receive buffers. `None` is DAT_WATERMARK_INFINITE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watermarks {
-    /// Number of buffers above which one event is queued.
+    /// Number of buffers above which one asynchronous event is reported.
     pub(crate) soft: Option<u32>,
     /// Number of buffers above which the connection is broken.
     pub(crate) hard: Option<u32>,

@@ -1,7 +1,8 @@
 //! Requests and receives, as an endpoint and its queue pair handle them.
 //!
-//! Most posts are correct and have one segment, on a connected endpoint: [`Ep::request_at_once`] and
-//! [`Ep::recv_at_once`] make the checks of a post in the fastest order, and answer yes or no.
+//! Most posts are correct, have one segment, and go to a connected endpoint. For these posts, [`Ep::request_at_once`]
+//! and [`Ep::recv_at_once`] are the fast path: they make the checks in the fastest order, and return only whether they
+//! posted. The ordered path handles all other posts and finds the error.
 
 use super::{AtOnce, Bounds, Ep};
 use crate::object::lmr::segment::{RmrTriplet, Scope, Segment};
@@ -12,22 +13,23 @@ use crate::provider::{
 use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
-/// `dat_ep_post_send`.
+/// A Send (`dat_ep_post_send`).
 #[derive(Clone, Copy, Debug)]
 pub struct Send;
-/// `dat_ep_post_rdma_write`, to the peer's memory.
+/// An RDMA Write to the peer's memory (`dat_ep_post_rdma_write`).
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaWrite<'a>(pub &'a RmrTriplet);
-/// `dat_ep_post_rdma_read`, of the peer's memory.
+/// An RDMA Read of the peer's memory (`dat_ep_post_rdma_read`).
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaRead<'a>(pub &'a RmrTriplet);
-/// `dat_ep_post_recv`.
+/// A receive (`dat_ep_post_recv`).
 #[derive(Clone, Copy, Debug)]
 pub struct Recv;
 
 impl<P: Provider> Ep<P> {
-    /// Posts a request if it has one segment and passes all checks, on a connected endpoint with room. Without `RING`
-    /// the doorbell is left to [`QueuePair::ring_last`].
+    /// Posts a request if it has one segment and passes all checks, the endpoint is connected, and the queue has a free
+    /// slot. Otherwise does nothing and returns false. Without `RING` the caller must ring the doorbell later, by
+    /// [`QueuePair::ring_last`].
     #[inline(always)]
     pub(crate) fn request_at_once<const RING: bool, S: Segment, O: Operation>(
         &mut self,
@@ -48,8 +50,8 @@ impl<P: Provider> Ep<P> {
             })
         {
             let (op, data) = (operation.op(), operation.data(one));
-            // If the flags are not known at compile time, they are mostly empty at run time: then none of the flag
-            // values is computed.
+            // Flags that are not known at compile time are mostly empty at run time. In that case no flag value is
+            // computed.
             let posted = if flags.is_empty() {
                 qp.post_one::<RING>(op, data, cookie.0, RequestFlags::NONE)
             } else {
@@ -62,8 +64,8 @@ impl<P: Provider> Ep<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Posts a receive under the same conditions. Without `TELL` the doorbell record is left to
-    /// [`QueuePair::tell_of_recvs`].
+    /// Posts a receive if it has one segment and passes all checks. Otherwise does nothing and returns false. Without
+    /// `TELL` the caller must update the doorbell record later, by [`QueuePair::tell_of_recvs`].
     #[inline(always)]
     pub(crate) fn recv_at_once<const TELL: bool, S: Segment>(
         &mut self,
@@ -91,7 +93,7 @@ impl<P: Provider> Ep<P> {
     }
 }
 
-/// Converts completion flags to those of a request.
+/// Converts DAT's completion flags to the provider's request flags.
 #[inline(always)]
 pub(crate) fn request_flags<O: Operation>(flags: CompletionFlags) -> RequestFlags {
     RequestFlags {
@@ -102,39 +104,40 @@ pub(crate) fn request_flags<O: Operation>(flags: CompletionFlags) -> RequestFlag
     }
 }
 
-/// A request as the consumer names it, with the properties of its kind.
+/// A request as the consumer states it, with the properties of its kind.
 pub(crate) trait Operation: Copy {
-    /// The right that it needs on local memory.
+    /// Right that the request needs on local memory.
     const RIGHT: MemPrivFlags;
-    /// The error for bad flags.
+    /// Refusal of a request with flags that are not allowed.
     const BAD_FLAGS: Refusal;
-    /// True if SOLICITED_WAIT has a meaning.
+    /// True if SOLICITED_WAIT has an effect for this kind of request.
     const SOLICITS: bool;
-    /// True if the device must have atomic operations.
+    /// True if the request needs a device with atomic operations.
     const IS_ATOMIC: bool = false;
 
-    /// Returns the maximum number of segments.
+    /// Returns the maximum number of segments of this kind of request.
     fn max_iov(bounds: &Bounds) -> u32;
 
-    /// Returns whether the request can be posted at once with this segment: the endpoint is connected, one segment is
-    /// allowed and has bytes, and [`Operation::admit`] would pass ([`AtOnce`]).
+    /// Returns whether the request can take the fast path with this segment. This requires that the endpoint is
+    /// connected, that one segment is allowed, that the segment has bytes, and that [`Operation::admit`] would succeed
+    /// ([`AtOnce`]).
     fn fits(self, most: &AtOnce, one: &impl Segment) -> bool;
 
-    /// Checks lengths; `total` is the length of local memory in bytes.
+    /// Checks the lengths of a request; `total` is the length of its local memory in bytes.
     fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal>;
 
     /// Returns the operation for the provider.
     fn op(self) -> RequestOp;
 
-    /// Returns the number of bytes of local memory to use.
+    /// Returns the number of bytes of local memory to use; `None` means all.
     fn limit(self) -> Option<u64>;
 
-    /// Returns the part of an admitted request's one segment that it uses.
+    /// Returns the part of the only segment of an admitted request that the request uses.
     #[inline(always)]
     fn data<S: Segment>(self, one: &S) -> DataSegment {
         let mut data = one.data();
         if let Some(limit) = self.limit() {
-            // CAST: not more than the `u32` the segment has: `admit` has compared them.
+            // CAST: `limit` is not more than the segment's length, a `u32`: `admit` has compared them.
             #[expect(clippy::cast_possible_truncation, reason = "at most a u32")]
             {
                 data.bytes = limit as u32;
@@ -144,7 +147,7 @@ pub(crate) trait Operation: Copy {
     }
 }
 
-/// Implements [`Operation`] for Sends, with or without extra data.
+/// Implements [`Operation`] for Sends, with or without immediate data or invalidation.
 macro_rules! sends {
     ($($what:ty: $op:expr;)*) => {$(
         impl $crate::object::ep::request::Operation for $what {
@@ -183,7 +186,7 @@ macro_rules! sends {
     )*};
 }
 
-/// Implements [`Operation`] for RDMA Writes to their first field, with or without extra data.
+/// Implements [`Operation`] for RDMA Writes, with or without immediate data. The first field of the type is the target.
 macro_rules! writes {
     ($($what:ty: $solicits:literal, $op:expr;)*) => {$(
         impl $crate::object::ep::request::Operation for $what {
@@ -248,7 +251,7 @@ impl Operation for RdmaRead<'_> {
         bounds.max_read_iov
     }
 
-    // The sink may be longer than the source, and then no other check limits the source.
+    // The sink may be longer than the source, so the check of the sink's length does not limit the source.
     #[inline(always)]
     fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
         let (wanted, bytes) = (self.0.segment_length, one.bytes());

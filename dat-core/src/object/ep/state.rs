@@ -1,4 +1,4 @@
-//! The states of an endpoint and the only function that knows the transitions.
+//! The states of an endpoint and the only function that implements the transitions.
 //!
 //! ```text
 //!                 ReservedByRsp          RequestArrived
@@ -20,17 +20,17 @@
 //!     '--- Established ---------------------------------'
 //! ```
 //!
-//! Two edges are not drawn. *Lent*, from UNCONNECTED to TENTATIVE_CONNECTION_PENDING: the provider has made the
-//! endpoint for a request, and no program has seen it before. *Freed*, from every state to DISCONNECTED: freeing it
-//! has begun, so its queue pair has stopped. A program sees this state only if the device then refuses to destroy the
-//! queue pair; the endpoint can be freed again.
+//! Two edges are not drawn. *Lent* leads from UNCONNECTED to TENTATIVE_CONNECTION_PENDING: the provider has created the
+//! endpoint for a request, and no program has seen it before. *Freed* leads from every state to DISCONNECTED: the
+//! endpoint is being freed, so its queue pair has stopped. A program sees this state only if the device then refuses to
+//! destroy the queue pair; the endpoint can be freed again.
 //!
-//! Forbidden for a reason:
-//! - DISCONNECTED to anything but UNCONNECTED: the queue pair is in error and must be reset, and a
-//!   connection has exactly one terminal event.
-//! - RESERVED, PASSIVE and TENTATIVE to DISCONNECTED, unless the whole IA is closed (Freed): there is no connection to
-//!   end; the service point is freed or the request is rejected.
-//! - UNCONNECTED by Reset is a no-op and keeps the receives posted: it is listed, so that it is legal.
+//! Some transitions are restricted on purpose:
+//! - DISCONNECTED leads to UNCONNECTED only: the queue pair is in error and must be reset, and a connection has exactly
+//!   one terminal event.
+//! - RESERVED, PASSIVE and TENTATIVE do not lead to DISCONNECTED, unless the whole IA is closed (Freed). No connection
+//!   exists that could end; the service point is freed or the request is rejected instead.
+//! - Reset of an UNCONNECTED endpoint is legal, changes nothing and keeps the posted receives.
 //!
 //! (uDAPL 1.2: dat_ep_create, dat_ep_connect, dat_ep_disconnect, dat_ep_reset, dat_cr_accept.)
 
@@ -39,28 +39,28 @@ use core::ops::Deref;
 use crate::error::{DatError, DatResult, Subtype};
 
 /// The state of an endpoint (`DAT_EP_STATE`). The four UNCONFIGURED states of the header are not used: an endpoint that
-/// lacks a PZ or an EVD has the plain state.
+/// lacks a PZ or an EVD has the same states as others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 #[repr(u8)]
 pub enum EpState {
-    /// Idle.
+    /// The endpoint has no connection and no attempt.
     Unconnected = 0,
-    /// Reserved for an RSP that waits for its request.
+    /// An RSP that waits for its request has reserved the endpoint.
     Reserved = 2,
     /// The RSP's request has arrived and is undecided.
     PassiveConnectionPending = 4,
-    /// Connecting, no answer yet.
+    /// The endpoint is connecting, and the peer has not answered yet.
     ActiveConnectionPending = 6,
-    /// Made by the provider for an undecided request.
+    /// The provider created the endpoint for an undecided request.
     TentativeConnectionPending = 7,
-    /// Connected.
+    /// The connection is established.
     Connected = 9,
-    /// Disconnecting: posted requests are being finished.
+    /// A graceful disconnect is in progress: the posted requests are being completed.
     DisconnectPending = 10,
     /// The connection, or the attempt, has ended.
     Disconnected = 11,
-    /// Accepted, handshake not finished.
+    /// A connection request was accepted, but the handshake is not complete.
     CompletionPending = 12,
 }
 
@@ -68,41 +68,41 @@ pub enum EpState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum EpEvent {
-    /// `ep_connect`.
+    /// `ep_connect` was called.
     Connect,
-    /// `rsp_create` with this endpoint.
+    /// `rsp_create` reserved this endpoint.
     ReservedByRsp,
-    /// `rsp_free` before a request arrived.
+    /// `rsp_free` was called before a request arrived.
     RspFreed,
-    /// A request reached the RSP.
+    /// A request arrived at the RSP that reserved the endpoint.
     RequestArrived,
-    /// `cr_accept`.
+    /// `cr_accept` was called with this endpoint.
     Accept,
-    /// `cr_reject` of the request that holds this endpoint.
+    /// `cr_reject` rejected the request that holds this endpoint.
     RequestRejected,
-    /// The handshake is done.
+    /// The connection handshake is complete.
     Established,
-    /// The attempt failed, was refused, timed out or was given up.
+    /// The attempt to connect failed, was refused, timed out or was given up.
     AttemptEnded,
-    /// A graceful `ep_disconnect`.
+    /// A graceful `ep_disconnect` began.
     Drain,
     /// The connection was disconnected by either side, or broke.
     ConnectionEnded,
-    /// `ep_reset`.
+    /// `ep_reset` was called.
     Reset,
-    /// The provider has made it for a request.
+    /// The provider created the endpoint for a request.
     Lent,
-    /// `ep_free`, or the end of the IA, has stopped its queue pair.
+    /// `ep_free`, or the closing of the IA, stopped the endpoint's queue pair.
     Freed,
 }
 
-/// The current state of an endpoint, readable by all modules; only [`Lifecycle`] changes it.
+/// The current state of an endpoint. All modules can read it; only [`Lifecycle`] can change it.
 #[derive(Debug)]
 pub(crate) struct Now {
     pub(crate) state: EpState,
 }
 
-/// The state of an endpoint over its life, from UNCONNECTED on.
+/// The state of an endpoint, together with its transitions; it begins as UNCONNECTED.
 #[derive(Debug)]
 pub(crate) struct Lifecycle(Now);
 
@@ -111,10 +111,10 @@ impl Lifecycle {
         state: EpState::Unconnected,
     });
 
-    /// Takes a step; the only way to change the state.
+    /// Applies an event to the state. No other function changes the state.
     ///
     /// # Errors
-    /// DAT_INVALID_STATE with the state's subtype: the table has no such edge, and nothing has changed.
+    /// DAT_INVALID_STATE with the state's subtype: the event is not legal in this state, and nothing has changed.
     pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
         let state = self.0.state;
         self.0.state = state
@@ -134,7 +134,8 @@ impl Deref for Lifecycle {
 }
 
 impl EpState {
-    /// Returns the next state by the transition table. `None`: the event is not legal in this state.
+    /// Returns the next state according to the transition table. Returns `None` if the event is not legal in this
+    /// state.
     #[must_use]
     pub const fn next(self, event: EpEvent) -> Option<Self> {
         use {EpEvent as E, EpState as S};
@@ -159,7 +160,7 @@ impl EpState {
         })
     }
 
-    /// Returns whether requests may be posted: the queue pair sends them, or flushes them.
+    /// Returns whether requests may be posted: the queue pair either sends or flushes them.
     pub(crate) const fn takes_requests(self) -> bool {
         matches!(self, Self::Connected | Self::Disconnected)
     }

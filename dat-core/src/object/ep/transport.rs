@@ -1,8 +1,7 @@
-//! Transport settings of an endpoint's connections, which DAT leaves to the transport: network parameters and
-//! timeouts.
+//! Transport settings of an endpoint's connections: network parameters and timeouts, which DAT leaves to the transport.
 //!
-//! In C these are the transport-specific attributes of an endpoint (`ep_transport_specific`): each is a name and a
-//! text, as [`EpTransport::set`] takes them.
+//! In C these are the transport-specific attributes of an endpoint (`ep_transport_specific`). Each attribute is a pair
+//! of strings, a name and a value, as [`EpTransport::set`] takes them.
 
 use core::fmt::{self, Display};
 use core::str::FromStr;
@@ -14,57 +13,60 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::provider::Path;
 use crate::types::Qos;
 
-/// Shortest keep-alive interval: a shorter one ends before a retransmission, and so tells nothing new.
+/// Shortest keep-alive interval. A shorter interval would end before the first retransmission, so it would detect
+/// nothing earlier.
 const SHORTEST_KEEP_ALIVE: Duration = Duration::from_millis(10);
-/// Longest keep-alive interval: a day.
+/// Longest keep-alive interval: one day.
 const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Transport settings of an endpoint, for the connections it makes from then on. `None` leaves a setting to the
-/// quality of service (`dscp`, `priority`), to the peer's request (for an accepted connection), or to the adapter.
+/// Transport settings of an endpoint. They apply to connections that the endpoint makes after the settings were made.
+/// `None` leaves a setting to the quality of service (`dscp`, `priority`), to the peer's request (for an accepted
+/// connection), or to the adapter.
 ///
-/// A connection request also tells the peer these settings, and the peer usually uses the same.
+/// A connection request also carries these settings to the peer, and the peer usually uses the same values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EpTransport {
-    /// The adapter's address that connections leave from; an address has its VLAN and its gateway. Accepted
-    /// connections use the address that the peer asked for.
+    /// Source address of outgoing connections, one of the adapter's addresses. The address determines VLAN and gateway.
+    /// Accepted connections use the address that the peer connected to.
     pub source_address: Option<IpAddr>,
     /// Differentiated services code point, 0..=63 (RFC 2474).
     pub dscp: Option<u8>,
-    /// Priority of the frames, 0..=7 (IEEE 802.1Q PCP). Only frames in a VLAN carry it.
+    /// Priority of the frames, 0..=7 (IEEE 802.1Q PCP). Only frames with a VLAN tag carry it.
     pub priority: Option<u8>,
-    /// IPv6 flow label, 20 bits. The UDP source port is made from it, for networks that choose paths by a hash. With
-    /// 0, each connection hashes its own queue pair numbers.
+    /// IPv6 flow label, 20 bits. The UDP source port is derived from it, for networks that choose paths by a hash of
+    /// the headers. With 0, the source port of each connection is derived from its queue pair numbers.
     pub flow_label: Option<u32>,
     /// IP hop limit, 1..=255.
     pub hop_limit: Option<u8>,
-    /// Local ACK timeout, 4.096 us * 2^n, n at most 31; 0 is for ever (IBTA volume 1, "Local ACK Timeout").
+    /// Local ACK timeout, as a code n for 4.096 us * 2^n, n at most 31; 0 means without limit (IBTA volume 1, "Local
+    /// ACK Timeout").
     pub ack_timeout: Option<u8>,
-    /// Repetitions of an unacknowledged packet, 0..=7.
+    /// Number of retransmissions of an unacknowledged packet, 0..=7.
     pub retry_count: Option<u8>,
-    /// Repetitions towards a peer without a receive buffer, 0..=7; 7 is for ever.
+    /// Number of retransmissions to a peer that has no receive buffer, 0..=7; 7 means without limit.
     pub rnr_retry: Option<u8>,
-    /// Time that a peer waits if there is no receive buffer here (IBTA volume 1, "RNR NAK Timer Field", 0..=31).
+    /// Time that a peer waits if it finds no receive buffer here (IBTA volume 1, "RNR NAK Timer Field", 0..=31).
     pub min_rnr_timer: Option<u8>,
-    /// Idle time after which a connection is probed by an RDMA Write of no bytes. The consumer does not see the
-    /// probe; its failure breaks the connection. So the silent death of a peer is noticed after at most twice this
-    /// time and the retries. 10 ms to a day. `None`: never.
+    /// Idle time after which a connection is probed by an RDMA Write of zero bytes, 10 ms to one day; `None` disables
+    /// probes. The consumer does not see the probe, but a failed probe breaks the connection. So the failure of a peer
+    /// is noticed after at most twice this time plus the time of the retries.
     pub keep_alive: Option<Duration>,
 }
 
 /// An illegal transport setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// No setting has that name.
+    /// No setting has this name.
     #[error("transport setting {0} is not known; known are {known}", known = NAMES.join(", "))]
     Unknown(String),
-    /// The value is not legal.
+    /// The value is not legal for the setting.
     #[error("transport setting {name}: {value} is not {legal}")]
     Value {
         /// Name of the setting.
         name: &'static str,
-        /// The value given.
+        /// Value that was given.
         value: String,
-        /// The legal values.
+        /// Description of the legal values.
         legal: &'static str,
     },
 }
@@ -73,9 +75,9 @@ macro_rules! settings {
     ($($name:literal: $legal:literal,)*) => {
         /// Names of the settings.
         pub const NAMES: [&str; 10] = [$($name),*];
-        /// Legal values of each setting, in the same order.
+        /// Descriptions of the legal values, in the order of `NAMES`.
         const LEGAL: [&str; 10] = [$($legal),*];
-        /// Error texts for each setting's illegal values.
+        /// Error texts for illegal values, in the order of `NAMES`.
         const REFUSED: [&str; 10] = [$(concat!("transport.", $name, " is not ", $legal)),*];
     };
 }
@@ -94,7 +96,7 @@ settings! {
 }
 
 impl EpTransport {
-    /// Sets a setting by its name. `keep_alive_ms` is in milliseconds; the others are as the fields.
+    /// Sets a setting by its name. `keep_alive_ms` is in milliseconds; the other values have the units of the fields.
     ///
     /// # Errors
     /// [`TransportError`]; nothing has changed.
@@ -128,7 +130,7 @@ impl EpTransport {
         Ok(())
     }
 
-    /// Returns the settings that are set, by name, as [`EpTransport::set`] takes them.
+    /// Returns the settings that are not `None`, by name, in the form that [`EpTransport::set`] takes.
     #[must_use]
     pub fn named(&self) -> Vec<NamedAttr> {
         let values = [
@@ -149,7 +151,7 @@ impl EpTransport {
             .collect()
     }
 
-    /// Returns the index of a setting that is out of its range.
+    /// Returns the index of the first setting that is out of its range.
     fn out_of_range(&self) -> Option<usize> {
         let over = |value: Option<u8>, most: u8| value.is_some_and(|value| value > most);
         let keep_alive = self.keep_alive.is_some_and(|interval| {
@@ -171,7 +173,7 @@ impl EpTransport {
         .position(|is_out| is_out)
     }
 
-    /// Refuses settings out of their ranges. `argument` is the subtype that names the settings in the call.
+    /// Checks that all settings are in their ranges. `argument` is the subtype that names the settings in the call.
     pub(crate) fn check(&self, argument: Subtype) -> DatResult<()> {
         match self.out_of_range() {
             None => Ok(()),
@@ -179,7 +181,7 @@ impl EpTransport {
         }
     }
 
-    /// Applies these settings to a path, and a quality of service for those that are not set.
+    /// Applies these settings to a path. DSCP and priority that are not set here come from the quality of service.
     pub(crate) fn on(&self, qos: Qos, path: Path) -> Path {
         let class = Class::of(qos);
         let dscp = self.dscp.or(class.map(|class| class.dscp));
@@ -194,7 +196,7 @@ impl EpTransport {
     }
 }
 
-/// Parses and stores a value. Returns `None` if it does not parse.
+/// Parses a value and stores it. Returns `None` if the value cannot be parsed.
 fn take<T: FromStr>(place: &mut Option<T>, value: &str) -> Option<()> {
     *place = Some(value.parse().ok()?);
     Some(())
@@ -215,21 +217,21 @@ impl Display for EpTransport {
     }
 }
 
-/// Wire values of a quality of service.
+/// DSCP and priority of a quality of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
-    /// Code point: RFC 4594, table 3, and RFC 8622.
+    /// Differentiated services code point: RFC 4594, table 3, and RFC 8622.
     dscp: u8,
-    /// Priority: IEEE 802.1Q-2018, table I-2.
+    /// Priority code point (PCP): IEEE 802.1Q-2018, table I-2.
     priority: u8,
 }
 
 impl Class {
-    /// Returns the class. Of several qualities the first of these counts: premium, low latency, high throughput,
-    /// economy. Best effort has no class.
+    /// Returns the class of a quality of service. If several qualities are set, the first of this order counts:
+    /// premium, low latency, high throughput, economy. Best effort has no class.
     fn of(qos: Qos) -> Option<Self> {
-        // Expedited forwarding and voice; AF21 (low-latency data) and critical applications; AF11 (high-throughput
-        // data) and excellent effort; lower effort and background.
+        // DSCP and PCP of each row: expedited forwarding, voice; AF21 (low-latency data), critical applications; AF11
+        // (high-throughput data), excellent effort; lower effort, background.
         [
             (Qos::PREMIUM, 46, 5),
             (Qos::LOW_LATENCY, 18, 3),

@@ -1,15 +1,15 @@
-//! Errors of calls whose endpoint is in another state than they need: they name the state and the call to make first.
+//! Errors of calls that the endpoint's state does not allow. The texts name the state and the call to make first.
 
 use super::state::EpState;
 use crate::error::DatError;
 
-/// Calls that need a certain state.
+/// Calls that need the endpoint to be in certain states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum EpCall {
-    /// `ep_connect`, `ep_dup_connect`, `cr_accept`, `rsp_create`: the endpoint must be free.
+    /// `ep_connect`, `ep_dup_connect`, `cr_accept` or `rsp_create`, for the endpoint that they use: it must be free.
     Connect,
-    /// `ep_dup_connect`: the endpoint whose peer is to be connected to.
+    /// `ep_dup_connect`, for the endpoint whose connection is duplicated.
     Duplicate,
     /// `ep_disconnect`.
     Disconnect,
@@ -19,12 +19,12 @@ pub(crate) enum EpCall {
     Modify,
     /// `ep_free`.
     Free,
-    /// A request, or the bind of an RMR.
+    /// The post of a request, or the bind of an RMR.
     Post,
 }
 
 impl EpState {
-    /// Makes DAT_INVALID_STATE with the subtype of this state, for this call.
+    /// Returns the DAT_INVALID_STATE error for this call, with the subtype of this state.
     #[cold]
     #[inline(never)]
     pub(crate) const fn refuse(self, call: EpCall) -> DatError {

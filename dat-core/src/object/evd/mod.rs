@@ -1,4 +1,4 @@
-//! The event dispatcher: its queues, its mode, and which streams feed it.
+//! The event dispatcher: its queues, its mode, and the event streams that it receives.
 
 pub mod mode;
 pub(crate) mod queue;

@@ -8,12 +8,13 @@
 //!        '----------------------------------------------------------'
 //! ```
 //!
-//! The two other axes are independent: waitable by SetUnwaitable and ClearUnwaitable, enabled by Enable and Disable.
-//! While a thread is blocked it owns the EVD: no other thread may wait or dequeue, the CNO is not triggered, and the
-//! EVD can be neither resized nor freed. After an eviction arrivals trigger the CNO again. But until the evicted
-//! thread has returned no other thread may wait, even if the EVD is made waitable meanwhile.
+//! The two other parts of the mode are independent: SetUnwaitable and ClearUnwaitable change whether the EVD is
+//! waitable, Enable and Disable whether it is enabled. While a thread is blocked on the EVD, no other thread may wait
+//! or dequeue, the CNO is not triggered, and the EVD can be neither resized nor freed. After an eviction, arriving
+//! events trigger the CNO again. But no other thread may wait until the evicted thread has returned, even if the EVD is
+//! made waitable meanwhile.
 //!
-//! Deliberately absent: a state in which an EVD cannot be closed. Closing the IA ends it in every state.
+//! No state prevents the IA from being closed: closing the IA ends the EVD in every state.
 //!
 //! (uDAPL 1.2: dat_evd_wait, dat_evd_dequeue, dat_evd_set_unwaitable, dat_evd_clear_unwaitable, dat_evd_enable,
 //! dat_evd_disable, dat_evd_resize, dat_evd_free.)
@@ -27,18 +28,18 @@ use crate::types::EvdState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Waiter {
-    /// No thread.
+    /// No thread is blocked.
     Nobody,
-    /// One thread.
+    /// One thread is blocked.
     Waiting,
-    /// One thread, which will return DAT_INVALID_STATE as soon as it runs.
+    /// One thread is blocked and was evicted: it will return DAT_INVALID_STATE as soon as it runs.
     Evicted,
 }
 
-/// The state of an EVD.
+/// The mode of an EVD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EvdMode {
-    /// The thread blocked on it.
+    /// Thread that is blocked on the EVD.
     pub waiter: Waiter,
     /// True if `evd_wait` may be called.
     pub waitable: bool,
@@ -46,52 +47,53 @@ pub struct EvdMode {
     pub enabled: bool,
 }
 
-/// Inputs of an EVD's mode.
+/// Inputs that change an EVD's mode, or that the mode may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum EvdInput {
     /// `evd_wait` begins.
     Wait,
-    /// `evd_wait` ends, whatever it returns.
+    /// `evd_wait` ends, with any result.
     WaitOver,
-    /// `evd_dequeue`.
+    /// `evd_dequeue` is called.
     Dequeue,
     /// A notification event arrives.
     Notify,
-    /// `evd_enable`.
+    /// `evd_enable` is called.
     Enable,
-    /// `evd_disable`.
+    /// `evd_disable` is called.
     Disable,
-    /// `evd_set_unwaitable`.
+    /// `evd_set_unwaitable` is called.
     SetUnwaitable,
-    /// `evd_clear_unwaitable`.
+    /// `evd_clear_unwaitable` is called.
     ClearUnwaitable,
-    /// `evd_resize`.
+    /// `evd_resize` is called.
     Resize,
-    /// `evd_free`.
+    /// `evd_free` is called.
     Free,
 }
 
 /// The waiter that a step wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wakes {
-    /// None.
+    /// No waiter is woken.
     Nobody,
-    /// The blocked thread, which then checks its threshold.
+    /// The blocked thread is woken, and then checks its threshold.
     Waiter,
-    /// The CNO, if there is one.
+    /// The CNO is triggered, if the EVD has one.
     Cno,
 }
 
-/// The current mode of an EVD, readable by all modules; only [`CurrentMode::step`] changes it.
+/// The current mode of an EVD. All modules can read it; only [`CurrentMode::step`] changes it.
 #[derive(Debug)]
 pub(crate) struct CurrentMode(EvdMode);
 
 impl CurrentMode {
     pub(crate) const NEW: Self = Self(EvdMode::NEW);
 
-    /// Takes a step, the only way to change the mode, and returns the waiter to wake. Only
-    /// [`Evd::step`](super::queue::Evd::step) calls it, which counts waiters.
+    /// Applies an input to the mode, and returns the waiter to wake. No other function changes the mode. Only
+    /// [`Evd::step`](super::queue::Evd::step) calls this function, because `Evd::step` also counts a waiter among the
+    /// EVD's obstacles.
     pub(crate) fn step(&mut self, input: EvdInput) -> Result<Wakes, Subtype> {
         let (next, wakes) = self.0.next(input)?;
         self.0 = next;
@@ -109,17 +111,17 @@ impl Deref for CurrentMode {
 }
 
 impl EvdMode {
-    /// The mode at creation.
+    /// Mode of a new EVD.
     pub const NEW: Self = Self {
         waiter: Waiter::Nobody,
         waitable: true,
         enabled: true,
     };
 
-    /// Returns the next mode and the waiter to wake, by the transition table.
+    /// Returns the next mode and the waiter to wake, according to the transition table.
     ///
     /// # Errors
-    /// The subtype of the DAT_INVALID_STATE that refuses the call.
+    /// The subtype of the DAT_INVALID_STATE error with which the call is refused.
     #[inline]
     pub const fn next(self, input: EvdInput) -> Result<(Self, Wakes), Subtype> {
         use EvdInput as I;
@@ -156,7 +158,7 @@ impl EvdMode {
         Ok((to, wakes))
     }
 
-    /// Returns its part of the state that `evd_query` returns.
+    /// Returns the part of the `evd_query` state that this mode determines.
     #[must_use]
     pub const fn state(self) -> EvdState {
         let enabled = if self.enabled {

@@ -1,12 +1,13 @@
-//! The EVD itself: a completion queue and a queue in software.
+//! The EVD itself: a completion queue and a software queue.
 //!
-//! DTO completions stay in the device's completion queue until a call looks. Everything else is kept in `queue`, and
-//! so are completions that had to be taken out early (to count them, to keep an order, to see an error). Within a
-//! stream, an event in `queue` is older than those in the completion queue, so it is delivered first.
+//! DTO completions stay in the device's completion queue until a call polls it. All other events are kept in `queue`.
+//! `queue` also holds completions that had to be polled early: to count them, to keep an order, or to detect an error.
+//! Within a stream, an event in `queue` is older than those in the completion queue, so it is delivered first.
 //!
-//! The two kinds have separate limits, each the length that the consumer sees: completions taken out early never push
-//! out a connection event. Room for both is allocated at creation. One case goes beyond the limit: the completions
-//! that must precede a DISCONNECTED event are all taken out (at most as many as the completion queue holds).
+//! Completions and other events in `queue` have separate limits, each equal to the length that the consumer sees. So
+//! completions that were polled early never displace a connection event. Memory for both is allocated at creation. In
+//! one case the limit is exceeded: the completions that must precede a DISCONNECTED event are all polled (at most as
+//! many as the completion queue holds).
 
 use super::mode::{CurrentMode, EvdInput, Waiter, Wakes};
 use super::streams::{Stream, Streams};
@@ -21,39 +22,39 @@ use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
     place: Name<EvdKey>,
-    /// Reasons why a dequeue must not go straight to `cq`: events in `queue`, a waiter, recording, timed requests,
-    /// and those that `cq` adds.
+    /// Reasons why a dequeue must not poll `cq` directly: events in `queue`, a waiter, recording, timed requests, and
+    /// the reasons that `cq` adds.
     pub(crate) obstacles: Obstacles,
-    /// Number of further looks at an empty `cq` that do no other work ([`Evd::take_idle_look`]).
+    /// Number of further polls of an empty `cq` that do no other work ([`Evd::take_idle_look`]).
     idle: u8,
     /// Events in order of delivery.
     queue: VecDeque<Queued>,
-    /// The device's completion queue; only with the DTO or RMR_BIND flag.
+    /// The device's completion queue; present only with the DTO or RMR_BIND flag.
     pub(crate) cq: Option<P::Cq>,
     /// Queue length that the consumer sees.
     pub(crate) qlen: u32,
     /// Number of completions in `queue`.
     dtos: u32,
-    /// Number of notification events ever; a waiter compares two readings.
+    /// Number of notification events so far; a waiter compares two readings of this count.
     pub(crate) notifications: u64,
-    /// Number of events ever queued here, and of those that found no room.
+    /// Number of events queued here so far. `overflows` counts the events that did not fit.
     queued: u64,
     overflows: u64,
     pub(crate) flags: EvdFlags,
     pub(crate) streams: Streams,
-    /// Changed by [`Evd::step`].
+    /// Mode of the EVD; only [`Evd::step`] changes it.
     pub(crate) mode: CurrentMode,
-    /// The CNO that notification events trigger.
+    /// CNO that notification events trigger.
     pub(crate) cno: Option<CnoKey>,
-    /// True while the EVD is recorded: then no dequeue goes straight to `cq`.
+    /// True while the EVD is recorded; no dequeue then polls `cq` directly.
     recorded: bool,
-    /// Number of timed requests that complete here.
+    /// Number of timed requests that will complete here.
     timed: usize,
-    /// Number of times that a wait which slept ran again for this EVD.
+    /// Number of times that a sleeping wait woke up for this EVD.
     pub(crate) wakeups: u64,
 }
 
-/// A vacant slot: it has no completion queue, and nothing is queued or dequeued.
+/// The value in an empty slot has no completion queue, and no event can be queued to it or dequeued from it.
 impl<P: Provider> Resident<EvdKey> for Evd<P> {
     #[inline(always)]
     fn name(&mut self) -> &mut Name<EvdKey> {
@@ -70,21 +71,21 @@ impl<P: Provider> Resident<EvdKey> for Evd<P> {
     }
 }
 
-/// Number of looks at an empty completion queue that do no other work, between two that do.
+/// Number of polls of an empty completion queue between two polls that also do other work.
 const IDLE_LOOKS: u8 = 127;
 
-/// Maximum number of events that room is reserved for at creation; a longer queue grows on demand.
+/// Maximum number of events for which memory is reserved at creation; a longer queue grows on demand.
 const MAX_RESERVED: usize = 65_536;
 
-/// An event in software.
+/// An event in the software queue.
 #[derive(Clone, Copy)]
 struct Queued {
     event: Event,
-    /// The SRQ whose slot is occupied until the event is dequeued.
+    /// SRQ whose slot is occupied until the event is dequeued; `None` if the event occupies no slot.
     srq: Option<SrqKey>,
 }
 
-/// The event did not fit.
+/// Error for an event that did not fit into the queue.
 pub(crate) struct Overflow;
 
 impl<P: Provider> Evd<P> {
@@ -111,21 +112,23 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Makes an EVD that the IA feeds.
+    /// Makes an EVD that receives the IA's asynchronous events.
     pub(crate) fn asynchronous(qlen: u32) -> Self {
         let mut evd = Self::new(None, qlen, EvdFlags::ASYNC);
         evd.streams.attach(Stream::Other);
         evd
     }
 
-    /// Returns whether nothing in software precedes the completion queue, and no thread waits.
+    /// Returns whether a dequeue may poll the completion queue directly: no event is in software, and no other obstacle
+    /// exists.
     #[inline]
     pub(crate) const fn is_clear(&self) -> bool {
         self.obstacles.is_none()
     }
 
-    /// Takes one of the idle looks. Returns false if none is left, once in many looks: then the caller does all other
-    /// work first, so that a program that only polls still connects ([`Evd::others_had_their_turn`]).
+    /// Counts one poll of an empty completion queue. Returns false once in many such polls: the caller must then do all
+    /// other work of the IA first, and call [`Evd::others_had_their_turn`]. Otherwise a program that only polls would
+    /// never connect.
     #[inline]
     pub(crate) const fn take_idle_look(&mut self) -> bool {
         match self.idle.checked_sub(1) {
@@ -137,7 +140,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Renews the idle looks after all other work was done.
+    /// Restarts the count of idle polls, after all other work of the IA was done.
     pub(crate) const fn others_had_their_turn(&mut self) {
         self.idle = IDLE_LOOKS;
         let _was_due = self.obstacles.is_others_turn();
@@ -156,7 +159,7 @@ impl<P: Provider> Evd<P> {
         self.count_obstacles();
     }
 
-    /// Counts one more, or one less, timed request that completes here.
+    /// Adds (`one` is true) or subtracts a timed request that will complete here.
     pub(crate) fn timed(&mut self, one: bool) {
         self.timed = if one {
             self.timed + 1
@@ -166,17 +169,17 @@ impl<P: Provider> Evd<P> {
         self.count_obstacles();
     }
 
-    /// Takes a step of its mode.
+    /// Applies an input to the mode of the EVD.
     ///
     /// # Errors
-    /// The subtype of the DAT_INVALID_STATE that refuses it; nothing has changed.
+    /// The subtype of the DAT_INVALID_STATE error with which the input is refused; nothing has changed.
     pub(crate) fn step(&mut self, input: EvdInput) -> Result<Wakes, Subtype> {
         let wakes = self.mode.step(input)?;
         self.count_obstacles();
         Ok(wakes)
     }
 
-    /// Changes the length, to at least the number of events in software.
+    /// Sets the queue length and reserves memory for it. The caller ensures that the events in software fit.
     pub(crate) fn set_qlen(&mut self, qlen: u32) {
         self.qlen = qlen;
         let room = usize::try_from(qlen).unwrap_or(usize::MAX);
@@ -201,7 +204,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Returns whether completions may still be taken out early.
+    /// Returns whether the software queue accepts further completions that are polled early.
     pub(crate) const fn takes_dtos(&self) -> bool {
         self.dtos < self.qlen
     }
@@ -211,9 +214,9 @@ impl<P: Provider> Evd<P> {
         self.len() - self.dtos < self.qlen
     }
 
-    /// Returns whether a connection request would fit. Any peer can send requests, so they must not push out the
-    /// connection events of endpoints that use this EVD, too: a place is left for each of these, up to half of the
-    /// queue. A queue that only service points use is theirs entirely.
+    /// Returns whether a connection request would fit. Any peer can send requests, so requests must not displace the
+    /// connection events of endpoints that use the same EVD. One slot is therefore kept free for each of these
+    /// endpoints, up to half of the queue. If only service points use the EVD, requests may fill the whole queue.
     pub(crate) fn has_room_for_request(&self) -> bool {
         let kept = self.streams.connections().min(self.qlen / 2);
         self.len() - self.dtos < self.qlen - kept
@@ -231,7 +234,7 @@ impl<P: Provider> Evd<P> {
         self.notifications += u64::from(notify);
     }
 
-    /// Queues an event that is not a completion. All of those notify.
+    /// Queues an event that is not a completion. Every such event is a notification event.
     pub(crate) fn push(&mut self, event: Event) -> Result<(), Overflow> {
         if !self.has_room() {
             self.overflows += 1;
@@ -244,7 +247,7 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Takes the oldest event, and returns the SRQ that gets a slot back.
+    /// Removes the oldest event. Returns the event, and the SRQ that gets a slot back.
     pub(crate) fn pop(&mut self) -> Option<(Event, Option<SrqKey>)> {
         let Queued { event, srq } = self.queue.pop_front()?;
         self.count_obstacles();
@@ -254,7 +257,7 @@ impl<P: Provider> Evd<P> {
         Some((event, srq))
     }
 
-    /// Returns all events, oldest first, of an EVD that is freed.
+    /// Consumes a freed EVD, and returns all its events, oldest first.
     pub(crate) fn into_events(self) -> impl Iterator<Item = (Event, Option<SrqKey>)> {
         self.queue
             .into_iter()

@@ -1,21 +1,21 @@
-//! The event streams that feed an EVD, and the rules for sharing it.
+//! The event streams that an EVD receives, and the rules for sharing it.
 //!
-//! The pages let a consumer control notification in three ways (each post chooses, the peer chooses, waiters count).
-//! They allow only one of them per EVD, because one waiter cannot be woken by three rules. So all DTO streams of an
-//! EVD agree in their completion flags, and unless they count, no other kind of stream feeds it. (uDAPL 1.2,
-//! dat_ep_create, "EVD" part of USAGE.) Existing consumers break these rules, so
-//! [`crate::IaConfig::strict_evd_sharing`] can switch them off.
+//! The manual pages let a consumer control notification in three ways: each post chooses (UNSIGNALLED), the peer
+//! chooses (SOLICITED_WAIT), or waiters count events (EVD_THRESHOLD). The pages allow only one of these ways per EVD,
+//! because one waiter cannot be woken by three rules. So all DTO streams of an EVD must have the same completion flags.
+//! Streams of other kinds may share the EVD only with DTO streams that count. (uDAPL 1.2, dat_ep_create, "EVD" part of
+//! USAGE.) Existing consumers break these rules, so [`crate::IaConfig::strict_evd_sharing`] can disable them.
 
 use crate::types::{CompletionFlags, EvdState};
 
-/// Rule by which completions of one queue notify.
+/// Rule that decides which completions of a queue are notification events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DtoMode {
-    /// Always; waiters count.
+    /// Every completion notifies; waiters count events.
     Threshold,
-    /// Each post chooses.
+    /// Each post chooses, by the UNSIGNALLED flag.
     Unsignalled,
-    /// The peer chooses (receives only).
+    /// The peer chooses, by the SOLICITED_WAIT flag (receives only).
     Solicited,
 }
 
@@ -31,18 +31,18 @@ impl DtoMode {
     }
 }
 
-/// One stream.
+/// An event stream of an EVD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Completions of the receives or of the requests of an endpoint.
     Dto(DtoMode),
     /// Connection events of an endpoint.
     Connection,
-    /// Requests of a service point, asynchronous events.
+    /// Connection requests of a service point, or asynchronous events.
     Other,
 }
 
-/// Number of streams of each kind that feed an EVD.
+/// Number of streams of each kind that an EVD receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Streams {
     threshold: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Streams {
     solicited: u32,
     connection: u32,
     other: u32,
-    /// True if the consumer may post events: a stream that is always attached and does not keep the EVD from being
+    /// True if the consumer may post events. This stream is always attached, and does not prevent the EVD from being
     /// freed.
     software: bool,
 }
@@ -86,12 +86,12 @@ impl Streams {
         *count -= 1;
     }
 
-    /// Returns the number of endpoints whose connection events come here.
+    /// Returns the number of endpoints whose connection events this EVD receives.
     pub(crate) const fn connections(&self) -> u32 {
         self.connection
     }
 
-    /// Returns whether a stream keeps the EVD from being freed.
+    /// Returns whether any stream prevents the EVD from being freed.
     pub(crate) const fn any(&self) -> bool {
         self.threshold != 0
             || self.unsignalled != 0
@@ -113,18 +113,18 @@ impl Streams {
         }
     }
 
-    /// Returns whether waiters are released by notification events, not by a count: then the only legal threshold is
-    /// 1.
+    /// Returns whether notification events release waiters, not a count of events. The only legal threshold is then 1.
     pub(crate) const fn consumer_controlled(&self) -> bool {
         self.unsignalled != 0 || self.solicited != 0
     }
 
-    /// Returns whether only solicited completions can release a waiter, so that only those need an interrupt.
+    /// Returns whether only solicited completions can release a waiter. If so, the device needs to interrupt only for
+    /// these.
     pub(crate) const fn solicited_only(&self) -> bool {
         self.solicited != 0 && self.unsignalled == 0 && self.threshold == 0
     }
 
-    /// Returns the configuration part of the EVD's state.
+    /// Returns the CONFIG part of the EVD's state.
     pub(crate) const fn config(&self) -> EvdState {
         if self.unsignalled != 0 {
             EvdState::CONFIG_NOTIFY

@@ -1,4 +1,4 @@
-//! The local memory region, and the fields of it that a post checks.
+//! The local memory region, and the part of its data that a post checks.
 
 pub mod segment;
 pub(crate) mod slice;
@@ -12,17 +12,17 @@ use slice::NOWHERE;
 pub(crate) struct Lmr<P: Provider> {
     pub(crate) region: P::Region,
     pub(crate) pz: PzKey,
-    /// Privileges, as requested.
+    /// Privileges that the consumer requested.
     pub(crate) privileges: MemPrivFlags,
-    /// Privileges, as posts apply them.
+    /// Privileges that the checks of posts apply.
     pub(crate) effective: MemPrivFlags,
     pub(crate) created: Registered,
     pub(crate) kind: MemType,
-    /// The memory, from which other regions can be made.
+    /// Memory of the region, from which other regions can be created.
     pub(crate) memory: P::Memory,
-    /// Number of RMRs bound to it, going by the binds posted.
+    /// Number of RMRs that are bound to this LMR according to the posted binds.
     bound: u32,
-    /// Number of device windows that use it, and of outstanding binds to it.
+    /// Number of device windows that use this LMR, plus the number of outstanding binds to it.
     held: u32,
 }
 
@@ -47,28 +47,28 @@ impl<P: Provider> Lmr<P> {
         }
     }
 
-    /// Returns whether an RMR is bound to it, going by the binds posted.
+    /// Returns whether an RMR is bound to this LMR according to the posted binds.
     pub(crate) const fn is_bound(&self) -> bool {
         self.bound != 0
     }
 
-    /// Returns whether a device window uses it, or an outstanding bind may make one use it.
+    /// Returns whether a device window uses this LMR, or an outstanding bind to it exists.
     pub(crate) const fn is_held(&self) -> bool {
         self.held != 0
     }
 
-    /// Counts a bind to it that was posted.
+    /// Counts a posted bind to this LMR.
     pub(crate) const fn bind_posted(&mut self) {
         self.bound += 1;
         self.held += 1;
     }
 
-    /// Counts an RMR that is no longer bound to it, going by the binds posted.
+    /// Subtracts an RMR that a later posted bind no longer binds to this LMR.
     pub(crate) const fn unbound(&mut self) {
         self.bound -= 1;
     }
 
-    /// Counts a device window that no longer uses it, or a bind to it that failed.
+    /// Subtracts a device window that no longer uses this LMR, or a failed bind to it.
     pub(crate) const fn let_go(&mut self) {
         self.held -= 1;
     }
@@ -82,17 +82,17 @@ pub(crate) struct Registered {
     pub(crate) bytes: u64,
 }
 
-/// The name of shared memory (`DAT_LMR_COOKIE`): all 40 bytes count.
+/// Name of shared memory (`DAT_LMR_COOKIE`). All 40 bytes are significant.
 pub type SharedMemoryId = [u8; 40];
 
 /// Kind of memory of a region (`DAT_MEM_TYPE` and its parameters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemType {
-    /// A range of addresses.
+    /// A range of virtual addresses of this process.
     Virtual,
     /// The memory of another region, which may have been freed since.
     Lmr(LmrHandle),
-    /// Memory that other processes know by the same name.
+    /// Memory that other processes also register, under the same name.
     SharedVirtual(SharedMemoryId),
 }
 
@@ -108,7 +108,7 @@ impl MemType {
     }
 }
 
-/// Returns the index of the PZ whose posts have a right to an LMR.
+/// Returns the index of the PZ whose posts may use an LMR with this right, or `NOWHERE` if the LMR lacks the right.
 pub(crate) fn allowed_in<P: Provider>(lmr: &Lmr<P>, right: MemPrivFlags) -> u32 {
     if lmr.effective.contains(right) {
         index_of(lmr.pz)

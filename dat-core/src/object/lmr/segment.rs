@@ -1,45 +1,45 @@
 //! Segments of local memory in a post, and their checks.
 //!
-//! There are two kinds of segment. An [`LmrTriplet`] is DAT's: three bare numbers, which have to be looked up in the
+//! A segment has one of two types. An [`LmrTriplet`] is DAT's: three plain numbers, which must be looked up in the
 //! `LmrTable`. An [`LmrSlice`](crate::LmrSlice) was checked when it was made, and carries the values that a post
 //! compares.
 //!
-//! For each segment, in order: an empty one is skipped and nothing in it inspected; then the LMR must exist, the
-//! range must lie inside it, its PZ must be the queue's, and the right needed must be there. The first fault is the
-//! answer, and nothing is posted. `check` walks all of them before the provider sees any, so that the second walk
-//! (`pieces`), which encodes, cannot fail.
+//! Each segment is checked in this order. An empty segment is skipped without inspecting its other fields. Then the LMR
+//! must exist, the range must lie inside the LMR, the LMR's PZ must be the queue's, and the LMR must have the needed
+//! right. The first fault is returned, and nothing is posted. `check` checks all segments before the provider sees any
+//! of them. So the second pass (`pieces`), which encodes the segments, cannot fail.
 
 use crate::object::lmr::table::LmrTable;
 use crate::provider::{DataSegment, MAX_SEGMENT_BYTES};
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
-/// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`, in its layout).
+/// Local memory in the form that DAT's posts use (`DAT_LMR_TRIPLET`, with its memory layout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct LmrTriplet {
-    /// The LMR context that `lmr_create` returned.
+    /// LMR context that `lmr_create` returned.
     pub lmr_context: u32,
     /// Address of the first byte.
     pub virtual_address: u64,
-    /// Length in bytes. Zero is legal, and then the other fields have no meaning.
+    /// Length in bytes. If it is 0, which is legal, the other fields are ignored.
     pub segment_length: u64,
 }
 
-/// A peer's memory (`DAT_RMR_TRIPLET`, in its layout).
+/// Memory of a peer (`DAT_RMR_TRIPLET`, with its memory layout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct RmrTriplet {
-    /// The RMR context that the peer sent.
+    /// RMR context, which the peer has sent to us.
     pub rmr_context: u32,
-    /// Address of the first byte, at the peer.
+    /// Address of the first byte, in the peer's address space.
     pub target_address: u64,
     /// Length in bytes.
     pub segment_length: u64,
 }
 
 impl RmrTriplet {
-    /// Length of [`to_bytes`](Self::to_bytes), in bytes.
+    /// Length of the encoding that [`to_bytes`](Self::to_bytes) returns, in bytes.
     pub const BYTES: usize = 20;
 
     /// Encodes the triplet for a message or private data: `rmr_context`, `target_address` and `segment_length`, in 4,
@@ -53,8 +53,8 @@ impl RmrTriplet {
         bytes
     }
 
-    /// Decodes the first 20 bytes as [`to_bytes`](Self::to_bytes) encoded them. More may follow, since private data
-    /// comes padded. `None` if there are fewer.
+    /// Decodes the first 20 bytes of `bytes`, as [`to_bytes`](Self::to_bytes) encodes them. Further bytes are ignored,
+    /// because private data arrives padded. Returns `None` if there are fewer bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (context, rest) = bytes.split_first_chunk()?;
@@ -68,20 +68,20 @@ impl RmrTriplet {
     }
 }
 
-/// Data that a segment is checked against.
+/// The values that a segment is checked against.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) lmrs: &'a LmrTable,
     /// Index of the PZ of the endpoint or SRQ.
     pub(crate) pz: u32,
-    /// The right the operation needs.
+    /// Right that the operation needs.
     pub(crate) need: MemPrivFlags,
 }
 
 pub(crate) mod sealed {
     use super::{DataSegment, Refusal, Scope};
 
-    /// Checks behind [`super::Segment`], which consumers cannot reach.
+    /// The checks of [`super::Segment`]. Consumers cannot name this trait, so they cannot implement `Segment`.
     pub trait Check: Copy {
         #[doc(hidden)]
         #[allow(
@@ -89,12 +89,12 @@ pub(crate) mod sealed {
             reason = "the trait cannot be named outside of this crate"
         )]
         fn check(&self, scope: Scope<'_>) -> Result<(), Refusal>;
-        /// Returns whether [`Check::check`] would pass, for a segment that is known to have no more than
+        /// Returns whether [`Check::check`] would succeed. The caller has checked that the segment has at most
         /// [`MAX_SEGMENT_BYTES`](crate::provider::MAX_SEGMENT_BYTES).
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "as above")]
         fn is_good(&self, scope: Scope<'_>) -> bool;
-        /// Returns whether it has bytes, and no more than `most`.
+        /// Returns whether the segment has at least one byte, and at most `most`.
         #[doc(hidden)]
         fn has_up_to(&self, most: u32) -> bool;
         #[doc(hidden)]
@@ -183,8 +183,8 @@ pub(crate) fn pieces<S: Segment>(iov: &[S]) -> impl Iterator<Item = DataSegment>
         .map(sealed::Check::data)
 }
 
-/// Returns the non-empty segments, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its
-/// source.
+/// Returns the non-empty segments, truncated after `limit` bytes in total: the sink of an RDMA Read may be longer than
+/// its source.
 #[inline]
 pub(crate) fn pieces_up_to<S: Segment>(
     iov: &[S],
@@ -193,7 +193,7 @@ pub(crate) fn pieces_up_to<S: Segment>(
     pieces(iov).scan(limit, |left, mut segment| {
         let bytes = u64::from(segment.bytes).min(*left);
         *left -= bytes;
-        // CAST: not more than the `u32` it came from.
+        // CAST: `bytes` is at most `segment.bytes`, a `u32`.
         #[allow(clippy::cast_possible_truncation, reason = "min of a u32")]
         {
             segment.bytes = bytes as u32;

@@ -1,9 +1,9 @@
 //! A part of an LMR that was checked once.
 //!
 //! A slice carries its key, range, PZ and rights, and the stamp that the LMR table had when the slice was made. While
-//! no LMR of the IA has been freed since, a post compares these values instead of looking the LMR up. After a free
-//! the slice falls back to the table, which knows whether its own LMR was freed. Making the slice again makes it fast
-//! again.
+//! no LMR of the IA has been freed since, a post compares these values and does not look the LMR up. After any LMR was
+//! freed, each post of the slice looks up its LMR in the table, which shows whether this LMR was freed. A slice that is
+//! made again avoids the look-up again.
 
 use super::table::LmrTable;
 use crate::object::lmr::segment::{Scope, Segment, lacking, sealed};
@@ -11,20 +11,21 @@ use crate::provider::DataSegment;
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
-/// A part of an LMR, ready to post. Made by [`crate::Ia::lmr_slice`].
+/// A checked part of an LMR, ready to post. [`crate::Ia::lmr_slice`] makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LmrSlice {
     pub(crate) address: u64,
     pub(crate) stamp: u64,
     pub(crate) lmr_context: u32,
     pub(crate) bytes: u32,
-    /// Index of the PZ whose posts may read it: the LMR's, or [`NOWHERE`]. One comparison checks PZ and right.
+    /// Index of the PZ whose posts may read the slice: the LMR's PZ, or [`NOWHERE`] without the right. So one
+    /// comparison checks PZ and right.
     pub(crate) readable_in: u32,
-    /// Index of the PZ whose posts may write it, or [`NOWHERE`].
+    /// Index of the PZ whose posts may write the slice, or [`NOWHERE`] without the right.
     pub(crate) writable_in: u32,
 }
 
-/// No PZ has this index. (An endpoint without a PZ has `u32::MAX` in its place.)
+/// Index that no PZ has. (An endpoint without a PZ has the index `u32::MAX`, which differs.)
 pub(crate) const NOWHERE: u32 = u32::MAX - 1;
 
 impl LmrSlice {
@@ -53,7 +54,7 @@ impl LmrSlice {
         self.bytes == 0
     }
 
-    /// Returns a part of the slice; `None` if it reaches outside.
+    /// Returns a part of the slice, or `None` if the range reaches outside the slice.
     #[must_use]
     #[inline]
     pub const fn part(&self, offset: u64, bytes: u64) -> Option<Self> {
@@ -61,7 +62,7 @@ impl LmrSlice {
         if offset > all || bytes > all - offset {
             return None;
         }
-        // CAST: not more than `self.bytes`. The sum stays inside the LMR.
+        // CAST: `bytes` is at most `self.bytes`, a `u32`. The sum of address and offset stays inside the LMR.
         #[expect(clippy::cast_possible_truncation, reason = "not more than a u32")]
         let bytes = bytes as u32;
         Some(Self {
@@ -71,8 +72,8 @@ impl LmrSlice {
         })
     }
 
-    /// Checks a slice by the table, if an LMR was freed since it was made, or it is another IA's, or to find the
-    /// error.
+    /// Checks a slice against the table. This is needed if an LMR was freed since the slice was made, if the slice
+    /// belongs to another IA, or to find the error.
     #[cold]
     #[inline(never)]
     fn check_again(&self, lmrs: &LmrTable, pz: u32, need: MemPrivFlags) -> Result<(), Refusal> {

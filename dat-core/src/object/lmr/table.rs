@@ -1,22 +1,23 @@
-//! Look-up of an LMR by its context, in two levels.
+//! Look-up of an LMR by its context, in a table of two levels.
 //!
-//! An lmr_context is an mkey: 24 bits of index above 8 bits of variant. The index finds the entry; then the whole
-//! context must match. So a context of a freed LMR does not match a new LMR that has the same index and another
-//! variant. A level is allocated when the first LMR falls into it, and stays.
+//! An lmr_context is an mkey: 24 bits of index and, below them, 8 bits of variant. The index selects the entry; then
+//! the whole context must match. So the context of a freed LMR does not match a new LMR that has the same index and
+//! another variant. A second-level table is allocated for the first LMR that falls into it, and is not freed before the
+//! whole table.
 
 use crate::types::MemPrivFlags;
 
-/// Data of an LMR that a post reads: half a cache line.
+/// Data of an LMR that a post reads; half a cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// First byte registered.
+    /// Address of the first byte registered.
     pub(crate) address: u64,
-    /// Bytes registered.
+    /// Number of bytes registered.
     pub(crate) bytes: u64,
     lmr_context: u32,
-    /// Index of its PZ.
+    /// Index of the LMR's PZ.
     pub(crate) pz: u32,
-    /// Its privileges.
+    /// Privileges that the checks of posts apply.
     pub(crate) privileges: MemPrivFlags,
 }
 
@@ -37,7 +38,8 @@ impl Entry {
         }
     }
 
-    /// Makes an entry that matches no context of its place: its own index is another one.
+    /// Makes an empty entry for this index. Its context has another index, so it matches no context that selects the
+    /// entry.
     const fn vacant(index: u32) -> Self {
         Self {
             address: 0,
@@ -48,7 +50,7 @@ impl Entry {
         }
     }
 
-    /// Returns whether `address..address + bytes` lies inside, without wrapping.
+    /// Returns whether `address..address + bytes` lies inside the LMR, without wrapping.
     #[inline]
     pub(crate) const fn contains(&self, address: u64, bytes: u64) -> bool {
         // For an address before the first byte, the offset is so large that no length fits.
@@ -67,11 +69,11 @@ const LEAVES: usize = 1 << 12;
 
 type Leaf = Box<[Entry; LEAF_ENTRIES]>;
 
-/// All LMRs of an IA, by context.
+/// The LMRs of an IA, by context.
 pub(crate) struct LmrTable {
     leaves: Box<[Option<Leaf>; LEAVES]>,
-    /// Changes when an LMR is freed, and differs between any two IAs of the process. A slice with this stamp was made
-    /// here, and everything it was checked against still holds.
+    /// Number that changes when an LMR is freed, and that differs between any two IAs of the process. If a slice has
+    /// this stamp, it was made from this table, and everything that was checked for it still holds.
     pub(crate) stamp: u64,
 }
 
@@ -102,7 +104,7 @@ impl LmrTable {
         leaf[place] = entry;
     }
 
-    /// Removes an LMR. `stamp` is a number never used before.
+    /// Removes an LMR. `stamp` must be a number that was never used before.
     pub(crate) fn remove(&mut self, lmr_context: u32, stamp: u64) {
         let (leaf, place) = Self::place(lmr_context);
         if let Some(leaf) = &mut self.leaves[leaf]
@@ -115,7 +117,7 @@ impl LmrTable {
 
     #[inline]
     const fn place(lmr_context: u32) -> (usize, usize) {
-        // CAST: widening. The masks keep both below 4096.
+        // CAST: widening. The masks keep both indices below 4096.
         (
             ((lmr_context >> (8 + LEAF_BITS)) as usize) & (LEAVES - 1),
             ((lmr_context >> 8) as usize) & (LEAF_ENTRIES - 1),

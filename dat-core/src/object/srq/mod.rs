@@ -1,7 +1,8 @@
 //! The shared receive queue.
 //!
-//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider counts a slot until the
-//! completion is polled. Completions that were polled early, into an EVD's queue in software, are counted here.
+//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider counts a slot only until
+//! the completion is polled. This object counts the completions that were polled early, into the software queue of an
+//! EVD.
 
 pub mod state;
 
@@ -20,15 +21,15 @@ pub(crate) struct Srq<P: Provider> {
     pub(crate) max_recv_iov: u32,
     pub(crate) low_watermark: u32,
     mode: SrqMode,
-    /// Number of completions taken out of the device's queue and not yet dequeued by the consumer.
+    /// Number of completions that were polled from the completion queue, and that the consumer has not dequeued yet.
     undequeued: u32,
-    /// Number of endpoints that use it.
+    /// Number of endpoints that use the SRQ.
     pub(crate) users: u32,
-    /// EVDs on which their receives complete.
+    /// EVDs on which the receives of these endpoints complete.
     pub(crate) recv_evds: Counted<EvdKey>,
-    /// Endpoints that use it and have a null receive EVD.
+    /// Endpoints that use the SRQ and have no receive EVD. Nobody dequeues their completions.
     pub(crate) unwanted: RoundRobin<EpKey>,
-    /// Number of posts that ever found no room.
+    /// Number of posts that found the SRQ full.
     pub(crate) full: u64,
 }
 
@@ -58,17 +59,17 @@ impl<P: Provider> Srq<P> {
         self.mode
     }
 
-    /// Takes a step, the only way to change the mode. Returns the event to report.
+    /// Applies an input to the state of the SRQ. No other function changes this state. Returns the event to report.
     ///
     /// # Errors
-    /// The subtype of the DAT_INVALID_STATE that refuses it; nothing has changed.
+    /// The subtype of the DAT_INVALID_STATE error with which the input is refused; nothing has changed.
     pub(crate) fn step(&mut self, input: SrqInput) -> Result<SrqTell, Subtype> {
         let (mode, tell) = self.mode.next(input)?;
         self.mode = mode;
         Ok(tell)
     }
 
-    /// Returns the number of slots in use.
+    /// Returns the number of slots in use: available buffers, and completions not yet dequeued.
     pub(crate) fn outstanding(&self) -> u32 {
         self.queue.outstanding().saturating_add(self.undequeued)
     }
@@ -82,18 +83,18 @@ impl<P: Provider> Srq<P> {
         }
     }
 
-    /// Returns whether completions taken out early, and not yet dequeued, leave no slot.
+    /// Returns whether completions that were polled early, and are not yet dequeued, make the SRQ full.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.undequeued != 0 && self.outstanding() >= self.max_recv_dtos
     }
 
-    /// Counts a completion that was taken out early.
+    /// Counts a completion that was polled early.
     pub(crate) const fn taken_early(&mut self) {
         self.undequeued += 1;
     }
 
-    /// Counts a completion taken out early that was dequeued or dropped.
+    /// Subtracts a completion that was polled early, because it was dequeued or dropped.
     pub(crate) const fn slot_returned(&mut self) {
         self.undequeued -= 1;
     }

@@ -10,21 +10,22 @@
 //!       '------ Set, enough there -----------'     Set, too few there: Fired at once, from anywhere
 //! ```
 //!
-//! *Short* says that fewer buffers than the mark are on the queue. The device and our own count may report it any
-//! number of times; the mark triggers once for each time it is set. A queue in error reports nothing more.
+//! In the diagram, *tells* is the asynchronous event that a transition reports. *Short* means that fewer buffers than
+//! the mark are on the queue. The device and our own count may report *Short* any number of times, but the mark
+//! triggers only once each time it is set. A queue in error reports nothing more.
 //!
 //! (uDAPL 1.2: dat_srq_set_lw, dat_srq_post_recv, DAT_SRQ_STATE.)
 
 use crate::error::Subtype;
 
-/// `DAT_SRQ_STATE`.
+/// State of an SRQ (`DAT_SRQ_STATE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 #[repr(u32)]
 pub enum SrqState {
-    /// In use.
+    /// The SRQ works.
     Operational = 0,
-    /// The device takes no more buffers from it.
+    /// The device takes no more buffers from the SRQ.
     Error = 1,
 }
 
@@ -34,61 +35,61 @@ pub enum SrqState {
 pub enum Watermark {
     /// No watermark is set.
     Off,
-    /// Set; it triggers when fewer buffers are left.
+    /// A watermark is set, and triggers when fewer buffers are left.
     Armed,
-    /// It has triggered.
+    /// The watermark has triggered.
     Fired,
 }
 
 /// State of an SRQ and of its low watermark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqMode {
-    /// The state.
+    /// State of the SRQ.
     pub state: SrqState,
-    /// The low watermark.
+    /// State of the low watermark.
     pub watermark: Watermark,
 }
 
-/// Inputs of an SRQ's mode.
+/// Inputs that change the state of an SRQ, or that the state may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum SrqInput {
-    /// `srq_set_lw` with 0.
+    /// `srq_set_lw` was called with 0.
     SetNone,
-    /// `srq_set_lw`, and at least as many buffers are on the queue.
+    /// `srq_set_lw` was called, and at least as many buffers as the mark are on the queue.
     SetEnough,
-    /// `srq_set_lw`, and fewer buffers are on the queue.
+    /// `srq_set_lw` was called, and fewer buffers than the mark are on the queue.
     SetTooFew,
     /// Fewer buffers than the mark are on the queue.
     Short,
-    /// `srq_resize`.
+    /// `srq_resize` was called.
     Resize,
-    /// The device takes no more buffers from it.
+    /// The device takes no more buffers from the SRQ.
     Fail,
 }
 
-/// Asynchronous event that a step reports.
+/// Asynchronous event that a transition reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SrqTell {
-    /// None.
+    /// No event.
     Nothing,
     /// Fewer buffers than the low watermark are left.
     LowWatermark,
-    /// It is in error.
+    /// The SRQ is in error.
     Error,
 }
 
 impl SrqMode {
-    /// The mode at creation.
+    /// State of a new SRQ.
     pub const NEW: Self = Self {
         state: SrqState::Operational,
         watermark: Watermark::Off,
     };
 
-    /// Returns the next mode and the event to report, by the transition table.
+    /// Returns the next state and the event to report, according to the transition table.
     ///
     /// # Errors
-    /// The subtype of the DAT_INVALID_STATE that refuses the call.
+    /// The subtype of the DAT_INVALID_STATE error with which the call is refused.
     pub const fn next(self, input: SrqInput) -> Result<(Self, SrqTell), Subtype> {
         use SrqInput as I;
         let mut to = self;

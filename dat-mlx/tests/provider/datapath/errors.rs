@@ -1,4 +1,4 @@
-//! Failures: their statuses, and their effect on the rest of the queue.
+//! Failed requests: their statuses, and their effect on the rest of the queue.
 
 use dat_core::provider::{
     Completion, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
@@ -39,14 +39,14 @@ fn a_wrong_remote_key_fails_the_request_and_flushes_what_follows() {
         [(1, DtoStatus::ErrRemoteAccess), (2, DtoStatus::ErrFlushed)]
     );
     assert_eq!(requests[0].detail.syndrome().0, 0x13);
-    // Posting to a queue pair in error flushes too.
+    // A post to a queue pair in the error state is flushed too.
     qa.post_request(op, std::iter::once(one), 3, REPORTED)
         .unwrap();
     assert_eq!(
         summary(&p.a.completions(&mut qa, 1)),
         [(3, DtoStatus::ErrFlushed)]
     );
-    // The peer's side broke too, and reports it by event.
+    // The peer's queue pair is in error too, and the peer's device reports this by an event.
     assert_eq!(
         summary(&p.b.completions(&mut qb, 1)),
         [(60, DtoStatus::ErrFlushed)]
@@ -280,7 +280,7 @@ fn a_reset_queue_pair_connects_again_and_its_old_entries_are_gone() {
             qa.post_request(op, std::iter::once(p.a.segment(0, 64)), n, REPORTED)
                 .unwrap();
         }
-        // Three entries lie in the queue, unpolled.
+        // Three entries are in the completion queue, not yet polled.
         p.a.reset_qp(&mut qa);
         p.b.reset_qp(&mut qb);
         assert_eq!((qa.requests_outstanding(), qa.recvs_outstanding()), (0, 0));
@@ -356,7 +356,7 @@ fn sizes_beyond_the_limits_are_refused_without_asking_the_device() {
         max_recv_segments: limits.max_recv_segments + 1,
         ..SIZES
     }));
-    // All limits at once can be had.
+    // One queue pair can have all limits at once.
     let all = QueueSizes {
         max_requests: limits.max_dtos,
         max_recvs: limits.max_dtos,
@@ -374,7 +374,7 @@ fn sizes_beyond_the_limits_are_refused_without_asking_the_device() {
     p.finish_bare();
 }
 
-/// Numbers that come from a peer's connection request, each out of its range in turn.
+/// A number from a peer's connection request that is out of range is refused. Each number is tried in turn.
 #[test]
 fn attributes_that_do_not_fit_are_refused_and_not_a_panic() {
     let mut p = pair();
@@ -466,8 +466,8 @@ fn attributes_that_do_not_fit_are_refused_and_not_a_panic() {
     p.finish_bare();
 }
 
-/// A command without an answer may have taken effect: its memory is never used again, and all other objects keep
-/// working.
+/// If the device does not answer a command, the command may have taken effect. So its memory is never used again, and
+/// all other objects keep working.
 #[test]
 fn a_silent_creation_costs_memory_and_nothing_else() {
     let mut p = pair();
@@ -504,7 +504,7 @@ fn the_objects_of_a_provider_can_move_between_threads() {
     sendable::<dat_mlx::queues::Srq>();
 }
 
-/// Each command that makes a queue pair, refused once: nothing is left behind.
+/// If the device refuses one of the commands that create a queue pair, no object is left behind.
 #[test]
 fn a_refused_creation_leaves_nothing_behind() {
     for opcode in [0x500, 0x502] {
@@ -529,8 +529,8 @@ fn a_refused_creation_leaves_nothing_behind() {
     }
 }
 
-/// A reset that ends half-way leaves the queue pair in RESET, where Linux (`destroy_qp_common`) sends no 2RST before
-/// DESTROY_QP. If a device refuses the one we send, the queue pair is still destroyed.
+/// A reset that fails half-way leaves the queue pair in RESET. In that state Linux (`destroy_qp_common`) sends no 2RST
+/// before DESTROY_QP, but we do. If the device refuses our 2RST, the queue pair is still destroyed.
 #[test]
 fn a_queue_pair_left_in_reset_is_destroyed_although_its_second_reset_is_refused() {
     const TO_RST: u16 = 0x50a;
@@ -558,8 +558,8 @@ fn a_queue_pair_left_in_reset_is_destroyed_although_its_second_reset_is_refused(
     }
 }
 
-/// rdma-core `set_bind_wr` ends a bind to nothing after the key's context: eight units, two blocks. The content of
-/// the ring after them is the next request.
+/// A bind of zero bytes has no translation table: rdma-core `set_bind_wr` ends it after the key's context, at eight
+/// units (two blocks). The next request follows directly in the ring.
 #[test]
 fn a_bind_to_nothing_has_no_table() {
     use dat_core::provider::WindowTarget;

@@ -1,4 +1,4 @@
-//! Waiting: arming, events, and the provider's output besides completions.
+//! Waiting: arming, events, and other output of the provider than completions.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn a_wait_without_a_reason_lasts_until_its_deadline() {
     p.finish(qa, qb);
 }
 
-/// Every completion after an arm wakes a waiter, many times over: the sequence number is kept.
+/// Every completion after an arm wakes a waiter, also after many rounds, because the arm sequence number is kept.
 #[test]
 fn each_arm_is_good_for_one_wakeup() {
     let mut p = pair_with(
@@ -75,7 +75,7 @@ fn arming_for_solicited_entries_sleeps_through_the_others() {
             .unwrap();
     }
     p.b.cq().arm(true);
-    // Let an event of connecting (the first packet) pass first.
+    // First wait for the event of the connection being established (the first packet).
     let mut woken_early = 0;
     qa.post_request(
         RequestOp::Send,
@@ -113,7 +113,7 @@ fn the_first_packet_before_rts_is_an_event_of_its_queue_pair() {
     let mut qa = p.a.create_qp(SIZES, 0xa);
     let mut qb = p.b.create_qp(SIZES, 0xb);
     let (gid_a, gid_b) = (p.a.gid(), p.b.gid());
-    // Only the passive side's RTR: it has heard nothing yet.
+    // Only the passive side is in RTR. It has received no packet yet.
     let path = p.b.provider.route(gid_a, None).unwrap();
     let attributes = dat_core::provider::ReadyToReceive {
         path,
@@ -167,8 +167,8 @@ fn the_port_going_down_and_up_is_told() {
     p.finish_bare();
 }
 
-/// A virtual function's port follows its physical function's interface (Linux `en_main.c` `mlx5e_close` writes PAOS): a
-/// connection over it would only time out.
+/// No route is returned over a port that is down, because a connection over it would only time out. A virtual
+/// function's port follows its physical function's interface (Linux `en_main.c` `mlx5e_close` writes PAOS).
 #[test]
 fn nobody_is_reached_over_a_port_that_is_down() {
     let mut p = pair();
@@ -203,21 +203,21 @@ fn a_dead_device_is_told_once_and_everything_can_still_be_destroyed() {
     while let Ok(true) = p.a.provider.wait(deadline) {
         if p.a.provider.next_event() == Some(ProviderEvent::DeviceDead) {
             p.a.provider.alloc_pd().unwrap_err();
-            // Destroying works, closing too.
+            // Destroying objects and closing still work.
             let cq = p.a.cq.as_mut().unwrap();
             p.a.provider.destroy_qp(&mut qa, cq, None).unwrap();
             p.b.destroy_qp(qb);
             return;
         }
     }
-    // A wait that ends with the error has left the event.
+    // The wait ended with an error. The event is still queued.
     assert_eq!(p.a.provider.next_event(), Some(ProviderEvent::DeviceDead));
     let cq = p.a.cq.as_mut().unwrap();
     p.a.provider.destroy_qp(&mut qa, cq, None).unwrap();
     p.b.destroy_qp(qb);
 }
 
-/// Two entries fit; the third is lost, and the queue with it.
+/// A completion queue that overruns reports an event: two entries fit, and the third is lost, which breaks the queue.
 #[test]
 fn an_overrun_completion_queue_is_an_event() {
     let mut p = pair();

@@ -64,8 +64,8 @@ fn a_datagram_over_ipv4_comes_with_mapped_addresses() {
     p.finish_bare();
 }
 
-/// A datagram that may be marked is not dropped where a switch would rather mark (Linux `ah.c` `MLX5_ECN_ENABLED`). A
-/// datagram sent from an address in a VLAN is tagged with it, and with its priority.
+/// Datagrams are sent as ECN-capable (Linux `ah.c` `MLX5_ECN_ENABLED`), so that a congested switch marks them instead
+/// of dropping them. A datagram sent from an address in a VLAN carries the VLAN's tag and priority.
 #[test]
 fn datagrams_may_be_marked_and_are_in_the_vlan_of_their_address() {
     use hw_mlx::Vlan;
@@ -106,13 +106,13 @@ fn datagrams_may_be_marked_and_are_in_the_vlan_of_their_address() {
     assert_eq!((received, from.path.traffic_class), (mad(3), 0));
     sim.flush_pcap().expect("a capture");
     let bytes = capture.0.lock().expect("no panic");
-    // TPID, priority and VLAN, IPv4, its first two bytes.
+    // TPID, priority and VLAN, EtherType IPv4, the first two bytes of the IPv4 header.
     let headers = [0x81, 0x00, 3 << 5, 100, 0x08, 0x00, 0x45, 0x02];
     let found = bytes.windows(8).any(|window| window == headers);
     assert!(found, "{:02x?}", &bytes[..bytes.len().min(400)]);
 }
 
-/// More datagrams than slots, over more than a lap of every ring, with a wait for each.
+/// 1000 datagrams arrive in order, each after a wait. They are more than the slots, and wrap every ring.
 #[test]
 fn datagrams_keep_arriving_and_wake_the_waiter_each_time() {
     let mut p = pair_with(
@@ -145,7 +145,7 @@ fn datagrams_that_come_in_a_burst_are_kept_in_order() {
     p.finish_bare();
 }
 
-/// QP1 in error gives everything back flushed and works again after the next look at the device.
+/// If QP1 is in error, its requests and receives are flushed, and the next `progress` repairs it.
 #[test]
 fn a_broken_qp1_is_repaired() {
     let mut p = pair();

@@ -7,7 +7,7 @@ use hw_sim::Fault;
 
 use super::pair::{REPORTED, pair, pattern};
 
-/// Regions of many sizes at odd offsets: bytes written through the key arrive in the memory.
+/// Bytes written through the key of a region arrive in the memory, for many sizes and odd offsets.
 #[test]
 fn a_region_of_any_size_and_alignment_is_reached_to_its_last_byte() {
     let mut p = pair();
@@ -37,7 +37,7 @@ fn a_region_of_any_size_and_alignment_is_reached_to_its_last_byte() {
         let chunk = bytes.min(64 << 10);
         let data = pattern(u8::try_from(offset % 200).unwrap(), chunk);
         p.a.buffer.write_bytes(0, &data);
-        // The first bytes, and the last ones.
+        // The first bytes and the last bytes of the region.
         for at in [0, bytes - chunk] {
             let op = RequestOp::RdmaWrite {
                 address: region.address + at as u64,

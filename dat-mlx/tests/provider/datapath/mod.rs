@@ -1,6 +1,6 @@
-//! The data path against the register-level simulator: two functions on a link, each driven by the provider as it
-//! is shipped. The simulator refuses what hardware refuses and reports what hardware would suffer in
-//! silence; every test ends with an empty report.
+//! Tests of the data path against the register-level simulator: two functions on a link, each driven by the shipped
+//! provider. The simulator refuses what hardware refuses, and reports driver errors that hardware would ignore
+//! silently; every test checks that this report is empty.
 
 mod errors;
 mod events;

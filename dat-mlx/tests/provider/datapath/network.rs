@@ -1,4 +1,4 @@
-//! Peers whose MAC is not configured: it is resolved, and datagrams to them wait until then.
+//! Peers whose MAC is not configured: the MAC is resolved, and datagrams to the peer wait until then.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::pair::{Node, Pair, config, profile};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Two functions on one link that know only what they receive of each other.
+/// Creates two functions on one link that have no configured neighbours.
 fn strangers() -> Pair {
     let sim = Sim::new(SimConfig::default());
     let functions = [1, 2].map(|n| sim.add_function(profile(n).ethernet()));
@@ -43,7 +43,7 @@ fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
     }
 }
 
-/// Runs both until one of them has an event, or for the given time.
+/// Runs both nodes until `next` of one of them returns an event, or for the given time.
 fn until<T>(
     p: &mut Pair,
     patience: u64,
@@ -69,7 +69,7 @@ fn until<T>(
     }
 }
 
-/// A's next event that is not about the network itself.
+/// Returns A's next event that is not a network event.
 fn event(p: &mut Pair) -> Option<ProviderEvent> {
     loop {
         let event = p.a.provider.next_event()?;
@@ -95,7 +95,8 @@ fn a_datagram_waits_until_its_destination_is_found_and_its_receiver_until_the_se
     p.finish_bare();
 }
 
-/// RFC 4861, 7.3.3 (MAX_MULTICAST_SOLICIT requests, RETRANS_TIMER apart); ARP requests follow the same rule.
+/// An address that no host has is requested three times, one second apart, and is then reported as unreachable (RFC
+/// 4861, 7.3.3: MAX_MULTICAST_SOLICIT requests, RETRANS_TIMER apart; ARP requests follow the same rule).
 #[test]
 fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachable() {
     let mut p = strangers();
@@ -106,7 +107,7 @@ fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachabl
     assert_eq!(until(&mut p, 10 * SECOND, event), Some(lost));
     let waited = p.a.provider.now() - started;
     assert!((3 * SECOND..4 * SECOND).contains(&waited), "{waited} ns");
-    // For a while no new request is sent.
+    // For a while after a failed resolution, no new request is sent.
     p.a.provider
         .send_mad(&nobody, &[7; 256])
         .expect("it is dropped");
@@ -114,7 +115,7 @@ fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachabl
     p.finish_bare();
 }
 
-/// An unknown host's datagram from an address that does not answer is dropped: it could not be answered.
+/// A datagram from an unknown address is dropped if no host answers for this address, because we could not reply.
 #[test]
 fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
     let mut p = strangers();

@@ -36,7 +36,7 @@ pub const SIZES: QueueSizes = QueueSizes {
 };
 const ALL: MemPrivFlags = MemPrivFlags::all();
 
-/// A provider with a protection domain, a completion queue and a megabyte of registered memory.
+/// A provider with a protection domain, a completion queue and 1 MiB of registered memory.
 pub struct Node {
     pub provider: MlxProvider,
     pub pd: u32,
@@ -111,7 +111,7 @@ impl Node {
             .expect("a QP destroyed");
     }
 
-    /// Back to INIT with the posted receives, unless one of them was consumed.
+    /// Returns the queue pair to INIT with the posted receives. Returns false if one of them was consumed.
     pub fn rewind_qp(&mut self, qp: &mut Qp) -> bool {
         let cq = self.cq.as_mut().expect("a CQ");
         self.provider
@@ -124,7 +124,7 @@ impl Node {
         self.provider.reset_qp(qp, cq, None).expect("a QP reset");
     }
 
-    /// A piece of the registered memory.
+    /// Returns a segment of the registered memory.
     pub fn segment(&self, offset: usize, bytes: u32) -> DataSegment {
         DataSegment {
             lmr_context: self.lkey,
@@ -147,7 +147,7 @@ impl Node {
         self.provider.limits().gid
     }
 
-    /// Waits until `count` completions of `qp` are there. Never longer than a minute of the simulator's time.
+    /// Waits until `count` completions of `qp` have arrived, at most a minute of the simulator's time.
     pub fn completions(&mut self, qp: &mut Qp, count: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         let deadline = self.provider.now() + 60_000_000_000;
@@ -165,7 +165,7 @@ impl Node {
                 done.len()
             );
             self.cq().arm(false);
-            // Arm, look once more, then sleep.
+            // Arm, poll once more, then sleep.
             if let Some(entry) = self.cq().poll() {
                 done.extend(qp.complete(&entry));
                 continue;
@@ -177,7 +177,7 @@ impl Node {
         done
     }
 
-    /// Everything that can be polled right now.
+    /// Returns all completions of `qp` that can be polled now.
     pub fn polled(&mut self, qp: &mut Qp) -> Vec<Completion> {
         let mut done = Vec::new();
         while let Some(entry) = self.cq().poll() {
@@ -221,7 +221,7 @@ pub fn pair() -> Pair {
     pair_with(0, LinkFaults::NONE)
 }
 
-/// With an MTU the largest packets fit.
+/// Creates a pair whose port MTU holds the largest packets.
 pub fn jumbo_pair() -> Pair {
     let sim = Sim::new(SimConfig {
         seed: 0,
@@ -245,7 +245,7 @@ pub fn pair_with(seed: u64, faults: LinkFaults) -> Pair {
     pair_of(seed, faults, profile, &[])
 }
 
-/// Devices of another kind, with faults in them from the start.
+/// Creates a pair of devices with this profile, with these faults injected from the start.
 pub fn pair_of(
     seed: u64,
     link_faults: LinkFaults,
@@ -270,7 +270,7 @@ pub fn pair_of(
     }
 }
 
-/// Parameters of a connection, for tests that need other ones.
+/// Parameters of a connection, for tests that need others than the default.
 #[derive(Clone, Copy)]
 pub struct Terms {
     pub mtu: u8,
@@ -288,7 +288,7 @@ pub const TERMS: Terms = Terms {
     ack_timeout: 8,
 };
 
-/// Takes one side to RTS.
+/// Moves the queue pair of one node to RTS.
 pub fn ready(
     node: &mut Node,
     qp: &mut Qp,
@@ -308,7 +308,7 @@ pub fn ready(
     node.provider.ready_to_send(qp, &send).expect("RTS");
 }
 
-/// Takes one side to RTR, and no further.
+/// Moves the queue pair of one node to RTR only.
 pub fn ready_to_receive(
     node: &mut Node,
     qp: &mut Qp,
@@ -330,7 +330,7 @@ pub fn ready_to_receive(
 }
 
 impl Pair {
-    /// Connects two queue pairs, with PSNs that wrap soon.
+    /// Connects two queue pairs, with first PSNs that soon wrap.
     pub fn connect(&mut self, qa: &mut Qp, qb: &mut Qp, terms: Terms) {
         let (gid_a, gid_b) = (self.a.gid(), self.b.gid());
         let (psn_a, psn_b) = (0xff_fff0, 0x12_3456);

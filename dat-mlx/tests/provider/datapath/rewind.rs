@@ -1,5 +1,5 @@
-//! A queue pair that is moved back on its way to RTS (`Provider::rewind_qp`): its posted receives stay posted, unless
-//! a packet has come for one of them.
+//! Moving a queue pair back from RTR to INIT (`Provider::rewind_qp`): its posted receives stay posted, unless a packet
+//! has already consumed one of them.
 
 use dat_core::provider::{Completion, QueuePair, RequestOp};
 use dat_core::types::DtoStatus;
@@ -11,7 +11,7 @@ const PSNS: (u32, u32) = (0xff_fff0, 0x12_3456);
 /// Cookies of the two receives that B has posted.
 const RECEIVES: [u64; 2] = [11, 12];
 
-/// A at RTS, and B, with two receives posted, only at RTR.
+/// Creates a queue pair of A in RTS, and one of B in RTR with two receives posted.
 fn half_connected(p: &mut Pair) -> (Qp, Qp) {
     let mut qa = p.a.create_qp(SIZES, 0xa);
     let mut qb = p.b.create_qp(SIZES, 0xb);
@@ -25,7 +25,7 @@ fn half_connected(p: &mut Pair) -> (Qp, Qp) {
     (qa, qb)
 }
 
-/// A sends one message, and B's device has received it.
+/// Sends one message from A, and waits until B's device has received it.
 fn send(p: &mut Pair, qa: &mut Qp) {
     let one = std::iter::once(p.a.segment(0, 64));
     qa.post_request(RequestOp::Send, one, 1, REPORTED)
@@ -48,7 +48,7 @@ fn a_receive_that_was_consumed_and_not_polled_ends_the_rewind() {
     let (mut qa, mut qb) = half_connected(&mut p);
     send(&mut p, &mut qa);
     assert!(!p.b.rewind_qp(&mut qb), "a message has come");
-    // No receive is forgotten: one has completed, the other is returned as lost.
+    // Both receives are accounted for: one has completed, the other is returned as lost.
     assert_eq!(
         outcomes(&p.b.polled(&mut qb)),
         [(RECEIVES[0], DtoStatus::Success)]

@@ -1,4 +1,4 @@
-//! Shared receive queues in traffic.
+//! Data transfer with shared receive queues.
 
 use dat_core::provider::{
     CompletionEntry, CompletionQueue, Provider, ProviderEvent, QueuePair, RequestOp,
@@ -21,7 +21,7 @@ fn two_queue_pairs_are_fed_from_one_queue() {
         p.connect(qa, qb, TERMS);
     }
     let mut posted = 0_u64;
-    // More than the ring has entries, many times over.
+    // Many times more receives than the ring has entries.
     for n in 0..500_usize {
         while srq
             .post_recv(
@@ -109,7 +109,7 @@ fn the_limit_event_comes_once_when_buffers_run_low() {
     p.finish_bare();
 }
 
-/// If a queue pair is destroyed while its completions are unpolled, their buffers go back.
+/// If a queue pair is destroyed before its completions are polled, the shared receive queue gets their buffers back.
 #[test]
 fn buffers_of_a_destroyed_queue_pair_come_back() {
     let mut p = pair();

@@ -174,7 +174,7 @@ fn a_fenced_write_back_sees_what_the_read_brought() {
     p.finish(qa, qb);
 }
 
-/// More requests than WQE indices, in both directions, with every kind of WQE over the end of the ring.
+/// Traffic in both directions continues after the WQE indices wrap. WQEs of every size cross the end of the ring.
 #[test]
 fn traffic_goes_on_after_the_wqe_indices_wrap() {
     let mut p = pair();
@@ -191,7 +191,7 @@ fn traffic_goes_on_after_the_wqe_indices_wrap() {
     let mut round = 0_u64;
     while blocks < 70_000 {
         let op = write(&p.b, 4096);
-        // 22 units: six blocks; then five, so that the ring's end is met everywhere.
+        // At first 22 units, which are six blocks, then five blocks. So WQEs cross the ring's end at every position.
         let segments = 20 - u32::try_from(round % 5).unwrap();
         let one = p.a.segment(0, 3);
         qa.post_request(op, (0..segments).map(|_| one), round, REPORTED)
@@ -290,7 +290,7 @@ fn a_function_can_talk_to_itself() {
     p.finish_bare();
 }
 
-/// The device repairs a wire that loses, repeats, delays, reorders and damages packets.
+/// Everything completes over a link that loses, repeats, delays, reorders and damages packets.
 #[test]
 fn everything_completes_over_a_bad_wire() {
     for seed in 0..8 {
@@ -345,7 +345,7 @@ fn everything_completes_over_a_bad_wire() {
     }
 }
 
-/// Sends one message after another, and checks each.
+/// Sends `count` messages one after another, and checks each.
 fn send_one_by_one(p: &mut Pair, count: u8) {
     let (mut qa, mut qb) = p.connected();
     for round in 0..count {
@@ -373,8 +373,8 @@ fn send_one_by_one(p: &mut Pair, count: u8) {
     p.b.destroy_qp(qb);
 }
 
-/// rdma-core and Linux use only the bits of a receive's `wqe_counter` within the ring, so a device may report no
-/// more.
+/// A receive is found even if the device reports only the bits of `wqe_counter` within the ring. rdma-core and Linux
+/// use only these bits, so a device may do that.
 #[test]
 fn receives_are_found_by_a_counter_that_is_cut_to_the_ring() {
     let cuts = |n| Profile {
@@ -385,12 +385,13 @@ fn receives_are_found_by_a_counter_that_is_cut_to_the_ring() {
         ..profile(n)
     };
     let mut p = pair_of(0, LinkFaults::NONE, cuts, &[]);
-    // Several times round the ring of sixteen.
+    // The ring of sixteen entries wraps several times.
     send_one_by_one(&mut p, 70);
     p.finish_bare();
 }
 
-/// Firmware takes milliseconds for a command, in no certain order, and asks for memory while objects are made.
+/// Everything completes if the firmware takes milliseconds for a command, completes commands in random order, and
+/// requests memory while objects are created.
 #[test]
 fn a_slow_firmware_that_grows_with_its_objects_is_waited_for() {
     let growth = Fault::Growth { every: 2, pages: 5 };
@@ -399,7 +400,7 @@ fn a_slow_firmware_that_grows_with_its_objects_is_waited_for() {
     p.finish_bare();
 }
 
-/// Every connection may be an event of its own.
+/// Everything completes if the device reports an event for every connection that is established.
 #[test]
 fn a_device_that_tells_of_every_connection_is_listened_to() {
     let tells = |n| Profile {

@@ -1,8 +1,8 @@
 //! Bring-up on every generation, as physical and as virtual function, under all variations between cards.
 //!
-//! A case comes up, or ends with an error that names the missing capability: nothing else. The expected results are
-//! in [`AXES`], and in [`MISSING`] for the part in the network; the table of actual results is in
-//! `docs/generations.md` and is compared here.
+//! Each case either comes up, or ends with an error that names the missing capability. The expected results are in
+//! [`AXES`], and in [`MISSING`] for the part in the network. The table of actual results is in `docs/generations.md`,
+//! and the test compares it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use super::page::keep;
 use super::{World, generation};
 use crate::not_joined::{MISSING, Missing, Shape};
 
-/// The expected result.
+/// The expected result of a bring-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expect {
     Up,
-    /// Without a part in the network, for this reason.
+    /// The function comes up without a part in the network, for this reason.
     Alone(&'static str),
-    /// An error with this text in it.
+    /// The bring-up fails with an error that contains this text.
     Refused(&'static str),
 }
 
-/// Something that varies between cards, firmwares, hosts or moments.
+/// A variation between cards, firmwares, hosts or times.
 #[derive(Clone, Copy)]
 struct Axis {
     name: &'static str,
     shape: fn(&mut Profile, &mut HcaConfig),
     expect: Expect,
-    /// For a virtual function, whose owner may influence it.
+    /// Expected result for a virtual function. It may differ, because the owner may influence the virtual function.
     of_virtual: Expect,
 }
 
@@ -58,7 +58,7 @@ const fn refused(
     }
 }
 
-/// A device without a capability that participation in the network needs, and the change that makes it one.
+/// Returns the variation in which a device lacks this capability, and the change of the profile that removes it.
 fn alone(missing: &Missing) -> (Axis, Shape) {
     let axis = Axis {
         name: missing.name,
@@ -237,7 +237,7 @@ fn formats(profile: &mut Profile, format: u32) {
     });
 }
 
-/// Runs one case; returns the word for the table, or the unexpected result.
+/// Runs one case. Returns the entry for the table, or a description of the unexpected result.
 fn run(
     axis: &Axis,
     mut profile: Profile,
@@ -257,7 +257,8 @@ fn run(
         axis.expect
     };
     let expect = match profile.port_type {
-        // Before capabilities can be read, the device must have booted and the interface step must be agreed on.
+        // The port type is a capability. It can only be read after the device has booted and the interface step is
+        // agreed.
         PortType::InfiniBand if profile.issi & 2 != 0 && expect != NEVER_BOOTS => {
             Expect::Refused("port_type")
         }
@@ -292,7 +293,7 @@ fn run(
             if axis.name == LINK_DOWN {
                 assert!(!hca.port().link_up, "{case}");
                 world.sim.inject(&world.card.physical(), &Fault::LinkUp);
-                // Longer than the link trains.
+                // Longer than a link trains.
                 let trained = hca.now() + Duration::from_secs(1);
                 while hca.wait(trained).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
@@ -302,7 +303,7 @@ fn run(
                 let state = hca.vport_state().expect("an answer");
                 assert_eq!(state.admin, VportAdmin::Down, "{case}");
                 owner_says(LinkState::Follow);
-                // Longer than the link trains.
+                // Longer than a link trains.
                 let trained = hca.now() + Duration::from_secs(1);
                 while hca.wait(trained).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
@@ -322,7 +323,7 @@ fn run(
     }
 }
 
-/// Every missing capability that is needed is named, one by one; everything else comes up.
+/// Every generation comes up under every variation, or fails with an error that names the missing capability.
 #[test]
 fn every_generation_comes_up_or_says_what_it_lacks() {
     let mut table = String::from("| what varies |");
@@ -352,7 +353,7 @@ fn every_generation_comes_up_or_says_what_it_lacks() {
             };
             let physical = run(shaped(name), false, &case);
             let profile = shaped(name);
-            // The profile of a virtual function is one itself.
+            // A profile without virtual functions is the profile of a virtual function itself, so one run covers both.
             let as_virtual = if profile.virtual_functions.is_some() {
                 run(profile, true, &format!("{case}, virtual function"))
             } else {

@@ -1,4 +1,4 @@
-//! The provider on every generation that the simulator has a profile of, brought up under the variations between
+//! Bring-up of the provider on every generation that the simulator has a profile of, under the variations between
 //! cards.
 
 mod matrix;
@@ -11,7 +11,7 @@ use driver::{Device, Function};
 use hw_sim::card::CardConfig;
 use hw_sim::{CardRules, Profile, Sim, SimCard, SimConfig, SimFunction};
 
-/// A card alone in its world, and the function of it that is driven.
+/// A simulator with one card, and the function of the card that is driven.
 struct World {
     sim: Sim,
     card: SimCard,
@@ -19,7 +19,7 @@ struct World {
 }
 
 impl World {
-    /// The physical function of a card of this kind, or its virtual one.
+    /// Adds a card with this profile. Drives its virtual function if `is_virtual`, otherwise its physical function.
     fn of_card(profile: Profile, is_virtual: bool, rules: CardRules) -> Self {
         let sim = Sim::new(SimConfig::default());
         let config = CardConfig::new(profile, u16::from(is_virtual)).with_rules(rules);
@@ -36,7 +36,7 @@ impl World {
         Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>).expect("a function")
     }
 
-    /// Checks that nothing leaked, is held, faulted or was done wrong.
+    /// Checks that the function has leaked no object, holds no memory, had no fault and saw no driver error.
     fn assert_clean(&self, case: &str) {
         let report = self.sim.report(&self.function);
         assert!(report.is_clean(), "{case}: {report:#?}");

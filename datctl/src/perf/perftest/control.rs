@@ -1,7 +1,7 @@
-//! The connection on which perftest's programs exchange messages, and the connections that they measure.
+//! The connection on which we exchange messages with a program of perftest, and the connections that are measured.
 //!
 //! One EVD has the events of all connections. A connection event may come before or after a completion that preceded
-//! it, so the end of a measured connection is recorded whenever it arrives, and checked at the end.
+//! it. So the end of a measured connection is recorded whenever it is reported, and checked at the end.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -16,7 +16,8 @@ use super::message::MOST_BYTES;
 use crate::adapter::{PATIENCE, Region, deadline};
 use crate::dialer::Dialer;
 
-/// Slots of the memory for messages. They are longer than any message, so that one that is too long is noticed.
+/// Slots of the memory for messages. A slot is longer than any valid message, so that a message that is too long is
+/// noticed.
 const OUTBOX: usize = 0;
 const INBOX: usize = 1;
 const SLOT_BYTES: usize = 2 * MOST_BYTES;
@@ -24,7 +25,7 @@ const SLOT_BYTES: usize = 2 * MOST_BYTES;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Pause between two attempts to connect while the peer does not listen yet.
+/// Pause between two attempts to connect, while the peer does not listen yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A peer, and the state of the exchange with it.
@@ -34,16 +35,16 @@ pub(super) struct Peer<'a> {
     port: u16,
     control: EpHandle,
     region: Region,
-    /// Bytes of the message that was received and not yet read.
+    /// Length of a message that was received and not yet read.
     heard: Option<usize>,
-    /// True if the send of the last message has completed.
+    /// True if the last Send has completed.
     sent: bool,
     /// Connections whose end was reported.
     ended: Vec<EpHandle>,
 }
 
 impl<'a> Peer<'a> {
-    /// Connects to a program that listens.
+    /// Makes the control connection to a program that listens.
     pub(super) fn connect(
         dialer: &'a mut Dialer,
         address: IpAddr,
@@ -78,7 +79,8 @@ impl<'a> Peer<'a> {
         self.hear(what, message.len())
     }
 
-    /// Connects an endpoint to be measured. The peer listens anew for each, possibly later than we connect.
+    /// Connects an endpoint to be measured. The peer starts listening anew for each endpoint, possibly after we try to
+    /// connect, so attempts are repeated.
     pub(super) fn connect_lane(&mut self, ep: EpHandle) -> Result<(), Box<dyn Error>> {
         let give_up = deadline();
         while !self.attempt(ep)? {
@@ -137,7 +139,7 @@ impl<'a> Peer<'a> {
         self.ended.iter().any(|&ep| ep != self.control)
     }
 
-    /// Handles events while only the end of a connection may arrive.
+    /// Handles an event, if there is one, at a time when only the end of a connection may be reported.
     pub(super) fn look(&mut self) -> Result<(), Box<dyn Error>> {
         match self.dialer.adapter.poll()? {
             None => Ok(()),
@@ -145,7 +147,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Makes one attempt. Returns false if the peer does not listen.
+    /// Makes one attempt to connect. Returns false if the peer does not listen.
     fn attempt(&mut self, ep: EpHandle) -> Result<bool, Box<dyn Error>> {
         let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
         let (ia, qualifier) = (&mut self.dialer.adapter.ia, ConnQual(self.port.into()));
@@ -177,7 +179,7 @@ impl<'a> Peer<'a> {
             if kind == Some(ConnectionEventKind::NonPeerRejected) {
                 return Ok(false);
             }
-            // The programs reject no peer, but stop where the kernel makes no queue pair of the request.
+            // The programs themselves reject no peer. They stop if the kernel cannot create a queue pair.
             if kind == Some(ConnectionEventKind::PeerRejected) {
                 return Err(format!(
                     "{} cannot accept the connection, as where the MTUs of both ports differ",
@@ -227,7 +229,8 @@ impl<'a> Peer<'a> {
         Ok(message)
     }
 
-    /// Waits for the next event on the control connection. Its end may be reported before the last message.
+    /// Waits for the next event on the control connection and handles it. The end of the connection may be reported
+    /// before the last message.
     fn listen(&mut self, what: &str) -> Result<(), Box<dyn Error>> {
         let event = if self.ended.contains(&self.control) {
             self.dialer.adapter.poll()?
@@ -248,7 +251,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// Returns the next event that is not a flush after an end.
+    /// Returns the next event, but skips the completions of flushed DTOs.
     fn event(&mut self) -> Result<Event, Box<dyn Error>> {
         loop {
             let event = self.dialer.next()?;
@@ -258,7 +261,8 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Records an event that may come at any time; any other event is an error.
+    /// Records an event that is expected at any time: the end of a connection, or a completion on the control
+    /// connection. Any other event is an error.
     fn note(&mut self, instead_of: &str, event: &Event) -> Result<(), Box<dyn Error>> {
         if let Event::Dto(done) = event {
             if done.status == DtoStatus::ErrFlushed {

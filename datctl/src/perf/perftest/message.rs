@@ -15,14 +15,14 @@
 
 use std::net::IpAddr;
 
-/// Bytes of a version.
+/// Size of a version message, in bytes.
 const VERSION_BYTES: usize = 16;
-/// Version that we send. It is below 6.28, because from there on a peer also compares the limits of both devices.
+/// Version that we send. It is below 6.28, because later versions also compare the limits of both devices.
 const OURS: &str = "6.24";
-/// Bytes of the longest message.
+/// Size of the longest message, in bytes.
 pub(super) const MOST_BYTES: usize = Layout::WithMarkers.bytes();
 
-/// A version of perftest in hundredths: 624 is 6.24.
+/// A version of perftest, multiplied by 100: 624 is 6.24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(u32);
 
@@ -33,7 +33,7 @@ pub(super) enum Layout {
     WithMarkers,
 }
 
-/// One end of a data connection, as sent to the other.
+/// One end of a data connection, as it is sent to the other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Destination {
     pub(super) reads: u32,
@@ -42,7 +42,7 @@ pub(super) struct Destination {
     pub(super) gid: [u8; 16],
 }
 
-/// Bandwidth, as the active end reports it to the passive one.
+/// The bandwidth that the active end reports to the passive one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Report {
     pub(super) bytes: u64,
@@ -117,7 +117,7 @@ impl Layout {
 }
 
 impl Destination {
-    /// Returns an address as a GID.
+    /// Returns an address as a GID; an IPv4 address is mapped to IPv6.
     pub(super) const fn gid(address: IpAddr) -> [u8; 16] {
         match address {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -138,7 +138,7 @@ impl Destination {
         message
     }
 
-    /// Decodes a peer's destination; nothing if the message has another length.
+    /// Decodes a peer's destination; returns `None` if the message has another length.
     pub(super) fn decode(layout: Layout, message: &[u8]) -> Option<Self> {
         if message.len() != layout.bytes() {
             return None;
@@ -155,7 +155,7 @@ impl Destination {
 }
 
 impl Report {
-    /// Returns one message for each value. A peak of 0 stands for none.
+    /// Returns one message for each value. A peak of 0 means that it was not measured.
     pub(super) const fn values(&self) -> [[u8; 8]; 5] {
         [
             self.bytes.to_be_bytes(),
@@ -176,8 +176,8 @@ mod tests {
         (0..hex.len()).step_by(2).map(digits).collect()
     }
 
-    /// Recorded on the wire between `ib_write_bw -R -n 5 -s 64` and the same with its peer's address, of perftest
-    /// 25.01 in Debian 13; this is the passive end's.
+    /// The destination of the passive end, recorded on the wire between `ib_write_bw -R -n 5 -s 64` and the same
+    /// program with its peer's address (perftest 25.01 in Debian 13).
     const DESTINATION: &str = "00000000000000010000006400ac7fa6008727d400000000000055b26c54b000\
                                00000000000000000000ffffc00002020000000000000003";
     const SAID: &str = "362e3234000000000000000000000000";
@@ -205,7 +205,7 @@ mod tests {
     fn what_we_say_is_what_perftest_says_in_our_place() {
         assert_eq!(Version::ours()[..], bytes(SAID));
         assert_eq!(mtu(1024)[..], bytes("3300"));
-        // The program also sends its QPN, its PSN and the index of its GID, for people to read.
+        // The program also sends its QPN, its PSN and the index of its GID, which are only printed.
         let mut said = bytes(DESTINATION);
         said[8..16].fill(0);
         said[55] = 0;

@@ -1,8 +1,8 @@
 //! `datctl perf --perftest PROGRAM`: the active end of a measurement whose passive end is one of perftest's programs.
 //!
 //! With `-R` a program of perftest accepts connections by `rdma_cm`: first one for control messages, then those that
-//! are measured. So no IP network is needed besides the one that DAT itself reaches. Both ends send their parameters
-//! in turns, the active one first:
+//! are measured. So this needs no IP network besides the one that DAT itself uses. Both ends send their parameters in
+//! turns, the active one first:
 //!
 //! ```text
 //!   control connection                          port 18515
@@ -17,8 +17,9 @@
 //!   the passive end disconnects
 //! ```
 //!
-//! No message names the peer's program, or the sizes and counts it was started with. If they differ, both ends wait
-//! for messages that never come. All waits are bounded here, and the error says how to start the peer.
+//! No message contains the name of the peer's program, or the sizes and counts it was started with. If they differ,
+//! both ends wait for messages that never come. All waits here have a time limit, and the error says how to start the
+//! peer.
 //!
 //! Source: perftest, `src/write_bw.c` and its siblings, `src/perftest_communication.c`.
 
@@ -47,13 +48,13 @@ use simnic::signals::Stop;
 
 /// Default port of perftest's programs.
 const PORT: u16 = 18_515;
-/// Size of the peer's bandwidth buffer and of its cache line: each end takes the larger of both values.
+/// Sizes that we send, of the bandwidth buffer and of a cache line. Each end uses the larger of both ends' values.
 const PAGE_BYTES: u32 = 4096;
 const LINE_BYTES: u32 = 64;
-/// Looks at memory between two looks at events.
+/// Number of polls of the memory between two polls for events.
 const LOOKS: u32 = 64;
 
-/// A program of perftest, and what it measures.
+/// The programs of perftest, each of which measures one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Program {
     #[value(name = "ib_send_lat")]
@@ -104,7 +105,7 @@ impl Program {
         }
     }
 
-    /// Returns the program's default size in bytes and number of operations.
+    /// Returns the program's default message size in bytes, and its default number of operations.
     pub(super) const fn usual(self) -> (u64, u64) {
         match self {
             Self::SendLat | Self::WriteLat | Self::ReadLat => (2, 1000),
@@ -113,8 +114,8 @@ impl Program {
         }
     }
 
-    /// Returns true if both ends count operations. Warm-up operations would then be counted, too, and a duration
-    /// gives each end another number of operations.
+    /// Returns true if both ends count operations. Then there can be no warm-up, which the peer would count, too, and
+    /// no duration, because each end would reach another number of operations.
     const fn is_counted(self) -> bool {
         match self {
             Self::SendLat | Self::SendBw | Self::WriteLat => true,
@@ -123,8 +124,8 @@ impl Program {
     }
 }
 
-/// Returns a plan that such a program can take part in: one size, and the program's defaults for values that are not
-/// given.
+/// Returns a plan that such a program can take part in: one size, and the program's defaults for values that the
+/// command line does not specify.
 pub(super) fn plan(asked: &Plan, program: Program) -> Result<Plan, String> {
     let (bytes, count) = program.usual();
     let mut plan = asked.clone();
@@ -154,7 +155,7 @@ pub(super) fn plan(asked: &Plan, program: Program) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Returns the port of a connection qualifier.
+/// Returns the port for a connection qualifier: the default without one, an error if it is no port.
 pub(super) fn port(qualifier: Option<u64>) -> Result<u16, String> {
     let Some(qualifier) = qualifier else {
         return Ok(PORT);
@@ -163,7 +164,7 @@ pub(super) fn port(qualifier: Option<u64>) -> Result<u16, String> {
         .map_err(|_| "perftest listens at a port: --qualifier is to be its -p, up to 65535".into())
 }
 
-/// Measures with a program at this address and port.
+/// Measures with a program that listens at this address and port.
 pub(super) fn measure(
     plan: &Plan,
     program: Program,
@@ -182,7 +183,7 @@ pub(super) fn measure(
         .map_err(|error| format!("{error}; the peer should run {}", test.command(port)).into())
 }
 
-/// One run of a program.
+/// One measurement with a program.
 struct Test<'a> {
     plan: &'a Plan,
     program: Program,
@@ -191,7 +192,7 @@ struct Test<'a> {
 }
 
 impl Test<'_> {
-    /// Returns the command to start the peer with.
+    /// Returns the command that starts the peer for this measurement.
     fn command(&self, port: u16) -> String {
         let mut command = format!("{} -R -s {}", self.program.name(), self.bytes);
         if let (true, Some(count)) = (self.program.is_counted(), self.plan.count) {
@@ -213,7 +214,7 @@ impl Test<'_> {
         stop: &Stop,
         figures: &mut Figures,
     ) -> Result<(), Box<dyn Error>> {
-        // Checked before the first message to the peer: a peer that is abandoned waits for ever.
+        // This is checked before the first message, because a peer that is abandoned then waits without limit.
         let requests = dialer.requests(self.plan.depth)?;
         Dialer::check_events(self.lanes.into(), self.plan.depth, requests + 1)?;
         let addresses = dialer.adapter.ia.addresses();
@@ -232,7 +233,7 @@ impl Test<'_> {
         let report = row.bandwidth.as_ref().map(|it| it.report(self.bytes));
         let is_whole = !stop.is_asked();
         figures.rows.push(row);
-        // A peer that counts has not received all operations and still waits: no farewell is sent.
+        // After an interruption a peer that counts still waits for operations, so the last handshake cannot take place.
         if is_whole || !self.program.is_counted() {
             self.part(&mut peer, layout, &destinations[0], report)?;
             peer.hang_up()?;
@@ -272,7 +273,7 @@ impl Test<'_> {
         Ok(theirs.expect("its length"))
     }
 
-    /// Makes the connections to be measured. Returns our destination on each.
+    /// Makes the connections to be measured. Returns our destination for each.
     fn connect(
         &self,
         peer: &mut Peer<'_>,
@@ -300,7 +301,7 @@ impl Test<'_> {
         Ok(destinations)
     }
 
-    /// Exchanges the places of both memories, as often as the programs do, which is more than needed.
+    /// Exchanges the addresses and keys of both memories, as often as the programs do, which is more often than needed.
     fn agree(
         &self,
         peer: &mut Peer<'_>,
@@ -323,12 +324,12 @@ impl Test<'_> {
         for ours in ours {
             self.shake(peer, layout, ours)?;
         }
-        // For Send the last message means that the receives are posted.
+        // For Send this last message means that the peer has posted its receives.
         self.shake(peer, layout, &ours[0])?;
         Ok(())
     }
 
-    /// Measures the row.
+    /// Runs the measurement, and returns its row.
     fn row(&self, peer: &mut Peer<'_>, stop: &Stop) -> Result<Row, Box<dyn Error>> {
         let plan = self.plan;
         let mut row = Row {
@@ -371,8 +372,9 @@ impl Test<'_> {
         Ok(row)
     }
 
-    /// Each end writes when the other has written, the passive one first, and notices it by the last byte: the number
-    /// of the Write. The time from one such notice to the next is a round trip.
+    /// Measures the latency of Write: each end writes after the other has written, the passive end first. An end
+    /// notices a Write by its last byte, which is the number of the Write. The time between two such notices is a round
+    /// trip.
     fn mirror(
         &self,
         peer: &mut Peer<'_>,
@@ -431,7 +433,7 @@ impl Test<'_> {
         }
     }
 
-    /// Sends the figures to a peer that only lent memory, and ends the exchange.
+    /// Ends the exchange. A peer that cannot measure the bandwidth itself gets our figures first.
     fn part(
         &self,
         peer: &mut Peer<'_>,

@@ -1,4 +1,4 @@
-//! Refusals before any message to the peer. `tests/vfio_user/perftest.rs` tests the exchange.
+//! Combinations that are refused before any message to the peer. `tests/vfio_user/perftest.rs` tests the exchange.
 
 use std::time::Duration;
 

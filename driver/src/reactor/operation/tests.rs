@@ -50,7 +50,7 @@ struct Fields {
 }
 
 fn fields(entry: squeue::Entry) -> Fields {
-    // SAFETY: an entry is 64 bytes for the kernel, all of them set, and `repr(C)` around those.
+    // SAFETY: an entry is a `repr(C)` struct around the kernel's 64 bytes, all of which are set.
     let bytes: [u8; 64] = unsafe { std::mem::transmute(entry) };
     let long = |at: usize| u64::read_from_prefix(&bytes[at..]).unwrap().0;
     let word = |at: usize| u32::read_from_prefix(&bytes[at..]).unwrap().0;

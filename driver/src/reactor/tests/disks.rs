@@ -156,7 +156,7 @@ fn a_block_device_refuses_what_is_off_its_grid_or_behind_its_end() {
             "{operation:?}: {error}"
         );
     }
-    // Beyond its end: the bytes before the end are written first.
+    // A write beyond the end of the device writes the bytes before the end, and then fails.
     let over = write((1 << 20) - 512, 1024);
     let error = one(&mut reactor, &file, over).result.unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::ENOSPC as i32), "{error}");

@@ -253,7 +253,7 @@ fn what_lies_off_the_grid_fares_past_the_page_cache_as_it_does_by_read() {
         eprintln!("left out: the temporary folder's file system has no O_DIRECT");
         return;
     };
-    // A file system may use the page cache nevertheless.
+    // A file system may use the page cache in spite of `O_DIRECT`, so the expected result is that of read(2).
     let expected = file.as_std().read_at(&mut [0; 4097][1..], 1);
     let expected = expected.map_err(|error| error.raw_os_error());
     let mut reactor = Reactor::new(8).unwrap();
@@ -331,7 +331,7 @@ fn thousand(reactor: &mut Reactor, file: &File, buffer: &DmaBuffer) {
 
 #[test]
 fn a_completion_queue_that_overflows_loses_nothing() {
-    // Four entries have eight completions, and there are forty polls and as many removals.
+    // A ring of four entries has eight completion entries; here are forty polls and as many removals.
     let interrupts: Vec<Interrupt> = (0..40).map(|_| Interrupt::new().unwrap()).collect();
     let descriptors: Vec<_> = interrupts
         .iter()
@@ -387,7 +387,7 @@ fn files_that_are_registered_are_used_and_stay_open_for_as_long() {
 fn more_files_than_the_system_allows_are_not_registered_and_work_all_the_same() {
     let mut reactor = Reactor::new(8).unwrap();
     let file = temporary();
-    // The kernel's own limit, beyond that of a process.
+    // One more than the kernel's own limit, which is above that of the process.
     let many = vec![file.clone(); (1 << 20) + 1];
     assert!(!reactor.register_files(&many).unwrap());
     assert_eq!(content(&mut reactor, &file, 1), Vec::<u8>::new());

@@ -55,8 +55,9 @@ fn forbid(errno: Errno) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// EPERM: `kernel.io_uring_disabled` (the default of RHEL 9.3 and later), a filter; ENOSYS: no io_uring in the kernel
-/// (RHEL 9.0 to 9.2); EACCES: SELinux; ENOMEM: RLIMIT_MEMLOCK (before Linux 5.12).
+/// A reactor without a ring waits for descriptors and time, whatever the error. EPERM: `kernel.io_uring_disabled` (the
+/// default of RHEL 9.3 and later), a filter; ENOSYS: no io_uring in the kernel (RHEL 9.0 to 9.2); EACCES: SELinux;
+/// ENOMEM: RLIMIT_MEMLOCK (before Linux 5.12).
 #[test]
 fn a_reactor_without_a_ring_waits_for_descriptors_and_time() {
     for errno in [Errno::EPERM, Errno::ENOSYS, Errno::EACCES, Errno::ENOMEM] {
@@ -105,7 +106,7 @@ fn a_reactor_without_a_ring_refuses_disks_with_a_sentence() {
     Reactor::new(4).unwrap().check_disks().unwrap();
 }
 
-/// The clock of adapters in hardware.
+/// The real clock, which adapters in hardware use, waits without a ring.
 #[test]
 fn the_real_clock_waits_without_a_ring() {
     without_rings(Errno::EPERM, || {

@@ -22,7 +22,7 @@ fn a_reactor_with_nothing_outstanding_goes_to_another_thread_and_keeps_what_was_
     for round in 1..=4 {
         let (buffer, file) = (buffer.clone(), file.clone());
         buffer.fill(0, 4096, round);
-        // Queued here, submitted there.
+        // This thread queues the operation, and the other one submits it.
         let token = reactor.queue_write(&file, 0, &buffer, 0, 4096).unwrap();
         reactor = std::thread::spawn(move || {
             let interrupt = Interrupt::new().unwrap();
@@ -52,7 +52,8 @@ fn a_reactor_with_operations_in_the_kernel_does_not_work_in_another_thread_and_s
             let interrupt = Interrupt::new().unwrap();
             reactor.wait(&[interrupt], far())
         });
-        // A kernel without rings of one thread allows this: then the thread would wait forever, so it is woken.
+        // A kernel without rings of one thread allows this. The thread would then wait forever, so closing the pipe
+        // ends its read.
         drop(_writer);
         match elsewhere.join().unwrap() {
             Ok(wake) => assert_eq!(wake, Wake::Transfer),
@@ -72,8 +73,8 @@ fn memory_in_the_kernel_when_another_thread_drops_the_reactor_is_never_reused() 
     assert!(reactor.wait_all(Instant(0)).unwrap().is_empty());
     std::thread::spawn(move || drop(reactor)).join().unwrap();
     let next = arena.alloc(4096, 4096).unwrap();
-    // On a kernel with rings of one thread, the operation cannot be waited for, and its buffer is leaked. Otherwise
-    // it was cancelled, and its completion seen.
+    // On a kernel with rings of one thread, the thread that dropped the reactor could not wait for the operation, so
+    // its buffer was leaked. On other kernels the operation was cancelled, and its completion was seen.
     let is_leaked = next.address() != address;
     let mut file = std::fs::File::from(writer);
     let written = std::io::Write::write(&mut file, &[0xa5; 4096]);
@@ -125,8 +126,8 @@ fn another_thread_registers_with_a_reactor_of_the_first() {
     });
 }
 
-/// A poll that is just ending while the wait removes its polls makes the removal of another one fail (EALREADY). That
-/// one must be removed nevertheless, so that the wait does not sleep until it is ready, or for a minute.
+/// If a poll completes while the wait removes its polls, the removal of another poll fails (EALREADY). The wait then
+/// removes that other poll nevertheless, and does not sleep until it is ready, or for a minute.
 #[test]
 fn polls_that_end_while_they_are_removed_do_not_prolong_the_wait() {
     for mut reactor in [Reactor::new(8).unwrap(), Reactor::of_any_thread(8).unwrap()] {

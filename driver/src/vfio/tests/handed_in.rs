@@ -1,4 +1,4 @@
-//! Descriptors that a more privileged process has opened.
+//! Functions opened from descriptors that a more privileged process has opened.
 
 use super::*;
 
@@ -37,13 +37,14 @@ fn log(fake: &Fake) -> Vec<String> {
     fake.log.lock().unwrap().clone()
 }
 
-/// Returns the position of a request in the log, counted from `from`.
+/// Returns the index of the first log line from `from` on that starts with `name`.
 fn place(log: &[String], from: usize, name: &str) -> usize {
     let found = log[from..].iter().position(|line| line.starts_with(name));
     from + found.unwrap_or_else(|| panic!("no {name} behind {from} in {log:#?}"))
 }
 
-/// A killed process leaves its mappings in the container of a group that another process keeps open.
+/// A group that is still in a container, with the mappings of a killed process, is removed from it before it joins its
+/// new container.
 #[test]
 fn a_group_that_is_in_a_container_leaves_it_before_it_joins_its_own() {
     let fake = Fake {
@@ -116,7 +117,7 @@ fn descriptors_that_are_not_those_of_vfio_are_refused_by_name() {
         error,
         "0000:3b:00.2: VFIO_GET_API_VERSION: ENOTTY (25): Not a typewriter: the descriptor is none of /dev/vfio/vfio"
     );
-    // The real kernel answers the same for any other kind of descriptor.
+    // The real kernel returns the same error for any other kind of descriptor.
     let fds = VfioFds {
         container: Some(null()),
         group: null(),

@@ -1,13 +1,13 @@
-//! Error texts for a person: each way to fail, once, with its whole text.
+//! Error texts for a person. Each failure is caused once, and its whole text is compared.
 //!
 //! The texts are in `refusals.txt`, so that they can be read in sequence.
 
 use super::*;
 
-/// A way to fail and its text. Parts that differ from run to run are replaced.
+/// A failure and its error text, in which parts that differ from run to run are replaced.
 type Said = (String, String);
 
-/// Returns the error of opening a function, in a tree of these devices.
+/// Returns the error text of opening a function in a sysfs tree with these devices.
 fn sysfs_says(devices: &[(&str, Option<&str>)], group: bool) -> String {
     let (dir, roots) = sysfs(devices, group);
     let error = roots.viable_group(ADDRESS.parse().unwrap()).unwrap_err();
@@ -16,7 +16,7 @@ fn sysfs_says(devices: &[(&str, Option<&str>)], group: bool) -> String {
         .replace(&dir.path().display().to_string(), "/sys")
 }
 
-/// Returns the error of opening a function with this kernel.
+/// Returns the error text of opening a function with this simulated kernel.
 fn opening(fake: Fake) -> String {
     let (_dir, roots) = sysfs(&[(ADDRESS, Some("vfio-pci"))], true);
     let error = Vfio::open(ADDRESS.parse().unwrap(), &roots, Arc::new(fake));
@@ -253,7 +253,7 @@ fn dma(said: &mut Vec<Said>) {
         let (_, function) = open(fake).unwrap();
         function.dma_map(Iova(0x5000), &memory, 0, 0x2000).unwrap();
         let error = function.dma_unmap(Iova(0x5000), 0x2000).unwrap_err();
-        // The memory of a mapping that stays is leaked when the function drops.
+        // The mapping could not be removed, so its memory is leaked when the function drops.
         error.to_string()
     };
     let refused = refusing(Request::IommuUnmapDma, Errno::EINVAL);

@@ -1,11 +1,11 @@
-//! Functions in one container.
+//! Tests of several functions in one container.
 
 use super::*;
 
 const NEIGHBOUR: &str = "0000:3b:00.3";
 const ELSEWHERE: &str = "0000:5e:00.2";
 
-/// Makes two functions in group 12, and one in group 13.
+/// Makes a sysfs tree with two functions in group 12, and one in group 13.
 fn tree() -> (TempDir, Roots) {
     let (dir, roots) = sysfs(
         &[(ADDRESS, Some("vfio-pci")), (NEIGHBOUR, Some("vfio-pci"))],
@@ -36,8 +36,8 @@ fn beside(address: &str, roots: &Roots, first: &Function) -> Result<Function, Fu
     Function::joining(address.parse().unwrap(), roots, &first.dma_space())
 }
 
-/// Counts each request since the last call. `VFIO_IOMMU_GET_INFO` is sent twice for one answer, the first time for
-/// its length.
+/// Returns the number of requests of each kind since the last call, and clears the log. `VFIO_IOMMU_GET_INFO` is sent
+/// twice for each answer, the first time to obtain its length.
 fn asked<const N: usize>(fake: &Fake, requests: [Request; N]) -> [usize; N] {
     let log = std::mem::take(&mut *fake.log.lock().unwrap());
     requests.map(|request| {
@@ -54,8 +54,9 @@ const JOINING: [Request; 4] = [
 ];
 const MAPPING: [Request; 2] = [Request::IommuMapDma, Request::IommuUnmapDma];
 
-/// Linux `drivers/vfio/container.c`: `VFIO_SET_IOMMU` is EINVAL on a container that has its IOMMU, and the kernel
-/// attaches a further group by itself.
+/// A function of a new group makes its group join the container without setting the IOMMU again; a function of a known
+/// group needs neither step. Linux `drivers/vfio/container.c` returns EINVAL to `VFIO_SET_IOMMU` on a container that
+/// has its IOMMU, and attaches a further group by itself.
 #[test]
 fn a_further_group_joins_the_container_and_one_of_a_known_group_is_in_it() {
     let (_dir, roots) = tree();
@@ -66,7 +67,7 @@ fn a_further_group_joins_the_container_and_one_of_a_known_group_is_in_it() {
     let neighbour = beside(NEIGHBOUR, &roots, &first).unwrap();
     assert_eq!(asked(&fake, JOINING), [0, 0, 0, 2]);
     drop((first, neighbour));
-    // Its file is closed, so that the next function opens it again.
+    // The group's file is closed, so the next function opens it again.
     beside(NEIGHBOUR, &roots, &elsewhere).unwrap();
     assert_eq!(asked(&fake, JOINING), [1, 1, 0, 2]);
 }
@@ -94,7 +95,7 @@ fn memory_is_mapped_once_for_all_functions_of_a_container_and_goes_with_the_last
 fn addresses_that_a_further_function_cannot_reach_are_not_given_out_any_more() {
     let (_dir, roots) = tree();
     let mut fake = Fake::new();
-    // The second answer has less than the first.
+    // The second answer has fewer addresses than the first.
     static ASKED: Mutex<usize> = Mutex::new(0);
     fake.tamper = Some(|request, _, message| {
         let answered = |message: &Message| {
@@ -140,7 +141,8 @@ fn a_group_that_the_kernel_refuses_is_an_error_with_the_reason() {
     );
 }
 
-/// Linux `drivers/vfio/group.c` `vfio_df_open`: a group hands out its device as often as it is asked.
+/// A function that is open in the container is refused a second time by this crate, because Linux
+/// (`drivers/vfio/group.c` `vfio_df_open`) opens the device of a group as often as it is asked.
 #[test]
 fn a_function_that_is_open_in_the_container_is_not_opened_a_second_time() {
     let (_dir, roots) = tree();
@@ -173,7 +175,7 @@ fn a_function_whose_opening_failed_can_be_opened() {
     let (_dir, roots) = tree();
     let mut fake = Fake::new();
     static FLAGS: Mutex<u32> = Mutex::new(3);
-    // Not a PCI device, once.
+    // The kernel reports once that the device is not a PCI device.
     fake.tamper = Some(|request, _, message| {
         if request == Request::DeviceGetInfo {
             let flags = *FLAGS.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Hostile clients: the resources they leave behind, and the time for which they can hold a server.
+//! Hostile clients: the resources that they leave behind, and the time for which they can occupy a server.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -24,13 +24,13 @@ use crate::accepting::{AcceptFailure, classify};
 use crate::clock::Instant;
 use crate::double::Double;
 
-/// Short, to keep the tests short. No honest peer is subject to it.
+/// Time limit in tests without an honest peer; short, to keep the tests short.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// For a server that also has an honest client: long compared with the client's needs on a busy machine.
+/// Time limit of a server that also has an honest client; long compared with the client's needs on a busy machine.
 const LONGER: Duration = Duration::from_secs(3);
 
-/// The kernel installs as many descriptors as there is room for and reports that it truncated the rest (unix(7),
-/// "SCM_RIGHTS"; recv(2), MSG_CTRUNC). The installed ones must be closed here.
+/// If too many descriptors arrive, the installed ones are closed. The kernel installs as many as fit and reports that
+/// it truncated the list (unix(7), "SCM_RIGHTS"; recv(2), MSG_CTRUNC).
 #[test]
 fn descriptors_that_are_too_many_are_closed() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -46,11 +46,11 @@ fn descriptors_that_are_too_many_are_closed() {
     let error = socket.receive(|| false).err().unwrap();
     assert!(error.to_string().contains("cut off"), "{error}");
     drop(writer);
-    // The pipe ends when its other end is open nowhere.
+    // The pipe reports its end only when all descriptors of the writing end are closed.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
-/// A message of which a piece arrives each time the reader looks at its clock, which is a second later each time.
+/// A message that arrives in pieces. Each reading of the clock advances it by a second and delivers the next piece.
 #[derive(Default)]
 struct Drip {
     to: Option<UnixStream>,
@@ -75,8 +75,8 @@ fn dripping() -> Instant {
     })
 }
 
-/// A client that sends a byte now and then holds a server no longer than one that sends none. The same holds for a
-/// server and its client.
+/// A peer that sends a message byte by byte is dropped at the time limit, like a silent peer, but not before. This
+/// holds for clients and servers.
 #[test]
 fn a_message_that_drips_is_given_up_when_its_time_is_over_and_not_before() {
     for (piece, is_taken) in [(1, false), (2, true)] {
@@ -101,10 +101,10 @@ fn a_message_that_drips_is_given_up_when_its_time_is_over_and_not_before() {
     }
 }
 
-/// Longest wait of an honest client beside one that drips: the time limit of a message, and two readings of the clock.
+/// Longest wait of an honest client behind a slow one: the time limit of a message, and two readings of the clock.
 const LONGEST_WAIT: Duration = Duration::from_secs(12);
 
-/// One client is served at a time. The honest one is there from the beginning, behind one whose bytes never end.
+/// An honest client that connects behind a slow client waits no longer than the time limit of one message.
 #[test]
 fn beside_a_client_that_drips_an_honest_one_waits_as_long_as_a_message_may_take() {
     let directory = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn beside_a_client_that_drips_an_honest_one_waits_as_long_as_a_message_may_take(
     assert!(waited <= LONGEST_WAIT, "{waited:?}");
 }
 
-/// The kernel delivers the descriptors of each send separately.
+/// The limit on descriptors applies to the whole message, although the kernel delivers those of each send separately.
 #[test]
 fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -173,22 +173,22 @@ fn a_silent_client_makes_room_for_the_next() {
     let server = Server::new(Arc::new(Double::new()), listener).with_patience(LONGER);
     let served = thread::spawn(move || (0..2).for_each(|_| server.serve_next().unwrap()));
     let silent = UnixStream::connect(&path).unwrap();
-    // The next client has the server's whole time limit and more.
+    // The next client waits until the server has dropped the silent one.
     let mut honest = Raw::negotiated(&path);
     honest.ask(Command::DEVICE_RESET, &[], &[]).unwrap();
     drop((silent, honest));
     served.join().unwrap();
 }
 
-/// A page missing from the pool at its first use is a SIGBUS, regardless of the file's seals (hugetlbfs has no swap
-/// and takes pages from nowhere else).
+/// Memory of the hugetlb pool is refused. A page missing from the pool at its first use raises SIGBUS, regardless of
+/// the file's seals (hugetlbfs has no swap and takes pages only from the pool).
 #[test]
 fn memory_of_the_huge_page_pool_is_refused() {
     let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB;
     let file = match memfd_create("pool", flags) {
         Ok(fd) => File::from(fd),
         Err(Errno::ENOSYS | Errno::EINVAL | Errno::ENODEV) => {
-            // A kernel without huge pages has nothing to refuse.
+            // The kernel has no huge pages, so such memory cannot exist.
             assert!(!std::path::Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists());
             return;
         }
@@ -204,7 +204,7 @@ fn memory_of_the_huge_page_pool_is_refused() {
     assert_eq!(rig.double.mappings(), vec![]);
 }
 
-/// accept(2), "ERRORS": temporary errors do not end a server.
+/// Temporary errors of accept(2) ("ERRORS") do not end a server.
 #[test]
 fn a_server_survives_temporary_errors_of_accept() {
     let meaning = |errno: Errno| classify(&errno.into());
@@ -219,8 +219,8 @@ fn a_server_survives_temporary_errors_of_accept() {
     }
 }
 
-/// Adding to a full counter blocks, unless the descriptor is nonblocking (eventfd(2)). That is a flag of the open
-/// file, which the sender of the descriptor shares.
+/// A client whose eventfd counter is full blocks only itself. Adding to a full counter blocks, unless the descriptor is
+/// nonblocking (eventfd(2)). The sender of the descriptor can clear that flag, because the open file is shared.
 #[test]
 fn a_client_whose_counter_is_full_stops_only_itself() {
     let rig = Rig::new(2);

@@ -1,4 +1,4 @@
-//! Memory without a descriptor: accessed over the twin socket ("twin_socket", libvfio-user `docs/vfio-user.rst`).
+//! Memory without a descriptor, accessed over the twin socket ("twin_socket", libvfio-user `docs/vfio-user.rst`).
 
 // UNSAFETY: tests lend memory, as a consumer would.
 #![expect(unsafe_code, reason = "lending is unsafe")]
@@ -29,29 +29,29 @@ use crate::{Be32, Device, DmaError, Function, FunctionError, Iova, LentMemory, S
 /// a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAGE: usize = 4096;
-/// Capabilities of a client that answers for memory.
+/// Capabilities of a client that serves accesses to its memory.
 const TWIN: &[u8] = b"{\"capabilities\":{\"twin_socket\":{\"supported\":true}}}\0";
 
-/// Returns whole pages of the program's own memory, which are never freed.
+/// Returns whole pages of the program's heap, which are never freed.
 fn heap(pages: usize) -> *mut u8 {
     let bytes = vec![0; (pages + 1) * PAGE].leak().as_mut_ptr();
     bytes.wrapping_add(bytes.align_offset(PAGE))
 }
 
 fn lend(function: &Function, at: *mut u8, bytes: usize) -> Result<Arc<LentMemory>, DmaError> {
-    // SAFETY: the memory is never freed, and only accessed by copies.
+    // SAFETY: the memory is never freed, and the test accesses it only by copies.
     unsafe { LentMemory::new(function, at, bytes) }
 }
 
 fn put(at: *mut u8, bytes: &[u8]) {
     for (index, &byte) in bytes.iter().enumerate() {
-        // SAFETY: inside a heap of the test.
+        // SAFETY: the byte is inside memory of `heap`.
         unsafe { at.wrapping_add(index).write_volatile(byte) };
     }
 }
 
 fn get(at: *mut u8, bytes: usize) -> Vec<u8> {
-    // SAFETY: inside a heap of the test.
+    // SAFETY: the byte is inside memory of `heap`.
     let byte = |index| unsafe { at.wrapping_add(index).read_volatile() };
     (0..bytes).map(byte).collect()
 }
@@ -68,7 +68,7 @@ fn lent_memory_is_read_and_written_by_messages_until_it_is_given_back() {
     let function = rig.function();
     let (pages, bytes) = (40, 40 * PAGE);
     let at = heap(pages);
-    // More than two messages of MAX_DATA, and not a multiple of it.
+    // The length is more than two messages of MAX_DATA, and not a multiple of it.
     let lent = lend(&function, at, bytes - 10).unwrap();
     let iova = lent.iova().0;
     assert_eq!(rig.double.asked(), [(iova, bytes)]);
@@ -98,7 +98,8 @@ fn lent_memory_is_read_and_written_by_messages_until_it_is_given_back() {
     rig.finished();
 }
 
-/// A mapping outlives memory lent through it if a piece is still lent; its other pages may belong to others by then.
+/// A server can access only the bytes that are lent. A mapping outlives memory lent through it if a piece is still
+/// lent, and its other pages may then have other owners.
 #[test]
 fn access_by_message_is_limited_to_the_lent_bytes() {
     let rig = Rig::new(1);
@@ -132,7 +133,7 @@ fn access_by_message_is_limited_to_the_lent_bytes() {
             .enumerate()
             .all(|(at, &byte)| { byte == u8::from((PAGE + 10..PAGE + 110).contains(&at)) })
     );
-    // The owner has it back, although a reference remains.
+    // The owner has the memory back, although a reference remains.
     piece.withdraw();
     assert!(memory.read(inside, &mut [0]).is_err());
     assert_eq!(rig.double.asked(), [(iova, 4 * PAGE)]);
@@ -152,7 +153,8 @@ fn memory_that_the_device_does_not_take_is_not_reached() {
     let refused = lend(&function, next, 16).unwrap_err().to_string();
     assert!(refused.contains("DMA_MAP: refused"), "{refused}");
     rig.double.set_refuses_dma(false);
-    // The expected place: addresses are congruent to those of memory, and the next ones are free.
+    // The refused memory would have one of these addresses: I/O addresses are congruent to those of memory, and the
+    // next ones are free.
     for page in 0..16 {
         let iova = (first.iova().0 & !0xffff) + page * 4096;
         let reached = memory.write(iova, &[1; 8]).is_ok();
@@ -161,7 +163,7 @@ fn memory_that_the_device_does_not_take_is_not_reached() {
     assert_eq!(get(next, 8), [0; 8]);
 }
 
-/// Reads memory when a register is written, before the writer gets an answer.
+/// A device that accesses client memory when a register is written, before the client gets its next reply.
 struct Reading {
     seen: Mutex<Vec<u8>>,
 }
@@ -178,7 +180,7 @@ impl Front<Double> for Reading {
     }
 }
 
-/// The device waits for memory while the client waits for the device.
+/// A client serves accesses to its memory while it waits for a reply of the device that makes these accesses.
 #[test]
 fn a_client_answers_for_memory_while_it_waits_for_an_answer() {
     let directory = tempfile::tempdir().unwrap();
@@ -207,13 +209,13 @@ fn a_client_answers_for_memory_while_it_waits_for_an_answer() {
     served.join().unwrap();
 }
 
-/// A client's end with two pages at 0x1000 and one at 0x8000, and the server's end.
+/// A client's end of the twin socket with two pages at 0x1000 and one at 0x8000, and the server's end.
 struct Ends {
     client: TwinClient,
     main: Arc<Socket>,
     memory: SharedMemory,
     server: Raw,
-    /// The far end of the other socket.
+    /// Server's end of the main socket.
     far: Socket,
 }
 
@@ -302,7 +304,7 @@ fn requests_reach_what_is_mapped_and_nothing_else() {
     let written = ends.server.ask(Command::DMA_WRITE, &write, &[]).unwrap();
     assert_eq!(written, access(0x8000, 3, &[]));
     assert_eq!(ends.memory.read_obj::<[u8; 4]>(4 * PAGE), [7, 8, 9, 0]);
-    // A request without a reply gets none; the next reply is for the next request.
+    // A request that wants no reply gets none. The next reply is the one to the next request.
     let (id, silent) = (1, access(0x8003, 1, &[5]));
     let header = (id, Command::DMA_WRITE.0, wire::NO_REPLY, 0);
     socket::send(&ends.server.socket, header, &[&silent], &[]).unwrap();
@@ -336,14 +338,14 @@ fn a_server_that_does_not_keep_the_rules_is_lost_on_both_sockets_and_reaches_not
         let failure = client.failure().unwrap();
         assert!(failure.starts_with("twin socket: "), "{case}: {failure}");
         assert!(client.insert(0x2000, &memory, 0, PAGE).is_err(), "{case}");
-        // Only the test still has the memory.
+        // After the drop, only the test holds the memory.
         drop(client);
         assert_eq!(memory.load_u8(0), 0);
     }
 }
 
-/// Each write that was answered has happened. A write that arrives while the memory is removed does not happen after
-/// the removal.
+/// A write that the client has answered is complete. A write that arrives while the memory is removed has no effect
+/// after the removal.
 #[test]
 fn no_request_reaches_memory_behind_its_removal() {
     for _ in 0..50 {
@@ -396,7 +398,7 @@ fn a_client_that_lost_its_server_answers_it_no_more() {
     assert!(matches!(ends.far.receive(|| true), Ok(None)));
 }
 
-/// Connects a client with a twin socket, past VERSION, with a page at 0x1000 that is accessed by messages.
+/// Connects a client with a twin socket, exchanges VERSION, and maps a page at 0x1000 that is accessed by messages.
 fn with_twin(path: &std::path::Path) -> (Raw, Socket) {
     let mut raw = Raw::connect(path);
     let reply = raw.ask_message(Command::VERSION, &version(TWIN), &[]);
@@ -409,7 +411,7 @@ fn with_twin(path: &std::path::Path) -> (Raw, Socket) {
     (raw, Socket::new(fd.into()).unwrap())
 }
 
-/// Starts a server with short time limits for a number of clients.
+/// Starts a server with short time limits that serves `clients` clients and then ends.
 fn impatient(clients: usize) -> (Double, PathBuf, tempfile::TempDir, JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
@@ -465,14 +467,14 @@ fn a_client_that_does_not_answer_for_its_memory_or_answers_nonsense_is_dropped()
             socket::send(&twin, header, &[&payload], &[]).unwrap();
         }
         assert_eq!(reader.join().unwrap(), (true, true), "{case}");
-        // No further request is sent, and the session is over.
+        // The server sends no further request, and the session is over.
         assert!(!matches!(twin.receive(|| true), Ok(Some(_))), "{case}");
         assert!(
             !matches!(raw.socket.receive(|| true), Ok(Some(_))),
             "{case}"
         );
     }
-    // The next client is served, and its refusal is only a refusal.
+    // The next client is served. A refusal of this client fails one access and does not end the session.
     let (mut raw, twin) = with_twin(&path);
     assert_eq!(double.asked(), [(0x1000, 4096)]);
     let memory = double.asks(0x1000);
@@ -485,7 +487,7 @@ fn a_client_that_does_not_answer_for_its_memory_or_answers_nonsense_is_dropped()
     });
     for (flags, error, reply) in [
         (wire::TYPE_REPLY | wire::ERROR, 13, vec![]),
-        // The document's reply to DMA_WRITE: a count of 4 bytes.
+        // The reply to DMA_WRITE has a count of 4 bytes, as in the document.
         (wire::TYPE_REPLY, 0, access(0x1000, 4, &[])[..12].to_vec()),
     ] {
         let asked = twin.receive(|| true).unwrap().unwrap();
@@ -512,14 +514,15 @@ fn memory_for_reading_is_so_by_messages_too_and_all_of_it_goes_with_the_client()
     assert_eq!(again, Err(Errno::EEXIST));
     let memory = double.asks(0x1000);
     drop((raw, _twin));
-    // The access does not wait for a client that is gone.
+    // The access fails at once, because the client has disconnected.
     assert!(memory.read(0x1000, &mut [0; 4]).is_err());
     drop(with_twin(&path));
     served.join().unwrap();
     assert_eq!(double.asked(), []);
 }
 
-/// Each access would be thousands of messages.
+/// A client that accepts less than a page in a message gets no twin socket, because each access would take thousands
+/// of messages.
 #[test]
 fn a_client_that_takes_less_than_a_page_with_a_message_gets_no_twin_socket() {
     let rig = Rig::new(1);
@@ -529,8 +532,8 @@ fn a_client_that_takes_less_than_a_page_with_a_message_gets_no_twin_socket() {
     rig.finished();
 }
 
-/// Runs a minimal server that a client can connect to, with these capabilities and descriptors for VERSION. It answers
-/// every other request with an empty reply.
+/// Runs a minimal server that a client can connect to. It answers VERSION with `json` and `fds`, and requests other
+/// than queries with an empty reply.
 fn bare(json: &'static [u8], fds: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
@@ -559,7 +562,7 @@ fn bare(json: &'static [u8], fds: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, 
             };
             let header = (asked.header.id.get(), command.0, wire::TYPE_REPLY, 0);
             let fds: Vec<BorrowedFd<'_>> = given.iter().map(AsFd::as_fd).collect();
-            // The client may have given up already.
+            // The client may have closed the connection.
             if socket::send(&socket, header, &[&payload], &fds).is_err() {
                 return;
             }
@@ -595,7 +598,8 @@ fn a_server_without_a_twin_socket_is_not_lent_memory() {
     }
 }
 
-/// "The client must abort and close the connection".
+/// A client refuses a server that announces a twin socket and does not send it. The document says: "The client must
+/// abort and close the connection".
 #[test]
 fn a_server_that_promises_a_twin_socket_and_sends_none_is_refused() {
     let cases: [(&[u8], usize, &str); 3] = [
@@ -605,7 +609,7 @@ fn a_server_that_promises_a_twin_socket_and_sends_none_is_refused() {
             2,
             "twin_socket at Some(2) of 2 descriptors",
         ),
-        // The descriptor is a file.
+        // The descriptor is a file and not a socket.
         (
             b"{\"twin_socket\":{\"supported\":true,\"fd_index\":0}}",
             1,
@@ -620,7 +624,8 @@ fn a_server_that_promises_a_twin_socket_and_sends_none_is_refused() {
     }
 }
 
-/// The program gets an error with the cause at its next message.
+/// If the server closes the twin socket, it counts as lost, and the program's next message returns an error with the
+/// cause.
 #[test]
 fn a_server_that_hangs_up_the_twin_socket_is_lost() {
     let (ours, theirs) = UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! Calls about the adapter as a whole, about any object, or about the registry.
+//! Calls on the adapter as a whole, on any kind of object, and on the registry.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl World {
                 self.registered[name] = false;
             }
             Op::RegistryList(max) => {
-                // A provider that a program registers is not in the static registry, which is empty here.
+                // This registry has no static entries, and it does not list providers that a program registers.
                 let listed = self.registry.list_providers(max);
                 equal("listed", listed.map(|list| list.len()), Ok(0))?;
             }
@@ -86,7 +86,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Returns the object of a kind (`DAT_HANDLE_TYPE`) at a place, and whether it exists.
+    /// Returns the handle of the object of a kind (`DAT_HANDLE_TYPE`) in a slot, and whether the object exists.
     fn object(&self, side: usize, kind: u32, at: usize) -> Option<(AnyHandle, Verdict)> {
         let model = &self.sides[side];
         Some(match kind {
@@ -112,8 +112,8 @@ impl World {
         })
     }
 
-    /// Returns whether a side has no objects of its consumer. Endpoints lent with requests that are still open are
-    /// not the consumer's, and a spent RSP blocks no close.
+    /// Returns whether the consumer of a side has no objects. An endpoint that the provider lent with an undecided
+    /// request does not belong to the consumer, and an RSP whose request has arrived does not prevent a close.
     fn unused(&self, side: usize) -> bool {
         let model = &self.sides[side];
         let lent = |at: usize| {
@@ -141,7 +141,7 @@ impl World {
                 .all(|(at, _)| lent(at))
     }
 
-    /// Closes an adapter, and then opens it again.
+    /// Closes an adapter, and opens it again if the close succeeded.
     fn ia_close(&mut self, side: usize, graceful: bool) -> Result<(), String> {
         let flags = if graceful {
             CloseFlags::Graceful
@@ -172,7 +172,7 @@ impl World {
         equal("leaks", report.leaked.is_empty(), true)
             .map_err(|_| format!("side {side} leaks {:?}", report.leaked))?;
         self.all_ended(side);
-        // Each opening draws other random numbers, as on a machine.
+        // Each opening uses another random seed, as on a real machine.
         self.lives += 1;
         let mut options = Fabric::options(side);
         options.hca.seed = Some(self.lives);
@@ -181,9 +181,10 @@ impl World {
         Ok(())
     }
 
-    /// Handles the end of an adapter: the events of its peers, and its agents.
+    /// Applies a close of an adapter to the model: ends its objects, expects the events at the peers, and calls its
+    /// agents.
     fn all_ended(&mut self, side: usize) {
-        // Requests first: their order matters to an EVD with room for one event.
+        // Requests end before connections: an EVD with space for only one more event gets the first.
         for cr in 0..self.sides[side].crs.len() {
             if let Some(from) = self.sides[side].crs[cr].from.take() {
                 self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);

@@ -14,11 +14,11 @@ use super::world::{Verdict, World, compare, equal, named};
 const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
 const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
-/// Possible events at both ends when an error ends a connection.
+/// Connection events, either of which each side may get when an error ends a connection.
 pub const BROKEN: &[Kind] = &[Kind::Broken, Kind::Disconnected];
-/// A timeout longer than any sequence.
+/// A connect timeout longer than any sequence runs.
 const PATIENCE: Timeout = Timeout::from_micros(u32::MAX - 1);
-/// EVD flags needed for receives, requests and connection events.
+/// EVD flags that an endpoint needs in its receive, request and connection EVD.
 const NEEDS: [u32; 3] = [0x020, 0x020, 0x040];
 
 /// Returns the attributes of every endpoint, except the completion flags.
@@ -38,7 +38,8 @@ fn attributes(ia: &Ia, modes: [u32; 2]) -> EpAttr {
 }
 
 impl World {
-    /// Returns the handles an endpoint is made or changed with, and whether they are valid. `None`: a place is empty.
+    /// Returns the handles with which an endpoint is created or modified, and whether they are valid. Returns `None` if
+    /// one of the named slots has never had an object.
     fn setup(
         &self,
         side: usize,
@@ -71,7 +72,7 @@ impl World {
         Some((zone, handles, verdict))
     }
 
-    /// Returns whether an endpoint, in place of its present EVDs, may feed these.
+    /// Returns whether an endpoint may use these EVDs instead of its present ones.
     fn may_feed(
         &self,
         side: usize,
@@ -133,7 +134,7 @@ impl World {
                 if let Some(at) = srq {
                     want = want.and(named(&self.sides[side].srqs[at]));
                 }
-                // The peer does not affect requests.
+                // Only receives may use SOLICITED_WAIT, because the peer's flag does not affect requests.
                 if want.is_ok() && modes[1] == 2 {
                     want = INVALID_PARAMETER;
                 }
@@ -219,7 +220,7 @@ impl World {
                         _ => INVALID_STATE,
                     };
                 }
-                // Its completions are counted from now on.
+                // The endpoint's streams in its old EVDs do not count: it is about to move to the new EVDs.
                 want = want.and(self.may_feed(side, Some(ep), evds, [0, 0]));
                 let posted = !object.recvs.is_empty();
                 if want.is_ok() && posted && (pz.is_none() || object.modes[0] != 0) {
@@ -230,7 +231,7 @@ impl World {
                     recv_evd: Some(handles[0]),
                     request_evd: Some(handles[1]),
                     connect_evd: Some(handles[2]),
-                    // A lent endpoint has the provider's attributes so far.
+                    // Until this call, a lent endpoint has the attributes that the provider chose.
                     attr: Some(attributes(&self.ias[side], [0, 0])),
                     ..EpChange::default()
                 };
@@ -243,7 +244,8 @@ impl World {
                     if let Some(object) = self.sides[side].eps[ep].live_mut() {
                         (object.pz, object.evds, object.modes) = (pz, evds, [0, 0]);
                         if moved {
-                            // They fail at use, like buffers in a freed region.
+                            // The posted receives have keys of the old PZ, so they fail when a message arrives, like
+                            // buffers in a freed region.
                             for piece in object
                                 .recvs
                                 .iter_mut()
@@ -330,7 +332,8 @@ impl World {
                 );
                 compare(got, want)?;
                 if want.is_ok() {
-                    // The peer of a passive endpoint does not listen at the address its request came from.
+                    // `qualifier` is that of the other endpoint if its side began the connection. A passive side has
+                    // none, because the peer does not listen at the address from which its request came.
                     self.begin(side, ep, qualifier);
                 }
             }
@@ -416,7 +419,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Returns whether an endpoint may begin to connect.
+    /// Returns whether an endpoint may start to connect.
     fn may_begin(place: &Place<Ep>) -> Verdict {
         match place.live() {
             None => INVALID_HANDLE,
@@ -425,7 +428,7 @@ impl World {
         }
     }
 
-    /// Records that an endpoint has begun to connect to a qualifier of the other side.
+    /// Records that an endpoint has sent a connection request to a qualifier of the other side.
     fn begin(&mut self, side: usize, ep: usize, qualifier: Option<u64>) {
         if let Some(object) = self.sides[side].eps[ep].live_mut() {
             object.state = S::ActiveConnectionPending;
@@ -449,7 +452,7 @@ impl World {
         let endpoints = endpoints.filter(reports_here).count();
         let refuses = |evd: &Evd| evd.refuses_requests(endpoints);
         if model.evds[evd].live().is_some_and(refuses) {
-            // The EVD has no room for its event.
+            // The EVD has no space for the request's event, so the provider rejects the request.
             if let Some(from) = from {
                 self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);
             }
@@ -475,7 +478,8 @@ impl World {
         model.expect(Some(evd), request, None);
     }
 
-    /// Returns the endpoint of a finished request to its owner.
+    /// Returns the endpoint of a decided request to its owner: the consumer's endpoint becomes UNCONNECTED, a lent
+    /// endpoint ends.
     fn give_back(&mut self, side: usize, cr: usize) {
         let request = &self.sides[side].crs[cr];
         let (ep, lent) = (request.ep, request.lent);
@@ -491,7 +495,7 @@ impl World {
         }
     }
 
-    /// Rejects a request; the waiting peer gets an event.
+    /// Records that a request was rejected. The requesting endpoint gets an event of kind `how`.
     pub fn refuse(&mut self, side: usize, cr: usize, how: Kind) {
         self.give_back(side, cr);
         let request = &mut self.sides[side].crs[cr];
@@ -521,7 +525,7 @@ impl World {
                 let Some(object) = model.evds[evd].any() else {
                     return Ok(None);
                 };
-                // No service point listens at the last one.
+                // No service point may ever listen at the last qualifier.
                 if model.psps[psp].live().is_some() || qualifier + 1 == QUALIFIERS.len() {
                     return Ok(None);
                 }
@@ -722,7 +726,8 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Returns the request with this index from the end, among those whose handles are known.
+    /// Returns the index and the handle of the request with index `at` counted from the newest. Returns `None` if the
+    /// handle is not known yet.
     fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, udapl::connection::CrHandle)> {
         let index = count.checked_sub(at + 1)?;
         Some((index, crs[index].handle?))
@@ -798,7 +803,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Records that a request was accepted: both ends are connected, unless the other side has given up.
+    /// Records that a request was accepted. Both ends are connected, unless the requester has given up.
     fn accepted(&mut self, side: usize, cr: usize, target: usize, from: Option<usize>) {
         let request = &mut self.sides[side].crs[cr];
         request.decided = true;
@@ -822,7 +827,8 @@ impl World {
         self.look_at_marks(1 - side, from);
     }
 
-    /// Handles an endpoint's new receives, high watermarks or connection.
+    /// Checks the high watermarks after new receives, new watermarks or a connection, and disconnects if the hard
+    /// watermark is exceeded.
     pub fn look_at_marks(&mut self, side: usize, ep: usize) {
         if self.sides[side].look_at_high_watermarks(ep) {
             self.disconnect(side, ep, BROKEN, BROKEN);

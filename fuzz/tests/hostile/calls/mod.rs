@@ -1,9 +1,9 @@
-//! Random calls on two adapters, legal and illegal, against a small model of DAT.
+//! Random calls on two adapters, legal and illegal, compared with a small model of DAT.
 //!
-//! A sequence is drawn from a seed and runs in a world of its own. After each call the return code, and every
-//! dequeued event, must be as the model predicts. At the end both adapters are closed, and no object may be left in
-//! the devices. A failing sequence is shortened, by leaving out steps as long as it still fails, and printed as a
-//! Rust test that replays it.
+//! A seed determines a sequence, which runs on two fresh adapters. After each call, the return code and every dequeued
+//! event must be those that the model predicts. At the end both adapters are closed, and no object may be left in the
+//! devices. A failing sequence is shortened by leaving out steps as long as it still fails, and is printed as a Rust
+//! test that replays it.
 //!
 //! The budget is 10^6 calls, or four minutes: `CALLS` and `CALLS_SECONDS` change it, `CALLS_SEED` sets the first
 //! seed.
@@ -34,10 +34,10 @@ use rand_chacha::ChaCha8Rng;
 use self::op::{Op, Step};
 use self::world::World;
 
-/// Calls of a sequence. Few enough that no event queue overflows.
+/// Number of calls of a sequence, low enough that no event queue overflows.
 const STEPS: usize = 2000;
 
-/// An error, and the step that failed.
+/// An error, and the index of the step that failed.
 struct Failure {
     at: usize,
     what: String,
@@ -47,7 +47,7 @@ struct Failure {
 #[derive(Default)]
 struct Score {
     calls: u64,
-    /// Steps that found endpoints connected.
+    /// Number of steps after which at least one endpoint was connected.
     connected: u64,
 }
 
@@ -58,8 +58,8 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
     format!("a panic: {}", text.unwrap_or_default())
 }
 
-/// Runs the steps from `next`, which may inspect the world before each, until it returns none. Steps that could be
-/// made are kept in `made`.
+/// Runs the steps that `next` returns, until it returns none. Keeps in `made` the steps for which a call was possible.
+/// `next` gets the number of these steps.
 fn run_with(
     made: &mut Vec<Step>,
     mut next: impl FnMut(usize) -> Option<Step>,
@@ -88,13 +88,13 @@ fn run_with(
     Err(Failure { at, what })
 }
 
-/// Replays steps.
+/// Replays a list of steps.
 fn run(steps: &[Step]) -> Result<Score, Failure> {
     let mut rest = steps.iter();
     run_with(&mut Vec::new(), |_| rest.next().cloned())
 }
 
-/// Leaves out steps that the failure does not need: a shorter sequence that fails, in any way, is better.
+/// Leaves out steps as long as the sequence still fails, even if it fails in another way.
 fn shrink(
     mut kept: Vec<Step>,
     mut failure: Failure,
@@ -116,7 +116,7 @@ fn shrink(
     (kept, failure)
 }
 
-/// Runs the sequence of a seed: [`STEPS`] calls that could be made.
+/// Runs the sequence of a seed: [`STEPS`] possible calls.
 fn explore(seed: u64, made: &mut Vec<Step>) -> Result<Score, Failure> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let prelude = if seed % 4 == 3 {
@@ -134,7 +134,7 @@ fn explore(seed: u64, made: &mut Vec<Step>) -> Result<Score, Failure> {
         }
         let step = begin.pop_front().unwrap_or_else(|| Step::draw(&mut rng));
         if matches!(step.op, Op::IaClose { graceful: false }) {
-            // An adapter that was opened again has no objects.
+            // An adapter has no objects after it was closed and opened again, so this side's prelude is repeated.
             begin.extend(
                 Step::prelude()
                     .into_iter()
@@ -145,7 +145,7 @@ fn explore(seed: u64, made: &mut Vec<Step>) -> Result<Score, Failure> {
     })
 }
 
-/// Runs the sequence of a seed; a failure is shortened and printed as Rust.
+/// Runs the sequence of a seed. If it fails, shortens it and panics with the steps as Rust.
 fn check(seed: u64) -> Score {
     let mut made = Vec::new();
     match explore(seed, &mut made) {
@@ -196,7 +196,7 @@ fn every_call_does_what_the_model_says_whatever_came_before() {
     assert!(total.connected > 0, "sequences lead nowhere");
 }
 
-/// Replays the printed steps of a failure.
+/// Replays the printed steps of a failed sequence. Panics if they fail.
 fn replay(steps: &[Step]) {
     if let Err(failure) = run(steps) {
         panic!("step {}: {}", failure.at, failure.what);
@@ -234,7 +234,7 @@ fn a_failure_is_shortened_to_the_steps_it_needs_and_told_as_rust() {
 /// Returns the calls of the table in docs/calls.md.
 fn all_calls() -> BTreeSet<&'static str> {
     let page = include_str!("../../../../docs/calls.md");
-    // The calls behind this heading are not in DAT 1.2.
+    // The calls after this heading are not in DAT 1.2.
     let (tables, _) = page.split_once("## Beyond DAT 1.2").expect("its end");
     tables
         .lines()

@@ -1,9 +1,9 @@
-//! Expected state of the adapters: a small model of DAT, kept beside the real handles.
+//! Expected state of the adapters: a small model of DAT beside the real handles.
 //!
-//! It has no time and no wire: after each call both sides run until nothing is left to do, so every call has its
-//! whole effect before the next. Events are expected per stream (an endpoint's receives, its requests, its
-//! connection, binds, the requests of service points, the consumer's own): each stream is ordered, and different
-//! streams have no order between them.
+//! The model has neither time nor a wire: after each call both sides run until they are idle, so every call has its
+//! whole effect before the next call. Events are expected per stream. Streams are an endpoint's receives, its requests
+//! and its connection, binds, the connection requests of service points, and the consumer's software events. The events
+//! of one stream are ordered. Events of different streams have no order between them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use udapl::{ConnectionEventKind, DtoStatus, EpHandle, EvdHandle, Event};
 
 use super::op::{PLACES, QUALIFIERS};
 
-/// DTOs an endpoint may have outstanding each way.
+/// Number of receives, and of requests, that an endpoint may have outstanding.
 pub const DTOS: u32 = 8;
 
-/// A place for an object.
+/// A slot for an object of one kind.
 #[derive(Clone)]
 pub enum Place<T> {
     Empty,
     Taken(T),
-    /// The object of this handle is gone.
+    /// The object is gone, but its handle is known.
     Gone(T),
 }
 
 impl<T> Place<T> {
-    /// Returns the object, if it exists.
+    /// Returns the object if it exists.
     pub fn live(&self) -> Option<&T> {
         match self {
             Self::Taken(object) => Some(object),
@@ -47,7 +47,7 @@ impl<T> Place<T> {
         }
     }
 
-    /// Returns the object, existing or gone: any that a call can name.
+    /// Returns the object that a call can name: it exists, or it is gone and its handle is known.
     pub fn any(&self) -> Option<&T> {
         match self {
             Self::Taken(object) | Self::Gone(object) => Some(object),
@@ -83,18 +83,18 @@ pub struct Evd {
     pub waitable: bool,
     pub enabled: bool,
     pub cno: Option<usize>,
-    /// Number of streams of endpoints and service points.
+    /// Number of streams of endpoints and service points that this EVD gets.
     pub feeders: u32,
     pub queue: Vec<Queued>,
 }
 
 impl Evd {
-    /// Returns whether another event would be lost, unless it is a completion.
+    /// Returns whether another event would be lost. Completions never are.
     pub fn is_full(&self) -> bool {
         self.is_full_but_for(0)
     }
 
-    /// Returns whether a connection request would be refused. One entry is kept for each endpoint whose connection
+    /// Returns whether the EVD refuses a connection request. One entry is reserved for each endpoint whose connection
     /// events arrive here, up to half of the queue.
     pub fn refuses_requests(&self, endpoints: usize) -> bool {
         self.is_full_but_for(endpoints.min(self.qlen as usize / 2))
@@ -111,7 +111,7 @@ impl Evd {
 /// An expected event.
 pub struct Queued {
     pub what: Expected,
-    /// The SRQ whose slot it holds.
+    /// SRQ that counts this event among its completions that are not dequeued.
     pub srq: Option<usize>,
 }
 
@@ -121,7 +121,7 @@ pub enum Expected {
         ep: EpHandle,
         request: bool,
         cookie: u64,
-        /// Bytes, on success.
+        /// Number of bytes, compared only if the status is success.
         bytes: u64,
         status: DtoStatus,
     },
@@ -141,7 +141,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Returns whether an event belongs to the stream of this one.
+    /// Returns whether `event` belongs to the same stream as this expected event.
     pub fn is_of_stream(&self, event: &Event) -> bool {
         match (self, event) {
             (Self::Dto { ep, request, .. }, Event::Dto(done)) => {
@@ -155,7 +155,7 @@ impl Expected {
         }
     }
 
-    /// Returns whether an event of its stream is this one.
+    /// Returns whether `event`, which is of the same stream, is this expected event.
     pub fn is(&self, event: &Event) -> bool {
         match (self, event) {
             (
@@ -192,15 +192,15 @@ pub struct Cno {
     pub handle: CnoHandle,
     pub evds: u32,
     pub triggered: bool,
-    /// An agent is set and has not been called.
+    /// True if an agent is set and has not been called.
     pub agent: bool,
-    /// Expected calls of agents.
+    /// Number of agent calls that are expected.
     pub calls: u32,
     pub heard: Arc<AtomicU32>,
 }
 
 impl Cno {
-    /// Handles a notification event of one of its EVDs.
+    /// Handles a notification event on one of the CNO's EVDs.
     fn trigger(&mut self) {
         if !self.triggered {
             self.triggered = true;
@@ -213,7 +213,7 @@ impl Cno {
         self.calls += u32::from(std::mem::take(&mut self.agent));
     }
 
-    /// Handles the end of one of its EVDs.
+    /// Records that one of the CNO's EVDs has ended.
     pub fn evd_ended(&mut self) {
         self.evds -= 1;
         if self.evds == 0 {
@@ -221,7 +221,7 @@ impl Cno {
         }
     }
 
-    /// Ends the wait of the CNO, whose agent is called if it is set.
+    /// Ends a wait on the CNO, and calls the agent if one is set.
     pub fn dissolve(&mut self) {
         self.triggered = false;
         self.call();
@@ -236,7 +236,7 @@ pub struct Buffer {
     pub segments: Vec<Piece>,
 }
 
-/// A part of a region, which its number names.
+/// A part of a region, which is given by the region's number.
 #[derive(Clone, Copy)]
 pub struct Piece {
     pub bytes: u64,
@@ -248,7 +248,7 @@ impl Buffer {
         self.segments.iter().map(|piece| piece.bytes).sum()
     }
 
-    /// Returns the regions of the first `bytes` bytes.
+    /// Returns the numbers of the regions in which the first `bytes` bytes of the buffer are.
     pub fn touched(&self, bytes: u64) -> impl Iterator<Item = u64> {
         let mut left = bytes;
         self.segments
@@ -267,18 +267,18 @@ pub struct Srq {
     pub pz: usize,
     pub length: u32,
     pub buffers: VecDeque<Buffer>,
-    /// Completed receives that are not dequeued.
+    /// Number of completed receives that are not dequeued yet.
     pub undequeued: u32,
     pub users: u32,
     pub low_watermark: u32,
-    /// The low watermark event is due once, and has not been sent.
+    /// True while the low watermark event may still be sent.
     pub armed: bool,
 }
 
 pub struct Rmr {
     pub handle: RmrHandle,
     pub pz: usize,
-    /// Its context, and the one before it.
+    /// Present and previous RMR context.
     pub contexts: [Option<u32>; 2],
     pub bound: Option<Bound>,
 }
@@ -286,7 +286,7 @@ pub struct Rmr {
 /// Target of a bound RMR.
 #[derive(Clone, Copy)]
 pub struct Bound {
-    /// The region's place; the region cannot be freed meanwhile.
+    /// Slot of the region, which cannot be freed while the RMR is bound.
     pub lmr: usize,
     pub at: u64,
     pub bytes: u64,
@@ -316,31 +316,31 @@ pub struct Ep {
     pub evds: [Option<usize>; 3],
     pub srq: Option<usize>,
     pub recvs: VecDeque<Buffer>,
-    /// The other side's endpoint, while CONNECTED.
+    /// Slot of the other side's endpoint, while this endpoint is CONNECTED.
     pub peer: Option<usize>,
-    /// Qualifier of a connection that this side began.
+    /// Qualifier to which this side sent the connection request.
     pub qualifier: Option<u64>,
     pub context: u64,
-    /// High watermarks; the soft one until its event was sent.
+    /// Soft and hard high watermark. The soft watermark is `None` once its event was sent.
     pub soft: Option<u32>,
     pub hard: Option<u32>,
-    /// Completion flags of receives and of requests.
+    /// Completion flags of receives and requests, as in `Op::EpCreate`.
     pub modes: [u32; 2],
 }
 
 /// A connection request.
 pub struct Cr {
-    /// Known once its event was dequeued.
+    /// Handle of the request, known once its event was dequeued.
     pub handle: Option<CrHandle>,
-    /// The other side's endpoint, while it waits.
+    /// Slot of the other side's endpoint that sent the request, while it waits for the decision.
     pub from: Option<usize>,
-    /// The endpoint of the request; a lent one has a place once the request is known.
+    /// Slot of the request's endpoint. A lent endpoint gets a slot when the request's event is dequeued.
     pub ep: Option<usize>,
     pub lent: bool,
     pub decided: bool,
 }
 
-/// Streams that feed an EVD.
+/// The streams whose events an EVD gets.
 #[derive(Default)]
 pub struct Streams {
     modes: Vec<u32>,
@@ -356,18 +356,19 @@ impl Streams {
         self.others |= evds[2] == Some(evd);
     }
 
-    /// Returns whether all DTOs complete in one mode, and no other stream is present unless waiters count DTOs.
+    /// Returns whether these streams may share an EVD. All DTOs must have one completion mode. If it is not
+    /// EVD_THRESHOLD, the EVD must have no other stream.
     pub fn may_share(&self) -> bool {
         let equal = self.modes.windows(2).all(|pair| pair[0] == pair[1]);
         equal && !(self.others && self.chosen())
     }
 
-    /// Returns the completion mode of DTOs.
+    /// Returns the completion mode that all DTOs have in common.
     pub fn mode(&self) -> u32 {
         self.modes.first().copied().unwrap_or_default()
     }
 
-    /// Returns whether a flag of each request chooses which completions notify.
+    /// Returns whether flags of the requests select the completions that notify.
     pub fn chosen(&self) -> bool {
         self.modes.iter().any(|mode| *mode != 0)
     }
@@ -381,14 +382,14 @@ pub struct Side {
     pub evds: Vec<Place<Evd>>,
     pub cnos: Vec<Place<Cno>>,
     pub srqs: Vec<Place<Srq>>,
-    /// Endpoints; lent ones come last.
+    /// Endpoints. Lent endpoints follow the consumer's.
     pub eps: Vec<Place<Ep>>,
     pub psps: Vec<Place<Psp>>,
     pub rsps: Vec<Place<Rsp>>,
     pub crs: Vec<Cr>,
-    /// Qualifier that `psp_create_any` found last for each place.
+    /// Qualifier that the last `psp_create_any` returned for each slot.
     pub found: [Option<u64>; PLACES],
-    /// Expected next events of the asynchronous EVD, in any order.
+    /// Events expected next on the asynchronous EVD, in any order.
     pub told: Vec<AsyncEvent>,
 }
 
@@ -414,7 +415,7 @@ impl Side {
         }
     }
 
-    /// Returns the qualifier that a number names: a usual one, or one that was found here.
+    /// Returns the qualifier with this number: one of `QUALIFIERS`, then those that `psp_create_any` returned here.
     pub fn qualifier(&self, number: usize) -> Option<u64> {
         match number.checked_sub(QUALIFIERS.len()) {
             None => Some(QUALIFIERS[number]),
@@ -422,8 +423,8 @@ impl Side {
         }
     }
 
-    /// Returns the streams that feed an EVD, except those of one endpoint: DTOs of each mode (as [`Op::EpCreate`] has
-    /// it), and others.
+    /// Returns the streams that feed an EVD, except those of endpoint `without`: the completion mode of each DTO stream
+    /// (as in [`Op::EpCreate`]), and whether other streams feed the EVD.
     ///
     /// [`Op::EpCreate`]: super::op::Op::EpCreate
     pub fn streams(&self, evd: usize, without: Option<usize>) -> Streams {
@@ -450,7 +451,8 @@ impl Side {
             .count()
     }
 
-    /// Ends all objects, as a close of the adapter does. Contexts of memory may be used again, so they are forgotten.
+    /// Ends all objects, as a close of the adapter does. Forgets regions and RMRs, since the device may use their
+    /// contexts again.
     pub fn end_all(&mut self) {
         fn end<T>(places: &mut [Place<T>]) {
             places.iter_mut().for_each(Place::end);
@@ -471,8 +473,8 @@ impl Side {
         self.told.clear();
     }
 
-    /// Returns the listener at a qualifier: its EVD, whether an endpoint is lent, the endpoint of an RSP, and the
-    /// RSP's place.
+    /// Returns the service point that listens at a qualifier: its EVD, whether the provider lends the endpoint, the
+    /// endpoint of an RSP, and the slot of an RSP.
     pub fn listener(&self, qualifier: u64) -> Option<(usize, bool, Option<usize>, Option<usize>)> {
         let psp = self.psps.iter().filter_map(Place::live);
         let psp = psp
@@ -486,12 +488,12 @@ impl Side {
         psp.chain(rsp).next()
     }
 
-    /// Expects a notification event on an EVD; a null EVD drops it. Its effect on the EVD's CNO is applied.
+    /// Expects a notification event on an EVD and triggers the EVD's CNO. Without an EVD the event is dropped.
     pub fn expect(&mut self, evd: Option<usize>, what: Expected, srq: Option<usize>) {
         self.expect_one(evd, what, srq, true);
     }
 
-    /// Expects an event that may be no notification event.
+    /// Expects an event on an EVD, which is a notification event if `notify` is set.
     pub fn expect_one(
         &mut self,
         evd: Option<usize>,
@@ -516,7 +518,7 @@ impl Side {
         }
     }
 
-    /// Flushes the receives of an endpoint, if they are its own.
+    /// Flushes the receives that are posted to the endpoint itself, not to an SRQ.
     pub fn flush(&mut self, ep: usize) {
         let Some(target) = self.eps[ep].live_mut() else {
             return;
@@ -534,7 +536,7 @@ impl Side {
         }
     }
 
-    /// Ends an endpoint's attempt or connection, with an event of one of these kinds.
+    /// Ends an endpoint's connection or its attempt to connect. The endpoint gets an event of one of these kinds.
     pub fn end(&mut self, ep: usize, kinds: &[ConnectionEventKind]) {
         let Some(target) = self.eps[ep].live_mut() else {
             return;
@@ -550,7 +552,8 @@ impl Side {
         self.expect(evd, ended, None);
     }
 
-    /// Handles an SRQ's lost buffer or new watermark: expects the low watermark event if it is due.
+    /// Expects the low watermark event of an SRQ if it is due. Called after the SRQ lost a buffer or got a new
+    /// watermark.
     pub fn look_at_low_watermark(&mut self, srq: usize) {
         if let Some(srq) = self.srqs[srq].live_mut()
             && srq.armed
@@ -561,8 +564,8 @@ impl Side {
         }
     }
 
-    /// Handles an endpoint's new receives, watermarks or connection: expects the soft watermark event if it is due.
-    /// Returns whether the hard watermark breaks the connection.
+    /// Expects the soft high watermark event of an endpoint if it is due. Called after new receives, new watermarks or
+    /// a connection. Returns whether the hard watermark breaks the connection.
     pub fn look_at_high_watermarks(&mut self, ep: usize) -> bool {
         let Some(target) = self.eps[ep].live_mut() else {
             return false;

@@ -1,9 +1,9 @@
-//! Names of the DAT calls that each operation makes.
+//! Names of the DAT calls that each [`Op`] makes.
 
 use super::op::Op;
 
 impl Op {
-    /// Returns the DAT names of the calls it makes.
+    /// Returns the names of the DAT calls that this operation makes.
     pub const fn calls(&self) -> &'static [&'static str] {
         match self {
             Self::PzCreate(_) => &["dat_pz_create"],

@@ -19,7 +19,7 @@ const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
 const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
 
-/// The local parts of a call: the triplets, and the reason why a post refuses them.
+/// The local buffers of a call: triplets, pieces of regions, and the error with which a post refuses them.
 pub struct Local {
     pub iov: Vec<LmrTriplet>,
     pub pieces: Vec<Piece>,
@@ -33,8 +33,8 @@ impl Local {
 }
 
 impl World {
-    /// Returns the local parts, as seen by a post of an object in this PZ with this right. `None`: one of the regions
-    /// never existed.
+    /// Returns the local buffers for a post to an object of this PZ that needs this access right. Returns `None` if one
+    /// of the slots has never had a region.
     pub fn local(&self, side: usize, parts: Parts, pz: Option<usize>, right: u32) -> Option<Local> {
         let mut local = Local {
             iov: Vec::new(),
@@ -71,7 +71,7 @@ impl World {
         Some(local)
     }
 
-    /// Makes calls on memory. `None`: another call, or one without an object to name.
+    /// Makes calls on memory. Returns `None` if the call is of another kind, or if it has no object to name.
     pub fn call_memory(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         match *op {
@@ -199,7 +199,7 @@ impl World {
                 let Some(local) = self.local(side, [Some(part), None, None], None, 0) else {
                     return Ok(None);
                 };
-                // Neither zone nor rights count, and any error is an invalid parameter.
+                // A sync checks neither PZ nor access rights, and every error is DAT_INVALID_PARAMETER.
                 let there = self.sides[side].lmrs[part.lmr].live().is_some();
                 let fits = part.at + part.bytes <= REGION;
                 let want = if part.bytes == 0 || (there && fits) {
@@ -345,7 +345,8 @@ impl World {
                 let Some(evd) = model.evds[at].any() else {
                     return Ok(None);
                 };
-                // An EVD that is too short for its streams overflows, and the model does not have the lost events.
+                // An EVD that is too short for its streams would overflow, and the model cannot predict which events
+                // are lost.
                 if evd.flags & 0x020 != 0 && (1..EVD_LENGTH).contains(&qlen) {
                     return Ok(None);
                 }
@@ -564,7 +565,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Handles the end of an EVD and of its queued events.
+    /// Records that an EVD was freed: its queued events end, and the requests among them are rejected.
     fn evd_ended(&mut self, side: usize, at: usize) {
         let model = &mut self.sides[side];
         let Some(evd) = model.evds[at].live_mut() else {
@@ -693,7 +694,7 @@ impl World {
                     if let Some(zone) = model.pzs[zone].live_mut() {
                         zone.users -= 1;
                     }
-                    // A later SRQ of this place does not own the queued events.
+                    // The queued events belong to the freed SRQ, not to a later SRQ in this slot.
                     for evd in &mut model.evds {
                         for queued in evd.live_mut().into_iter().flat_map(|evd| &mut evd.queue) {
                             queued.srq = queued.srq.filter(|srq| *srq != at);

@@ -3,15 +3,15 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-/// Places for objects of each kind on each side. A place may be empty, taken, or hold the handle of an object that is
-/// gone.
+/// Number of slots for objects of each kind on each side. A slot may be empty, taken, or hold the handle of an object
+/// that is gone.
 pub const PLACES: usize = 3;
-/// Connection qualifiers; no service point listens at the last one.
+/// Connection qualifiers. No service point listens at the last one.
 pub const QUALIFIERS: [u64; 3] = [0x1_0000_0001, 0x1_0000_0002, 0x4711];
-/// Bytes of every region.
+/// Length of every region in bytes.
 pub const REGION: u64 = 256;
 
-/// Events an EVD with completions holds: more than arrive in a sequence.
+/// Queue length of an EVD with completions: more events than arrive in a sequence.
 pub const EVD_LENGTH: u32 = 8192;
 
 /// A call on one of two adapters.
@@ -21,7 +21,7 @@ pub struct Step {
     pub op: Op,
 }
 
-/// A part of a region, or nothing.
+/// A part of a region. A length of zero bytes means no part.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub lmr: usize,
@@ -29,13 +29,13 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// Buffers of a post: one part after the other. Endpoints take [`SEGMENTS`] of them.
+/// Buffers of a post, used one after the other. An endpoint accepts at most [`SEGMENTS`] of them.
 pub type Parts = [Option<Part>; 3];
-/// Segments that a request or a receive may have.
+/// Largest number of segments of a request or a receive.
 pub const SEGMENTS: u32 = 2;
 
-/// A part of the other side's memory, as an RDMA names it: by the context of its region, or by the present or
-/// previous context of an RMR.
+/// A part of the other side's memory as an RDMA operation names it: by the RMR context of a region, or by the present
+/// or the previous context of an RMR.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     pub part: Part,
@@ -43,7 +43,7 @@ pub struct Remote {
     pub stale: bool,
 }
 
-/// A call. Numbers are indexes of places.
+/// A call. Numbers are indexes of slots.
 #[derive(Clone, Debug)]
 pub enum Op {
     PzCreate(usize),
@@ -244,7 +244,7 @@ pub enum Op {
     },
     Strerror(u32),
     IaQuery,
-    /// Closes the adapter and, on success, opens it again.
+    /// Closes the adapter. If the close succeeds, opens it again.
     IaClose {
         graceful: bool,
     },
@@ -284,7 +284,7 @@ impl Remote {
     }
 }
 
-/// Draws parts, mostly one.
+/// Draws the parts of a post, mostly only one.
 fn parts(rng: &mut ChaCha8Rng) -> Parts {
     let [second, third] = [3, 9].map(|rare| rng.random_ratio(1, rare).then(|| Part::draw(rng)));
     [Some(Part::draw(rng)), second, third]
@@ -302,21 +302,21 @@ fn maybe(rng: &mut ChaCha8Rng) -> Option<usize> {
     rng.random_ratio(9, 10).then(|| place(rng))
 }
 
-/// Draws flags of requests: mostly none; one that takes effect; UNSIGNALLED, which few endpoints allow; or an unknown
+/// Draws flags of a request: mostly none, otherwise a valid one, UNSIGNALLED (which few endpoints allow), or an unknown
 /// one.
 fn flags(rng: &mut ChaCha8Rng) -> u32 {
     [0, 0, 0, 0, 1, 2, 8, 4, 4, 0x100][rng.random_range(0..10)]
 }
 
 impl Step {
-    /// Draws any call, and more often one that makes progress.
+    /// Draws a call. Calls that create or use connections are more frequent.
     pub fn draw(rng: &mut ChaCha8Rng) -> Self {
         let side = rng.random_range(0..2);
         let at = place(rng);
         let evds = [maybe(rng), maybe(rng), maybe(rng)];
         let cookie = rng.random();
         let qualifier = rng.random_range(0..QUALIFIERS.len());
-        // Qualifiers that the other side's `psp_create_any` found come behind the others.
+        // The numbers after the fixed qualifiers name those that the other side's `psp_create_any` returned.
         let found = rng.random_range(QUALIFIERS.len()..QUALIFIERS.len() + PLACES);
         let anybody = [qualifier, found][usize::from(rng.random_ratio(1, 6))];
         // Half of the calls establish connections or use them.
@@ -347,8 +347,9 @@ impl Step {
             15 => Op::RmrQuery(at),
             16 => Op::RmrFree(at),
             17..23 => {
-                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or flags
-                // that complete alone; or CONNECTION and CR so short that they overflow; or unknown flags.
+                // The combinations, in this order: a short EVD for SOFTWARE; DTO and CONNECTION with RMR_BIND, with CR,
+                // and with CR and SOFTWARE; DTO and RMR_BIND; CONNECTION and CR, so short that it overflows; an unknown
+                // flag.
                 let (flags, qlen) = [
                     (0x001, rng.random_range(0..4)),
                     (0x0e0, EVD_LENGTH),
@@ -569,8 +570,8 @@ impl Step {
         Self { side, op }
     }
 
-    /// Returns the first calls of most sequences, so that later calls have objects to use: on each side memory, EVDs,
-    /// three endpoints, one of them with an SRQ and one with UNSIGNALLED completions, and a listener.
+    /// Returns the first calls of most sequences, which create objects for later calls: on each side memory, EVDs,
+    /// three endpoints (one with an SRQ, one with UNSIGNALLED completions) and a listener.
     pub fn prelude() -> Vec<Self> {
         let ops = [
             Op::PzCreate(0),
@@ -635,8 +636,8 @@ impl Step {
         both.map(|(side, op)| Self { side, op }).collect()
     }
 
-    /// Returns a few calls that form a whole, if the objects of the prelude still exist: a connection, messages over
-    /// it, or RDMA through an RMR.
+    /// Returns a few calls that belong together if the objects of the prelude still exist: a connection, messages on
+    /// the connection, or RDMA through an RMR.
     pub fn scene(rng: &mut ChaCha8Rng) -> Vec<Self> {
         let here: usize = rng.random_range(0..2);
         let [ep, peer] = [(); 2].map(|()| place(rng));

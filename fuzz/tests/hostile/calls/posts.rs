@@ -19,7 +19,7 @@ pub const SUPPRESS: u32 = 0x01;
 const SOLICITED: u32 = 0x02;
 pub const UNSIGNALLED: u32 = 0x04;
 
-/// Returns the flags allowed in a request that completes in this mode.
+/// Returns the flags that a request on an endpoint with this completion mode may have.
 pub const fn allowed(mode: u32) -> u32 {
     0x0b | mode & UNSIGNALLED
 }
@@ -33,7 +33,8 @@ pub struct Request {
 }
 
 impl World {
-    /// Makes a post. Returns whether a sender is about to give up, which takes time.
+    /// Makes a post. Returns whether completions follow only after the retries of a sender or a later read of a ring,
+    /// which takes longer.
     pub fn call_post(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
         match *op {
             Op::PostSend {
@@ -135,7 +136,8 @@ impl World {
         let Some(local) = self.local(side, parts, object.pz, LOCAL_WRITE) else {
             return Ok(None);
         };
-        // It exists for a moment only; the device may or may not see it.
+        // The device may or may not see this receive, which is flushed at once, so the model cannot predict the soft
+        // high watermark event.
         let held = object.recvs.len();
         if object.state == S::Disconnected && object.soft.is_some_and(|mark| held >= mark as usize)
         {
@@ -170,7 +172,8 @@ impl World {
             });
             if object.state == S::Disconnected {
                 self.sides[side].flush(ep);
-                // A receive rings no doorbell, so the device finds it at its next read of the ring.
+                // A posted receive rings no doorbell, so the device finds this receive only when it next reads the
+                // ring.
                 return Ok(Some(true));
             }
             self.look_at_marks(side, ep);
@@ -277,7 +280,7 @@ impl World {
         Ok(Some(true))
     }
 
-    /// Completes a request.
+    /// Expects the completion of a request.
     fn complete(&mut self, side: usize, ep: usize, request: Request, status: DtoStatus) {
         let Some(object) = self.sides[side].eps[ep].live() else {
             return;
@@ -297,7 +300,8 @@ impl World {
         self.sides[side].expect_one(evd, done, None, notify);
     }
 
-    /// Delivers a message to an endpoint. Returns true if its sender will give up after a while.
+    /// Delivers a message to an endpoint. Returns true if no receive is posted, so that the sender gives up after its
+    /// retries.
     fn message(&mut self, side: usize, ep: usize, peer: usize, request: Request) -> bool {
         let there = &mut self.sides[1 - side];
         let Some(target) = there.eps[peer].live_mut() else {
@@ -334,7 +338,7 @@ impl World {
             bytes: request.bytes,
             status: received,
         };
-        // A null EVD takes no completion, so none has to be dequeued.
+        // Without an EVD there is no completion to dequeue.
         if let Some(pool) = srq.and_then(|at| there.srqs[at].live_mut())
             && evd.is_some()
         {
@@ -350,7 +354,8 @@ impl World {
         false
     }
 
-    /// Makes any call. `None`: no object for it to name; else returns whether a sender is about to give up.
+    /// Makes any call. Returns `None` if the call has no object to name. Otherwise returns whether completions take
+    /// longer, as `call_post` does.
     pub fn call(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
         if let Some(slow) = self.call_post(side, op)? {
             return Ok(Some(slow));

@@ -1,4 +1,4 @@
-//! Sequences that failed once, or failed with a deliberate mistake, each named for its subject.
+//! Sequences that once failed, or that fail with a deliberate defect in the code. Each is named for its subject.
 
 use super::op::{Op, Part, Remote, Step};
 use super::replay;

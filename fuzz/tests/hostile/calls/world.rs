@@ -1,4 +1,5 @@
-//! The two adapters and the model, side by side: a step is called on the adapters and compared with the model.
+//! The two adapters beside the model: each step is executed on the adapters, and its results are compared with the
+//! model.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +20,7 @@ use super::op::Step;
 /// Result of a call: success, or an error of this type.
 pub type Verdict = Result<(), ReturnType>;
 
-/// An adapter; empty only while it is closed and opened again.
+/// An adapter. It is `None` only between a close and the next opening.
 pub struct Adapter(Option<Ia>);
 
 impl Adapter {
@@ -50,12 +51,12 @@ pub struct World {
     pub fabric: Fabric,
     pub ias: [Adapter; 2],
     pub registry: Registry,
-    /// True for each place with a registered provider.
+    /// Whether a provider is registered under the name with this index.
     pub registered: [bool; super::op::PLACES],
     pub sides: [Side; 2],
-    /// Number of openings after a close.
+    /// Number of openings after a close, used as random seed.
     pub lives: u64,
-    /// Number of regions made.
+    /// Number of regions created so far.
     pub regions: u64,
 }
 
@@ -77,7 +78,7 @@ pub fn equal<T: Debug + PartialEq>(what: &str, got: T, want: T) -> Result<(), St
     }
 }
 
-/// Returns the expected result for a name of a possibly missing object.
+/// Returns the expected result of a call that names the object in a slot: success or DAT_INVALID_HANDLE.
 pub fn named<T>(place: &Place<T>) -> Verdict {
     place.live().map(|_| ()).ok_or(ReturnType::InvalidHandle)
 }
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    /// Runs one step with all its effects. False: no object for the call.
+    /// Runs one step with all its effects. Returns false if the call has no object to name.
     pub fn step(&mut self, step: &Step) -> Result<bool, String> {
         let Some(slow) = self.call(step.side, &step.op)? else {
             return Ok(false);
@@ -134,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs both sides until nothing is left to do; `slow` if a sender is to give up meanwhile.
+    /// Runs both sides until they are idle. `slow` allows for the retries of a sender that gives up.
     fn settle(&mut self, slow: bool) {
         let (turns, time) = if slow {
             (8, Duration::from_millis(10))
@@ -148,20 +149,21 @@ impl World {
         self.look();
     }
 
-    /// Lets both sides handle all input. An error is noticed by a call on its EVD; setting the CNO that an EVD
-    /// already has is such a call without other effect.
+    /// Lets both sides process all input. A call on an EVD makes the provider notice an error of that EVD. Setting the
+    /// CNO that the EVD already has is such a call, without another effect.
     fn look(&mut self) {
         for (ia, side) in self.ias.iter_mut().zip(&self.sides) {
             ia.progress();
             for evd in side.evds.iter().filter_map(Place::live) {
                 let cno = evd.cno.and_then(|at| side.cnos[at].live());
-                // The handles are valid; the next step finds any other error.
+                // The handles are valid. If this call fails for another reason, the next step finds the error.
                 let _looked = ia.evd_modify_cno(evd.handle, cno.map(|cno| cno.handle));
             }
         }
     }
 
-    /// Ends the connection of an endpoint at both sides, with the events of each.
+    /// Ends the connection of an endpoint on both sides. `here` and `there` are the kinds of event that each side may
+    /// get.
     pub fn disconnect(&mut self, side: usize, ep: usize, here: &[Kind], there: &[Kind]) {
         let peer = self.sides[side].eps[ep].live().and_then(|ep| ep.peer);
         self.sides[side].end(ep, here);
@@ -170,7 +172,7 @@ impl World {
         }
     }
 
-    /// Ends an attempt of an endpoint before the other side has decided about it.
+    /// Records that an endpoint gave up connecting before the other side has decided about its request.
     pub fn abandon(&mut self, side: usize, ep: usize) {
         for cr in &mut self.sides[1 - side].crs {
             if cr.from == Some(ep) {
@@ -179,7 +181,7 @@ impl World {
         }
     }
 
-    /// Compares the result of a dequeue from an EVD with the model.
+    /// Compares an event dequeued from an EVD with the model, and removes it from the expected events.
     pub fn taken(&mut self, side: usize, evd: usize, event: Option<Event>) -> Result<(), String> {
         let queue = match self.sides[side].evds[evd].live_mut() {
             Some(evd) => &mut evd.queue,
@@ -235,7 +237,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends a sequence, and checks that no object is left in the device.
+    /// Closes both adapters at the end of a sequence, and checks that no object is left in the devices.
     pub fn close(self) -> Result<(), String> {
         let Self {
             fabric, mut ias, ..
@@ -258,7 +260,7 @@ impl World {
     }
 }
 
-/// Returns the type of an error.
+/// Returns the DAT return type of an error.
 pub fn kind(error: DatError) -> ReturnType {
     error.return_type()
 }

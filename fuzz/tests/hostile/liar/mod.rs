@@ -1,12 +1,12 @@
 //! A device that lies.
 //!
-//! Behind it is a whole simulated function, so that a driver gets far before the first lie. In front of it, on
-//! certain occasions (each register write is one, and each sleep of the driver), one [`Lie`] is told: a changed
-//! answer, a forged queue entry, a false register value, a spurious interrupt. The liar knows of the driver only what
-//! a device knows: the commands it was given, and the memory they name.
+//! The liar wraps a complete simulated function, so that a driver gets far before the first lie. Each register write
+//! and each sleep of the driver is an occasion. On certain occasions the liar tells one [`Lie`]: it changes an answer,
+//! forges a queue entry, sets a false register value or raises a spurious interrupt. The liar knows about the driver
+//! only what a device knows: the commands that it got, and the memory that they name.
 //!
-//! Time advances a little whenever the driver reads the clock, as it does in the world; a driver that neither ends
-//! nor sleeps is taken for one that hangs.
+//! Virtual time advances a little whenever the driver reads the clock. If a driver neither ends nor sleeps for
+//! `MOST_OCCASIONS` occasions, the test fails because the driver hangs.
 
 use bolero::TypeGenerator;
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
@@ -18,30 +18,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Register writes and sleeps after which a driver is taken for one that hangs.
+/// Number of register writes and sleeps after which the test fails because the driver hangs.
 const MOST_OCCASIONS: u64 = 400_000;
 /// Virtual time that each read of the clock takes.
 const LOOK: Duration = Duration::from_nanos(200);
 const UAR_BYTES: u64 = 4_096;
 
-/// A lie of the device.
+/// A lie that the device tells.
 #[derive(Clone, Debug, TypeGenerator)]
 pub enum Lie {
-    /// In the last command's entry: flips bits of the output.
+    /// Flips bits of the output in the last command's entry.
     Output { at: u8, bits: u8 },
-    /// The dword in which every creation returns its number.
+    /// Changes the dword in which a create command returns the object's number.
     Number { value: u32 },
-    /// A whole output of this byte, mailboxes too; the status stays good.
+    /// Fills the whole output of the command, mailboxes included, with this byte. The status stays OK.
     Filled { byte: u8 },
-    /// Bytes of the command's first mailbox: data, next pointer, token, signature.
+    /// Flips bits in the command's first mailbox: data, next pointer, token or signature.
     Mailbox { at: u16, bits: u8 },
-    /// A dword of the command's mailboxes.
+    /// Changes a dword in the command's mailboxes.
     Dword { at: u16, value: u32 },
-    /// The command's status and syndrome.
+    /// Changes the command's status and syndrome.
     Status { status: u8, syndrome: u32 },
-    /// The command's delivery status; with the lowest bit the command is never answered.
+    /// Changes the byte with the command's delivery status and ownership bit. If the lowest bit is set, the device
+    /// never answers the command.
     Delivery { status_own: u8 },
-    /// A forged event, in the entry that the driver reads next.
+    /// Forges an event, usually in the entry that the driver reads next.
     Event {
         queue: u8,
         kind: EventKind,
@@ -49,7 +50,7 @@ pub enum Lie {
         bytes: [u8; 4],
         ahead: u8,
     },
-    /// A forged completion, in the entry that the driver reads next.
+    /// Forges a completion, usually in the entry that the driver reads next.
     Completion {
         of: Of,
         opcode: u8,
@@ -58,17 +59,17 @@ pub enum Lie {
         syndrome: u8,
         ahead: u8,
     },
-    /// Changed bytes of a completion queue.
+    /// Flips bits in a completion queue.
     CompletionBytes { queue: u8, at: u16, bits: u8 },
-    /// A false register value.
+    /// Sets a false register value.
     Register { which: u8, value: u32 },
-    /// Configuration space reads as ones from now on.
+    /// Makes configuration space read as all ones from now on, if `really` is below 32.
     Gone { really: u8 },
-    /// All interrupts are raised.
+    /// Raises all interrupts, as every lie does.
     Interrupts,
 }
 
-/// Events that matter to a driver.
+/// Event types that a driver handles.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub enum EventKind {
     Commands,
@@ -84,10 +85,10 @@ pub enum EventKind {
     Any(u8),
 }
 
-/// Owner of a completion.
+/// The queue pair to which a forged completion belongs.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub enum Of {
-    /// A queue pair of the driver, in its completion queue: QP 1 or one of the consumer's.
+    /// One of the driver's queue pairs, with its own completion queue: that of QP 1, or one of the consumer's.
     Known(u8),
     Unknown {
         queue: u8,
@@ -111,13 +112,13 @@ struct Command {
 struct Ring {
     iova: u64,
     log_size: u32,
-    /// Address of the doorbell record; 0 for event queues.
+    /// IOVA of the doorbell record; 0 for event queues.
     record: u64,
     number: u32,
     consumer: u32,
 }
 
-/// The liar's mutable state.
+/// Mutable state of the liar.
 pub struct State {
     maps: BTreeMap<u64, (SharedMemory, usize, usize)>,
     interrupts: Vec<Interrupt>,
@@ -131,20 +132,20 @@ pub struct State {
     eqs: Vec<Ring>,
     cqs: Vec<Ring>,
     qpns: Vec<u32>,
-    /// No lies from now on.
+    /// True once the device tells no more lies.
     honest: bool,
-    /// Lies come at short intervals.
+    /// True if lies come at short intervals.
     busy: bool,
 }
 
-/// The device.
+/// The lying device.
 pub struct Liar {
     pub sim: Sim,
     pub function: Arc<SimFunction>,
     bar: SharedMemory,
     state: Mutex<State>,
     clock: Arc<dyn Clock>,
-    /// Time spent reading the clock, nanoseconds.
+    /// Virtual nanoseconds that reads of the clock have taken.
     looked: AtomicU64,
     this: std::sync::Weak<Liar>,
 }
@@ -193,7 +194,7 @@ impl Liar {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the lies from now on, at short intervals: the driver is open.
+    /// Replaces the lies and shortens their intervals. Called once the driver is open.
     pub fn set_deeds(&self, deeds: Vec<Deed>) {
         let mut state = self.state();
         state.deeds = deeds.into_iter();
@@ -201,7 +202,7 @@ impl Liar {
         state.busy = true;
     }
 
-    /// Ends all lies. The driver has ended, and with it every mapping.
+    /// Ends all lies. The driver has been closed, so no mapping may be left.
     pub fn repent(&self) {
         let mut state = self.state();
         assert!(
@@ -214,8 +215,8 @@ impl Liar {
         state.occasions = 0;
     }
 
-    /// Handles an occasion (a register write, a sleep of the driver, or enough passed time), and tells a lie if one
-    /// is due.
+    /// Handles an occasion: a register write, a sleep of the driver, or an action of the harness. Tells a lie if one is
+    /// due.
     pub fn occasion(&self) {
         let mut state = self.state();
         state.occasions += 1;
@@ -337,10 +338,10 @@ impl State {
         }
     }
 
-    /// Returns the completion queue, queue pair and owner.
+    /// Returns the index of the completion queue, the queue pair number and the owner for a completion.
     fn resolve(&self, of: Of) -> (usize, u32, u32) {
         match of {
-            // The order in which the driver makes them.
+            // The driver creates them in this order.
             Of::Known(which) => {
                 let which = usize::from(which % 3);
                 let owner = [0xff_ffff, 7, 8][which];
@@ -374,7 +375,7 @@ impl State {
                 }
             }),
             Lie::Dword { at, value } => self.about_mailboxes(|state, mailbox, number| {
-                // Most fields are at the beginning of a page.
+                // Mostly the first mailbox, since most fields are at the beginning of a page.
                 if number == u64::from(at >> 15) {
                     state.write(mailbox + u64::from(at) % 128 * 4, &value.to_be_bytes());
                 }
@@ -402,7 +403,7 @@ impl State {
                 ahead,
             } => {
                 let (queue, qpn, owner) = self.resolve(of);
-                // Mostly requests and receives, done and failed.
+                // Mostly the opcode of a successful or failed request or receive.
                 let opcode = if opcode < 192 {
                     [0, 2, 13, 14][usize::from(opcode) % 4]
                 } else {
@@ -503,7 +504,7 @@ impl State {
             }
             EventKind::Any(kind) => kind,
         };
-        // Nearly always the very next entry.
+        // Mostly the very next entry.
         let index = ring.consumer.wrapping_add(u32::from(ahead / 64));
         eqe[0x3f] = u8::from(index >> ring.log_size & 1 == 1);
         self.write(
@@ -625,7 +626,7 @@ impl Device for Liar {
     }
 }
 
-/// The world's time, plus the time that reads of it have taken.
+/// A clock with the simulator's time plus the time that reads of this clock have taken.
 struct LiarClock(Arc<Liar>);
 
 impl Clock for LiarClock {

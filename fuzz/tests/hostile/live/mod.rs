@@ -1,9 +1,9 @@
-//! Two simulated functions with connected queue pairs, built command by command.
+//! Two simulated functions with connected queue pairs, set up one command at a time.
 //!
-//! No driver is between a test and the device: rings, doorbell records, keys and all other bytes are at addresses the
-//! test knows, so that it can corrupt them one by one. Each function has several reliable queue pairs, connected to
-//! those of the other function with the same index. Each queue pair has its own completion queue, doorbell records, a
-//! page of data with a key for just that page, and on either side of it a page of canaries that no key covers.
+//! No driver is between a test and the device. Rings, doorbell records, keys and all other bytes are at addresses that
+//! the test knows, so the test can corrupt them one by one. Each function has several reliable queue pairs, connected
+//! to the other function's queue pairs with the same index. Each queue pair has its own completion queue, doorbell
+//! records and data page. Its key covers just that page, and no key covers the pages of canaries before and after it.
 
 #![allow(dead_code, reason = "each harness uses its part")]
 
@@ -14,33 +14,33 @@ use driver::Device;
 use hw_sim::{Drive, LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
 
-/// Index of the queue pair under attack; the healthy one follows.
+/// Index of the queue pair that attacks use. Index 1 is the healthy queue pair.
 pub const ATTACKED: usize = 0;
 pub const HEALTHY: usize = 1;
-/// Bytes of a page, and of each queue pair's data.
+/// Bytes in a page. Each queue pair has one page of data.
 pub const PAGE: usize = 4096;
-/// Receive entries, 64 bytes each.
+/// Number of entries of the receive ring, 64 bytes each.
 pub const RECEIVES: u32 = 16;
-/// Send blocks, 64 bytes each.
+/// Number of basic blocks of the send ring, 64 bytes each.
 pub const BLOCKS: u32 = 32;
 /// Offset of the send ring in its page.
 pub const SEND_RING: usize = RECEIVES as usize * 64;
-/// First PSN of every queue pair, close to the wrap.
+/// First PSN of every queue pair, which wraps to 0 after four packets.
 pub const FIRST_PSN: u32 = 0xff_fffc;
-/// Key of every QP 1.
+/// Q_Key of every QP 1.
 pub const GSI_Q_KEY: u32 = 0x8001_0000;
 const VARIANT: u32 = 0x42;
 const CANARY: u8 = 0xc5;
 const LOG_CQ: u32 = 7;
 
-/// A queue pair and its memory; places are offsets in the bench's memory.
+/// A queue pair and its memory. Positions are offsets into the bench's memory.
 pub struct Live {
     pub qpn: u32,
     pub cq: CompletionQueue,
-    /// The page of rings: receives, then sends.
+    /// Offset of the page with the receive ring, then the send ring.
     pub ring: usize,
     pub record: usize,
-    /// Offset of the data page, and its address, which is its DMA address too.
+    /// Offset of the data page, and its virtual address, which is also its DMA address.
     pub data: usize,
     pub va: u64,
     pub key: u32,
@@ -49,7 +49,7 @@ pub struct Live {
     pub consumed: u32,
 }
 
-/// One function.
+/// One of the two functions.
 pub struct End {
     pub bench: Bench,
     pub resources: Resources,
@@ -58,8 +58,8 @@ pub struct End {
     pub qps: Vec<Live>,
 }
 
-/// Bits to flip: half the time none, then one, then up to three bytes. More damage would be refused at the first
-/// check.
+/// Bits to flip: half of the values flip none, a quarter changes one byte, a quarter up to three bytes. With more
+/// damage, the device would reject the input at the first check.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub struct Spoil {
     how_much: u8,
@@ -67,7 +67,7 @@ pub struct Spoil {
 }
 
 impl Spoil {
-    /// Returns whether any bit is flipped; half the time none.
+    /// Returns whether `apply` flips bits, which is true for half of the values.
     pub fn any(self) -> bool {
         self.how_much >= 128
     }
@@ -87,18 +87,18 @@ impl Spoil {
     }
 }
 
-/// Chance of an action that ends most cases, and is therefore rare.
+/// Decides about an action that ends most cases and should therefore be rare.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub struct Seldom(u8);
 
 impl Seldom {
-    /// Returns true one time in sixteen.
+    /// Returns true for one value in sixteen.
     pub fn now(self) -> bool {
         self.0 < 16
     }
 }
 
-/// A profile that comes up fast and has few limits worth filling.
+/// Returns a profile whose function boots fast and whose resources are small.
 pub fn small(name: &str, number: u8) -> Profile {
     let mut profile = Profile::named(name, mac(number));
     profile.pages.boot = 2;
@@ -125,7 +125,7 @@ pub fn data_segment(key: u32, va: u64, bytes: u32) -> Vec<u8> {
 }
 
 impl End {
-    /// Returns a function that is up and has its queue pairs, in RESET.
+    /// Returns an initialised function with two queue pairs in RESET.
     pub fn new(sim: &Sim, number: u8) -> Self {
         let bench = Bench::in_world(sim, small(&format!("end{number}"), number));
         let mut end = Self::power_on(bench, number);
@@ -133,7 +133,7 @@ impl End {
         end
     }
 
-    /// Creates everything but queue pairs, on a function that was just reset.
+    /// Initialises a function that was just reset, and creates all objects except queue pairs.
     pub fn power_on(mut bench: Bench, number: u8) -> Self {
         bench.start();
         bench.exec(&EnableHcaIn::new()).unwrap();
@@ -156,7 +156,7 @@ impl End {
         self.create_queues(ServiceType::RC)
     }
 
-    /// Creates the queue pair that serves QP 1, ready to send and receive.
+    /// Creates the queue pair for QP 1 and moves it to RTS.
     pub fn create_gsi(&mut self) -> Live {
         let live = self.create_queues(ServiceType::QP1);
         let qpn = Qpn::new(live.qpn);
@@ -181,7 +181,7 @@ impl End {
         live
     }
 
-    /// Creates queues of a service type, in RESET.
+    /// Creates a queue pair of a service type in RESET, with its completion queue, key and memory.
     fn create_queues(&mut self, service: ServiceType) -> Live {
         let Resources { uar, pd, .. } = self.resources;
         let cq = self
@@ -250,7 +250,7 @@ impl End {
         }
     }
 
-    /// Moves a queue pair from RESET to RTS, towards a queue pair of the function `peer`.
+    /// Moves a queue pair from RESET to RTS, connected to a queue pair of the function `peer`.
     pub fn connect(&mut self, which: usize, peer: u8, remote_qpn: u32) {
         let qpn = Qpn::new(self.qps[which].qpn);
         let mut init = Rst2InitQpIn::for_qp(qpn, 0);
@@ -290,7 +290,7 @@ impl End {
         self.bench.exec(&rts).unwrap();
     }
 
-    /// Moves a queue pair from any state to RESET, and its software counters to zero.
+    /// Moves a queue pair from any state to RESET, and sets its software counters to zero.
     pub fn reset_qp(&mut self, which: usize) {
         let mut reset = ToRstQpIn::new();
         reset.set_qpn(self.qps[which].qpn);
@@ -300,7 +300,7 @@ impl End {
         self.bench.memory.store_be64(live.record, 0);
     }
 
-    /// Writes bytes at the end of a send queue and updates the doorbell record.
+    /// Appends a WQE to a send queue and updates the doorbell record.
     pub fn place(&mut self, which: usize, wqe: &[u8]) {
         let live = &mut self.qps[which];
         for (n, chunk) in wqe.chunks(64).enumerate() {
@@ -324,7 +324,7 @@ impl End {
         );
     }
 
-    /// Posts a receive of these data segments.
+    /// Posts a receive WQE and updates the doorbell record.
     pub fn post_receive(&mut self, which: usize, entry: &[u8]) {
         let live = &mut self.qps[which];
         let at = live.ring + usize::from(live.receives) % RECEIVES as usize * 64;
@@ -338,7 +338,7 @@ impl End {
             .store_be32(live.record, u32::from(live.receives));
     }
 
-    /// Returns the next completion, and consumes it.
+    /// Consumes and returns the next completion.
     pub fn poll(&mut self, which: usize) -> Option<Cqe64> {
         let live = &mut self.qps[which];
         let slot = (live.consumed & ((1 << LOG_CQ) - 1)) as usize;
@@ -354,7 +354,7 @@ impl End {
         Some(cqe)
     }
 
-    /// Checks that memory without a key is unchanged.
+    /// Checks that the canary pages, which no key covers, are unchanged.
     pub fn check_canaries(&self) {
         for live in &self.qps {
             for page in [live.data - PAGE, live.data + PAGE] {
@@ -376,7 +376,7 @@ impl End {
     }
 }
 
-/// Both functions, connected.
+/// The simulator with two connected functions.
 pub struct World {
     pub sim: Sim,
     pub a: End,
@@ -388,14 +388,15 @@ pub fn now_us(sim: &Sim) -> u64 {
     sim.clock().now().0 / 1_000
 }
 
-/// Steps without progress of time after which the world counts as stuck.
+/// Number of steps without progress of virtual time after which a test fails.
 const MOST_STEPS: usize = 20_000;
 
-/// Virtual microseconds in which a message of the healthy queue pairs arrives and is acknowledged.
+/// Upper bound, in virtual microseconds, on the time until a message of the healthy queue pairs is delivered and
+/// acknowledged.
 pub const MOST_US: u64 = 1;
 
 impl World {
-    /// Connects all queue pairs; the world is stepped from now on.
+    /// Connects all queue pairs. From then on the simulator runs only when the test steps it.
     pub fn new() -> Self {
         let sim = Sim::new(SimConfig {
             seed: 1,
@@ -411,7 +412,7 @@ impl World {
         Self { sim, a, b }
     }
 
-    /// Moves the attacked queue pairs from RESET to RTS again.
+    /// Resets the attacked queue pairs and moves them to RTS again.
     pub fn reconnect(&mut self) {
         self.a.reset_qp(ATTACKED);
         self.b.reset_qp(ATTACKED);
@@ -419,12 +420,12 @@ impl World {
         self.b.connect(ATTACKED, 1, self.a.qps[ATTACKED].qpn);
     }
 
-    /// Lets the world run for some virtual time, and checks that it does.
+    /// Runs the simulator for some virtual time, and checks that time advances.
     pub fn run(&self, microseconds: u64) {
         run(&self.sim, microseconds);
     }
 
-    /// Sends one message from `a` to `b` through the healthy queue pairs, and records its virtual microseconds.
+    /// Sends one message from `a` to `b` through the healthy queue pairs, and records the virtual microseconds it took.
     pub fn check_healthy(&mut self, longest: &Longest) {
         let text = b"untouched";
         let (from, to) = (&self.a.qps[HEALTHY], &self.b.qps[HEALTHY]);
@@ -467,7 +468,7 @@ impl World {
         assert_eq!(&arrived, text);
     }
 
-    /// Resets function `a` and checks that nothing of it is left, then starts it again.
+    /// Resets function `a`, checks that none of its objects and pages are left, and starts the function again.
     pub fn check_reset(self) {
         let Self { sim, a, .. } = self;
         let number = a.number;
@@ -484,7 +485,7 @@ impl World {
     }
 }
 
-/// Returns a signalled SEND of the first bytes of the data.
+/// Returns a signalled SEND of the first `bytes` bytes of the data page.
 pub fn send(live: &Live, bytes: u32) -> Vec<u8> {
     let mut control = CtrlSeg::new();
     control
@@ -499,7 +500,7 @@ pub fn send(live: &Live, bytes: u32) -> Vec<u8> {
     wqe
 }
 
-/// Steps a world for some virtual time, which must advance whatever the functions were told.
+/// Steps the simulator for some virtual time. Fails if time does not advance, whatever the functions were sent before.
 pub fn run(sim: &Sim, microseconds: u64) {
     let clock = sim.clock();
     let end = clock.now().0 + microseconds * 1_000;

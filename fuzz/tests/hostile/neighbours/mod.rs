@@ -1,7 +1,7 @@
-//! Hostile frames and any history against the neighbour module.
+//! Hostile frames and arbitrary events against the neighbour module.
 //!
-//! Two of them live on one link: a frame that one sends reaches the other, at another time, changed, or not at all,
-//! beside forged frames. Each history is run twice from one seed, and both runs have to be the same.
+//! Two stations share one link. A frame that one station sends may reach the other late, changed, or not at all, and
+//! forged frames arrive as well. Each sequence of events runs twice from one seed, and both runs must be equal.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use neighbour::{
 const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const STATIC: Mac = [2, 0, 0, 0, 0, 9];
 const HONEST: Mac = [2, 0, 0, 0, 0, 3];
-/// Addresses that resolve only by a static entry.
+/// Last byte of the addresses that have a static entry only.
 const FIXED: [u8; 2] = [40, 41];
 const NEIGHBOURS: usize = 8;
 const FRAMES: usize = 16;
 const EVENTS: usize = 16;
 
-/// Returns an address of either family, by number; link-local ones of EUI-64 among them.
+/// Returns the address with this number: IPv4, global IPv6, or link-local IPv6 with an EUI-64.
 fn address(number: u8) -> IpAddr {
     let last = number % 48;
     match number % 3 {
@@ -31,7 +31,7 @@ fn address(number: u8) -> IpAddr {
     }
 }
 
-/// Returns an address that no other station has, for a neighbour.
+/// Returns an address that only the honest neighbour has, of the same family as the address with this number.
 fn honest_address(number: u8) -> IpAddr {
     match address(number) {
         IpAddr::V4(_) => Ipv4Addr::new(10, 0, 0, 99).into(),
@@ -39,14 +39,14 @@ fn honest_address(number: u8) -> IpAddr {
     }
 }
 
-/// Returns the VLAN of a number: often none.
+/// Returns the VLAN for a number; three numbers in four have none.
 fn vlan(number: u8) -> Option<Vlan> {
     number
         .is_multiple_of(4)
         .then_some(Vlan { id: 5, priority: 3 })
 }
 
-/// One event.
+/// One event of the test.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Action {
     Add {
@@ -73,23 +73,23 @@ enum Action {
         source: u8,
         destination: u8,
     },
-    /// A frame on the wire arrives at its receiver or at its sender; it may stay on the wire.
+    /// A frame on the wire arrives at its receiver, or comes back to its sender. It may also stay on the wire.
     Deliver {
         which: u8,
         back: bool,
         stays: bool,
     },
-    /// It arrives with some bytes changed; its checksums are corrected, or not.
+    /// A frame on the wire arrives with some bytes changed. If `mend` is set, its checksums are corrected.
     Corrupt {
         which: u8,
         changes: Vec<(u8, u8)>,
         mend: bool,
     },
-    /// It is lost.
+    /// A frame on the wire is lost.
     Lose {
         which: u8,
     },
-    /// A forged frame.
+    /// A forged frame arrives.
     Forge {
         at: bool,
         bytes: Vec<u8>,
@@ -100,7 +100,7 @@ enum Action {
     },
 }
 
-/// The checksum of RFC 1071.
+/// Returns the Internet checksum of RFC 1071.
 fn checksum(bytes: impl Iterator<Item = u8>) -> u16 {
     let bytes: Vec<u8> = bytes.collect();
     let words = bytes
@@ -113,7 +113,7 @@ fn checksum(bytes: impl Iterator<Item = u8>) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-/// Corrects the checksums of a frame, as far as it has any: otherwise few inputs pass the first check.
+/// Corrects the checksums of a frame, if it has any. Otherwise few inputs would pass the first check.
 fn mend(frame: &mut [u8]) {
     let start = if frame.get(12..14) == Some(&[0x81, 0x00]) {
         18
@@ -155,13 +155,13 @@ fn mend(frame: &mut [u8]) {
     }
 }
 
-/// One history of two stations.
+/// Two stations and the wire between them.
 struct World {
     stations: [Neighbours; 2],
     now: Duration,
-    /// Sender and frame.
+    /// Frames on the wire, each with the index of its sender.
     wire: Vec<(usize, Vec<u8>)>,
-    /// All events returned to callers.
+    /// All events that the stations have returned to their callers.
     told: Vec<(usize, Event)>,
 }
 
@@ -269,7 +269,7 @@ impl World {
                 };
                 let (from, mut frame) = self.wire.remove(which);
                 for &(place, byte) in changes {
-                    // Both MACs stay, so that the frame is accepted.
+                    // The two MAC addresses are not changed, so that the receiver accepts the frame.
                     if let Some(old) = frame[12..].get_mut(usize::from(place)) {
                         *old ^= byte;
                     }
@@ -306,10 +306,11 @@ impl World {
         }
     }
 
-    /// Lets the first station and an honest new neighbour, with a wire of its own, find each other.
+    /// Lets the first station and an honest new neighbour, with a wire of its own, resolve each other's address.
     fn honest(&mut self, ours: IpAddr, theirs: IpAddr, longest: &Longest) {
         let (station, now) = (&mut self.stations[0], self.now);
-        // A tentative address must not be used to send requests (RFC 4429, 3.3).
+        // The neighbour skips duplicate address detection, because it must not send requests from a tentative address
+        // (RFC 4429, 3.3).
         let config = Config {
             detection: Detection::Never,
             ..Config::new(HONEST, 7)
@@ -344,7 +345,7 @@ impl World {
         longest.took(found.expect("they find each other"));
     }
 
-    /// Takes frames and events, and checks that all tables are bounded.
+    /// Takes frames and events from the stations, and checks that all tables are bounded.
     fn drain(&mut self) {
         for (at, station) in self.stations.iter_mut().enumerate() {
             let mut out = [0; MOST_FRAME_BYTES];
@@ -383,7 +384,7 @@ impl World {
     }
 }
 
-/// Arbitrary bytes are refused, without a panic.
+/// A frame of arbitrary bytes is accepted or dropped, without a panic.
 #[test]
 fn frames_of_any_bytes_are_survived() {
     check!().for_each(|bytes: &[u8]| {
@@ -405,19 +406,21 @@ fn frames_of_any_bytes_are_survived() {
     });
 }
 
-/// Turns of a station and its honest neighbour until resolution. A station that has given its neighbour up hears of it
-/// in the first, sends a request in the second and has the answer in the third; any other has it in the first.
+/// Number of turns until a station and its honest neighbour resolve each other. If the station has given up on the
+/// neighbour, it receives the neighbour's frame in the first turn, sends a request in the second and gets the answer in
+/// the third. Otherwise the first turn is enough.
 const MOST_TURNS: u64 = 3;
-/// Turns after which they have not found each other.
+/// Number of turns after which the test fails if the two have not resolved each other.
 const PATIENCE: u64 = 16;
 
-/// Under any forged frames and requests at a station, an honest neighbour is found, and finds the station.
+/// Whatever frames are forged, and whatever the station is asked to resolve, a station and an honest neighbour resolve
+/// each other.
 #[test]
 fn an_honest_neighbour_is_found_in_three_turns_whatever_is_forged() {
     static BESIDE: Longest = Longest::new("forged frames of neighbours", "turns", MOST_TURNS);
     check!().with_type::<Vec<Action>>().for_each(|actions| {
         let mut world = World::new(Detection::Never);
-        // One of each family, outside of the other addresses.
+        // One address of each family that the other events do not use.
         let addresses = [3, 4].map(|number| [address(number), honest_address(number)]);
         for ours in [3, 4] {
             world.act(&Action::Add {
@@ -429,7 +432,7 @@ fn an_honest_neighbour_is_found_in_three_turns_whatever_is_forged() {
         }
         world.drain();
         for (number, action) in actions.iter().enumerate() {
-            // The station's own frames and calls are honest here.
+            // In this test, the station's own configuration does not change.
             let is_ours = matches!(
                 action,
                 Action::Add { at: false, .. }
@@ -450,8 +453,8 @@ fn an_honest_neighbour_is_found_in_three_turns_whatever_is_forged() {
     BESIDE.tell();
 }
 
-/// Under any history of two stations and forged frames, tables are bounded, static entries win, and one seed gives
-/// one history.
+/// Under any events at two stations and any forged frames, tables are bounded, static entries are not overwritten, and
+/// one seed always gives the same run.
 #[test]
 fn neighbours_survive_any_history() {
     check!()
@@ -461,7 +464,7 @@ fn neighbours_survive_any_history() {
             let detection = detections[usize::from(*detection) % detections.len()];
             let mut worlds = [World::new(detection), World::new(detection)];
             for world in &mut worlds {
-                // Some initial state: histories are short.
+                // The stations start with some addresses, because sequences are short.
                 for (at, number) in [
                     (false, 3),
                     (true, 6),

@@ -1,9 +1,9 @@
-//! A device double: answers commands by script, and looks at every byte the driver hands over.
+//! A device double: answers commands by script, and checks every byte that the driver hands over.
 //!
-//! It is not a simulator. It executes nothing; it decodes the command queue with code of its own (offsets from the
-//! PRM, no layout of the driver's), notes every rule of the transport the driver breaks, and answers as the test
-//! scripts it: refuse, hold, answer late, without an event, with a wrong signature. Time moves only when the driver
-//! waits, and then to the next scripted action.
+//! The double is not a simulator, because it executes nothing. It decodes the command queue with its own code (offsets
+//! from the PRM, none of the driver's layouts) and records every rule of the transport that the driver breaks. It
+//! answers as the test scripts it: it refuses, holds, answers late, without an event, or with a wrong signature. Time
+//! advances only when the driver waits, and then to the next scripted action.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use driver::{Clock, Device, Function, Instant, Interrupt, SharedMemory};
 
-/// UAR page the double hands out.
+/// UAR page that the double allocates to the driver.
 const UAR: u32 = 4;
 const BAR_BYTES: usize = 0x10000;
 const MAC: [u8; 6] = [0x02, 0x00, 0x5e, 0x00, 0x00, 0x01];
@@ -21,21 +21,21 @@ const MAC: [u8; 6] = [0x02, 0x00, 0x5e, 0x00, 0x00, 0x01];
 /// Reaction of the double to a command that matches a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answers with this status and syndrome.
+    /// Refuses the command with this status and syndrome.
     Refuse(u8, u32),
-    /// Answers with this delivery status.
+    /// Answers with this delivery status in the queue entry.
     Deliver(u8),
-    /// Keeps it until [`State::release`].
+    /// Holds the command until [`State::release`].
     Hold,
-    /// Answers without an event.
+    /// Answers without a completion event.
     NoEvent,
-    /// Answers, and one bit of the answer flips on its way.
+    /// Answers with one bit flipped after the signature was computed.
     Damage,
-    /// Answers OK and otherwise with noise from this seed; does nothing.
+    /// Answers with status OK and otherwise noise from this seed. Does not execute the command.
     Noise(u64),
 }
 
-/// A command as the double got it.
+/// A command as the double received it.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub opcode: u16,
@@ -60,7 +60,7 @@ struct Eq {
 
 type Deed = Box<dyn FnOnce(&mut State) + Send>;
 
-/// Everything about the double that changes.
+/// State of the double that changes.
 pub struct State {
     bar: SharedMemory,
     config: Vec<u8>,
@@ -68,83 +68,83 @@ pub struct State {
     interrupts: Vec<Interrupt>,
     vectors: usize,
     eqs: BTreeMap<u8, Eq>,
-    /// Values written to the doorbells of event queues: number and counter.
+    /// Values written to the doorbells of event queues: the queue's number and its counter.
     pub eq_doorbells: Vec<u32>,
     rules: VecDeque<(u16, Action)>,
     held: BTreeMap<usize, Seen>,
     deeds: Vec<(u64, Deed)>,
     numbers: u32,
     signing: bool,
-    /// Time that the firmware takes to boot once it knows its queue, and its end.
+    /// Time that the firmware takes to boot once it knows its command queue, and the time when it has booted.
     boots_for: u64,
     boots_until: u64,
-    /// Until when its registers read as ones after a reset.
+    /// Time until which the registers read as ones after a reset.
     silent_until: u64,
     silent: bool,
     frozen_counter: bool,
-    /// Capability pages as they were set, by type.
+    /// Capability pages that the driver has set, by type.
     set_caps: BTreeMap<u16, Vec<u8>>,
-    /// Commands in their order.
+    /// Commands in the order of their arrival.
     pub seen: Vec<Seen>,
-    /// Rules of the transport the driver broke.
+    /// Rules of the transport that the driver has broken.
     pub breaches: Vec<String>,
-    /// Pages the driver gave.
+    /// Addresses of the pages that the driver has given.
     pub pages: Vec<u64>,
-    /// Answer to QUERY_PAGES, by op_mod.
+    /// Numbers of pages in the answers to QUERY_PAGES, by op_mod.
     pub wants: BTreeMap<u16, u32>,
-    /// Capability dwords by (type, offset), the same for maximum and current.
+    /// Capability dwords by (type, offset). Maximum and current values are the same.
     pub caps: BTreeMap<(u16, usize), u32>,
-    /// Word 0x04 of the initialization segment.
+    /// Word 0x04 of the initialization segment: command interface revision.
     pub interface: u32,
-    /// Word 0x14 at reset.
+    /// Word 0x14 of the initialization segment at reset: geometry of the command queue.
     pub geometry: u32,
-    /// Bits of QUERY_ISSI.
+    /// Bit mask of supported ISSIs in the answer to QUERY_ISSI.
     pub issi: u32,
-    /// Further registers at reset.
+    /// Offsets and values of further registers at reset.
     pub segment: Vec<(usize, u32)>,
-    /// Answer to ALLOC_UAR.
+    /// UAR page in the answer to ALLOC_UAR.
     pub uar: u32,
     /// The vport's MAC.
     pub mac: [u8; 6],
     /// The vport's list of unicast addresses.
     pub unicast: Vec<[u8; 8]>,
-    /// True if it accepts SET_HCA_CAP without applying it.
+    /// True if the device accepts SET_HCA_CAP without applying it.
     pub keeps_no_caps: bool,
-    /// True if it is the function of the adapter's own processor.
+    /// True if the device is the function of the adapter's own processor.
     pub embedded_cpu: bool,
-    /// True if it was pulled out.
+    /// True if the device was removed from the bus.
     pub gone: bool,
-    /// MTU of the vport.
+    /// MTU of the vport in bytes, as the hardware counts.
     pub vport_mtu: u16,
-    /// True if it refuses to change the vport's MTU.
+    /// True if the device refuses to change the vport's MTU.
     pub vport_mtu_fixed: bool,
-    /// MTU of the port; `None`: its register is refused.
+    /// MTU of the port in bytes, as the hardware counts; `None` if the device refuses access to its register.
     pub port_mtu: Option<u16>,
-    /// True if it accepts a list without keeping it.
+    /// True if the device accepts an address list without keeping it.
     pub forgets_lists: bool,
 }
 
-/// The device.
+/// The device double.
 pub struct Double {
     state: Mutex<State>,
     clock: Arc<ManualClock>,
 }
 
-/// A clock that moves only when the driver waits.
+/// A clock that advances only when the driver waits.
 pub struct ManualClock {
     now: AtomicU64,
     device: Weak<Double>,
 }
 
 impl Double {
-    /// A double that lets a driver come up.
+    /// Makes a double on which bring-up succeeds.
     pub fn new() -> Arc<Self> {
         Arc::new_cyclic(|device| {
             let bar = SharedMemory::anonymous(BAR_BYTES).expect("memory");
             let mut config = vec![0u8; 4096];
             config[..4].copy_from_slice(&[0xb3, 0x15, 0x17, 0x10]);
             let mut caps = BTreeMap::new();
-            // Capabilities of a ConnectX-4 Lx (see caps.rs), as far as a driver must see them.
+            // Capabilities of a ConnectX-4 Lx (see caps.rs), limited to those that the driver needs.
             for (at, word) in [
                 (0x10, 0x0f0f_000e),
                 (0x18, 0x0016_0018),
@@ -208,7 +208,7 @@ impl Double {
                     segment: Vec::new(),
                     uar: UAR,
                     mac: MAC,
-                    // An entry left behind by another driver.
+                    // This entry was left by another driver.
                     unicast: vec![[0, 0, 0x02, 0xde, 0xad, 0, 0, 1]],
                     forgets_lists: false,
                 }),
@@ -220,49 +220,49 @@ impl Double {
         })
     }
 
-    /// The driver's handle.
+    /// Returns the function by which the driver accesses the double.
     pub fn function(self: &Arc<Self>) -> Function {
         Function::in_process(Arc::clone(self) as Arc<dyn Device>).expect("a function")
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        // A test that failed while holding it has failed already.
+        // If a test panicked while it held the lock, that test has failed already.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next command with this opcode meets `action`.
+    /// Applies `action` to the next command with this opcode that no earlier rule applies to.
     pub fn rule(&self, opcode: u16, action: Action) {
         self.state().rules.push_back((opcode, action));
     }
 
-    /// Runs an action after the given time.
+    /// Runs `deed` after the given time.
     pub fn after(&self, delay: Duration, deed: impl FnOnce(&mut State) + Send + 'static) {
         let at = self.clock.now().0 + u64::try_from(delay.as_nanos()).expect("short");
         self.state().deeds.push((at, Box::new(deed)));
     }
 
-    /// Gives a held command back.
+    /// Answers a held command.
     pub fn release(&self, slot: usize) {
         self.state().release(slot);
     }
 
-    /// Sets the number of MSI-X vectors; to be called before the function is opened.
+    /// Sets the number of MSI-X vectors. Must be called before the function is opened.
     pub fn set_vectors(&self, vectors: usize) {
         self.state().vectors = vectors;
     }
 
-    /// PCI device id.
+    /// Sets the PCI device id.
     pub fn set_device(&self, id: u16) {
         let [high, low] = id.to_be_bytes();
         self.state().config[2..4].copy_from_slice(&[low, high]);
     }
 
-    /// The firmware boots for so long once it knows its command queue.
+    /// Sets the time that the firmware takes to boot once it knows its command queue.
     pub fn boots_for(&self, time: Duration) {
         self.state().boots_for = u64::try_from(time.as_nanos()).expect("short");
     }
 
-    /// Its registers read as ones until then, and what is written to them is lost.
+    /// Makes the registers read as ones until `time`. Values written before that are lost.
     pub fn silent_until(&self, time: Instant) {
         self.state().silent_until = time.0;
     }
@@ -313,12 +313,12 @@ impl State {
         self.bar.load_be32(at)
     }
 
-    /// Changes a register behind the driver's back.
+    /// Changes a register without a notification of the driver.
     pub fn set_register(&self, at: usize, value: u32) {
         self.bar.store_be32(at, value);
     }
 
-    /// The health counter no longer moves.
+    /// Stops the health counter.
     pub fn freeze_counter(&mut self) {
         self.frozen_counter = true;
     }
@@ -343,7 +343,7 @@ impl State {
         }
     }
 
-    /// Registers as they are after a reset.
+    /// Sets the registers to their values after a reset.
     fn wake(&mut self) {
         self.bar.fill(0, BAR_BYTES, 0);
         self.set_register(0x00, 35 << 16 | 16);
@@ -368,7 +368,7 @@ impl State {
         self.queue() + ((slot as u64) << (self.geometry & 0xf))
     }
 
-    /// Walks a chain and checks every block of it.
+    /// Reads a chain of mailboxes, and checks every block. Returns the addresses of the blocks, and their data.
     fn walk(&mut self, what: &str, first: u64, bytes: usize, token: u8) -> (Vec<u64>, Vec<u8>) {
         let (mut blocks, mut data, mut at) = (Vec::new(), Vec::new(), first);
         for number in 0..bytes.saturating_sub(16).div_ceil(512) {
@@ -493,12 +493,12 @@ impl State {
         self.finish(&command, &output, 0, true, false);
     }
 
-    /// Slots being held.
+    /// Returns the slots of the held commands.
     pub fn held(&self) -> Vec<usize> {
         self.held.keys().copied().collect()
     }
 
-    /// Everything of a held command that is the device's: entry and blocks.
+    /// Returns the memory of a held command that the device owns: its entry and its mailbox blocks.
     pub fn image(&mut self, slot: usize) -> Vec<u8> {
         let command = self.held[&slot].clone();
         let mut image = self.read(self.entry(slot), 64);
@@ -547,7 +547,7 @@ impl State {
         }
     }
 
-    /// Effect and answer of a command, as far as bring-up needs it.
+    /// Executes a command, as far as bring-up needs its effect, and returns its answer.
     fn execute(&mut self, command: &Seen) -> Vec<u8> {
         let mut output = vec![0u8; command.output_bytes];
         let argument = u32::from_be_bytes(command.input[8..12].try_into().expect("4 bytes"));
@@ -566,7 +566,7 @@ impl State {
                     if page == 0 || page % 4096 != 0 || self.pages.contains(&page) {
                         self.breach(format!("page {page:#x} given"));
                     }
-                    // A page is the firmware's to write.
+                    // The firmware may write to a page that it was given.
                     self.write(page, &[0xfa; 4096]);
                     self.pages.push(page);
                 }
@@ -676,7 +676,7 @@ impl State {
                 self.numbers += 1;
                 output[8..12].copy_from_slice(&self.numbers.to_be_bytes());
             }
-            // Registers are echoed, but for the MTU.
+            // Registers are echoed, except the one with the MTU.
             0x805 => {
                 let bytes = output.len().min(command.input.len());
                 output[16..bytes].copy_from_slice(&command.input[16..bytes]);
@@ -684,7 +684,7 @@ impl State {
                     output.fill(0);
                     output[0] = 0x03;
                 } else if let (0x5003, Some(mtu)) = (argument, self.port_mtu) {
-                    // Written: op_mod 0, admin_mtu.
+                    // op_mod 0 writes the register, with the new MTU in admin_mtu.
                     let asked = u16::from_be_bytes([command.input[0x18], command.input[0x19]]);
                     let mtu = if command.op_mod == 0 { asked } else { mtu };
                     self.port_mtu = Some(mtu);
@@ -699,7 +699,7 @@ impl State {
 
     // --- events -------------------------------------------------------------------------------
 
-    /// Writes an entry to the event queue its type is mapped to.
+    /// Writes an entry to the event queue that its event type is mapped to.
     pub fn event(&mut self, eqe: [u8; 64]) {
         let kind = eqe[1];
         let Some(number) = self
@@ -740,7 +740,7 @@ impl State {
         }
     }
 
-    /// The event queue doorbell of the UAR page.
+    /// Handles a write to an event queue doorbell of the UAR page.
     fn eq_doorbell(&mut self, value: u32, arm: bool) {
         self.eq_doorbells.push(value);
         let number = u8::try_from(value >> 24).expect("8 bits");
@@ -748,7 +748,7 @@ impl State {
             self.breach(format!("doorbell of EQ {number}"));
             return;
         };
-        // The counter in the doorbell has 24 bits.
+        // The doorbell holds only the low 24 bits of the counter.
         eq.consumer = eq.producer & 0xff00_0000 | value & 0xff_ffff;
         eq.armed |= arm;
         self.fire(number);
@@ -772,7 +772,7 @@ impl Noise {
     }
 }
 
-/// A dword of a command.
+/// Returns the big-endian dword at byte offset `at` of a command's input.
 pub fn argument_of(input: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(input[at..at + 4].try_into().expect("4 bytes"))
 }

@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Completion queues: polling, arming, cleaning, and invalid entries.
 
 use hw_mlx::cq::{Cq, Cqe};
 use hw_mlx::qp::Outcome;
@@ -10,8 +10,8 @@ use super::double::Bench;
 
 const CQN: u32 = 0x77;
 
-/// A completion queue and the side that writes it, which keeps its own producer index and works out
-/// owner bits on its own.
+/// A completion queue, and the device that writes it. The device keeps its own producer index and computes owner bits
+/// itself.
 struct Fixture {
     bench: Bench,
     memory: RingMemory,
@@ -35,7 +35,7 @@ fn cq(entries: u32) -> Fixture {
 }
 
 impl Fixture {
-    /// Writes an entry of `owner` with `counter`, as the device: body first, last byte last.
+    /// Writes an entry of `owner` with `counter`, as the device does: the body first, the last byte last.
     fn produce(&mut self, owner: u32, counter: u16) {
         let mut cqe = Cqe64::new();
         cqe.set_srqn_uidx(owner)
@@ -97,7 +97,7 @@ fn a_full_ring_is_read_to_its_end_and_no_further() {
 #[test]
 fn the_consumer_index_is_published_in_24_bits() {
     let mut f = cq(1);
-    // Entries of a ring of one: owner bits alternate.
+    // In a ring of one entry, the owner bit alternates with each entry.
     for _ in 0..5 {
         f.produce(1, 0);
         f.cq.poll().unwrap();
@@ -191,7 +191,7 @@ fn arming_writes_the_record_before_the_register() {
 
 #[test]
 fn cleaning_removes_one_owners_entries_and_keeps_the_order_of_the_others() {
-    // Start somewhere in the ring and let the entries straddle its end.
+    // The entries start at every position of the ring, so in some cases they wrap at its end.
     for start in 0..9_u16 {
         let mut f = cq(8);
         for n in 0..start {
@@ -204,7 +204,7 @@ fn cleaning_removes_one_owners_entries_and_keeps_the_order_of_the_others() {
         assert_eq!(f.cq.clean(|entry| entry.owner() == 1), 2);
         assert_eq!(f.consumer_index(), u32::from(start) + 2);
         assert_eq!(f.polled(), [(0, 100), (2, 102), (0, 103), (2, 105)]);
-        // The laps go on as if nothing had been.
+        // Later entries are polled as usual, over several passes of the ring.
         for n in 0..20 {
             f.produce(3, n);
             assert_eq!(f.polled(), [(3, n)]);
@@ -230,7 +230,8 @@ fn cleaning_an_empty_or_a_full_queue_works() {
     assert_eq!(f.polled().len(), 4);
 }
 
-/// Whatever bytes the device leaves in the ring, a poll gives back at most what fits, and stops.
+/// If the device fills the ring with garbage, a poll returns at most one entry, and cleaning ends after at most one
+/// pass of the ring.
 #[test]
 fn garbage_in_the_ring_cannot_hold_polling_up() {
     let mut f = cq(16);
@@ -250,8 +251,8 @@ fn garbage_in_the_ring_cannot_hold_polling_up() {
     }
 }
 
-/// Opcodes 1 to 4 in the last byte, immediate data or the invalidated key at 0x24, the length at 0x2c (PRM "CQE";
-/// `handle_responder` in providers/mlx5/cq.c of rdma-core).
+/// The CQE of a receive contains the immediate data or the invalidated key. Opcodes are 1 to 4 in the last byte, the
+/// data is at 0x24, and the length at 0x2c (PRM "CQE"; `handle_responder` in providers/mlx5/cq.c of rdma-core).
 #[test]
 fn the_entry_of_a_receive_tells_what_came_along() {
     let received = |detail| Outcome::Received {
@@ -276,7 +277,7 @@ fn the_entry_of_a_receive_tells_what_came_along() {
         bytes[63] = opcode << 4 | 1 << 1;
         let entry = Cqe::from(Cqe64::from_array(bytes));
         assert_eq!(entry.receive_outcome(), Some(expected), "opcode {opcode}");
-        // The other forms put data into the entry, which was never requested.
+        // In the other formats the CQE contains message data. The driver never requests them.
         bytes[63] |= 1 << 2;
         let entry = Cqe::from(Cqe64::from_array(bytes));
         assert_eq!(entry.receive_outcome(), None, "opcode {opcode}");

@@ -1,5 +1,5 @@
-//! A device that only watches: memory, a BAR, and a record of every register write with a copy of the memory it
-//! points at, taken at that moment.
+//! A device double that only observes: memory, a BAR, and a record of every register write. The record has a copy of
+//! the watched memory at the time of the write.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,12 +14,12 @@ const BAR_BYTES: usize = 0x1000;
 const FIRST_IOVA: u64 = 1 << 30;
 const LAST_IOVA: u64 = (1 << 36) - 1;
 
-/// A register write and the memory that the device could see when it came.
+/// A register write, and the memory that the device could read at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     pub offset: u64,
     pub bytes: Vec<u8>,
-    /// The watched bytes at that moment.
+    /// Contents of the watched memory ranges at that time.
     pub seen: Vec<Vec<u8>>,
 }
 
@@ -30,7 +30,7 @@ struct State {
     told: Vec<Told>,
 }
 
-/// The watching device.
+/// The observing device.
 pub struct Double {
     bar: SharedMemory,
     state: Mutex<State>,
@@ -42,12 +42,12 @@ impl Double {
         read(&self.state.lock().unwrap(), iova, bytes)
     }
 
-    /// From now on each register write records these bytes too.
+    /// Adds a memory range of which each later register write records the contents.
     pub fn watch(&self, iova: u64, bytes: usize) {
         self.state.lock().unwrap().watched.push((iova, bytes));
     }
 
-    /// The register writes so far, once each.
+    /// Returns the register writes since the last call.
     pub fn told(&self) -> Vec<Told> {
         std::mem::take(&mut self.state.lock().unwrap().told)
     }
@@ -115,7 +115,7 @@ impl Device for Double {
     }
 }
 
-/// A watching device and the parts that queues need of it.
+/// An observing device, and the parts that queues need from it.
 pub struct Bench {
     pub device: Arc<Double>,
     pub doorbells: Doorbells,

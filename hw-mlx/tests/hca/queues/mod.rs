@@ -1,4 +1,4 @@
-//! Queues against a device that only watches: bytes, order, wrapping, reclaiming, and invalid entries.
+//! Queues against a device that only observes: bytes, order, wrapping, reclaiming, and invalid entries.
 
 mod cq;
 mod double;

@@ -1,4 +1,4 @@
-//! Receive queues of a queue pair.
+//! Receive queues of a queue pair: posting, completing and invalid entries.
 
 use hw_mlx::completion::Status;
 use hw_mlx::qp::{Outcome, RecvQueue, RecvSizes};
@@ -157,8 +157,8 @@ fn success_must_name_the_oldest_receive_and_a_flush_need_not() {
     assert_eq!((queue.distrusted(), queue.outstanding()), (3, 0));
 }
 
-/// Drivers mask the counter to the ring (rdma-core `cq.c`; Linux `vfio/pci/mlx5/cmd.c` `mlx5vf_rq_cqe`), so a device
-/// may give it masked or whole.
+/// A receive is completed by a counter of 16 bits, and also by one that the device has masked to the ring. Drivers mask
+/// the counter themselves (rdma-core `cq.c`; Linux `vfio/pci/mlx5/cmd.c` `mlx5vf_rq_cqe`), so both forms are valid.
 #[test]
 fn a_counter_is_believed_whole_and_masked_to_the_ring() {
     for mask in [0xffff_u16, 3] {
@@ -201,7 +201,7 @@ fn rings_have_at_least_a_cache_line_and_powers_of_two() {
     assert_eq!(RecvSizes::new(1, 1 << 20), None);
 }
 
-/// Plain entries complete as they would by `complete`; for other entries nothing changes.
+/// `complete_plain` completes only the oldest receive, and only if the bytes fit. For other entries it changes nothing.
 #[test]
 fn only_the_oldest_receive_with_bytes_that_fit_is_plain() {
     let (_bench, _memory, mut queue) = queue(4, 1);

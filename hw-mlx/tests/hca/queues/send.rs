@@ -1,4 +1,4 @@
-//! Send queues.
+//! Send queues: WQE bytes, doorbells, completions and wrapping.
 
 use hw_mlx::completion::Status;
 use hw_mlx::cq::Tail;
@@ -44,7 +44,7 @@ struct Fixture {
     ring_bytes: usize,
 }
 
-/// A queue whose ring starts 256 bytes into its buffer.
+/// Returns a queue whose ring starts 256 bytes into its buffer.
 fn queue(max_requests: u32, max_segments: u32) -> Fixture {
     const BASE: usize = 256;
     let bench = Bench::new();
@@ -92,7 +92,8 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes worked out by hand from PRM "WQE format", in the field order of rdma-core's mlx5dv.h.
+/// An RDMA Write has the bytes of the manual. They were computed by hand from PRM "WQE format", in the field order of
+/// rdma-core's mlx5dv.h.
 #[test]
 fn an_rdma_write_has_the_bytes_of_the_manual() {
     let mut f = queue(4, 2);
@@ -142,21 +143,22 @@ fn an_rdma_read_has_the_bytes_of_the_manual_and_its_own_index() {
         )
         .unwrap();
     let ring = f.ring();
-    // An empty Send is a control segment alone.
+    // A Send without data consists of a control segment only.
     assert_eq!(
         ring[..16],
         hex("00 0000 0a  123456 01  00 0000 08  00000000")
     );
-    // The next block, index 1. A quarter of four requests is one: the device reports although we do not.
+    // The next WQE has index 1. `reclaim_every` is a quarter of four requests, that is 1, so the WQE asks for a CQE
+    // although the request is suppressed.
     let expected = hex("00 0001 10  123456 03  00 0000 08  00000000   \
          0000000000001000 00000077 00000000            \
          00000100 a0000000 b000000000000000");
     assert_eq!(ring[64..112], expected);
 }
 
-/// Opcodes of PRM "WQE format"; the last word of the control segment is immediate data or a key, and an atomic
-/// operation has its operands between the remote address and the one local segment, a whole block together
-/// (`_set_atomic_seg` in providers/mlx5/qp.c of rdma-core).
+/// Requests that DAT does not have are encoded as in the manual (opcodes of PRM "WQE format"). The last word of the
+/// control segment is immediate data or a key. An atomic operation has its operands between the remote address and the
+/// one local segment, and fills one block (`_set_atomic_seg` in providers/mlx5/qp.c of rdma-core).
 #[test]
 fn requests_beyond_dat_have_the_bytes_of_the_manual() {
     let (address, rmr_context) = (0x1112_1314_1516_1718, 0x2122_2324);
@@ -207,7 +209,7 @@ fn requests_beyond_dat_have_the_bytes_of_the_manual() {
         let expected = hex(&expected);
         assert_eq!(f.ring()[..expected.len()], expected, "{op:?}");
         assert_eq!(f.send_counter(), 1, "{op:?}: one block");
-        // The same written piece by piece, as lists of segments are.
+        // Without segments, the same WQE is written unit by unit, as for lists of segments.
         let mut f = queue(4, 2);
         f.queue.post(op, segments(0), 7, REPORTED).unwrap();
         let (ring, units) = (f.ring(), expected.len() / 16 - 1);
@@ -263,7 +265,7 @@ fn a_datagram_has_its_address_vector_before_its_data() {
     assert_eq!(f.send_counter(), 2, "two blocks");
 }
 
-/// The essential order: at the register write, record and WQE must be in memory.
+/// When the register is written, the doorbell record and the WQE are already in memory. The register is written once.
 #[test]
 fn the_register_is_written_once_after_record_and_wqe() {
     let mut f = queue(4, 2);
@@ -284,7 +286,7 @@ fn the_register_is_written_once_after_record_and_wqe() {
 
 #[test]
 fn a_wqe_continues_at_the_start_of_the_ring_between_two_units() {
-    // 6 units at most, so two blocks; four requests make a ring of eight.
+    // A WQE has at most 6 units, so two blocks. Four requests need a ring of eight blocks.
     let mut f = queue(4, 4);
     for _ in 0..7 {
         f.queue
@@ -355,7 +357,7 @@ fn exactly_max_requests_fit_whatever_their_size() {
         );
         assert_eq!((f.ring(), f.send_counter()), before, "nothing was written");
         assert_eq!(f.bench.device.told(), []);
-        // One completion makes room for one.
+        // One completion frees the slot of one request.
         assert_eq!(f.queue.complete(0, None).unwrap().cookie, 0);
         assert_eq!(f.queue.post(WRITE, segments(10), 99, REPORTED), Ok(()));
         assert_eq!(
@@ -365,14 +367,14 @@ fn exactly_max_requests_fit_whatever_their_size() {
     }
 }
 
-/// Which blocks ask for an entry in every case (bits 3:2 of byte 0x0b are 2).
+/// Returns whether the WQE at a block asks for a CQE in every case (bits 3:2 of byte 0x0b are 2).
 fn signalled(f: &Fixture, index: u16) -> bool {
     let block = u64::from(index) & (f.ring_bytes as u64 / 64 - 1);
     f.bench.device.read(f.ring_iova() + block * 64 + 0x0b, 1)[0] & 0x0c == 0x08
 }
 
-/// The queue driven with suppressed requests only, by a device that reports no more than it was asked
-/// to: it never wedges, for longer than its indices go without wrapping.
+/// A queue with suppressed requests only never stays full, even if the device writes only the CQEs that it was asked
+/// for. The test runs until the indices have wrapped.
 #[test]
 fn a_queue_of_suppressed_requests_never_wedges() {
     for max in [1_u32, 2, 3, 4, 7, 64] {
@@ -384,7 +386,7 @@ fn a_queue_of_suppressed_requests_never_wedges() {
                 .post(RequestOp::Send, segments(1), n, SUPPRESSED)
                 .is_err()
             {
-                // The device works through the ring and makes the entries asked for.
+                // The device processes the ring, and writes a CQE for each WQE that asks for one.
                 let mut reported = 0;
                 while device_next != producer {
                     if signalled(&f, device_next) {
@@ -443,12 +445,12 @@ fn a_completion_finishes_the_suppressed_requests_before_it() {
     assert_eq!(f.queue.outstanding(), 1);
 }
 
-/// The entry that completes the WQE at a block.
+/// Returns the tail of the CQE that completes the WQE at block `index`.
 fn done(index: u16) -> Tail {
     Tail::of_request(QPN, index, false)
 }
 
-/// Plain entries complete as they would by `complete`; for other entries nothing changes.
+/// `complete_plain` completes only reported successes of outstanding requests. For other entries it changes nothing.
 #[test]
 fn only_reported_successes_of_outstanding_requests_are_plain() {
     let mut f = queue(16, 1);
@@ -531,8 +533,8 @@ fn counters_that_name_no_outstanding_request_are_ignored_and_counted() {
     assert_eq!(f.queue.distrusted(), 3 + hostile.len() as u64);
 }
 
-/// If a device completes a request and skips a reported one before it, a later entry for the skipped one is not
-/// accepted.
+/// If the device completes a later request before a reported one, the earlier one is completed too, and its own CQE
+/// then completes nothing.
 #[test]
 fn an_entry_of_a_request_that_was_passed_over_completes_nothing() {
     let entry = |block| Tail::of_request(QPN, block, false);
@@ -554,7 +556,8 @@ fn an_entry_of_a_request_that_was_passed_over_completes_nothing() {
     }
 }
 
-/// As drivers take it (rdma-core `cq.c`: `wqe_counter & (wqe_cnt - 1)`).
+/// A counter that the device has masked to the ring names the right request. Drivers mask it themselves (rdma-core
+/// `cq.c`: `wqe_counter & (wqe_cnt - 1)`).
 #[test]
 fn a_counter_masked_to_the_ring_names_its_request() {
     let mut f = queue(8, 4);
@@ -566,7 +569,7 @@ fn a_counter_masked_to_the_ring_names_its_request() {
     assert_eq!(f.queue.distrusted(), 0);
 }
 
-/// Neither rdma-core (`mlx5_calc_send_wqe`) nor Linux (`calc_send_wqe`) makes a send ring of less than four blocks.
+/// A send ring has at least four blocks, as in rdma-core (`mlx5_calc_send_wqe`) and Linux (`calc_send_wqe`).
 #[test]
 fn a_send_ring_has_at_least_four_blocks() {
     for requests in [0, 1, 2, 3] {
@@ -575,7 +578,7 @@ fn a_send_ring_has_at_least_four_blocks() {
     }
 }
 
-/// Past 2^16 blocks, with WQEs of changing size, every completion names the right request.
+/// Every completion names the right request after the indices have wrapped at 2^16, with WQEs of different sizes.
 #[test]
 fn completions_match_after_the_indices_wrap() {
     let mut f = queue(5, 6);
@@ -584,7 +587,7 @@ fn completions_match_after_the_indices_wrap() {
     let mut wraps = 0;
     for n in 0..120_000_u64 {
         if outstanding.len() == 5 {
-            // Two at a time: the newer entry finishes the older request too.
+            // Requests complete two at a time: the CQE of the newer request completes the older one too.
             outstanding.pop_front();
             let (index, cookie) = outstanding.pop_front().unwrap();
             let completion = f.queue.complete(index, None).unwrap();
@@ -621,7 +624,7 @@ fn a_reset_queue_starts_at_index_zero_and_believes_no_old_entry() {
     assert_eq!(f.queue.complete(0, None).unwrap().cookie, 10);
 }
 
-/// Data kept for a block before the reset would name the middle of a WQE after it.
+/// After a reset, the queue does not use the block numbers of earlier WQEs. They would name the middle of new WQEs.
 #[test]
 fn a_reset_queue_has_forgotten_where_wqes_started() {
     let mut f = queue(4, 4);

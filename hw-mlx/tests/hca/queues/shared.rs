@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Shared receive queues: linking, posting, completing, and damaged links.
 
 use hw_mlx::completion::Status;
 use hw_mlx::cq::Cqe;
@@ -26,7 +26,7 @@ fn queue(max_recvs: u32, max_segments: u32) -> (Bench, RingMemory, Srq, SrqSizes
     (bench, memory, queue, sizes)
 }
 
-/// An entry for a Send of `bytes` bytes into entry `index`.
+/// Returns the CQE of a Send of `bytes` bytes that was received in entry `index`.
 fn received(index: u16, bytes: u32) -> Cqe {
     let mut cqe = Cqe64::new();
     cqe.set_wqe_counter(index)
@@ -35,7 +35,7 @@ fn received(index: u16, bytes: u32) -> Cqe {
     cqe.into()
 }
 
-/// Acts as the device: follows the links from its place.
+/// Simulates the device: follows the links from entry `at`, and counts the entries it has taken.
 struct Follower {
     at: u16,
     taken: u16,
@@ -94,8 +94,8 @@ fn a_posted_entry_keeps_its_link_and_ends_with_a_terminator() {
     assert_eq!(bench.device.told(), []);
 }
 
-/// A device that follows the links and finishes entries in a scrambled order always finds the buffer
-/// that was posted, for longer than the counter goes without wrapping.
+/// If a device follows the links and completes entries in any order, each completion returns the buffer that was
+/// posted. The test runs until the counter has wrapped.
 #[test]
 fn entries_finished_in_any_order_are_reused_without_loss() {
     let (_bench, memory, mut queue, sizes) = queue(7, 1);
@@ -164,7 +164,7 @@ fn indices_nobody_posted_are_ignored_and_counted() {
     assert_eq!((queue.distrusted(), queue.outstanding()), (6, 0));
 }
 
-/// Damage to the links in DMA memory does not lead us astray: we follow our own copy.
+/// The driver does not follow damaged links in DMA memory, because it uses its own copy.
 #[test]
 fn scribbled_links_are_not_followed() {
     let (_bench, memory, mut queue, _) = queue(3, 1);

@@ -1,6 +1,8 @@
-//! A minimal driver: configuration space, registers and DMA memory, one command at a time, no checks of its own.
+//! A minimal driver for tests: it accesses configuration space, registers and DMA memory, runs one command at a time,
+//! and makes no checks of its own.
 //!
-//! It shares only layouts with the simulator, and no logic with any driver: it writes exactly what the test asks for.
+//! The bench uses the same layouts as the simulator, and no logic of any driver: it writes exactly what the test
+//! requests.
 
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
@@ -9,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// DMA address of the first byte of the bench's memory.
+/// DMA address of the bench's memory.
 pub const BASE: u64 = 0x4000_0000;
 const MEMORY: usize = 32 << 20;
 const QUEUE: usize = 0;
@@ -18,7 +20,7 @@ const OUTPUT_MAILBOXES: usize = 0x10_0000;
 const FREE: usize = 0x20_0000;
 const MAILBOX_SPACING: usize = 0x400;
 
-/// A function with the state of its driver.
+/// A function, and the state of its test driver.
 pub struct Bench {
     pub sim: Sim,
     pub function: Arc<SimFunction>,
@@ -30,14 +32,14 @@ pub struct Bench {
     slot: usize,
 }
 
-/// Failure of a command: not delivered, or refused.
+/// Failure of a command: the device did not deliver it, or refused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     Delivery(DeliveryStatus),
     Refused(CmdStatus),
 }
 
-/// A command entry before its submission.
+/// A command queue entry that is not submitted yet.
 #[derive(Clone)]
 pub struct Submission {
     pub entry: CmdQueueEntry,
@@ -45,7 +47,7 @@ pub struct Submission {
 }
 
 impl Bench {
-    /// Returns a function after power-on, with its memory mapped and nothing else done.
+    /// Creates a function after power-on. Its DMA memory is mapped, and the driver has done nothing else.
     pub fn power_on(profile: Profile) -> Self {
         let sim = Sim::new(SimConfig::seeded(1));
         Self::in_world(&sim, profile)
@@ -55,7 +57,7 @@ impl Bench {
         Self::of(sim, sim.add_function(profile))
     }
 
-    /// Returns a bench of an existing function.
+    /// Creates a bench for an existing function.
     pub fn of(sim: &Sim, function: Arc<SimFunction>) -> Self {
         let memory = SharedMemory::anonymous(MEMORY).unwrap();
         function.dma_map(BASE, memory.clone(), 0, MEMORY).unwrap();
@@ -73,14 +75,14 @@ impl Bench {
         }
     }
 
-    /// Returns a function with its queue address written, bus mastering on, and firmware booted.
+    /// Creates a function whose firmware has booted. The command queue address is written and bus mastering is on.
     pub fn ready(profile: Profile) -> Self {
         let bench = Self::power_on(profile);
         bench.start();
         bench
     }
 
-    /// Waits for the firmware, because earlier writes are lost, and writes queue address and bus mastering.
+    /// Waits until the firmware accepts writes, then writes the command queue address and enables bus mastering.
     pub fn start(&self) {
         self.sleep(Duration::from_millis(100));
         self.write32(0x10, high(BASE));
@@ -88,34 +90,34 @@ impl Bench {
         self.function.config_write(4, &[0x06, 0x00]);
     }
 
-    /// Returns a function after ENABLE_HCA.
+    /// Creates a function and brings it up to ENABLE_HCA.
     pub fn enabled(profile: Profile) -> Self {
         let mut bench = Self::ready(profile);
         bench.exec(&EnableHcaIn::new()).unwrap();
         bench
     }
 
-    /// Returns a function with its boot pages given.
+    /// Creates a function and brings it up to the stage where it has its boot pages.
     pub fn booted(profile: Profile) -> Self {
         let mut bench = Self::enabled(profile);
         bench.satisfy_pages(1);
         bench
     }
 
-    /// Returns a function after INIT_HCA.
+    /// Creates a function and brings it up to INIT_HCA.
     pub fn initialised(profile: Profile) -> Self {
         let mut bench = Self::booted(profile);
         bench.bring_up();
         bench
     }
 
-    /// Brings a booted function to the initialised stage.
+    /// Gives a booted function its init pages and runs INIT_HCA.
     pub fn bring_up(&mut self) {
         self.satisfy_pages(2);
         self.exec(&InitHcaIn::new()).unwrap();
     }
 
-    /// Returns a usable function: UAR, EQ for all events on vector 0 (armed), RoCE on.
+    /// Creates a function that is ready for use, with a UAR, a PD, and an armed EQ on vector 0 for all events.
     pub fn usable(profile: Profile) -> (Self, Resources) {
         let mut bench = Self::initialised(profile);
         let resources = bench.resources();
@@ -154,7 +156,7 @@ impl Bench {
         self.bar.load_be32(offset)
     }
 
-    /// Allocates memory of the bench; returns offset and DMA address.
+    /// Allocates memory of the bench. Returns the offset in the memory and the DMA address.
     pub fn alloc(&mut self, bytes: usize) -> (usize, u64) {
         let at = self.next.next_multiple_of(4096);
         self.next = at + bytes;
@@ -162,7 +164,7 @@ impl Bench {
         (at, BASE + at as u64)
     }
 
-    /// Returns an entry for a command, its mailboxes filled.
+    /// Prepares a command queue entry for a command, and fills its mailboxes.
     pub fn prepare(&mut self, input: &[u8], output_length: usize) -> Submission {
         let slot = self.slot;
         self.slot = (self.slot + 1) % 4;
@@ -201,7 +203,7 @@ impl Bench {
         BASE + at as u64
     }
 
-    /// Edits a mailbox, to damage it.
+    /// Edits a mailbox in memory, in order to corrupt it.
     pub fn edit_mailbox(&self, output: bool, number: usize, edit: impl FnOnce(&mut CmdMailbox)) {
         let at = if output {
             OUTPUT_MAILBOXES
@@ -223,7 +225,7 @@ impl Bench {
         self.memory.read_obj(QUEUE + slot * 64)
     }
 
-    /// Waits until the device hands the slot back; returns `None` if it does not within ten virtual seconds.
+    /// Waits until the device returns ownership of the slot. Returns `None` after ten seconds of virtual time.
     pub fn collect(&self, slot: usize) -> Option<(DeliveryStatus, Vec<u8>)> {
         for _ in 0..1_000 {
             let entry = self.entry(slot);
@@ -248,7 +250,7 @@ impl Bench {
         output
     }
 
-    /// Runs a command of raw bytes.
+    /// Runs a command given as raw bytes. Returns the output.
     pub fn raw(&mut self, input: &[u8], output_length: usize) -> Result<Vec<u8>, Failure> {
         let submission = self.prepare(input, output_length);
         self.submit(&submission);
@@ -266,7 +268,7 @@ impl Bench {
         self.exec_with(input, &[])
     }
 
-    /// Runs a command with bytes behind its fixed part.
+    /// Runs a command that has further bytes after its fixed part.
     pub fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, Failure> {
         let mut bytes = input.as_bytes().to_vec();
         bytes.extend_from_slice(tail);
@@ -274,7 +276,7 @@ impl Bench {
         Ok(C::Out::read_from_bytes(&output).unwrap())
     }
 
-    /// Runs a command; returns its status.
+    /// Runs a command. Returns its status.
     pub fn status<C: Command>(&mut self, input: &C) -> CmdStatus {
         self.status_with(input, &[])
     }
@@ -293,7 +295,7 @@ impl Bench {
         self.exec(&query).unwrap().num_pages()
     }
 
-    /// Gives the pages that QUERY_PAGES asks for; returns their addresses.
+    /// Gives the device the pages that QUERY_PAGES requests. Returns their addresses.
     pub fn satisfy_pages(&mut self, op_mod: u32) -> Vec<u64> {
         let count = self.query_pages(op_mod);
         self.give_pages(count)
@@ -312,7 +314,7 @@ impl Bench {
         self.exec_with(&give, &list(pages))
     }
 
-    /// Takes pages back; returns their addresses.
+    /// Takes at most `most` pages back from the device. Returns their addresses.
     pub fn take_pages(&mut self, most: u32) -> Vec<u64> {
         let mut take = ManagePagesIn::new();
         take.set_op_mod(2).set_input_num_entries(most);
@@ -324,7 +326,7 @@ impl Bench {
             .collect()
     }
 
-    /// Creates an EQ with 2^log_size entries, armed.
+    /// Creates an EQ with 2^log_size entries and arms it.
     pub fn create_eq(
         &mut self,
         uar: u32,
@@ -376,7 +378,7 @@ impl Bench {
         );
     }
 
-    /// Consumes the next entry of an EQ.
+    /// Consumes the next entry of an EQ, if there is one.
     pub fn next_eqe(&self, eq: &mut EventQueue) -> Option<Eqe> {
         let slot = (eq.consumer & ((1 << eq.log_size) - 1)) as usize;
         let eqe: Eqe = self.memory.read_obj(eq.at + slot * 64);
@@ -388,7 +390,7 @@ impl Bench {
         Some(eqe)
     }
 
-    /// Consumes all entries; returns their types.
+    /// Consumes all entries of an EQ and arms it. Returns the event types.
     pub fn drain_eq(&self, eq: &mut EventQueue) -> Vec<EventType> {
         let mut types = Vec::new();
         while let Some(eqe) = self.next_eqe(eq) {
@@ -423,7 +425,7 @@ impl Bench {
         })
     }
 
-    /// Creates a key for the whole of the bench's memory, by DMA address.
+    /// Creates a key for all of the bench's memory. The key's addresses are DMA addresses.
     pub fn create_pa_key(&mut self, pd: u32) -> u32 {
         let mut create = CreateMkeyIn::new();
         create
@@ -439,8 +441,8 @@ impl Bench {
         self.exec(&create).unwrap().mkey_index() << 8 | 0x42
     }
 
-    /// Announces an address to the card: in the vport's unicast list, and in the port's forwarding table where the
-    /// function may write it.
+    /// Announces a MAC address to the card: in the vport's unicast list, and also in the port's forwarding table unless
+    /// the function is virtual.
     pub fn announce(&mut self, mac: [u8; 6]) {
         self.list_addresses(0, &[mac]);
         if !self.is_virtual() {
@@ -448,7 +450,7 @@ impl Bench {
         }
     }
 
-    /// Sets an entry of the forwarding table.
+    /// Sets an entry of the port's forwarding table, so that the port accepts frames to this address.
     pub fn let_in(&mut self, index: u32, mac: [u8; 6]) {
         let mut set = SetL2TableEntryIn::new();
         set.set_table_index(index);
@@ -458,7 +460,7 @@ impl Bench {
         self.exec(&set).unwrap();
     }
 
-    /// Writes a list of the vport: 0 unicast, 1 multicast.
+    /// Writes an address list of the vport. `kind` is 0 for unicast, 1 for multicast.
     pub fn list_addresses(&mut self, kind: u32, macs: &[[u8; 6]]) {
         let mut modify = ModifyNicVportContextIn::new();
         modify.field_select_mut().set_addresses_list(true);
@@ -470,14 +472,14 @@ impl Bench {
         self.exec_with(&modify, &list(&entries)).unwrap();
     }
 
-    /// Returns whether the function is virtual, by its device number.
+    /// Returns whether the function is a virtual function, judging by its PCI device ID.
     pub fn is_virtual(&self) -> bool {
         let mut id = [0; 2];
         self.function.config_read(2, &mut id);
         id == [0x18, 0x10]
     }
 
-    /// Turns RoCE on, announces the address, and adds a GID; returns its index.
+    /// Enables RoCE, announces the address, and sets GID 0.
     pub fn enable_roce(&mut self, gid: [u8; 16], mac: [u8; 6]) {
         let mut modify = ModifyNicVportContextIn::new();
         modify.field_select_mut().set_roce_en(true);
@@ -508,7 +510,7 @@ impl Bench {
     }
 }
 
-/// Event types that the bench subscribes to.
+/// Bit mask of the event types that the bench subscribes to.
 pub const ALL_EVENTS: u64 = 0x001f_2ebe;
 
 /// Objects that most tests need.
@@ -544,17 +546,17 @@ pub fn cq_input(uar: u32, eqn: u32, log_size: u32, record: u64) -> CreateCqIn {
     create
 }
 
-/// Returns 64-bit numbers as bytes of a command.
+/// Returns 64-bit numbers as big-endian bytes of a command.
 pub fn list(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// Returns a MAC address as an entry of a vport's lists.
+/// Returns a MAC address as an entry of a vport's address list.
 pub fn entry([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// Returns a profile that needs few pages and none at run time.
+/// Returns a profile that needs few pages, and none at run time.
 pub fn modest() -> Profile {
     let mut profile = Profile::default();
     profile.pages.init = 8;

@@ -1,16 +1,17 @@
-//! Forwarding of frames: rules from lists, the forwarding table, misses, spoof check, VLAN.
+//! Tests of how a card's switch forwards frames: rules from address lists, the forwarding table, misses, spoof check,
+//! VLAN.
 
 use super::rig::*;
 use hw_sim::wire::Vlan;
 use hw_sim::{CardRules, VfSettings};
 use mlx_prm::*;
 
-/// Frames received by PF, VF 0, VF 1, far end: none.
+/// No frame received by the PF, VF 0, VF 1 and the far end.
 const NOBODY: [usize; 4] = [0; 4];
 
-/// Linux `eswitch.c` `esw_add_uc_addr`: rules come only from the vport's own unicast list, neither from the address
-/// that the administrator gave (`mlx5_esw_set_vport_mac_locked` writes address and GUID alone), nor from the RoCE
-/// address table.
+/// Unicast frames reach a virtual function that lists their address, and no other function. Linux `eswitch.c`
+/// `esw_add_uc_addr`: rules come only from the vport's own unicast list. They come neither from the address that the
+/// administrator gave (`mlx5_esw_set_vport_mac_locked` writes only address and GUID), nor from the RoCE address table.
 #[test]
 fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
     let mut rig = Rig::new();
@@ -51,7 +52,8 @@ fn set_roce_address(rig: &mut Rig, mac: [u8; 6]) {
     rig.vfs[0].bench.exec(&set).unwrap();
 }
 
-/// The switch is inside the card: frames between its functions never leave it ("Add SR-IOV (FDB) support", 2015).
+/// A frame to another function of the same card does not leave the card, because the switch is inside the card ("Add
+/// SR-IOV (FDB) support", 2015).
 #[test]
 fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     let mut rig = Rig::announced();
@@ -62,28 +64,29 @@ fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     assert_eq!(rig.sim.report(&rig.far.bench.function).dropped, before);
 }
 
-/// A miss from a vport leaves by the wire; a miss from the wire goes to the physical function.
+/// A frame that matches no rule goes to the wire if it comes from a vport, and to the physical function if it comes
+/// from the wire.
 #[test]
 fn a_miss_leaves_by_the_wire_or_goes_to_the_physical_function() {
     let mut rig = Rig::announced();
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
-    // The forwarding table lets it in, and no list has it: the miss goes to the physical function.
+    // The forwarding table accepts this address and no list has it, so the frame goes to the physical function.
     rig.pf.bench.let_in(5, UNKNOWN_MAC);
     set_promiscuity(&mut rig.pf, [true, false, false]);
     send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), [1, 0, 0, 0]);
 }
 
-/// Linux `lib/mpfs.c`: unicast from the wire to an address that is not in the port's forwarding table is dropped;
-/// firmware option UNKNOWN_UPLINK_MAC_FLOOD is off by default.
+/// A unicast frame from the wire is dropped if its address is not in the port's forwarding table (Linux `lib/mpfs.c`).
+/// The firmware option UNKNOWN_UPLINK_MAC_FLOOD is off by default.
 #[test]
 fn unicast_from_the_wire_to_an_unannounced_address_is_dropped() {
     let mut rig = Rig::announced();
     send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
     assert_eq!(rig.pf.dropped("unannounced address"), 1);
-    // A list alone makes no entry if the physical function writes the table itself.
+    // If the physical function writes the table itself, an address list alone creates no entry.
     rig.pf.bench.list_addresses(0, &[PF_MAC, UNKNOWN_MAC]);
     send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
@@ -97,7 +100,8 @@ fn unicast_from_the_wire_to_an_unannounced_address_is_dropped() {
     assert_eq!(rig.received(), NOBODY);
 }
 
-/// No source says if the factory address needs an entry; the default is the strict side.
+/// The factory address needs an entry in the forwarding table, unless the card has a built-in one. No source says which
+/// cards need the entry; the default is that it is needed.
 #[test]
 fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
     for (passes, expected) in [(false, 0), (true, 1)] {
@@ -110,8 +114,9 @@ fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
     }
 }
 
-/// Linux `eswitch.c` `esw_add_mc_addr`, `update_allmulti_vports`: a group's frames go to the vports that list it and
-/// to the wire. The broadcast address is a group (`en_fs.c` `mlx5e_fill_addr_array` puts it first in the list).
+/// Frames to a group go to the vports that list the group and to the wire (Linux `eswitch.c` `esw_add_mc_addr`,
+/// `update_allmulti_vports`). The broadcast address is a group (`en_fs.c` `mlx5e_fill_addr_array` puts it first in the
+/// list).
 #[test]
 fn groups_and_broadcast_reach_the_vports_that_list_them() {
     let mut rig = Rig::announced();
@@ -137,8 +142,9 @@ fn groups_and_broadcast_reach_the_vports_that_list_them() {
     }
 }
 
-/// Linux `eswitch.c` `esw_update_vport_rx_mode` clears the bits of a vport without trust; `esw_apply_vport_rx_mode`
-/// makes two rules from those of a trusted one: all groups, and frames from the wire that match nothing.
+/// Promiscuity has an effect only on a trusted vport, and never shows frames between other functions. Linux `eswitch.c`
+/// `esw_update_vport_rx_mode` clears the bits of an untrusted vport. `esw_apply_vport_rx_mode` makes two rules for a
+/// trusted one: for all groups, and for frames from the wire that match nothing.
 #[test]
 fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
     let mut rig = Rig::announced();
@@ -176,7 +182,7 @@ fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
     );
 }
 
-/// Linux `fs_core.c` joins the destinations of one match: both owners of an address get every frame.
+/// If two functions list the same address, both get every frame: Linux `fs_core.c` joins the destinations of one match.
 #[test]
 fn an_address_in_two_lists_is_delivered_twice() {
     let mut rig = Rig::announced();
@@ -185,8 +191,8 @@ fn an_address_in_two_lists_is_delivered_twice() {
     assert_eq!(rig.received(), [0, 1, 1, 0]);
 }
 
-/// Linux `main.c` `mlx5_core_set_hca_defaults` sets `disable_uc_local_lb`: then a function's own frames do not loop
-/// back.
+/// A function's own frames loop back only if local loopback is enabled. Linux `main.c` `mlx5_core_set_hca_defaults`
+/// disables it with `disable_uc_local_lb`.
 #[test]
 fn own_frames_loop_back_only_where_permitted() {
     let mut rig = Rig::announced();
@@ -202,8 +208,8 @@ fn own_frames_loop_back_only_where_permitted() {
     assert_eq!(rig.vfs[0].dropped("own frame"), 1);
 }
 
-/// Linux `esw/acl/ingress_lgcy.c`: with the spoof check, frames from other than the administrator's address are
-/// dropped; without an address all are.
+/// With the spoof check, the switch drops frames whose source is not the address that the administrator gave. If no
+/// address was given, it drops all frames (Linux `esw/acl/ingress_lgcy.c`).
 #[test]
 fn a_spoofed_source_address_is_dropped() {
     let mut rig = Rig::announced();
@@ -229,8 +235,8 @@ fn a_spoofed_source_address_is_dropped() {
     assert_eq!(rig.received(), NOBODY, "without an address it is mute");
 }
 
-/// Linux `esw/acl/egress_lgcy.c` and `eswitch.c` `modify_esw_vport_cvlan`: the switch inserts and strips the tag, and
-/// drops frames of other VLANs.
+/// A virtual function in a VLAN does not see the VLAN tag. The switch inserts and strips the tag, and drops frames of
+/// other VLANs (Linux `esw/acl/egress_lgcy.c` and `eswitch.c` `modify_esw_vport_cvlan`).
 #[test]
 fn a_virtual_function_in_a_vlan_does_not_see_its_tag() {
     let mut rig = Rig::announced();
@@ -261,8 +267,8 @@ fn a_virtual_function_in_a_vlan_does_not_see_its_tag() {
     assert_eq!(rig.received(), NOBODY, "of another VLAN, or of none");
 }
 
-/// mlx5e writes the same MTU for port and vport, 22 bytes more than IP's (`en_main.c` `mlx5e_set_mtu`,
-/// `MLX5E_SW2HW_MTU`).
+/// A vport carries frames up to its MTU. mlx5e writes the same MTU for port and vport: 22 bytes more than IP's MTU
+/// (`en_main.c` `mlx5e_set_mtu`, `MLX5E_SW2HW_MTU`).
 #[test]
 fn a_vport_carries_frames_up_to_its_mtu() {
     let mut rig = Rig::announced();
@@ -279,7 +285,7 @@ fn a_vport_carries_frames_up_to_its_mtu() {
     modify.field_select_mut().set_mtu(true);
     modify.nic_vport_context_mut().set_mtu(1000);
     rig.vfs[1].bench.exec(&modify).unwrap();
-    // A header of 14 bytes in front, a check sequence of 4 behind.
+    // The MTU of 1000 includes the header of 14 bytes and the check sequence of 4 bytes.
     send(
         &mut rig.vfs[0],
         &frame_of(VF_MACS[0], VF_MACS[1], 1000 - 18),

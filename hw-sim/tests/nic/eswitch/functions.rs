@@ -1,4 +1,4 @@
-//! Virtual functions: identity, permissions, and state that survives their resets.
+//! Tests of virtual functions: identity, permissions, and state that is kept during their resets.
 
 use super::rig::*;
 use crate::bench::Bench;
@@ -27,8 +27,9 @@ fn mac_of(context: &NicVportContext) -> [u8; 6] {
     [a, b, c, d, e, f]
 }
 
-/// Linux `main.c` `mlx5_core_pci_table` for the number; `en_main.c` `mlx5e_set_netdev_dev_addr` invents an address
-/// where there is none; `eswitch.c` `node_guid_gen_from_mac` for the GUID.
+/// A virtual function has no address until its administrator gives it one. Linux: `main.c` `mlx5_core_pci_table` has
+/// the device ID; `en_main.c` `mlx5e_set_netdev_dev_addr` generates an address if there is none; `eswitch.c`
+/// `node_guid_gen_from_mac` derives the GUID.
 #[test]
 fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
     let mut rig = Rig::new();
@@ -55,7 +56,8 @@ fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
     assert_eq!(after.node_guid(), 0x5254_00ff_fe00_0001);
 }
 
-/// Linux `vport.c`: a driver never writes its own vport's permanent address, and a manager only with `other_vport`.
+/// A function cannot write the permanent address of its own vport. Linux `vport.c`: a driver never writes its own, and
+/// a manager writes those of others only with `other_vport`.
 #[test]
 fn a_function_cannot_write_its_own_permanent_address() {
     let mut rig = Rig::new();
@@ -76,8 +78,8 @@ fn a_function_cannot_write_its_own_permanent_address() {
     assert_eq!(lenient.vfs[0].bench.status(&modify), CmdStatus::OK);
 }
 
-/// The forwarding table belongs to the port (the commit that made Linux's `lib/mpfs.c`), other vports and functions
-/// to their manager. A refused command changes nothing.
+/// A virtual function may not access other vports or functions, nor the forwarding table. The table belongs to the port
+/// (the commit that made Linux's `lib/mpfs.c`), the others belong to their manager. A refused command changes nothing.
 #[test]
 fn a_virtual_function_may_not_name_others_nor_the_switch() {
     let mut rig = Rig::announced();
@@ -116,8 +118,8 @@ fn a_virtual_function_may_not_name_others_nor_the_switch() {
     assert!(link_is_up(&mut rig.vfs[1]));
 }
 
-/// Complete logs of ConnectX-5 virtual functions (firmware 16.26, 16.27) show no refused register although mlx5e
-/// writes PAOS and PMTU on every function: the writes are accepted without effect.
+/// Writes of a virtual function to port registers are accepted without effect. Complete logs of ConnectX-5 virtual
+/// functions (firmware 16.26, 16.27) show no refused register, although mlx5e writes PAOS and PMTU on every function.
 #[test]
 fn a_virtual_functions_writes_to_the_port_are_taken_without_effect() {
     let mut rig = Rig::announced();
@@ -151,8 +153,8 @@ fn a_virtual_functions_writes_to_the_port_are_taken_without_effect() {
     }
 }
 
-/// A virtual function's memory is given to its physical function (Linux `pagealloc.c` `func_id_to_type`): its own
-/// QUERY_PAGES asks for none.
+/// A virtual function's own QUERY_PAGES requests no pages: its memory is given by the physical function's driver (Linux
+/// `pagealloc.c` `func_id_to_type`).
 #[test]
 fn a_virtual_function_wants_no_pages() {
     let rig = Rig::new();
@@ -164,8 +166,8 @@ fn a_virtual_function_wants_no_pages() {
     bench.exec(&InitHcaIn::new()).unwrap();
 }
 
-/// The lists belong to the function and are lost in its reset; address, GUID and link state belong to the switch and
-/// stay.
+/// A reset of a virtual function empties its address lists, because they belong to the function. Address, GUID and link
+/// state belong to the switch and are kept.
 #[test]
 fn a_reset_empties_the_lists_and_leaves_the_administrators_settings() {
     let mut rig = Rig::announced();

@@ -1,7 +1,8 @@
-//! A physical function's driver managing its virtual functions: the commands of `echo 2 > sriov_numvfs`, `ip link set
-//! … vf` and of the change handler, as Linux 6.12 sends them (`sriov.c` `mlx5_device_enable_sriov`, `eswitch.c`
-//! `mlx5_esw_vport_enable`, `esw_vport_change_handle_locked`, `esw/legacy.c` `esw_create_legacy_fdb_table`,
-//! `fs_cmd.c`). It is a script, because virtual machine monitors hide the SR-IOV capability.
+//! Tests of a physical function's driver that manages virtual functions. They run the commands of `echo 2 >
+//! sriov_numvfs`, of `ip link set … vf` and of the change handler, as Linux 6.12 sends them (`sriov.c`
+//! `mlx5_device_enable_sriov`, `eswitch.c` `mlx5_esw_vport_enable`, `esw_vport_change_handle_locked`, `esw/legacy.c`
+//! `esw_create_legacy_fdb_table`, `fs_cmd.c`). The tests replay the commands instead of running Linux, because virtual
+//! machine monitors hide the SR-IOV capability.
 
 use super::rig::*;
 use crate::bench::{Bench, list};
@@ -10,17 +11,17 @@ use hw_sim::{CardRules, VfSettings};
 use mlx_prm::*;
 use zerocopy::IntoBytes;
 
-/// Tables "A" and "B" of `esw/legacy.c`, and B's last two entries.
+/// Levels of tables "A" and "B" of `esw/legacy.c`, and indices of B's last two entries.
 const VEPA_LEVEL: u32 = 19;
 const FDB_LEVEL: u32 = 21;
 const LOG_SIZE: u32 = 7;
 const ALL_MULTICAST_AT: u32 = (1 << LOG_SIZE) - 2;
 const PROMISCUOUS_AT: u32 = (1 << LOG_SIZE) - 1;
 const WIRE: u32 = 0xffff;
-/// Unicast, multicast and promiscuity: the events of `arm_vport_context_events_cmd` in legacy mode.
+/// Events for unicast list, multicast list and promiscuity, as `arm_vport_context_events_cmd` selects in legacy mode.
 const LEGACY_EVENTS: u32 = 0b1011;
 
-/// The manager's tables.
+/// The forwarding tables (FDB) of the switch's manager.
 struct Fdb {
     vepa: u32,
     table: u32,
@@ -48,7 +49,7 @@ fn create_table(bench: &mut Bench, kind: FlowTableType, level: u32, vport: u32) 
     bench.exec(&create).unwrap().table_id()
 }
 
-/// A flow group: its criteria and position.
+/// A flow group: its table, criteria and range.
 struct Group {
     kind: FlowTableType,
     vport: u32,
@@ -90,7 +91,7 @@ fn source(port: u32) -> FteMatchParam {
 }
 
 impl Fdb {
-    /// Steps 1 to 7: both tables, misses of the first to the second, three groups.
+    /// Runs steps 1 to 7: creates both tables, directs misses of the first to the second, and creates three groups.
     fn create(bench: &mut Bench) -> Self {
         let vepa = create_table(bench, FlowTableType::FDB, VEPA_LEVEL, 0);
         let table = create_table(bench, FlowTableType::FDB, FDB_LEVEL, 0);
@@ -161,13 +162,13 @@ impl Fdb {
         (set, list(&to))
     }
 
-    /// Sets a rule (`__esw_fdb_set_vport_rule`).
+    /// Sets a rule, as `__esw_fdb_set_vport_rule` does.
     fn rule(&self, bench: &mut Bench, index: u32, value: &FteMatchParam, vports: &[u32]) {
         let (set, to) = self.entry(index, value, vports);
         bench.exec_with(&set, &to).unwrap();
     }
 
-    /// Adds a rule for an address; returns its index.
+    /// Adds a rule for an address. Returns its index.
     fn address(&mut self, bench: &mut Bench, mac: [u8; 6], vports: &[u32]) -> u32 {
         let index = self.next;
         self.next += 1;
@@ -184,7 +185,7 @@ impl Fdb {
         bench.exec(&delete).unwrap();
     }
 
-    /// Destroys groups, misses, tables (the end of `mlx5_eswitch_disable_sriov`).
+    /// Destroys the groups, the miss rules and the tables, as at the end of `mlx5_eswitch_disable_sriov`.
     fn destroy(self, bench: &mut Bench) {
         for group in self.groups {
             let mut destroy = DestroyFlowGroupIn::new();
@@ -226,7 +227,7 @@ fn arm(bench: &mut Bench, vport: u32, events: u32) {
     bench.exec(&modify).unwrap();
 }
 
-/// Returns the vports whose context has changed, from the events.
+/// Consumes events, and returns the vports whose context has changed.
 fn changed(side: &mut Side) -> Vec<u16> {
     let mut vports = Vec::new();
     let eq = &mut side.resources.eq;
@@ -240,7 +241,7 @@ fn changed(side: &mut Side) -> Vec<u16> {
     vports
 }
 
-/// Reads the unicast list of a vport for its manager.
+/// Reads the unicast list of a vport, as the manager does.
 fn unicast_list(bench: &mut Bench, vport: u32) -> Vec<u64> {
     let mut query = QueryNicVportContextIn::new();
     query.set_other_vport(true).set_vport_number(vport);
@@ -280,8 +281,8 @@ fn set_address(bench: &mut Bench, vport: u32, mac: [u8; 6], node_guid: u64) {
     bench.exec(&modify).unwrap();
 }
 
-/// Linux `esw_vport_setup` and the change handler: once there is an FDB, its rules decide, and the lists are only
-/// input for the manager.
+/// If an FDB exists, only the manager's rules determine forwarding; the address lists are only input for the manager
+/// (Linux `esw_vport_setup` and the change handler).
 #[test]
 fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     let mut rig = Rig::new();
@@ -308,11 +309,11 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
     assert_eq!(rig.received(), [0, 2, 0, 0]);
-    // Broadcast: vports that list it, and the wire.
+    // The broadcast rule has as destinations the vports that list the address, and the wire.
     fdb.address(&mut rig.pf.bench, BROADCAST, &[1, 2, WIRE]);
     send(&mut rig.vfs[0], &frame(VF_MACS[0], BROADCAST));
     assert_eq!(rig.received(), [0, 0, 1, 1]);
-    // A second owner of the same address: the entry's destinations are replaced.
+    // A second vport lists the same address: the manager replaces the destinations of the entry.
     rig.vfs[1].bench.list_addresses(0, &[VF_MACS[0]]);
     let (mut set, to) = fdb.entry(index, &dmac(VF_MACS[0]), &[1, 2]);
     set.set_op_mod(1);
@@ -335,7 +336,8 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     );
 }
 
-/// Linux `esw_apply_vport_rx_mode`: all groups to the vport and the wire; frames from the wire that match nothing.
+/// The promiscuous rule matches only frames from the wire (Linux `esw_apply_vport_rx_mode`: all groups to the vport and
+/// the wire; frames from the wire that match nothing).
 #[test]
 fn the_promiscuous_rule_matches_what_the_wire_brings_alone() {
     let mut rig = Rig::new();
@@ -352,8 +354,9 @@ fn the_promiscuous_rule_matches_what_the_wire_brings_alone() {
     assert_eq!(rig.received()[2], 0, "a neighbour's frame goes to the wire");
 }
 
-/// Linux reads the lists and then arms (`esw_vport_change_handle_locked`): one event for each arming; a change in
-/// between is reported at the next arming, unless the card does not remember it.
+/// A change of a vport's lists causes one event per arming, and no change is lost. Linux reads the lists and then arms
+/// (`esw_vport_change_handle_locked`). A change between two armings is reported at the second one, unless the card does
+/// not remember changes.
 #[test]
 fn a_change_is_reported_once_for_each_arming_and_none_is_lost() {
     for remembers_changes in [true, false] {
@@ -375,7 +378,8 @@ fn a_change_is_reported_once_for_each_arming_and_none_is_lost() {
     }
 }
 
-/// `ip link set … vf 0 mac` and `state`: Linux `mlx5_esw_set_vport_mac_locked`, `mlx5_modify_vport_admin_state`.
+/// The manager can set a virtual function's address, GUID and link state, as `ip link set … vf 0 mac` and `state` do
+/// (Linux `mlx5_esw_set_vport_mac_locked`, `mlx5_modify_vport_admin_state`).
 #[test]
 fn the_manager_gives_address_guid_and_state() {
     let mut rig = Rig::new();
@@ -404,8 +408,9 @@ fn the_manager_gives_address_guid_and_state() {
     );
 }
 
-/// Linux `esw/acl/ingress_lgcy.c` and `egress_lgcy.c`: the access lists of a vport whose spoof check is on, and of
-/// one in a VLAN (here without inserting or stripping tags).
+/// Ingress and egress access lists filter a vport's frames before and after the switch. The lists are those of a vport
+/// with the spoof check and of one in a VLAN, without inserting or stripping tags (Linux `esw/acl/ingress_lgcy.c` and
+/// `egress_lgcy.c`).
 #[test]
 fn access_lists_stand_before_and_behind_the_switch() {
     let mut rig = Rig::announced();
@@ -460,8 +465,8 @@ fn access_lists_stand_before_and_behind_the_switch() {
     assert_eq!(rig.received(), [0, 0, 0, 1], "it is that vport's list");
 }
 
-/// Linux `fs_cmd.c` validates nothing; the firmware does. The cases: a vport that does not exist, a command of a
-/// virtual function, a receive queue as destination.
+/// The firmware refuses an invalid rule, because Linux `fs_cmd.c` checks nothing. Cases: a vport that does not exist, a
+/// command from a virtual function, a receive queue as destination.
 #[test]
 fn an_impossible_rule_of_the_switch_is_refused() {
     let mut rig = Rig::new();
@@ -481,9 +486,9 @@ fn an_impossible_rule_of_the_switch_is_refused() {
     assert_eq!(rig.pf.bench.status(&create), CmdStatus::BAD_PARAM);
 }
 
-/// Linux `sriov.c` `mlx5_device_enable_sriov`, and the comment in `ecpf.c`: a function waits in pre-initialization
-/// until its manager enables it. The firmware first requests its memory from the manager (`pagealloc.c`
-/// `req_pages_handler`).
+/// A virtual function leaves pre-initialization only when its manager has enabled it and given it pages. Linux:
+/// `sriov.c` `mlx5_device_enable_sriov`, and the comment in `ecpf.c`. The firmware first requests the function's memory
+/// from the manager (`pagealloc.c` `req_pages_handler`).
 #[test]
 fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -527,9 +532,9 @@ fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     assert_eq!(pf.bench.status(&disable), CmdStatus::BAD_RES_STATE, "twice");
 }
 
-/// The measurement in the commit of Linux' `release_all_pages`: a reset of a virtual function returns its memory to
-/// the physical function's driver. Its next driver's INIT_HCA waits until that has given it again (`pagealloc.c`
-/// `req_pages_handler`), or fails if it cannot.
+/// A reset of a virtual function returns its pages to the physical function's driver (measured in the commit of Linux'
+/// `release_all_pages`). The next INIT_HCA of the virtual function waits until that driver has given pages again
+/// (`pagealloc.c` `req_pages_handler`), or fails if it cannot.
 #[test]
 fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_ones() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -556,7 +561,7 @@ fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_one
         assert_eq!(ended(&vf, slot), CmdStatus::OK);
         assert_eq!(page_request(&mut pf), None);
     }
-    // A manager without memory reports it.
+    // A manager that has no memory reports this to the device.
     driver::Device::reset(&*vf.function);
     assert_eq!(page_request(&mut pf), Some((1, -wanted)));
     assert_eq!(take_pages(&mut pf, wanted), wanted);
@@ -568,7 +573,7 @@ fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_one
     assert_eq!(ended(&vf, slot), CmdStatus::NO_RESOURCES);
 }
 
-/// Runs a function's driver up to INIT_HCA, without waiting for the answer; returns the command's slot.
+/// Runs a function's driver up to INIT_HCA, and does not wait for the answer. Returns the command's slot.
 fn begin_init(vf: &mut Bench) -> usize {
     vf.start();
     vf.exec(&EnableHcaIn::new()).unwrap();
@@ -577,13 +582,13 @@ fn begin_init(vf: &mut Bench) -> usize {
     init.slot
 }
 
-/// Returns the status of a command.
+/// Waits for the command in a slot. Returns its status.
 fn ended(vf: &Bench, slot: usize) -> CmdStatus {
     let (_, output) = vf.collect(slot).expect("an answer");
     CmdStatus(output[0])
 }
 
-/// Gives pages to function 1 as its manager.
+/// Gives pages to function 1, as its manager.
 fn give_pages(pf: &mut Side, pages: i32) {
     let given: Vec<u64> = (0..pages).map(|_| pf.bench.alloc(4096).1).collect();
     let mut give = ManagePagesIn::new();
@@ -593,7 +598,7 @@ fn give_pages(pf: &mut Side, pages: i32) {
     pf.bench.exec_with(&give, &list(&given)).unwrap();
 }
 
-/// Takes pages of function 1 back as its manager; returns their number.
+/// Takes pages back from function 1, as its manager. Returns their number.
 fn take_pages(pf: &mut Side, pages: i32) -> i32 {
     let mut take = ManagePagesIn::new();
     take.set_op_mod(2);
@@ -604,9 +609,9 @@ fn take_pages(pf: &mut Side, pages: i32) -> i32 {
     i32::from_be_bytes(out[8..12].try_into().unwrap())
 }
 
-/// Linux `pci_irq.c` `mlx5_set_msix_vec_count`: it reads the maximum page of a virtual function, changes its
-/// `dynamic_msix_table_size`, and writes the whole page; configuration space has the new size before a driver is
-/// bound.
+/// The manager can size the interrupt table of a virtual function from a pool. Linux `pci_irq.c`
+/// `mlx5_set_msix_vec_count` reads the maximum page of the virtual function, changes `dynamic_msix_table_size`, and
+/// writes the whole page. Configuration space has the new size before a driver is bound.
 #[test]
 fn the_manager_sizes_the_interrupt_table_of_a_virtual_function_out_of_a_pool() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -651,7 +656,7 @@ fn the_manager_sizes_the_interrupt_table_of_a_virtual_function_out_of_a_pool() {
     assert_eq!(size(1, 12), CmdStatus::BAD_RES_STATE, "it has a driver");
 }
 
-/// Returns function and pages of the next page request.
+/// Returns the function number and the page count of the next page request.
 fn page_request(side: &mut Side) -> Option<(u16, i32)> {
     let eq = &mut side.resources.eq;
     let eqe = std::iter::from_fn(|| side.bench.next_eqe(eq))
@@ -663,8 +668,9 @@ fn page_request(side: &mut Side) -> Option<(u16, i32)> {
     Some((function, pages))
 }
 
-/// Linux `eswitch.c` `mlx5_eswitch_get_vport_stats` sums the counters of a virtual function's vport, and queries its
-/// maximum capabilities (`vport.c` `mlx5_vport_get_other_func_cap`).
+/// The manager can read the counters and capabilities of a virtual function. Linux `eswitch.c`
+/// `mlx5_eswitch_get_vport_stats` sums the counters of its vport, and `vport.c` `mlx5_vport_get_other_func_cap` queries
+/// its maximum capabilities.
 #[test]
 fn the_manager_reads_counters_and_capabilities_of_its_virtual_functions() {
     let mut rig = Rig::announced();
@@ -690,8 +696,8 @@ fn the_manager_reads_counters_and_capabilities_of_its_virtual_functions() {
     assert!(!general.eswitch_manager() && general.roce());
 }
 
-/// Linux `eswitch.c` `modify_esw_vport_cvlan`: `ip link set … vf 0 vlan 100 qos 3` where access lists cannot push and
-/// pop.
+/// The manager can put a virtual function into a VLAN, as `ip link set … vf 0 vlan 100 qos 3` does where access lists
+/// cannot push and pop tags (Linux `eswitch.c` `modify_esw_vport_cvlan`).
 #[test]
 fn the_manager_puts_a_virtual_function_into_a_vlan() {
     let mut rig = Rig::announced();

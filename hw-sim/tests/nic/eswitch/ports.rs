@@ -1,4 +1,4 @@
-//! State of ports: the wire, the administrator, training.
+//! Tests of port states: the wire, the administrator, link training.
 
 use super::rig::*;
 use crate::bench::Bench;
@@ -6,7 +6,7 @@ use hw_sim::{CardRules, Fault, LinkFaults, LinkState, Sim, SimConfig, VfSettings
 use mlx_prm::*;
 use std::time::Duration;
 
-/// Longer than link training.
+/// Time that is longer than link training.
 const TRAINED: Duration = Duration::from_millis(200);
 
 fn with_state(state: LinkState) -> VfSettings {
@@ -33,8 +33,9 @@ fn up(rig: &mut Rig) -> [bool; 3] {
     [&mut rig.pf, vf0, vf1].map(link_is_up)
 }
 
-/// `ip link set PF down` is PAOS down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the wire
-/// go down with it, with one event each; one whose state is 'enable' stays up.
+/// Virtual functions follow the physical port, unless their own state is 'enable'. `ip link set PF down` writes PAOS
+/// down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the port go down with it, with one event
+/// each.
 #[test]
 fn virtual_functions_follow_the_physical_port_unless_set_otherwise() {
     let mut rig = Rig::announced();
@@ -52,9 +53,9 @@ fn virtual_functions_follow_the_physical_port_unless_set_otherwise() {
     assert_eq!(port_events(&mut rig.vfs[0]), [PortChange::ACTIVE]);
 }
 
-/// The netdev ABI's link states of a virtual function, without a cable: 'enable' reaches the card's other functions,
-/// 'auto' does not, 'disable' reaches nothing. Lost frames are counted (Linux `esw/legacy.c`
-/// `mlx5_esw_query_vport_drop_stats`).
+/// Without a cable, a function with link state 'enable' reaches the other functions of the card, one with 'auto' does
+/// not, and one with 'disable' reaches nothing (link states of the netdev ABI). Lost frames are counted (Linux
+/// `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
 #[test]
 fn with_the_cable_out_only_enabled_functions_reach_each_other() {
     let mut rig = Rig::announced();
@@ -77,7 +78,7 @@ fn with_the_cable_out_only_enabled_functions_reach_each_other() {
     assert!(!link_is_up(&mut rig.vfs[0]));
 }
 
-/// A vport that is down counts the frames it loses in both directions, and its manager queries them (Linux
+/// A vport that is down counts the frames it loses in both directions, and the manager can query these counts (Linux
 /// `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`: `receive_discard_vport_down`, `transmit_discard_vport_down`).
 #[test]
 fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
@@ -91,7 +92,7 @@ fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
         (received, counters.transmit_discard_vport_down())
     };
     rig.set_vf(0, with_state(LinkState::Down));
-    // From the card's other function, from the wire; then its own.
+    // Frames to the vport from another function of the card and from the wire, then one from the vport itself.
     send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
     assert_eq!(lost(&mut rig, 1), (2, 0));
@@ -104,7 +105,7 @@ fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
     assert_eq!(rig.received(), [0, 1, 0, 0]);
 }
 
-/// A link trains before it is up, and goes down at once; functions get an event when it is up.
+/// A link trains before it comes up, and goes down at once. All functions get an event when it is up.
 #[test]
 fn a_link_trains_and_then_all_functions_get_an_event() {
     let mut rig = Rig::with(CardRules {
@@ -131,8 +132,7 @@ fn a_link_trains_and_then_all_functions_get_an_event() {
     }
 }
 
-/// The administrative state belongs to the port, not to the driver: a reset of the physical function leaves it
-/// unchanged.
+/// A reset of the physical function does not change the administrative state, which belongs to the port.
 #[test]
 fn the_administrative_state_stays_over_a_reset() {
     let mut rig = Rig::announced();
@@ -141,7 +141,7 @@ fn the_administrative_state_stays_over_a_reset() {
     assert!(!link_is_up(&mut rig.vfs[0]));
 }
 
-/// A card that is cabled after power-on has no link before, and its virtual functions neither.
+/// A card has no link before a cable is connected, and neither have its virtual functions.
 #[test]
 fn without_a_cable_there_is_no_link() {
     let sim = Sim::new(SimConfig::seeded(1));

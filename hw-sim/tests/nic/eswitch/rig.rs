@@ -1,22 +1,23 @@
-//! A card with a physical function and two virtual ones, and the far end of its wire.
+//! A card with a physical function and two virtual functions, and a second card at the far end of its wire.
 
 use crate::bench::{Bench, modest};
 use crate::eth_support::{BUFFER, How, Side};
 use hw_sim::{CardConfig, CardRules, LinkFaults, Profile, Sim, SimCard, SimConfig, VfSettings};
 use mlx_prm::*;
 
-/// The physical function.
+/// Address of the physical function.
 pub const PF_MAC: [u8; 6] = [2, 0, 0, 0, 1, 0];
-/// Addresses of the virtual functions' drivers.
+/// Addresses that the drivers of the virtual functions use.
 pub const VF_MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
-/// Address at the other end of the wire.
+/// Address of the function at the other end of the wire.
 pub const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0];
-/// An address of no function.
+/// Address that no function has.
 pub const UNKNOWN_MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
 pub const GROUP: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// A card with all functions up and steering every frame to a receive queue; only the far end is announced.
+/// A card with all functions up, each steering every frame to a receive queue. Only the far end has announced its
+/// address.
 pub struct Rig {
     pub sim: Sim,
     pub card: SimCard,
@@ -71,7 +72,7 @@ impl Rig {
         rig
     }
 
-    /// Returns a rig in which every function has announced its address.
+    /// Creates a rig in which every function has announced its address.
     pub fn announced() -> Self {
         let mut rig = Self::new();
         rig.pf.bench.announce(PF_MAC);
@@ -90,7 +91,7 @@ impl Rig {
         assert!(self.card.set_vf(index, settings));
     }
 
-    /// Returns the number of frames received since the last call: physical function, virtual ones, far end.
+    /// Returns the number of frames received since the last call by the physical function, VF 0, VF 1 and the far end.
     pub fn received(&mut self) -> [usize; 4] {
         self.sides().map(|side| {
             let frames = std::iter::from_fn(|| side.received()).count();
@@ -100,7 +101,7 @@ impl Rig {
     }
 }
 
-/// Returns a frame between two addresses.
+/// Returns a frame from one address to another.
 pub fn frame(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
     frame_of(from, to, 64)
 }
@@ -113,7 +114,7 @@ pub fn frame_of(from: [u8; 6], to: [u8; 6], payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns such a frame with a tag.
+/// Returns a frame from one address to another with a VLAN tag.
 pub fn tagged(from: [u8; 6], to: [u8; 6], vlan: u16, priority: u16) -> Vec<u8> {
     let mut frame = frame(from, to);
     let [a, b] = (priority << 13 | vlan).to_be_bytes();
@@ -127,7 +128,7 @@ pub fn send(side: &mut Side, frame: &[u8]) {
     while side.sent().is_some() {}
 }
 
-/// Sets promiscuity: unicast, multicast, all.
+/// Sets promiscuity for unicast, for multicast and for all frames.
 pub fn set_promiscuity(side: &mut Side, [unicast, multicast, all]: [bool; 3]) {
     let mut modify = ModifyNicVportContextIn::new();
     modify.field_select_mut().set_promisc(true);
@@ -143,7 +144,7 @@ pub fn link_is_up(side: &mut Side) -> bool {
     side.bench.exec(&QueryVportStateIn::new()).unwrap().state() == 1
 }
 
-/// Returns the port's events since the last call.
+/// Returns the port events since the last call.
 pub fn port_events(side: &mut Side) -> Vec<PortChange> {
     let mut seen = Vec::new();
     let eq = &mut side.resources.eq;

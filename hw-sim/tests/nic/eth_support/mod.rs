@@ -11,25 +11,26 @@ pub const BROADCAST: [u8; 6] = [0xff; 6];
 pub const SQ_BLOCKS: usize = 64;
 pub const RQ_ENTRIES: usize = 16;
 pub const RQ_STRIDE: usize = 32;
-/// Bytes of each receive buffer.
+/// Length of each receive buffer in bytes.
 pub const BUFFER: usize = 2048;
 pub const RESET: u32 = 0;
 pub const READY: u32 = 1;
 pub const ERROR: u32 = 3;
-/// `cs_flags` for the checksums of IPv4 header and TCP or UDP.
+/// `cs_flags` that request the checksums of the IPv4 header and of TCP or UDP.
 pub const CHECKSUMS: u8 = 0xc0;
 
-/// Location of a queue.
+/// Location of a queue's memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// In the pages behind its command, at this offset in 64ths of the first page.
+    /// Pages in the command's page list. The queue begins at this offset in the first page, in 64ths of a page.
     Pages(u32),
-    /// In user memory, at this offset in bytes.
+    /// A umem. The queue begins at this offset in bytes.
     Umem(u32),
 }
 
 impl Place {
-    /// Allocates two pages; returns the ring's offset in the bench's memory, and the bytes behind the context.
+    /// Allocates two pages for a queue. Returns the ring's offset in the bench's memory, and the bytes that follow the
+    /// context in the command.
     fn of_queue(self, bench: &mut Bench, wq: &mut Wq) -> (usize, Vec<u8>) {
         let (at, iova) = bench.alloc(2 * 4096);
         let pages = [iova, iova + 4096];
@@ -59,13 +60,13 @@ pub struct SendQueue {
     pub cq: CompletionQueue,
     pub consumed: u32,
     pub posted: u16,
-    /// First eight bytes of the WQE posted last.
+    /// First eight bytes of the last WQE, which the doorbell register gets.
     pub last: [u8; 8],
     ring: usize,
     record: usize,
 }
 
-/// A receive queue; its buffers begin at `data`.
+/// A receive queue. Its buffers begin at offset `data`.
 pub struct ReceiveQueue {
     pub number: u32,
     pub cq: CompletionQueue,
@@ -76,7 +77,7 @@ pub struct ReceiveQueue {
     record: usize,
 }
 
-/// A function with an Ethernet port.
+/// A function with an Ethernet port, and its queues.
 pub struct Side {
     pub bench: Bench,
     pub resources: Resources,
@@ -86,7 +87,7 @@ pub struct Side {
     pub sq: SendQueue,
     pub rq: ReceiveQueue,
     pub tir: u32,
-    /// Buffer of frames to send.
+    /// Buffer for frames to send: offset and DMA address.
     pub data: (usize, u64),
 }
 
@@ -96,7 +97,7 @@ pub struct How {
     pub opcode: WqeOpcode,
     pub checksums: u8,
     pub mss: u16,
-    /// Number of the frame's bytes inside the WQE.
+    /// Number of the frame's bytes that are inline in the WQE.
     pub inline: usize,
     pub ce: u32,
     pub key: Option<u32>,
@@ -130,7 +131,7 @@ pub fn profile(side: usize) -> Profile {
     profile
 }
 
-/// Returns two functions on one link, every frame of either steered to its one receive queue.
+/// Returns two functions on one link. Each steers every frame to its receive queue.
 pub fn pair() -> (Sim, Side, Side) {
     pair_with(profile)
 }
@@ -139,7 +140,7 @@ pub fn pair_with(profile: impl Fn(usize) -> Profile) -> (Sim, Side, Side) {
     pair_placed(profile, Place::Pages(0))
 }
 
-/// Returns such functions with their queues at `place`.
+/// Returns two functions on one link with their queues at `place`. Each steers every frame to its receive queue.
 pub fn pair_placed(profile: impl Fn(usize) -> Profile, place: Place) -> (Sim, Side, Side) {
     let sim = Sim::new(SimConfig::seeded(1));
     let mut sides = [0, 1].map(|side| Side::placed(&sim, profile(side), place));
@@ -167,7 +168,7 @@ impl Side {
         side
     }
 
-    /// Returns a side on a function after power-on; nothing is announced.
+    /// Sets up a function after power-on. The function announces no address.
     pub fn on(bench: Bench) -> Self {
         Self::placed_on(bench, Place::Pages(0))
     }
@@ -208,7 +209,7 @@ impl Side {
         }
     }
 
-    /// Steers every frame to the TIR: one table, one group that compares nothing, one entry.
+    /// Steers every frame to the TIR, with one table, one group that matches everything, and one entry.
     pub fn steer_everything(&mut self) {
         let table = self.table(5, 4).unwrap();
         let group = self.group(table, 0, 15, &FteMatchParam::new()).unwrap();
@@ -226,7 +227,7 @@ impl Side {
         Ok(self.bench.exec(&create)?.table_id())
     }
 
-    /// Creates a group that compares the outer headers where `criteria` has ones; without any it compares nothing.
+    /// Creates a group that compares the bits of the outer headers that are set in `criteria`.
     pub fn group(
         &mut self,
         table: u32,
@@ -262,14 +263,14 @@ impl Side {
         self.bench.exec_with(&set, &list(destinations)).map(drop)
     }
 
-    /// Puts a WQE for `frame` into the ring and writes the doorbell.
+    /// Posts a WQE for `frame` and writes the doorbell.
     pub fn send(&mut self, frame: &[u8], how: How) {
         let wqe = self.wqe(frame, how);
         self.post(&wqe);
         self.ring();
     }
 
-    /// Returns the WQE of a frame; its bytes behind the inline ones are written to memory.
+    /// Returns the WQE of a frame, and writes the frame's non-inline bytes to memory.
     pub fn wqe(&mut self, frame: &[u8], how: How) -> Vec<u8> {
         let (inline, rest) = frame.split_at(how.inline.min(frame.len()));
         self.bench.memory.write_bytes(self.data.0, rest);
@@ -305,7 +306,7 @@ impl Side {
         control
     }
 
-    /// Puts bytes into the ring and updates the record, without the doorbell.
+    /// Writes a WQE to the ring and updates the doorbell record, but does not write the doorbell register.
     pub fn post(&mut self, wqe: &[u8]) {
         for (block, bytes) in wqe.chunks(64).enumerate() {
             let slot = (usize::from(self.sq.posted) + block) % SQ_BLOCKS;
@@ -327,7 +328,7 @@ impl Side {
             .write64(register, u64::from_be_bytes(self.sq.last));
     }
 
-    /// Posts a buffer of `bytes` bytes; returns its offset.
+    /// Posts a receive buffer of `bytes` bytes. Returns its offset.
     pub fn post_receive(&mut self, bytes: usize) -> usize {
         let key = self.key;
         self.rq.post(&self.bench, bytes, key)
@@ -349,7 +350,7 @@ impl Side {
         self.rq.received(&self.bench)
     }
 
-    /// Delivers a frame from outside.
+    /// Delivers a frame to the function from outside.
     pub fn deliver(&self, frame: &[u8]) {
         self.bench.sim.deliver(&self.bench.function, frame);
         self.bench.sim.run_until_idle();
@@ -469,7 +470,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Posts a buffer in two pieces, the first of 14 bytes; returns its offset.
+    /// Posts a receive buffer as two scatter entries, the first of 14 bytes. Returns its offset.
     pub fn post(&mut self, bench: &Bench, bytes: usize, key: u32) -> usize {
         let slot = usize::from(self.posted) % RQ_ENTRIES;
         let first = bytes.min(14);
@@ -505,7 +506,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Consumes the next entry of a completion queue.
+/// Consumes the next entry of a completion queue, if there is one.
 fn next(bench: &Bench, cq: &CompletionQueue, consumed: &mut u32) -> Option<Cqe64> {
     let slot = (*consumed & ((1 << cq.log_size) - 1)) as usize;
     let cqe: Cqe64 = bench.memory.read_obj(cq.at + slot * 64);
@@ -557,7 +558,7 @@ pub fn entry_input(
     set
 }
 
-/// Returns a frame of an unknown protocol, from one side to an address.
+/// Returns a frame of an unknown protocol from one side to an address.
 pub fn plain(from: usize, to: [u8; 6], payload: usize) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend(MACS[from]);

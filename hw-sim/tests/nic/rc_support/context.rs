@@ -4,7 +4,7 @@ use super::*;
 use hw_sim::qp::QueueMemory;
 use mlx_prm::{Ads, Qpc};
 
-/// Options of a test that differ from the defaults.
+/// Options of a test's queue pair. Defaults apply to options that a test does not set.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub service: u32,
@@ -80,7 +80,7 @@ pub fn create_context(options: &Options) -> Qpc {
     context
 }
 
-/// Returns the memory of a context's pages, the same for all contexts here.
+/// Returns the memory of a context's queues. All contexts of these tests have the same pages.
 pub fn memory(context: &Qpc) -> QueueMemory {
     QueueMemory::of_pages(context, &PAGES).expect("a context with enough pages")
 }

@@ -1,4 +1,4 @@
-//! Test double of a function: flat memory, a few keys, and a record of all calls.
+//! Test double of a function: flat memory, a few keys, and records of all calls.
 
 use super::*;
 use hw_sim::Habits;
@@ -23,10 +23,10 @@ pub struct TestHost {
     pub memory: Vec<u8>,
     pub keys: BTreeMap<u32, Key>,
     pub completions: Vec<(u32, Cqe64, bool)>,
-    /// First halves of CQEs of 128 bytes.
+    /// First halves of the 128-byte CQEs.
     pub first_halves: Vec<[u8; 64]>,
     pub events: Vec<EventType>,
-    /// Count of each counter, by counter set.
+    /// Counter values by counter set and counter.
     pub counted: BTreeMap<(u32, QCounter), u32>,
     pub frames: VecDeque<Vec<u8>>,
     pub shared: VecDeque<SrqWqe>,
@@ -37,9 +37,9 @@ pub struct TestHost {
     pub cqe_version: u8,
     pub atomics: bool,
     pub habits: Habits,
-    /// True with adaptive retransmission.
+    /// True if the simulated device has adaptive retransmission.
     pub retransmits_early: bool,
-    /// LID of an InfiniBand port.
+    /// LID of the port, if it is an InfiniBand port.
     pub lid: Option<u16>,
     rng: ChaCha8Rng,
 }

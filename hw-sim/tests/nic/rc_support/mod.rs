@@ -1,7 +1,7 @@
-//! Two queue pairs connected directly, without a device around them.
+//! Two queue pairs that are connected directly, without a device.
 //!
-//! A [`Side`] is a queue pair and a host made of vectors: flat memory, a few keys, and a record of all completions,
-//! events and driver bugs. A [`Pair`] joins two sides by a [`Link`] and owns the time.
+//! A [`Side`] is a queue pair with a test double as its host: flat memory, a few keys, and records of all completions,
+//! events and driver bugs. A [`Pair`] connects two sides by a [`Link`] and controls the time.
 
 mod context;
 mod host;
@@ -17,29 +17,29 @@ use hw_sim::qp::{Qp, Transition};
 use hw_sim::wire::{Opcode, Operation, Packet, Psn};
 use mlx_prm::{Cqe64, DataSeg, Qpc, Syndrome};
 
-/// Bytes of a side's memory, from address 0.
+/// Size of a side's memory in bytes. The memory starts at address 0.
 pub const MEMORY: usize = 1 << 20;
-/// Pages of the work queue buffer, not adjacent.
+/// Addresses of the work queue buffer's pages, which are not adjacent.
 pub const PAGES: [u64; 2] = [0x1_0000, 0x1_8000];
 /// Address of the doorbell record.
 pub const RECORD: u64 = 0x800;
-/// Address of memory for data.
+/// Address of the data area.
 pub const DATA: u64 = 0x4_0000;
-/// A key for all memory.
+/// Key that covers all memory.
 pub const KEY: u32 = 0x1701;
-/// A key that does not exist.
+/// Key that does not exist.
 pub const NO_KEY: u32 = 0xbad0;
-/// A key that grants only local and remote reading.
+/// Key that permits only local and remote reads.
 pub const READ_ONLY: u32 = 0x2702;
-/// A key of another protection domain.
+/// Key of another protection domain.
 pub const FOREIGN: u32 = 0x3703;
-/// Send queue WQEBBs.
+/// Number of WQEBBs in the send queue.
 pub const SQ_BLOCKS: u16 = 64;
-/// Receive queue entries of 64 bytes.
+/// Number of entries in the receive queue, of 64 bytes each.
 pub const RQ_ENTRIES: u16 = 64;
-/// Path MTU of most tests.
+/// Path MTU of most tests in bytes.
 pub const MTU: u32 = 256;
-/// First PSN of side A towards B, close to the wrap; B's is this plus 100.
+/// First PSN that A sends, close to the wrap. B's first PSN is 100 higher.
 pub const FIRST_PSN: u32 = 0xff_fff0;
 
 pub const PD: u32 = 7;
@@ -131,7 +131,7 @@ impl Side {
         assert_eq!(done, Ok(()), "RTR2RTS");
     }
 
-    /// Writes bytes of the ring at `offset` of the work queue buffer, which is two pages.
+    /// Writes bytes to the ring, at `offset` in the work queue buffer of two pages.
     fn write_ring(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in (offset..).zip(data) {
             let page = PAGES[usize::try_from(at >> 12).expect("small")];
@@ -147,14 +147,14 @@ impl Side {
         }
     }
 
-    /// Writes a WQE at the end of the send queue and the doorbell.
+    /// Writes a WQE to the send queue, the doorbell record and the doorbell register. Returns the index of the WQE.
     pub fn post(&mut self, wqe: &Wqe) -> u16 {
         let index = self.place(wqe);
         self.ring(&wqe.encode(index, self.qp.qpn()));
         index
     }
 
-    /// Writes a WQE and the doorbell record, but not yet the register.
+    /// Writes a WQE and the doorbell record, but not the doorbell register. Returns the index of the WQE.
     pub fn place(&mut self, wqe: &Wqe) -> u16 {
         let index = self.posted_blocks;
         let bytes = wqe.encode(index, self.qp.qpn());
@@ -187,7 +187,7 @@ impl Side {
         self.qp.doorbell(first, &mut self.host);
     }
 
-    /// Posts a receive of these segments.
+    /// Posts a receive with these segments (key, address, length).
     pub fn post_receive(&mut self, segments: &[(u32, u64, u32)]) {
         if self.shared {
             let index = self.posted_receives.wrapping_mul(3); // not in order, on purpose
@@ -236,7 +236,7 @@ impl Side {
         of_queue.map(|(_, cqe, _)| cqe.clone()).collect()
     }
 
-    /// Returns WQE index and syndrome (0: success) of each send completion.
+    /// Returns WQE index and syndrome of each send completion. Syndrome 0 means success.
     pub fn send_results(&self) -> Vec<(u16, u8)> {
         self.sends().iter().map(result).collect()
     }
@@ -246,7 +246,7 @@ impl Side {
     }
 }
 
-/// Returns WQE counter and syndrome of a CQE; 0 is success.
+/// Returns WQE counter and syndrome of a CQE. Syndrome 0 means success.
 pub fn result(cqe: &Cqe64) -> (u16, u8) {
     let is_error = matches!(cqe.op_own() >> 4, 13 | 14);
     (
@@ -265,7 +265,7 @@ pub const fn first_psn(node: u8) -> u32 {
     (FIRST_PSN + (node as u32 - 1) * 100) & 0xff_ffff
 }
 
-/// A packet on the wire.
+/// A packet that was seen on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub from: Port,
@@ -282,10 +282,10 @@ impl Seen {
     }
 }
 
-/// Decides if a packet gets through; the number counts packets of the same direction.
+/// Function that decides whether a packet is delivered. The number counts the packets of the same direction.
 pub type Filter = Box<dyn FnMut(Port, usize, &Packet<'_>) -> bool>;
 
-/// Two sides, the link between them, and time.
+/// Two sides, the link between them, and virtual time.
 pub struct Pair {
     pub a: Side,
     pub b: Side,
@@ -305,7 +305,7 @@ impl Pair {
         Self::with_each(options, options)
     }
 
-    /// Returns a pair connected in both directions, both in RTS.
+    /// Creates a pair that is connected in both directions, with both sides in RTS.
     pub fn with_each(a: &Options, b: &Options) -> Self {
         let mut pair = Self::created(a, b);
         for (side, options, peer) in [(&mut pair.a, a, 2), (&mut pair.b, b, 1)] {
@@ -316,7 +316,7 @@ impl Pair {
         pair
     }
 
-    /// Returns a pair with both in RST.
+    /// Creates a pair with both sides in RST.
     pub fn created(a: &Options, b: &Options) -> Self {
         Self {
             a: Side::new(1, a),
@@ -361,7 +361,7 @@ impl Pair {
         }
     }
 
-    /// Delivers a frame to a side, as its port would.
+    /// Delivers a frame to a side, as a port would.
     pub fn deliver(&mut self, to: Port, frame: &[u8]) {
         let side = match to {
             Port::A => &mut self.a,
@@ -374,7 +374,7 @@ impl Pair {
         }
     }
 
-    /// Runs everything there is to do at this instant.
+    /// Processes everything that is due at the current time.
     pub fn settle(&mut self) {
         for _ in 0..1_000_000 {
             let mut busy = false;
@@ -412,7 +412,7 @@ impl Pair {
         timers.chain(self.link.next_due()).min()
     }
 
-    /// Lets time pass until `until`, running everything that becomes due.
+    /// Advances time to `until`, and processes everything that becomes due.
     pub fn run_until(&mut self, until: u64) {
         self.settle();
         while let Some(next) = self.next_event().filter(|&next| next <= until) {
@@ -428,7 +428,8 @@ impl Pair {
         self.now = until.max(self.now);
     }
 
-    /// Lets time pass while `waiting`, at most ten virtual seconds; returns whether it ended.
+    /// Advances time as long as `waiting` returns true, at most ten virtual seconds. Returns whether the condition
+    /// ended.
     pub fn run_while(&mut self, mut waiting: impl FnMut(&Self) -> bool) -> bool {
         self.settle();
         while waiting(self) {
@@ -440,7 +441,7 @@ impl Pair {
         true
     }
 
-    /// Returns the requests seen from `port`, by operation.
+    /// Returns the operations of the requests seen from `port`.
     pub fn operations(&self, port: Port) -> Vec<Operation> {
         let from = self.seen.iter().filter(|seen| seen.from == port);
         from.map(Seen::operation).collect()
@@ -454,7 +455,7 @@ impl Pair {
     }
 }
 
-/// Returns bytes that differ from their neighbours.
+/// Returns a test pattern in which adjacent bytes differ.
 pub fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes)
         .map(|at| u8::try_from((((at * 31) >> 3) ^ at) & 0xff).unwrap_or(0) ^ seed)

@@ -1,4 +1,4 @@
-//! Send WQEs, encoded by hand.
+//! Builder of send WQEs, encoded by hand.
 
 use super::*;
 use mlx_prm::{Av, Mkc, UmrCtrlSeg};
@@ -16,7 +16,7 @@ pub fn data_segment(key: u32, va: u64, bytes: u32) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Wqe {
     pub opcode: u8,
-    /// Byte 0x0b: fence, completion, solicited.
+    /// Byte 0x0b of the control segment: fence, completion and solicited bits.
     pub flags: u8,
     pub last_word: u32,
     pub body: Vec<u8>,
@@ -114,7 +114,7 @@ impl Wqe {
         wqe.body.extend(control.as_array());
         wqe.body.extend([0; 64]);
         wqe.body.extend(entries);
-        // Entries are padded to whole blocks.
+        // Entries are padded to a multiple of 64 bytes.
         let whole = 48 + 64 + entries.len().next_multiple_of(64);
         wqe.body.resize(whole, 0);
         wqe
@@ -133,7 +133,7 @@ impl Wqe {
         wqe
     }
 
-    /// Returns a key change whose entries lie in memory.
+    /// Returns a UMR whose entries are in memory, not inline.
     pub fn umr_pointed(key: u32, va: u64, bytes: u32) -> Self {
         let mut control = UmrCtrlSeg::new();
         control.set_klm_octwords(bytes / 16);
@@ -157,7 +157,7 @@ impl Wqe {
         self
     }
 
-    /// Adds a data pointer; for zero bytes none, as drivers do.
+    /// Adds a data segment. Adds none for zero bytes, as drivers do.
     pub fn data(mut self, key: u32, va: u64, bytes: u32) -> Self {
         if bytes > 0 {
             self.body.extend(data_segment(key, va, bytes));

@@ -6,13 +6,13 @@ use serde_json::Value;
 use crate::vm::report::Step;
 use crate::vm::{interop, stock};
 
-/// Addresses of the first virtual function: at first, and later.
+/// MAC addresses of the first virtual function: the initial one and a later one.
 const OUR_MAC: &str = "02:00:00:00:00:01";
 const NEW_MAC: &str = "02:00:00:00:00:07";
-/// Log text of the e-switch for frames with a forged source.
+/// Text that the e-switch logs for frames with a forged source address.
 const SPOOFED: &str = "source address is not the vport's";
-/// Lines of an acceptance run that can be judged here. The line `link` is skipped: it needs `ip link set PF vf` for
-/// the link of a virtual function, which the kernel cannot do here.
+/// Lines of an acceptance run that are judged here. The line `link` is skipped: it needs `ip link set PF vf` for the
+/// link of a virtual function, which the guest's kernel cannot execute.
 const ACCEPTED: [&str; 13] = [
     "doctor",
     "bring-up",
@@ -29,7 +29,7 @@ const ACCEPTED: [&str; 13] = [
     "soak",
 ];
 const SKIPPED: &str = "link";
-/// Minimum contents of a bundle.
+/// Files that a diagnostic bundle must contain.
 const BUNDLE: [&str; 6] = [
     "bundle/report.txt",
     "bundle/report.json",
@@ -39,7 +39,7 @@ const BUNDLE: [&str; 6] = [
     "bundle/wire.pcapng",
 ];
 
-/// Errors of doorbells rung after a reset.
+/// Texts of the errors that doorbells rung after a reset cause.
 const AFTER_RESET: [&str; 2] = ["without a command queue", "which is not allocated"];
 
 pub fn judge(step: &Step) -> Result<String> {
@@ -96,7 +96,8 @@ pub fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Checks that `mlx5_core` took all three, and that the virtual ones have device numbers of their own.
+/// Checks that `mlx5_core` drives all three functions, and that the virtual functions have another device number than
+/// the physical one.
 fn probe(step: &Step) -> Result<String> {
     let lines = step.lines_with(" driver mlx5_core with ");
     let numbers: Vec<&str> = lines
@@ -110,7 +111,7 @@ fn probe(step: &Step) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Returns the output of each `datctl info` on its port.
+/// Returns the parsed output of each `datctl info` in the step.
 fn infos(step: &Step) -> Result<Vec<Value>> {
     let lines = step.said.iter().filter(|line| line.contains("\"link_up\""));
     let infos = lines.map(|line| {
@@ -120,7 +121,7 @@ fn infos(step: &Step) -> Result<Vec<Value>> {
     infos.collect()
 }
 
-/// Checks that the link is up or down in each `datctl info`, as wanted.
+/// Checks that each `datctl info` reports the link as up or down, as expected.
 fn ports(step: &Step, wanted: &[bool]) -> Result<String> {
     let ports = infos(step)?;
     let up: Vec<bool> = ports.iter().map(|port| port["link_up"] == true).collect();
@@ -132,7 +133,7 @@ fn ports(step: &Step, wanted: &[bool]) -> Result<String> {
     ))
 }
 
-/// Checks that the function has this MAC, and that the e-switch knows it.
+/// Checks that the function has this MAC address, and that the e-switch lists it.
 fn listed(step: &Step, mac: &str) -> Result<String> {
     let ports = infos(step)?;
     let port = ports.last().context("nobody was asked")?;
@@ -143,8 +144,8 @@ fn listed(step: &Step, mac: &str) -> Result<String> {
     Ok(format!("{mac}, and the e-switch knows"))
 }
 
-/// Checks that a waiting program gets both events, a query shows the same state, a connection attempt meanwhile
-/// fails, and a later one succeeds.
+/// Checks an interface that goes down and up. A waiting program gets both events, a query shows the same state, a
+/// connection attempt fails while the interface is down, and a later attempt succeeds.
 fn interface_down(step: &Step) -> Result<String> {
     ports(step, &[false, true])?;
     step.line_with("event=the port is down")?;
@@ -160,7 +161,7 @@ fn interface_down(step: &Step) -> Result<String> {
     Ok(format!("{}\n{}", refused.trim(), interop::both(step)?))
 }
 
-/// Checks the table, in which only the line that cannot be run here may be skipped.
+/// Checks the acceptance table: all lines passed, and only the line that cannot be run in the guest is skipped.
 fn accept(step: &Step) -> Result<String> {
     let report = step.line_with("\"rows\":")?;
     let report: Value = serde_json::from_str(report).context("datctl --json accept")?;
@@ -182,8 +183,8 @@ fn accept(step: &Step) -> Result<String> {
     Ok(said.join("\n"))
 }
 
-/// Checks that neither driver broke a rule. A driver at work when somebody resets the function rings doorbells that
-/// no longer exist, until it notices.
+/// Checks that neither driver made a mistake. Doorbells after a reset are allowed: a driver that is working when the
+/// function is reset rings doorbells of queues that no longer exist until it notices the reset.
 fn functions(step: &Step) -> Result<String> {
     let mistakes = step.lines_with("driver mistake");
     let (after_reset, mistakes): (Vec<&str>, Vec<&str>) = mistakes

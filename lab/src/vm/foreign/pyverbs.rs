@@ -1,9 +1,9 @@
-//! rdma-core's own tests, in Python (its `tests/`, with pyverbs of the same version): counts of passed, skipped and
-//! failed tests.
+//! Judges rdma-core's own tests in Python (its `tests/`, with pyverbs of the same version) by the number of passed,
+//! skipped and failed tests.
 //!
-//! The tests cover every device that rdma-core knows, so most need features that a ConnectX with these capabilities
-//! lacks, and skip themselves. Tests that fail are named here with the reason: the step fails with one more or one
-//! fewer.
+//! The tests cover every device that rdma-core supports, so most of them need features that a ConnectX with these
+//! capabilities lacks, and skip themselves. Tests that fail are listed here with the reason. The step fails if one more
+//! or one fewer test fails.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::vm::report::Step;
 
-/// Tests that fail, each by unittest's name, with the reason.
+/// Tests that are expected to fail, each by unittest's name, with the reason.
 const FAIL: &[(&str, &str)] = &[(
     "tests.test_mlx5_dc.DCTest.test_odp_dc_traffic",
     "registers memory that is paged on demand without asking for it; the event queue for page faults is refused",
@@ -51,7 +51,7 @@ fn word(line: &str, number: usize) -> Result<&str> {
     found.with_context(|| format!("{line:?}"))
 }
 
-/// Returns the name in the brackets of `test_x (tests.test_y.Z.test_x)`.
+/// Returns the name inside the parentheses of `test_x (tests.test_y.Z.test_x)`.
 fn name(line: &str) -> &str {
     let inside = line.split_once('(').map_or(line, |(_, inside)| inside);
     inside.trim_end().trim_end_matches(')')

@@ -5,9 +5,10 @@ use anyhow::{Context, Result, ensure};
 use super::super::capture::KINDS;
 use super::super::report::Step;
 
-/// Most entries of our neighbour table after a flood: the peer's addresses, of both families and in the VLAN.
+/// Largest number of entries in our neighbour table after a flood: the peer's addresses, of both families and in the
+/// VLAN.
 const MOST_NEIGHBOURS: u64 = 8;
-/// Returns whether a step is one of these.
+/// Returns whether this module judges a step.
 pub fn has(step: &Step) -> bool {
     lines(&step.name).is_some()
 }
@@ -109,14 +110,14 @@ fn lines(step: &str) -> Option<&'static [&'static str]> {
     })
 }
 
-/// Checks that no MAC was configured by hand on the stock side.
+/// Checks that the stock side has no neighbour entry that was configured by hand.
 fn by_hand(step: &Step) -> Result<()> {
     let told = step.lines_with("PERMANENT");
     ensure!(told.is_empty(), "a neighbour by hand: {told:?}");
     Ok(())
 }
 
-/// Returns a counter in a line `before: name:1,other:2`.
+/// Returns the counter with this name from a line such as `before: name:1,other:2`.
 fn counter(step: &Step, when: &str, name: &str) -> Result<u64> {
     let line = step.line_with(when)?;
     let of_name = |word: &str| word.strip_prefix(name)?.strip_prefix(':')?.parse().ok();
@@ -125,13 +126,14 @@ fn counter(step: &Step, when: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("no counter {name}: {line}"))
 }
 
-/// Returns the increase of a counter.
+/// Returns the increase of a counter from the `before` line to the `after` line.
 fn rise(step: &Step, name: &str) -> Result<u64> {
     let [before, after] = ["before: ", "after: "].map(|when| counter(step, when, name));
     Ok(after?.saturating_sub(before?))
 }
 
-/// Checks that claims to our addresses and to the peer's were counted, and that the table has not grown.
+/// Checks that forged claims to our addresses and to the peer's addresses were counted, and that the neighbour table is
+/// bounded.
 fn forged(step: &Step) -> Result<String> {
     let rise = |name| rise(step, name);
     let (conflicts, contradicted) = (rise("conflicts")?, rise("contradicted")?);
@@ -152,7 +154,7 @@ fn forged(step: &Step) -> Result<String> {
     ))
 }
 
-/// Checks that the capture has frames of each kind, and none with an error in Wireshark.
+/// Checks that the capture has frames of each kind, and that Wireshark finds no error in any frame.
 fn dissected(step: &Step) -> Result<String> {
     if step.said.is_empty() {
         return Ok("left out: tshark is not installed (cargo xtask setup)".to_owned());

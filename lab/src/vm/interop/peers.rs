@@ -1,5 +1,5 @@
-//! Judges the steps of `udapl/examples/peer`, `connect-CASE` and `listen-CASE`: the output of both ends and, if the
-//! stock stack counts them, the number of RNR NAKs.
+//! Judges the steps `connect-CASE` and `listen-CASE` of `udapl/examples/peer`: the output of both ends and, if the
+//! stock stack counts RNR NAKs, their number.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,15 +7,16 @@ use super::super::report::Step;
 
 /// Prefix of the line with the stock stack's counters.
 const COUNTED: &str = "RNR NAKs received and sent by the stock side: ";
-/// Number of times that a message is sent to a peer that never posts a receive: once, and `peer`'s few repetitions.
+/// Number of times that a message is sent to a peer that never posts a receive: the first attempt, and the few retries
+/// that `peer` configures.
 const ATTEMPTS: u32 = 4;
 
-/// Returns whether a step is one of these.
+/// Returns whether this module judges a step.
 pub fn has(step: &Step) -> bool {
     lines(&step.name).is_some()
 }
 
-/// Checks that both ends succeeded, and printed the expected lines. Returns the last line.
+/// Checks that both ends succeeded and printed the expected lines. Returns the last of these lines.
 pub fn judge(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let lines = lines(&step.name).context("no such step")?;
@@ -28,7 +29,7 @@ pub fn judge(step: &Step) -> Result<String> {
     Ok(lines.last().copied().unwrap_or_default().to_owned())
 }
 
-/// Judges the step as [`judge`] does, and checks the stock stack's own counters.
+/// Judges the step as [`judge`] does, and checks the RNR NAKs that the stock stack counted.
 pub fn judge_counted(step: &Step) -> Result<String> {
     let said = judge(step)?;
     let (received, sent) = counted(step)?;
@@ -63,7 +64,7 @@ fn counted(step: &Step) -> Result<(u32, u32)> {
     ))
 }
 
-/// Returns the expected lines of both ends in a step; ours is the active one in the `connect` steps.
+/// Returns the expected lines of both ends in a step. In the `connect` steps our end is the active one.
 fn lines(step: &str) -> Option<&'static [&'static str]> {
     Some(match step {
         "connect-prompt" | "connect-late" => &[

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
 
-/// A command or register that was requested.
+/// A command or register: its name, the number of requests, and how many of them were refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     pub name: String,
@@ -26,7 +26,7 @@ impl Asked {
     }
 }
 
-/// Requests by number, for commands and for registers, all functions together.
+/// Commands and registers that were requested, by number, summed over all functions.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     pub commands: BTreeMap<u16, Asked>,
@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-/// Returns the page for the report of a run. `who` names the software of that run.
+/// Returns the page for the report of a run. `who` names the software that sent the requests.
 pub fn page(report: &str, who: &str) -> Result<String> {
     let coverage = Coverage::parse(report)?;
     let mut page = format!(

@@ -1,5 +1,5 @@
-//! The suite on Ethernet ports: `mlx5_core`'s network devices, RoCE, librdmacm's programs, and the kernel's NVMe target
-//! and initiator.
+//! The suite with Ethernet ports: `mlx5_core`'s network devices, RoCE, librdmacm's programs, and the kernel's NVMe
+//! target and initiator.
 
 use anyhow::{Context, Result, ensure};
 
@@ -8,15 +8,15 @@ use crate::vm::image::Image;
 use crate::vm::report::Step;
 use crate::vm::{PATIENCE, Slots, Suite};
 
-/// Number of times the functions are unbound and bound.
+/// Number of times that the functions are unbound and bound.
 const ROUNDS: usize = 3;
-/// Number of pings of rping, and of requests of ping(8).
+/// Number of pings of rping. `REQUESTS` is the summary that ping(8) prints.
 const PINGS: usize = 10;
 const REQUESTS: &str = "3 packets transmitted, 3 packets received, 0% packet loss";
-/// The addresses that the script assigns to the ports, in the form of a RoCE address table.
+/// GIDs of the IPv4 addresses that the script assigns to the ports, as they appear in the RoCE address table.
 const IPV4_GIDS: [&str; 2] = ["ffff:0a00:0001 RoCE v2", "ffff:0a00:0002 RoCE v2"];
 
-/// Ethernet ports.
+/// Returns the suite with Ethernet ports.
 pub fn ethernet() -> Suite {
     Suite {
         image: Image {
@@ -140,14 +140,14 @@ fn gids(step: &Step) -> Result<String> {
     Ok(format!("{all} GIDs, IPv4 among them"))
 }
 
-/// Checks that each side has found the other's MAC address.
+/// Checks that each side has resolved the other's MAC address.
 fn neighbours(step: &Step) -> Result<String> {
     let found = step.lines_with("lladdr 02:00:5e:10:00:");
     ensure!(found.len() == FUNCTIONS, "{found:?}");
     Ok(found[0].trim().to_owned())
 }
 
-/// Checks `ethtool -a` after both were switched on, and after both were switched off.
+/// Checks the output of `ethtool -a` after RX and TX pause frames were switched on, and after they were switched off.
 fn pauses(step: &Step) -> Result<String> {
     for (way, state) in [("RX:", "on"), ("TX:", "on"), ("RX:", "off"), ("TX:", "off")] {
         let lines = step.lines_with(way);
@@ -159,7 +159,8 @@ fn pauses(step: &Step) -> Result<String> {
     Ok("on, and off again".to_owned())
 }
 
-/// Checks the kernel's own classes at first (priorities 0 and 1 are swapped), then those that were set.
+/// Checks the mapping of priorities to traffic classes, first the kernel's default (priorities 0 and 1 are swapped),
+/// then the one that was set. Checks the bandwidth limit and the shares that were set.
 fn shares(step: &Step) -> Result<String> {
     step.line_with("prio-tc 0:1 1:0 2:2")?;
     step.line_with("prio-tc 0:0 1:1 2:2")?;

@@ -1,7 +1,8 @@
-//! A subnet that a stock program manages: opensm on one of two InfiniBand ports, a switch between them, Debian's
-//! infiniband-diags, IPoIB and `rdma_cm` over it.
+//! A subnet that a stock program manages: opensm runs on one of two InfiniBand ports that a switch connects. Debian's
+//! infiniband-diags, IPoIB and `rdma_cm` use the subnet.
 //!
-//! Ports are in Init and have no LID until opensm has configured them ([`REPORT`] has the requests to the functions).
+//! The ports are in Init and have no LID until opensm has configured them. ([`REPORT`] lists the requests to the
+//! functions.)
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use super::super::image::Image;
 use super::super::report::Step;
 use super::super::{Slots, Suite};
 
-/// Report of the requests to the functions.
+/// Name of the report of the requests to the functions.
 const REPORT: &str = "report-subnet.txt";
-/// Number of ports of functions.
+/// Number of ports of the functions, without those of the switch.
 const PORTS: usize = 2;
 
-/// The suite.
+/// Returns the suite.
 pub fn subnet() -> Suite {
     Suite {
         image: Image {
@@ -115,14 +116,14 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Checks that each port reports this.
+/// Checks that the output has this text once for each port.
 fn every(step: &Step, what: &str) -> Result<String> {
     let ports = step.lines_with(what);
     ensure!(ports.len() == PORTS, "{} ports: {what}", ports.len());
     Ok(ports[0].trim().to_owned())
 }
 
-/// Returns the port's packet counts before and after the counters were cleared.
+/// Checks that the packet counter is lower after the counters were cleared. Returns both values.
 fn cleared(step: &Step) -> Result<String> {
     let packets = |line: &&str| {
         let number = line.rsplit('.').next().unwrap_or_default();

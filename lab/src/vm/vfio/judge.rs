@@ -6,12 +6,12 @@ use serde_json::Value;
 use crate::vm::libtest;
 use crate::vm::report::Step;
 
-/// The log text for the function whose memory the test `iommu` revokes.
+/// Text that the server logs for the function whose mapping the test `iommu` removes.
 const REFUSED: &str = "1.sock: the IOMMU refused the key";
-/// Functions in the guest.
+/// Number of functions in the guest.
 const FUNCTIONS: usize = 2;
 
-/// Returns the figures of a step.
+/// Judges a step and returns its figures.
 pub fn judge(step: &Step) -> Result<String> {
     match step.name.as_str() {
         "bind" => bind(step),
@@ -51,12 +51,12 @@ fn json(step: &Step) -> Result<Value> {
     serde_json::from_str(&step.said.join("\n")).context("datctl --json")
 }
 
-/// Checks that every line of the checklist is ok, including the optional ones. `pf setup` may be unknown, since the
-/// guest has no mlxconfig.
+/// Checks that every line of the checklist is ok, including the optional lines. The line `pf setup` may be unknown,
+/// since the guest has no mlxconfig.
 fn doctor(step: &Step) -> Result<String> {
-    /// Lines of the machine.
+    /// Checklist lines that concern the machine.
     const MACHINE: [&str; 4] = ["iommu", "interrupt remapping", "modules", "io_uring"];
-    /// Lines of each function.
+    /// Checklist lines that each function has.
     const FUNCTION: [&str; 4] = ["driver", "group", "access", "reset"];
     let diagnosis = json(step)?;
     let lines = diagnosis["lines"].as_array().context("no lines")?;
@@ -83,7 +83,7 @@ fn info(step: &Step) -> Result<String> {
     Ok(firmware.to_owned())
 }
 
-/// Checks that the daemon opened the function, reported it, and ended without an error.
+/// Checks that the daemon opened the function and printed its firmware version and port.
 fn daemon(step: &Step) -> Result<String> {
     let firmware = step.line_with("firmware ")?.trim();
     step.line_with("port: MAC ")?;
@@ -102,7 +102,7 @@ fn ping(step: &Step) -> Result<String> {
     ))
 }
 
-/// Checks that there is a line per operation and size, each with both figures.
+/// Checks that each operation was measured, and returns both figures of each row.
 fn perf(step: &Step) -> Result<String> {
     let figures = json(step)?;
     let rows = figures["rows"].as_array().context("no rows")?;
@@ -132,8 +132,8 @@ fn number(value: &Value) -> Result<f64> {
         .with_context(|| format!("{value} is no figure"))
 }
 
-/// Checks four kinds of DTO with the same bytes on both sides, a copy of them on disk, and an orderly end of both
-/// sides.
+/// Checks that four kinds of DTO transferred the same bytes, that a copy is on disk, and that both sides ended in
+/// order.
 fn demo(step: &Step) -> Result<String> {
     let mut figures = Vec::new();
     for kind in ["Send/Recv", "Send/Recv by SRQ", "RDMA Write", "RDMA Read"] {
@@ -162,7 +162,8 @@ fn demo(step: &Step) -> Result<String> {
     Ok(figures.join("\n"))
 }
 
-/// Checks that the functions report no error of their drivers, except for the access that the test is about.
+/// Checks that the functions report no mistake of their drivers. The only refused accesses must be those that the test
+/// `iommu` provokes.
 fn functions(step: &Step) -> Result<String> {
     let mistakes = step.lines_with("driver mistake");
     ensure!(mistakes.is_empty(), "{}", mistakes.join("\n"));
@@ -189,7 +190,7 @@ fn functions(step: &Step) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Returns whether a doctor step passes with this line beside the required ones.
+    /// Returns whether a doctor step passes that has this line in addition to the required lines.
     fn is_well(line: &str) -> bool {
         let machine = ["iommu", "interrupt remapping", "modules", "io_uring"].iter();
         let functions = ["driver", "group", "access", "reset"].iter();

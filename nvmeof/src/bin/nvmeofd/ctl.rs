@@ -1,4 +1,4 @@
-//! `nvmeofd ctl`: asks a daemon at its control socket.
+//! `nvmeofd ctl`: sends a request to a daemon by its control socket.
 
 use std::error::Error;
 use std::io::{Write, stdout};
@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use control::{Client, Side};
 use serde_json::{Map, Value};
 
-/// `ctl`
+/// Arguments of `nvmeofd ctl`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// The control socket.
     socket: PathBuf,
-    /// What is asked: status, stat, subsystem.add, and so on; version lists all.
+    /// The method: status, stat, subsystem.add, and so on; version lists all methods.
     method: String,
-    /// Parameters: KEY=VALUE, where a value that is JSON is that, and anything else a text; or one JSON object.
+    /// The parameters: KEY=VALUE, where a VALUE that is not JSON is a text; or one JSON object.
     arguments: Vec<String>,
 }
 
-/// Asks, and prints the answer as JSON; a text as it is.
+/// Sends the request, and prints the answer as JSON, or as plain text if it is a text.
 pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let params = params(&options.arguments)?;
     let mut client = Client::connect_alike(&options.socket, Side::Target)?;

@@ -1,4 +1,5 @@
-//! `nvmeofd --demo`: a file of 64 MiB on a simulated function, and the command by which a stock kernel mounts it.
+//! `nvmeofd --demo`: serves a file of 64 MiB on a simulated function, and prints the command by which a stock kernel
+//! mounts it.
 //!
 //! ```text
 //!   nvmeofd -- simulated function --(Unix socket)-- simnic run: QEMU -- mlx5_ib, nvme-rdma of the guest
@@ -18,11 +19,11 @@ use nvmeof::nvme::Nqn;
 
 use crate::run::run as serve;
 
-/// The subsystem, unless another name is given.
+/// Name of the subsystem, unless the command line has another.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.org.udapl:disks";
-/// Bytes of the file.
+/// Size of the file in bytes.
 const BYTES: u64 = 64 << 20;
-/// Our address, and the guest's (RFC 5737: for documentation).
+/// Addresses of the target and of the guest (RFC 5737: for documentation).
 const HERE: &str = "192.0.2.1";
 const GUEST: &str = "192.0.2.2";
 
@@ -67,7 +68,7 @@ pub(crate) fn run(
         }),
         ports: [(1, port)].into(),
         subsystems: [(name.clone(), subsystem)].into(),
-        // The command is to be the first line of the terminal, so the warning about the wire without a peer is off.
+        // The command must be the first line on the terminal, so the warning that the wire has no peer is suppressed.
         log: Some("error".to_owned()),
         ..Settings::default()
     };
@@ -79,7 +80,7 @@ pub(crate) fn run(
     })
 }
 
-/// The file. A file that exists keeps its content.
+/// Creates the file of the disk, and returns its path. An existing file keeps its content.
 fn make_disk(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let path = folder.join("disk");
     let failed = |error| format!("{}: {error}", path.display());
@@ -92,8 +93,8 @@ fn make_disk(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(path)
 }
 
-/// The command that starts a kernel with a port on the other end of the wire, in which the disk is connected, formatted
-/// and mounted.
+/// Returns the command that starts a kernel with a port on the other end of the wire. The kernel connects the disk,
+/// formats it and mounts it.
 fn mounts(wire: &Path, name: &Nqn, service: u16) -> String {
     let link = quoted(&format!("unix:{}", wire.display()));
     let name = quoted(name.as_str());
@@ -106,7 +107,7 @@ fn mounts(wire: &Path, name: &Nqn, service: u16) -> String {
     format!("{simnic} run --ports 1 --link {link} --address {GUEST} -- sh -c {script}")
 }
 
-/// The program as a shell finds it, or beside this one.
+/// Returns the path of the program `simnic`: the bare name if `PATH` has it, otherwise the file beside this program.
 fn simnic() -> PathBuf {
     let name = PathBuf::from("simnic");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -127,7 +128,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The command line that a person types.
+/// Returns the text with the commands for the user.
 fn commands(folder: &Path, wire: &Path, disk: &Path, name: &Nqn, service: u16) -> String {
     let mounts = mounts(wire, name, service);
     let (wire, disk) = (wire.display(), disk.display());

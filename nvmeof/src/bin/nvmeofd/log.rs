@@ -1,4 +1,4 @@
-//! The log: lines for people on the error stream. The journal adds the time.
+//! The log: text lines on the error stream. The journal adds the time.
 
 use std::error::Error;
 use std::io::{IsTerminal, stderr};
@@ -9,22 +9,22 @@ use tracing_subscriber::reload::{Handle, Layer as Reloadable};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-/// The level if the configuration names none.
+/// Level if the configuration sets none.
 pub(crate) const USUAL: &str = "info";
 
-/// The log, and its filter.
+/// The running log, whose filter can be changed.
 pub(crate) struct Log {
     filter: Handle<EnvFilter, Registry>,
 }
 
-/// `RUST_LOG`, which takes precedence over the configuration.
+/// Returns the value of `RUST_LOG`, which takes precedence over the configuration.
 fn environment() -> Option<String> {
     let value = std::env::var_os("RUST_LOG")?;
     Some(value.to_string_lossy().into_owned())
 }
 
 impl Log {
-    /// Begins to log.
+    /// Starts logging with the filter of `RUST_LOG`, or otherwise with `level`.
     pub(crate) fn begin(level: Option<&str>) -> Result<Self, Box<dyn Error>> {
         let filter = match environment() {
             Some(value) => {
@@ -49,10 +49,10 @@ impl Log {
         Ok(Self { filter: handle })
     }
 
-    /// Sets the filter.
+    /// Sets the filter; `None` for the default level.
     ///
     /// # Errors
-    /// `RUST_LOG` is set and takes precedence, or the text is no filter. The filter is unchanged.
+    /// `RUST_LOG` is set and takes precedence, or the text is not a valid filter. The filter is unchanged.
     pub(crate) fn set(&self, level: Option<&str>) -> Result<(), String> {
         if let Some(value) = environment() {
             return Err(format!("RUST_LOG={value} comes before it"));

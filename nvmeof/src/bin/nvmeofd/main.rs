@@ -7,7 +7,7 @@
 //! nvmeofd --adapter 3b:00.2,address=192.0.2.1/24 --subsystem nqn.2026-11.org.example:disks --disk /dev/sdb
 //! ```
 //!
-//! docs/nvmeof.md is its manual.
+//! docs/nvmeof.md is the manual.
 #![forbid(unsafe_code)]
 
 mod ctl;
@@ -50,8 +50,8 @@ struct Arguments {
     /// The configuration file.
     #[arg(conflicts_with_all = ["demo", "adapter"])]
     file: Option<PathBuf>,
-    /// Says what is wrong with the file, and what of the files, adapters, addresses and keys that it names is not there
-    /// as of now; serves nothing. Exit status 1 if the text is wrong, 0 with warnings alone.
+    /// Checks the file, and that the files, adapters, addresses and keys that it names exist now; serves nothing. Exit
+    /// status 1 if the text has mistakes, 0 with warnings alone.
     #[arg(long, requires = "file")]
     check: bool,
     #[command(subcommand)]
@@ -59,7 +59,7 @@ struct Arguments {
     /// Serves a file of 64 MiB on a simulated function, and prints the command by which a stock kernel mounts it.
     #[arg(long, conflicts_with = "adapter")]
     demo: bool,
-    /// With --demo: the folder for its sockets and its file, which then stay; a temporary one without it.
+    /// With --demo: the folder for the sockets and the disk's file, which is kept; the default is a temporary folder.
     #[arg(long, value_name = "DIR", requires = "demo")]
     socket: Option<PathBuf>,
     /// The adapter to listen at, such as 3b:00.2,address=192.0.2.1/24.
@@ -68,26 +68,26 @@ struct Arguments {
     /// The name of the subsystem that hosts connect to.
     #[arg(long, value_name = "NQN", default_value = demo::SUBSYSTEM)]
     subsystem: Nqn,
-    /// A file or a block device to serve, to any host; several are namespaces 1, 2 and so on.
+    /// A file or a block device to serve to any host; repeat the option for namespaces 1, 2 and so on.
     #[arg(long, value_name = "PATH", requires = "adapter")]
     disk: Vec<PathBuf>,
     /// The service (TCP port number) to listen at.
     #[arg(long, default_value_t = 4420, value_parser = clap::value_parser!(u16).range(1..))]
     service: u16,
-    /// Threads that serve, an instance of the adapter each.
+    /// Number of threads that serve, each with its own instance of the adapter.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Asks a running daemon at its control socket, or changes it.
+    /// Queries or changes a running daemon by its control socket.
     #[command(after_help = AFTER_CTL)]
     Ctl(ctl::Options),
     /// Writes the manual pages into a folder.
     #[command(after_help = AFTER_MAN)]
     Man(manual::Options),
-    /// Prints the completions of a shell.
+    /// Prints the completion script of a shell.
     #[command(after_help = AFTER_COMPLETIONS)]
     Completions(manual::Completions),
 }
@@ -139,7 +139,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Err("nothing to serve: a configuration file, --demo, or --adapter and --disk".into())
 }
 
-/// The configuration that a command line without a file describes.
+/// Returns the settings that a command line without a configuration file describes.
 fn of_arguments(adapter: &str, arguments: &Arguments) -> Settings {
     let name = &arguments.subsystem;
     let mut subsystem = SubsystemSettings::new(name);

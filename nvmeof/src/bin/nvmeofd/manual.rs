@@ -1,4 +1,4 @@
-//! `nvmeofd man DIR`, `nvmeofd completions SHELL`: made from the definition of the command line.
+//! `nvmeofd man DIR` and `nvmeofd completions SHELL`: output made from the definition of the command line.
 
 use std::io::{self, Write, stdout};
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use clap::Parser;
 use clap_complete::Shell;
 
-/// `man`: where they go.
+/// Arguments of `nvmeofd man`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The folder, which is made if need be. A page for each command goes there: nvmeofd.1, nvmeofd-ctl.1 and so on.
+    /// The folder for the pages, one for each command: nvmeofd.1, nvmeofd-ctl.1 and so on. It is created if necessary.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
 
-/// `completions`: for whom.
+/// Arguments of `nvmeofd completions`.
 #[derive(clap::Args)]
 pub(crate) struct Completions {
     /// The shell.
@@ -22,18 +22,18 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Writes the pages.
+/// Writes a manual page for each command.
 pub(crate) fn write<Program: Parser>(options: &Options) -> io::Result<()> {
     std::fs::create_dir_all(&options.folder)?;
     let mut program = Program::command().disable_help_subcommand(true);
-    // Gives each command its full name.
+    // This gives each command its full name.
     program.build();
     let mut left = vec![program];
     while let Some(mut command) = left.pop() {
         left.extend(command.get_subcommands().cloned());
         let name = command.get_display_name().map(str::to_owned);
         let name = name.unwrap_or_else(|| command.get_name().to_owned());
-        // Help shows examples at its end; a page has a section for them.
+        // `--help` shows the examples at its end. A manual page has a section for them.
         let after = command.get_after_help().map(ToString::to_string);
         let after = after.unwrap_or_default();
         let (more, examples) = after.split_once("Examples:\n").unwrap_or((&after, ""));
@@ -52,7 +52,7 @@ pub(crate) fn write<Program: Parser>(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the script.
+/// Prints the completion script of a shell.
 pub(crate) fn completions<Program: Parser>(options: &Completions) -> io::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(

@@ -1,7 +1,7 @@
-//! The daemon's main thread: it starts the ports, and sleeps until a signal comes.
+//! The daemon's main thread: it starts the ports, and sleeps until a signal arrives.
 //!
-//! SIGTERM and SIGINT drain: new connections are refused, pending commands are answered, connections end, and then the
-//! process. A second signal ends the process at once. SIGHUP reads the file again.
+//! On SIGTERM and SIGINT the daemon drains: it refuses new connections, answers pending commands, ends the connections,
+//! and exits. A second signal ends the process at once. On SIGHUP it reads the configuration file again.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -24,16 +24,16 @@ use crate::log::{Log, USUAL};
 /// Interval at which the main thread checks that a worker still serves.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Serves until a signal ends it. `ready` is called when hosts can connect.
+/// Serves until a signal ends the process. Calls `ready` when hosts can connect.
 pub(crate) fn run(
     settings: &Settings,
     path: Option<&Path>,
     ready: impl FnOnce() -> Result<(), Box<dyn Error>>,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let log = Log::begin(settings.log.as_deref())?;
-    // Other threads inherit the mask, so that this one gets the signals.
+    // Threads started later inherit the signal mask, so that only this thread receives the signals.
     let signals = Signals::take()?;
-    // Before anything is opened: descriptors that were handed in are known by number.
+    // This comes before anything is opened, because descriptors that were handed in are identified by number.
     let handed_in: Vec<&str> = names_handed_in().collect();
     if !handed_in.is_empty() {
         tracing::info!(?handed_in, "descriptors");
@@ -75,7 +75,7 @@ pub(crate) fn run(
     })
 }
 
-/// Sleeps until the end. Returns whether a signal asked for it.
+/// Sleeps until the daemon must end. Returns true if a signal ended it, false if no worker is left.
 fn sleep(
     of: &Controlled,
     path: Option<&Path>,
@@ -120,7 +120,7 @@ fn sleep(
     }
 }
 
-/// The state of the daemon in one line.
+/// Returns the state of the daemon as one line of text.
 fn summary(of: &Controlled) -> String {
     let status = of.lock().status();
     let workers = status.ports.iter().flat_map(|port| &port.workers);
@@ -170,7 +170,7 @@ fn reload(of: &Controlled, path: Option<&Path>, log: &Log) {
     );
 }
 
-/// Ends all ports. Clients that still look at the daemon see none.
+/// Ends all ports. Clients that still hold the daemon see no ports.
 fn end(of: Controlled) {
     of.lock().end();
 }
@@ -191,7 +191,7 @@ impl Signals {
         Ok(Self { set, descriptor })
     }
 
-    /// The next signal; `None` after a while.
+    /// Waits for the next signal. Returns `None` if none arrives within `patience`.
     fn wait(&self, patience: Duration) -> Result<Option<Signal>, Errno> {
         let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
         let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
@@ -206,7 +206,7 @@ impl Signals {
         Signal::try_from(number).map(Some)
     }
 
-    /// Restores the default: the signals end the process, also one that is pending.
+    /// Restores the default action: a signal, even one that is pending, ends the process.
     fn give_back(&self) -> Result<(), Errno> {
         self.set.thread_unblock()
     }

@@ -1,9 +1,10 @@
-//! Copy.
+//! Tests of Copy.
 
 use super::*;
 use crate::disk::faults::Of;
 
-/// A source range: its first block at byte 8, its blocks less one at byte 16 (NVM Command Set, "Copy", format 0).
+/// Makes a source range: the first block is at byte 8, the number of blocks less one at byte 16 (NVM Command Set,
+/// "Copy", format 0).
 fn range(first: u8, blocks: u8) -> [u8; 32] {
     let mut range = [0; 32];
     (range[8], range[16]) = (first, blocks - 1);
@@ -16,7 +17,7 @@ fn copy(to: u64, ranges: u32) -> Sqe {
     sqe
 }
 
-/// A loop whose blocks 8 to 23 are 8 to 23.
+/// Makes a loop whose blocks 8 to 23 are filled with their own numbers.
 fn numbered(source: Source) -> Loop {
     let mut host = Loop::new(source);
     for block in 8..24 {
@@ -33,8 +34,8 @@ fn a_copy_copies_the_ranges_that_were_checked_whatever_its_memory_holds_later() 
     host.host[..32].copy_from_slice(&range(8, 1));
     let (cid, at) = host.send(copy(64, 1), memory(0, 32));
     assert_eq!(host.commands.ios[at as usize].state(), State::Executing);
-    // The range is checked, and its block is being read. Now the memory names four blocks: the rest of the buffer,
-    // which holds the data of other commands, would be written behind the one block.
+    // The range was checked, and its block is being read. Now the memory changes to a range of four blocks. If that
+    // were used, the rest of the buffer, with data of other commands, would be written after the one block.
     let (buffer, place) = host.commands.memory.at(DataBuffer::Page(at));
     buffer.write_bytes(place, &range(16, 4));
     faults.order(None);
@@ -52,7 +53,7 @@ fn a_copy_puts_its_ranges_behind_each_other_and_refuses_those_that_reach_outside
     assert_eq!(host.blocks(63, 7), [0, 20, 21, 22, 8, 9, 0]);
     let last = u8::try_from(BYTES / 512 / 8 - 1).expect("255");
     let mut outside = range(0, 2);
-    // Block 2,047 is the last one.
+    // The range begins at block 2,047, which is the last one.
     (outside[8], outside[9]) = (last, 7);
     host.host[..64].copy_from_slice(&[range(8, 1), outside].concat());
     let status = host.command(copy(128, 2), memory(0, 64));
@@ -63,7 +64,7 @@ fn a_copy_puts_its_ranges_behind_each_other_and_refuses_those_that_reach_outside
     host.assert_free();
 }
 
-/// Copy reads 128 KiB at a time, and each piece is permitted.
+/// Each piece of a Copy, of up to 128 KiB, is checked, so a replaced namespace is not written.
 #[test]
 fn a_copy_does_not_go_on_to_another_namespace_of_the_same_number() {
     let mut host = numbered(Source::Faulty(BYTES));

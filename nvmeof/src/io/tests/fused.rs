@@ -1,4 +1,4 @@
-//! Compare, and compare and write.
+//! Tests of Compare, and of compare and write.
 
 use super::*;
 use crate::disk::faults::Of;
@@ -6,7 +6,7 @@ use crate::nvme::command::{FUSE_FIRST, FUSE_SECOND};
 
 const FAILED: Status = Status::FAILED_FUSED.dnr();
 
-/// Sends a pair: block 9 is compared with bytes of one value, and written with bytes of another one.
+/// Sends a fused pair: block 9 is compared with bytes of value `old`, and written with bytes of value `new`.
 fn pair(host: &mut Loop, old: u8, new: u8) -> [u16; 2] {
     host.host[..BLOCK].fill(old);
     host.host[BLOCK..2 * BLOCK].fill(new);
@@ -48,7 +48,7 @@ fn a_pair_writes_what_it_found_equal_and_fails_as_a_whole_otherwise() {
     let sent = pair(&mut host, 0, 2);
     assert_eq!(answers(&mut host, sent), [Status::COMPARE.dnr(), FAILED]);
     assert_eq!(host.blocks(9, 1), [1]);
-    // A first without a second.
+    // This is the first of a pair, and no second follows.
     let mut compare = transfer(opcode::COMPARE, 9, 1);
     compare.flags |= FUSE_FIRST;
     let (alone, _) = host.send(compare, memory(0, BLOCK));
@@ -57,7 +57,7 @@ fn a_pair_writes_what_it_found_equal_and_fails_as_a_whole_otherwise() {
     host.assert_free();
 }
 
-/// The data of either one may come first.
+/// A pair is executed when the data of both commands has arrived, whichever arrives first.
 #[test]
 fn a_pair_waits_for_the_data_of_both_in_either_order() {
     for is_reversed in [false, true] {
@@ -77,7 +77,8 @@ fn a_pair_waits_for_the_data_of_both_in_either_order() {
     }
 }
 
-/// A write to the block, one beside it, and a second pair, while a pair is between its comparison and its write.
+/// While a pair is between its comparison and its write, a write to its block and a second pair wait. A write to the
+/// next block does not.
 #[test]
 fn a_pair_keeps_writes_and_other_pairs_away_from_its_block_and_from_no_other() {
     let mut host = Loop::new(Source::Faulty(BYTES));
@@ -94,7 +95,7 @@ fn a_pair_keeps_writes_and_other_pairs_away_from_its_block_and_from_no_other() {
     let second = pair(&mut host, 1, 2);
     faults.order(None);
     assert_eq!(answers(&mut host, first), [DONE, DONE]);
-    // The write has waited longer than the second pair, which finds another block than it expects.
+    // The write has waited longer than the second pair, which then finds other content than it expects.
     assert_eq!(host.answer(blocked), DONE);
     assert_eq!(answers(&mut host, second), [Status::COMPARE.dnr(), FAILED]);
     assert_eq!(host.blocks(9, 1), [4]);
@@ -103,7 +104,7 @@ fn a_pair_keeps_writes_and_other_pairs_away_from_its_block_and_from_no_other() {
     host.assert_free();
 }
 
-/// A disk has a write to the block: the pair compares after it.
+/// If a disk already has a write to the block, a pair compares after that write.
 #[test]
 fn a_pair_waits_for_a_write_that_a_disk_has_already() {
     let mut host = Loop::new(Source::Faulty(BYTES));
@@ -122,7 +123,7 @@ fn a_pair_waits_for_a_write_that_a_disk_has_already() {
     host.assert_free();
 }
 
-/// The namespace goes between the comparison and the write.
+/// If the namespace is removed between comparison and write, the write fails with the cause, the comparison as fused.
 #[test]
 fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause() {
     let mut host = Loop::new(Source::Faulty(BYTES));
@@ -138,7 +139,7 @@ fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause
     host.assert_free();
 }
 
-/// A write waits for a locked block. Its namespace goes, or its connection ends, before the block is unlocked.
+/// A write that waits for a locked block is refused if its namespace is removed, and freed if its connection ends.
 #[test]
 fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
     for ends in [false, true] {
@@ -173,7 +174,7 @@ fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
     }
 }
 
-/// A connection ends while its pair waits for a lock.
+/// If a connection ends while its pair waits for a lock, the lock is released.
 #[test]
 fn a_pair_whose_connection_ends_gives_its_lock_back() {
     let mut host = Loop::new(Source::Memory(BYTES));

@@ -1,5 +1,5 @@
-//! Commands over a loop: the host's memory is a vector, and nothing is between the host and the target but function
-//! calls. Disks are real ones, in memory, behind the worker's ring.
+//! Tests of commands without a transport: the host's memory is a vector, and host and target call each other directly.
+//! The disks are real memory disks, accessed by the worker's ring.
 
 mod copy;
 mod fused;
@@ -32,7 +32,7 @@ use crate::nvme::{Nqn, Sqe, Status};
 const DONE: Status = Status::SUCCESS;
 const BYTES: u64 = 1 << 20;
 const BLOCK: usize = 512;
-/// Commands and buffers of the table.
+/// Number of commands and of buffers of the table.
 const COMMANDS: u32 = 16;
 const BUFFERS: u32 = 8;
 
@@ -41,7 +41,7 @@ const QUEUE: QueueId = QueueId {
     generation: 0,
 };
 
-/// Commands whose block no worker writes any more.
+/// Commands whose lock every worker has passed.
 #[derive(Debug, Default)]
 struct Locked(Mutex<Vec<u32>>);
 
@@ -51,26 +51,26 @@ impl LockOwner for Locked {
     }
 }
 
-/// A host, a target's commands, and the loop between them.
+/// A host, the commands of a target, and the connection between them.
 struct Loop {
     commands: Commands,
     model: Model,
     subsystem: Nqn,
     connected: Connected,
     list: u32,
-    /// The host's memory. A descriptor's address is an offset in it.
+    /// Memory of the host. The address in a descriptor is an offset into it.
     host: Vec<u8>,
-    /// The first of a pair that waits for the second.
+    /// First command of a pair, which waits for the second.
     first: Option<u32>,
-    /// Data is not fetched before [`Loop::fetch`].
+    /// True if data is fetched only by a call of [`Loop::fetch`].
     holds_fetches: bool,
     fetches: Vec<u32>,
     locked: Arc<Locked>,
     fences: Vec<Arc<Lock>>,
-    /// Statuses by command identifier.
+    /// Status of each answered command, by command identifier.
     answers: BTreeMap<u16, Status>,
     cid: u16,
-    /// Its arena has the target's memory.
+    /// The adapter instance, whose arena holds the target's memory.
     _ia: Ia,
 }
 
@@ -156,7 +156,7 @@ impl Loop {
         removed.expect("a namespace");
     }
 
-    /// Holds back the next operation of this kind at the faulty disk, until its orders are withdrawn.
+    /// Delays the next operation of this kind on the faulty disk until the orders are withdrawn.
     fn hold_next(&self, of: Of) -> Arc<Faults> {
         let namespace = self.namespace();
         let faults = namespace.disk().faults().expect("a faulty disk");
@@ -184,7 +184,7 @@ impl Loop {
         act(&mut self.commands, &issuer)
     }
 
-    /// Sends a command; returns its identifier, and its number in the table.
+    /// Sends a command. Returns its command identifier, and its index in the table.
     fn send(&mut self, mut sqe: Sqe, data: Sgl) -> (u16, u32) {
         self.cid += 1;
         (sqe.cid, sqe.sgl) = (self.cid.into(), data);
@@ -278,7 +278,7 @@ impl Loop {
         self.carry_out(at, act);
     }
 
-    /// The data of commands that wait for it comes.
+    /// Fetches the data of all commands that wait for it.
     fn fetch(&mut self) {
         for at in core::mem::take(&mut self.fetches) {
             let io = &mut self.commands.ios[at as usize];
@@ -309,7 +309,7 @@ impl Loop {
         }
     }
 
-    /// Everything that can go on does, until this command is answered.
+    /// Processes events until this command is answered. Returns its status.
     fn answer(&mut self, cid: u16) -> Status {
         for _ in 0..1_000_000 {
             if let Some(status) = self.answers.remove(&cid) {
@@ -367,13 +367,13 @@ impl Loop {
         self.host[65536..65536 + bytes].to_vec()
     }
 
-    /// The first byte of each block.
+    /// Reads blocks, and returns the first byte of each.
     fn blocks(&mut self, first: u64, blocks: u32) -> Vec<u8> {
         let all = self.read(first, blocks);
         all.chunks(BLOCK).map(|block| block[0]).collect()
     }
 
-    /// Every place and every buffer is free.
+    /// Asserts that every entry and every buffer is free.
     fn assert_free(&self) {
         let busy = self
             .commands
@@ -385,7 +385,7 @@ impl Loop {
     }
 }
 
-/// A descriptor of the host's memory.
+/// Makes a descriptor of the host's memory.
 fn memory(at: usize, bytes: usize) -> Sgl {
     let bytes = u32::try_from(bytes).expect("24 bits");
     Sgl::keyed(at as u64, bytes, 7, false)

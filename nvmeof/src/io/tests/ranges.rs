@@ -1,9 +1,9 @@
-//! Ranges: what commands may reach, when they come and when they are executed.
+//! Tests of the range checks of commands, at the receive and at the execution.
 
 use super::*;
 use crate::nvme::log::Access;
 
-/// Blocks of the disk.
+/// Number of blocks of the disk.
 const END: u64 = BYTES / BLOCK as u64;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_command_reaches_the_last_block_and_none_behind_it() {
         let status = host.command(transfer(opcode, END - 1, 2), memory(0, bytes));
         assert_eq!(status, Status::LBA_RANGE.dnr(), "{opcode:#04x}");
     }
-    // Descriptors of another length than the blocks'.
+    // These descriptors have another length than the blocks.
     for bytes in [0, BLOCK, 3 * BLOCK] {
         let status = host.command(transfer(opcode::READ, 0, 2), memory(0, bytes));
         assert_eq!(status, Status::SGL_LENGTH.dnr(), "{bytes}");
@@ -35,7 +35,7 @@ fn a_deallocation_checks_all_its_ranges_before_it_begins() {
     assert_eq!(host.write(4, &[5; 2 * BLOCK]), DONE);
     let mut sqe = command(opcode::DATASET_MANAGEMENT);
     (sqe.cdw10, sqe.cdw11) = (1.into(), 4.into());
-    // Attributes, blocks, first block of each (NVM Command Set, "Dataset Management").
+    // A range has attributes, number of blocks, and first block (NVM Command Set, "Dataset Management").
     let range = |first: u64, blocks: u32| {
         let mut range = [0; 16];
         range[4..8].copy_from_slice(&zerocopy::little_endian::U32::new(blocks).to_bytes());
@@ -52,7 +52,7 @@ fn a_deallocation_checks_all_its_ranges_before_it_begins() {
     host.assert_free();
 }
 
-/// Between the check of a write and the arrival of its data, its namespace goes, or becomes out of reach.
+/// A write is refused if its namespace is removed, replaced or made inaccessible before the data arrives.
 #[test]
 fn a_write_is_checked_again_when_its_data_has_come() {
     type Change = fn(&mut Loop);
@@ -87,7 +87,7 @@ fn a_write_is_checked_again_when_its_data_has_come() {
     }
 }
 
-/// A null disk's blocks are zeros, whatever the command's memory held before.
+/// The blocks of a null disk read as zeros, whatever the command's memory held before.
 #[test]
 fn a_read_of_a_null_disk_gives_zeros() {
     for bytes in [BLOCK, 32 * BLOCK] {
@@ -119,7 +119,7 @@ fn commands_wait_for_buffers_and_go_on_in_order() {
     for at in 0..sent.len() {
         host.fetch();
         assert_eq!(host.answer(sent[at].0), DONE);
-        // Those behind it have no answer while one before them waits for a buffer.
+        // Commands behind the first one that waits for a buffer are not answered.
         let states: Vec<State> = sent[at..]
             .iter()
             .map(|(_, number)| host.commands.ios[*number as usize].state())

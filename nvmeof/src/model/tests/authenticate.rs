@@ -1,4 +1,4 @@
-//! Hosts that must authenticate: the number of tries, their time limit, and the cost of each message.
+//! Hosts that must authenticate: number of attempts, time limit, and the cost of each message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ fn message(kind: u32) -> Sqe {
     sqe(0x7f, kind, [0xe901_0100, 4096, 0, 0])
 }
 
-/// Returns a negotiation of SHA-256 and one group.
+/// Returns an AUTH_Negotiate message that offers SHA-256 and one Diffie-Hellman group.
 fn negotiation(group: u8) -> Vec<u8> {
     let mut said = vec![0; 72];
     (said[4], said[7], said[8]) = (7, 1, 1);
@@ -26,7 +26,7 @@ fn negotiation(group: u8) -> Vec<u8> {
     said
 }
 
-/// Returns a reply in that group with a wrong response.
+/// Returns a DH-HMAC-CHAP_Reply message for this group with a wrong response.
 fn wrong_reply(group: u8) -> Vec<u8> {
     let value = [0, 256, 384, 512, 768, 1024][usize::from(group)];
     let mut said = vec![1, 2, 0, 0, 7, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -37,7 +37,7 @@ fn wrong_reply(group: u8) -> Vec<u8> {
     said
 }
 
-/// Returns the right reply to a challenge without a group, by the specification's formula.
+/// Returns the right DH-HMAC-CHAP_Reply to a challenge without a group, computed by the specification's formula.
 fn right_reply(challenge: &[u8]) -> Vec<u8> {
     use hmac::{Hmac, Mac};
     let mac = |key: &[u8], parts: &[&[u8]]| {
@@ -92,7 +92,7 @@ fn hear(model: &mut Model, (id, queue): (u16, u16)) -> Answer {
     }
 }
 
-/// Returns a controller whose host has negotiated a group, and the command that receives the challenge.
+/// Returns a controller whose host has negotiated a group, and the Authentication Receive that fetches the challenge.
 pub(crate) fn authenticating(group: u8) -> (Model, u16, Sqe) {
     let mut model = keyed();
     let id = admin(&mut model, &disks(), HOST);
@@ -114,7 +114,7 @@ fn a_host_that_fails_is_told_why_once_and_its_connection_ends() {
             assert_eq!((said[1], said[7]), (FAILURE1, 1));
             assert_eq!(hear(&mut m, (id, 0)).status, Status::SEQUENCE.dnr());
         }
-        // There is no second try with any message, and no other command is carried out.
+        // A host that has failed cannot try again with any message, and no other command is carried out.
         say(&mut m, (id, 0), &negotiation(0));
         assert_ne!(hear(&mut m, (id, 0)).data.get(1), Some(&1), "no challenge");
         let refused = Status::AUTHENTICATION_REQUIRED.dnr();
@@ -127,7 +127,7 @@ fn a_host_that_fails_is_told_why_once_and_its_connection_ends() {
     }
 }
 
-/// Traffic every few seconds does not keep a connection that does not authenticate.
+/// A host must authenticate within 60 s. Traffic every few seconds does not extend that time.
 #[test]
 fn a_host_has_a_minute_to_show_who_it_is_whatever_it_says_meanwhile() {
     let (mut m, id, _) = authenticating(0);
@@ -143,7 +143,9 @@ fn a_host_has_a_minute_to_show_who_it_is_whatever_it_says_meanwhile() {
     assert_eq!(m.take_notices(), [Notice::Over { controller: id }]);
 }
 
-/// Both connected while there was one place, and count among the hosts' controllers only when they are authenticated.
+/// Two connections of a host with a key reply correctly while the limit of hosts' controllers leaves one. A controller
+/// counts against that limit only once it has authenticated, so the first connection succeeds and the second is
+/// refused.
 #[test]
 fn a_place_is_looked_for_again_when_a_host_has_authenticated() {
     let mut m = keyed();
@@ -174,7 +176,7 @@ fn a_place_is_looked_for_again_when_a_host_has_authenticated() {
         "SUCCESS1"
     );
     assert!(m.is_authenticated(both[0], 0));
-    // Command Interrupted, to be tried again.
+    // Command Interrupted: the host may try again.
     assert_eq!((code(heard[1].status), heard[1].data.len()), (0x21, 0));
     assert!(!m.is_authenticated(both[1], 0));
     let again = hear(&mut m, (both[1], 0));
@@ -184,7 +186,8 @@ fn a_place_is_looked_for_again_when_a_host_has_authenticated() {
     assert!(m.controller(both[1]).is_none(), "its connection ends");
 }
 
-/// A host that knows the numbers of a controller, and not its host's key, does not end it.
+/// An attacker may know a controller's number without the key of its host. A failed authentication on an I/O queue
+/// therefore ends that queue and not the controller.
 #[test]
 fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     let mut m = model(true);
@@ -212,7 +215,7 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     assert!(m.is_authenticated(id, 1));
 }
 
-/// Another connection may have the queue's number by the time a turn is computed.
+/// A computed authentication turn has no effect on another connection that has taken the queue's number meanwhile.
 #[test]
 fn a_turn_counts_for_the_exchange_that_it_was_taken_from_alone() {
     let mut m = model(true);
@@ -236,7 +239,7 @@ fn a_turn_counts_for_the_exchange_that_it_was_taken_from_alone() {
     first.work();
     let (answer, is_known) = m.end_turn(first, secs(1));
     assert_eq!((answer.status, is_known), (Status::ABORTED_QUEUE, false));
-    // The other turn is not computed: it may be tried again.
+    // The turn of the second connection is given up before it is computed; its host may try again.
     assert_eq!(m.give_up_turn(other).status, Status::INTERRUPTED);
     assert_eq!(say(&mut m, (id, 1), &negotiation(0)), Answer::done());
     assert_eq!(hear(&mut m, (id, 1)).data[1], 1, "a challenge");
@@ -267,7 +270,7 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Returns the cost of a function, and its lines of the log.
+/// Returns the cost of a function, and the number of lines that it logs.
 pub(super) fn costs(act: impl FnOnce()) -> (Spent, usize) {
     let lines = Arc::new(AtomicUsize::new(0));
     let counting = Lines(Arc::clone(&lines));
@@ -275,8 +278,8 @@ pub(super) fn costs(act: impl FnOnce()) -> (Spent, usize) {
     (spent, lines.load(Ordering::Relaxed))
 }
 
-/// The budget of a host that has not authenticated, message by message: exponentiations, bytes hashed, lines of the
-/// log. A request for a connection costs nothing here; docs/nvmeof.md has the whole table.
+/// Each message of a host that has not authenticated stays within its budget: exponentiations, bytes hashed, log lines.
+/// A connection request costs nothing here; docs/nvmeof.md has the whole table.
 #[test]
 fn each_message_of_a_stranger_costs_no_more_than_its_budget() {
     let lots = negotiation(5);
@@ -401,7 +404,7 @@ fn each_message_of_a_stranger_costs_no_more_than_its_budget() {
     }
 }
 
-/// As many connects as a minute of tries makes, all from one address.
+/// 2,000 connects of one address, as many as a minute of attempts makes, log at most a few lines of each kind.
 #[test]
 fn thousands_of_connects_of_a_source_are_a_few_lines_of_each_kind() {
     let mut m = keyed();

@@ -1,8 +1,8 @@
-//! Connect: which requests are refused, the status, and the parameter it names.
+//! Connect: the requests that are refused, the status, and the parameter that the result names.
 
 use super::*;
 
-/// Returns status and result of a Connect with this change.
+/// Sends a Connect with this change, which must be refused, and returns its status and result.
 fn refused(
     model: &mut Model,
     at: Place,
@@ -34,7 +34,7 @@ fn each_refusal_of_an_admin_queue_has_its_status_and_names_its_parameter() {
             "{size}"
         );
     }
-    // More entries than the connection was made for.
+    // More entries than the RDMA connection request named.
     let short = Place {
         entries: 16,
         ..place(0)
@@ -102,7 +102,7 @@ fn each_refusal_of_an_io_queue_has_its_status_and_names_its_parameter() {
         m.connect(place(1), asked(1), &data, secs(0)).is_ok(),
         "free again"
     );
-    // Once connected, Connect is out of sequence.
+    // A second Connect on a connected queue is refused with Command Sequence Error.
     assert_eq!(
         code(command(m, id, &sqe(0x7f, 1, [0; 4])).status),
         0x00c | DNR
@@ -116,7 +116,8 @@ fn each_refusal_of_an_io_queue_has_its_status_and_names_its_parameter() {
     assert_eq!((code(refused.status), refused.result), (parameter, 42));
 }
 
-/// Linux resets a controller by its configuration and connects its queues again while the old ones are still ending.
+/// Linux resets a controller by CC and reconnects the queues while the old connections are still ending. The late end
+/// of an old connection does not remove the new queue of the same number.
 #[test]
 fn the_late_end_of_a_connection_leaves_the_one_that_has_its_number_now() {
     let mut model = model(true);
@@ -150,7 +151,7 @@ fn every_controller_has_a_number_of_its_own_until_there_are_too_many() {
     let first = model.connect(place(0), asked(0), &data, secs(0));
     let first = first.expect("a controller");
     model.queue_lost(first.controller, 0, first.connection);
-    // Each host gets as many as leave enough for others, or its first sixteen.
+    // An address may have as many controllers as it leaves free for others, or sixteen.
     let mut made = 0;
     for host in 0..u8::MAX {
         let from = Place {
@@ -180,7 +181,7 @@ fn every_controller_has_a_number_of_its_own_until_there_are_too_many() {
     assert_eq!(made, 1024);
 }
 
-/// Returns the place of a connection from an address.
+/// Returns the `Place` of an admin connection from this address.
 fn from(source: [u8; 4]) -> Place {
     Place {
         source: IpAddr::from(source),
@@ -188,8 +189,8 @@ fn from(source: [u8; 4]) -> Place {
     }
 }
 
-/// Discovery needs no permission and no key: under any number of discovery controllers of one address, others
-/// discover, and hosts connect.
+/// Discovery needs no permission and no key. However many discovery controllers one address opens, other addresses can
+/// still discover and hosts can still connect.
 #[test]
 fn discovery_controllers_of_one_address_end_each_other_and_take_no_place_of_others() {
     let mut model = model(true);
@@ -204,7 +205,7 @@ fn discovery_controllers_of_one_address_end_each_other_and_take_no_place_of_othe
         let place = from([192, 0, 2, 9]);
         let connected = model.connect(place, asked(0), &stranger, secs(round));
         made.push(connected.expect("always").controller);
-        // Property commands do not make a controller younger.
+        // Property commands do not protect the oldest controller from being ended.
         for id in &made {
             model.command(*id, 0, &sqe(0x7f, 4, [0, 0x1c, 0, 0]), 8, secs(round));
         }
@@ -229,7 +230,7 @@ fn where_all_discovery_places_are_taken_the_address_with_the_most_makes_room() {
         made.expect("always").controller
     };
     let own = connect([192, 0, 2, 200]);
-    // Eight addresses with 32 each are one too many.
+    // Eight addresses with 32 controllers each, together with `own`, exceed the limit of 256 by one.
     let many: Vec<u16> = (0..8)
         .flat_map(|host| [host; 32])
         .map(|host| connect([192, 0, 2, host]))
@@ -240,8 +241,7 @@ fn where_all_discovery_places_are_taken_the_address_with_the_most_makes_room() {
     assert_eq!(many.iter().filter(|id| there(id)).count(), 254);
 }
 
-/// A host with a key counts among those of its name when it has authenticated, and until then among those of its
-/// address.
+/// The controllers of a host with a key count for its address until they have authenticated, and then for its name.
 #[test]
 fn controllers_that_have_not_authenticated_have_a_pool_of_their_own() {
     use crate::auth::Keys;

@@ -1,9 +1,9 @@
-//! Features that a controller of version 2.0 has to have (Base specification 2.0, "I/O Controller Feature Support"; NVM
-//! Command Set specification 1.0, "Feature Support").
+//! Features that are mandatory for a controller of version 2.0 (Base specification 2.0, "I/O Controller Feature
+//! Support"; NVM Command Set specification 1.0, "Feature Support").
 
 use super::*;
 
-/// Returns status and result of a command about a feature.
+/// Sends Get Features or Set Features; returns status and result.
 fn ask(m: &mut Model, id: u16, opcode: u8, nsid: u32, dwords: [u32; 2]) -> (u16, u64) {
     let [dword10, dword11] = dwords;
     let answer = command(m, id, &sqe(opcode, nsid, [dword10, dword11, 0, 0]));
@@ -40,7 +40,8 @@ fn mandatory_features_are_kept_as_they_are_set_until_a_reset() {
             "{feature:#x}"
         );
         assert_eq!(ask(m, id, 0x0a, nsid, select(0)), (0, kept), "{feature:#x}");
-        // Default; saved value, which no feature has; capabilities: changeable, and of a namespace.
+        // Select 1: the default. Select 2: the saved value; no feature can be saved, so this is the default, too.
+        // Select 3: capabilities (changeable, namespace specific).
         assert_eq!(
             ask(m, id, 0x0a, nsid, select(1)),
             (0, default),
@@ -80,22 +81,22 @@ fn what_a_feature_cannot_be_is_refused() {
     for (opcode, nsid, dwords, wanted) in [
         // There is one power state.
         (0x09, 0, [0x02, 1], INVALID),
-        // One thermometer, and one kind of threshold.
+        // There is one sensor, and only the over temperature threshold.
         (0x09, 0, [0x04, 0x0001_0157], INVALID),
         (0x09, 0, [0x04, 0x0010_0157], INVALID),
         (0x0a, 0, [0x04, 0x0001_0000], INVALID),
         (0x0a, 0, [0x04, 0x000f_0000], INVALID),
         (0x0a, 0, [0x04, 0x0010_0000], INVALID),
-        // Deallocated blocks are no errors (NSFEAT bit 2).
+        // DULBE cannot be set: a read of deallocated blocks is no error (NSFEAT bit 2).
         (0x09, 1, [0x05, 0x0001_0000], INVALID),
         (0x09, 0, [0x05, 1], no_namespace),
         (0x09, 2, [0x05, 1], no_namespace),
         (0x0a, 2, [0x05, 0], no_namespace),
         (0x0a, u32::MAX, [0x05, 0], no_namespace),
-        // For all namespaces.
+        // NSID FFFFFFFFh sets the feature of all namespaces.
         (0x09, u32::MAX, [0x05, 9], (0, 0)),
         (0x0a, 1, [0x05, 0], (0, 9)),
-        // Not a feature of a namespace.
+        // The feature is not namespace specific.
         (0x09, 1, [0x01, 3], (0x10f | DNR, 0)),
         (0x09, u32::MAX, [0x01, 3], (0, 0)),
     ] {
@@ -105,7 +106,7 @@ fn what_a_feature_cannot_be_is_refused() {
             "{opcode:#x} {nsid} {dwords:x?}"
         );
     }
-    // A discovery controller has none of them.
+    // A discovery controller has none of these features.
     let id = ready(&mut model, &name(DISCOVERY), HOST);
     for feature in [0x01, 0x02, 0x04, 0x05, 0x0a] {
         assert_eq!(
@@ -126,7 +127,7 @@ fn a_threshold_below_the_temperature_is_a_warning() {
         let page = log(m, id, 2, 512, 0).data;
         (at(&page, 0, 1), at(&page, 1, 2))
     };
-    // 300 K, always.
+    // The composite temperature is always 300 K.
     assert_eq!(health(301), (0, 300));
     assert_eq!(health(300), (1 << 1, 300));
 }
@@ -138,7 +139,7 @@ fn the_log_of_features_names_those_that_there_are_with_their_scope() {
         let id = ready(&mut model, &subsystem, HOST);
         let page = log(&mut model, id, 0x12, 1024, 0).data;
         for feature in 0..=0xff_u32 {
-            // Capabilities are returned for every feature.
+            // Get Features returns the capabilities of every feature that exists.
             let (status, can) = ask(&mut model, id, 0x0a, 1, [feature | 3 << 8, 0]);
             let effects = at(&page, feature as usize * 4, 4);
             assert_eq!(effects & 1 == 1, status == 0, "{feature:#x}");

@@ -1,10 +1,10 @@
-//! Hosts that may connect, and the discovery entries each gets.
+//! Hosts that may connect, and the discovery log entries that each host gets.
 
 use super::*;
 
 const CHANGED: u64 = 0x0070_f002;
 
-/// Returns the discovery page: generation and count, then kind and name of each entry.
+/// Returns the discovery log page: generation, and subsystem type and name of each entry.
 fn discovered(model: &mut Model, id: u16) -> (u64, Vec<(u64, String)>) {
     let head = log(model, id, 0x70, 1024, 0).data;
     let count = u32::try_from(at(&head, 8, 8)).expect("few");

@@ -5,26 +5,26 @@ use crate::auth::Keys;
 use crate::nvme::command::io;
 
 const DATA: u64 = 1 << 16;
-/// Connect Invalid Parameters, HOSTID.
+/// Refusal of a host identifier that another host owns: Connect Invalid Parameters, with the offset of HOSTID.
 const TAKEN: (u16, u64) = (0x182 | DNR, DATA);
 const KEY: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
-/// State that the first host has reached.
+/// State of the first host when the second host connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
-    /// It has a controller, and no I/O queue yet.
+    /// The first host has a controller, and no I/O queue yet.
     Connected,
-    /// It has an I/O queue.
+    /// The first host has an I/O queue.
     HasQueue,
-    /// It has registered, and is gone.
+    /// The first host has registered a reservation key, and its controller has ended.
     Registered,
-    /// It has registered, unregistered, and is gone.
+    /// The first host has registered and unregistered, and its controller has ended.
     Unregistered,
-    /// It is gone.
+    /// The first host's controller has ended; it had never registered.
     Gone,
-    /// It has a key, and has not authenticated.
+    /// The first host has a key, and has not authenticated.
     Unauthenticated,
-    /// It has a key, and has authenticated.
+    /// The first host has a key, and has authenticated.
     Authenticated,
 }
 
@@ -43,14 +43,14 @@ fn by(subsystem: &Nqn, host: &str, id: u8, controller: u16) -> ConnectData {
     ConnectData::new([id; 16], controller, subsystem, host)
 }
 
-/// Connects a queue; returns the controller, or status and result.
+/// Connects a queue; returns the controller's number, or status and result of the refusal.
 fn connect(model: &mut Model, queue: u16, data: &ConnectData) -> Result<u16, (u16, u64)> {
     let made = model.connect(place(queue), asked(queue), data, secs(0));
     made.map(|one| one.controller)
         .map_err(|refused| (code(refused.status), refused.result))
 }
 
-/// Returns an enabled controller.
+/// Connects an admin queue and enables the controller; returns the controller's number.
 fn enabled(model: &mut Model, host: &str, id: u8) -> Result<u16, (u16, u64)> {
     let made = connect(model, 0, &by(&disks(), host, id, 0xffff))?;
     set(model, made, 0x14, 0x0046_0001);
@@ -99,7 +99,8 @@ fn after(first: First) -> Model {
     model
 }
 
-/// Name x identifier x state of the first host (and its key).
+/// An identifier is refused to another host name while the first host owns it. All combinations of host name,
+/// identifier and state of the first host are tested.
 #[test]
 fn an_identifier_is_refused_to_another_name_while_the_first_one_has_it() {
     for first in ALL {
@@ -121,7 +122,8 @@ fn an_identifier_is_refused_to_another_name_while_the_first_one_has_it() {
                 "{first:?}, {host}, {id}: {made:?}"
             );
             assert!(made.is_ok() || made == Err(TAKEN), "{made:?}");
-            // A discovery controller has no reservations, and takes nothing from others; nor does another subsystem.
+            // A discovery controller has no reservations, so it neither owns an identifier nor is refused one. An
+            // identifier that is owned in one subsystem is free in another.
             let data = by(&name(DISCOVERY), host, id, 0xffff);
             assert!(
                 connect(&mut model, 0, &data).is_ok(),
@@ -144,7 +146,7 @@ fn an_identifier_is_refused_to_another_name_while_the_first_one_has_it() {
     }
 }
 
-/// Name x identifier x number of the controller, for I/O queues.
+/// An I/O queue is connected only if the controller's number, the host name and the host identifier belong together.
 #[test]
 fn a_queue_is_connected_to_a_controller_of_its_name_and_identifier_alone() {
     let mut model = model(true);
@@ -169,8 +171,8 @@ fn a_queue_is_connected_to_a_controller_of_its_name_and_identifier_alone() {
     }
 }
 
-/// A controller that has not authenticated keeps no other host out. If it authenticates later, the first I/O queue
-/// decides.
+/// A controller that has not authenticated does not own its host identifier, so another host can connect with it. If
+/// the first controller authenticates later, the host whose I/O queue connects first owns the identifier.
 #[test]
 fn of_two_controllers_of_an_identifier_the_first_with_a_queue_has_it() {
     for order in [[0, 1], [1, 0]] {

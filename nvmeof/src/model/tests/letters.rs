@@ -1,11 +1,12 @@
-//! Fields that only some commands have, or that are wider than their value: the bits for other commands, and reserved
-//! bits, are ignored.
+//! Fields that only some commands have, or that are wider than their value. Reserved bits, and bits that only other
+//! commands use, are ignored.
 
 use super::*;
 
 const ONES: u32 = u32::MAX;
 
-/// nvme-cli sets all bits of the upper half.
+/// Property Set of a four-byte property uses only the lower four bytes of the value: nvme-cli sets all bits of the
+/// upper half.
 #[test]
 fn a_property_of_four_bytes_is_set_to_the_four_bytes_of_its_size() {
     for upper in [0, ONES] {
@@ -18,7 +19,7 @@ fn a_property_of_four_bytes_is_set_to_the_four_bytes_of_its_size() {
     }
     let mut m = model(true);
     let id = admin(&mut m, &disks(), HOST);
-    // No property of eight bytes can be set; reserved bits of the attributes are ignored.
+    // No property of eight bytes can be set. Reserved bits of ATTRIB are ignored.
     for (attributes, offset, expected) in [
         (1, 0x14, 0x002 | DNR),
         (0, 0x00, 0x002 | DNR),
@@ -78,8 +79,7 @@ fn an_entry_of_the_error_log_has_the_fields_that_its_command_has() {
     }
 }
 
-/// Each command with its needed fields, and all other bits set: reserved bits and dwords, and the namespace of
-/// commands that have none.
+/// Each command succeeds with all unused bits set: reserved bits and dwords, and NSID of commands that have none.
 #[test]
 fn what_a_command_does_not_have_says_nothing() {
     let mut m = model(true);
@@ -197,7 +197,7 @@ fn what_a_command_does_not_have_says_nothing() {
     }
 }
 
-/// Select of Get Features applies to every feature: 1 is the default.
+/// Get Features with Select 1 returns the default of every feature, also after a host has set another value.
 #[test]
 fn a_feature_has_a_default_that_no_host_changes() {
     let mut m = model(true);

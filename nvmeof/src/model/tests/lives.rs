@@ -1,4 +1,4 @@
-//! Properties, keep-alive, features and the ends of controllers.
+//! Properties, Keep Alive, features, and the end of controllers.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn properties_are_those_of_the_table_and_no_others() {
     );
 }
 
-/// The sequences that Linux writes, and configurations that are not supported.
+/// Values of CC that Linux writes enable, reset and shut down a controller. Unsupported values set CSTS.CFS.
 #[test]
 fn a_controller_is_enabled_reset_and_shut_down_by_its_configuration() {
     let mut model = model(true);
@@ -137,7 +137,8 @@ fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() 
     assert_eq!(model.expire(secs(10)), None);
     assert_eq!(model.take_notices(), [Notice::Over { controller: id }]);
     assert!(model.controller(id).is_none());
-    // Without a keep-alive time it lives for an hour; a controller that is not enabled, or for discovery, has 120 s.
+    // A controller without keep-alive time ends after an hour without traffic. A controller that is not enabled, or a
+    // discovery controller, ends after 120 s.
     let id = ready(&mut model, &disks(), HOST);
     command(&mut model, id, &sqe(0x09, 0, [0x0f, 0, 0, 0]));
     assert_eq!(
@@ -154,14 +155,15 @@ fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() 
     assert!(model.controller(idle).is_none());
 }
 
-/// Traffic Based Keep Alive, which CTRATT announces. Linux 6.12 sends no Keep Alive while answers come.
+/// Any command keeps a controller alive (Traffic Based Keep Alive, which CTRATT announces). Linux 6.12 sends no Keep
+/// Alive while responses arrive.
 #[test]
 fn any_command_of_any_queue_keeps_a_controller_alive() {
     let mut model = model(true);
     let id = ready(&mut model, &disks(), HOST);
     model.command(id, 0, &sqe(0x06, 0, [1, 0, 0, 0]), 4096, secs(5));
     assert_eq!(model.expire(secs(9)), Some(secs(10)), "an admin command");
-    // Its type is in the place of other commands' namespace.
+    // Property Get. The field that is NSID in other commands has the type of a fabrics command.
     model.command(id, 0, &sqe(0x7f, 4, [0, 0x1c, 0, 0]), 8, secs(9));
     assert_eq!(model.expire(secs(13)), Some(secs(14)), "Property Get");
     let data = data(&disks(), HOST, id);

@@ -1,4 +1,4 @@
-//! Log pages, and the events that name them.
+//! Log pages, and the asynchronous events that announce them.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn pages_have_their_lengths_and_are_read_from_any_dword_on() {
         assert_eq!(is_there, listed.contains(&(page as usize)), "{page:#x}");
     }
     assert_eq!(code(log(m, id, 0x70, 16, 0).status), 0x109 | DNR);
-    // More than the host's buffer.
+    // The host asks for more bytes than its buffer has.
     let short = m.command(id, 0, &sqe(0x02, 0, [2 | 127 << 16, 0, 0, 0]), 64, secs(1));
     assert_eq!(short, Outcome::Answered(Status::SGL_LENGTH.dnr().into()));
 }
@@ -96,7 +96,8 @@ fn changed_namespaces_are_told_once_and_kept_if_the_host_says_so() {
         ]
     };
     assert_eq!(numbers(&log(m, id, 4 | retain, 4096, 0)), [1, 2, 0]);
-    // Another change, a request, and only then the page is read: the request is still answered.
+    // A namespace changes again, and the host sends an event request before it reads the page. The read clears the
+    // first event, so the second is then reported.
     m.remove_namespace(&disks(), 2).expect("it is there");
     wait(m, id);
     assert_eq!(
@@ -148,7 +149,7 @@ fn access_is_told_by_group_and_a_change_of_it_is_an_event() {
         ]
     };
     assert_eq!((group(16), group(52)), ([1, 1, 1, 1], [2, 1, 3, 2]));
-    // Groups only (RGO).
+    // Groups without their namespaces (RGO).
     let page = log(m, id, 0x0c | 1 << 8, 80, 0).data;
     assert_eq!(
         (at(&page, 16 + 4, 4), at(&page, 48, 4), at(&page, 52, 4)),

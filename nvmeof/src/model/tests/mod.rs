@@ -1,5 +1,5 @@
-//! Answers of the model. Offsets and numbers are written down here once more, from the specifications' figures, not
-//! taken from the structures that the model fills.
+//! Answers of the model. Offsets and values are copied from the specifications' figures, independently of the
+//! structures that the model fills.
 
 mod authenticate;
 mod connect;
@@ -44,7 +44,7 @@ pub(super) fn disk() -> NamespaceConfig {
     }
 }
 
-/// Unique identifiers.
+/// Makes unique identifiers.
 trait Fresh {
     fn new_v5_like() -> Self;
 }
@@ -83,7 +83,7 @@ pub(super) fn model(any_host: bool) -> Model {
     model
 }
 
-/// Returns the Connect of Linux for a queue.
+/// Returns the Connect that Linux sends for a queue.
 pub(super) fn asked(queue: u16) -> Connect {
     Connect {
         format: 0,
@@ -95,7 +95,7 @@ pub(super) fn asked(queue: u16) -> Connect {
 }
 
 pub(super) fn data(subsystem: &Nqn, host: &str, controller: u16) -> ConnectData {
-    // An identifier belongs to one host.
+    // Each host has an identifier of its own, because an identifier belongs to one host.
     let id = if host == OTHER { [17; 16] } else { [7; 16] };
     ConnectData::new(id, controller, subsystem.field(), name(host).field())
 }
@@ -104,14 +104,14 @@ pub(super) const fn secs(secs: u64) -> Moment {
     Moment::from_secs(secs)
 }
 
-/// Returns a controller that is not enabled yet.
+/// Connects an admin queue; returns the number of its controller, which is not enabled yet.
 pub(super) fn admin(model: &mut Model, subsystem: &Nqn, host: &str) -> u16 {
     let data = data(subsystem, host, 0xffff);
     let made = model.connect(place(0), asked(0), &data, secs(0));
     made.expect("a controller").controller
 }
 
-/// Returns an enabled controller.
+/// Returns the number of a new, enabled controller.
 pub(super) fn ready(model: &mut Model, subsystem: &Nqn, host: &str) -> u16 {
     let id = admin(model, subsystem, host);
     set(model, id, 0x14, 0x0046_0001);
@@ -119,7 +119,7 @@ pub(super) fn ready(model: &mut Model, subsystem: &Nqn, host: &str) -> u16 {
     id
 }
 
-/// Returns a command from its fields: opcode, and dwords 1 (NSID) and 10 to 13.
+/// Returns a command with this opcode, and dwords 1 (NSID) and 10 to 13.
 pub(super) fn sqe(opcode: u8, nsid: u32, dwords: [u32; 4]) -> Sqe {
     let mut bytes = [0; 64];
     bytes[0] = opcode;
@@ -152,25 +152,25 @@ pub(super) fn get(model: &mut Model, id: u16, property: u32, is_long: bool) -> A
     )
 }
 
-/// Reads `bytes` bytes of a log page from an offset on.
+/// Reads `bytes` bytes of a log page from an offset.
 pub(super) fn log(model: &mut Model, id: u16, page: u32, bytes: u32, offset: u32) -> Answer {
     let dwords = [page | (bytes / 4 - 1) << 16, 0, offset, 0];
     command(model, id, &sqe(0x02, u32::MAX, dwords))
 }
 
-/// Sends an asynchronous event request, which has to wait.
+/// Sends an Asynchronous Event Request, which must stay outstanding.
 pub(super) fn wait(model: &mut Model, id: u16) {
     let outcome = model.command(id, 0, &sqe(0x0c, 0, [0; 4]), 0, secs(1));
     assert_eq!(outcome, Outcome::Waits);
 }
 
-/// Returns an integer of a page.
+/// Returns the little-endian integer of `length` bytes at an offset of a page.
 pub(super) fn at(bytes: &[u8], offset: usize, length: usize) -> u64 {
     let bytes = bytes[offset..offset + length].iter().rev();
     bytes.fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// Returns a status as in a completion's field, shifted right by one.
+/// Returns the status code type, status code and DNR: the completion's field shifted right by one.
 pub(super) fn code(status: Status) -> u16 {
     status.field() >> 1
 }

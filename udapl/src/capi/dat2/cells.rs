@@ -6,12 +6,12 @@
 //! ```
 //!
 //! The second word is the object's number in [`table`](crate::capi::table), which knows the numbers in use and their
-//! objects. Each place of the table has one cell, so that nothing is allocated, and the cell of a number is found by
-//! arithmetic.
-//! Cells are never freed. With a freed handle the registry still calls a function, which finds an invalid number in
-//! the cell. The registry of DAT 2.0 dereferences every handle before this library sees it. A handle that is not the
-//! address of a cell is invalid here. A cell is used again after all other places of its kind; a stale handle then
-//! names the new object.
+//! objects. Each entry of the table has one cell, so no cell is allocated, and the cell of a number is computed.
+//!
+//! Cells are never freed. The registry of DAT 2.0 dereferences every handle before this library gets it. If the handle
+//! is freed, the registry still calls a function of this library, which finds an invalid number in the cell. A handle
+//! that is not the address of a cell is refused here. A cell is used again only after all other cells of its kind; a
+//! stale handle then names the new object.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -29,7 +29,8 @@ struct Cell {
     handle: AtomicU64,
 }
 
-/// All zeros, so that it takes address space, and memory only where it is used. It fills whole pages.
+/// All cells, in whole pages. They are zero at the start, so they occupy address space, and memory only where cells are
+/// in use.
 static PAGES: Wiped<[[Cell; PER_KIND]; KINDS]> = Wiped(
     [const {
         [const {
@@ -42,17 +43,17 @@ static PAGES: Wiped<[[Cell; PER_KIND]; KINDS]> = Wiped(
 );
 static CELLS: &[[Cell; PER_KIND]; KINDS] = &PAGES.0;
 
-/// Returns the pages of all cells.
+/// Returns the memory of all cells, which is whole pages.
 pub(in crate::capi) fn pages() -> (NonNull<u8>, usize) {
     wiped(&PAGES)
 }
 
 /// A number that is neither null nor a valid handle.
 const NOBODY: u64 = 1;
-/// `DAT_EVD_OUT_OF_SCOPE`, the largest of the handles that are constants.
+/// `DAT_EVD_OUT_OF_SCOPE`, the largest handle that is a constant.
 const LAST_CONSTANT: u64 = 2;
 
-/// Returns the cell at an address.
+/// Returns the cell at the address that a program uses as a handle.
 fn at(handle: DatHandle) -> Option<&'static Cell> {
     let offset = handle.addr().checked_sub(CELLS.as_ptr().addr())?;
     let index = offset / size_of::<Cell>();
@@ -62,7 +63,7 @@ fn at(handle: DatHandle) -> Option<&'static Cell> {
     CELLS.as_flattened().get(index)
 }
 
-/// Converts a program's handle to that of DAT 1.2. An invalid handle becomes one that has no object.
+/// Converts a program's handle to the DAT 1.2 handle. An invalid handle becomes a DAT 1.2 handle that has no object.
 pub(super) fn known(handle: DatHandle) -> DatHandle {
     if number(handle) <= LAST_CONSTANT {
         return handle;
@@ -71,12 +72,12 @@ pub(super) fn known(handle: DatHandle) -> DatHandle {
     handle_of(found.max(NOBODY))
 }
 
-/// Returns the provider of a handle's object.
+/// Returns the provider of a program's handle, or null if the handle is not the address of a cell.
 pub(super) fn provider(handle: DatHandle) -> *mut Provider {
     at(handle).map_or(null_mut(), |cell| cell.provider.load(Ordering::Acquire))
 }
 
-/// Converts a handle of DAT 1.2 to a program's handle.
+/// Converts a handle of DAT 1.2 to the program's handle, and stores the handle and the provider in its cell.
 pub(super) fn shown(provider: *mut Provider, handle: DatHandle) -> DatHandle {
     let told = number(handle);
     if told <= LAST_CONSTANT {
@@ -91,7 +92,7 @@ pub(super) fn shown(provider: *mut Provider, handle: DatHandle) -> DatHandle {
     core::ptr::from_ref(cell).cast_mut().cast()
 }
 
-/// Converts a handle of DAT 1.2 to the program's handle, if the program has one; otherwise null.
+/// Converts a handle of DAT 1.2 to the program's handle. Returns null if the program was never given this handle.
 pub(super) fn shown_before(handle: DatHandle) -> DatHandle {
     let (kind, place) = place_of(number(handle));
     CELLS

@@ -13,36 +13,36 @@ use super::types::{CCnoParam, proxy};
 use crate::capi;
 use crate::capi::types::{CAgent, DatHandle, DatReturn};
 
-/// The bits of `DAT_CNO_PARAM_MASK`: `DAT_CNO_FIELD_ALL` is 4; the other fields are 1, 2 and 3.
+/// All valid bits of `DAT_CNO_PARAM_MASK`. The header numbers the fields 1, 2 and 3, and `DAT_CNO_FIELD_ALL` is 4.
 const ALL: u32 = 7;
 /// `DAT_CNO_FIELD_ALL` in DAT 1.2.
 const ALL_BEFORE: u32 = 3;
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn create(
     ia_handle: DatHandle,
     agent: CAgent,
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: contract AGENT; `place` is null or a local variable.
+        // SAFETY: contract AGENT; `place` is null or points to a local variable.
         unsafe { capi::cno::create(known(ia_handle), agent, shown_before, place) }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, cno_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
     // SAFETY: contract AGENT.
     code::shown(unsafe { capi::cno::modify_agent(known(cno_handle), agent, shown_before) })
 }
 
 /// # Safety
-/// `cno_param` is null or points to one.
+/// `cno_param` is null or points to a `DAT_CNO_PARAM`.
 pub(super) unsafe extern "C" fn query(
     cno_handle: DatHandle,
     cno_param_mask: u32,
@@ -55,10 +55,10 @@ pub(super) unsafe extern "C" fn query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a local variable.
+    // SAFETY: the pointer leads to a local variable.
     let answer = unsafe { capi::dat_cno_query(known(cno_handle), ALL_BEFORE, param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: the call succeeded and has written it.
+        // SAFETY: the call succeeded, so it has written the value.
         let param = unsafe { param.assume_init() };
         let proxy_type = match param.agent.proxy_agent_func {
             Some(_) => proxy::AGENT,
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn query(
             proxy_type,
             proxy: param.agent,
         };
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { cno_param.write(param) };
     }
     code::shown(answer)
@@ -90,9 +90,9 @@ pub(super) unsafe extern "C" fn wait(
         return code::bad_argument(3);
     }
     let mut evd = null_mut();
-    // SAFETY: a local variable.
+    // SAFETY: the pointer leads to a local variable.
     let answer = unsafe { capi::dat_cno_wait(known(cno_handle), timeout, &raw mut evd) };
-    // SAFETY: not null, and contract ROOM.
+    // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
     unsafe { evd_handle.write(shown(provider(cno_handle), evd)) };
     code::shown(answer)
 }

@@ -18,22 +18,22 @@ const ARG1: u32 = 37;
 /// `DAT_QUEUE_EMPTY`.
 pub(super) const QUEUE_EMPTY: DatReturn = 0x000d_0000;
 
-/// DAT_NOT_IMPLEMENTED.
+/// Returns DAT_NOT_IMPLEMENTED.
 pub(super) const fn not_implemented() -> DatReturn {
     CLASS_ERROR | NOT_IMPLEMENTED[1]
 }
 
-/// DAT_MODEL_NOT_SUPPORTED.
+/// Returns DAT_MODEL_NOT_SUPPORTED.
 pub(super) const fn not_supported() -> DatReturn {
     CLASS_ERROR | 0x0009_0000
 }
 
-/// DAT_INVALID_PARAMETER with the subtype of an argument.
+/// Returns DAT_INVALID_PARAMETER with the subtype of an argument, which is counted from 1.
 pub(super) const fn bad_argument(number: u32) -> DatReturn {
     CLASS_ERROR | PARAMETER | (ARG1 + number - 1)
 }
 
-/// Converts a code of DAT 1.2 to DAT 2.0.
+/// Converts a return code of DAT 1.2 to the code of DAT 2.0.
 pub(super) const fn shown(value: DatReturn) -> DatReturn {
     let (kind, subtype) = (value & TYPE, value & SUBTYPE);
     let kind = if kind == NOT_IMPLEMENTED[0] {
@@ -49,8 +49,8 @@ pub(super) const fn shown(value: DatReturn) -> DatReturn {
     (value & !(TYPE | SUBTYPE)) | kind | subtype
 }
 
-/// Converts the code of a call that has more arguments than in DAT 1.2: `places` gives each DAT 1.2 argument's
-/// position.
+/// Converts a return code of a DAT 1.2 call whose DAT 2.0 form has more arguments. `places` holds, for each argument
+/// of DAT 1.2, its position among the arguments of DAT 2.0.
 pub(super) fn moved(value: DatReturn, places: &[u32]) -> DatReturn {
     let value = shown(value);
     let argument = (value & SUBTYPE).wrapping_sub(ARG1) as usize;
@@ -60,8 +60,8 @@ pub(super) fn moved(value: DatReturn, places: &[u32]) -> DatReturn {
     }
 }
 
-/// Converts the code of `dat_evd_dequeue`. An empty queue has no error class, because programs compare the whole
-/// value with DAT_QUEUE_EMPTY (dapl's `dtest.c`, `collect_event`).
+/// Converts the return code of `dat_evd_dequeue`. DAT_QUEUE_EMPTY is returned without the error class bit, because
+/// programs compare the whole value with DAT_QUEUE_EMPTY (dapl's `dtest.c`, `collect_event`).
 pub(super) const fn dequeued(value: DatReturn) -> DatReturn {
     if value & TYPE == QUEUE_EMPTY {
         return QUEUE_EMPTY;
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn subtypes_keep_their_names_and_get_the_numbers_of_dat_2_0() {
-        // Numbers of DAT 2.0's dat_error.h, counted from DAT_NO_SUBTYPE.
+        // The numbers are those of DAT 2.0's dat_error.h, counted from DAT_NO_SUBTYPE.
         for (subtype, number) in [
             (Subtype::None, 0),
             (Subtype::HandleIa, 11),

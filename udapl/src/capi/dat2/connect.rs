@@ -1,4 +1,4 @@
-//! Connecting and disconnecting, service points, connection requests.
+//! Calls for connecting and disconnecting, for service points and for connection requests.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -21,7 +21,7 @@ use crate::capi::table::{handle_of, number};
 use crate::capi::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn ep_connect(
     ep_handle: DatHandle,
     remote_ia_address: *const libc::sockaddr,
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn ep_connect(
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn ep_dup_connect(
     ep_handle: DatHandle,
     dup_ep_handle: DatHandle,
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn psp_create(
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: `place` is null or a local variable.
+        // SAFETY: `place` is null or points to a local variable.
         unsafe {
             capi::dat_psp_create(
                 known(ia_handle),
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn psp_create(
             )
         }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, psp_handle, make) };
     code::shown(answer)
 }
@@ -110,7 +110,7 @@ pub(super) unsafe extern "C" fn psp_create_any(
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: contract PASSED ON; `place` is null or a local variable.
+        // SAFETY: contract PASSED ON; `place` is null or points to a local variable.
         unsafe {
             capi::dat_psp_create_any(
                 known(ia_handle),
@@ -121,13 +121,13 @@ pub(super) unsafe extern "C" fn psp_create_any(
             )
         }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, psp_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// `psp_param` is null or points to one.
+/// `psp_param` is null or points to a `DAT_PSP_PARAM`.
 pub(super) unsafe extern "C" fn psp_query(
     psp_handle: DatHandle,
     psp_param_mask: u32,
@@ -136,7 +136,7 @@ pub(super) unsafe extern "C" fn psp_query(
     // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_psp_query(known(psp_handle), psp_param_mask, psp_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and contract ROOM.
+        // SAFETY: the call succeeded, so the pointer is not null and has been written through; contract ROOM.
         let param = unsafe { &mut *psp_param };
         let of = provider(psp_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C" fn rsp_create(
     rsp_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: `place` is null or a local variable.
+        // SAFETY: `place` is null or points to a local variable.
         let answer = unsafe {
             capi::dat_rsp_create(
                 known(ia_handle),
@@ -170,9 +170,9 @@ pub(super) unsafe extern "C" fn rsp_create(
             )
         };
         if answer == 0 {
-            // SAFETY: not null, or the call would have failed; the call has written a handle.
+            // SAFETY: the call succeeded, so `place` is not null and the call has written a handle.
             let rsp = unsafe { *place };
-            // A failure to note it has no other effect than that `served` does not find it.
+            // If the handle cannot be recorded, the only effect is that `served` does not find it.
             let _noted = on(rsp, |open, _: RspHandle| {
                 open.records.reserved.insert(conn_qual, number(rsp));
                 Ok(())
@@ -180,13 +180,13 @@ pub(super) unsafe extern "C" fn rsp_create(
         }
         answer
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, rsp_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// `rsp_param` is null or points to one.
+/// `rsp_param` is null or points to a `DAT_RSP_PARAM`.
 pub(super) unsafe extern "C" fn rsp_query(
     rsp_handle: DatHandle,
     rsp_param_mask: u32,
@@ -195,7 +195,7 @@ pub(super) unsafe extern "C" fn rsp_query(
     // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_rsp_query(known(rsp_handle), rsp_param_mask, rsp_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and contract ROOM.
+        // SAFETY: the call succeeded, so the pointer is not null and has been written through; contract ROOM.
         let param = unsafe { &mut *rsp_param };
         let of = provider(rsp_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -205,15 +205,16 @@ pub(super) unsafe extern "C" fn rsp_query(
     code::shown(answer)
 }
 
-/// Reserved service points that have taken their request and are not yet freed, by the handle of DAT 1.2.
+/// Reserved service points that have received their request and are not yet freed, as handles of DAT 1.2.
 static SPENT: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn spent() -> MutexGuard<'static, BTreeSet<u64>> {
     SPENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the program's handle of a reserved service point whose request has arrived. The service point is spent,
-/// but DAT 2.0 programs get it with the request and free it (dapl's `dapl_cr_callback.c`). Null if there is none.
+/// Returns the handle (DAT 1.2) of the reserved service point at `conn_qual`, whose request has arrived; null if there
+/// is none. This service point is spent: it serves no further request. But DAT 2.0 programs get its handle in the
+/// request event and then free it (dapl's `dapl_cr_callback.c`), so the handle is recorded in `SPENT`.
 pub(super) fn served(open: &mut Open, conn_qual: u64) -> DatHandle {
     let Some(handle) = open.records.reserved.remove(&conn_qual) else {
         return null_mut();
@@ -222,11 +223,11 @@ pub(super) fn served(open: &mut Open, conn_qual: u64) -> DatHandle {
     handle_of(handle)
 }
 
-/// Frees a service point, spent or not.
+/// Frees a reserved service point. Succeeds also for one in `SPENT` that DAT 1.2 no longer has.
 pub(super) extern "C" fn rsp_free(rsp_handle: DatHandle) -> DatReturn {
     let inside = known(rsp_handle);
     let answer = capi::dat_rsp_free(inside);
-    // In a child of fork the lock may be held for ever, and all handles are invalid.
+    // In a forked child the lock may be held for ever by a thread of the parent. All handles are invalid in a child.
     if answer != 0 && !fork::is_child() && spent().remove(&number(inside)) {
         return 0;
     }
@@ -234,7 +235,7 @@ pub(super) extern "C" fn rsp_free(rsp_handle: DatHandle) -> DatReturn {
 }
 
 /// # Safety
-/// `cr_param` is null or points to one.
+/// `cr_param` is null or points to a `DAT_CR_PARAM`.
 pub(super) unsafe extern "C" fn cr_query(
     cr_handle: DatHandle,
     cr_param_mask: u32,
@@ -243,7 +244,7 @@ pub(super) unsafe extern "C" fn cr_query(
     // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_cr_query(known(cr_handle), cr_param_mask, cr_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and contract ROOM.
+        // SAFETY: the call succeeded, so the pointer is not null and has been written through; contract ROOM.
         let param = unsafe { &mut *cr_param };
         param.local_ep_handle = shown(provider(cr_handle), param.local_ep_handle);
     }
@@ -251,7 +252,7 @@ pub(super) unsafe extern "C" fn cr_query(
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn cr_accept(
     cr_handle: DatHandle,
     ep_handle: DatHandle,

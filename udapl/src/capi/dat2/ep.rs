@@ -1,4 +1,4 @@
-//! The calls of an endpoint, without posts and connecting.
+//! The calls of an endpoint, except posts (`post`) and connecting (`connect`).
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -22,24 +22,25 @@ use crate::capi::types::{self, DatBoolean, DatCount, DatHandle, DatReturn};
 const ALL: u64 = 0x7fff_ffff;
 /// `DAT_EP_FIELD_ALL` of DAT 1.2.
 const ALL_BEFORE: u64 = 0x7fff_f7ff;
-/// `DAT_EP_FIELD_COMM`, which DAT 1.2 lacks: the bits above it, up to the attributes, are one lower there.
+/// `DAT_EP_FIELD_COMM`, which DAT 1.2 lacks. The bits above it, up to the attributes, are one position lower in DAT
+/// 1.2.
 const COMM: u64 = 0x4;
 const BELOW_COMM: u64 = 0x3;
 const ABOVE_COMM: u64 = 0xff8;
 const ATTRIBUTES: u64 = 0x7fff_f000;
 
-/// Converts a mask to DAT 1.2.
+/// Converts a mask of endpoint fields to DAT 1.2.
 const fn mask(given: u64) -> u64 {
     (given & (BELOW_COMM | ATTRIBUTES)) | (given & ABOVE_COMM) >> 1
 }
 
-/// `DAT_HW_DEFAULT`.
+/// `DAT_HW_DEFAULT`: the endpoint has no watermark.
 const NO_WATERMARK: DatCount = -1;
-/// Default number of outstanding RDMA Reads each way (dapl's `dapl_ep_util.c`, `IB_RDMA_DEFAULT`). DAT 2.0 programs
-/// rely on it without asking.
+/// Default number of outstanding RDMA Reads in each direction (dapl's `dapl_ep_util.c`, `IB_RDMA_DEFAULT`). DAT 2.0
+/// programs rely on this number without requesting it.
 const READS: u32 = 4;
 
-/// Returns the attributes of an endpoint created without attributes.
+/// Returns the attributes of an endpoint that the program creates without attributes.
 fn defaults(ia: DatHandle) -> Option<types::CEpAttr> {
     let (adapter, _) = look_up::<IaName>(ia).ok()?;
     let attr = adapter.turn(|open| {
@@ -52,15 +53,15 @@ fn defaults(ia: DatHandle) -> Option<types::CEpAttr> {
     attr.ok()
 }
 
-/// Returns the attributes for DAT 1.2: the program's, with the adapter's maximum sizes of messages and RDMA
-/// transfers; or the defaults.
+/// Returns the attributes for DAT 1.2. With `given`, these are the program's attributes, but with the adapter's maximum
+/// sizes of messages and RDMA transfers. Without `given`, these are the defaults.
 fn wanted(ia: DatHandle, given: Option<&CEpAttr>) -> Option<types::CEpAttr> {
     let defaults = defaults(ia)?;
     let longest = (defaults.max_message_size, defaults.max_rdma_size);
     Some(given.map_or(defaults, |given| before(given, longest)))
 }
 
-/// Converts attributes to DAT 1.2, with sizes of at least `longest`.
+/// Converts attributes to DAT 1.2. The sizes become at least `message` and `rdma`.
 fn before(given: &CEpAttr, (message, rdma): (u64, u64)) -> types::CEpAttr {
     types::CEpAttr {
         service_type: given.service_type,
@@ -75,7 +76,7 @@ fn before(given: &CEpAttr, (message, rdma): (u64, u64)) -> types::CEpAttr {
         max_request_iov: given.max_request_iov,
         max_rdma_read_in: given.max_rdma_read_in,
         max_rdma_read_out: given.max_rdma_read_out,
-        // DAT 2.0 programs leave it 0 as unset.
+        // DAT 2.0 programs leave this field 0 when they do not set it.
         srq_soft_hw: match given.srq_soft_hw {
             0 => NO_WATERMARK,
             mark => mark,
@@ -129,7 +130,7 @@ pub(super) unsafe extern "C" fn create(
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = wanted(ia, attr);
     let make = |place| {
-        // SAFETY: local attributes; `place` is null or a local variable.
+        // SAFETY: `attr` is null or points to local attributes; `place` is null or points to a local variable.
         unsafe {
             capi::dat_ep_create(
                 ia,
@@ -142,7 +143,7 @@ pub(super) unsafe extern "C" fn create(
             )
         }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, ep_handle, make) };
     code::shown(answer)
 }
@@ -164,7 +165,7 @@ pub(super) unsafe extern "C" fn create_with_srq(
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = attr.and_then(|attr| wanted(ia, Some(attr)));
     let make = |place| {
-        // SAFETY: local attributes; `place` is null or a local variable.
+        // SAFETY: `attr` is null or points to local attributes; `place` is null or points to a local variable.
         unsafe {
             capi::dat_ep_create_with_srq(
                 ia,
@@ -178,13 +179,13 @@ pub(super) unsafe extern "C" fn create_with_srq(
             )
         }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, ep_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// `ep_param` is null or points to one.
+/// `ep_param` is null or points to a `DAT_EP_PARAM`.
 pub(super) unsafe extern "C" fn query(
     ep_handle: DatHandle,
     ep_param_mask: u64,
@@ -197,10 +198,10 @@ pub(super) unsafe extern "C" fn query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a local variable.
+    // SAFETY: the pointer leads to a local variable.
     let answer = unsafe { capi::dat_ep_query(known(ep_handle), ALL_BEFORE, param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: the call succeeded and has written it.
+        // SAFETY: the call succeeded, so it has written the value.
         let param = unsafe { param.assume_init() };
         let of = provider(ep_handle);
         let param = CEpParam {
@@ -222,14 +223,14 @@ pub(super) unsafe extern "C" fn query(
             srq_handle: shown(of, param.srq_handle),
             ep_attr: after(&param.ep_attr),
         };
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { ep_param.write(param) };
     }
     code::shown(answer)
 }
 
 /// # Safety
-/// `ep_param` is null or points to one.
+/// `ep_param` is null or points to a `DAT_EP_PARAM`.
 pub(super) unsafe extern "C" fn modify(
     ep_handle: DatHandle,
     ep_param_mask: u64,
@@ -256,14 +257,14 @@ pub(super) unsafe extern "C" fn modify(
         srq_handle: known(given.srq_handle),
         ep_attr: before(&given.ep_attr, (0, 0)),
     };
-    // SAFETY: a local structure.
+    // SAFETY: the pointer leads to a local structure.
     code::shown(unsafe {
         capi::dat_ep_modify(known(ep_handle), mask(ep_param_mask), &raw const param)
     })
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn get_status(
     ep_handle: DatHandle,
     ep_state: *mut u32,
@@ -277,7 +278,7 @@ pub(super) unsafe extern "C" fn get_status(
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn recv_query(
     ep_handle: DatHandle,
     nbufs_allocated: *mut DatCount,
@@ -315,7 +316,7 @@ mod tests {
 
     #[test]
     fn the_bits_of_a_mask_are_those_of_the_same_names_in_dat_1_2() {
-        // The same fields in both headers: DAT_EP_FIELD_EP_STATE, _LOCAL_IA_ADDRESS_PTR, _PZ_HANDLE, _SRQ_HANDLE,
+        // These fields exist in both headers: DAT_EP_FIELD_EP_STATE, _LOCAL_IA_ADDRESS_PTR, _PZ_HANDLE, _SRQ_HANDLE,
         // _EP_ATTR_QOS.
         for (given, bit) in [
             (0x2, 0x2),

@@ -1,4 +1,4 @@
-//! The calls of an EVD, and events.
+//! The calls of an EVD, and the conversion of events to DAT 2.0.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn create(
     evd_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: `place` is null or a local variable.
+        // SAFETY: `place` is null or points to a local variable.
         unsafe {
             capi::dat_evd_create(
                 known(ia_handle),
@@ -45,13 +45,13 @@ pub(super) unsafe extern "C" fn create(
             )
         }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, evd_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// `evd_param` is null or points to one.
+/// `evd_param` is null or points to a `DAT_EVD_PARAM`.
 pub(super) unsafe extern "C" fn query(
     evd_handle: DatHandle,
     evd_param_mask: u32,
@@ -60,7 +60,7 @@ pub(super) unsafe extern "C" fn query(
     // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_evd_query(known(evd_handle), evd_param_mask, evd_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and contract ROOM.
+        // SAFETY: the call succeeded, so the pointer is not null and has been written through; contract ROOM.
         let param = unsafe { &mut *evd_param };
         let of = provider(evd_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -100,10 +100,10 @@ pub(super) extern "C" fn resize(evd_handle: DatHandle, evd_min_qlen: DatCount) -
 /// `event` is null or points to an event.
 pub(super) unsafe extern "C" fn post_se(evd_handle: DatHandle, event: *const CEvent) -> DatReturn {
     if event.is_null() {
-        // SAFETY: null is allowed.
+        // SAFETY: the call accepts a null pointer.
         return code::shown(unsafe { capi::dat_evd_post_se(known(evd_handle), core::ptr::null()) });
     }
-    // SAFETY: not null, and contract GIVEN.
+    // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
     let given = unsafe { &*event };
     // SAFETY: every member of the union is a number or a pointer that is not dereferenced; the caller initialized it.
     let software_event_data = unsafe { given.event_data.software_event_data };
@@ -114,7 +114,7 @@ pub(super) unsafe extern "C" fn post_se(evd_handle: DatHandle, event: *const CEv
             software_event_data,
         },
     };
-    // SAFETY: a local event.
+    // SAFETY: the pointer leads to a local event.
     code::shown(unsafe { capi::dat_evd_post_se(known(evd_handle), &raw const event) })
 }
 
@@ -130,7 +130,7 @@ pub(super) unsafe extern "C" fn dequeue(evd_handle: DatHandle, event: *mut CEven
             let taken = open.ia.evd_dequeue(evd).and_then(there)?;
             Ok(made(of, adapter, open, inside, &taken))
         })?;
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { event.write(taken) };
         Ok(())
     }))
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn wait(
     })
 }
 
-/// Returns the operation of an endpoint's completed request; a Send if it is unknown.
+/// Returns the operation of an endpoint's completed request, or a Send if the request was not recorded.
 fn operation_of(open: &mut Open, ep: DatHandle, cookie: u64, success: bool) -> u32 {
     let operations = open.records.operations.get_mut(&number(ep));
     operations
@@ -176,7 +176,7 @@ fn made(
     let mut extension = None;
     let event_data = match event {
         Event::Dto(done) => {
-            // SAFETY: the number of the event selects this member.
+            // SAFETY: `event::made` sets this member of the union for this kind of event.
             let inside = unsafe { data.dto_completion_event_data.ep_handle };
             let success = done.status == DtoStatus::Success;
             let operation = if done.request {
@@ -192,7 +192,7 @@ fn made(
                 dto_completion_event_data: CDtoCompletion {
                     ep_handle: shown(of, inside),
                     user_cookie: done.cookie.0,
-                    // CAST: the discriminant is the number.
+                    // CAST: the discriminant is DAT's number.
                     status: done.status as u32,
                     transfered_length: size(done.transferred_length),
                     operation,
@@ -201,7 +201,7 @@ fn made(
             }
         }
         Event::RmrBind(_) => {
-            // SAFETY: the number of the event selects this member.
+            // SAFETY: `event::made` sets this member of the union for this kind of event.
             let data = unsafe { data.rmr_completion_event_data };
             CEventData {
                 rmr_completion_event_data: CRmrCompletion {
@@ -211,7 +211,7 @@ fn made(
             }
         }
         Event::ConnectionRequest(_) => {
-            // SAFETY: the number of the event selects this member.
+            // SAFETY: `event::made` sets this member of the union for this kind of event.
             let data = unsafe { data.cr_arrival_event_data };
             let point = if data.sp_handle.is_null() {
                 connect::served(open, data.conn_qual)
@@ -229,7 +229,7 @@ fn made(
             }
         }
         Event::Connection(_) => {
-            // SAFETY: the number of the event selects this member.
+            // SAFETY: `event::made` sets this member of the union for this kind of event.
             let data = unsafe { data.connect_event_data };
             CEventData {
                 connect_event_data: CConnection {
@@ -239,7 +239,7 @@ fn made(
             }
         }
         Event::Async(_) => {
-            // SAFETY: the number of the event selects this member.
+            // SAFETY: `event::made` sets this member of the union for this kind of event.
             let data = unsafe { data.asynch_error_event_data };
             CEventData {
                 asynch_error_event_data: CAsync {
@@ -249,7 +249,7 @@ fn made(
             }
         }
         Event::Software(_) => CEventData {
-            // SAFETY: the number of the event selects this member.
+            // SAFETY: `event::made` sets this member of the union for this kind of event.
             software_event_data: unsafe { data.software_event_data },
         },
     };

@@ -1,9 +1,10 @@
 //! `dat_extension_op`: dapl's extensions for InfiniBand (`dat_ib_extensions.h`), version 2.0.1: RDMA Write with
 //! immediate data, fetch-and-add, compare-and-swap.
 //!
-//! Such a request completes as DAT_IB_DTO_EVENT, and the event's extension data has its type. So does a receive with
-//! immediate data. Named attributes of the provider tell programs which operations are available. The other
-//! operations of the header (unreliable datagrams, counters, collectives) are DAT_NOT_IMPLEMENTED.
+//! Such a request completes with a DAT_IB_DTO_EVENT, whose extension data name the type of the operation. A receive
+//! with immediate data also completes with a DAT_IB_DTO_EVENT. Programs find the available operations in the
+//! provider's named attributes. The other operations of the header (unreliable datagrams, counters, collectives)
+//! return DAT_NOT_IMPLEMENTED.
 
 // UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -21,21 +22,21 @@ use super::variadic::{VaList, number, pointer};
 use crate::capi::adapter::Open;
 use crate::capi::types::{DatContext, DatCount, DatHandle, DatReturn, operation};
 
-/// `DAT_EXTENSION_IB`: the extensions are those for InfiniBand.
+/// `DAT_EXTENSION_IB`: the provider's extensions are those for InfiniBand.
 pub(super) const KIND: u32 = 1;
-/// `extension_version`: 2.0.1.
+/// `extension_version` of the provider: 2.0.1.
 pub(super) const VERSION: DatCount = 201;
-/// `DAT_IB_DTO_EVENT`.
+/// Event number `DAT_IB_DTO_EVENT`.
 pub(super) const EVENT: u32 = 0x4_0000;
 
-/// `DAT_IB_OP`.
+/// Operation numbers of `DAT_IB_OP`.
 mod op {
     pub const FETCH_AND_ADD: i32 = 0;
     pub const CMP_AND_SWAP: i32 = 1;
     pub const RDMA_WRITE_IMMED: i32 = 2;
 }
 
-/// `DAT_IB_EXT_TYPE`.
+/// Type numbers of `DAT_IB_EXT_TYPE`.
 mod ext_type {
     pub const FETCH_AND_ADD: u32 = 0;
     pub const CMP_AND_SWAP: u32 = 1;
@@ -48,7 +49,7 @@ mod ext_type {
 pub(super) type Data = [u64; 8];
 
 const fn data(kind: u32, success: bool, immediate: u32) -> Data {
-    // DAT_OP_SUCCESS and DAT_IB_OP_ERR. CAST: widening.
+    // The status is DAT_OP_SUCCESS (0) or DAT_IB_OP_ERR (1). CAST: a bool widens to 0 or 1.
     let status = !success as u64;
     [
         kind as u64 | status << 32,
@@ -62,7 +63,7 @@ const fn data(kind: u32, success: bool, immediate: u32) -> Data {
     ]
 }
 
-/// Returns the extension data of a completed request, if its operation is an extension.
+/// Returns the extension data of a completed request, or `None` if its operation is not an extension.
 pub(super) const fn of_request(operation: u32, success: bool) -> Option<Data> {
     let kind = match operation {
         operation::RDMA_WRITE_IMMED => ext_type::RDMA_WRITE_IMMED,
@@ -73,7 +74,7 @@ pub(super) const fn of_request(operation: u32, success: bool) -> Option<Data> {
     Some(data(kind, success, 0))
 }
 
-/// Returns the operation of a receive, and its event's extension data.
+/// Returns the operation number of a completed receive, and the extension data of its event if it has immediate data.
 pub(super) const fn of_receive(detail: DtoDetail) -> (u32, Option<Data>) {
     match detail {
         DtoDetail::WriteImmediate(immediate) => (
@@ -89,7 +90,7 @@ pub(super) const fn of_receive(detail: DtoDetail) -> (u32, Option<Data>) {
     }
 }
 
-/// Arguments that all extended operations have.
+/// Arguments of all extended operations.
 struct Common {
     ep: DatHandle,
     count: DatCount,
@@ -100,10 +101,10 @@ struct Common {
     operation: u32,
 }
 
-/// Makes the post.
+/// Converts the arguments and posts the operation through `post`.
 ///
 /// # Safety
-/// `iov` and `buffer` are null or point to `count` segments and a triplet.
+/// `iov` is null or points to `count` segments. `buffer` is null or points to a triplet.
 unsafe fn posted(
     common: &Common,
     post: impl FnOnce(&mut Open, EpHandle, &[LmrTriplet], &RmrTriplet, CompletionFlags) -> DatResult<()>,
@@ -127,11 +128,11 @@ unsafe fn posted(
     }
 }
 
-/// `handle_extendedop_func`: the registry finds the provider by the handle.
+/// Executes an extended operation (`handle_extendedop_func`). The registry calls the provider of the endpoint `handle`.
 ///
 /// # Safety
-/// `arguments` is null or the operation's arguments (the macros of `dat_ib_extensions.h`); each pointer among them is
-/// null or leads to its type.
+/// `arguments` is null or holds the operation's arguments (the macros of `dat_ib_extensions.h`). Each pointer among
+/// the arguments is null or leads to a value of its type.
 pub(super) unsafe extern "C" fn extended_op(
     handle: DatHandle,
     operation: c_int,
@@ -152,7 +153,7 @@ pub(super) unsafe extern "C" fn extended_op(
     };
     match operation {
         op::FETCH_AND_ADD => {
-            // SAFETY: contract GIVEN: add_value, local triplet, cookie, remote triplet, flags.
+            // SAFETY: contract GIVEN. Arguments: add_value, local triplet, cookie, remote triplet, flags.
             let [add, iov, cookie, buffer, flags] = unsafe { list.take() };
             let common = atomic(operation::FETCH_ADD, [iov, cookie, buffer, flags]);
             let post = |open: &mut Open, ep, result: &[LmrTriplet], remote: &RmrTriplet, flags| {
@@ -163,7 +164,8 @@ pub(super) unsafe extern "C" fn extended_op(
             unsafe { posted(&common, post) }
         }
         op::CMP_AND_SWAP => {
-            // SAFETY: contract GIVEN: cmp_value, swap_value, local triplet, cookie, remote triplet, flags.
+            // SAFETY: contract GIVEN. Arguments: cmp_value, swap_value, local triplet, cookie, remote triplet,
+            // flags.
             let [compare, swap, iov, cookie, buffer, flags] = unsafe { list.take() };
             let common = atomic(operation::CMP_SWAP, [iov, cookie, buffer, flags]);
             let post = |open: &mut Open, ep, result: &[LmrTriplet], remote: &RmrTriplet, flags| {
@@ -174,7 +176,8 @@ pub(super) unsafe extern "C" fn extended_op(
             unsafe { posted(&common, post) }
         }
         op::RDMA_WRITE_IMMED => {
-            // SAFETY: contract GIVEN: segments, local triplets, cookie, remote triplet, immediate data, flags.
+            // SAFETY: contract GIVEN. Arguments: number of segments, local triplets, cookie, remote triplet,
+            // immediate data, flags.
             let [count, iov, cookie, buffer, immediate, flags] = unsafe { list.take() };
             let common = Common {
                 ep: handle,
@@ -208,7 +211,7 @@ pub(super) unsafe extern "C" fn extended_op(
 mod tests {
     use super::*;
 
-    /// Numbers and offsets as in DAT 2.0's `dat_ib_extensions.h` and `dat.h`.
+    /// Extension data have the numbers and offsets of DAT 2.0's `dat_ib_extensions.h` and `dat.h`.
     #[test]
     fn extension_data_say_type_status_and_immediate_data_at_their_places() {
         let (operation, data) = of_receive(DtoDetail::WriteImmediate(0x7788));

@@ -9,20 +9,20 @@ use super::{cno, connect, ep, evd, ext, generic, ia, memory, post, srq};
 use crate::capi::types::Layout;
 use crate::registry::ProviderInfo;
 
-/// Registers an adapter for the device that `instance_data` names. If that is empty, the adapter's name is the
-/// device.
+/// Registers an adapter for the device that `instance_data` names. If `instance_data` is empty, the adapter's name is
+/// also the device's name.
 /// # Errors
-/// Those of DAT 2.0's registry; the process may not have that registry.
+/// Those of DAT 2.0's registry; an error if the process has not loaded that registry.
 pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResult<()> {
     register(info, instance_data, TABLE)
 }
 
 macro_rules! table {
     ($($member:ident @ $at:literal = $function:path,)*) => {
-        /// Functions of the types that the header declares for these members.
+        /// This library's functions for the members of the table. Each has the type that the header declares.
         const TABLE: Functions = [$($function as *const c_void,)*];
 
-        /// Layout that a C compiler must find in the header.
+        /// Layout of `struct dat_provider`, which a test compares with the header as a C compiler sees it.
         pub const LAYOUT: Layout = (
             "struct dat_provider",
             648,

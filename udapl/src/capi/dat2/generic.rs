@@ -1,4 +1,4 @@
-//! Calls for handles of any kind, and calls that only DAT 2.0 has.
+//! Calls for handles of any kind, and calls that exist only in DAT 2.0.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -19,7 +19,7 @@ pub(super) extern "C" fn set_consumer_context(
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn get_consumer_context(
     dat_handle: DatHandle,
     context: *mut DatContext,
@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn get_consumer_context(
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn get_handle_type(
     dat_handle: DatHandle,
     handle_type: *mut u32,
@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn get_handle_type(
     shown(unsafe { capi::dat_get_handle_type(known(dat_handle), handle_type) })
 }
 
-/// Returns false: no adapter is a failover for another one.
+/// Writes false to `answer`: no adapter is a failover adapter of another adapter.
 ///
 /// # Safety
 /// `answer` is null or points to a boolean.
@@ -51,10 +51,10 @@ pub(super) unsafe extern "C" fn ia_ha_related(
         return bad_argument(3);
     }
     let mut kind = 0;
-    // SAFETY: a local variable.
+    // SAFETY: the pointer leads to a local variable.
     let found = unsafe { get_handle_type(ia_handle, &raw mut kind) };
     if found == 0 {
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { answer.write(0) };
     }
     found

@@ -16,24 +16,24 @@ use crate::capi::answer::answer;
 use crate::capi::argument::as_count;
 use crate::capi::types::{CNamedAttr, DatCount, DatHandle, DatReturn};
 
-/// `DAT_IA_FIELD_ALL`, `DAT_PROVIDER_FIELD_ALL`.
+/// Masks `DAT_IA_FIELD_ALL` and `DAT_PROVIDER_FIELD_ALL`.
 const IA_ALL: u64 = 0x3f_ffff_ffff;
 const PROVIDER_ALL: u64 = 0x7fff_ffff;
-/// `DAT_IA_FIELD_ALL`, `DAT_PROVIDER_FIELD_ALL` of DAT 1.2.
+/// Masks `DAT_IA_FIELD_ALL` and `DAT_PROVIDER_FIELD_ALL` of DAT 1.2.
 const IA_ALL_BEFORE: u64 = 0x7_ffff_ffff;
 const PROVIDER_ALL_BEFORE: u64 = 0x3ff_ffff;
-/// `DAT_PZ_SHAREABLE` in DAT 1.2, and in DAT 2.0; `DAT_PZ_UNIQUE` is 0 in both.
+/// Value of `DAT_PZ_SHAREABLE` in DAT 1.2, then in DAT 2.0. `DAT_PZ_UNIQUE` is 0 in both.
 const SHAREABLE: [u32; 2] = [2, 1];
-/// `DAT_INVALID_PARAMETER`, the error class, a provider's name that is not registered.
+/// Return code for a provider name that is not registered: the error class, DAT_PROVIDER_NOT_FOUND and its subtype.
 const NOT_REGISTERED: DatReturn = 0x800a_0064;
 
 /// Named attributes that DAT 2.0 programs read from an InfiniBand provider (dapl's `openib_common/util.c`).
 struct Attributes([CNamedAttr; 5]);
 
-/// The last ones are present only with atomic operations.
+/// Number of attributes at the end of the array that are reported only if the device has atomic operations.
 const ATOMIC_ATTRIBUTES: usize = 2;
 
-// SAFETY: constant texts.
+// SAFETY: the pointers lead to constant strings, which no thread changes.
 unsafe impl Sync for Attributes {}
 
 static ATTRIBUTES: Attributes = Attributes([
@@ -59,7 +59,8 @@ static ATTRIBUTES: Attributes = Attributes([
     },
 ]);
 
-/// `dat_ia_open`: the registry has chosen the provider by the version, and passes the name.
+/// Opens an adapter (`dat_ia_open`). The registry has already chosen this provider by the version, and passes only the
+/// name.
 ///
 /// # Safety
 /// `name` is null or a string; the other pointers are null or point to handles.
@@ -72,7 +73,7 @@ pub(super) unsafe extern "C" fn open(
     if name.is_null() {
         return code::bad_argument(1);
     }
-    // SAFETY: not null, and contract TEXT.
+    // SAFETY: the pointer is not null, so by contract TEXT it leads to a string.
     let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
         return code::bad_argument(1);
     };
@@ -85,20 +86,20 @@ pub(super) unsafe extern "C" fn open(
     if async_evd_handle.is_null() {
         return code::bad_argument(3);
     }
-    // SAFETY: not null, and contract GIVEN.
+    // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
     let given = unsafe { *async_evd_handle };
     let mut evd = known(given);
-    // SAFETY: a local variable, and contract PASSED ON.
+    // SAFETY: `evd` is a local variable; contract PASSED ON for `ia_handle`.
     let answer =
         unsafe { capi::ia::open_device(&device, async_evd_min_qlen, &raw mut evd, ia_handle) };
     if answer != 0 {
         return code::shown(answer);
     }
     if known(given) != evd {
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { async_evd_handle.write(shown(provider, evd)) };
     }
-    // SAFETY: not null, or the call would have failed, and contract ROOM.
+    // SAFETY: the call succeeded, so the pointer is not null and has been written through; contract ROOM.
     let ia_handle = unsafe { &mut *ia_handle };
     *ia_handle = shown(provider, *ia_handle);
     0
@@ -124,7 +125,7 @@ pub(super) unsafe extern "C" fn query(
     let mut evd = null_mut();
     let mut ia = MaybeUninit::uninit();
     let mut attr = MaybeUninit::uninit();
-    // SAFETY: a local variable.
+    // SAFETY: the pointer leads to a local variable.
     let answer = unsafe {
         capi::dat_ia_query(
             known(ia_handle),
@@ -138,7 +139,7 @@ pub(super) unsafe extern "C" fn query(
     if answer != 0 {
         return code::shown(answer);
     }
-    // SAFETY: the call succeeded and has written it.
+    // SAFETY: the call succeeded, so it has written the value.
     let ia = unsafe { ia.assume_init() };
     // SAFETY: as above.
     let attr = unsafe { attr.assume_init() };
@@ -156,22 +157,22 @@ pub(super) unsafe extern "C" fn query(
     }
     let of = provider(ia_handle);
     if !async_evd_handle.is_null() {
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { async_evd_handle.write(cells::shown(of, evd)) };
     }
     if ia_attr_mask != 0 {
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { ia_attributes.write(ia_attr(&ia)) };
     }
     if provider_attr_mask != 0 {
         let atomics = capi::ia::has_atomics(known(ia_handle));
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { provider_attributes.write(provider_attr(&attr, of, atomics)) };
     }
     0
 }
 
-/// Converts a size of 64 bits to 32, saturating.
+/// Converts a 64-bit size to 32 bits. Larger sizes become the maximum.
 pub(super) fn size(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -224,7 +225,7 @@ fn provider_attr(
     of: *mut Provider,
     atomics: bool,
 ) -> CProviderAttr {
-    // The registry uses this to find its entry when the adapter is closed.
+    // The registry finds its entry by this version and thread safety when the program closes the adapter.
     let registered = info_of(of);
     let (major, minor) = registered.as_ref().map_or((2, 0), |info| info.dapl_version);
     CProviderAttr {

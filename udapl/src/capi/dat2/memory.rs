@@ -17,13 +17,13 @@ use crate::capi::types::{
     CPzParam, CRegionDescription, CSharedMemory, DatContext, DatHandle, DatReturn,
 };
 
-/// `DAT_MEM_TYPE_LMR`: the description is another region's handle.
+/// `DAT_MEM_TYPE_LMR`: the region description is the handle of another LMR.
 const MEM_TYPE_LMR: u32 = 1;
-/// `DAT_MEM_PRIV_LOCAL_READ_FLAG`. InfiniBand regions always have it, so DAT 2.0 programs do not ask for it.
+/// `DAT_MEM_PRIV_LOCAL_READ_FLAG`. InfiniBand regions always have this right, so DAT 2.0 programs do not request it.
 const LOCAL_READ: u32 = 0x01;
-/// `DAT_LMR_FIELD_ALL`, in DAT 2.0 and in DAT 1.2.
+/// Mask `DAT_LMR_FIELD_ALL` in DAT 2.0, then in DAT 1.2.
 const LMR_ALL: [u32; 2] = [0x7ff, 0x3ff];
-/// `DAT_RMR_FIELD_ALL`, in DAT 2.0 and in DAT 1.2.
+/// Mask `DAT_RMR_FIELD_ALL` in DAT 2.0, then in DAT 1.2.
 const RMR_ALL: [u32; 2] = [0x7f, 0x1f];
 
 /// # Safety
@@ -33,16 +33,16 @@ pub(super) unsafe extern "C" fn pz_create(
     pz_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: `place` is null or a local variable.
+        // SAFETY: `place` is null or points to a local variable.
         unsafe { capi::dat_pz_create(known(ia_handle), place) }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, pz_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// `pz_param` is null or points to one.
+/// `pz_param` is null or points to a `DAT_PZ_PARAM`.
 pub(super) unsafe extern "C" fn pz_query(
     pz_handle: DatHandle,
     pz_param_mask: u32,
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn pz_query(
     // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_pz_query(known(pz_handle), pz_param_mask, pz_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and contract ROOM.
+        // SAFETY: the call succeeded, so the pointer is not null and has been written through; contract ROOM.
         let param = unsafe { &mut *pz_param };
         param.ia_handle = shown(provider(pz_handle), param.ia_handle);
     }
@@ -63,7 +63,7 @@ pub(super) extern "C" fn pz_free(pz_handle: DatHandle) -> DatReturn {
 }
 
 /// # Safety
-/// As in DAT 1.2.
+/// That of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn lmr_create(
     ia_handle: DatHandle,
     mem_type: u32,
@@ -89,7 +89,7 @@ pub(super) unsafe extern "C" fn lmr_create(
         ..region_description
     };
     let make = |place| {
-        // SAFETY: contract PASSED ON; `place` is null or a local variable.
+        // SAFETY: contract PASSED ON; `place` is null or points to a local variable.
         unsafe {
             capi::dat_lmr_create(
                 known(ia_handle),
@@ -106,13 +106,13 @@ pub(super) unsafe extern "C" fn lmr_create(
             )
         }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, lmr_handle, make) };
     code::moved(answer, &[1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12])
 }
 
 /// # Safety
-/// `lmr_param` is null or points to one.
+/// `lmr_param` is null or points to a `DAT_LMR_PARAM`.
 pub(super) unsafe extern "C" fn lmr_query(
     lmr_handle: DatHandle,
     lmr_param_mask: u32,
@@ -125,10 +125,10 @@ pub(super) unsafe extern "C" fn lmr_query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a local variable.
+    // SAFETY: the pointer leads to a local variable.
     let answer = unsafe { capi::dat_lmr_query(known(lmr_handle), LMR_ALL[1], param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: the call succeeded and has written it.
+        // SAFETY: the call succeeded, so it has written the value.
         let param = unsafe { param.assume_init() };
         let of = provider(lmr_handle);
         let first = param.region_desc.virtual_address;
@@ -151,7 +151,7 @@ pub(super) unsafe extern "C" fn lmr_query(
             registered_size: param.registered_size,
             registered_address: param.registered_address,
         };
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { lmr_param.write(param) };
     }
     code::shown(answer)
@@ -161,7 +161,7 @@ pub(super) extern "C" fn lmr_free(lmr_handle: DatHandle) -> DatReturn {
     code::shown(capi::dat_lmr_free(known(lmr_handle)))
 }
 
-/// Converts segments into a vector, for calls outside the hot path.
+/// Converts segments of DAT 2.0 to a vector of DAT 1.2 segments. It allocates, so posts do not use it.
 ///
 /// # Safety
 /// `segments` is null or points to `count` segments.
@@ -174,7 +174,7 @@ unsafe fn segments(segments: *const CLmrTriplet, count: u64) -> Result<Vec<LmrTr
     if count > 0 && segments.is_null() {
         return Err(code::bad_argument(2));
     }
-    // SAFETY: less than `count`, so contract GIVEN holds.
+    // SAFETY: `at` is less than `count`, so contract GIVEN covers this segment.
     Ok((0..count)
         .map(|at| local(unsafe { &*segments.wrapping_add(at) }))
         .collect())
@@ -189,7 +189,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_read(
 ) -> DatReturn {
     // SAFETY: contract GIVEN.
     match unsafe { segments(local_segments, num_segments) } {
-        // SAFETY: local segments.
+        // SAFETY: `list` is a local vector of `num_segments` segments.
         Ok(list) => code::shown(unsafe {
             capi::dat_lmr_sync_rdma_read(known(ia_handle), list.as_ptr(), num_segments)
         }),
@@ -206,7 +206,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_write(
 ) -> DatReturn {
     // SAFETY: contract GIVEN.
     match unsafe { segments(local_segments, num_segments) } {
-        // SAFETY: local segments.
+        // SAFETY: `list` is a local vector of `num_segments` segments.
         Ok(list) => code::shown(unsafe {
             capi::dat_lmr_sync_rdma_write(known(ia_handle), list.as_ptr(), num_segments)
         }),
@@ -221,16 +221,16 @@ pub(super) unsafe extern "C" fn rmr_create(
     rmr_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: `place` is null or a local variable.
+        // SAFETY: `place` is null or points to a local variable.
         unsafe { capi::dat_rmr_create(known(pz_handle), place) }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(pz_handle, rmr_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// `rmr_param` is null or points to one.
+/// `rmr_param` is null or points to a `DAT_RMR_PARAM`.
 pub(super) unsafe extern "C" fn rmr_query(
     rmr_handle: DatHandle,
     rmr_param_mask: u32,
@@ -243,10 +243,10 @@ pub(super) unsafe extern "C" fn rmr_query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a local variable.
+    // SAFETY: the pointer leads to a local variable.
     let answer = unsafe { capi::dat_rmr_query(known(rmr_handle), RMR_ALL[1], param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: the call succeeded and has written it.
+        // SAFETY: the call succeeded, so it has written the value.
         let param = unsafe { param.assume_init() };
         let of = provider(rmr_handle);
         let param = CRmrParam {
@@ -262,14 +262,14 @@ pub(super) unsafe extern "C" fn rmr_query(
             rmr_scope: SCOPE_PZ,
             va_type: VA,
         };
-        // SAFETY: not null, and contract ROOM.
+        // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
         unsafe { rmr_param.write(param) };
     }
     code::shown(answer)
 }
 
-/// Binds a window to a part of an LMR. The LMR's handle is redundant: the triplet has the LMR's context. Unless the
-/// length is 0, both must name the same LMR.
+/// Binds a window to a part of an LMR. The program names the LMR twice: by `lmr_handle`, and by the LMR context in
+/// the triplet. Unless the length is 0, both must name the same LMR.
 ///
 /// # Safety
 /// `lmr_triplet` and `rmr_context` are null or point to what the header says.
@@ -293,20 +293,20 @@ pub(super) unsafe extern "C" fn rmr_bind(
     };
     if given.segment_length != 0 {
         let mut lmr = MaybeUninit::uninit();
-        // SAFETY: a local variable.
+        // SAFETY: the pointer leads to a local variable.
         let answer =
             unsafe { capi::dat_lmr_query(known(lmr_handle), LMR_ALL[1], lmr.as_mut_ptr()) };
         if answer != 0 {
             return code::shown(answer);
         }
-        // SAFETY: the call succeeded and has written it.
+        // SAFETY: the call succeeded, so it has written the value.
         let lmr = unsafe { lmr.assume_init() };
         if lmr.lmr_context != given.lmr_context {
             return code::bad_argument(3);
         }
     }
     let triplet = local(given);
-    // SAFETY: a local triplet, and contract PASSED ON.
+    // SAFETY: `triplet` is a local variable; contract PASSED ON for `rmr_context`.
     let answer = unsafe {
         capi::dat_rmr_bind(
             known(rmr_handle),

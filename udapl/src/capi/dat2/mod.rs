@@ -1,23 +1,24 @@
 //! DAT 2.0 on top of the C ABI of DAT 1.2: the provider for the registry `libdat2.so.2` and the programs linked to
-//! it.
+//! that registry.
 //!
 //! ```text
 //!    program --dat_ep_post_send--> libdat2.so.2 --table of functions--> here --dat_ep_post_send of DAT 1.2--> Ia
 //! ```
 //!
 //! Each function of the table converts its arguments and calls the function of the same name in
-//! [`capi`](crate::capi): handles (`cells`), return codes (`code`), structures ([`types`]), mask bits. That function
-//! documents the call. DAT 2.0 differs in these points:
+//! [`capi`](crate::capi), where the call is documented. The conversion concerns handles (`cells`), return codes
+//! (`code`), structures ([`types`]) and mask bits. DAT 2.0 differs in these points:
 //!
 //! - `dat.conf` maps the adapter's name to a device: the record's instance data is the name for
 //!   [`ia_open`](crate::ia_open).
 //! - Adapters are opened as thread safe. The header of DAT 2.0 declares every program as not thread safe, but
-//!   programs use threads nevertheless. So they do not get the fast lane.
-//! - An endpoint gets the adapter's maximum sizes of messages and RDMA transfers. Programs ask for less than they
-//!   use, because no other provider of DAT 2.0 enforces the sizes. And a region always has local read access.
-//! - Calls that are new in DAT 2.0 work if DAT 1.2 has the same feature under another name, and are
-//!   DAT_NOT_IMPLEMENTED otherwise: common service points, windows for one endpoint, CNOs with a file descriptor.
-//!   `ext` has some of the extensions for InfiniBand.
+//!   programs use threads nevertheless. So DAT 2.0 programs do not use the fast lane (`gate`).
+//! - An endpoint gets the adapter's maximum sizes of messages and RDMA transfers. Programs request smaller sizes than
+//!   they use, because no other provider of DAT 2.0 enforces the sizes. A region always has local read access,
+//!   which DAT 2.0 programs do not request.
+//! - A call that is new in DAT 2.0 works if DAT 1.2 has the same feature under another name. Otherwise the call returns
+//!   DAT_NOT_IMPLEMENTED: common service points, windows for one endpoint, CNOs with a file descriptor. `ext` has
+//!   some of the extensions for InfiniBand.
 
 mod cells;
 mod cno;

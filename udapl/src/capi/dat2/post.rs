@@ -1,4 +1,4 @@
-//! Posts: triplets have another order and shorter lengths than in DAT 1.2.
+//! Calls that post. DAT 2.0's triplets have another field order and shorter lengths than those of DAT 1.2.
 
 // UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -14,7 +14,7 @@ use crate::capi::operations::Operations;
 use crate::capi::table::number;
 use crate::capi::types::{DatBoolean, DatContext, DatCount, DatHandle, DatReturn, operation};
 
-/// Maximum number of segments of a post; no device allows as many.
+/// Maximum number of segments of a post. Every device's limit is smaller.
 const MOST: usize = 64;
 
 const NOTHING: LmrTriplet = LmrTriplet {
@@ -23,7 +23,7 @@ const NOTHING: LmrTriplet = LmrTriplet {
     segment_length: 0,
 };
 
-/// Converts a triplet to DAT 1.2.
+/// Converts an LMR triplet to DAT 1.2.
 pub(super) fn local(given: &CLmrTriplet) -> LmrTriplet {
     LmrTriplet {
         lmr_context: given.lmr_context,
@@ -40,15 +40,17 @@ pub(super) fn remote(given: &CRmrTriplet) -> RmrTriplet {
     }
 }
 
-/// The I/O vector of a post in DAT 1.2's form.
+/// An I/O vector of a post, converted to DAT 1.2.
 pub(super) struct Segments {
     list: [LmrTriplet; MOST],
     count: usize,
 }
 
 impl Segments {
+    /// Converts the caller's I/O vector.
+    ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG2 or |ARG3.
+    /// DAT_INVALID_PARAMETER|ARG2: `count` is negative or too large. |ARG3: `iov` is null, but `count` is not 0.
     ///
     /// # Safety
     /// `iov` is null or points to `count` segments.
@@ -63,7 +65,7 @@ impl Segments {
         }
         let mut list = [NOTHING; MOST];
         for (at, segment) in list.iter_mut().take(count).enumerate() {
-            // SAFETY: less than `count`, so contract GIVEN holds.
+            // SAFETY: `at` is less than `count`, so contract GIVEN covers this segment.
             *segment = local(unsafe { &*iov.wrapping_add(at) });
         }
         Ok(Self { list, count })
@@ -74,7 +76,7 @@ impl Segments {
     }
 
     pub(super) fn count(&self) -> DatCount {
-        // CAST: at most 64.
+        // CAST: the count is at most 64.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_possible_wrap,
@@ -90,7 +92,7 @@ impl Segments {
     }
 }
 
-/// Posts a request, and records its operation for the completion.
+/// Posts a request, and records its operation, which the completion event must name.
 ///
 /// # Safety
 /// That of [`Segments::new`].
@@ -114,7 +116,7 @@ pub(super) unsafe fn request(
         if let Some(operations) = open.records.operations.get_mut(&number(inside)) {
             operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
         } else {
-            // Read the limit that the provider chose.
+            // The limit is the endpoint's actual one, which the provider chose.
             let limit = open.ia.ep_query(ep)?.attr.max_request_dtos as usize;
             let mut operations = Operations::new(limit);
             operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
@@ -149,7 +151,7 @@ pub(super) unsafe extern "C" fn send(
     }
 }
 
-/// Posts a Send, which may invalidate a context of the peer.
+/// Posts a Send that can also invalidate an RMR context of the peer.
 ///
 /// # Safety
 /// That of [`send`].

@@ -1,9 +1,10 @@
 //! The provider: a name and a table of functions for the registry of DAT 2.0, `libdat2.so.2`.
 //!
-//! The registry loads this library when a program opens an adapter whose `dat.conf` record names it, and calls
+//! When a program opens an adapter whose `dat.conf` record names this library, the registry loads the library and calls
 //! `dat_provider_init` with the record's name, version and instance data. That call registers a [`Provider`] for the
-//! name. The registry's functions are looked up by dlsym(3), because nothing here is linked to it. Then the registry
-//! calls the provider's `ia_open` with only the adapter's name, from which this module finds the device.
+//! name. This module finds the registry's functions by dlsym(3), because this library is not linked to the registry.
+//! Then the registry calls the provider's `ia_open` with only the adapter's name, from which this module finds the
+//! device.
 
 // UNSAFETY: looks up the registry's functions, and exchanges pointers with them.
 #![expect(unsafe_code, reason = "the registry of DAT 2.0")]
@@ -21,12 +22,12 @@ use crate::capi::types::{CProviderInfo, DatReturn};
 use crate::capi::{fork, log};
 use crate::registry::ProviderInfo;
 
-/// The part of a provider that the registry reads (`DAT_PROVIDER`).
+/// A provider as the registry reads it (`DAT_PROVIDER`).
 #[repr(C)]
 pub struct Provider {
-    /// The name it is registered under.
+    /// Name under which the provider is registered.
     device_name: *const c_char,
-    /// Used by the registry only.
+    /// Pointer that only the registry uses.
     extension: *const c_void,
     functions: Functions,
 }
@@ -39,9 +40,9 @@ const _: () = assert!(size_of::<Provider>() == 648 && offset_of!(Provider, funct
 /// A registered adapter.
 struct Registered {
     info: ProviderInfo,
-    /// Device name for `dat_ia_open` of DAT 1.2.
+    /// Device name that is passed to `dat_ia_open` of DAT 1.2.
     device: String,
-    /// Never freed, because handles lead to it.
+    /// Provider that the registry has. It is never freed, because handles point to it.
     provider: &'static Provider,
 }
 
@@ -50,8 +51,10 @@ unsafe impl Sync for Provider {}
 
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
+/// Locks the list of registered adapters.
+///
 /// # Errors
-/// Those of [`fork::not_a_child`]: in a child the lock may be held for ever.
+/// Those of [`fork::not_a_child`]: in a forked child the lock may be held for ever.
 fn registered() -> DatResult<MutexGuard<'static, Vec<Registered>>> {
     log::begin();
     fork::not_a_child()?;
@@ -60,18 +63,19 @@ fn registered() -> DatResult<MutexGuard<'static, Vec<Registered>>> {
 
 type Change = unsafe extern "C" fn(*const Provider, *const CProviderInfo) -> DatReturn;
 
-/// Returns a function of the registry, unless the only function of that name is `ours`.
+/// Returns the registry's function `name`. Fails if the process has no such function, or only this library's, `ours`.
 fn of_registry(name: &CStr, ours: *const c_void) -> DatResult<Change> {
     let flags = libc::RTLD_NOLOAD | libc::RTLD_LAZY;
-    // SAFETY: the name is a C string. Nothing is loaded: the registry is in memory, since it has called this library.
+    // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded; the registry is already in memory, because it
+    // has called this library.
     let library = unsafe { libc::dlopen(c"libdat2.so.2".as_ptr(), flags) };
     let library = if library.is_null() {
-        // The registry is linked into the program itself.
+        // There is no `libdat2.so.2`, so the registry is linked into the program itself.
         libc::RTLD_DEFAULT
     } else {
         library
     };
-    // SAFETY: a library's handle, or the constant for all libraries; the name is a C string.
+    // SAFETY: `library` is a library's handle or the constant for all libraries; the name is a C string.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     if found.is_null() || found.addr() == ours.addr() {
         return Err(DatError::new(ReturnType::InvalidState, Subtype::None)
@@ -81,7 +85,7 @@ fn of_registry(name: &CStr, ours: *const c_void) -> DatResult<Change> {
     Ok(unsafe { core::mem::transmute::<*mut c_void, Change>(found) })
 }
 
-/// Converts the registry's code to a result.
+/// Converts the registry's return code to a result.
 fn answered(answer: DatReturn) -> DatResult<()> {
     if answer == 0 {
         return Ok(());
@@ -91,8 +95,8 @@ fn answered(answer: DatReturn) -> DatResult<()> {
     Err(refused.because("the registry of DAT 2.0 refused"))
 }
 
-/// Registers an adapter with these functions, for the device that `instance_data` names. If that is empty, the
-/// adapter's name is the device.
+/// Registers an adapter with these functions, for the device that `instance_data` names. If `instance_data` is empty,
+/// the adapter's name is also the device's name.
 pub(super) fn register(
     info: ProviderInfo,
     instance_data: &str,
@@ -121,13 +125,13 @@ pub(super) fn register(
     let entry = &mut list[at];
     entry.device = device;
     let (provider, info) = (entry.provider, of_rust(&entry.info));
-    // The registry may call this library: release the lock.
+    // The registry may call this library, so the lock must not be held.
     drop(list);
     // SAFETY: the arguments have the types of the registry's function.
     answered(unsafe { add(provider, &info) })
 }
 
-/// Removes an adapter from the registry. Open ones stay open.
+/// Removes an adapter from the registry. Instances of the adapter that are open stay open.
 pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     let ours = crate::capi::registry::dat_registry_remove_provider as *const c_void;
     let remove = of_registry(c"dat_registry_remove_provider", ours)?;
@@ -143,7 +147,7 @@ pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     answered(unsafe { remove(provider, &of_rust(info)) })
 }
 
-/// Returns the device and the provider that a name was last registered with.
+/// Returns the device and the provider of the last registration of a name.
 ///
 /// # Errors
 /// Those of [`fork::not_a_child`].

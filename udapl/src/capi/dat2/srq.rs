@@ -20,16 +20,16 @@ pub(super) unsafe extern "C" fn create(
     srq_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: contract PASSED ON; `place` is null or a local variable.
+        // SAFETY: contract PASSED ON; `place` is null or points to a local variable.
         unsafe { capi::dat_srq_create(known(ia_handle), known(pz_handle), srq_attr, place) }
     };
-    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM; the DAT 1.2 function in `make` refuses null.
     let answer = unsafe { shown_new(ia_handle, srq_handle, make) };
     code::shown(answer)
 }
 
 /// # Safety
-/// `srq_param` is null or points to one.
+/// `srq_param` is null or points to a `DAT_SRQ_PARAM`.
 pub(super) unsafe extern "C" fn query(
     srq_handle: DatHandle,
     srq_param_mask: u32,
@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn query(
     // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_srq_query(known(srq_handle), srq_param_mask, srq_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and contract ROOM.
+        // SAFETY: the call succeeded, so the pointer is not null and has been written through; contract ROOM.
         let param = unsafe { &mut *srq_param };
         let of = provider(srq_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn post_recv(
         Ok(segments) => segments,
         Err(refused) => return refused,
     };
-    // SAFETY: local segments.
+    // SAFETY: `segments` is local.
     code::shown(unsafe {
         capi::dat_srq_post_recv(
             known(srq_handle),

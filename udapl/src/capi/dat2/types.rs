@@ -186,7 +186,7 @@ structs! {
     }
 }
 
-/// `DAT_EVENT_DATA`; the event's number selects the member.
+/// `DAT_EVENT_DATA`, a union. The event's number says which member is valid.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union CEventData {
@@ -211,8 +211,8 @@ pub const VA: u32 = 0;
 pub const SCOPE_PZ: u32 = 1;
 /// `DAT_PROXY_TYPE`.
 pub mod proxy {
-    /// No proxy agent.
+    /// The CNO has no proxy agent.
     pub const NONE: u32 = 0;
-    /// A function.
+    /// The CNO's proxy agent is a function.
     pub const AGENT: u32 = 1;
 }

@@ -14,7 +14,7 @@ use crate::capi::types::{
 
 macro_rules! functions {
     ($($member:ident @ $at:literal: fn($($argument:ty),* $(,)?),)*) => {
-        /// Functions of the types that the header declares for these members; `None` where the provider has none.
+        /// Functions of a provider, each with the type that the header declares; `None` if the provider lacks it.
         #[derive(Clone, Copy, Default)]
         #[repr(C)]
         pub(in crate::capi) struct Functions {
@@ -22,7 +22,7 @@ macro_rules! functions {
         }
         $(const _: () = assert!(offset_of!(CProvider, functions) + offset_of!(Functions, $member) == $at);)*
 
-        /// Layout that a C compiler must find in the header.
+        /// Layout of `struct dat_provider`, which a test compares with the header as a C compiler sees it.
         pub const LAYOUT: Layout = (
             "struct dat_provider",
             size_of::<CProvider>(),

@@ -7,9 +7,9 @@
 //!                                                 fini
 //! ```
 //!
-//! For one adapter only one thread at a time calls a library. It holds no lock, because the library calls the
-//! registry; other threads that open the adapter wait, with a time limit. Libraries are never unmapped: a thread may
-//! still be inside one, in a wait that ends when its adapter is closed.
+//! For one adapter only one thread at a time calls a library's `init` or `fini`. That thread holds no lock, because the
+//! library calls the registry. Other threads that open the adapter wait, with a time limit. Libraries are never
+//! unmapped: a thread may still be executing a library's wait, which ends when its adapter is closed.
 
 // UNSAFETY: loads libraries and calls their code.
 #![expect(unsafe_code, reason = "libraries that dat.conf names")]
@@ -33,51 +33,51 @@ use crate::registry::conf::ConfEntry;
 type Init = unsafe extern "C" fn(*const CProviderInfo, *const c_char);
 type Fini = unsafe extern "C" fn(*const CProviderInfo);
 
-/// Longest wait for another thread's call of a library.
+/// Maximum time to wait for another thread's call of a library.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reasons why a library has not registered a provider.
 #[derive(Debug, Error)]
 pub(in crate::capi) enum LibraryError {
-    /// It cannot be loaded, or lacks the functions of a provider.
+    /// The library cannot be loaded, or lacks the functions of a provider.
     #[error("{0}")]
     Loader(#[from] libloading::Error),
-    /// A set-user-ID program would have to search for its file.
+    /// The process has privileges that its caller lacks (set-user-ID), and the library's path is not absolute.
     #[error(
         "{0}: a program with privileges that its caller lacks loads libraries by absolute paths only"
     )]
     Searched(String),
-    /// Another call of it has not returned, or it opens its own adapter.
+    /// Another thread's call of the library has not returned in time, or the library opens its own adapter in a call.
     #[error("another call of the library has not returned")]
     Busy,
 }
 
-/// A library in use for an adapter.
+/// Use of a library for an adapter.
 struct Used {
     info: ProviderInfo,
     state: State,
 }
 
 enum State {
-    /// This thread is in its `init` or `fini`.
+    /// The thread with this ID is calling the library's `init` or `fini`.
     Calling(ThreadId),
     Ready {
-        /// Number of openings of the adapter.
+        /// Number of times that the adapter is open.
         loans: usize,
         end: End,
     },
 }
 
-/// How to end the use of a library.
+/// Data for ending the use of a library.
 #[derive(Clone, Copy)]
 struct End {
     fini: Fini,
-    /// The registry's entry that it has made.
+    /// Address of the directory entry that the library's `init` has made, if it has made one.
     entry: Option<usize>,
 }
 
 static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
-/// Signalled when a call of a library has returned.
+/// Condition variable, signalled when a library's `init` or `fini` has returned.
 static RETURNED: Condvar = Condvar::new();
 
 fn used() -> MutexGuard<'static, Vec<Used>> {
@@ -89,7 +89,7 @@ pub(in crate::capi) fn is_under_way(info: &ProviderInfo) -> bool {
     used().iter().any(|one| one.info == *info)
 }
 
-/// Returns a hold on a record's library, after its `dat_provider_init` has returned.
+/// Returns a hold on the library that a record names. The first hold calls the library's `dat_provider_init`.
 ///
 /// # Errors
 /// [`LibraryError`].
@@ -135,7 +135,8 @@ pub(in crate::capi) fn borrow(record: &ConfEntry) -> Result<Loan, LibraryError> 
     Ok(Loan(info))
 }
 
-/// Records that a call of a library has returned.
+/// Stores the new state of a library after its `init` or `fini` has returned, and wakes waiting threads. With `None`
+/// the library is no longer in use.
 fn returned(info: &ProviderInfo, state: Option<State>) {
     let mut list = used();
     if let Some(at) = list.iter().position(|one| one.info == *info) {
@@ -150,16 +151,16 @@ fn returned(info: &ProviderInfo, state: Option<State>) {
 
 fn begin(record: &ConfEntry, info: &ProviderInfo) -> Result<End, LibraryError> {
     check_path(&record.library, driver::has_gained_rights())?;
-    // SAFETY: the author of the record trusts the library, and so its constructors.
+    // SAFETY: the library's constructors run. The author of the `dat.conf` record trusts the library.
     let library = ManuallyDrop::new(unsafe { Library::new(&record.library) }?);
-    // SAFETY: a provider's library has these functions of these types (page of dat_provider_init).
+    // SAFETY: a provider's library has functions of these names and types (page of dat_provider_init).
     let init = *unsafe { library.get::<Init>(c"dat_provider_init") }?;
     // SAFETY: as above.
     let fini = *unsafe { library.get::<Fini>(c"dat_provider_fini") }?;
-    // A line of the file has no NUL.
+    // The parameters come from a line of the file, which has no NUL.
     let params = CString::new(record.ia_params.as_str()).unwrap_or_default();
     let before = entry_at(info);
-    // SAFETY: as above; the library keeps neither pointer.
+    // SAFETY: `init` has this type (as above). The library keeps neither pointer.
     unsafe { init(&of_rust(info), params.as_ptr()) };
     Ok(End {
         fini,
@@ -167,7 +168,7 @@ fn begin(record: &ConfEntry, info: &ProviderInfo) -> Result<End, LibraryError> {
     })
 }
 
-/// Checks that a library may be loaded by this name.
+/// Checks that a process may load a library by this path. `gained`: the process has privileges that its caller lacks.
 fn check_path(library: &str, gained: bool) -> Result<(), LibraryError> {
     if gained && !Path::new(library).is_absolute() {
         return Err(LibraryError::Searched(library.to_owned()));
@@ -175,7 +176,7 @@ fn check_path(library: &str, gained: bool) -> Result<(), LibraryError> {
     Ok(())
 }
 
-/// An opening's hold on a library.
+/// A hold of an open adapter on its library. Dropping the last hold calls the library's `dat_provider_fini`.
 pub(in crate::capi) struct Loan(ProviderInfo);
 
 impl Drop for Loan {
@@ -194,7 +195,7 @@ impl Drop for Loan {
         let end = *end;
         one.state = State::Calling(thread::current().id());
         drop(list);
-        // SAFETY: as in `begin`, and the library stays mapped.
+        // SAFETY: `fini` has this type (as in `begin`), and the library stays mapped.
         unsafe { (end.fini)(&of_rust(&self.0)) };
         if let Some(entry) = end.entry {
             // The library should have removed its entry itself.
@@ -208,7 +209,7 @@ impl Drop for Loan {
 mod tests {
     use super::check_path;
 
-    /// ld.so(8), "secure-execution mode": such a program must not search for a library by a relative name.
+    /// A program with gained privileges loads a library only by an absolute path (ld.so(8), "secure-execution mode").
     #[test]
     fn a_program_with_more_rights_than_its_caller_searches_for_no_library() {
         assert!(check_path("libprovider.so", false).is_ok());

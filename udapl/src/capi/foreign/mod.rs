@@ -11,13 +11,14 @@
 //! ```
 //!
 //! A provider of DAT 1.2 is a table of functions ([`CProvider`]), and its handles are addresses of objects that begin
-//! with the table's address. So a handle has to be dereferenced, though it may be any number. The kernel reads the
-//! word (`process_vm_readv(2)` on the process itself, which fails where a load would fault), and the provider is
-//! called only if the word is the address of a registered table. This costs one system call per call; calls on this
-//! library's handles never come here. The provider checks whether the object is valid and of the right kind.
+//! with the table's address. So this module must dereference a handle, although the handle may be any number. The
+//! kernel reads the word (`process_vm_readv(2)` on the process itself, which fails where a load would fault). The
+//! provider is called only if the word is the address of a registered table. This costs one system call per call. Calls
+//! on this library's handles do not pay this cost. The provider checks whether the object is valid and of the right
+//! kind.
 //!
-//! All handles among the arguments must belong to the same provider. A handle of this library, or an invalid one, is
-//! refused here. The provider itself checks the contents of structures (`dat_ep_modify`).
+//! All handles among the arguments must belong to the same provider. This module refuses a handle of this library and
+//! an invalid handle. The provider itself checks the contents of structures (`dat_ep_modify`).
 
 // UNSAFETY: calls functions of other libraries, and dereferences pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers and providers")]
@@ -40,10 +41,10 @@ pub use functions::{CProvider, LAYOUT};
 pub(super) use library::{Loan, borrow, is_under_way};
 pub(super) use provider::Foreign;
 
-/// Returns the provider of a handle that is not of this library.
+/// Returns the provider that a handle belongs to, if it is a registered provider of another library.
 #[inline(always)]
 pub(super) fn of(handle: DatHandle) -> Option<Arc<Foreign>> {
-    // Every handle of this library has the highest bit set, and no address has.
+    // Every handle of this library has bit 63 set, and no address of a process has.
     if number(handle).cast_signed() <= 0 {
         return None;
     }
@@ -56,8 +57,8 @@ fn of_address(handle: DatHandle) -> Option<Arc<Foreign>> {
     directory::provider_of(|| first_word(handle))
 }
 
-/// Passes the call on if the first handle belongs to another provider. Other arguments that are handles are marked
-/// with the subtype of their position; handles inside an argument follow the call in brackets.
+/// Passes a call to the other library whose provider owns the first handle, if there is one. An argument that is also
+/// a handle is followed by the subtype for its position; a handle inside an argument follows the call in brackets.
 macro_rules! foreign {
     ($member:ident($handle:ident $(, $argument:ident $(: $place:ident)?)* $(,)?) $([$inside:ident: $at:ident])?) => {
         if let Some(provider) = $crate::capi::foreign::of($handle) {
@@ -66,8 +67,8 @@ macro_rules! foreign {
                 $(($inside, ::dat_core::Subtype::$at),)?
             ];
             return provider.pass_on(provider.functions.$member, others, |function| {
-                // SAFETY: contract TABLE: the provider's library registered this function for this call. The pointers
-                // are the caller's contract with it.
+                // SAFETY: contract TABLE: the provider's library registered this function for this call. The caller's
+                // contract for the pointers is with that library.
                 unsafe { function($handle $(, $argument)*) }
             });
         }
@@ -75,7 +76,7 @@ macro_rules! foreign {
 }
 pub(super) use foreign;
 
-/// What an open adapter holds: its registry entry, then its library; they are dropped in this order.
+/// Resources of an open adapter: its directory entry and its library. They are dropped in this order.
 pub(super) struct Lease {
     _entry: Arc<Entry>,
     provider: Arc<Foreign>,
@@ -92,10 +93,10 @@ impl Lease {
     }
 }
 
-/// Open adapters, by handle; several openings of an adapter may have the same handle.
+/// Open adapters of other libraries, by handle. Several opens of an adapter may return the same handle.
 static OPEN: Mutex<Vec<(usize, Lease)>> = Mutex::new(Vec::new());
 
-/// `dat_ia_openv`.
+/// Opens an adapter of another library (`dat_ia_openv`).
 ///
 /// # Safety
 /// `name` is a string; the other pointers point to handles.
@@ -107,7 +108,7 @@ pub(super) unsafe fn open(
     ia_handle: *mut DatHandle,
 ) -> DatReturn {
     let provider = Arc::clone(&lease.provider);
-    // SAFETY: not null, and contract GIVEN.
+    // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
     let given = [(unsafe { *async_evd_handle }, Subtype::HandleEvdAsync)];
     provider.pass_on(provider.functions.ia_open_func, &given, |function| {
         // SAFETY: contract TABLE, and contract PASSED ON.
@@ -122,15 +123,16 @@ pub(super) unsafe fn open(
     })
 }
 
-/// An adapter of a provider was closed: drops its lease, so that the provider may be removed and its library ended.
+/// Drops the lease of an adapter that was closed, so that its provider can be removed and its library can be ended.
 pub(super) fn closed(provider: &Arc<Foreign>, ia_handle: DatHandle) {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Another provider may have an object at this address by now.
+    // Another provider may have opened an adapter at this address by now, so compare the provider, too.
     let at = open.iter().position(|(handle, lease)| {
         *handle == ia_handle.addr() && lease.provider.is_same(provider)
     });
     let lease = at.map(|at| open.swap_remove(at));
-    // The library's `dat_provider_fini` may call the registry: release the lock.
+    // Dropping the lease may call the library's `dat_provider_fini`, which may call the registry: release the lock
+    // first.
     drop(open);
     drop(lease);
 }

@@ -1,4 +1,4 @@
-//! A provider of another library: its table of functions, and how its objects are recognized.
+//! A provider of another library: its table of functions, and the test whether a handle belongs to it.
 
 // UNSAFETY: reads the table of another library.
 #![expect(unsafe_code, reason = "a provider's table")]
@@ -15,14 +15,14 @@ use crate::capi::answer::{answer, handle_error, internal, parameter};
 use crate::capi::table::number;
 use crate::capi::types::{DatHandle, DatReturn};
 
-/// `DAT_EVD_OUT_OF_SCOPE`, the largest of the handles that are constants.
+/// `DAT_EVD_OUT_OF_SCOPE`, the largest handle value that is a constant and not an object.
 const LAST_CONSTANT: u64 = 2;
 
-/// A registered provider.
+/// A registered provider of another library.
 pub(in crate::capi) struct Foreign {
-    /// Address of its table; its objects begin with this address.
+    /// Address of the provider's table. The provider's objects begin with this address.
     address: usize,
-    /// Size of the table in its version of DAT, in bytes of functions.
+    /// Size of the table's functions in the provider's version of DAT, in bytes.
     pub(in crate::capi) size: usize,
     pub(in crate::capi) functions: Functions,
 }
@@ -31,8 +31,8 @@ impl Foreign {
     /// Reads the table of a provider that is being registered for a version of DAT.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER: a null provider, or a version other than DAT 1. DAT_INTERNAL_ERROR: process_vm_readv(2)
-    /// does not work, so its handles cannot be recognized.
+    /// DAT_INVALID_PARAMETER: a null or unreadable provider, or a version other than DAT 1. DAT_INTERNAL_ERROR:
+    /// process_vm_readv(2) does not work, so the provider's handles cannot be recognized.
     ///
     /// # Safety
     /// `provider` is null or points to the table of this version.
@@ -59,10 +59,10 @@ impl Foreign {
             internal("process_vm_readv(2) does not serve this process")
         })?;
         let mut functions = Functions::default();
-        // SAFETY: contract TABLE.
+        // SAFETY: contract TABLE: `provider` points to a table.
         let table = unsafe { &raw const (*provider).functions };
-        // SAFETY: as above, and this version's table is that large. Any address, and null, is a valid value of its
-        // function types.
+        // SAFETY: contract TABLE: the table of this version has `size` bytes. The function types accept any address and
+        // null.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 table.cast::<u8>(),
@@ -77,17 +77,18 @@ impl Foreign {
         })
     }
 
-    /// Returns whether its table is at this address.
+    /// Returns whether the provider's table is at this address.
     pub(in crate::capi) fn is(&self, address: usize) -> bool {
         self.address == address
     }
 
-    /// Returns whether both have the same table.
+    /// Returns whether both providers have the same table.
     pub(in crate::capi) fn is_same(&self, other: &Self) -> bool {
         self.address == other.address
     }
 
-    /// Calls a function of the provider, if the call's other handles belong to it.
+    /// Calls a function of the provider with `call`, if all `others` belong to the provider. `others` are the remaining
+    /// handles of the call, each with the subtype for its position.
     #[cold]
     pub(in crate::capi) fn pass_on<F>(
         &self,
@@ -108,7 +109,7 @@ impl Foreign {
     }
 }
 
-/// Reads the first word of an object; `None` if the memory cannot be read.
+/// Returns the first word of the object at a handle, or `None` if this memory cannot be read.
 pub(super) fn first_word(handle: DatHandle) -> Option<usize> {
     let address = handle.addr();
     if !address.is_multiple_of(4) {

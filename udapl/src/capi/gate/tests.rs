@@ -1,6 +1,6 @@
-//! The gate with this machine's scheduler and membarrier(2).
+//! Tests of the gate with the real scheduler and the real membarrier(2).
 
-// UNSAFETY: calls of the scheduler.
+// UNSAFETY: calls system calls of the scheduler.
 #![expect(unsafe_code, reason = "sched_setscheduler(2)")]
 
 use core::mem::MaybeUninit;
@@ -45,21 +45,21 @@ fn a_closed_lane_needs_no_fence() {
 fn pin() {
     // SAFETY: an all-zero set is empty.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: the set has room for the first processor.
+    // SAFETY: the set has a bit for processor 0.
     unsafe { libc::CPU_SET(0, &mut set) };
-    // SAFETY: 0 is this thread, and the size is that of the set.
+    // SAFETY: 0 means this thread, and the size is that of `set`.
     let answer = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     assert_eq!(answer, 0, "the first processor");
 }
 
-/// Makes this thread run before all others until it sleeps. Returns false without the privilege.
+/// Gives this thread priority over all others until it sleeps. Returns false if the process lacks the privilege.
 fn run_first() -> bool {
     let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: 0 is this thread, and the policy takes a priority.
+    // SAFETY: 0 means this thread, and SCHED_FIFO takes a priority.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
 }
 
-/// Returns how often this thread has gone to sleep.
+/// Returns the number of times that this thread has gone to sleep.
 fn sleeps() -> i64 {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("our own");
     usage.voluntary_context_switches()
@@ -97,7 +97,7 @@ fn who_waits_for_the_lane_lets_a_thread_of_lower_priority_leave_it() {
         });
         in_the_lane.join().expect("the thread")
     });
-    // The waiter has to sleep. If it only yielded, the lane's thread would run only by the limit on real-time
-    // threads, if there is one.
+    // The waiting thread must have slept. If it only yielded, the thread in the lane would run only because of the
+    // limit on real-time threads, if the system has one.
     assert_ne!(slept, Some(0));
 }

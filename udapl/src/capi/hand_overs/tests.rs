@@ -1,5 +1,5 @@
-//! Passing data between threads on the machine's own primitives, for runs under Miri and ThreadSanitizer. `models`
-//! tries every order.
+//! Tests of data passed between threads, with the real primitives, for runs under Miri and ThreadSanitizer. `models`
+//! tries every order of events.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -12,10 +12,10 @@ use super::gate::Gate;
 use super::table::{self, IaName, Reserved, handle_of};
 use super::upcalls::Upcalls;
 
-/// Number of rounds; fewer in an interpreter.
+/// Number of iterations; fewer under Miri, which is slow.
 const OFTEN: u64 = if cfg!(miri) { 8 } else { 2_000 };
 
-/// Makes an object's key from its handle; generations are odd.
+/// Returns an object key computed from its handle. The generation in a key is odd.
 const fn key(handle: u64) -> u64 {
     handle | 1 << 32
 }
@@ -24,7 +24,7 @@ const fn key(handle: u64) -> u64 {
 fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
     let adapter = Adapter::idle(false);
     let owner = IaName::fresh();
-    // The newest handle, and the end of the test.
+    // `newest` is the newest handle; `over` becomes true at the end of the test.
     let (newest, over) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -66,7 +66,7 @@ fn turns_of_several_threads_see_what_those_before_have_done() {
             scope.spawn(|| {
                 for _ in 0..OFTEN {
                     let _turn = gate.turn().expect("a closed lane has turns");
-                    // A read and a separate write: a concurrent turn between them would show.
+                    // The read and the write are separate, so that a turn that ran at the same time would lose a count.
                     let before = passed.load(Ordering::Relaxed);
                     passed.store(before + 1, Ordering::Relaxed);
                 }

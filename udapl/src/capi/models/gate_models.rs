@@ -1,4 +1,4 @@
-//! The gate: at most one thread is inside.
+//! Models of the gate: at most one thread at a time has access.
 
 // UNSAFETY: accesses the cell that the gate guards.
 #![expect(unsafe_code, reason = "a cell behind the gate")]
@@ -11,20 +11,20 @@ use super::explore;
 use super::gate::{Gate, NoTurn};
 use super::primitives::{Broken, Fences, Running, between_instructions};
 
-/// An adapter: the gate and a guarded number. loom fails a model in which two threads are inside and one writes, or
-/// in which one does not see the other's write.
+/// A model of an adapter: the gate and a number that it guards. loom fails a model in which two threads access the
+/// number at once and one of them writes, or in which one thread does not see the other's write.
 struct Guarded {
     gate: Gate,
     inside: UnsafeCell<u32>,
 }
 
-// SAFETY: the models check that only one thread is inside.
+// SAFETY: the models check that only one thread at a time accesses the number.
 unsafe impl Sync for Guarded {}
-// SAFETY: it is a number.
+// SAFETY: the content is a number.
 unsafe impl Send for Guarded {}
 
 impl Guarded {
-    /// Creates one with an open lane, if there is membarrier(2).
+    /// Creates an adapter. Its lane is open if the modelled kernel has membarrier(2).
     fn new() -> Arc<Self> {
         let guarded = Self {
             gate: Gate::new(),
@@ -40,19 +40,19 @@ impl Guarded {
     fn work(&self) {
         self.inside.with_mut(|inside| {
             between_instructions();
-            // SAFETY: the models check that only one thread is inside; loom reports a violation.
+            // SAFETY: the models check that only one thread at a time is here; loom reports a violation.
             unsafe { *inside += 1 };
         });
     }
 
-    /// Like `Room::look`.
+    /// Works in a turn, like `Room::look`.
     fn turn(&self) -> Result<(), NoTurn> {
         let _turn = self.gate.turn()?;
         self.work();
         Ok(())
     }
 
-    /// Like `Room::try_turn`; false: another thread has a turn.
+    /// Works in a turn, like `Room::try_turn`. Returns false if another thread holds a turn.
     fn tried(&self) -> bool {
         let Some(turn) = self.gate.try_turn() else {
             return false;
@@ -62,7 +62,7 @@ impl Guarded {
         true
     }
 
-    /// Like `Room::fast`: in the lane, or else in a turn.
+    /// Works in the lane, or in a turn if the lane is closed, like `Room::fast_or_in_turn`.
     fn post(&self) -> Result<(), NoTurn> {
         if !self.gate.enter() {
             return self.turn();
@@ -90,7 +90,7 @@ impl Guarded {
     }
 }
 
-/// A thread posts twice while another has two turns.
+/// Model: a thread posts twice while another takes two turns.
 fn posts_beside_turns() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);
@@ -105,7 +105,7 @@ fn posts_beside_turns() {
     assert_eq!(guarded.passed(), 4);
 }
 
-/// A thread posts while two others have a turn each.
+/// Model: a thread posts while two other threads take a turn each.
 fn a_post_beside_two_threads_with_turns() {
     let guarded = Guarded::new();
     let (posts, turns) = (Arc::clone(&guarded), Arc::clone(&guarded));
@@ -120,7 +120,7 @@ fn a_post_beside_two_threads_with_turns() {
     assert_eq!(guarded.passed(), 3);
 }
 
-/// A thread posts, another has a turn, and the background thread takes a turn if no thread has one.
+/// Model: a thread posts, another takes a turn, and the background thread takes a turn if no thread holds one.
 fn a_turn_is_tried_beside_a_post_and_a_turn() {
     let guarded = Guarded::new();
     let (posts, turns) = (Arc::clone(&guarded), Arc::clone(&guarded));
@@ -135,7 +135,7 @@ fn a_turn_is_tried_beside_a_post_and_a_turn() {
     assert_eq!(guarded.passed(), 2 + u32::from(had_one));
 }
 
-/// A second instance is opened while a thread posts; then another thread posts, too.
+/// Model: the lane is closed for a second instance while a thread posts; then another thread posts, too.
 fn two_threads_post_when_the_lane_has_closed() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);
@@ -152,7 +152,7 @@ fn two_threads_post_when_the_lane_has_closed() {
     assert_eq!(guarded.passed(), 3);
 }
 
-/// The second instance is closed and the lane opens: its thread posts no more, the first instance's thread does.
+/// Model: the lane is opened again, as after the close of the second instance, while the first instance's thread posts.
 fn the_lane_opens_while_its_thread_posts() {
     let guarded = Guarded::new();
     guarded.close_lane();
@@ -168,7 +168,8 @@ fn the_lane_opens_while_its_thread_posts() {
     assert_eq!(guarded.passed(), 5);
 }
 
-/// membarrier(2) fails, so that a thread may be in the lane: there is no turn, then or later, and the lane is closed.
+/// Model: membarrier(2) fails, so a thread may be in the lane. No turn is granted, then or later, and the lane is
+/// closed.
 fn posts_beside_turns_that_are_refused() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);

@@ -1,4 +1,4 @@
-//! Models of the data passed between threads. They run the real files of this module with primitives that try every
+//! Models of the data passed between threads. They compile the real files of this module with primitives that try every
 //! order of events ([`primitives`]).
 //!
 //! In ordinary tests each model runs with few preemptions, and prints the number of its executions.
@@ -29,13 +29,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use primitives::{Broken, Fences};
 
-/// Number of preemptions that suffices to find each of the mistakes below.
+/// Number of preemptions that is enough to find each of the deliberate mistakes (`Broken`).
 const PREEMPTIONS: usize = 2;
 
-/// Runs a model in every order, with the given fences and mistake.
+/// Runs a model in every order of events, with the given model of the fences and the given mistake.
 fn explore(what: &str, (fences, broken): (Fences, Broken), model: fn()) {
     primitives::set(fences, broken);
-    // The builder reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
+    // The builder reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others. The environment overrides `PREEMPTIONS`.
     let mut builder = loom::model::Builder::new();
     let bound = builder.preemption_bound.unwrap_or(PREEMPTIONS);
     builder.preemption_bound = Some(bound);

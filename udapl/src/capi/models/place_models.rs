@@ -1,4 +1,5 @@
-//! Places of handles: a handle is found with all its fields or not at all, and no place is given out twice.
+//! Models of the places of handles: a look-up finds a handle with all its fields or not at all, and no place is used
+//! for two handles at once.
 
 use core::ptr::{null_mut, without_provenance_mut};
 
@@ -9,16 +10,16 @@ use super::explore;
 use super::place::{Free, Place};
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Broken, Fences, Mutex};
 
-/// A kind with three places, the first of which is reserved.
+/// A kind of handle with three places, the first of which is reserved.
 struct Kind {
     places: [Place<u8>; 3],
     free: Mutex<Free>,
 }
 
-/// Returns the fields of a handle's object; each is computed from the handle.
+/// Returns the fields of a handle's object. Each field is computed from the handle, so that a look-up can check it.
 fn parts(handle: u64) -> (*mut u8, u32, (u64, u32)) {
     let number = u32::try_from(handle).expect("a small number");
-    // CAST: a small number.
+    // CAST: the number is small.
     let adapter = without_provenance_mut(number as usize);
     (adapter, number, (handle << 32 | handle, number))
 }
@@ -38,7 +39,8 @@ impl Kind {
         })
     }
 
-    /// Like `Reserved::new` and `Reserved::fill`. Returns the place's index.
+    /// Makes an object, like `Reserved::new` and `Reserved::fill`. Returns the place's index, or `None` if no place is
+    /// free.
     fn make(&self, handle: u64) -> Option<usize> {
         let at = Free::take(&self.free)? as usize;
         let (adapter, owner, object) = parts(handle);
@@ -46,7 +48,7 @@ impl Kind {
         Some(at)
     }
 
-    /// Like `find_owned`. Returns whether the handle is found, and checks that all fields are there.
+    /// Looks a handle up, like `find_owned`. Returns whether it is found, and asserts that all its fields are valid.
     fn finds(&self, at: usize, handle: u64) -> bool {
         let place = &self.places[at];
         let found = place.holds(handle);
@@ -57,7 +59,7 @@ impl Kind {
         found
     }
 
-    /// Like `leave`.
+    /// Frees a handle, like `table::leave`. Returns false if the place has another handle.
     fn free(&self, at: usize, handle: u64) -> bool {
         let left = self.places[at].leave(handle);
         if left {
@@ -68,7 +70,7 @@ impl Kind {
     }
 }
 
-/// A thread makes an object while another guesses its handle.
+/// Model: a thread makes an object while another thread looks up the same handle.
 fn a_handle_is_looked_up_while_it_is_made() {
     let kind = Kind::new();
     let makes = Arc::clone(&kind);
@@ -78,8 +80,8 @@ fn a_handle_is_looked_up_while_it_is_made() {
     assert!(kind.finds(at, 7));
 }
 
-/// All places are taken. One is freed and taken again while a thread looks up the new handle and that of another
-/// place.
+/// Model: all places are in use. A thread frees one and uses it again, while another thread looks up the new handle and
+/// the handle in another place.
 fn a_place_is_taken_again_while_its_new_handle_is_looked_up() {
     let kind = Kind::new();
     let at = kind.make(7).expect("a place");
@@ -95,7 +97,7 @@ fn a_place_is_taken_again_while_its_new_handle_is_looked_up() {
     assert!(!kind.finds(at, 7) && kind.finds(at, 9));
 }
 
-/// Two threads free one handle, and each makes an object.
+/// Model: two threads free one handle, and each then makes an object.
 fn two_threads_free_one_handle() {
     let kind = Kind::new();
     let at = kind.make(7).expect("a place");
@@ -106,7 +108,7 @@ fn two_threads_free_one_handle() {
     let theirs = thread.join().expect("the thread");
     assert!(mine.0 != theirs.0, "one of them has freed it");
     let made = [mine.1, theirs.1];
-    // Only one place was free, so the second thread gets none.
+    // Only one place was free, so at most one thread made an object.
     let places = made.iter().flatten().count();
     assert!(places <= 1, "a place is taken twice: {made:?}");
 }

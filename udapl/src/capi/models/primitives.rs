@@ -3,13 +3,13 @@
 //!
 //! membarrier(2) is modelled as in Linux (kernel/sched/membarrier.c). The kernel interrupts every running thread of
 //! the process, makes it execute a full fence *between two of its instructions*, and waits for all. A thread that is
-//! not running has executed a fence when it was taken off its processor, and does so again before it runs
-//! (`switch_mm`). So the light half of the fence is nothing in this model: instructions are in program order anyway,
-//! and loom lets loads miss the stores of others as processors do. [`Fences::Paired`] is the other model, that of the
-//! proposals for asymmetric fences: both halves are sequentially consistent fences to each other. It is stronger
-//! between two light halves, but only one thread at a time executes those.
+//! not running executed a fence when it was taken off its processor, and executes another one before it runs again
+//! (`switch_mm`). So the light half of the fence does nothing in this model: instructions are in program order anyway,
+//! and loom lets loads miss the stores of other threads as processors do. [`Fences::Paired`] is the other model, that
+//! of the proposals for asymmetric fences: each half is a sequentially consistent fence towards the other half. The
+//! second model is stronger than Linux between two light halves, but only one thread at a time executes light halves.
 //!
-//! The deliberate mistakes ([`Broken`]) show that the models find them.
+//! The deliberate mistakes ([`Broken`]) show that the models detect them.
 
 use std::cell::Cell;
 use std::sync::{LockResult, TryLockResult};
@@ -21,29 +21,29 @@ use loom::sync::atomic::{AtomicU32 as Word, fence};
 use loom::sync::{Condvar, Mutex as Lock};
 use loom::thread;
 
-/// Model of the fences.
+/// A model of the fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fences {
-    /// Interrupts, as Linux sends them.
+    /// The kernel interrupts running threads, as Linux does.
     Interrupts,
-    /// A sequentially consistent fence in either half.
+    /// Each half is a sequentially consistent fence.
     Paired,
-    /// The kernel had membarrier(2), and now fails it with this errno.
+    /// The kernel has membarrier(2), but the call now fails with this errno.
     Refused(i32),
     /// The kernel has no membarrier(2).
     Missing,
 }
 
-/// A deliberate mistake.
+/// A deliberate mistake in the primitives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     /// No mistake.
     Nothing,
-    /// The light half is missing, where it is a fence.
+    /// The light half is no fence; only for `Fences::Paired`, in which it is one.
     LightFence,
     /// The heavy half is missing: other threads execute no fence.
     HeavyFence,
-    /// Entering the lane does not check for a closed lane or a wanted turn.
+    /// A thread enters the lane without checking for a closed lane or a wanted turn.
     Check,
     /// A turn does not wait for the thread in the lane.
     Wait,
@@ -56,11 +56,11 @@ pub(super) enum Broken {
 }
 
 std::thread_local! {
-    // loom runs all threads of a model on the one that started it.
+    // Thread-local, because loom runs all threads of a model on the thread that started the model.
     static MACHINE: Cell<(Fences, Broken)> = const { Cell::new((Fences::Interrupts, Broken::Nothing)) };
 }
 
-/// Selects the fences and the mistake for models of this test.
+/// Selects the model of the fences and the mistake for the following models of this test.
 pub(super) fn set(fences: Fences, broken: Broken) {
     MACHINE.set((fences, broken));
 }
@@ -69,9 +69,9 @@ fn is_broken(what: Broken) -> bool {
     MACHINE.get().1 == what
 }
 
-/// Number of threads that take interrupts.
+/// Number of threads that can be interrupted.
 const THREADS: usize = 3;
-/// States of a thread: not running; running; running, and the kernel waits for its fence.
+/// States of a thread: not running; running; running while the kernel waits for its fence.
 const OFF: u32 = 0;
 const RUNNING: u32 = 1;
 const INTERRUPTED: u32 = 2;
@@ -88,11 +88,11 @@ fn own() -> Option<usize> {
     SELF.with(Cell::get)
 }
 
-/// A running thread, until it is dropped.
+/// A thread that is running on a processor, until this value is dropped.
 pub(super) struct Running(usize);
 
 impl Running {
-    /// Starts a thread that uses the lane, with a number of its own.
+    /// Starts running a thread that uses the lane, under a number that no other thread has.
     pub(super) fn on(number: usize) -> Self {
         SELF.with(|own| own.set(Some(number)));
         switch_to(number);
@@ -117,7 +117,7 @@ fn switch_from(number: usize) {
     PROCESSORS[number].swap(OFF, Ordering::AcqRel);
 }
 
-/// A point between two instructions, where the kernel may interrupt the thread.
+/// Marks a point between two instructions, at which the kernel may interrupt the thread.
 pub(super) fn between_instructions() {
     let Some(number) = own() else { return };
     let word = &PROCESSORS[number];
@@ -127,7 +127,7 @@ pub(super) fn between_instructions() {
     }
 }
 
-/// Models membarrier(2).
+/// Models membarrier(2): interrupts all running threads and waits for their fences.
 fn interrupt_all() {
     fence(Ordering::SeqCst);
     for (number, word) in PROCESSORS.iter().enumerate() {
@@ -185,8 +185,9 @@ impl AtomicBool {
 
     pub(super) fn store(&self, value: bool, order: Ordering) {
         between_instructions();
-        // An exchange: loom orders plain stores of two threads only partly, so a thread that waits for the last one
-        // might read an older one for ever. What other threads may read, and when, is the same.
+        // This is an exchange, because loom orders plain stores of two threads only partly: a thread that waits for the
+        // last store might read an older one for ever. The values that other threads may read are the same as for a
+        // store.
         self.0.swap(value, order);
     }
 }
@@ -269,7 +270,7 @@ impl<T> Mutex<T> {
         Self(Lock::new(value))
     }
 
-    /// A waiting thread has no processor.
+    /// Locks the mutex. A thread that waits for the lock has no processor meanwhile.
     pub(super) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         let Some(number) = own() else {
             return self.0.lock();
@@ -286,16 +287,17 @@ impl<T> Mutex<T> {
 }
 
 loom::lazy_static! {
-    // One for all: a thread that waits for several interrupts is woken by any.
+    // One condition variable serves all interrupts, so that any of several interrupts wakes a thread that waits for
+    // them.
     static ref SIGNALLED: (Lock<()>, Condvar) = (Lock::new(()), Condvar::new());
 }
 
-/// An eventfd: a counter. Clones share it.
+/// A model of an eventfd: a counter. Clones have the same counter.
 #[derive(Clone)]
 pub(super) struct Interrupt(loom::sync::Arc<Lock<u64>>);
 
 impl Interrupt {
-    /// Has a result like the real one, which fails without a free descriptor.
+    /// Creates an interrupt. Returns a `Result` like the real function, which fails if no descriptor is free.
     pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self(loom::sync::Arc::new(Lock::new(0))))
     }
@@ -321,8 +323,8 @@ impl Interrupt {
         loom::sync::Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Sleeps until one of them is signalled, and does not clear the signal. There is no time limit, so that a lost
-    /// wake-up shows as a thread that sleeps for ever.
+    /// Sleeps until one of `interrupts` is signalled, and does not clear the signal. There is no time limit, so that
+    /// after a lost wake-up the thread sleeps for ever.
     pub(super) fn wait(interrupts: &[&Self]) {
         let mut all = SIGNALLED.0.lock().expect("as above");
         while interrupts.iter().all(|one| *one.count() == 0) {

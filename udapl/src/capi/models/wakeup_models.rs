@@ -1,5 +1,5 @@
-//! Wake-ups: the event that a thread waits for ends its sleep. No thread wakes by itself here, so a lost wake-up is a
-//! thread that sleeps for ever, which loom reports.
+//! Models of wake-ups: the event that a thread waits for ends its sleep. No thread wakes by itself here. So a thread
+//! that misses its wake-up sleeps for ever, which loom reports.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -9,7 +9,7 @@ use super::primitives::{Broken, Fences, Interrupt};
 use super::sleepers::Sleepers;
 use super::upcalls::Upcalls;
 
-/// No mistake; fences do not matter here.
+/// A machine without a mistake. The models here use no fences.
 const SOUND: (Fences, Broken) = (Fences::Missing, Broken::Nothing);
 const DEAF: (Fences, Broken) = (Fences::Missing, Broken::Signal);
 
@@ -17,11 +17,11 @@ fn interrupt() -> Interrupt {
     Interrupt::new().expect("a model's")
 }
 
-/// An adapter: events that the device has, and events that a look has delivered.
+/// A model of an adapter: events in the device, and events that a thread has taken from the device.
 struct World {
     vector: Interrupt,
     device: Mutex<Vec<usize>>,
-    /// Number of events for each thread, behind the gate: accessed in turns.
+    /// Number of events for each thread that were taken from the device. The lock stands for the gate's turn.
     arrived: Mutex<[u32; 2]>,
     sleepers: Sleepers,
 }
@@ -36,7 +36,7 @@ impl World {
         })
     }
 
-    /// A turn: takes in all events of the device. Returns true, and takes the event, if there is one for `who`.
+    /// Takes all events from the device, in a turn. Returns true and removes one event of thread `who`, if it has one.
     fn look(&self, who: usize) -> bool {
         let mut arrived = self.arrived.lock().expect("a turn");
         for whose in self.device.lock().expect("the device").drain(..) {
@@ -47,7 +47,7 @@ impl World {
         there
     }
 
-    /// Like `dat_evd_wait` with `Sleeper::until`.
+    /// Waits for an event, like `dat_evd_wait` with `Sleeper::until`.
     fn wait(&self, who: usize) {
         let own = interrupt();
         let enlisted = self.sleepers.enlist(own.clone());
@@ -61,13 +61,13 @@ impl World {
         }
     }
 
-    /// The device has an event, and signals it.
+    /// Adds an event to the device, and signals the device's interrupt.
     fn event(&self, whose: usize) {
         self.device.lock().expect("the device").push(whose);
         self.vector.signal();
     }
 
-    /// Another thread changes in a turn what a thread waits for, like `dat_evd_post_se`.
+    /// Adds an event from another thread, in a turn, like `dat_evd_post_se`.
     fn post(&self, whose: usize) {
         let mut arrived = self.arrived.lock().expect("a turn");
         arrived[whose] += 1;
@@ -75,7 +75,7 @@ impl World {
     }
 }
 
-/// Two threads wait, each for an event; one of them may take the interrupts of both.
+/// Model: two threads wait for one event of the device each; one of them may take the interrupts of both.
 fn two_wait_for_the_device() {
     let world = World::new();
     let waiters = [0, 1].map(|who| {
@@ -89,7 +89,7 @@ fn two_wait_for_the_device() {
     }
 }
 
-/// A thread waits for a software event.
+/// Model: a thread waits for a software event.
 fn one_waits_for_another_thread() {
     let world = World::new();
     let waiter = {
@@ -100,7 +100,7 @@ fn one_waits_for_another_thread() {
     waiter.join().expect("the thread");
 }
 
-/// One thread waits for the device, one for another thread.
+/// Model: one thread waits for an event of the device, another one for a software event.
 fn one_waits_for_each() {
     let world = World::new();
     let waiters = [0, 1].map(|who| {
@@ -114,7 +114,8 @@ fn one_waits_for_each() {
     }
 }
 
-/// A thread that gets work and then the end, and sleeps by `sleep`. Returns the work that it has done.
+/// Runs a thread that gets two pieces of work and then the end of the queue, and sleeps by `sleep`. Returns the work
+/// that the thread has done.
 fn serve(sleep: fn(&Interrupt)) -> Vec<u32> {
     let wake = interrupt();
     let upcalls = Arc::new(Upcalls::new(wake.clone()));
@@ -177,8 +178,8 @@ fn every_upcall_is_made_once_and_none_after_the_end() {
     explore("upcalls", SOUND, work_is_done_once_and_the_end_is_heard_of);
 }
 
-/// Runs a model that ends with a thread that sleeps for ever. loom then panics twice, which ends the process, so the
-/// model runs in another process.
+/// Runs a model that ends with a thread that sleeps for ever, and asserts that loom reports this. loom then panics
+/// twice, which aborts the process, so the model runs in another process.
 fn sleeps_for_ever(test: &str, machine: (Fences, Broken), model: fn()) {
     const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
     if std::env::var_os(THE_OTHER).is_some() {

@@ -19,7 +19,7 @@ fn number(buffer: &Buffer) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Takes a receive: its bytes and its detail.
+/// Takes a successful receive apart: returns its bytes and its detail.
 #[track_caller]
 fn heard((result, buffer): (Result<usize, Error>, Buffer)) -> (Vec<u8>, DtoDetail) {
     result.expect("received");
@@ -234,7 +234,8 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
     assert_eq!(pools[A].available(), 6);
 }
 
-/// As for single posts: the memory has no other user before the card is done with it.
+/// A batch whose futures are dropped, or whose driver is closed meanwhile, returns its buffers, but not before the card
+/// has finished with them.
 #[test]
 fn a_batch_whose_futures_are_dropped_or_whose_driver_ends_in_it_gives_its_buffers_back() {
     let mut both_sides = Both::new();
@@ -306,7 +307,7 @@ fn receives_of_an_srq_serve_all_its_endpoints_and_say_which() {
         let done = buffer.completion().expect("a completion");
         assert_eq!(done.ep, ends[which].ep().expect("open"));
     }
-    // It exists until the last of its endpoints is dropped; then its receives end.
+    // The SRQ exists until the last of its endpoints is dropped. Then its receives end.
     let mut waits = srq.recv(pools[B].take().expect("a buffer"));
     drop(srq);
     let [one, other] = ends;

@@ -1,4 +1,4 @@
-//! Short forms for connecting: start, decide, check the outcome.
+//! Helpers for connecting: start a connection, get the request, check the outcome.
 
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
@@ -13,13 +13,13 @@ use udapl::{
 
 use super::{A, B, CONN_QUAL, LONG, NONE, Pair, attributes};
 
-/// An empty I/O vector, with its type.
+/// An empty I/O vector (the constant gives it its type).
 pub const EMPTY: &[LmrTriplet] = &[];
-/// A second of virtual time.
+/// One second of virtual time, in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
 impl Pair {
-    /// Starts a connection from an endpoint of a side to a qualifier of the other.
+    /// Starts a connection from an endpoint of `side` to a qualifier of the other side.
     pub fn start(
         &mut self,
         side: usize,
@@ -41,14 +41,14 @@ impl Pair {
         )
     }
 
-    /// Starts a connection from A's endpoint to B's qualifier.
+    /// Starts a connection from A's endpoint to `CONN_QUAL` of B.
     pub fn start_usual(&mut self) {
         let ep = self.sides[A].ep;
         self.start(A, ep, CONN_QUAL, LONG, b"request")
             .expect("UNCONNECTED");
     }
 
-    /// Returns the next connection request at a side.
+    /// Waits for the next connection request at a side, and returns it.
     #[track_caller]
     pub fn request(&mut self, side: usize) -> CrHandle {
         let Event::ConnectionRequest(request) = self.wait_event(side, self.sides[side].cr) else {
@@ -80,7 +80,7 @@ impl Pair {
             .state
     }
 
-    /// Returns the next connection event of a side.
+    /// Waits for the next connection event of a side, and returns it.
     #[track_caller]
     pub fn connection_event(&mut self, side: usize) -> ConnectionEvent {
         let event = self.wait_event(side, self.sides[side].connect);
@@ -90,8 +90,8 @@ impl Pair {
         event
     }
 
-    /// Checks that the side's attempt or connection has ended in this way: one event, and the state has changed by
-    /// then.
+    /// Checks that the side's connection, or its attempt to connect, ends with this one event, and that the endpoint is
+    /// DISCONNECTED when the event arrives.
     #[track_caller]
     pub fn expect_end(&mut self, side: usize, kind: Kind) {
         let event = self.connection_event(side);
@@ -105,7 +105,7 @@ impl Pair {
         self.expect_nothing(side, self.sides[side].connect);
     }
 
-    /// Takes a receive of the side, of any length.
+    /// Posts a receive without segments on the side's endpoint.
     pub fn receive(&mut self, side: usize, cookie: u64) {
         self.post_recv(side, EMPTY, cookie, NONE)
             .expect("legal in every state");
@@ -122,7 +122,7 @@ impl Pair {
             .set_faults(self.fabric.link, LinkFaults::both(nothing));
     }
 
-    /// Runs the world and both sides for a while.
+    /// Runs the simulator and both sides for this many milliseconds.
     pub fn run_for(&mut self, millis: u64) {
         for _ in 0..millis * 10 {
             self.pump();
@@ -144,7 +144,7 @@ impl Pair {
         }
     }
 
-    /// Checks that there is no asynchronous event.
+    /// Checks that neither side has an asynchronous event.
     #[track_caller]
     pub fn expect_no_async_event(&mut self) {
         for side in [A, B] {

@@ -1,4 +1,4 @@
-//! Packets and doorbells that no simulated function sends.
+//! Packets and doorbell writes that neither the simulator nor the driver produces.
 
 use driver::Be64;
 use hw_sim::wire::{
@@ -9,7 +9,7 @@ use hw_sim::wire::{
 use super::Pair;
 
 impl Pair {
-    /// Delivers a forged response to the side's oldest unanswered request: a whole packet with a correct ICRC, and
+    /// Delivers a forged response to the side's oldest unanswered request: a complete packet with a correct ICRC, with
     /// this operation and payload.
     pub fn forge_answer(&mut self, side: usize, operation: Operation, payload: &[u8]) {
         let (qpn, context) = self.connected_qp(side);
@@ -57,7 +57,7 @@ impl Pair {
         self.fabric.sim.deliver(&function, &packet.emit());
     }
 
-    /// Rings the send doorbell of the side's connected queue pair with the right number of WQEs, but invalid WQEs.
+    /// Rings the send doorbell of the side's connected queue pair for one WQE before the driver has written a WQE.
     pub fn forge_doorbell(&mut self, side: usize) {
         let (qpn, _) = self.connected_qp(side);
         let hca = self.sides[side].ia.provider_mut().hca_mut();

@@ -1,13 +1,13 @@
-//! Functions of this machine, for tests that otherwise create simulated ones.
+//! Real functions of this machine, for tests that otherwise create simulated functions.
 //!
 //! `DAT_TEST_FUNCTIONS=0000:00:03.0,0000:00:04.0` names two functions on one link with the addresses that
 //! `Fabric::options` uses.
 
-/// Environment variable.
+/// Environment variable that names the two functions.
 const FUNCTIONS: &str = "DAT_TEST_FUNCTIONS";
 
-/// Returns the two functions, if the environment names them. The test prints a line about it, which the caller relies
-/// on.
+/// Returns the names of the two functions, if the environment has them. The test then prints a line about them; the
+/// program that runs the tests relies on this line.
 pub fn named() -> Option<[String; 2]> {
     let names = std::env::var(FUNCTIONS).ok()?;
     let Some((a, b)) = names.split_once(',') else {

@@ -1,8 +1,8 @@
-//! Two adapters on one simulated link, connected or ready to connect, and short forms for frequent steps.
+//! Two adapters on one simulated link, connected or ready to connect, and helpers for frequent steps.
 //!
 //! Time is the simulator's. Each side's software runs only when the test calls it. So everything that needs both
-//! sides (connection management above all) goes through [`Pair::pump`] or one of the `wait` functions, which give
-//! both sides turns.
+//! sides (connection management above all) goes through [`Pair::pump`] or one of the `wait` functions, which let both
+//! sides make progress.
 
 pub mod connecting;
 pub mod forged;
@@ -34,17 +34,17 @@ use world::World;
 /// Connection qualifier of the tests: an IB service ID, so that private data keeps its exact length.
 pub const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 
-/// Returns a nearby qualifier.
+/// Returns a connection qualifier at this distance from `CONN_QUAL`.
 pub const fn beside(at: u64) -> ConnQual {
     ConnQual::service_id(CONN_QUAL.0 + at)
 }
-/// Long enough for everything in virtual time, short enough to end a stuck test.
+/// Time limit that is long enough for everything in virtual time, and short enough to end a stuck test.
 pub const LONG: Timeout = Timeout::from_micros(60_000_000);
-/// No flags.
+/// Completion flags: none.
 pub const NONE: CompletionFlags = CompletionFlags::empty();
-/// The active side.
+/// Index of the active side.
 pub const A: usize = 0;
-/// The passive side.
+/// Index of the passive side.
 pub const B: usize = 1;
 
 /// One side: an adapter, a PZ, EVDs and an endpoint.
@@ -58,7 +58,7 @@ pub struct Side {
     pub ep: EpHandle,
 }
 
-/// Registered memory, and its names.
+/// Registered memory, with its LMR and its length.
 pub struct Buffer {
     pub memory: DmaMemory,
     pub lmr: LmrCreated,
@@ -103,7 +103,7 @@ impl Buffer {
     }
 }
 
-/// Settings of a pair.
+/// Settings of a `Pair`.
 #[derive(Clone)]
 pub struct PairConfig {
     pub seed: u64,
@@ -111,11 +111,11 @@ pub struct PairConfig {
     pub attr: [Option<EpAttr>; 2],
     pub options: [OpenOptions; 2],
     pub evd_qlen: u32,
-    /// Size of an SRQ for side B's endpoint, if it has one.
+    /// Receives that the SRQ of side B's endpoint can hold; `None` if the endpoint uses no SRQ.
     pub srq: Option<u32>,
-    /// Changes both simulated functions.
+    /// Function that changes the profile of both simulated functions.
     pub profile: fn(Profile) -> Profile,
-    /// True to keep the event log; false for runs of a million packets.
+    /// True if the simulator keeps its event log; false for runs of a million packets.
     pub event_log: bool,
 }
 
@@ -169,12 +169,12 @@ pub fn attributes(ia: &Ia) -> EpAttr {
 }
 
 impl Pair {
-    /// Opens both sides; B listens, nothing is connected.
+    /// Opens both sides. B listens, but no endpoint is connected.
     pub fn unconnected(config: &PairConfig) -> Self {
         Self::over(World::new(config), config)
     }
 
-    /// The same on an existing fabric.
+    /// Like `Pair::unconnected`, on an existing fabric.
     pub fn over(fabric: impl Into<World>, config: &PairConfig) -> Self {
         let fabric = fabric.into();
         let mut srq = None;
@@ -296,7 +296,7 @@ impl Pair {
         Buffer { memory, lmr, bytes }
     }
 
-    /// Gives both sides' software a turn, and advances time by 0.1 ms.
+    /// Lets both sides make progress once, and advances time by 0.1 ms.
     pub fn pump(&mut self) {
         for side in &mut self.sides {
             side.ia.progress();
@@ -304,14 +304,14 @@ impl Pair {
         self.fabric.pass_time();
     }
 
-    /// Waits for the next event of an EVD, with both sides running.
+    /// Waits for the next event of an EVD, while both sides make progress.
     pub fn wait_event(&mut self, side: usize, evd: EvdHandle) -> Event {
         self.poll_event(side, evd, 600_000).unwrap_or_else(|| {
             panic!("side {side}: no event on {evd:?} within a minute of virtual time")
         })
     }
 
-    /// Returns the next event of an EVD within this many pumps.
+    /// Returns the next event of an EVD; `None` if there is none after this many calls of `Pair::pump`.
     pub fn poll_event(&mut self, side: usize, evd: EvdHandle, pumps: usize) -> Option<Event> {
         let mut turns = self.fabric.turns(pumps);
         while turns.next() {
@@ -342,7 +342,7 @@ impl Pair {
         self.wait_dto(side, self.sides[side].recv)
     }
 
-    /// Waits for the next event of the side's connection EVD, which must be this one.
+    /// Waits for the next event of the side's connection EVD, which must be of this kind.
     pub fn expect_connection(&mut self, side: usize, kind: ConnectionEventKind) {
         let event = self.wait_event(side, self.sides[side].connect);
         let Event::Connection(event) = event else {
@@ -406,7 +406,7 @@ impl Pair {
             .ep_post_recv(ep, iov, DtoCookie(cookie), flags)
     }
 
-    /// Ends the connection from side A and takes both DISCONNECTED events.
+    /// Ends the connection from side A and dequeues both DISCONNECTED events.
     pub fn disconnect(&mut self) {
         let ep = self.sides[A].ep;
         self.sides[A]
@@ -417,7 +417,7 @@ impl Pair {
         self.expect_connection(B, ConnectionEventKind::Disconnected);
     }
 
-    /// Sends `bytes` bytes of a buffer from A into a receive of B and takes both completions.
+    /// Sends `bytes` bytes of a buffer from A into a receive of B and dequeues both completions.
     pub fn send(&mut self, from: &Buffer, to: &Buffer, bytes: usize) {
         let (a, b) = (self.sides[A].ep, self.sides[B].ep);
         self.sides[B]
@@ -438,7 +438,7 @@ impl Pair {
 
     /// Checks that the simulator has reported no DMA fault and no driver bug.
     pub fn assert_no_complaints(&self) {
-        // Functions of a server are checked by the server.
+        // Functions that another process serves are checked by that process.
         let Some(fabric) = self.fabric.simulated() else {
             return;
         };
@@ -466,7 +466,7 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-/// Checks that the call failed with this type.
+/// Checks that the call failed with this return type.
 #[track_caller]
 pub fn refused<T: core::fmt::Debug>(result: Result<T, DatError>, with: ReturnType) -> DatError {
     let error = result.expect_err("the call is refused");

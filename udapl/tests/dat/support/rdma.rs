@@ -1,4 +1,4 @@
-//! Short forms for RDMA: posts, and a model of where scattered bytes belong.
+//! Helpers for RDMA: posts, and a model of where scattered bytes belong.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -12,7 +12,7 @@ use super::{A, B, Buffer, Pair, PairConfig, attributes};
 /// Fill byte of memory that must not be written.
 pub const UNTOUCHED: u8 = 0xa5;
 
-/// Returns a number of the host as it is stored in memory.
+/// Returns the bytes of a number in the host's byte order.
 #[expect(
     clippy::host_endian_bytes,
     reason = "atomic operations work on numbers in the host's order"
@@ -78,7 +78,7 @@ impl Pair {
             .ep_post_rdma_write(ep, iov, DtoCookie(cookie), remote, flags)
     }
 
-    /// Waits for the next completion of the side's requests, which must be this one.
+    /// Waits for the next completion of the side's requests, which must have this cookie and status.
     #[track_caller]
     pub fn expect_request(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
         let done = self.wait_request(side);
@@ -91,7 +91,7 @@ impl Pair {
         done
     }
 
-    /// Waits for the next completion of the side's receives, which must be this one.
+    /// Waits for the next completion of the side's receives, which must have this cookie and status.
     #[track_caller]
     pub fn expect_recv(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
         let done = self.wait_recv(side);
@@ -140,7 +140,7 @@ impl Pair {
     }
 }
 
-/// Pieces of a buffer that do not overlap, by offset and length.
+/// Pieces of a buffer, as offset and length; they do not overlap.
 #[derive(Clone, Debug)]
 pub struct Pieces(pub Vec<(usize, usize)>);
 
@@ -179,7 +179,7 @@ impl Pieces {
             .collect()
     }
 
-    /// Returns the contents of the pieces of `memory`, in their order.
+    /// Returns the contents of the pieces of `memory`, in the order of the pieces.
     pub fn gather(&self, memory: &[u8]) -> Vec<u8> {
         self.0
             .iter()
@@ -187,7 +187,7 @@ impl Pieces {
             .collect()
     }
 
-    /// Copies `data` into the pieces of `memory`, in their order, until it is used up.
+    /// Copies `data` into the pieces of `memory`, in the order of the pieces, until all of `data` is copied.
     pub fn scatter(&self, memory: &mut [u8], mut data: &[u8]) {
         for &(offset, bytes) in &self.0 {
             let (now, later) = data.split_at(bytes.min(data.len()));
@@ -197,7 +197,7 @@ impl Pieces {
     }
 }
 
-/// Returns a seeded random stream.
+/// Returns a random number generator with this seed.
 pub fn stream(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
@@ -209,11 +209,11 @@ pub enum Rdma {
     Write,
 }
 
-/// Both of them.
+/// RDMA Read and RDMA Write.
 pub const BOTH: [Rdma; 2] = [Rdma::Read, Rdma::Write];
 
 impl Rdma {
-    /// Posts it on the side's endpoint.
+    /// Posts this operation on the side's endpoint.
     pub fn post(
         self,
         pair: &mut Pair,

@@ -1,4 +1,4 @@
-//! A side whose device breaks the agreed limits.
+//! A side whose device exceeds the limits that the connection agreed on.
 
 use hw_mlx::qp::context::optional;
 use mlx_prm::{
@@ -24,8 +24,8 @@ impl Pair {
             .expect("a connected queue pair")
     }
 
-    /// Brings the side's connected queue pair up again, with `1 << log_depth` outstanding RDMA Reads allowed. Nothing
-    /// may have been posted yet.
+    /// Resets the side's connected queue pair and connects it again, with `1 << log_depth` outstanding RDMA Reads
+    /// allowed. The side must not have posted anything yet.
     pub fn deepen_reads(&mut self, side: usize, log_depth: u32) {
         let (qpn, mut context) = self.connected_qp(side);
         let hca = self.sides[side].ia.provider_mut().hca_mut();

@@ -23,19 +23,19 @@ pub struct Shared {
     pub srq: SrqHandle,
     /// Endpoints of A.
     pub a: [EpHandle; 2],
-    /// Their peers at B, which use the SRQ.
+    /// Endpoints of B, the peers of `a`, which use the SRQ.
     pub b: [EpHandle; 2],
-    /// Receive EVDs of the peers.
+    /// Receive EVDs of B's endpoints.
     pub recv: [EvdHandle; 2],
 }
 
 impl Shared {
-    /// Makes and connects everything with the defaults.
+    /// Creates and connects both connections, with the default SRQ and endpoint attributes.
     pub fn connected() -> Self {
         Self::connected_as(SRQ, |_| {})
     }
 
-    /// The same with another SRQ, or other attributes of B's endpoints.
+    /// Like `Shared::connected`, with other attributes of the SRQ or of B's endpoints.
     pub fn connected_as(attr: SrqAttr, shape: impl Fn(&mut EpAttr)) -> Self {
         let mut shared = Self::unconnected(&PairConfig::default(), attr, None, shape);
         shared.connect(0);
@@ -43,7 +43,8 @@ impl Shared {
         shared
     }
 
-    /// The same, unconnected. `zone` is the PZ of B's endpoints, if it is not that of the SRQ.
+    /// Like `Shared::connected_as`, but without connecting. `zone` creates the PZ of B's endpoints; if it is `None`,
+    /// they use the SRQ's PZ.
     pub fn unconnected(
         config: &PairConfig,
         attr: SrqAttr,
@@ -119,7 +120,7 @@ impl Shared {
             .ep_post_send(ep, iov, DtoCookie(cookie), flags)
     }
 
-    /// Waits for the next receive of one of the connections.
+    /// Waits for the next receive completion of one of the connections.
     pub fn received(&mut self, which: usize) -> DtoCompletion {
         let done = self.pair.wait_dto(B, self.recv[which]);
         assert_eq!(
@@ -130,7 +131,8 @@ impl Shared {
         done
     }
 
-    /// Waits for the next receive of one of the connections, which must be this one.
+    /// Waits for the next receive completion of one of the connections, which must have succeeded with this cookie and
+    /// length.
     #[track_caller]
     pub fn expect_received(&mut self, which: usize, cookie: u64, bytes: usize) {
         let done = self.received(which);
@@ -140,7 +142,7 @@ impl Shared {
         );
     }
 
-    /// Sends a message over one of the connections, from the post to both completions.
+    /// Sends a message over one of the connections, and waits for the completions of the receive and the Send.
     #[track_caller]
     pub fn exchange(&mut self, which: usize, from: &Buffer, bytes: usize, cookie: u64) {
         self.send(which, &[from.part(0, bytes)], 7, CompletionFlags::empty())
@@ -153,7 +155,7 @@ impl Shared {
         );
     }
 
-    /// The same for 64 bytes of new content.
+    /// Sends 64 bytes over one of the connections, and waits for the receive completion only.
     #[track_caller]
     pub fn exchange_next(&mut self, which: usize, from: &Buffer, cookie: u64) {
         self.send(which, &[from.part(0, 64)], 7, CompletionFlags::empty())
@@ -168,7 +170,7 @@ impl Shared {
         (param.available_dto_count, param.outstanding_dto_count)
     }
 
-    /// Returns the completions on one of the receive EVDs now.
+    /// Dequeues all completions that are on one of the receive EVDs now. Returns cookie and status of each.
     pub fn queued(&mut self, which: usize) -> Vec<(u64, DtoStatus)> {
         let evd = self.recv[which];
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Short forms for EVDs of side A: make, fill, wait.
+//! Helpers for EVDs of side A: create, post software events, wait.
 
 use udapl::error::{ReturnType, Subtype};
 use udapl::event::SoftwareEvent;
@@ -6,13 +6,13 @@ use udapl::{EvdFlags, EvdHandle, Event, Timeout};
 
 use super::{A, Pair};
 
-/// No time limit.
+/// Timeout without a limit.
 pub const FOREVER: Timeout = Timeout::INFINITE;
 
-/// The result of a wait: the event and the number left, or the error and the number of events.
+/// The result of a wait: the event and the number of events left, or the error and the number of events in the EVD.
 pub type Waited = Result<(Event, u32), (ReturnType, Subtype, u32)>;
 
-/// A software event.
+/// Returns a software event with this word.
 pub const fn se(word: u64) -> Event {
     Event::Software(SoftwareEvent(word))
 }
@@ -33,7 +33,7 @@ impl Pair {
         }
     }
 
-    /// Waits on an EVD of A. Returns the result, and the time in microseconds.
+    /// Waits on an EVD of A. Returns the result, and the virtual time of the wait in microseconds.
     pub fn wait(&mut self, evd: EvdHandle, timeout: Timeout, threshold: u32) -> (Waited, u64) {
         let before = self.now();
         let result = self.sides[A].ia.evd_wait(evd, timeout, threshold);
@@ -48,7 +48,7 @@ impl Pair {
         (result, took)
     }
 
-    /// Checks that a wait returns this event at once, and this number of events left.
+    /// Checks that a wait returns this event at once, and that `nmore` events are left.
     #[track_caller]
     pub fn expect_at_once(&mut self, evd: EvdHandle, threshold: u32, event: Event, nmore: u32) {
         assert_eq!(self.wait(evd, FOREVER, threshold), (Ok((event, nmore)), 0));

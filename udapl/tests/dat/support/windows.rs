@@ -1,4 +1,4 @@
-//! Short forms for RMRs: pairs whose endpoints may bind, and binds.
+//! Helpers for RMRs: pairs whose endpoints may bind RMRs, and binds.
 
 use super::{A, Buffer, NONE, Pair, PairConfig, attributes};
 use udapl::endpoint::EpAttr;
@@ -6,7 +6,7 @@ use udapl::event::RmrBindCompletion;
 use udapl::memory::{LmrTriplet, RmrCookie, RmrHandle, RmrTriplet};
 use udapl::{CompletionFlags, DatResult, DtoStatus, EpEvds, EvdFlags, Event, MemPrivFlags};
 
-/// Rights of peers on most windows.
+/// Rights that most tests give the peer on a window: remote read and write.
 pub const BOTH_WAYS: MemPrivFlags = MemPrivFlags::REMOTE_READ.union(MemPrivFlags::REMOTE_WRITE);
 
 impl Pair {
@@ -15,14 +15,14 @@ impl Pair {
         Self::binding_with(|_| {})
     }
 
-    /// The same, with other attributes of both endpoints.
+    /// Like `Pair::binding`, with other attributes of both endpoints.
     pub fn binding_with(shape: impl Fn(&mut EpAttr)) -> Self {
         let mut pair = Self::unconnected_binding(shape);
         pair.connect();
         pair
     }
 
-    /// The same, unconnected.
+    /// Like `Pair::binding_with`, but without connecting.
     pub fn unconnected_binding(shape: impl Fn(&mut EpAttr)) -> Self {
         let mut pair = Self::unconnected(&PairConfig::default());
         for side in &mut pair.sides {
@@ -68,7 +68,7 @@ impl Pair {
             .rmr_bind(rmr, triplet, privileges, ep, RmrCookie(cookie), flags)
     }
 
-    /// Binds an RMR, takes the completion, and returns the new context.
+    /// Binds an RMR, waits for the completion, and returns the new context.
     #[track_caller]
     pub fn bind(
         &mut self,
@@ -84,7 +84,7 @@ impl Pair {
         context
     }
 
-    /// Waits for the next completion of the side's requests, which must be this bind's.
+    /// Waits for the next event of the side's request EVD, which must be the completion of this bind.
     #[track_caller]
     pub fn expect_bind(
         &mut self,
@@ -106,7 +106,7 @@ impl Pair {
         done
     }
 
-    /// A reads `bytes` bytes of a window of B, which must succeed.
+    /// Checks that A can read a window of B, and that it holds `content`.
     #[track_caller]
     pub fn expect_readable(&mut self, window: &RmrTriplet, content: &[u8]) {
         let local = self.buffer(A, content.len());
@@ -116,7 +116,7 @@ impl Pair {
         assert_eq!(local.read(0, content.len()), content);
     }
 
-    /// A accesses B's memory without the right: the request fails and breaks the connection, at both ends.
+    /// Checks that A's access to B's memory fails for lack of rights, and that this breaks the connection at both ends.
     #[track_caller]
     pub fn expect_no_access(&mut self, rdma: super::rdma::Rdma, window: &RmrTriplet) {
         let bytes = usize::try_from(window.segment_length).expect("small");
@@ -127,7 +127,7 @@ impl Pair {
         self.expect_broken();
     }
 
-    /// Connects both sides again from DISCONNECTED.
+    /// Resets both DISCONNECTED endpoints and connects them again.
     pub fn reconnect(&mut self) {
         for side in &mut self.sides {
             side.ia.ep_reset(side.ep).expect("the reset");
@@ -144,7 +144,7 @@ pub fn window(buffer: &Buffer, context: u32, offset: usize, bytes: usize) -> Rmr
     }
 }
 
-/// A triplet of nothing, for an unbind.
+/// An empty triplet, for an unbind.
 pub const NOTHING: LmrTriplet = LmrTriplet {
     lmr_context: 0,
     virtual_address: 0,

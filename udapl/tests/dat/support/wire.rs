@@ -6,20 +6,21 @@ use udapl::fabric::Fabric;
 /// A packet of a reliable connection that has reached a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Virtual nanoseconds.
+    /// Virtual time of arrival, in nanoseconds.
     pub at: u64,
-    /// The side it reached.
+    /// Index of the side that it reached.
     pub to: usize,
     /// Operation as named in IBTA volume 1, section 9.2.1: `ReadRequest`, `WriteOnly` and so on.
     pub operation: String,
-    /// Bytes of payload.
+    /// Payload length, in bytes.
     pub bytes: usize,
 }
 
 /// Returns the received packets of reliable connections, oldest first.
 pub fn packets(fabric: &Fabric) -> Vec<Packet> {
     let log = String::from_utf8(fabric.sim.event_log()).expect("the log is text");
-    // Functions are numbered in the order of creation: a card's virtual function follows its physical one.
+    // Functions are numbered in the order of creation. With virtual functions each side has two: the physical function
+    // and then its virtual function.
     let each = if fabric.function(0).name().ends_with("/vf0") {
         2
     } else {
@@ -32,7 +33,7 @@ pub fn packets(fabric: &Fabric) -> Vec<Packet> {
     log.lines().filter_map(parse).map(side).collect()
 }
 
-/// Returns those of one operation that reached a side.
+/// Returns the received packets with this operation that reached a side.
 pub fn packets_to(fabric: &Fabric, to: usize, operation: &str) -> Vec<Packet> {
     let all = packets(fabric).into_iter();
     all.filter(|packet| packet.to == to && packet.operation == operation)

@@ -1,10 +1,10 @@
-//! The two functions of a pair: in a simulated world of the test, or functions of this machine.
+//! The two functions of a pair: simulated ones that the test creates, or real ones of this machine.
 //!
-//! `DAT_TEST_PROFILE=connectx-6-dx` selects another generation for the simulated world, and `connectx-6-dx/vf` one of
-//! its virtual functions. Changes that tests make to a profile apply to that one.
+//! `DAT_TEST_PROFILE=connectx-6-dx` selects another generation for the simulated functions, and `connectx-6-dx/vf` its
+//! virtual functions. Tests that change a profile change the profile of the selected generation.
 //!
-//! If the environment names functions ([`functions::named`]), the tests open those. Time is then real, and frames
-//! cannot be dropped nor profiles changed: a test that needs that ends early.
+//! If the environment names functions ([`functions::named`]), the tests open these. Time is then real, and a test
+//! cannot drop frames or change profiles: a test that needs this panics with `NEEDS_SIMULATOR`.
 
 use std::ops::Deref;
 use std::time::{Duration, Instant};
@@ -16,23 +16,24 @@ use udapl::{Ia, OpenOptions};
 
 use super::{PairConfig, functions};
 
-/// Environment variable for the generation.
+/// Environment variable that names the generation.
 const PROFILE: &str = "DAT_TEST_PROFILE";
-/// Message of a test that needs a simulator of its own.
+/// Message of the panic if a test needs a simulator and runs on real functions.
 const NEEDS_SIMULATOR: &str = "this test needs a simulator of its own, not functions in slots";
-/// Longest wait of a test on the machine.
+/// Longest wait of a test on real functions.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The two functions.
+/// The two functions of a pair.
 pub enum World {
-    /// In a world of the test.
+    /// Functions of a simulator that the test owns.
     Simulated(Fabric),
-    /// In this machine, at these addresses.
+    /// Functions of this machine, by their PCI addresses.
     Machine([String; 2]),
 }
 
 impl World {
-    /// Creates what the environment asks for; by default a simulated world changed by `config`.
+    /// Creates the functions that the environment asks for. By default these are simulated functions, changed by
+    /// `config`.
     pub fn new(config: &PairConfig) -> Self {
         let Some(names) = functions::named() else {
             let sim = SimConfig {
@@ -51,7 +52,7 @@ impl World {
         Self::Machine(names)
     }
 
-    /// Opens a side.
+    /// Opens the adapter of a side.
     pub fn open_side(&self, side: usize, options: &OpenOptions) -> Result<Ia, OpenError> {
         match self {
             Self::Simulated(fabric) => fabric.open_with(side, options),
@@ -59,7 +60,7 @@ impl World {
         }
     }
 
-    /// Advances time by 0.1 ms.
+    /// Advances simulated time by 0.1 ms; yields the processor if time is real.
     pub fn pass_time(&self) {
         match self {
             Self::Simulated(fabric) => fabric.sim.advance(Duration::from_micros(100)),
@@ -67,7 +68,8 @@ impl World {
         }
     }
 
-    /// Returns a limit of this many turns. With real time a turn has no fixed length, so the limit is a time.
+    /// Returns a limit of this many loop iterations. With real functions an iteration has no fixed length, so the limit
+    /// is 0.1 ms for each, 20 s at most.
     pub fn turns(&self, turns: usize) -> Turns {
         let micros = u64::try_from(turns).map_or(u64::MAX, |turns| turns.saturating_mul(100));
         Turns {
@@ -81,7 +83,7 @@ impl World {
         }
     }
 
-    /// Returns the simulated world, if it is one.
+    /// Returns the simulated functions; `None` if the functions are real.
     pub const fn simulated(&self) -> Option<&Fabric> {
         match self {
             Self::Simulated(fabric) => Some(fabric),
@@ -90,7 +92,7 @@ impl World {
     }
 }
 
-/// Creates a pair of functions of a generation, changed by `config`.
+/// Creates two simulated functions of a generation, changed by `config`. The name ends with `/vf` for virtual ones.
 fn of_generation(name: &str, sim: SimConfig, config: &PairConfig) -> Fabric {
     let (name, is_virtual) = match name.strip_suffix("/vf") {
         Some(name) => (name, true),
@@ -112,7 +114,7 @@ impl From<Fabric> for World {
     }
 }
 
-/// Gives the simulated world; with other functions the test ends here.
+/// Dereferences to the simulated functions; panics if the functions are real, which ends the test.
 impl Deref for World {
     type Target = Fabric;
 
@@ -122,14 +124,14 @@ impl Deref for World {
     }
 }
 
-/// A limit on turns.
+/// A limit on the iterations of a polling loop.
 pub struct Turns {
     left: usize,
     until: Option<Instant>,
 }
 
 impl Turns {
-    /// Returns whether another turn is allowed.
+    /// Returns true if another iteration is allowed.
     pub fn next(&mut self) -> bool {
         if let Some(until) = self.until {
             return Instant::now() < until;

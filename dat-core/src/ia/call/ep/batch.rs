@@ -1,10 +1,10 @@
-//! Several posts behind one doorbell.
+//! Several posts with one doorbell.
 //!
 //! On an uncached BAR each doorbell is a write on the bus, and waits until earlier writes have left the processor. A
 //! batch puts any number of requests into the queue and announces all of them at its end, as rdma-core does for a
 //! list of work requests (one doorbell record and one register write for all: `providers/mlx5/qp.c`, `post_send_db`).
-//! Receives have a doorbell record and no register; the record is written once (`mlx5_post_recv` there). DAT 1.2 has
-//! no such calls.
+//! Receives have a doorbell record and no register; the batch writes the record once (as `mlx5_post_recv` there).
+//! DAT 1.2 has no such calls.
 
 use crate::error::DatResult;
 use crate::handle::{EpHandle, SrqHandle, index_of};
@@ -18,23 +18,23 @@ use crate::object::lmr::segment::{RmrTriplet, Segment};
 use crate::provider::{Provider, QueuePair, SharedReceiveQueue};
 use crate::types::{CompletionFlags, DtoCookie};
 
-/// Posts to an endpoint ([`Ia::batch`]). Dropping it rings the doorbell, if that was not done earlier.
+/// A batch of posts to an endpoint ([`Ia::batch`]). Dropping it rings the doorbell, unless that was done earlier.
 pub struct Batch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
-    /// The endpoint, and its place in the table while the batch borrows the IA. An invalid handle has a place that no
-    /// endpoint has.
+    /// The endpoint and its table index, which is valid while the batch borrows the IA. For an invalid handle, `place`
+    /// is an index that no endpoint has.
     ep: EpHandle,
     place: u32,
-    /// True if the queue holds requests not yet announced to the device.
+    /// True if the queue holds requests for which no doorbell was rung.
     unrung: bool,
     /// Number of requests posted when the doorbell last rang.
     told: u64,
-    /// True if the queue holds receives not yet announced to the device.
+    /// True if the queue holds receives for which the doorbell record was not written.
     untold: bool,
 }
 
-/// Posts of buffers to an SRQ ([`Ia::srq_batch`]). Dropping it announces them to the device, if that was not done
-/// earlier.
+/// A batch of buffers posted to an SRQ ([`Ia::srq_batch`]). Dropping it announces them to the device, unless that was
+/// done earlier.
 pub struct SrqBatch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
     srq: SrqHandle,
@@ -42,8 +42,8 @@ pub struct SrqBatch<'a, P: Provider> {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Posts the requests and receives that the closure `post` adds, in its order: requests behind one doorbell,
-    /// receives by one doorbell record. A post that is refused changes nothing. Earlier posts stay posted, whatever
+    /// Posts the requests and receives that the closure `post` adds, in its order. Requests need one doorbell, receives
+    /// one write of the doorbell record. A post that is refused changes nothing. Earlier posts stay posted, whatever
     /// the closure returns.
     ///
     /// ```text
@@ -76,8 +76,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Posts the buffers that the closure `post` adds to an SRQ, in its order, by one doorbell record. A post that is
-    /// refused changes nothing. Earlier posts stay posted, whatever the closure returns.
+    /// Posts to an SRQ the buffers that the closure `post` adds, in its order, with one write of the doorbell record. A
+    /// post that is refused changes nothing. Earlier posts stay posted, whatever the closure returns.
     ///
     /// # Errors
     /// Those that `post` returns.
@@ -99,7 +99,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a Send ([`Ia::ep_post_send`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_send`].
     #[inline(always)]
     pub fn send<S: Segment>(
         &mut self,
@@ -113,7 +113,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds an RDMA Write ([`Ia::ep_post_rdma_write`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_rdma_write`].
     #[inline(always)]
     pub fn rdma_write<S: Segment>(
         &mut self,
@@ -128,7 +128,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds an RDMA Read ([`Ia::ep_post_rdma_read`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_rdma_read`].
     #[inline(always)]
     pub fn rdma_read<S: Segment>(
         &mut self,
@@ -143,7 +143,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a Send with immediate data ([`Ia::ep_post_send_immediate`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_send_immediate`].
     #[inline(always)]
     pub fn send_immediate<S: Segment>(
         &mut self,
@@ -158,7 +158,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a Send that invalidates a context of the peer ([`Ia::ep_post_send_invalidate`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_send_invalidate`].
     #[inline(always)]
     pub fn send_invalidate<S: Segment>(
         &mut self,
@@ -173,7 +173,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds an RDMA Write with immediate data ([`Ia::ep_post_rdma_write_immediate`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_rdma_write_immediate`].
     #[inline(always)]
     pub fn rdma_write_immediate<S: Segment>(
         &mut self,
@@ -189,7 +189,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a fetch-and-add ([`Ia::ep_post_fetch_add`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_fetch_add`].
     pub fn fetch_add<S: Segment>(
         &mut self,
         result: &[S],
@@ -203,7 +203,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a compare-and-swap ([`Ia::ep_post_compare_swap`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_compare_swap`].
     pub fn compare_swap<S: Segment>(
         &mut self,
         result: &[S],
@@ -217,7 +217,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a receive ([`Ia::ep_post_recv`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::ep_post_recv`].
     #[inline(always)]
     pub fn recv<S: Segment>(
         &mut self,
@@ -233,12 +233,12 @@ impl<P: Provider> Batch<'_, P> {
             return Ok(());
         }
         self.ia.recv_in_order(self.ep, iov, Recv, cookie, flags)?;
-        // This post has announced the earlier ones, too.
+        // This post has written the doorbell record, which announces the earlier ones, too.
         self.untold = false;
         Ok(())
     }
 
-    /// Counts a doorbell that announced all requests so far: all but one of them had no doorbell of their own.
+    /// Counts a doorbell that announced all requests posted so far: all of them but one saved a doorbell.
     fn rung(&mut self) {
         if let Some((_, ep)) = self.ia.eps.at_mut(self.place) {
             let now = posted(ep);
@@ -272,7 +272,7 @@ impl<P: Provider> Batch<'_, P> {
     }
 }
 
-/// Number of requests posted to an endpoint's queue pair so far.
+/// Returns the number of requests posted to an endpoint's queue pair so far.
 fn posted<P: Provider>(ep: &Ep<P>) -> u64 {
     ep.qp.get().map_or(0, |qp| qp.counts().requests)
 }
@@ -298,7 +298,7 @@ impl<P: Provider> SrqBatch<'_, P> {
     /// Adds a buffer ([`Ia::srq_post_recv`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ia::srq_post_recv`].
     #[inline(always)]
     pub fn recv<S: Segment>(&mut self, iov: &[S], cookie: DtoCookie) -> DatResult<()> {
         self.ia.post_to_srq::<false, S>(self.srq, iov, cookie)?;

@@ -1,16 +1,16 @@
 //! Connecting and disconnecting: `dat_ep_connect`, `_disconnect`, `_reset`, and the reports of the connection manager
 //! and of the device about a connection.
 //!
-//! Every way into DISCONNECTED is [`Ia::enter_disconnected`]. The state changes; the connection manager drops the
-//! connection and tells the peer; the queue pair goes to the error state, which flushes outstanding requests; and one
-//! event is queued. Completions that have arrived precede that event if they share its EVD. A second cause of the end
-//! finds the state changed and does nothing, so there is exactly one terminal event.
+//! Every transition to DISCONNECTED goes through [`Ia::enter_disconnected`]. The state changes; the connection manager
+//! drops the connection and notifies the peer; the queue pair goes to the error state, which flushes outstanding
+//! requests; and one event is queued. Completions that have arrived precede that event if they share its EVD. A second
+//! cause finds the state changed and does nothing, so there is exactly one terminal event.
 //!
-//! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions report that, except
-//! those the consumer suppressed. So behind a request posted with SUPPRESS goes a *marker*, an RDMA Write of no
-//! bytes, whose completion ends the wait and becomes no event. The wait ends whatever the peer does
-//! ([`DRAIN_TIMEOUT`](crate::object::ep::DRAIN_TIMEOUT)): a peer that answers and never posts a receive would
-//! otherwise prolong it for ever.
+//! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions show that, except for
+//! requests whose completion the consumer suppressed. So after a request posted with SUPPRESS we post a *marker*, an
+//! RDMA Write of no bytes. Its completion ends the wait and makes no event. The wait has a time limit
+//! ([`DRAIN_TIMEOUT`](crate::object::ep::DRAIN_TIMEOUT)): otherwise a peer that answers but never posts a receive
+//! would prolong it for ever.
 
 use super::queues;
 use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, gid_of};
@@ -31,8 +31,7 @@ use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 use std::net::IpAddr;
 use tracing::field;
 
-/// Refuses private data longer than a REQ to this qualifier carries. `argument` is the position of its length in the
-/// call.
+/// Checks that private data fits into a REQ to this qualifier. `argument` is the position of its length in the call.
 pub(in crate::ia) fn check_private_data(
     conn_qual: ConnQual,
     bytes: usize,
@@ -51,7 +50,7 @@ pub(in crate::ia) fn check_private_data(
     Ok(())
 }
 
-/// Refuses an address that can never be a peer's.
+/// Checks that an address can be a peer's: it is not unspecified, multicast or broadcast.
 fn check_address(address: IpAddr) -> DatResult<()> {
     let bad =
         |subtype, detail| Err(DatError::new(ReturnType::InvalidAddress, subtype).because(detail));
@@ -68,7 +67,7 @@ fn check_address(address: IpAddr) -> DatResult<()> {
     Ok(())
 }
 
-/// Converts a depth of RDMA Reads to the 8 bits it has on the wire.
+/// Converts a number of RDMA Reads to the 8 bits that it has on the wire; larger numbers become 255.
 fn depth(reads: u32) -> u8 {
     u8::try_from(reads).unwrap_or(u8::MAX)
 }
@@ -160,7 +159,7 @@ impl<P: Provider> Ia<P> {
         );
         let limits = self.provider.limits();
         let mtu = limits.mtu;
-        // The address that the path leaves from, which has the peer's address family.
+        // The source address of the path, which has the same address family as the peer's address.
         let source = self
             .provider
             .gid(path.source_gid_index)
@@ -341,12 +340,12 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Undoes a `bring_up` that failed half-way. The endpoint keeps its receives, unless a packet has arrived for one
-    /// of them; then the others are flushed. Until it is undone the queue pair may be able to receive, so a device
-    /// that keeps refusing is stopped.
+    /// of them; then the others are flushed. Before the undo succeeds, the queue pair may be able to receive, so a
+    /// device that goes on refusing is stopped.
     pub(in crate::ia) fn rewind(&mut self, key: EpKey) {
         self.insist("rewinding a queue pair", |ia| {
             if ia.health.is_dead() {
-                // The dead device's receives have been flushed in software.
+                // The device is dead, so the receives have been flushed in software.
                 return Ok(());
             }
             let rewound = ia.with_queues(key, P::rewind_qp).and_then(|kept| {
@@ -363,13 +362,14 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Returns 24 random bits.
+    /// Returns 24 random bits, for a first packet sequence number.
     pub(in crate::ia) fn random_psn(&mut self) -> u32 {
         // CAST: masked to 24 bits.
         (self.provider.random() & 0xff_ffff) as u32
     }
 
-    /// Takes a step of an endpoint that needs no other action. Returns false if the table has no such edge.
+    /// Applies an event that needs no other action to an endpoint's state. Returns false if the state does not allow
+    /// the event.
     pub(in crate::ia) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
         let Some(ep) = self.eps.get_mut(key) else {
             return false;
@@ -399,7 +399,8 @@ impl<P: Provider> Ia<P> {
         self.push_event(evd, Event::Connection(event));
     }
 
-    /// Releases the endpoint's connection in the connection manager, which tells the peer what it has to know.
+    /// Releases the endpoint's connection in the connection manager, which sends the peer any message that is still
+    /// needed.
     pub(in crate::ia) fn let_go(&mut self, key: EpKey) {
         if let Some(conn) = self.eps.get_mut(key).and_then(|ep| ep.conn.take()) {
             self.conns.remove(&conn);
@@ -408,9 +409,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Takes an endpoint to DISCONNECTED; this is the only way there. Does nothing if the table has no such edge.
-    /// Afterwards the queue pair takes no packets, or the device was stopped, because no call could report its
-    /// refusal.
+    /// Moves an endpoint to DISCONNECTED; no other function does. Does nothing if the state does not allow `event`.
+    /// Afterwards the queue pair receives no packets. If the device refuses to stop the queue pair, the device is
+    /// stopped, because the refusal cannot be returned to a caller.
     pub(in crate::ia) fn enter_disconnected(
         &mut self,
         key: EpKey,
@@ -420,8 +421,8 @@ impl<P: Provider> Ia<P> {
         self.leave_connection(key, event, kind, false);
     }
 
-    /// Takes an endpoint from a connection, or an attempt, to DISCONNECTED. `halted`: the queue pair has stopped
-    /// already.
+    /// Moves an endpoint from a connection, or an attempt, to DISCONNECTED. `halted` is true if the queue pair has
+    /// stopped already.
     fn leave_connection(
         &mut self,
         key: EpKey,
@@ -445,8 +446,8 @@ impl<P: Provider> Ia<P> {
         };
         let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
         let shared = connect.filter(|_| connect == request || connect == recv);
-        // The event of a failed attempt precedes the receives flushed with it. (If the program gave the attempt up,
-        // they have been flushed before.) The event of a connection's end follows the completions of the connection.
+        // If an attempt failed, its event precedes the receives flushed with it. (If the program gave up the attempt,
+        // they have been flushed before.) If a connection ended, its event follows the completions of the connection.
         let attempt = event == EpEvent::AttemptEnded;
         if attempt {
             self.report_behind(shared, key, kind);
@@ -459,7 +460,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Queues a connection event behind the completions that an EVD has already.
+    /// Queues a connection event after the completions that have arrived for an EVD.
     fn report_behind(&mut self, evd: Option<EvdKey>, key: EpKey, kind: ConnectionEventKind) {
         if let Some(evd) = evd {
             self.drain_evd(evd, false);
@@ -467,7 +468,7 @@ impl<P: Provider> Ia<P> {
         self.report(key, kind);
     }
 
-    /// Handles an error that ended a connection, or an attempt.
+    /// Handles an error that ends a connection, or an attempt.
     pub(in crate::ia) fn connection_failed(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         match ep.hot.state {
@@ -496,14 +497,14 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records the cause of an imminent end of a connection or an attempt. The first cause counts.
+    /// Records why a connection or an attempt is about to end. If a cause is recorded already, the first one is kept.
     pub(in crate::ia) fn blame(&mut self, key: EpKey, cause: EndCause) {
         if let Some(ep) = self.eps.get_mut(key) {
             ep.cause.get_or_insert(cause);
         }
     }
 
-    /// Handles the end of the handshake.
+    /// Handles the completion of the handshake: the endpoint becomes CONNECTED, and ESTABLISHED is queued.
     pub(in crate::ia) fn established(&mut self, key: EpKey) {
         if self.move_to(key, EpEvent::Established) {
             self.keep_alive(key);
@@ -546,7 +547,7 @@ impl<P: Provider> Ia<P> {
             qp,
             &ReadyToSend {
                 send_psn: peer.psn,
-                // Not more outstanding reads than the peer can answer.
+                // The number of outstanding reads must not exceed the number that the peer can answer.
                 reads_out: reads_out.min(peer.reads_out),
                 retry_count: peer.retry_count,
                 rnr_retry: peer.rnr_retry,
@@ -555,8 +556,8 @@ impl<P: Provider> Ia<P> {
         )
     }
 
-    /// Watches the EVD on which an endpoint in DISCONNECT_PENDING completes its requests. (The discard queue of a
-    /// null EVD is always armed.)
+    /// Watches the EVD on which the requests of an endpoint in DISCONNECT_PENDING complete. (If the EVD is null, the
+    /// discard queue is used, which is always armed.)
     fn drain_begins(&mut self, key: EpKey) {
         if let Some(evd) = self.eps.get(key).and_then(|ep| ep.request_evd) {
             self.draining.add(evd);
@@ -593,7 +594,7 @@ impl<P: Provider> Ia<P> {
             .iter()
             .any(|effect| matches!(effect, Effect::Failed(failed) if *failed == key))
         {
-            // The queue is empty because a request failed; that failure is about to end the connection.
+            // The queue is empty because a request failed. The recorded failure will end the connection.
             return;
         }
         let Some(ep) = self.eps.get_mut(key) else {
@@ -604,16 +605,17 @@ impl<P: Provider> Ia<P> {
             self.drained(key);
             return;
         }
-        // If posting the marker finds no room, a completion must come first, and this function is called again then.
+        // If the queue is full, the marker cannot be posted yet. This function is called again after the next
+        // completion.
         if qp.ends_silently() && !ep.own_outstanding && qp.post_own().is_ok() {
             ep.own_outstanding = true;
             ep.counts.own();
         }
     }
 
-    /// Turns a graceful disconnect that has timed out into an abrupt one.
+    /// Ends a graceful disconnect whose time limit has expired, as an abrupt one.
     pub(in crate::ia) fn drain_timed_out(&mut self, key: EpKey) {
-        // Requests that are done by now count as done.
+        // Requests that have completed by now are taken into account.
         self.drain_queues_of(key);
         self.settle_effects();
         let Some(ep) = self.eps.get(key) else { return };
@@ -622,7 +624,7 @@ impl<P: Provider> Ia<P> {
         }
         let own = u32::from(ep.own_outstanding);
         let outstanding = ep.qp.get().map_or(0, QueuePair::requests_outstanding);
-        // If the device loses a completion, the marker may count as done already.
+        // If the device loses a completion, the marker may not be among the outstanding requests any more.
         let outstanding = outstanding.saturating_sub(own);
         tracing::warn!(ep = ?key, outstanding, "a graceful disconnect has timed out");
         self.blame(key, EndCause::DrainTimedOut);

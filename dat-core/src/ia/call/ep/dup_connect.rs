@@ -1,8 +1,8 @@
-//! `dat_ep_dup_connect`: connects to the same place as another endpoint.
+//! `dat_ep_dup_connect`: connects to the same service of the same peer as another endpoint.
 //!
-//! An endpoint that connected actively knows the address and qualifier of its peer. One that was connected passively
-//! knows its peer's address, but usually no service point listens at the qualifier the peer came from. The attempt is
-//! made all the same and ends with NON_PEER_REJECTED. (The page requires "connected" and no more.)
+//! An endpoint that connected actively knows the address and qualifier of its peer. An endpoint that was connected
+//! passively knows its peer's address, but usually no service point listens at the qualifier the peer came from. The
+//! attempt is still made, and ends with NON_PEER_REJECTED. (The page requires "connected" and no more.)
 
 use super::connect::check_private_data;
 use crate::attributes::{address_of, gid_of};
@@ -41,7 +41,7 @@ impl<P: Provider> Ia<P> {
         if dup.hot.state != EpState::Connected {
             return Err(dup.hot.state.refuse(EpCall::Duplicate));
         }
-        // A connected endpoint has a remote end.
+        // This does not fail: a connected endpoint has a remote address.
         let remote = dup
             .remote
             .ok_or(EpState::Connected.refuse(EpCall::Duplicate))?;
@@ -67,7 +67,7 @@ impl<P: Provider> Ia<P> {
         });
         let path = match self.provider.route(gid_of(remote.address), source) {
             Ok(path) => path,
-            // The page lists no error for addresses: a path existed when the other connection was made.
+            // The page lists no error for addresses, because a path existed when the other connection was made.
             Err(ProviderError::Unreachable { why, what }) => {
                 self.health.note(what);
                 return Err(DatError::resources(Subtype::ResourceTep).because(why));

@@ -1,4 +1,4 @@
-//! Posts that InfiniBand has and DAT 1.2 has not ([`crate::object::ep::extension`]).
+//! Posts that InfiniBand supports but DAT 1.2 lacks ([`crate::object::ep::extension`]).
 
 use super::post::{Post, posts};
 use crate::error::{DatError, DatResult};
@@ -19,7 +19,7 @@ posts! {
     CompareSwap<'_>: Ia::request_at_once, request_in_order;
 }
 
-/// Names the segments of an atomic operation in an error as those of its result.
+/// Renames the argument in an error about the segments of an atomic operation: they are its result.
 #[cold]
 fn of_result(error: DatError) -> DatError {
     if error.argument() == Some("iov") {
@@ -73,8 +73,8 @@ impl<P: Provider> Ia<P> {
         SendInvalidate(rmr_context).post(self, ep, iov, cookie, flags)
     }
 
-    /// Writes the bytes of `iov` to the peer's memory and then completes a receive at the peer. That completion has
-    /// the immediate data and the number of bytes. SOLICITED_WAIT has the meaning it has for a Send.
+    /// Writes the bytes of `iov` to the peer's memory and then completes a receive at the peer. That completion
+    /// contains the immediate data and the number of bytes. SOLICITED_WAIT has the same meaning as for a Send.
     ///
     /// # Errors
     /// As [`Ia::ep_post_rdma_write`].
@@ -112,7 +112,7 @@ impl<P: Provider> Ia<P> {
             .map_err(of_result)
     }
 
-    /// Replaces a number in the peer's memory by `swap` if it equals `compare`. Otherwise as
+    /// Replaces a number in the peer's memory by `swap` if it equals `compare`. In all else works as
     /// [`Ia::ep_post_fetch_add`].
     ///
     /// # Errors

@@ -1,14 +1,15 @@
 //! Number of receive buffers that an endpoint holds: `dat_ep_recv_query` and `dat_ep_set_watermark`.
 //!
 //! A buffer posted to an endpoint belongs to it from the post to the completion (uDAPL 1.2, dat_ep_recv_query). Each
-//! is for one future message, so their span is their number.
+//! buffer is for one future message, so the span of the buffers is their number.
 //!
 //! A buffer of an SRQ belongs to an endpoint once the endpoint has taken it. Our transport keeps messages in order
-//! and takes a buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The
-//! device does not report that moment. So the counts are unknown, a mark of 1 or more is never exceeded, and a mark
-//! of 0 is not supported.
+//! and takes a buffer when a message begins, so an endpoint holds at most one buffer, that of the message which is
+//! arriving. The device does not report when it takes a buffer. So the counts are unknown, a watermark of 1 or more is
+//! never exceeded, and a watermark of 0 is not supported.
 //!
-//! Marks are checked when they are set and by [`Ia::progress`], those of some endpoints each time, not by posts.
+//! Watermarks are checked when they are set. Later, each call of [`Ia::progress`] checks those of some endpoints.
+//! Posts do not check them.
 
 use crate::error::{DatError, DatResult};
 use crate::event::AsyncEvent;
@@ -19,15 +20,15 @@ use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::provider::{Provider, QueuePair};
 
-/// Maximum number of endpoints whose marks are checked per call.
+/// Maximum number of endpoints whose watermarks are checked per call.
 const LOOKS: usize = 32;
 
-/// Answer of `ep_recv_query`. `None` is DAT_VALUE_UNKNOWN.
+/// Result of `ep_recv_query`. `None` is DAT_VALUE_UNKNOWN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpRecvParam {
     /// Number of buffers that the endpoint holds and that have not completed.
     pub nbufs_allocated: Option<u32>,
-    /// Number of completions if every message that is arriving now arrives whole.
+    /// Number of buffers that complete if every message that is arriving now arrives completely.
     pub bufs_alloc_span: Option<u32>,
 }
 
@@ -76,7 +77,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Checks the watermarks of a few endpoints, in turn.
+    /// Checks the watermarks of at most `LOOKS` endpoints, in round-robin order.
     pub(in crate::ia) fn check_some_marks(&mut self) {
         for _ in 0..self.marked.len().min(LOOKS) {
             if let Some(key) = self.marked.next() {
@@ -109,7 +110,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Returns the number of buffers that an endpoint holds, after taking in completions.
+    /// Polls completions, then returns the number of buffers that an endpoint holds. Returns `None` if it has an SRQ.
     fn buffers_held(&mut self, key: EpKey) -> Option<u32> {
         let ep = self.eps.get(key)?;
         if ep.srq.is_some() {

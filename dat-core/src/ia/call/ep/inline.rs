@@ -4,7 +4,7 @@
 //! makes no second access to host memory. DAT 1.2 has no such call; the checks and the completion are those of
 //! `dat_ep_post_send`.
 //!
-//! The limit is the room in each entry of the endpoint's queue. It grows with `max_request_iov`
+//! The maximum length is the space in each entry of the endpoint's send queue. It grows with `max_request_iov`
 //! ([`Ia::ep_inline_limit`]).
 
 use crate::error::DatResult;
@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie};
 
 impl<P: Provider> Ia<P> {
-    /// Returns the longest message that [`Ia::ep_post_send_inline`] takes, in bytes.
+    /// Returns the maximum length of a message for [`Ia::ep_post_send_inline`], in bytes.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE|EP_NOTREADY: the endpoint has no PZ.
@@ -44,7 +44,7 @@ impl<P: Provider> Ia<P> {
         self.post_inline_of(ep, Send, data, cookie, flags)
     }
 
-    /// As [`Ia::ep_post_send_immediate`], with a copy of `data`.
+    /// Sends a copy of `data` with immediate data, as [`Ia::ep_post_send_immediate`] does.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send_inline`].
@@ -60,7 +60,7 @@ impl<P: Provider> Ia<P> {
         self.post_inline_of(ep, SendImmediate(immediate), data, cookie, flags)
     }
 
-    /// As [`Ia::ep_post_send_invalidate`], with a copy of `data`.
+    /// Sends a copy of `data` and invalidates a context, as [`Ia::ep_post_send_invalidate`] does.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send_inline`].
@@ -91,7 +91,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Posts the Send. With `AT_ONCE`, answers [`Refusal::State`] if it has to be recorded.
+    /// Posts the Send. With `AT_ONCE`, also returns [`Refusal::State`] if the post has to be recorded.
     #[inline(always)]
     fn post_inline<const AT_ONCE: bool>(
         &mut self,
@@ -129,7 +129,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Posts a Send again that was not posted at once, or makes its error.
+    /// Posts a Send that could not be posted at once, or returns its error.
     #[cold]
     #[inline(never)]
     fn post_inline_again(

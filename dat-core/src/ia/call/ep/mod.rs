@@ -1,11 +1,11 @@
 //! The calls on endpoints: `dat_ep_create`, `_create_with_srq`, `_query`, `_get_status`, `_free`; the others are in
 //! files of their own.
 //!
-//! DAT's endpoint owns the device's queue pair, which is made and destroyed with it.
+//! A DAT endpoint owns a queue pair of the device, which is created and destroyed with it.
 //!
-//! A null EVD means that the consumer does not need those completions. The device writes them all the same, so such
-//! an endpoint has a completion queue of its own, `discard`, which is always armed. It is drained when the device
-//! reports entries, and when a post finds no room. An error found there breaks the connection like any other.
+//! A null EVD means that the consumer does not need those completions. The device still writes them, so such an
+//! endpoint has a completion queue of its own, `discard`, which is always armed. It is drained when the device reports
+//! entries, and when a post finds no free queue entry. An error found there breaks the connection like any other.
 
 pub(crate) mod batch;
 pub(crate) mod connect;
@@ -33,13 +33,13 @@ use crate::types::EvdFlags;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Longest time, in nanoseconds, that freeing or resetting an endpoint waits for the buffers it took from its SRQ.
+/// Maximum time, in nanoseconds, that freeing or resetting an endpoint waits for the buffers that it took from its SRQ.
 const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 
-/// Answer of `ep_query` (`DAT_EP_PARAM`).
+/// Result of `ep_query` (`DAT_EP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpParam {
-    /// The state.
+    /// State of the endpoint.
     pub state: EpState,
     /// The local address.
     pub local_ia_address: IpAddr,
@@ -65,20 +65,20 @@ pub struct EpParam {
     pub transport: EpTransport,
 }
 
-/// Answer of `ep_get_status`: a snapshot.
+/// Result of `ep_get_status`, a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpStatus {
-    /// The state.
+    /// State of the endpoint.
     pub state: EpState,
-    /// True if no receive is outstanding. Always true for an endpoint with an SRQ, since the device does not report
-    /// its buffers.
+    /// True if no receive is outstanding. It is always true for an endpoint with an SRQ, because the device does not
+    /// report which buffers the endpoint has taken.
     pub recv_idle: bool,
     /// True if no request is outstanding.
     pub request_idle: bool,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Sets the facade's name of an endpoint, which its completions carry ([`Ia::evd_look`]).
+    /// Sets the C facade's identifier of an endpoint. [`Ia::evd_look`] returns it with the endpoint's completions.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -154,8 +154,8 @@ impl<P: Provider> Ia<P> {
         Ok(EpHandle { key, ia: self.id })
     }
 
-    /// Makes an endpoint for a request to a PSP with the PROVIDER flag. It has no PZ and no EVDs, is tentative until
-    /// the request is decided, and has the RDMA Read depths that the peer requests.
+    /// Creates an endpoint for a request to a PSP with the PROVIDER flag. It has no PZ and no EVDs, is tentative until
+    /// the request is decided, and has the RDMA Read depths that the peer requests, up to the adapter's limits.
     pub(in crate::ia) fn lend_ep(
         &mut self,
         reads_in: u8,
@@ -208,7 +208,7 @@ impl<P: Provider> Ia<P> {
         Ok(key)
     }
 
-    /// Creates the queue pair of an endpoint, if its PZ is known, and its discard queue.
+    /// Creates the queue pair of an endpoint and its discard queue, if the endpoint has a PZ.
     #[allow(clippy::type_complexity, reason = "the two things an endpoint gets")]
     fn make_qp(&mut self, key: EpKey, setup: &Setup) -> DatResult<(Option<P::Qp>, Option<P::Cq>)> {
         let Some(pz) = setup.pz else {
@@ -224,7 +224,7 @@ impl<P: Provider> Ia<P> {
         } else {
             attr.max_recv_dtos
         };
-        // One more request: the keep-alive probe.
+        // The keep-alive probe needs one more request.
         let max_requests = if setup.transport.keep_alive.is_some() {
             let most = self.provider.limits().max_dtos;
             attr.max_request_dtos.saturating_add(1).min(most)
@@ -262,7 +262,7 @@ impl<P: Provider> Ia<P> {
             max_recvs,
             max_request_segments: attr.max_request_iov.max(attr.write_iov()),
             max_read_segments: attr.read_iov(&self.attr),
-            // The SRQ limits the segments of its receives.
+            // With an SRQ, the SRQ limits the segments of receives.
             max_recv_segments: if setup.srq.is_some() {
                 1
             } else {
@@ -303,13 +303,13 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Returns whether an endpoint may bind RMRs: completions of binds need an EVD that takes them.
+    /// Returns whether an endpoint may bind RMRs. It needs a request EVD that takes completions of binds.
     fn binds_on(&self, setup: &Setup) -> bool {
         let flags = setup.request_evd.map(|evd| self.evds[evd].flags);
         flags.is_some_and(|flags| flags.contains(EvdFlags::RMR_BIND)) && self.attr.max_rmrs != 0
     }
 
-    /// Returns the number of binds that an endpoint may have outstanding.
+    /// Returns the maximum number of outstanding binds of an endpoint.
     fn room_for_binds(&self, setup: &Setup) -> usize {
         if self.binds_on(setup) {
             usize::try_from(setup.attr.max_request_dtos).unwrap_or(usize::MAX)
@@ -318,8 +318,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Destroys a queue pair and its discard queue, or as much of both as the device lets go. Completions that were
-    /// taken out of the completion queues stay delivered.
+    /// Destroys a queue pair and its discard queue. If the device refuses, `qp` and `discard` keep the objects that are
+    /// left. Completions already taken from the completion queues stay delivered.
     fn unmake_qp(
         &mut self,
         qp: &mut Option<P::Qp>,
@@ -339,14 +339,14 @@ impl<P: Provider> Ia<P> {
         }
         *qp = None;
         if let Some(cq) = discard {
-            // No other queue pair uses it, and this one is destroyed.
+            // Only this queue pair used the discard queue, and it is destroyed.
             self.insist("destroying a completion queue", |ia| ia.end_discard(cq));
         }
         *discard = None;
         Ok(())
     }
 
-    /// Checks that the EVDs can carry the streams of `setup`, once those of `instead_of` are gone.
+    /// Checks that the EVDs can take the streams of `setup` after the streams of `instead_of` are removed.
     fn check_sharing(
         &self,
         setup: &Setup,
@@ -372,7 +372,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Adds the references that an endpoint holds.
+    /// Counts the references of an endpoint in the objects that it refers to.
     fn attach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.attach(stream);
@@ -399,7 +399,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Drops the references that an endpoint held.
+    /// Removes the references of an endpoint from the counts of the objects that it referred to.
     fn detach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.detach(stream);
@@ -449,8 +449,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Returns the state of an endpoint, and whether its queues are empty. The latter does not look at the device: a
-    /// completion counts once it was dequeued.
+    /// Returns the state of an endpoint, and whether its queues are empty. This call does not poll the device: an
+    /// operation is outstanding until its completion was dequeued.
     ///
     /// Page: dat_ep_get_status.
     ///
@@ -469,7 +469,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Returns the private data that came with ESTABLISHED on the connecting side, or with PEER_REJECTED; otherwise
-    /// an empty slice. It stays while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
+    /// an empty slice. The data is kept while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -511,8 +511,8 @@ impl<P: Provider> Ia<P> {
         removed
     }
 
-    /// Ends an endpoint. First its queue pair stops taking packets; if the device refuses that, nothing has changed.
-    /// If it refuses a later step, the endpoint remains, DISCONNECTED.
+    /// Frees an endpoint. First its queue pair stops sending and receiving; if the device refuses that, nothing has
+    /// changed. If the device refuses a later step, the endpoint remains, DISCONNECTED.
     pub(in crate::ia) fn remove_ep(&mut self, key: EpKey) -> DatResult<()> {
         self.drain_queues_of(key);
         let Some(ep) = self.eps.get(key) else {
@@ -529,7 +529,7 @@ impl<P: Provider> Ia<P> {
             self.move_to(key, EpEvent::Freed);
         }
         if self.eps.get(key).is_some_and(|ep| ep.srq.is_some()) {
-            // The SRQ buffers that the endpoint took are reported.
+            // The device must report the SRQ buffers that the endpoint took, before the queue pair is destroyed.
             self.await_last_buffer(key);
             self.drain_queues_of(key);
         }
@@ -559,8 +559,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Moves the queue pair of an endpoint to ERR: it sends and takes no more packets, and posted requests are
-    /// flushed.
+    /// Moves the queue pair of an endpoint to ERR. The queue pair then sends and receives no more packets, and posted
+    /// requests are flushed.
     pub(in crate::ia) fn halt(&mut self, key: EpKey) -> DatResult<()> {
         let Some(qp) = self.eps.get_mut(key).and_then(|ep| ep.qp.get_mut()) else {
             return Ok(());
@@ -571,7 +571,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Waits until an endpoint with an SRQ has given back the buffers it took: the device reports the last one. The
+    /// Waits until an endpoint has returned the buffers that it took from its SRQ. The device reports the last one. The
     /// queue pair must be in ERR.
     pub(in crate::ia) fn await_last_buffer(&mut self, key: EpKey) {
         let until = self.provider.now().saturating_add(LAST_BUFFER_WAIT);
@@ -597,8 +597,8 @@ impl<P: Provider> Ia<P> {
     }
 }
 
-/// Returns the completion queues of a queue pair: that of its requests, and that of its receives if it is another
-/// one.
+/// Returns the completion queues of a queue pair: the queue of its requests, and the queue of its receives if it is a
+/// different one.
 pub(in crate::ia) fn queues<'a, P: Provider>(
     evds: &'a mut Slots<EvdKey, Evd<P>>,
     discard: Option<&'a mut P::Cq>,

@@ -1,9 +1,9 @@
-//! `dat_ep_modify`: another configuration for an endpoint that is not connected yet.
+//! `dat_ep_modify`: changes the configuration of an endpoint that is not connected yet.
 //!
-//! The device fixes the sizes and queues of a queue pair at its creation. So a change of them makes a new queue pair,
-//! which takes over the receives posted to the old one; the old one is destroyed. A receive whose memory is not in
-//! the new PZ stays posted, and fails when a message needs it. A change is refused if posted receives do not fit the
-//! new queue pair. As the page requires, the completion flags of receives cannot change once there are any.
+//! The device fixes the sizes and queues of a queue pair at its creation. So a change of them creates a new queue pair.
+//! The receives posted to the old queue pair move to the new one, and the old one is destroyed. A receive whose memory
+//! is not in the new PZ stays posted, and fails when a message needs it. A change is refused if posted receives do not
+//! fit the new queue pair. As the page requires, the completion flags of receives cannot change once there are any.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, PzHandle};
@@ -17,7 +17,7 @@ use crate::provider::{PostedRecv, Provider, QueuePair};
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
 
-/// Requested changes. `None` leaves a member as it is; an inner `None` removes the object.
+/// Requested changes. `None` leaves a member unchanged; `Some(None)` removes the object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpChange {
     /// The protection zone.
@@ -28,22 +28,22 @@ pub struct EpChange {
     pub request_evd: Option<Option<EvdHandle>>,
     /// The EVD that receives connection events.
     pub connect_evd: Option<Option<EvdHandle>>,
-    /// All attributes; start from those that `ep_query` returns.
+    /// All attributes. Start from those that `ep_query` returns.
     pub attr: Option<EpAttr>,
-    /// All transport settings of its connections; start from those that `ep_query` returns.
+    /// All transport settings of its connections. Start from those that `ep_query` returns.
     pub transport: Option<EpTransport>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Changes the configuration of an endpoint: all of it or, on an error, nothing.
+    /// Changes the configuration of an endpoint. On an error nothing has changed.
     ///
     /// Page: dat_ep_modify.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE: endpoint, PZ or an EVD. DAT_INVALID_STATE: the PZ can be changed in UNCONNECTED and
     /// TENTATIVE, the rest also in RESERVED and PASSIVE. While receives are posted, their completion flags cannot be
-    /// changed, `max_recv_dtos` and `max_recv_iov` cannot go below them, and the PZ cannot be removed.
-    /// DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED: as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
+    /// changed, `max_recv_dtos` and `max_recv_iov` cannot be smaller than the posted receives need, and the PZ cannot
+    /// be removed. DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED: as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
     pub fn ep_modify(&mut self, ep: EpHandle, change: &EpChange) -> DatResult<()> {
         let old = self.ep(ep)?;
         let (state, before) = (old.hot.state, old.setup());
@@ -99,7 +99,7 @@ impl<P: Provider> Ia<P> {
             .and_then(|()| after.transport.check(Subtype::Arg3))
             .and_then(|()| self.check_sharing(&after, Some(&before), Subtype::Arg3))
             .map_err(|error| error.naming("change"))?;
-        // Keep-alive needs one more request, so switching it changes the size of the queue pair.
+        // Keep-alive needs one more request, so enabling or disabling it changes the size of the queue pair.
         let tried = |setup: &Setup| setup.transport.keep_alive.is_some();
         let same_queue_pair = tried(&before) == tried(&after)
             && before
@@ -116,7 +116,7 @@ impl<P: Provider> Ia<P> {
             if let Some(qp) = &mut qp {
                 for recv in posted {
                     let segments = recv.segments.iter().copied();
-                    // `recvs_to_keep` has checked that there is room.
+                    // This does not fail: `recvs_to_keep` has checked that the receives fit.
                     let _posted = qp.post_recv(segments, recv.cookie, recv.unsignalled);
                 }
             }
@@ -128,7 +128,7 @@ impl<P: Provider> Ia<P> {
             let mut old_qp = target.qp.exchange(qp);
             if let Some(old) = &old_qp {
                 let mut counted = old.counts();
-                // Outstanding receives are counted by the new queue pair.
+                // The new queue pair counts the outstanding receives again.
                 counted.recvs -= u64::from(old.recvs_outstanding());
                 target.counts.keep(&counted);
             }
@@ -150,7 +150,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Returns the receives posted to an endpoint, if another configuration may keep them.
+    /// Returns the receives posted to an endpoint, if the new configuration can keep them.
     fn recvs_to_keep(
         &mut self,
         key: EpKey,

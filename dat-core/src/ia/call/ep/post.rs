@@ -1,16 +1,17 @@
 //! The posting calls of an endpoint.
 //!
-//! Each call checks in one order and posts nothing if a check fails: handle; state; number of segments, flags; the
-//! segments, in order ([`crate::segment`]); lengths; room. The provider checks the room and writes the work queue
-//! entry.
+//! Each call makes its checks in a fixed order, and posts nothing if a check fails: handle; state; number of segments,
+//! flags; the segments, in order ([`crate::segment`]); lengths; free queue entries. The provider makes the last check
+//! and writes the work queue entry.
 //!
-//! Most posts are correct and have one segment, on a connected endpoint. Those are made *at once*
-//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks, in the fastest order, with a yes or no as
-//! answer. After a no, nothing has happened, and the call checks everything *in order* ([`Ia::request_in_order`]) and
-//! finds the error, or posts after all. There are three reasons to post after a no. The post has a list of segments.
-//! The endpoint is disconnected: its queue pair is in the error state, and the device itself completes the post as
-//! flushed. Or a queue looks full because its completions were not taken lately (or never are: their EVD is null, or
-//! all of them are suppressed). Such a queue is reclaimed once before the answer is DAT_INSUFFICIENT_RESOURCES.
+//! Most posts are correct and have one segment, on a connected endpoint. These are made *at once*
+//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): with the same checks, in the fastest order, returning only whether
+//! the post was made. If it was not made, nothing has changed. Then the call checks everything *in order*
+//! ([`Ia::request_in_order`]), and finds the error or still makes the post. There are three reasons why a correct post
+//! is not made at once. The post has a list of segments. The endpoint is disconnected: its queue pair is in the error
+//! state, and the device itself completes the post as flushed. Or a queue looks full because its completions were not
+//! polled lately (or are never polled: their EVD is null, or all of them are suppressed). Such a queue is reclaimed
+//! once before the call returns DAT_INSUFFICIENT_RESOURCES.
 
 use crate::error::{DatError, DatResult};
 use crate::handle::{EpHandle, EpKey, EvdKey};
@@ -26,9 +27,9 @@ use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
 /// A post: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or one that DAT 1.2 does not have ([`crate::post`]).
 ///
-/// A facade that must know whether a call can panic calls [`Post::at_once`] itself first, which never does.
+/// [`Post::at_once`] never panics. A facade that must know whether a call can panic calls it first.
 pub trait Post: Copy {
-    /// Posts if that can be done at once. Returns false if nothing has happened.
+    /// Posts if the fast path can do so. Returns false if nothing was posted.
     fn at_once<P: Provider, S: Segment>(
         self,
         ia: &mut Ia<P>,
@@ -38,7 +39,7 @@ pub trait Post: Copy {
         flags: CompletionFlags,
     ) -> bool;
 
-    /// Posts at once. Otherwise checks everything in DAT's order, and posts or returns the error.
+    /// Posts at once if possible. Otherwise checks everything in DAT's order, and posts or returns the error.
     ///
     /// # Errors
     /// The errors of the call.
@@ -178,7 +179,7 @@ impl<P: Provider> Ia<P> {
         Recv.post(self, ep, iov, cookie, flags)
     }
 
-    /// Posts a request if it has one segment and passes all checks, on a connected endpoint with room.
+    /// Posts a request if it has one segment and passes all checks, on a connected endpoint with a free queue entry.
     #[inline(always)]
     pub(in crate::ia) fn request_at_once<S: Segment, O: Operation>(
         &mut self,
@@ -193,7 +194,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Posts a receive under the same conditions.
+    /// Posts a receive if it has one segment and passes all checks, on an endpoint with a free queue entry.
     #[inline(always)]
     fn recv_at_once<S: Segment>(
         &mut self,
@@ -221,8 +222,8 @@ impl<P: Provider> Ia<P> {
         self.request_in_order_of(key, ia, iov, operation, cookie, flags)
     }
 
-    // The handle is passed in its parts, which stay in registers; as a whole it would go through memory, on the fast
-    // path too.
+    // The handle is passed as its two fields, which stay in registers. As a struct it would go through memory, also for
+    // posts on the fast path.
     #[inline(never)]
     pub(in crate::ia) fn request_in_order_of<S: Segment, O: Operation>(
         &mut self,
@@ -248,7 +249,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Returns the requested amount and its limit, for a request that was refused because of an amount.
+    /// Returns the requested amount and its limit, if the amount is the reason why a request was refused.
     #[cold]
     fn excess<S: Segment, O: Operation>(
         &self,
@@ -345,7 +346,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Makes the consumer's error for a refused post.
+    /// Returns the consumer's error for a refused post.
     #[cold]
     pub(in crate::ia) fn refused(&mut self, handle: EpHandle, refusal: Refusal) -> DatError {
         match (self.eps.get_mut(handle.key), refusal) {
@@ -388,10 +389,10 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Makes room in a queue that is full only because its completions were not taken. A slot is free when the DTO is
-    /// done, not when its event is dequeued, and suppressed requests have no event. Completions move to their EVD's
-    /// queue in software; those of null EVDs are dropped. The consequences of a failed one are left to the next call
-    /// that polls, because they take commands to the device, and a post does not block.
+    /// Frees entries in a queue that is full only because its completions were not polled. An entry is free when its
+    /// DTO is done, not when its event is dequeued, and suppressed requests have no event. Completions move to their
+    /// EVD's software queue; those of null EVDs are dropped. The effects of a failed DTO are left to the next call that
+    /// polls, because they need device commands, and a post must not block.
     pub(in crate::ia) fn reclaim(&mut self, ep: EpHandle, evd: fn(&Ep<P>) -> Option<EvdKey>) {
         match self.eps.get(ep.key).and_then(evd) {
             Some(evd) => {

@@ -1,5 +1,5 @@
 //! Event dispatchers: `dat_evd_create`, `_query`, `_free`, `_resize`, `_post_se`, `_modify_cno`, and the waitable and
-//! enabled bits. Module `wait` takes events out, module `waiter` waits for them.
+//! enabled bits. Module `wait` dequeues events, module `waiter` waits for them.
 
 pub(crate) mod wait;
 pub(crate) mod waiter;
@@ -19,7 +19,7 @@ use crate::types::{EvdFlags, EvdState};
 /// The parameters of an EVD (`DAT_EVD_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvdParam {
-    /// Events it can hold.
+    /// Maximum number of events that the EVD can hold.
     pub qlen: u32,
     /// State: enabled or not, waitable or not, and how waiters are released.
     pub state: EvdState,
@@ -116,7 +116,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_evd_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA still feeds it.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA still uses it.
     /// |EVD_WAITER: a thread waits on it. DAT_INTERNAL_ERROR: the device refused, and nothing has changed.
     pub fn evd_free(&mut self, evd: EvdHandle) -> DatResult<()> {
         let target = self.evd(evd)?;
@@ -133,7 +133,7 @@ impl<P: Provider> Ia<P> {
         removed
     }
 
-    /// Ends an EVD, or leaves it as it is.
+    /// Frees an EVD. If the device refuses, the EVD is unchanged.
     pub(in crate::ia) fn remove_evd(&mut self, key: EvdKey) -> DatResult<()> {
         if let Some(cq) = self.evds.get_mut(key).and_then(|evd| evd.cq.as_mut())
             && let Err(error) = self.provider.destroy_cq(cq)
@@ -204,7 +204,8 @@ impl<P: Provider> Ia<P> {
                 .because("evd_min_qlen is beyond max_evd_qlen")
                 .over(min_qlen.into(), self.attr.max_evd_qlen.into()));
         }
-        // Draining first counts the entries that have arrived, and leaves the device the fewest to move.
+        // The drain comes first, so that `len` counts the entries that have arrived, and the device has fewer entries
+        // to move.
         self.drain_evd(key, false);
         self.settle_effects();
         let target = &mut self.evds[key];
@@ -282,17 +283,19 @@ impl<P: Provider> Ia<P> {
         self.turn(evd, EvdInput::Disable)
     }
 
-    /// Takes a step of the EVD's mode. It concerns later events only, so earlier ones are taken in first.
+    /// Applies an input to the EVD's mode. The new mode must affect later events only, so events that have arrived are
+    /// queued first.
     fn turn(&mut self, evd: EvdHandle, input: EvdInput) -> DatResult<()> {
         self.evd(evd)?;
         self.look_around(evd.key);
         let evd = &mut self.evds[evd.key];
-        // An evicted thread notices that by its next look.
+        // A waiter that this evicts finds that out at its next check.
         let _wakes = evd.step(input).map_err(DatError::state)?;
         Ok(())
     }
 
-    /// Triggers the CNO after a notification event was queued. A waiter on the EVD looks by itself.
+    /// Triggers the CNO after a notification event was queued. A waiter on the EVD itself polls, so it is not notified
+    /// here.
     pub(in crate::ia) fn notified(&mut self, key: EvdKey) {
         if let Some(evd) = self.evds.get(key)
             && let Some(cno) = evd.cno
@@ -322,8 +325,8 @@ impl<P: Provider> Ia<P> {
         self.turn(evd, EvdInput::ClearUnwaitable)
     }
 
-    /// Queues an event of the provider. A null EVD drops it. A full EVD loses it, which an asynchronous event
-    /// reports.
+    /// Queues an event of the provider. If the EVD is null, the event is dropped. If the EVD is full, the event is
+    /// lost, and an asynchronous event reports the loss.
     pub(in crate::ia) fn push_event(&mut self, evd: Option<EvdKey>, event: Event) {
         let Some(key) = evd else { return };
         let Some(target) = self.evds.get_mut(key) else {

@@ -1,11 +1,11 @@
-//! Taking events out of an EVD: `dat_evd_dequeue`. Waiting for them is in [`waiter`](super::waiter).
+//! Dequeuing events of an EVD: `dat_evd_dequeue`. Waiting for them is in [`waiter`](super::waiter).
 //!
-//! The fast path of `evd_dequeue` is one poll of the completion queue: nothing is queued in software, the entry names
-//! its endpoint by table index, the endpoint is connected, and the DTO succeeded. Everything else takes
+//! The fast path of `evd_dequeue` is one poll of the completion queue. Its conditions: nothing is queued in software,
+//! the entry names its endpoint by table index, the endpoint is connected, and the DTO succeeded. All other cases take
 //! [`Ia::dequeue_slow`], which also runs [`Ia::progress`], so that a consumer that only polls still connects and
 //! disconnects. A consumer that always finds an event takes the slow path once in many entries
-//! ([`CompletionQueue::advance`]). One that finds none takes it once in many looks ([`Evd::take_idle_look`]), because
-//! a busy thread mostly looks at an empty queue.
+//! ([`CompletionQueue::advance`]). A consumer that finds none takes it only once in many polls
+//! ([`Evd::take_idle_look`]), because a busy thread mostly polls an empty queue.
 //!
 //! [`Evd::take_idle_look`]: super::queue::Evd::take_idle_look
 
@@ -22,21 +22,21 @@ use crate::provider::{
 use crate::slots::Slots;
 use crate::types::{DtoCookie, DtoStatus};
 
-/// Result of one look at an EVD ([`Ia::evd_look`]).
+/// Result of [`Ia::evd_look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look<T> {
-    /// An ordinary completion, which is taken.
+    /// An ordinary completion, which was dequeued and converted.
     Taken(T),
     /// The EVD is empty.
     Empty,
-    /// One look does not decide, and nothing has changed: call [`Ia::evd_dequeue`].
+    /// The fast path cannot decide, and nothing has changed. The caller must call [`Ia::evd_dequeue`].
     Elsewhere,
 }
 
 /// Result of [`Ia::evd_look_each`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Completions that were taken.
+    /// Number of completions that were dequeued.
     pub taken: usize,
     /// True if the run ended because no entry was left.
     pub empty: bool,
@@ -59,9 +59,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Looks at an EVD once, for a facade with its own form of events. If the next event is the success of the oldest
-    /// DTO of a connected endpoint, as most are, it is taken and `make` converts it. `make` gets the endpoint, the
-    /// name the facade gave it ([`Ia::ep_set_name`]), and the completion.
+    /// Polls an EVD once, for a facade with its own form of events. If the next event is the success of the oldest DTO
+    /// of a connected endpoint, as most are, it is dequeued and converted by `make`. `make` gets the endpoint, the
+    /// facade's identifier of the endpoint ([`Ia::ep_set_name`]), and the completion.
     #[doc(hidden)] // for the C facade
     #[inline(always)]
     pub fn evd_look<T>(
@@ -89,7 +89,7 @@ impl<P: Provider> Ia<P> {
         Look::Elsewhere
     }
 
-    /// Takes events, oldest first, while there are any and `events` has room. Returns their number; 0 is no error.
+    /// Takes events, oldest first, until there are no more or `events` is full. Returns their number; 0 is no error.
     /// One call is cheaper than as many dequeues. DAT 1.2 has no such call.
     ///
     /// ```text
@@ -119,9 +119,9 @@ impl<P: Provider> Ia<P> {
         Ok(taken)
     }
 
-    /// Looks as [`Ia::evd_look`] does, and fills places while the next event is an ordinary completion and a place is
-    /// left. Most completions are of the same endpoint as the one before, so that endpoint is not looked up again.
-    // A function of its own, so that the loop has all registers.
+    /// Polls as [`Ia::evd_look`] does, repeatedly: fills `places` while the next event is an ordinary completion. Most
+    /// completions are of the same endpoint as the one before, so the endpoint is only looked up when it changes.
+    // This is a separate function, so that the loop can use all registers.
     #[doc(hidden)] // for the C facade
     #[inline(never)]
     pub fn evd_look_each<T>(
@@ -142,7 +142,7 @@ impl<P: Provider> Ia<P> {
             {
                 let before = places.len();
                 let ep = EpHandle { key, ia: evd.ia };
-                // An entry of another queue pair must not complete a request of this one.
+                // This refuses an entry of another queue pair: it must not complete a request of this one.
                 empty = cq.take_while(&mut queue.obstacles, |entry| {
                     if !places.as_slice().is_empty()
                         && let Some(done) = qp.complete_plain(entry)
@@ -162,11 +162,11 @@ impl<P: Provider> Ia<P> {
         Run { taken, empty }
     }
 
-    /// Dequeues when the next entry, if any, does not end the oldest DTO of a queue pair. Buffers of an SRQ and
-    /// requests behind suppressed ones are common; all else is rare. The entry is read again, and only this reading
-    /// counts.
-    // The handle is passed in its parts, which stay in registers; as a whole it would go through memory, on the fast
-    // path too.
+    /// Dequeues if the next entry, if any, does not complete the oldest DTO of a queue pair. Buffers of an SRQ, and
+    /// requests that follow suppressed ones, are common; all other cases are rare. The entry is read again, and only
+    /// this second reading is used.
+    // The handle is passed as its two fields, which stay in registers. As a struct it would go through memory, also on
+    // the fast path.
     #[inline(never)]
     fn dequeue_other(&mut self, evd: EvdKey, ia: u32) -> DatResult<Option<Event>> {
         if self
@@ -174,7 +174,8 @@ impl<P: Provider> Ia<P> {
             .obstacles
             .is_others_turn()
         {
-            // Connections and the device's health are checked however busy the consumer is.
+            // Even if the consumer always finds an entry, connections and the device's health must be checked now and
+            // then.
             self.progress();
         }
         let queue = &mut self.evds[evd];
@@ -249,7 +250,7 @@ impl<P: Provider> Ia<P> {
     }
 }
 
-/// Returns the completion of an entry that says only that the oldest DTO of a connected endpoint has succeeded.
+/// Returns the completion of an entry, if the entry means only that the oldest DTO of a connected endpoint succeeded.
 #[inline(always)]
 pub(in crate::ia) fn plain<P: Provider>(
     eps: &mut Slots<EpKey, Ep<P>>,
@@ -259,7 +260,7 @@ pub(in crate::ia) fn plain<P: Provider>(
     Some((key, name, qp.complete_plain(entry)?))
 }
 
-/// Returns the endpoint of an entry, its name and its queue pair, if it is connected.
+/// Returns the endpoint with this owner number, its facade identifier and its queue pair, if it is connected.
 #[inline(always)]
 fn connected<P: Provider>(
     eps: &mut Slots<EpKey, Ep<P>>,

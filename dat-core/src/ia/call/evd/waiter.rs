@@ -1,14 +1,14 @@
 //! Waiting on an EVD: `dat_evd_wait`, whole and in steps.
 //!
-//! Waiting follows the device's rule: arm, then poll once more, so that no wake-up is lost. A sleep is cut into
+//! Waiting follows the device's rule: arm, then poll once more, so that no wake-up is lost. A sleep is divided into
 //! pieces of at most [`MAX_SLEEP`] and never outlasts a timer of the connection manager. A wake-up does not always
-//! end the wait: a completion made non-notifying by UNSIGNALLED or by the peer still raises the device's interrupt.
-//! It is queued and counted, and the waiter sleeps on (objects of DAT: "notification event"). When the time is over,
-//! the count alone decides.
+//! end the wait: a completion that does not notify, because of UNSIGNALLED or by the peer's choice, still raises the
+//! device's interrupt. It is queued and counted, and the waiter sleeps again (objects of DAT: "notification event").
+//! When the timeout expires, only the number of events decides.
 //!
-//! [`Ia::evd_wait`] sleeps inside the provider while it borrows the IA. A program that shares the IA between threads,
-//! or that sleeps by other means, calls the steps itself: [`Ia::evd_wait_begin`], [`Ia::evd_wait_look`] until the
-//! wait is over, or [`Ia::evd_wait_cancel`]. Between the steps the EVD belongs to the waiter, as DAT says
+//! [`Ia::evd_wait`] sleeps inside the provider while it borrows the IA. A program whose threads use one IA, or that
+//! sleeps by other means, calls the steps itself: [`Ia::evd_wait_begin`], then [`Ia::evd_wait_look`] until the wait is
+//! over, or [`Ia::evd_wait_cancel`]. Between the steps the EVD belongs to the waiter, as DAT says
 //! ([`EvdMode`](crate::object::evd::mode::EvdMode)).
 
 use super::wait::{dto, plain};
@@ -30,7 +30,7 @@ const MAX_SLEEP: Nanos = 1_000_000_000;
 pub struct WaitError {
     /// The error.
     pub error: DatError,
-    /// Events on the queue; meaningful for DAT_TIMEOUT_EXPIRED and DAT_INTERRUPTED_CALL only.
+    /// Number of queued events; meaningful for DAT_TIMEOUT_EXPIRED and DAT_INTERRUPTED_CALL only.
     pub nmore: u32,
 }
 
@@ -54,7 +54,7 @@ impl From<DatError> for WaitError {
     }
 }
 
-/// Drops the number of events: for callers that return a [`DatResult`].
+/// Drops the number of events, for callers that return a [`DatResult`].
 impl From<WaitError> for DatError {
     fn from(waited: WaitError) -> Self {
         waited.error
@@ -73,7 +73,7 @@ impl fmt::Display for WaitError {
 
 impl core::error::Error for WaitError {}
 
-/// A wait that has begun ([`Ia::evd_wait_begin`]), between two looks. Pass it to [`Ia::evd_wait_look`] until it is
+/// A wait that has begun ([`Ia::evd_wait_begin`]) and is not over. Pass it to [`Ia::evd_wait_look`] until the wait is
 /// over, or to [`Ia::evd_wait_cancel`]. If it is dropped instead, the EVD keeps its waiter: no other call can wait on
 /// it or dequeue from it.
 #[must_use]
@@ -82,23 +82,23 @@ pub struct EvdWait {
     evd: EvdHandle,
     deadline: Option<Nanos>,
     threshold: u32,
-    /// Notification events of the EVD when the wait began; `None` before the first look, at which the count alone
-    /// decides.
+    /// Number of notification events of the EVD when the wait began. `None` before the first check, at which only the
+    /// number of queued events decides.
     seen: Option<u64>,
 }
 
-/// Result of a look at an EVD.
+/// Result of [`Ia::evd_wait_look`].
 #[derive(Debug)]
 pub enum EvdLook {
-    /// The wait is over: the oldest event, and the number left.
+    /// The wait is over. Holds the oldest event, and the number of events left.
     Ready(Event, u32),
-    /// The wait goes on. Look again after an interrupt of the function, and at this time at the latest.
+    /// The wait continues. Check again after an interrupt of the device, and at this time at the latest.
     Pending(EvdWait, Nanos),
 }
 
 impl<P: Provider> Ia<P> {
-    /// Waits until `threshold` events are queued. If the consumer controls notification, waits for a notification
-    /// event instead. Then takes the oldest event. The number returned with it says how many are left.
+    /// Waits until `threshold` events are queued, or, if the consumer controls notification, for a notification event.
+    /// Then takes the oldest event. The number returned with the event is the number of events left.
     ///
     /// Page: dat_evd_wait.
     ///
@@ -141,12 +141,12 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Ends a wait for one event that has already arrived: returns the event, and the number left. `None` decides
-    /// nothing: begin the wait then. This call looks at the EVD only, and once in many calls does not look at all, so
-    /// that the caller begins a wait, which also serves the rest of the IA.
+    /// Takes an event that has already arrived, for a wait with threshold 1. Returns the event, and the number of
+    /// events left. After `None` the caller must begin a wait: an event may still be there. This call polls only the
+    /// EVD. Once in many calls it returns `None` without polling, because the wait then also serves the rest of the IA.
     ///
     /// Page: dat_evd_wait.
-    // Inlined for the same reason as a dequeue.
+    // Inlined for the same reason as `evd_dequeue`.
     #[doc(hidden)] // for the C facade
     #[inline(always)]
     pub fn evd_wait_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<(Event, u32)> {
@@ -176,7 +176,7 @@ impl<P: Provider> Ia<P> {
         Some((event, self.count_left(evd)))
     }
 
-    /// Returns the number of events of an EVD, including those that the device has written.
+    /// Returns the number of events of an EVD, including those whose entries are still in the completion queue.
     #[inline(never)]
     fn count_left(&mut self, evd: EvdKey) -> u32 {
         let cq = self.evds[evd].cq.as_ref();
@@ -186,7 +186,7 @@ impl<P: Provider> Ia<P> {
         self.count(evd)
     }
 
-    /// Begins a wait that [`Ia::evd_wait_look`] continues: for programs that sleep by other means.
+    /// Begins a wait that [`Ia::evd_wait_look`] continues, for programs that sleep by other means.
     ///
     /// Page: dat_evd_wait.
     ///
@@ -210,7 +210,7 @@ impl<P: Provider> Ia<P> {
             });
         }
         if threshold != 1 && queue.streams.consumer_controlled() {
-            // An error that would refuse every wait has precedence.
+            // An error that refuses a wait with any threshold has precedence.
             queue.mode.next(EvdInput::Wait).map_err(DatError::state)?;
             return Err(
                 DatError::state(queue_config(queue.streams.solicited_only()))
@@ -230,21 +230,21 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Checks whether a wait is over. If not, everything that can end it is armed on return.
+    /// Checks whether a wait is over. If it is not, everything that can end it is armed on return.
     ///
     /// Page: dat_evd_wait.
     ///
     /// # Errors
-    /// As [`Ia::evd_wait`]; the wait is over then.
+    /// As [`Ia::evd_wait`]; the wait is over after an error.
     pub fn evd_wait_look(&mut self, mut wait: EvdWait) -> Result<EvdLook, WaitError> {
         let key = wait.evd.key;
         if wait.seen.is_some() && self.evd(wait.evd).is_ok() {
-            // The wake-up is timed before any other look takes its completion in.
+            // The latency of the wake-up is measured before any poll consumes its completion.
             self.woke();
             self.evds[key].wakeups += 1;
             self.time_wakeup(key);
         }
-        // An EVD with a waiter cannot be freed.
+        // The handle is still valid, because an EVD with a waiter cannot be freed.
         if self.evd(wait.evd)?.mode.waiter == Waiter::Evicted {
             self.wait_over(key);
             return Err(DatError::state(Subtype::StateEvdUnwaitable)
@@ -267,8 +267,8 @@ impl<P: Provider> Ia<P> {
             }
         };
         let quiet = self.arm_for(key);
-        // Between arming and sleeping only completion queues are looked at, not the device's event queue: taking in
-        // an event here would leave the completion queue disarmed while the caller sleeps.
+        // Between arming and sleeping only completion queues may be polled, not the device's event queue: consuming an
+        // event here would leave the completion queue unarmed while the caller sleeps.
         self.look_around(key);
         let count = self.count(key);
         if count >= wait.threshold && self.evds[key].notifications != seen {
@@ -295,7 +295,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends a wait whose caller was interrupted. Returns the error for `evd_wait` to return, DAT_INTERRUPTED_CALL
+    /// Ends a wait whose caller was interrupted. Returns the error that `evd_wait` should return, DAT_INTERRUPTED_CALL
     /// with the number of events queued.
     ///
     /// Page: dat_evd_wait.
@@ -311,12 +311,12 @@ impl<P: Provider> Ia<P> {
     }
 
     fn wait_over(&mut self, key: EvdKey) {
-        // The step is refused if no waiter is blocked any more; then there is nothing to end.
+        // The mode refuses this input if no waiter is blocked any more. Then the wait has ended already.
         let _wakes = self.evds[key].step(EvdInput::WaitOver);
     }
 
-    /// Returns the time until which to sleep. If a watched queue could not be emptied, it cannot wake us, so the
-    /// sleep is short.
+    /// Returns the time until which to sleep. `quiet` is false if a watched queue could not be emptied and armed. Such
+    /// a queue raises no interrupt, so the sleep is short.
     pub(in crate::ia) fn nap(&self, now: Nanos, quiet: bool, deadline: Option<Nanos>) -> Nanos {
         if self.more_datagrams {
             return now;
@@ -335,9 +335,11 @@ impl<P: Provider> Ia<P> {
             .fold(until, |until, timer| until.min(timer.max(now)))
     }
 
-    /// Drains this EVD and, if it takes connection events, its feeders.
+    /// Drains this EVD. If it takes connection events, also drains some of the feeders: EVDs whose errors cause such
+    /// events.
     pub(in crate::ia) fn look_around(&mut self, key: EvdKey) {
-        // A notification event behind many that do not notify must be found, too.
+        // If the consumer controls notification, the drain is unbounded: a notification event may follow many events
+        // that do not notify.
         let streams = &self.evds[key].streams;
         let (bounded, connections) = (!streams.consumer_controlled(), streams.connections());
         self.drain_evd(key, bounded);
@@ -348,15 +350,15 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Arms every completion queue that can end the wait. Returns false if one of them still has entries that the EVD
-    /// does not take: then an armed queue would interrupt at once.
+    /// does not take, so that it is not armed: it would interrupt at once.
     pub(in crate::ia) fn arm_for(&mut self, key: EvdKey) -> bool {
         let quiet = self.arm_watched(key);
         self.arm_own(key);
         quiet
     }
 
-    /// Arms the queue of an EVD. A caller that waits for several EVDs does this last. An EVD armed as a feeder of
-    /// another reports errors only, which is less than a waiter on it needs, and the device goes by the last arming.
+    /// Arms the completion queue of an EVD. A caller that waits for several EVDs does this last: as a feeder of another
+    /// EVD, it may have been armed for errors only, which is less than its waiter needs, and the last arming counts.
     pub(in crate::ia) fn arm_own(&mut self, key: EvdKey) {
         let evd = &mut self.evds[key];
         let solicited_only = evd.streams.solicited_only();
@@ -365,10 +367,10 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Arms the queues of watched EVDs, as [`Ia::arm_for`] does; returns the same.
+    /// Arms the completion queues of the watched EVDs. Returns false under the same condition as [`Ia::arm_for`].
     pub(in crate::ia) fn arm_watched(&mut self, key: EvdKey) -> bool {
         let connections = self.evds[key].streams.connections();
-        // EVDs of pending drains were armed when they were last looked at.
+        // EVDs of pending drains were armed when they were last polled.
         let quiet = self.draining.all_armed_but(key);
         if connections == 0 {
             return quiet;
@@ -385,7 +387,7 @@ impl<P: Provider> Ia<P> {
         self.wait_over(key);
         match self.pop(key) {
             Some(event) => Ok(EvdLook::Ready(event, self.count(key))),
-            // The count was above zero.
+            // This cannot happen, because the count was above zero.
             None => Err(DatError::new(ReturnType::InternalError, Subtype::None).into()),
         }
     }

@@ -1,5 +1,5 @@
 //! Watched EVDs ([`WatchedEvds`](crate::ia::watched_evds::WatchedEvds)): the device reports when a completion queue
-//! among them has entries, and only then is that queue looked at.
+//! of a watched EVD has entries, and only then is that queue polled.
 
 use crate::handle::EvdKey;
 use crate::ia::instance::Ia;
@@ -7,7 +7,7 @@ use crate::ia::watched_evds::LOOKS;
 use crate::provider::{CompletionQueue, Provider};
 
 impl<P: Provider> Ia<P> {
-    /// Makes the device report entries in the completion queue of an EVD once it is armed.
+    /// Makes the device report entries in the completion queue of an EVD whenever the queue is armed.
     pub(in crate::ia) fn watch(&mut self, key: EvdKey) {
         if let Some(cq) = self.evds.get(key).and_then(|evd| evd.cq.as_ref()) {
             self.provider.watch_cq(cq);
@@ -21,7 +21,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Marks the completion queue of an EVD as unarmed: it reports no entries until it is armed again.
+    /// Marks the completion queue of an EVD as unarmed: the device reports no entries until the queue is armed again.
     pub(in crate::ia) fn mark_unarmed(&mut self, key: EvdKey) {
         self.feeding.fired(key);
         self.draining.fired(key);
@@ -31,7 +31,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Drains EVDs on which endpoints in DISCONNECT_PENDING complete, a bounded number, and arms them again.
+    /// Drains and arms unarmed EVDs on which requests of endpoints in DISCONNECT_PENDING complete; a bounded number per
+    /// call.
     pub(in crate::ia) fn look_after_drains(&mut self) {
         for _ in 0..self.draining.unarmed().min(LOOKS) {
             if let Some(key) = self.draining.next()
@@ -42,7 +43,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Drains EVDs that may show errors of connections, a bounded number at a time.
+    /// Drains unarmed feeders, which are EVDs that may show errors of connections; a bounded number per call.
     pub(in crate::ia) fn look_at_feeders(&mut self) {
         for _ in 0..self.feeding.unarmed().min(LOOKS) {
             if let Some(key) = self.feeding.next() {
@@ -51,7 +52,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Drains and arms the unarmed feeders. The caller has to settle the effects afterwards.
+    /// Drains and arms the unarmed feeders. The caller must call `settle_effects` afterwards.
     pub(in crate::ia) fn arm_feeders(&mut self) {
         for key in self.feeding.all_unarmed() {
             if self.drain_evd(key, true) {
@@ -60,14 +61,14 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Arms an empty completion queue for an interrupt. An entry that has arrived meanwhile interrupts too.
+    /// Arms an empty completion queue for an interrupt. An entry that has arrived since the drain interrupts too.
     fn arm_watched_cq(&mut self, key: EvdKey) {
         let any = self.draining.contains(key);
         if let Some(evd) = self.evds.get_mut(key)
             && let Some(cq) = &mut evd.cq
         {
-            // An error notifies even if only solicited entries were asked for, and the last arming counts. So a
-            // waiter that has armed the queue for more than errors keeps that.
+            // An error interrupts even if the queue is armed for solicited entries only, and the last arming counts. So
+            // a queue that a waiter has armed for more than errors is not armed again.
             if any || !cq.is_armed() {
                 cq.arm(!any);
             }

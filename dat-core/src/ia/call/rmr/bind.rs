@@ -1,8 +1,8 @@
-//! `dat_rmr_bind`: a request like the others, which changes the memory that an RMR names.
+//! `dat_rmr_bind`: posts a request that changes the memory which an RMR names.
 //!
-//! Binds of an endpoint are done in the order in which they were posted, and the provider reports every one of them.
-//! So the endpoint keeps them in a queue ([`PendingBind`]). A completion of a bind belongs to the first one in the
-//! queue, and SUPPRESS is applied here.
+//! Binds of an endpoint complete in the order in which they were posted, and the provider reports every one of them. So
+//! the endpoint keeps its outstanding binds in a queue ([`PendingBind`]). The completion of a bind belongs to the first
+//! bind in the queue. The provider does not apply SUPPRESS to binds; this module does.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{Event, RmrBindCompletion};
@@ -19,9 +19,9 @@ use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags, MemPrivFlags, OF_BINDS, RmrCookie};
 
 impl<P: Provider> Ia<P> {
-    /// Binds an RMR to the part of an LMR that the triplet names. A triplet without bytes unbinds it. Returns the
-    /// context for peers, which is valid once the bind has completed. It may be sent to the peer at once on the same
-    /// endpoint, because the Send stays behind the bind. The old context is invalid from then on.
+    /// Binds an RMR to the part of an LMR that the triplet names. A triplet of zero bytes unbinds the RMR. Returns the
+    /// new context for peers, which is valid once the bind has completed. The context may be sent to the peer at once
+    /// on the same endpoint, because the Send stays behind the bind. The old context is invalid from then on.
     ///
     /// Page: dat_rmr_bind.
     ///
@@ -29,10 +29,10 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE: |RMR, |EP, |EVD_REQUEST the endpoint has no request EVD with the RMR_BIND flag.
     /// DAT_INVALID_STATE: the endpoint is neither CONNECTED nor DISCONNECTED; |EP_NOTREADY it has no PZ.
     /// DAT_INVALID_PARAMETER: |ARG3 unknown privileges, |ARG6 flags unknown or not allowed by the endpoint, |ARG2 no
-    /// LMR has the context, the range reaches outside of it or is longer than a window can be.
-    /// DAT_PROTECTION_VIOLATION: RMR, LMR and endpoint are not all in one PZ. DAT_PRIVILEGES_VIOLATION: the LMR
-    /// lacks local read for remote read, or local write for remote write. DAT_INSUFFICIENT_RESOURCES:
-    /// `max_request_dtos` are outstanding, or a bind of the RMR on another endpoint is.
+    /// LMR has the context, the range reaches outside of the LMR or is longer than a window can be.
+    /// DAT_PROTECTION_VIOLATION: RMR, LMR and endpoint are not all in one PZ. DAT_PRIVILEGES_VIOLATION: the LMR lacks
+    /// local read for remote read, or local write for remote write. DAT_INSUFFICIENT_RESOURCES: `max_request_dtos` are
+    /// outstanding, or a bind of the RMR is outstanding on another endpoint.
     pub fn rmr_bind(
         &mut self,
         rmr: RmrHandle,
@@ -82,7 +82,8 @@ impl<P: Provider> Ia<P> {
         };
         let mut rmr_context = self.post_bind(key, ep.key, &target, cookie, how);
         if rmr_context.is_err() {
-            // A slot is free when the request is done, not when its event is dequeued.
+            // Polling the completion queue may free a slot: a slot is free when its request is done, even if the event
+            // has not been dequeued.
             self.drain_evd(evd, true);
             rmr_context = self.post_bind(key, ep.key, &target, cookie, how);
         }
@@ -101,8 +102,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Refuses to bind an RMR while another endpoint has a bind of it outstanding. The device orders the requests of
-    /// one queue pair only, and may carry a bind out and flush it all the same. With two endpoints the library could
-    /// not tell which context is the current one.
+    /// one queue pair only. Also, the device may carry out a bind and still report it as flushed. With two endpoints
+    /// the library could not determine which context is the current one.
     fn one_endpoint_at_a_time(&mut self, key: RmrKey, ep: EpKey) -> DatResult<()> {
         let Some(before) = self.rmrs[key].bound_on().filter(|before| *before != ep) else {
             return Ok(());
@@ -113,7 +114,7 @@ impl<P: Provider> Ia<P> {
             ep.request_evd.filter(|_| is_under_way)
         };
         if let Some(evd) = request_evd(self) {
-            // The other bind may be done, with its completion not yet taken.
+            // The bind on the other endpoint may be done, but its completion not yet polled.
             self.drain_evd(evd, true);
         }
         match request_evd(self) {
@@ -125,7 +126,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Returns the request EVD of an endpoint that may bind.
+    /// Returns the request EVD of an endpoint, if that EVD accepts bind completions.
     fn bind_evd(&self, ep: EpHandle) -> DatResult<EvdKey> {
         let evd = self.ep(ep)?.request_evd;
         evd.filter(|evd| self.evds[*evd].flags.contains(EvdFlags::RMR_BIND))
@@ -245,7 +246,7 @@ impl<P: Provider> Ia<P> {
 
     fn bind_ended(&mut self, pending: PendingBind, succeeded: bool) {
         let Some(rmr) = self.rmrs.get_mut(pending.rmr) else {
-            // The RMR was freed meanwhile, and its window with it.
+            // The RMR was freed meanwhile, and its window was destroyed.
             if let Some(lmr) = pending.lmr {
                 self.let_go_of_lmr(lmr);
             }
@@ -258,8 +259,8 @@ impl<P: Provider> Ia<P> {
         self.let_go_of(over);
     }
 
-    /// Unbinds an RMR whose last bind failed, by a command: its window still has an earlier binding. The consumer has
-    /// been told that the RMR is unbound, so if the device keeps refusing, it is stopped.
+    /// Unbinds, by a command, an RMR whose last bind failed: the device's window still has an earlier binding. The
+    /// consumer was already notified that the RMR is unbound. So if the device keeps refusing, the device is stopped.
     pub(in crate::ia) fn unbind_by_command(&mut self, key: RmrKey) {
         self.insist("unbinding a memory window", |ia| ia.unbind(key));
     }
@@ -269,7 +270,7 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         let pd = self.pzs[rmr.pz].pd;
-        // A dead device's window reaches no memory.
+        // A window of a dead device reaches no memory.
         if !self.health.is_dead()
             && let Err(error) = self.provider.unbind_window(pd, &mut rmr.window)
         {
@@ -284,7 +285,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Takes in the completions of outstanding binds.
+    /// Polls the completions of outstanding binds of all endpoints.
     pub(in crate::ia) fn look_after_binds(&mut self) {
         let evds: Vec<EvdKey> = self
             .eps
@@ -298,7 +299,7 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
     }
 
-    /// Counts an endpoint's outstanding binds as flushed, because its queue pair forgets them.
+    /// Handles an endpoint's outstanding binds as failed, because the endpoint's queue pair forgets them.
     pub(in crate::ia) fn abandon_binds(&mut self, ep: EpKey) {
         while let Some(pending) = self.eps.get_mut(ep).and_then(|ep| ep.binds.pop_front()) {
             self.bind_ended(pending, false);

@@ -1,20 +1,21 @@
 //! Remote memory regions: `dat_rmr_create`, `_query`, `_free`. Binding is in [`bind`].
 //!
-//! An RMR is a memory window of the device. Its binding is tracked in two views:
+//! An RMR is a memory window of the device. The binding of an RMR is tracked in two views:
 //!
-//! - *posted*: the result of the last bind posted. `rmr_query` returns it, and it keeps an LMR from being freed.
-//! - *settled*: the LMRs that the device's window may still use, going by the binds that are known to be done. The
-//!   device's region must outlive the window's use and every outstanding bind: until then its LMR is in use
-//!   ([`Ia::let_go_of_lmr`]). Closing an adapter ends LMRs in any state; then the device's region waits for the last
-//!   use.
+//! - *posted*: the result of the last bind posted. `rmr_query` returns this binding, and it keeps an LMR from being
+//!   freed.
+//! - *settled*: the LMRs that the device's window may still use, according to the binds that are known to be done. The
+//!   device's region must outlive the window's use and every outstanding bind. Until then its LMR is in use
+//!   ([`Ia::let_go_of_lmr`]). Closing an adapter removes LMRs in any state; the device's region is then deregistered
+//!   after the last use.
 //!
-//! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. The device's
-//! window still has the old binding then, so it is unbound by a command.
+//! A bind that fails, or is flushed, leaves the RMR unbound, unless a later bind was posted meanwhile. The device's
+//! window still has the old binding then, so a command unbinds the window.
 //!
-//! A peer that has the context of an RMR bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may unbind it (IBTA volume 1,
-//! "Send with Invalidate"). The device does so before it completes the receive, and that completion reports it: from
-//! then on the RMR is unbound in both views. If the completion is lost with its endpoint, the RMR counts as bound,
-//! and its LMR as in use, until the RMR is bound again or freed.
+//! A peer that has the context of an RMR bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may unbind the RMR (IBTA volume
+//! 1, "Send with Invalidate"). The device does so before it completes the receive, and that completion reports the
+//! invalidation: from then on the RMR is unbound in both views. If the completion is lost with its endpoint, the RMR
+//! counts as bound, and its LMR as in use, until the RMR is bound again or freed.
 
 mod bind;
 
@@ -26,34 +27,34 @@ use crate::object::rmr::{LetGo, Rmr};
 use crate::provider::Provider;
 use crate::types::MemPrivFlags;
 
-/// Answer of `rmr_query` (`DAT_RMR_PARAM`).
+/// Result of `rmr_query` (`DAT_RMR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RmrParam {
-    /// Its protection zone.
+    /// Protection zone of the RMR.
     pub pz: PzHandle,
-    /// Its binding; `None` while it is unbound.
+    /// Binding of the RMR; `None` while the RMR is unbound.
     pub binding: Option<RmrBinding>,
 }
 
 /// Binding of an RMR, as the last posted bind set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RmrBinding {
-    /// The memory.
+    /// Memory that the RMR is bound to.
     pub lmr_triplet: LmrTriplet,
-    /// Privileges of peers.
+    /// Privileges that peers have on the memory.
     pub privileges: MemPrivFlags,
-    /// RMR context, for peers.
+    /// RMR context, for use by peers.
     pub rmr_context: u32,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Creates an RMR, bound to nothing.
+    /// Creates an unbound RMR.
     ///
     /// Page: dat_rmr_create.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PZ. DAT_MODEL_NOT_SUPPORTED: the device has no memory windows (`max_rmrs` is 0).
-    /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION: the device has no more.
+    /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION: the device has no free memory window.
     pub fn rmr_create(&mut self, pz: PzHandle) -> DatResult<RmrHandle> {
         let pz = self.pz_key(pz)?;
         self.alive()?;
@@ -93,7 +94,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Frees an RMR, bound or not. From now on peers cannot use its context. An outstanding bind of it fails.
+    /// Frees an RMR, bound or not. From then on peers cannot use its context. An outstanding bind of the RMR fails.
     ///
     /// Page: dat_rmr_free.
     ///
@@ -104,7 +105,7 @@ impl<P: Provider> Ia<P> {
         self.remove_rmr(key)
     }
 
-    /// Ends an RMR, or leaves it as it is.
+    /// Removes an RMR and destroys its window. If the device refuses, the RMR is unchanged.
     pub(in crate::ia) fn remove_rmr(&mut self, key: RmrKey) -> DatResult<()> {
         if let Some(rmr) = self.rmrs.get_mut(key)
             && let Err(error) = self.provider.destroy_window(&mut rmr.window)
@@ -126,7 +127,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Handles the device's report that a peer has invalidated a context. A newer binding stays.
+    /// Handles the device's report that a peer has invalidated a context. If the RMR has been bound to a newer context,
+    /// its binding is kept.
     pub(in crate::ia) fn invalidated_by_peer(&mut self, rmr_context: u32) {
         let Some(key) = self.rmrs_invalidatable.remove(&rmr_context) else {
             return;
