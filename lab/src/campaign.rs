@@ -30,11 +30,13 @@ fn is_long(arguments: &[String]) -> bool {
 
 /// Runs the campaign with these arguments.
 pub fn run(arguments: &[String]) -> Result<()> {
-    let mut command = shell::cargo(&["run", "--bin", "campaign"]);
-    if is_long(arguments) {
-        command.arg("--release");
-    }
-    command.arg("--").args(arguments);
+    let profile = if is_long(arguments) {
+        "--release"
+    } else {
+        shell::TESTED
+    };
+    let mut command = shell::cargo(&["run", profile, "--bin", "campaign", "--"]);
+    command.args(arguments);
     shell::run(command)
 }
 
@@ -51,7 +53,7 @@ pub fn capture(path: &Path) -> Result<()> {
         "none",
         "--pcap",
     ];
-    let mut command = shell::cargo(&["run"]);
+    let mut command = shell::cargo(&["run", shell::TESTED]);
     command.args(arguments).arg(path);
     shell::capture(command).map(drop)
 }

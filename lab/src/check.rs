@@ -97,7 +97,16 @@ struct Profile {
 /// Runs the tests of the data path, or those with `filter` in their names, on every card generation that the driver
 /// supports, and on the virtual functions of each.
 pub fn profiles(filter: Option<&str>) -> Result<()> {
-    let listed = ["run", "--bin", "datctl", "--", "--json", "sim", "profiles"];
+    let listed = [
+        "run",
+        shell::TESTED,
+        "--bin",
+        "datctl",
+        "--",
+        "--json",
+        "sim",
+        "profiles",
+    ];
     let listed: Profiles = serde_json::from_str(&shell::capture(shell::cargo(&listed))?)?;
     for profile in listed.profiles {
         let generation = &profile.name;

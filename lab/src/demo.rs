@@ -13,6 +13,7 @@ pub fn small(capture: &Path) -> Result<()> {
     let pcap = format!("--pcap={capture}");
     let arguments = [
         "run",
+        shell::TESTED,
         "--example",
         "demo",
         "--",

@@ -33,7 +33,7 @@ pub struct Arguments {
     #[arg(long)]
     long: bool,
     /// Cargo profile of the library: `release`, or `dev` for a quick build.
-    #[arg(long, default_value = "dev")]
+    #[arg(long, default_value = "test")]
     profile: String,
     /// Print the output of server and client.
     #[arg(long)]
@@ -206,7 +206,7 @@ pub fn check() -> Result<()> {
         Ok(distribution) => {
             let arguments = Arguments {
                 long: false,
-                profile: "dev".into(),
+                profile: "test".into(),
                 show: false,
             };
             run_on(&distribution, &arguments)

@@ -208,7 +208,7 @@ mod tests {
     impl Prefix {
         fn new() -> Self {
             let folder = tempfile::tempdir().expect("a directory");
-            install(folder.path(), "dev").expect("installed");
+            install(folder.path(), "test").expect("installed");
             Self(folder)
         }
 

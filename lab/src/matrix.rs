@@ -92,7 +92,13 @@ impl Run {
 
 /// Records missing recordings, and writes data and page.
 pub fn run() -> Result<()> {
-    shell::run(shell::cargo(&["build", "--workspace", "--bin", "simnic"]))?;
+    shell::run(shell::cargo(&[
+        "build",
+        shell::TESTED,
+        "--workspace",
+        "--bin",
+        "simnic",
+    ]))?;
     let target = shell::target_directory()?;
     let folder = target.join("matrix");
     std::fs::create_dir_all(&folder)?;

@@ -132,7 +132,14 @@ fn try_one(
 
 fn build(tree: &Path, folder: &Path) -> Result<PathBuf> {
     let target = folder.join("target");
-    let mut command = shell::cargo(&["build", "--quiet", "--workspace", "--bin", "campaign"]);
+    let mut command = shell::cargo(&[
+        "build",
+        shell::TESTED,
+        "--quiet",
+        "--workspace",
+        "--bin",
+        "campaign",
+    ]);
     command
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", &target)

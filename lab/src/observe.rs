@@ -75,6 +75,7 @@ pub fn run() -> Result<()> {
 
     shell::run(shell::cargo(&[
         "build",
+        shell::TESTED,
         "--quiet",
         "--workspace",
         "--bin",

@@ -28,7 +28,7 @@ use deb::Build;
 /// Options of `cargo xtask package`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Cargo profile of the packed programs: `release`, or `dev` for a quick build.
+    /// Cargo profile of the packed programs: `release`, or `test` for a quick build.
     #[arg(long, default_value = "release")]
     profile: String,
     /// Then install the packages in a clean Debian, use them, purge them, and check that no file is left. Needs root
@@ -77,7 +77,7 @@ fn programs(profile: &str, folder: &Path) -> Result<Programs> {
     // A released program must not have features that only tests of other crates request. A quick build has the features
     // of the test builds: cargo builds the whole workspace with an example, so that nothing is built twice.
     let selected: &[&str] = match profile {
-        "dev" => &[
+        "test" => &[
             "--workspace",
             "--bin=datctl",
             "--bin=nvmeofd",

@@ -36,6 +36,9 @@ pub fn command(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
+/// Argument of cargo for a build that uses what the tests' build has compiled: optimised, unlike profile `dev`.
+pub const TESTED: &str = "--profile=test";
+
 /// Returns a command for the cargo that runs xtask.
 pub fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());

@@ -154,7 +154,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn record() -> Result<()> {
-    shell::run(shell::cargo(&["build", "--workspace", "--bin=simnic"]))?;
+    shell::run(shell::cargo(&[
+        "build",
+        shell::TESTED,
+        "--workspace",
+        "--bin=simnic",
+    ]))?;
     let target = shell::target_directory()?;
     let share = tempfile::tempdir()?;
     std::fs::write(share.path().join("late-write.py"), LATE_WRITE)?;
@@ -189,7 +194,12 @@ fn record() -> Result<()> {
 }
 
 fn judge() -> Result<()> {
-    shell::run(shell::cargo(&["build", "--workspace", "--bin=simnic"]))?;
+    shell::run(shell::cargo(&[
+        "build",
+        shell::TESTED,
+        "--workspace",
+        "--bin=simnic",
+    ]))?;
     let target = shell::target_directory()?;
     slip(&target)?;
     let share = tempfile::tempdir()?;

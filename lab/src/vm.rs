@@ -191,7 +191,13 @@ fn datctl() -> Result<PathBuf> {
 /// Builds an example, and returns its name and path. `cargo test --example` would build only the tests in the example,
 /// and would not update the program.
 fn example(name: &str) -> Result<image::Program> {
-    shell::run(shell::cargo(&["build", "--workspace", "--example", name]))?;
+    shell::run(shell::cargo(&[
+        "build",
+        shell::TESTED,
+        "--workspace",
+        "--example",
+        name,
+    ]))?;
     let path = shell::target_directory()?.join("debug/examples").join(name);
     Ok((name.to_owned(), path))
 }

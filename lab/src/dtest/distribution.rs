@@ -56,7 +56,7 @@ impl Distribution {
     /// # Errors
     /// An assertion does not hold, or there is no compiler.
     pub fn hold_layouts(&self) -> Result<()> {
-        let example = ["run", "--quiet", "--example", "dat2_layouts"];
+        let example = ["run", shell::TESTED, "--quiet", "--example", "dat2_layouts"];
         let text = shell::capture(shell::cargo(&example))?;
         let source = self.root.join("layouts.c");
         std::fs::write(&source, &text)?;

@@ -1,4 +1,4 @@
-//! Names of the DAT calls that each [`Op`] makes.
+//! Names of the DAT calls that each `Op` makes.
 
 use super::op::Op;
 
