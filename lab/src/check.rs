@@ -1,5 +1,6 @@
 //! `test` and `check`: the tests to run before a commit, and all checks that CI runs.
 
+mod named;
 mod output;
 
 use std::io::{BufReader, Write, stdout};
@@ -15,12 +16,23 @@ use crate::{
     vm, wire,
 };
 
-/// Runs every test of the workspace, then checks captures with external programs. Lists at the end what was left out.
-pub fn test(filter: Option<&str>) -> Result<()> {
-    if filter.is_none() {
-        conformance::check_complete()?;
+/// Runs every test of the workspace, then checks captures with external programs. With a name, builds and runs only the
+/// test targets with tests of that name, and installs nothing. Lists at the end what was left out.
+pub fn test(name: Option<&str>) -> Result<()> {
+    match name {
+        Some(name) => with_what_was_left_out(|| named_tests(name)),
+        None => {
+            conformance::check_complete()?;
+            with_what_was_left_out(tests)
+        }
     }
-    with_what_was_left_out(|| tests(filter))
+}
+
+fn named_tests(name: &str) -> Result<()> {
+    for target in named::targets(name)? {
+        run_tests(shell::cargo(&target.arguments(name)), &mut stdout())?;
+    }
+    Ok(())
 }
 
 /// Runs `work`, then lists all checks that `test` or `check` left out.
@@ -33,11 +45,15 @@ fn with_what_was_left_out(work: impl FnOnce() -> Result<()>) -> Result<()> {
     result
 }
 
-fn tests(filter: Option<&str>) -> Result<()> {
+fn tests() -> Result<()> {
     setup::run()?;
-    let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
-    arguments.extend(filter);
-    arguments.extend(["--", "--show-output"]);
+    let arguments = [
+        "test",
+        "--workspace",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ];
     let mut command = shell::cargo(&arguments);
     if std::env::var_os(THREADS).is_none() {
         let processors = std::thread::available_parallelism()?.get();
@@ -48,9 +64,6 @@ fn tests(filter: Option<&str>) -> Result<()> {
         command.env("SIM_COMMIT", commit.trim());
     }
     run_tests(command, &mut stdout())?;
-    if filter.is_some() {
-        return Ok(());
-    }
     let capture = shell::target().join("demo.pcapng");
     demo::small(&capture)?;
     wire::run(&capture, &[])?;
@@ -221,7 +234,7 @@ impl Phases {
             doc.env("RUSTDOCFLAGS", "--deny warnings");
             shell::run(doc)
         })?;
-        self.phase("tests, with their build", || tests(None))?;
+        self.phase("tests, with their build", tests)?;
         self.phase("the hot path's bars", || {
             bench::run(&bench::Arguments::default())
         })?;
