@@ -23,7 +23,7 @@ pub fn test(name: Option<&str>) -> Result<()> {
         Some(name) => with_what_was_left_out(|| named_tests(name)),
         None => {
             conformance::check_complete()?;
-            with_what_was_left_out(tests)
+            with_what_was_left_out(|| tests(Extent::Short))
         }
     }
 }
@@ -45,7 +45,19 @@ fn with_what_was_left_out(work: impl FnOnce() -> Result<()>) -> Result<()> {
     result
 }
 
-fn tests() -> Result<()> {
+/// Extent of the tests that are exhaustive by nature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// For a person who waits for the result.
+    Short,
+    /// Before a change lands.
+    Whole,
+}
+
+/// Environment variables of the whole extent: calls that are compared with the model of DAT.
+const WHOLE: [(&str, &str); 1] = [("CALLS", "1000000")];
+
+fn tests(extent: Extent) -> Result<()> {
     setup::run()?;
     let arguments = [
         "test",
@@ -58,6 +70,9 @@ fn tests() -> Result<()> {
     if std::env::var_os(THREADS).is_none() {
         let processors = std::thread::available_parallelism()?.get();
         command.env(THREADS, (processors + WAITING).to_string());
+    }
+    if extent == Extent::Whole {
+        command.envs(WHOLE);
     }
     // Without git (a source archive), only the fixed seeds are used.
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
@@ -234,7 +249,7 @@ impl Phases {
             doc.env("RUSTDOCFLAGS", "--deny warnings");
             shell::run(doc)
         })?;
-        self.phase("tests, with their build", tests)?;
+        self.phase("tests, with their build", || tests(Extent::Whole))?;
         self.phase("the hot path's bars", || {
             bench::run(&bench::Arguments::default())
         })?;
