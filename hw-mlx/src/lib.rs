@@ -92,6 +92,8 @@ mod segment;
 pub mod selftest;
 mod sensor;
 pub mod srq;
+#[cfg(test)]
+mod tables;
 mod teardown;
 pub mod uar;
 pub mod vport;
