@@ -44,11 +44,15 @@
 //! shape is not accessed. Reserved gaps may therefore be plain words. A BAR that is reached by messages instead of a
 //! mapping gets its offsets in the same way.
 //!
+//! No reference to a single register in device memory exists either. A reference would let the compiler read the
+//! register at any time, and a read may have an effect. Two functions access the BAR, `load` and `store`. Each takes
+//! a raw pointer and makes one volatile access.
+//!
 //! A write to an in-process device is the same volatile store into the device's BAR memory. It is followed by a call
 //! that passes the written bytes to the device: once per write, in program order. For a device in another process that
 //! call sends a message, and a read is also a message.
 
-// UNSAFETY: register cells live at raw addresses in a mapped BAR; volatile-register marks writes unsafe.
+// UNSAFETY: registers live at raw addresses in a mapped BAR.
 #![expect(unsafe_code, reason = "register access in a mapped BAR")]
 
 use std::ptr::NonNull;
@@ -256,8 +260,8 @@ impl Site {
 /// A register of a mapped BAR that is written repeatedly and never read, such as a doorbell. This type takes less
 /// than half a cache line.
 pub struct Register<V: RegisterValue> {
-    /// Address of the register, mapped while `site` lives.
-    cell: NonNull<volatile_register::WO<V>>,
+    /// Address of the register: aligned, and mapped while `site` lives.
+    at: NonNull<V>,
     /// True if writes are passed to the BAR's listener.
     listened: bool,
     site: Arc<Site>,
@@ -274,10 +278,8 @@ impl<V: RegisterValue> Register<V> {
     #[inline]
     pub fn write(&self, value: V) {
         // SAFETY: `Block::register` located this register in its block, which is mapped as a whole while `self.site`
-        // lives.
-        let cell = unsafe { self.cell.as_ref() };
-        // SAFETY: as in `Block::write`.
-        unsafe { cell.write(value) };
+        // lives. The cell that named it allows writes.
+        unsafe { store(self.at, value) };
         if self.listened {
             self.tell(value);
         }
@@ -311,10 +313,10 @@ impl<T> Block<T> {
             self.ask(at, value.as_mut_bytes());
             return value;
         }
-        // SAFETY: `locate` checked that a `C` lies at `at` inside the block, aligned as in `T`; the block is
-        // mapped while `self.site` lives. `C` is transparent over `C::Value`, as `RO` is.
-        let cell = unsafe { self.cell::<volatile_register::RO<C::Value>>(at) };
-        cell.read()
+        // SAFETY: `locate` checked that a `C` lies at `at` inside the block. `C` is transparent over `C::Value`.
+        let register = unsafe { self.pointer::<C::Value>(at) };
+        // SAFETY: `pointer` made the address from `base`, so it is aligned and mapped while `self.site` lives.
+        unsafe { load(register) }
     }
 
     /// Writes a register with one volatile store of its width, and then passes the write to the BAR's listener, if the
@@ -322,12 +324,10 @@ impl<T> Block<T> {
     #[inline]
     pub fn write<C: Writable>(&self, field: impl FnOnce(&T) -> &C, value: C::Value) {
         let at = self.locate(field(&self.shape));
-        // SAFETY: as in `read`; `WO` is transparent over its value too.
-        let cell = unsafe { self.cell::<volatile_register::WO<C::Value>>(at) };
-        // SAFETY: `volatile-register` leaves the effects of the register to the caller. A write can make the device
-        // access memory, but only memory mapped for it: `DmaBuffer`s, to which no Rust reference exists, and memory
-        // that a caller lent through `unsafe fn LentMemory::new`.
-        unsafe { cell.write(value) };
+        // SAFETY: as in `read`.
+        let register = unsafe { self.pointer::<C::Value>(at) };
+        // SAFETY: as in `read`. `C` allows writes.
+        unsafe { store(register, value) };
         if self.listened {
             self.site.tell(at, value);
         }
@@ -336,11 +336,9 @@ impl<T> Block<T> {
     /// Returns one of the block's registers, for repeated writes.
     pub fn register<C: Writable>(&self, field: impl FnOnce(&T) -> &C) -> Register<C::Value> {
         let at = self.locate(field(&self.shape));
-        // SAFETY: `locate` checked that a `C` lies at `at` inside the block; `WO` is transparent over its value, as `C`
-        // is.
-        let cell = unsafe { self.cell::<volatile_register::WO<C::Value>>(at) };
         Register {
-            cell: NonNull::from(cell),
+            // SAFETY: as in `read`.
+            at: unsafe { self.pointer::<C::Value>(at) },
             listened: self.listened,
             site: Arc::new(Site {
                 bar: self.site.bar.clone(),
@@ -372,18 +370,15 @@ impl<T> Block<T> {
         at
     }
 
-    /// Returns the register at `at` of the mapped block.
+    /// Returns the address of the register at `at` of the mapped block.
     ///
     /// # Safety
     ///
-    /// A register of `C`'s size and alignment lies at `at` inside `T`.
+    /// A register of `V`'s size and alignment lies at `at` inside `T`.
     #[inline]
-    unsafe fn cell<C>(&self, at: usize) -> &C {
+    unsafe fn pointer<V>(&self, at: usize) -> NonNull<V> {
         // SAFETY: `at` is inside the block (the caller's promise), which is mapped as a whole.
-        let cell = unsafe { self.base.add(at) }.cast::<C>();
-        // SAFETY: `base` is aligned for `T`, hence `cell` for its field; mapped while `self.site` lives. `C` wraps an
-        // `UnsafeCell`, so the reference claims nothing about the value.
-        unsafe { cell.as_ref() }
+        unsafe { self.base.add(at) }.cast()
     }
 
     /// Reads a register through the listener: by a message to the server process, or by a read of the VFIO region.
@@ -405,6 +400,31 @@ impl<T> Block<T> {
             Some(Listener::Device(_)) | None => {}
         }
     }
+}
+
+/// Reads a register with one volatile load of its width.
+///
+/// # Safety
+///
+/// `at` is the aligned address of a register in a mapped BAR.
+#[inline]
+unsafe fn load<V: RegisterValue>(at: NonNull<V>) -> V {
+    // SAFETY: the address is aligned and mapped (the caller's promise). Every bit pattern is a `V`, by `FromBytes`.
+    unsafe { at.read_volatile() }
+}
+
+/// Writes a register with one volatile store of its width.
+///
+/// A write can make the device access memory, but only memory that is mapped for the device. That is `DmaBuffer`s, to
+/// which no Rust reference exists, and memory that a caller lent through `unsafe fn LentMemory::new`.
+///
+/// # Safety
+///
+/// `at` is the aligned address of a register in a mapped BAR, and the register may be written.
+#[inline]
+unsafe fn store<V: RegisterValue>(at: NonNull<V>, value: V) {
+    // SAFETY: the address is aligned and mapped (the caller's promise). No reference to the register exists.
+    unsafe { at.write_volatile(value) };
 }
 
 #[cfg(test)]

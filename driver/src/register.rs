@@ -5,8 +5,8 @@
 //! whose alignment of 1 would turn a read into four one-byte loads.
 //!
 //! A cell (`Ro`, `Rw`, `Wo`) declares in a register block which accesses the register at that place allows. It has
-//! the size and alignment of its value and no methods. [`Block`](crate::Block) does the access, through
-//! `volatile-register`'s cell of the same kind at the mapped address.
+//! the size and alignment of its value and no methods. No cell lies in device memory: a register block of cells is only
+//! a layout. [`Block`](crate::Block) does the access, by one volatile load or store at the mapped address.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

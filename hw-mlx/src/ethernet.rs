@@ -8,9 +8,9 @@
 //!   frame -> send queue -> TIS -> port -> flow table -> TIR -> receive queue -> frame
 //! ```
 //!
-//! Frames are copied: into one of our slots before they are sent, and out of a slot after they have arrived. They are
-//! few and short. The first bytes of a frame are inline in the WQE, as many as any setting of `min_wqe_inline_mode`
-//! requires (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
+//! Frames are copied: into one of our slots before they are sent, and out of a slot after they have arrived
+//! (module `slot_queue`). They are few and short. The first bytes of a frame are inline in the WQE, as many as any
+//! setting of `min_wqe_inline_mode` requires (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
 //!
 //! A frame that we send contains its VLAN tag as bytes. The device does not remove the tag of a received frame (`vsd`).
 //!
@@ -26,22 +26,20 @@ mod steering;
 
 use driver::{DmaArena, DmaBuffer};
 use mlx_prm::{
-    AllocPdIn, AllocTransportDomainIn, CapType, CqeOpcode, CreateRqIn, CreateSqIn, CreateTirIn,
-    CreateTisIn, EthOffloadCaps, FlowTableNicCap, ModifyRqIn, ModifySqIn, QueryNicVportContextIn,
-    Wq,
+    AllocPdIn, AllocTransportDomainIn, CapType, CreateRqIn, CreateSqIn, CreateTirIn, CreateTisIn,
+    EthOffloadCaps, FlowTableNicCap, ModifyRqIn, ModifySqIn, QueryNicVportContextIn, Wq,
 };
-use rdma_types::{Access, DataSegment, QueueFull};
+use rdma_types::QueueFull;
 use zerocopy::IntoBytes;
 
 use self::objects::{Object, Objects};
 use crate::caps;
-use crate::completion::{self, Status};
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
-use crate::mkey::KeyRequest;
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes};
 use crate::ring::{Lent, RingMemory};
+use crate::slot_queue::{self, Layout, SLOT_ALIGN, SlotQueue};
 use crate::uar::Doorbells;
 use crate::vport;
 
@@ -57,8 +55,6 @@ const INLINE: usize = 2 + 5 * 16;
 const SEND_SEGMENTS: u32 = 6;
 /// Length in bytes of the longest frame we send, without its check sequence: an MTU of 1500 and a VLAN tag.
 pub const SEND_BYTES: usize = 1518;
-/// Distance between send slots in bytes.
-const SEND_SLOT: usize = 1536;
 /// States of send and receive queues.
 const RESET: u32 = 0;
 const READY: u32 = 1;
@@ -69,36 +65,25 @@ const CYCLIC: u32 = 1;
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 /// Value of `wqe_inline_mode`: the vport's context determines how many bytes must be inline.
 const INLINE_BY_VPORT: u32 = 1;
-/// Alignment of slots in bytes.
-const SLOT_ALIGN: usize = 64;
 
 /// The Ethernet port of a function.
 pub struct Ethernet {
-    cq: Cq,
-    send: SendQueue,
-    recv: RecvQueue,
+    queue: SlotQueue,
     numbers: Numbers,
     /// Objects of the device for the port, except the completion queue.
     objects: Objects,
     memory: Lent<Memory>,
-    free_sends: Vec<u32>,
     /// Multicast addresses whose frames the vport accepts.
     groups: Vec<[u8; 6]>,
     /// Buffer into which a received frame is copied.
     frame: Vec<u8>,
-    armed: bool,
-    broken: bool,
 }
 
-/// Memory that the device may access.
+/// Rings that the device may access.
 #[derive(Debug)]
 struct Memory {
     send: RingMemory,
     recv: RingMemory,
-    /// Slots for frames: first the send slots, then the receive slots.
-    slots: DmaBuffer,
-    /// Distance between receive slots in bytes: at least the length of the longest frame that the port accepts.
-    recv_slot: usize,
 }
 
 /// Numbers by which the device identifies the objects.
@@ -110,31 +95,23 @@ struct Numbers {
 }
 
 impl Memory {
-    fn alloc(arena: &DmaArena, sizes: &Sizes, port_bytes: u32) -> Result<Self, MlxError> {
-        // CAST: the length of a frame fits.
-        let recv_slot = (port_bytes as usize)
-            .max(SEND_SLOT)
-            .next_multiple_of(SLOT_ALIGN);
-        let slots = SENDS as usize * SEND_SLOT + RECEIVES as usize * recv_slot;
+    fn alloc(arena: &DmaArena, sizes: &Sizes) -> Result<Self, MlxError> {
         Ok(Self {
             send: RingMemory::alloc(arena, sizes.send.bytes())?,
             recv: RingMemory::alloc(arena, sizes.recv.bytes())?,
-            slots: arena.alloc(slots, SLOT_ALIGN)?,
-            recv_slot,
         })
     }
+}
 
-    fn recv_offset(&self, slot: u32) -> usize {
-        SENDS as usize * SEND_SLOT + slot as usize * self.recv_slot
-    }
-
-    fn segment(&self, lkey: u32, offset: usize, bytes: usize) -> DataSegment {
-        DataSegment {
-            lmr_context: lkey,
-            address: self.slots.address() + offset as u64,
-            // PANIC: a slot is as long as a frame, so its length fits in 32 bits.
-            bytes: u32::try_from(bytes).expect("a slot's size"),
-        }
+/// Returns the slots of a port whose longest frame has `port_bytes`.
+fn layout(port_bytes: u32) -> Layout {
+    // CAST: the length of a frame fits.
+    let recv_bytes = (port_bytes as usize).max(SEND_BYTES);
+    Layout {
+        sends: SENDS,
+        send_bytes: SEND_BYTES,
+        receives: RECEIVES,
+        recv_bytes: recv_bytes.next_multiple_of(SLOT_ALIGN),
     }
 }
 
@@ -215,19 +192,28 @@ impl Ethernet {
             return Err(MlxError::NoNetwork(why.to_owned()));
         }
         let sizes = Sizes::new();
-        let memory = Memory::alloc(hca.arena(), &sizes, hca.port().mtu)?;
+        let layout = layout(hca.port().mtu);
+        let memory = Memory::alloc(hca.arena(), &sizes)?;
+        let slots = layout.alloc(hca.arena())?;
         // All instances use the port, so its completion queue reports to the common event queue.
         let eqn = hca.shared_eqn();
         let mut cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
         let memory = Lent::new(memory, hca.arena().downgrade());
+        let slots = Lent::new(slots, hca.arena().downgrade());
         let mut objects = Objects::default();
-        let made = make(hca, cq.cqn(), memory.get(), &sizes, &mut objects);
+        let made = make(
+            hca,
+            cq.cqn(),
+            (memory.get(), slots.get()),
+            &sizes,
+            &mut objects,
+        );
         let numbers = match made {
             Ok(numbers) => numbers,
             Err(error) => {
                 let undone = objects.destroy(hca).and_then(|()| cq.destroy(hca));
                 match undone {
-                    Ok(()) => drop(memory.give_back()),
+                    Ok(()) => drop((memory.give_back(), slots.give_back())),
                     Err(error) => {
                         tracing::warn!(%error, "could not destroy the Ethernet queues; their memory is kept")
                     }
@@ -235,33 +221,21 @@ impl Ethernet {
                 return Err(error);
             }
         };
-        let Memory {
-            send,
-            recv,
-            recv_slot,
-            ..
-        } = memory.get();
+        let Numbers { sqn, rqn, lkey } = numbers;
+        let Memory { send, recv } = memory.get();
+        let queues = (
+            SendQueue::new(sizes.send, &send.ring, 0, &send.record, doorbells, sqn),
+            RecvQueue::new(sizes.recv, &recv.ring, &recv.record, rqn),
+        );
         let mut ethernet = Self {
-            send: SendQueue::new(
-                sizes.send,
-                &send.ring,
-                0,
-                &send.record,
-                doorbells,
-                numbers.sqn,
-            ),
-            recv: RecvQueue::new(sizes.recv, &recv.ring, &recv.record, numbers.rqn),
-            cq,
+            queue: SlotQueue::new("an Ethernet queue", cq, queues, layout, (slots, lkey)),
             numbers,
             objects,
-            frame: vec![0; *recv_slot],
+            frame: vec![0; layout.recv_bytes],
             memory,
-            free_sends: (0..SENDS).collect(),
             groups: Vec::new(),
-            armed: false,
-            broken: false,
         };
-        ethernet.post_all();
+        ethernet.queue.post_receives();
         Ok(ethernet)
     }
 
@@ -272,7 +246,7 @@ impl Ethernet {
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
         self.hear(hca, &[])?;
         self.objects.destroy(hca)?;
-        self.cq.destroy(hca)?;
+        self.queue.destroy(hca)?;
         drop(self.memory.give_back());
         Ok(())
     }
@@ -300,7 +274,7 @@ impl Ethernet {
     /// Returns the number of the port's completion queue. Completion events of the port name this number.
     #[must_use]
     pub fn cqn(&self) -> u32 {
-        self.cq.cqn()
+        self.queue.cq().cqn()
     }
 
     /// Returns the device's numbers of the send queue and the receive queue.
@@ -311,27 +285,7 @@ impl Ethernet {
 
     /// Counts a completion event of the port's completion queue. The queue must be armed again for the next event.
     pub fn notified(&mut self) {
-        self.cq.sequence().count_event();
-        self.armed = false;
-    }
-
-    fn post_all(&mut self) {
-        for slot in 0..RECEIVES {
-            self.post_receive(slot);
-        }
-    }
-
-    fn post_receive(&mut self, slot: u32) {
-        let memory = self.memory.get();
-        let segment = memory.segment(
-            self.numbers.lkey,
-            memory.recv_offset(slot),
-            memory.recv_slot,
-        );
-        let posted = self
-            .recv
-            .post(core::iter::once(segment), u64::from(slot), false);
-        debug_assert!(posted.is_ok(), "as many entries as slots");
+        self.queue.notified();
     }
 
     /// Sends a frame, from destination address to the end of its payload.
@@ -339,79 +293,34 @@ impl Ethernet {
     /// # Errors
     /// [`QueueFull`]: all send slots are in flight, the queue is broken, or the frame is longer than [`SEND_BYTES`].
     pub fn send(&mut self, frame: &[u8]) -> Result<(), QueueFull> {
-        if self.broken || frame.len() > SEND_BYTES {
+        if frame.len() > SEND_BYTES {
             return Err(QueueFull);
         }
-        let slot = self.free_sends.pop().ok_or(QueueFull)?;
-        let memory = self.memory.get();
         let (inline, rest) = frame.split_at(frame.len().min(INLINE));
-        let offset = slot as usize * SEND_SLOT;
-        memory.slots.write_bytes(offset, rest);
-        let segment =
-            (!rest.is_empty()).then(|| memory.segment(self.numbers.lkey, offset, rest.len()));
-        self.send
-            .post_frame(inline, segment, u64::from(slot))
-            .inspect_err(|_| self.free_sends.push(slot))
+        self.queue.send(rest, |queue, segment, cookie| {
+            queue.post_frame(inline, (!rest.is_empty()).then_some(segment), cookie)
+        })
     }
 
     /// Processes completions, and passes each received frame to `each`. One call takes in at most two queue capacities
     /// of entries. If entries remain, the completion queue raises an event, which asks for the next call.
     pub fn take_in(&mut self, mut each: impl FnMut(&[u8])) {
         self.drain(&mut each);
-        if !self.armed && !self.broken {
-            self.armed = true;
-            self.cq.arm(false);
+        if !self.queue.is_broken() && self.queue.arm() {
             self.drain(&mut each);
         }
     }
 
     fn drain(&mut self, each: &mut impl FnMut(&[u8])) {
-        for _ in 0..self.cq.capacity() {
-            let Some(entry) = self.cq.poll() else {
-                return;
-            };
-            self.take(&entry, each);
-        }
-        // There may be more entries.
-        self.armed = false;
-    }
-
-    fn take(&mut self, entry: &Cqe, each: &mut impl FnMut(&[u8])) {
-        let completion = if entry.is_request() {
-            let failure = (entry.opcode() == CqeOpcode::REQ_ERR).then(|| entry.syndrome());
-            self.send.complete(entry.wqe_counter(), failure)
-        } else {
-            entry
-                .receive_outcome()
-                .and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
-        };
-        let Some(completion) = completion else { return };
-        if completion.status != Status::Success {
-            let (syndrome, vendor) = completion.detail.syndrome();
-            let text = completion::explain(syndrome, vendor);
-            tracing::warn!(
-                syndrome,
-                vendor,
-                request = completion.request,
-                text,
-                "an Ethernet queue failed"
-            );
-            self.broken = true;
-            return;
-        }
-        // PANIC: the cookie is a slot number, because we posted it.
-        let slot = u32::try_from(completion.cookie).expect("a slot number");
-        if completion.request {
-            self.free_sends.push(slot);
-            return;
-        }
-        let memory = self.memory.get();
-        let bytes =
-            usize::try_from(completion.transferred).map_or(0, |bytes| bytes.min(memory.recv_slot));
-        let frame = &mut self.frame[..bytes];
-        memory.slots.read_bytes(memory.recv_offset(slot), frame);
-        each(frame);
-        self.post_receive(slot);
+        let frame = &mut self.frame;
+        // The completion queue has no other queues, and the two have a number each.
+        let is_ours = |_: &Cqe| true;
+        self.queue.drain(is_ours, |arrival| {
+            let bytes = usize::try_from(arrival.bytes).map_or(0, |bytes| bytes.min(frame.len()));
+            let frame = &mut frame[..bytes];
+            arrival.read(0, frame);
+            each(frame);
+        });
     }
 
     /// Resets both queues after one of them failed. Does nothing if none failed.
@@ -419,7 +328,7 @@ impl Ethernet {
     /// # Errors
     /// Device refusal; the port stays broken.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if !self.broken {
+        if !self.queue.is_broken() {
             return Ok(());
         }
         let Numbers { sqn, rqn, .. } = self.numbers;
@@ -435,15 +344,11 @@ impl Ethernet {
                 return Err(error.into());
             }
         }
-        self.cq.clean(|_| true);
-        self.send.reset();
-        self.recv.reset();
-        self.free_sends = (0..SENDS).collect();
+        self.queue.reset();
         send_state(hca, sqn, RESET, READY)?;
         recv_state(hca, rqn, RESET, READY)?;
-        self.post_all();
-        self.broken = false;
-        self.armed = false;
+        self.queue.post_receives();
+        self.queue.mended();
         Ok(())
     }
 }
@@ -452,7 +357,7 @@ impl Ethernet {
 fn make(
     hca: &mut Hca,
     cqn: u32,
-    memory: &Memory,
+    (memory, slots): (&Memory, &DmaBuffer),
     sizes: &Sizes,
     objects: &mut Objects,
 ) -> Result<Numbers, MlxError> {
@@ -464,15 +369,7 @@ fn make(
     );
     let pd = hca.exec(&AllocPdIn::new())?.pd();
     objects.add(Object::Pd(pd));
-    let request = KeyRequest {
-        pd,
-        address: memory.slots.address(),
-        bytes: memory.slots.len() as u64,
-        access: Access::LOCAL_READ | Access::LOCAL_WRITE,
-        variant: 0,
-        may_have_windows: false,
-    };
-    let (index, lkey) = crate::mkey::create(hca, &request, memory.slots.iova())?;
+    let (index, lkey) = slot_queue::create_key(hca, pd, slots)?;
     objects.add(Object::Mkey(index));
     let domain = hca.exec(&AllocTransportDomainIn::new())?.transport_domain();
     objects.add(Object::TransportDomain(domain));
@@ -586,10 +483,7 @@ impl core::fmt::Debug for Ethernet {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Ethernet")
             .field("numbers", &self.numbers)
-            .field("send", &self.send)
-            .field("recv", &self.recv)
-            .field("cq", &self.cq)
-            .field("broken", &self.broken)
+            .field("queue", &self.queue)
             .finish_non_exhaustive()
     }
 }

@@ -4,10 +4,8 @@
 //! the function has a special service type for this queue pair. The device gives the queue pair an ordinary number,
 //! but its packets carry the number 1 (PRM "QP1"; drivers/infiniband/hw/mlx5/gsi.c of Linux).
 //!
-//! Queues: each WQE of the send ring points at a slot of 256 bytes, and each entry of the receive ring points at a slot
-//! of 40 + 256 bytes. Slot numbers are the cookies: the completion of a send frees its slot, and a received slot is
-//! copied out and posted again at once. When all send slots are in use, the datagram is refused. The protocol above
-//! repeats lost datagrams, so nothing needs to wait here.
+//! Queues (module `slot_queue`): each WQE of the send ring points at a slot of 256 bytes, and each entry of the
+//! receive ring points at a slot of 40 + 256 bytes.
 //!
 //! The first 40 bytes of a receive are the routing header: an IPv6 header (or the GRH, which has the same form), or
 //! 20 undefined bytes and an IPv4 header. The header contains the sender's address and ours. The completion entry says
@@ -19,23 +17,21 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use driver::DmaBuffer;
-use rdma_types::{Access, DataSegment, MadAddress, Path, QueueFull};
+use rdma_types::{MadAddress, Path, QueueFull};
 use static_assertions::const_assert;
 
 use crate::caps::{LEAST_LOG_CQ_ENTRIES, LEAST_LOG_QP_ENTRIES};
-use crate::completion::{self, Status};
-use crate::cq::{ArmSequence, Cq, Cqe};
+use crate::cq::{ArmSequence, Cq};
 use crate::device::Hca;
 use crate::error::MlxError;
 use crate::mad::MAD_BYTES;
-use crate::mkey::KeyRequest;
 use crate::qp::context::{GSI_Q_KEY, HOP_LIMIT, QpFacts, ReceiveSource, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
 use crate::ring::{Lent, RingMemory};
+use crate::slot_queue::{self, Arrival, Layout, SlotQueue};
 use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
-use mlx_prm::{CqeOpcode, ServiceType};
+use mlx_prm::ServiceType;
 
 /// Bytes of the routing header before the datagram.
 pub const HEADER_BYTES: usize = 40;
@@ -57,8 +53,13 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVES: u32 = 512;
 /// Number of segments that fit a send WQE besides its address vector. All together they fill two blocks.
 const SEND_SEGMENTS: u32 = 3;
-/// Distance of two receive slots, in bytes.
-const RECV_SLOT: usize = 320;
+/// Slots of QP1.
+const LAYOUT: Layout = Layout {
+    sends: SENDS,
+    send_bytes: MAD_BYTES,
+    receives: RECEIVES,
+    recv_bytes: HEADER_BYTES + MAD_BYTES,
+};
 
 /// Returns the traffic class of our datagrams on a path.
 #[must_use]
@@ -148,21 +149,12 @@ pub struct ReceivedMad {
 
 /// QP1 of a function.
 pub struct Gsi {
-    cq: Cq,
-    send: SendQueue,
-    recv: RecvQueue,
+    queue: SlotQueue,
     memory: Lent<RingMemory>,
     facts: QpFacts,
     qpn: u32,
-    /// Buffer of the send slots, followed by the receive slots.
-    slots: Lent<DmaBuffer>,
-    lkey: u32,
     mkey_index: u32,
-    free_sends: Vec<u32>,
     received: VecDeque<ReceivedMad>,
-    /// True if the queue pair failed. QP1 then sends and receives nothing until [`Gsi::repair`].
-    broken: bool,
-    armed: bool,
 }
 
 impl Gsi {
@@ -188,18 +180,8 @@ impl Gsi {
         // All instances share QP1, so its events go to the shared event queue.
         let eqn = hca.shared_eqn();
         let cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
-        let slot_bytes = SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT;
-        let slots = hca.arena().alloc(slot_bytes, 64)?;
-        let request = KeyRequest {
-            pd,
-            address: slots.address(),
-            bytes: slots.len() as u64,
-            access: Access::LOCAL_READ | Access::LOCAL_WRITE,
-            variant: 0,
-            may_have_windows: false,
-        };
-        let slots = Lent::new(slots, hca.arena().downgrade());
-        let (mkey_index, lkey) = crate::mkey::create(hca, &request, slots.get().iova())?;
+        let slots = Lent::new(LAYOUT.alloc(hca.arena())?, hca.arena().downgrade());
+        let (mkey_index, lkey) = slot_queue::create_key(hca, pd, slots.get())?;
         let memory =
             RingMemory::alloc_for_good(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
         let device = control::DeviceFacts::of(hca);
@@ -228,20 +210,15 @@ impl Gsi {
         let (qpn, memory) = control::create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let send_base = recv_sizes.bytes();
+        let send = SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn);
+        let recv = RecvQueue::new(recv_sizes, ring, record, qpn);
         let mut gsi = Self {
-            cq,
-            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn),
-            recv: RecvQueue::new(recv_sizes, ring, record, qpn),
+            queue: SlotQueue::new("QP1", cq, (send, recv), LAYOUT, (slots, lkey)),
             memory,
             facts,
             qpn,
-            slots,
-            lkey,
             mkey_index,
-            free_sends: (0..SENDS).collect(),
             received: VecDeque::new(),
-            broken: false,
-            armed: false,
         };
         gsi.start(hca)?;
         Ok(gsi)
@@ -256,12 +233,10 @@ impl Gsi {
     /// Takes QP1 from RESET to RTS, with all receives posted.
     fn start(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         control::reset_to_init(hca, self.qpn, &self.facts.reset_to_init())?;
-        for slot in 0..RECEIVES {
-            self.post_receive(slot);
-        }
+        self.queue.post_receives();
         control::init_to_rtr(hca, self.qpn, &self.facts.gsi_init_to_rtr(), 0)?;
         control::rtr_to_rts(hca, self.qpn, &self.facts.gsi_rtr_to_rts())?;
-        self.broken = false;
+        self.queue.mended();
         Ok(())
     }
 
@@ -270,22 +245,19 @@ impl Gsi {
     /// # Errors
     /// Device refusal; QP1 stays broken.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if !self.broken {
+        if !self.queue.is_broken() {
             return Ok(());
         }
         tracing::warn!(qpn = self.qpn, "QP1 broke; it is reset");
         control::to_reset(hca, self.qpn)?;
-        self.cq.clean(|_| true);
-        self.send.reset();
-        self.recv.reset();
-        self.free_sends = (0..SENDS).collect();
+        self.queue.reset();
         self.start(hca)
     }
 
     /// Returns whether a sent datagram is still in flight.
     pub fn is_sending(&mut self) -> bool {
         self.drain();
-        self.send.outstanding() > 0 && !self.broken
+        self.queue.is_sending()
     }
 
     /// Destroys QP1 and its other objects.
@@ -300,47 +272,24 @@ impl Gsi {
         control::destroy_qp(hca, self.qpn)?;
         drop(self.memory.give_back());
         crate::mkey::destroy(hca, self.mkey_index)?;
-        drop(self.slots.give_back());
-        self.cq.destroy(hca)
+        self.queue.destroy(hca)
     }
 
     /// Returns the number of QP1's completion queue. Completion events of QP1 name this number.
     #[must_use]
     pub fn cqn(&self) -> u32 {
-        self.cq.cqn()
+        self.queue.cq().cqn()
     }
 
     /// Returns the arm sequence of QP1's completion queue, which counts its completion events.
     #[must_use]
     pub fn sequence(&self) -> ArmSequence {
-        self.cq.sequence()
+        self.queue.cq().sequence()
     }
 
     /// Counts a completion event of QP1's completion queue. The queue must be armed again for the next event.
     pub fn notified(&mut self) {
-        self.cq.sequence().count_event();
-        self.armed = false;
-    }
-
-    fn recv_offset(slot: u32) -> usize {
-        SENDS as usize * MAD_BYTES + slot as usize * RECV_SLOT
-    }
-
-    fn segment(&self, offset: usize, bytes: usize) -> DataSegment {
-        DataSegment {
-            lmr_context: self.lkey,
-            address: self.slots.get().address() + offset as u64,
-            // PANIC: slots are a few hundred bytes.
-            bytes: u32::try_from(bytes).expect("a slot's size"),
-        }
-    }
-
-    fn post_receive(&mut self, slot: u32) {
-        let segment = self.segment(Self::recv_offset(slot), HEADER_BYTES + MAD_BYTES);
-        let posted = self
-            .recv
-            .post(core::iter::once(segment), u64::from(slot), false);
-        debug_assert!(posted.is_ok(), "as many entries as slots");
+        self.queue.notified();
     }
 
     /// Sends a datagram to `to`, through the station on the link that has this MAC (the peer or a gateway).
@@ -354,12 +303,6 @@ impl Gsi {
         mad: &[u8; MAD_BYTES],
     ) -> Result<(), QueueFull> {
         self.drain();
-        if self.broken {
-            return Err(QueueFull);
-        }
-        let slot = self.free_sends.pop().ok_or(QueueFull)?;
-        let offset = slot as usize * MAD_BYTES;
-        self.slots.get().write_bytes(offset, mad);
         let path = &to.path;
         let vector = AddressVector {
             q_key: GSI_Q_KEY,
@@ -373,19 +316,16 @@ impl Gsi {
             flow_label: path.flow_label & 0xf_ffff,
             gid: path.gid,
         };
-        let segment = self.segment(offset, MAD_BYTES);
-        self.send
-            .post_datagram(&vector, segment, u64::from(slot))
-            .inspect_err(|_| self.free_sends.push(slot))
+        self.queue.send(mad, |queue, segment, cookie| {
+            queue.post_datagram(&vector, segment, cookie)
+        })
     }
 
     /// Returns the next received datagram. If there is none, arms the completion queue, so that the next datagram
     /// raises an event.
     pub fn receive(&mut self) -> Option<ReceivedMad> {
         self.drain();
-        if self.received.is_empty() && !self.armed {
-            self.armed = true;
-            self.cq.arm(false);
+        if self.received.is_empty() && self.queue.arm() {
             self.drain();
         }
         self.received.pop_front()
@@ -393,85 +333,46 @@ impl Gsi {
 
     /// Processes completions, at most one queue capacity of entries. Later entries wait for the next call.
     fn drain(&mut self) {
-        for _ in 0..self.cq.capacity() {
-            let Some((entry, flags_rqpn)) = self.cq.poll_datagram() else {
-                return;
-            };
-            self.take(&entry, flags_rqpn);
-        }
+        let (qpn, received) = (self.qpn, &mut self.received);
+        self.queue.drain(
+            |entry| entry.qpn() == qpn,
+            |arrival| {
+                if let Some(mad) = ReceivedMad::read(arrival)
+                    && received.len() < RECEIVES as usize
+                {
+                    received.push_back(mad);
+                }
+            },
+        );
     }
+}
 
-    fn take(&mut self, entry: &Cqe, flags_rqpn: u32) {
-        if entry.qpn() != self.qpn {
-            tracing::warn!(
-                ?entry,
-                "an entry of a foreign queue pair in QP1's completion queue; ignored"
-            );
-            return;
-        }
-        let completion = if entry.is_request() {
-            let failure = (entry.opcode() == CqeOpcode::REQ_ERR).then(|| entry.syndrome());
-            self.send.complete(entry.wqe_counter(), failure)
-        } else {
-            entry
-                .receive_outcome()
-                .and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
-        };
-        let Some(completion) = completion else { return };
-        // PANIC: the cookie is a slot number, because we posted it.
-        let slot = u32::try_from(completion.cookie).expect("a slot number");
-        if completion.status != Status::Success {
-            if completion.status != Status::Flushed {
-                let (syndrome, vendor) = completion.detail.syndrome();
-                tracing::warn!(
-                    syndrome,
-                    vendor,
-                    request = completion.request,
-                    text = completion::explain(syndrome, vendor),
-                    "QP1 failed"
-                );
-            }
-            self.broken = true;
-            return;
-        }
-        if completion.request {
-            self.free_sends.push(slot);
-            return;
-        }
-        if let Some(received) = self.read_slot(slot, flags_rqpn, completion.transferred)
-            && self.received.len() < RECEIVES as usize
-        {
-            self.received.push_back(received);
-        }
-        self.post_receive(slot);
-        // The doorbell record alone makes receives visible to the device: no register needs to be written.
-    }
-
+impl ReceivedMad {
     /// Copies a received datagram out of its slot. Returns `None` if its length or its routing header is invalid.
-    fn read_slot(&self, slot: u32, flags_rqpn: u32, bytes: u64) -> Option<ReceivedMad> {
+    fn read(arrival: &Arrival<'_>) -> Option<Self> {
+        let Arrival {
+            bytes, flags_rqpn, ..
+        } = *arrival;
         if bytes != (HEADER_BYTES + MAD_BYTES) as u64 {
             tracing::debug!(bytes, "a datagram that is no MAD; dropped");
             return None;
         }
         let mut header = [0; HEADER_BYTES];
         let mut mad = [0; MAD_BYTES];
-        let offset = Self::recv_offset(slot);
-        self.slots.get().read_bytes(offset, &mut header);
-        self.slots.get().read_bytes(offset + HEADER_BYTES, &mut mad);
+        arrival.read(0, &mut header);
+        arrival.read(HEADER_BYTES, &mut mad);
         let route = HeaderKind::of(flags_rqpn).and_then(|kind| Route::parse(&header, kind));
         let Some(route) = route else {
             tracing::debug!(?header, "a MAD without a readable routing header; dropped");
             return None;
         };
-        Some(ReceivedMad {
+        Some(Self {
             route,
             qpn: flags_rqpn & 0xff_ffff,
             mad,
         })
     }
-}
 
-impl ReceivedMad {
     /// Returns the path back to the sender, from our GID at `source_gid_index`, in frames with this VLAN priority.
     #[must_use]
     pub fn sender(&self, source_gid_index: u8, priority: u8) -> MadAddress {
@@ -494,10 +395,7 @@ impl core::fmt::Debug for Gsi {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Gsi")
             .field("qpn", &format_args!("{:#x}", self.qpn))
-            .field("send", &self.send)
-            .field("recv", &self.recv)
-            .field("cq", &self.cq)
-            .field("broken", &self.broken)
+            .field("queue", &self.queue)
             .finish_non_exhaustive()
     }
 }

@@ -420,3 +420,14 @@ fn free_uar(commands: &mut impl Commands, uar: UarIndex) -> Result<(), CmdError>
     input.set_uar(uar.get());
     commands.exec(&input).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::listeners::Activity;
+    use crate::tables::assert_table;
+
+    #[test]
+    fn every_pair_of_activity_and_event_is_as_the_checked_in_table_says() {
+        assert_table(Activity::step, include_str!("instance/listeners.table"));
+    }
+}

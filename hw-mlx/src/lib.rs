@@ -46,6 +46,7 @@
 //! | [`mkey`], [`window`] | memory keys, memory windows |
 //! | [`gsi`], [`mad`], [`datagrams`] | management datagrams through QP1 |
 //! | [`ethernet`] | frames through the Ethernet port |
+//! | `slot_queue` | the queues of both, with a slot of memory for each entry |
 //! | [`counters`] | the device's counters |
 //! | [`recorder`] | flight recorder: the last commands, datagrams, frames and events |
 //! | [`random`] | random identifiers and numbers, reproducible with a seed |
@@ -91,7 +92,10 @@ pub mod ring;
 mod segment;
 pub mod selftest;
 mod sensor;
+mod slot_queue;
 pub mod srq;
+#[cfg(test)]
+mod tables;
 mod teardown;
 pub mod uar;
 pub mod vport;

@@ -1,15 +1,18 @@
 //! The command queue: slots, and the commands in them.
 //!
 //! ```text
-//!          submit                 ownership bit 0               take
-//!  Free ------------> Posted --------------------------> Done --------> Free
-//!                       |                                                ^
-//!                       | abandon (time limit, dead device)              |
-//!                       '--------> Quarantined --------------------------'
-//!                                                ownership bit 0
+//!          Submit             Returned            Take, Abandon
+//!  Free ------------> Posted ----------> Done --------------------> Free
+//!                       |                                            ^
+//!                       | Abandon (time limit, dead device)          |
+//!                       '--------> Quarantined ----------------------'
+//!                                                   Returned
 //! ```
 //!
+//! *Returned* is the ownership bit of the entry: the device sets it to 0 when it returns the entry.
+//!
 //! There is no edge from Posted to Free: an entry whose answer is no longer waited for still belongs to the device.
+//! A command that is abandoned in Done was answered. It is counted as such, although nobody takes the answer.
 //! No code in this module waits or reads a clock.
 
 use std::collections::BTreeMap;
@@ -106,27 +109,104 @@ impl Ticket {
     }
 }
 
-/// State of a command while the device has it.
+/// State of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::VariantArray))]
+enum State {
+    /// No command is in the slot.
+    Free,
+    /// The device has the command, and its answer is waited for.
+    Posted,
+    /// The answer has been read. It waits for the owner of the ticket.
+    Done,
+    /// The device has the command, and nobody waits for its answer.
+    Quarantined,
+}
+
+/// Event that changes the state of a slot. Take and Abandon are events only with the ticket of the slot's command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::VariantArray))]
+enum Event {
+    /// A command is to be posted.
+    Submit,
+    /// The ownership bit is 0.
+    Returned,
+    /// The owner asks for the answer.
+    Take,
+    /// The owner no longer waits for the answer.
+    Abandon,
+}
+
+/// What a step does besides the change of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// Nothing: the event means nothing in this state.
+    Nothing,
+    /// Give the entry to the device.
+    HandOver,
+    /// Read and keep the answer, and take the mailboxes back.
+    Keep,
+    /// Take the mailboxes back. The answer is late and is not read.
+    Reclaim,
+    /// Count the answer. Whoever takes it gets it.
+    CountAnswer,
+    /// Count the command as unanswered.
+    CountUnanswered,
+}
+
+impl State {
+    const fn step(self, event: Event) -> (Self, Action) {
+        match (self, event) {
+            (Self::Free, Event::Submit) => (Self::Posted, Action::HandOver),
+            (Self::Posted, Event::Returned) => (Self::Done, Action::Keep),
+            (Self::Posted, Event::Abandon) => (Self::Quarantined, Action::CountUnanswered),
+            (Self::Done, Event::Take | Event::Abandon) => (Self::Free, Action::CountAnswer),
+            (Self::Quarantined, Event::Returned) => (Self::Free, Action::Reclaim),
+            (Self::Free, Event::Returned | Event::Take | Event::Abandon)
+            | (Self::Posted, Event::Submit | Event::Take)
+            | (Self::Done, Event::Submit | Event::Returned)
+            | (Self::Quarantined, Event::Submit | Event::Take | Event::Abandon) => {
+                (self, Action::Nothing)
+            }
+        }
+    }
+}
+
+/// A command while the device has it.
 #[derive(Debug)]
 struct Flight {
-    serial: u64,
     opcode: Opcode,
     op_mod: u16,
     out_bytes: usize,
     input: Chain,
     output: Chain,
-    posted_at: Instant,
 }
 
 #[derive(Debug)]
-enum Slot {
-    Free,
-    Posted(Flight),
-    Done {
-        serial: u64,
-        answer: Result<Vec<u8>, CmdError>,
-    },
-    Quarantined(Flight),
+struct Slot {
+    state: State,
+    /// Serial number of the last command in the slot.
+    serial: u64,
+    /// The command; there is one in Posted and Quarantined.
+    flight: Option<Flight>,
+    /// The answer; there is one in Done.
+    answer: Option<Result<Vec<u8>, CmdError>>,
+}
+
+impl Slot {
+    const FREE: Self = Self {
+        state: State::Free,
+        serial: 0,
+        flight: None,
+        answer: None,
+    };
+
+    /// Takes a step, and returns what else has to be done.
+    fn step(&mut self, event: Event) -> Action {
+        let (state, action) = self.state.step(event);
+        self.state = state;
+        action
+    }
 }
 
 /// The command queue of one function.
@@ -167,7 +247,7 @@ impl CommandQueue {
             memory,
             registers,
             pool: Pool::new(arena),
-            slots: (0..1usize << log_size).map(|_| Slot::Free).collect(),
+            slots: (0..1usize << log_size).map(|_| Slot::FREE).collect(),
             stride: 1 << log_stride,
             next_token: 1,
             next_serial: 0,
@@ -209,29 +289,28 @@ impl CommandQueue {
 
     /// Returns the number of quarantined slots: their commands were given up, but the device still has their memory.
     pub fn quarantined(&self) -> usize {
-        self.slots
-            .iter()
-            .filter(|slot| matches!(slot, Slot::Quarantined(_)))
-            .count()
+        self.count(State::Quarantined)
     }
 
     /// Returns the number of commands that the device has and that were not given up.
     pub fn in_flight(&self) -> usize {
-        self.slots
-            .iter()
-            .filter(|slot| matches!(slot, Slot::Posted(_)))
-            .count()
+        self.count(State::Posted)
+    }
+
+    fn count(&self, state: State) -> usize {
+        let slots = self.slots.iter();
+        slots.filter(|slot| slot.state == state).count()
     }
 
     fn free_slot(&self, class: SlotClass) -> Option<usize> {
         let reserved = self.slots.len() - 1;
-        let ordinary = || (0..reserved).find(|slot| matches!(self.slots[*slot], Slot::Free));
+        let ordinary = || (0..reserved).find(|slot| self.slots[*slot].state == State::Free);
         match class {
             SlotClass::Ordinary => ordinary(),
-            SlotClass::Pages => match self.slots[reserved] {
-                Slot::Free => Some(reserved),
-                Slot::Quarantined(_) => ordinary(),
-                Slot::Posted(_) | Slot::Done { .. } => None,
+            SlotClass::Pages => match self.slots[reserved].state {
+                State::Free => Some(reserved),
+                State::Quarantined => ordinary(),
+                State::Posted | State::Done => None,
             },
         }
     }
@@ -293,17 +372,18 @@ impl CommandQueue {
                 in_chain.images(),
             );
         }
-        self.hand_over(slot, &entry);
-        let op_mod = u16::from_be_bytes([input[6], input[7]]);
-        self.slots[slot] = Slot::Posted(Flight {
-            serial,
+        let action = self.slots[slot].step(Event::Submit);
+        // PANIC: `free_slot` found the slot free, and nothing has used it since.
+        assert_eq!(action, Action::HandOver, "slot {slot}");
+        self.slots[slot].serial = serial;
+        self.slots[slot].flight = Some(Flight {
             opcode,
-            op_mod,
+            op_mod: u16::from_be_bytes([input[6], input[7]]),
             out_bytes,
             input: in_chain,
             output: out_chain,
-            posted_at: now,
         });
+        self.hand_over(slot, &entry);
         Ok(Ticket {
             slot,
             serial,
@@ -344,31 +424,25 @@ impl CommandQueue {
 
     fn harvest_slot(&mut self, slot: usize) {
         let at = slot * self.stride;
-        if matches!(self.slots[slot], Slot::Free | Slot::Done { .. })
-            || self.memory.load_u8(at + STATUS_OWN) & OWNED_BY_DEVICE != 0
+        let (state, action) = self.slots[slot].state.step(Event::Returned);
+        // The entry of a slot that the device does not have is not looked at.
+        if action == Action::Nothing || self.memory.load_u8(at + STATUS_OWN) & OWNED_BY_DEVICE != 0
         {
             return;
         }
         barrier::dma_from_device(); // nothing else of the entry before its ownership bit
-        let mut image = [0u8; ENTRY_BYTES];
-        self.memory.read_bytes(at, &mut image);
-        match std::mem::replace(&mut self.slots[slot], Slot::Free) {
-            Slot::Posted(flight) => {
-                let answer = self.read_answer(&image, &flight);
-                self.slots[slot] = Slot::Done {
-                    serial: flight.serial,
-                    answer,
-                };
-                self.pool.give_back(flight.input);
-                self.pool.give_back(flight.output);
-            }
-            Slot::Quarantined(flight) => {
-                tracing::warn!(opcode = ?flight.opcode, slot, "late answer to an abandoned command; its memory is free again");
-                self.pool.give_back(flight.input);
-                self.pool.give_back(flight.output);
-            }
-            other @ (Slot::Free | Slot::Done { .. }) => self.slots[slot] = other,
+        self.slots[slot].state = state;
+        // PANIC: a slot that the device has holds a command.
+        let flight = self.slots[slot].flight.take().expect("a command");
+        if action == Action::Keep {
+            let mut image = [0u8; ENTRY_BYTES];
+            self.memory.read_bytes(at, &mut image);
+            self.slots[slot].answer = Some(self.read_answer(&image, &flight));
+        } else {
+            tracing::warn!(opcode = ?flight.opcode, slot, "late answer to an abandoned command; its memory is free again");
         }
+        self.pool.give_back(flight.input);
+        self.pool.give_back(flight.output);
     }
 
     fn read_answer(&self, image: &[u8; ENTRY_BYTES], flight: &Flight) -> Result<Vec<u8>, CmdError> {
@@ -417,47 +491,49 @@ impl CommandQueue {
         }
     }
 
-    /// Returns the answer if it has been read, frees the slot, and counts the command.
-    pub fn take(&mut self, ticket: Ticket, now: Instant) -> Option<Result<Vec<u8>, CmdError>> {
+    /// Returns the slot of a ticket's command, unless another command has used it since.
+    fn slot_of(&mut self, ticket: Ticket) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(ticket.slot)?;
-        if !matches!(slot, Slot::Done { serial, .. } if *serial == ticket.serial) {
-            return None;
-        }
-        match std::mem::replace(slot, Slot::Free) {
-            Slot::Done { answer, .. } => {
-                let tally = self.tallies.entry(ticket.opcode).or_default();
-                let took = now.since(ticket.posted_at);
-                tally.answered(answer.is_ok(), took);
-                self.recorder.answered(now, ticket.opcode, &answer, took);
-                Some(answer)
-            }
-            Slot::Free | Slot::Posted(_) | Slot::Quarantined(_) => None,
-        }
+        (slot.serial == ticket.serial).then_some(slot)
     }
 
-    /// Gives a command up. Its memory belongs to the device until the device returns the entry. Returns the command's
-    /// opcode, its op_mod, and the milliseconds since it was posted.
+    /// Returns the answer if it has been read, frees the slot, and counts the command.
+    pub fn take(&mut self, ticket: Ticket, now: Instant) -> Option<Result<Vec<u8>, CmdError>> {
+        let action = self.slot_of(ticket)?.step(Event::Take);
+        (action == Action::CountAnswer).then(|| self.count_answer(ticket, now))
+    }
+
+    /// Counts the answer of a slot that has just become free, and returns it.
+    fn count_answer(&mut self, ticket: Ticket, now: Instant) -> Result<Vec<u8>, CmdError> {
+        let answer = self.slots[ticket.slot].answer.take();
+        // PANIC: the slot was Done, so it had an answer.
+        let answer = answer.expect("an answer");
+        let tally = self.tallies.entry(ticket.opcode).or_default();
+        let took = now.since(ticket.posted_at);
+        tally.answered(answer.is_ok(), took);
+        self.recorder.answered(now, ticket.opcode, &answer, took);
+        answer
+    }
+
+    /// Gives a command up. If the device still has it, its memory belongs to the device until the device returns the
+    /// entry; returns the command's opcode, its op_mod, and the milliseconds since it was posted. If the answer is
+    /// there, counts and drops it.
     pub fn abandon(&mut self, ticket: Ticket, now: Instant) -> Option<(Opcode, u16, u64)> {
-        let slot = self.slots.get_mut(ticket.slot)?;
-        match std::mem::replace(slot, Slot::Free) {
-            Slot::Posted(flight) if flight.serial == ticket.serial => {
-                let told = (
-                    flight.opcode,
-                    flight.op_mod,
-                    now.0.saturating_sub(flight.posted_at.0) / 1_000_000,
-                );
-                let had = now.since(flight.posted_at);
-                *slot = Slot::Quarantined(flight);
-                self.recorder.unanswered(now, told.0, had);
-                self.tallies.entry(told.0).or_default().unanswered += 1;
-                Some(told)
-            }
-            Slot::Done { serial, .. } if serial == ticket.serial => None,
-            other @ (Slot::Free | Slot::Posted(_) | Slot::Done { .. } | Slot::Quarantined(_)) => {
-                *slot = other;
-                None
-            }
+        let slot = self.slot_of(ticket)?;
+        let action = slot.step(Event::Abandon);
+        let op_mod = slot.flight.as_ref().map(|flight| flight.op_mod);
+        if action == Action::CountAnswer {
+            let _unwanted = self.count_answer(ticket, now);
         }
+        if action != Action::CountUnanswered {
+            return None;
+        }
+        let opcode = ticket.opcode;
+        let waited_ms = now.0.saturating_sub(ticket.posted_at.0) / 1_000_000;
+        let took = now.since(ticket.posted_at);
+        self.recorder.unanswered(now, opcode, took);
+        self.tallies.entry(opcode).or_default().unanswered += 1;
+        Some((opcode, op_mod?, waited_ms))
     }
 }
 
@@ -467,13 +543,10 @@ impl std::fmt::Debug for CommandQueue {
             .slots
             .iter()
             .enumerate()
-            .filter_map(|(number, slot)| match slot {
-                Slot::Free => None,
-                Slot::Posted(flight) => Some(format!("{number}: posted {:?}", flight.opcode)),
-                Slot::Done { .. } => Some(format!("{number}: done")),
-                Slot::Quarantined(flight) => {
-                    Some(format!("{number}: quarantined {:?}", flight.opcode))
-                }
+            .filter(|(_, slot)| slot.state != State::Free)
+            .map(|(number, slot)| match &slot.flight {
+                Some(flight) => format!("{number}: {:?} {:?}", slot.state, flight.opcode),
+                None => format!("{number}: {:?}", slot.state),
             })
             .collect();
         f.debug_struct("CommandQueue")
@@ -489,4 +562,93 @@ impl std::fmt::Debug for CommandQueue {
 fn length_u32(bytes: usize) -> u32 {
     // PANIC: no mailboxes could have been allocated for a message of 4 GiB.
     u32::try_from(bytes).expect("a message shorter than 4 GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use driver::Function;
+    use hw_sim::{Profile, Sim, SimConfig};
+
+    use super::*;
+    use crate::tables::assert_table;
+
+    #[test]
+    fn every_pair_of_state_and_event_is_as_the_checked_in_table_says() {
+        assert_table(State::step, include_str!("queue.table"));
+    }
+
+    /// Makes a queue on a card that does not know of it, so that the test plays the device.
+    fn queue() -> CommandQueue {
+        let sim = Sim::new(SimConfig {
+            seed: 1,
+            event_log: false,
+        });
+        let profile = Profile::named("sim:a", [2, 0, 0, 0, 0, 1]);
+        let function = Function::in_process(sim.add_function(profile)).expect("a function");
+        let arena = DmaArena::new(&function).expect("an arena");
+        let registers = function.bar(0).expect("a BAR").block(0).expect("registers");
+        let queue = CommandQueue::new(arena, registers, 5, 6).expect("memory");
+        queue.expect("a page of entries")
+    }
+
+    /// Posts a NOP at time 0.
+    fn post(queue: &mut CommandQueue) -> Ticket {
+        let mut input = [0; SHORTEST_MESSAGE];
+        input[..2].copy_from_slice(&Opcode::NOP.0.to_be_bytes());
+        let posted = queue.submit(SlotClass::Ordinary, &input, SHORTEST_MESSAGE, Instant(0));
+        posted.expect("a free slot")
+    }
+
+    fn give_back(queue: &mut CommandQueue, slot: usize) {
+        queue.memory.store_u8(slot * queue.stride + STATUS_OWN, 0);
+        queue.harvest_all();
+    }
+
+    fn counts(queue: &CommandQueue) -> (u64, u64) {
+        let tally = queue.tallies[&Opcode::NOP];
+        (tally.answered, tally.unanswered)
+    }
+
+    #[test]
+    fn a_command_that_was_answered_counts_as_answered_though_it_is_abandoned() {
+        let mut queue = queue();
+        let ticket = post(&mut queue);
+        give_back(&mut queue, ticket.slot);
+        assert_eq!(queue.abandon(ticket, Instant(7_000_000)), None);
+        assert_eq!(counts(&queue), (1, 0));
+        assert!(queue.take(ticket, Instant(8_000_000)).is_none());
+        assert_eq!(counts(&queue), (1, 0));
+        assert_eq!(post(&mut queue).slot, ticket.slot, "the slot is free");
+    }
+
+    #[test]
+    fn an_old_ticket_neither_takes_nor_ends_the_next_command_of_its_slot() {
+        let mut queue = queue();
+        let old = post(&mut queue);
+        give_back(&mut queue, old.slot);
+        assert!(queue.take(old, Instant(1)).is_some());
+        let new = post(&mut queue);
+        assert_eq!(old.slot, new.slot);
+        assert_eq!(queue.abandon(old, Instant(2)), None);
+        assert_eq!(queue.in_flight(), 1);
+        give_back(&mut queue, new.slot);
+        assert!(queue.take(old, Instant(3)).is_none());
+        assert!(queue.take(new, Instant(3)).is_some());
+        assert_eq!(counts(&queue), (2, 0));
+    }
+
+    #[test]
+    fn an_abandoned_command_keeps_its_slot_until_the_device_returns_it() {
+        let mut queue = queue();
+        let ticket = post(&mut queue);
+        let told = queue.abandon(ticket, Instant(7_000_000));
+        assert_eq!(told, Some((Opcode::NOP, 0, 7)));
+        assert_eq!((queue.quarantined(), counts(&queue)), (1, (0, 1)));
+        assert_eq!(queue.abandon(ticket, Instant(8_000_000)), None);
+        assert!(queue.take(ticket, Instant(8_000_000)).is_none());
+        assert_ne!(post(&mut queue).slot, ticket.slot);
+        give_back(&mut queue, ticket.slot);
+        assert_eq!((queue.quarantined(), counts(&queue)), (0, (0, 1)));
+        assert!(queue.take(ticket, Instant(9_000_000)).is_none());
+    }
 }

@@ -2,11 +2,17 @@
 //! of events, and a state that says whether the instance must be woken for them.
 //!
 //! ```text
-//!             set_idle                 wake: its wakeup is signalled
-//!      Awake ----------> Idle --------------------------------------> Woken
-//!       ^                  |                                             |
-//!       '- set_awake, woken '----------------- set_awake, woken ---------'
+//!           SetIdle             WakeSleeper               Wake
+//!    Awake ---------> Idle ------------------> Woken ------------> Told
+//!      ^               | |                       |                  ^ |
+//!      |               | '------------------ Wake ------------------' |
+//!      |               |                         |                    |
+//!      '------------- SetAwake, Woken (from Idle, Woken and Told) ----'
 //! ```
+//!
+//! A *Woken* instance has the signal of its wakeup. A *Told* instance has it too, and so has its attendant. *SetIdle*
+//! leads to Idle from everywhere. That an instance becomes idle without having been awake does not happen; if it did,
+//! one signal too many would do no harm, and one too few would.
 //!
 //! The lock of the shared state guards all of this. An `Awake` instance processes events itself, and checks its inbox
 //! before it becomes idle. Both happen under one hold of the lock, so no other instance needs to wake it. When an
@@ -31,22 +37,76 @@ pub(crate) struct Listener {
     vector: usize,
     activity: Activity,
     /// Second interrupt that `wake` signals. A thread waits for it that attends the instance while the instance is not
-    /// being called ([`Listeners::attended_by`]). `told` is true if it was signalled since the instance was last awake.
+    /// being called ([`Listeners::attended_by`]).
     attendant: Option<Interrupt>,
-    told: bool,
     /// Command slots whose answers the instance waits for: bit n is slot n.
     slots: u32,
 }
 
 /// State of an instance: whether it must be woken for events that other instances take in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Activity {
+#[cfg_attr(test, derive(strum::VariantArray))]
+pub(super) enum Activity {
     /// The instance is processing events itself.
     Awake,
     /// The instance has processed all events, and may sleep.
     Idle,
     /// The instance has been woken, and has not run since.
     Woken,
+    /// The instance and its attendant have been woken, and the instance has not run since.
+    Told,
+}
+
+/// Event that changes the state of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::VariantArray))]
+pub(super) enum Event {
+    /// The instance begins to process events.
+    SetAwake,
+    /// The instance has processed all events.
+    SetIdle,
+    /// The instance has an event or other work.
+    Wake,
+    /// The completion event queue of the instance may have an entry. This does not concern the attendant.
+    WakeSleeper,
+    /// The sleep of the instance has ended, and the signal of its wakeup has been taken.
+    Woken,
+}
+
+/// What a step does besides the change of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Nothing,
+    /// Take the signal of the wakeup, which nobody sleeps for.
+    TakeSignal,
+    /// Signal the wakeup.
+    SignalSleeper,
+    /// Signal the attendant. The wakeup is signalled already.
+    SignalAttendant,
+    /// Signal the attendant and the wakeup.
+    SignalBoth,
+}
+
+impl Activity {
+    pub(super) const fn step(self, event: Event) -> (Self, Action) {
+        match (self, event) {
+            (Self::Awake | Self::Idle, Event::SetAwake)
+            | (Self::Awake | Self::Idle | Self::Woken | Self::Told, Event::Woken) => {
+                (Self::Awake, Action::Nothing)
+            }
+            (Self::Woken | Self::Told, Event::SetAwake) => (Self::Awake, Action::TakeSignal),
+            (Self::Awake | Self::Idle | Self::Woken | Self::Told, Event::SetIdle) => {
+                (Self::Idle, Action::Nothing)
+            }
+            (Self::Idle, Event::Wake) => (Self::Told, Action::SignalBoth),
+            (Self::Woken, Event::Wake) => (Self::Told, Action::SignalAttendant),
+            (Self::Idle, Event::WakeSleeper) => (Self::Woken, Action::SignalSleeper),
+            (Self::Awake | Self::Told, Event::Wake)
+            | (Self::Awake | Self::Woken | Self::Told, Event::WakeSleeper) => {
+                (self, Action::Nothing)
+            }
+        }
+    }
 }
 
 impl Listener {
@@ -57,7 +117,6 @@ impl Listener {
             vector,
             activity: Activity::Idle,
             attendant: None,
-            told: false,
             slots: 0,
         }
     }
@@ -67,23 +126,27 @@ impl Listener {
         &self.wakeup
     }
 
-    /// Wakes the instance if it may be asleep, because it has an event or other work. Signals the attendant too.
-    fn wake(&mut self) {
-        if self.activity != Activity::Awake
-            && !core::mem::replace(&mut self.told, true)
-            && let Some(attendant) = &self.attendant
-        {
-            attendant.signal();
+    /// Takes a step, and does what it asks for.
+    fn step(&mut self, event: Event) {
+        let (activity, action) = self.activity.step(event);
+        self.activity = activity;
+        match action {
+            Action::Nothing => {}
+            Action::TakeSignal => {
+                let _signalled = self.wakeup.take();
+            }
+            Action::SignalSleeper => self.wakeup.signal(),
+            Action::SignalAttendant => self.tell_attendant(),
+            Action::SignalBoth => {
+                self.tell_attendant();
+                self.wakeup.signal();
+            }
         }
-        self.wake_sleeper();
     }
 
-    /// Wakes the instance if it may be asleep, because its completion event queue may have an entry. Does not signal
-    /// the attendant.
-    fn wake_sleeper(&mut self) {
-        if self.activity == Activity::Idle {
-            self.activity = Activity::Woken;
-            self.wakeup.signal();
+    fn tell_attendant(&self) {
+        if let Some(attendant) = &self.attendant {
+            attendant.signal();
         }
     }
 }
@@ -168,7 +231,7 @@ impl Listeners {
     pub(crate) fn call(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.inbox.call();
-            listener.wake();
+            listener.step(Event::Wake);
         }
     }
 
@@ -184,7 +247,7 @@ impl Listeners {
         for listener in self.0.iter_mut().flatten() {
             if listener.slots & done != 0 {
                 listener.slots &= !done;
-                listener.wake();
+                listener.step(Event::Wake);
             }
         }
     }
@@ -192,7 +255,7 @@ impl Listeners {
     /// Wakes all sleeping instances, because an event that was taken in may be for them.
     pub(crate) fn wake(&mut self) {
         for listener in self.0.iter_mut().flatten() {
-            listener.wake();
+            listener.step(Event::Wake);
         }
     }
 
@@ -200,7 +263,7 @@ impl Listeners {
     pub(crate) fn wake_sharers(&mut self, vector: usize) {
         for listener in self.0.iter_mut().flatten() {
             if listener.vector == vector {
-                listener.wake_sleeper();
+                listener.step(Event::WakeSleeper);
             }
         }
     }
@@ -215,17 +278,14 @@ impl Listeners {
     /// Marks an instance as awake: it processes events itself and need not be woken.
     pub(crate) fn set_awake(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
-            listener.told = false;
-            if core::mem::replace(&mut listener.activity, Activity::Awake) == Activity::Woken {
-                let _signalled = listener.wakeup.take();
-            }
+            listener.step(Event::SetAwake);
         }
     }
 
     /// Marks an instance as idle: it has processed all events, and its thread or its program's event loop may sleep.
     pub(crate) fn set_idle(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
-            listener.activity = Activity::Idle;
+            listener.step(Event::SetIdle);
         }
     }
 
@@ -236,7 +296,7 @@ impl Listeners {
         if let Some(listener) = self.get_mut(number)
             && (news || listener.inbox.has_news())
         {
-            listener.wake();
+            listener.step(Event::Wake);
         }
     }
 
@@ -252,8 +312,7 @@ impl Listeners {
         }
         any |= wakeup.take() > 0;
         let vector = self.get_mut(number).map(|listener| {
-            listener.activity = Activity::Awake;
-            listener.told = false;
+            listener.step(Event::Woken);
             listener.vector
         });
         // The interrupt may have been for the event queue of another instance with the same vector.

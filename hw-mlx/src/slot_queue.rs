@@ -1,0 +1,313 @@
+//! A send queue and a receive queue whose entries point at fixed slots of memory, for datagrams and frames.
+//!
+//! QP1 ([`crate::gsi`]) and the Ethernet port ([`crate::ethernet`]) are made of these. What they send is copied into a
+//! slot, and what they receive is copied out of one. Both queues report to one completion queue.
+//!
+//! ```text
+//!   free_sends --send--> in flight --completion--> free_sends
+//!                        posted   --completion--> copied out, then posted again at once
+//! ```
+//!
+//! Slot numbers are the cookies. When all send slots are in flight, a send is refused. The protocols above repeat what
+//! was lost, so nothing waits here.
+//!
+//! An entry that is no success means that its queue is in error, and both queues are then *broken*. The owner resets
+//! the device's queues, and meanwhile nothing is sent. Only the entry that says why is reported. The entries of the
+//! requests behind it (`Flushed`) have nothing to add, and there may be hundreds of them.
+//!
+//! `armed` says that an event was asked for and has not been counted. [`SlotQueue::drain`] leaves it alone, even if
+//! entries remain at its bound: they came behind the arming, so the event is already on its way. A repair clears it,
+//! because arming once more is harmless and a lost event is not.
+//!
+//! Sending takes in no completions, since received frames would need a place to wait. QP1 has such a place, and takes
+//! in completions before it sends. The Ethernet port has none, and gets its slots back when it takes in frames.
+
+use driver::{DmaArena, DmaBuffer, DmaError};
+use mlx_prm::CqeOpcode;
+use rdma_types::{Access, DataSegment, QueueFull};
+
+use crate::completion::{self, Status};
+use crate::cq::{Cq, Cqe};
+use crate::device::Hca;
+use crate::error::MlxError;
+use crate::mkey::KeyRequest;
+use crate::qp::{RecvQueue, SendQueue};
+use crate::ring::Lent;
+
+/// Alignment of slots in bytes.
+pub(crate) const SLOT_ALIGN: usize = 64;
+
+/// Numbers and lengths of slots. The send slots come first in memory, and then the receive slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub sends: u32,
+    /// Length in bytes of what a send slot holds.
+    pub send_bytes: usize,
+    pub receives: u32,
+    /// Length in bytes of what a receive slot holds.
+    pub recv_bytes: usize,
+}
+
+impl Layout {
+    /// Allocates the memory of all slots.
+    pub(crate) fn alloc(&self, arena: &DmaArena) -> Result<DmaBuffer, DmaError> {
+        arena.alloc(self.recv_offset(self.receives), SLOT_ALIGN)
+    }
+
+    fn send_offset(&self, slot: u32) -> usize {
+        slot as usize * self.send_bytes.next_multiple_of(SLOT_ALIGN)
+    }
+
+    fn recv_offset(&self, slot: u32) -> usize {
+        self.send_offset(self.sends) + slot as usize * self.recv_bytes.next_multiple_of(SLOT_ALIGN)
+    }
+}
+
+/// Creates the memory key of slots. Returns its index, and the key.
+pub(crate) fn create_key(
+    hca: &mut Hca,
+    pd: u32,
+    slots: &DmaBuffer,
+) -> Result<(u32, u32), MlxError> {
+    let request = KeyRequest {
+        pd,
+        address: slots.address(),
+        bytes: slots.len() as u64,
+        access: Access::LOCAL_READ | Access::LOCAL_WRITE,
+        variant: 0,
+        may_have_windows: false,
+    };
+    crate::mkey::create(hca, &request, slots.iova())
+}
+
+/// What has arrived in a receive slot.
+pub(crate) struct Arrival<'a> {
+    slots: &'a DmaBuffer,
+    /// Place of the slot in the memory of all slots.
+    offset: usize,
+    /// Number of bytes that the device reports.
+    pub bytes: u64,
+    /// The entry's source queue pair number and routing header bits.
+    pub flags_rqpn: u32,
+}
+
+impl Arrival<'_> {
+    /// Copies bytes out of the slot, from `at` on.
+    pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
+        self.slots.read_bytes(self.offset + at, out);
+    }
+}
+
+/// A send queue and a receive queue with their slots and their completion queue.
+pub(crate) struct SlotQueue {
+    /// Name of the queues in messages.
+    name: &'static str,
+    cq: Cq,
+    send: SendQueue,
+    recv: RecvQueue,
+    layout: Layout,
+    slots: Lent<DmaBuffer>,
+    lkey: u32,
+    free_sends: Vec<u32>,
+    armed: bool,
+    broken: bool,
+}
+
+impl SlotQueue {
+    /// Makes the queues, without any receive posted. `slots` is memory of this layout, and `lkey` its key.
+    pub(crate) fn new(
+        name: &'static str,
+        cq: Cq,
+        (send, recv): (SendQueue, RecvQueue),
+        layout: Layout,
+        (slots, lkey): (Lent<DmaBuffer>, u32),
+    ) -> Self {
+        Self {
+            name,
+            cq,
+            send,
+            recv,
+            layout,
+            slots,
+            lkey,
+            free_sends: (0..layout.sends).collect(),
+            armed: false,
+            broken: false,
+        }
+    }
+
+    /// Destroys the completion queue, and frees the slots. The caller has destroyed the device's queues and the key.
+    ///
+    /// # Errors
+    /// Device refusal. The memory of the completion queue then stays allocated.
+    pub(crate) fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        drop(self.slots.give_back());
+        self.cq.destroy(hca)
+    }
+
+    /// Returns the completion queue.
+    pub(crate) const fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// Returns whether a queue has failed and not been repaired since.
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Returns whether something that was sent is still in flight.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.send.outstanding() > 0 && !self.broken
+    }
+
+    /// Counts a completion event. The completion queue must be armed again for the next event.
+    pub(crate) fn notified(&mut self) {
+        self.cq.sequence().count_event();
+        self.armed = false;
+    }
+
+    /// Arms the completion queue, unless it is armed. If it returns true, entries may have come in meanwhile, and the
+    /// caller drains once more.
+    pub(crate) fn arm(&mut self) -> bool {
+        if self.armed {
+            return false;
+        }
+        self.armed = true;
+        self.cq.arm(false);
+        true
+    }
+
+    fn segment(&self, offset: usize, bytes: usize) -> DataSegment {
+        DataSegment {
+            lmr_context: self.lkey,
+            address: self.slots.get().address() + offset as u64,
+            // PANIC: a slot is as long as a frame, so its length fits in 32 bits.
+            bytes: u32::try_from(bytes).expect("a slot's size"),
+        }
+    }
+
+    /// Posts a receive for each slot.
+    pub(crate) fn post_receives(&mut self) {
+        for slot in 0..self.layout.receives {
+            self.post_receive(slot);
+        }
+    }
+
+    /// Posts the receive of a slot. The doorbell record alone makes it visible to the device: no register needs to be
+    /// written.
+    fn post_receive(&mut self, slot: u32) {
+        let segment = self.segment(self.layout.recv_offset(slot), self.layout.recv_bytes);
+        let posted = self
+            .recv
+            .post(core::iter::once(segment), u64::from(slot), false);
+        debug_assert!(posted.is_ok(), "as many entries as slots");
+    }
+
+    /// Copies `bytes` into a free slot and has `post` post it, with this segment and this cookie.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: all send slots are in flight, or the queues are broken.
+    pub(crate) fn send(
+        &mut self,
+        bytes: &[u8],
+        post: impl FnOnce(&mut SendQueue, DataSegment, u64) -> Result<(), QueueFull>,
+    ) -> Result<(), QueueFull> {
+        if self.broken {
+            return Err(QueueFull);
+        }
+        let slot = self.free_sends.pop().ok_or(QueueFull)?;
+        let offset = self.layout.send_offset(slot);
+        self.slots.get().write_bytes(offset, bytes);
+        let segment = self.segment(offset, bytes.len());
+        post(&mut self.send, segment, u64::from(slot)).inspect_err(|_| self.free_sends.push(slot))
+    }
+
+    /// Processes completions, at most one queue capacity of entries, and passes what has arrived to `each`. Entries for
+    /// which `is_ours` returns false are ignored.
+    pub(crate) fn drain(
+        &mut self,
+        is_ours: impl Fn(&Cqe) -> bool,
+        mut each: impl FnMut(&Arrival<'_>),
+    ) {
+        for _ in 0..self.cq.capacity() {
+            let Some((entry, flags_rqpn)) = self.cq.poll_datagram() else {
+                return;
+            };
+            if is_ours(&entry) {
+                self.take(&entry, flags_rqpn, &mut each);
+            } else {
+                tracing::warn!(
+                    ?entry,
+                    "an entry of a foreign queue in the completion queue of {}; ignored",
+                    self.name
+                );
+            }
+        }
+    }
+
+    fn take(&mut self, entry: &Cqe, flags_rqpn: u32, each: &mut impl FnMut(&Arrival<'_>)) {
+        let completion = if entry.is_request() {
+            let failure = (entry.opcode() == CqeOpcode::REQ_ERR).then(|| entry.syndrome());
+            self.send.complete(entry.wqe_counter(), failure)
+        } else {
+            entry
+                .receive_outcome()
+                .and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
+        };
+        let Some(completion) = completion else { return };
+        if completion.status != Status::Success {
+            if completion.status != Status::Flushed {
+                let (syndrome, vendor) = completion.detail.syndrome();
+                tracing::warn!(
+                    syndrome,
+                    vendor,
+                    request = completion.request,
+                    text = completion::explain(syndrome, vendor),
+                    "{} failed",
+                    self.name
+                );
+            }
+            self.broken = true;
+            return;
+        }
+        // PANIC: the cookie is a slot number, because we posted it.
+        let slot = u32::try_from(completion.cookie).expect("a slot number");
+        if completion.request {
+            self.free_sends.push(slot);
+            return;
+        }
+        each(&Arrival {
+            slots: self.slots.get(),
+            offset: self.layout.recv_offset(slot),
+            bytes: completion.transferred,
+            flags_rqpn,
+        });
+        self.post_receive(slot);
+    }
+
+    /// Forgets everything in flight, because the device's queues are in RESET. The queues stay broken until
+    /// [`SlotQueue::mended`].
+    pub(crate) fn reset(&mut self) {
+        self.cq.clean(|_| true);
+        self.send.reset();
+        self.recv.reset();
+        self.free_sends = (0..self.layout.sends).collect();
+    }
+
+    /// Notes that the device's queues work again.
+    pub(crate) const fn mended(&mut self) {
+        self.broken = false;
+        self.armed = false;
+    }
+}
+
+impl core::fmt::Debug for SlotQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SlotQueue")
+            .field("send", &self.send)
+            .field("recv", &self.recv)
+            .field("cq", &self.cq)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
