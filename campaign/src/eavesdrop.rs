@@ -30,7 +30,6 @@ use crate::world::{HEARD, World};
 const NEAR: u32 = 8192;
 /// Private data of a request with a spoofed address. No program may receive such a request.
 pub const LIE: &[u8] = b"from elsewhere";
-const PSN_MASK: u32 = 0xff_ffff;
 /// Queue pair numbers that no adapter of a simulation uses.
 const NOBODYS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
 
@@ -61,7 +60,7 @@ impl World {
             let Some(psn) = self.wrong_psn(side, packet.bth.dest_qpn) else {
                 return;
             };
-            packet.bth.psn = Psn::new(psn);
+            packet.bth.psn = psn;
             let what = if own {
                 "RC packet like one seen"
             } else {
@@ -85,7 +84,7 @@ impl World {
             } else {
                 "datagram like one seen, in its sender's name"
             };
-            packet.bth.psn = Psn::new(self.random.random_range(0..=PSN_MASK));
+            packet.bth.psn = self.any_psn();
             let packet = Packet {
                 payload: &mad,
                 ..packet
@@ -105,9 +104,13 @@ impl World {
         }
     }
 
+    fn any_psn(&mut self) -> Psn {
+        Psn::new(self.random.random_range(0..1 << 24))
+    }
+
     /// Returns a PSN outside of the queue pair's window: a boundary value, or a random one. Returns `None` if the PSN
     /// that was drawn is too near to one in use.
-    fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<u32> {
+    fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<Psn> {
         let edges = [
             NEAR,
             NEAR + 1,
@@ -120,19 +123,18 @@ impl World {
             self.random.random_range(0..3),
             self.random.random_range(0..2 * edges.len()),
         );
-        let any = self.random.random_range(0..=PSN_MASK);
+        let any = self.any_psn();
         let qp = self.sim.queue_pair(&self.sides[side].function, qpn);
         let used = qp.as_ref().map_or(Vec::new(), |qp: &Qpc| {
-            vec![qp.next_rcv_psn(), qp.next_send_psn(), qp.last_acked_psn()]
+            [qp.next_rcv_psn(), qp.next_send_psn(), qp.last_acked_psn()]
+                .map(Psn::new)
+                .into()
         });
         let psn = match (used.get(pick), edges.get(edge)) {
-            (Some(base), Some(edge)) => (base + edge) & PSN_MASK,
+            (Some(base), Some(edge)) => base.advance(*edge),
             _ => any,
         };
-        let near = |base: &u32| {
-            let ahead = psn.wrapping_sub(*base) & PSN_MASK;
-            !(NEAR..=(1 << 24) - NEAR).contains(&ahead)
-        };
+        let near = |base: &Psn| !(NEAR..=(1 << 24) - NEAR).contains(&psn.distance_from(*base));
         (!used.iter().any(near)).then_some(psn)
     }
 
@@ -263,7 +265,7 @@ impl World {
     fn said_in_anothers_name(&mut self, mut message: Message) -> Mad {
         let (local, remote): (u32, u32) = (self.random.random(), self.random.random());
         let qpn = self.random.random_range(NOBODYS);
-        let starting_psn = self.random.random_range(0..=PSN_MASK);
+        let starting_psn = self.any_psn().get();
         match &mut message {
             Message::Req(req) => {
                 (req.local_comm_id, req.local_qpn) = (local, qpn);

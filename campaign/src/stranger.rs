@@ -113,7 +113,7 @@ fn packet(from: Address, to: Address, bth: BthRepr, headers: Headers, payload: &
 const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
     BthRepr {
         ack_request: true,
-        ..BthRepr::new(opcode, dest_qpn, Psn::new(psn & 0xff_ffff))
+        ..BthRepr::new(opcode, dest_qpn, Psn::new(psn))
     }
 }
 
