@@ -140,7 +140,9 @@ impl State {
             // Questions of observers get no answer from an instance that is removed.
             let Some(conn) = arrival.conn() else { continue };
             let others = match &arrival {
-                Arrival::Event(CmEvent::Request { listen, .. }) => self.least_loaded(*listen, None),
+                Arrival::Event(CmEvent::Request { request, .. }) => {
+                    self.least_loaded(request.listen, None)
+                }
                 Arrival::Event(_)
                 | Arrival::HandedOff(..)
                 | Arrival::Question(_)
@@ -298,8 +300,8 @@ impl State {
     fn sort(&mut self, here: Seat) {
         while let Some(event) = self.cm.poll_event() {
             let conn = event.conn();
-            let to = if let CmEvent::Request { listen, .. } = &event {
-                let to = self.least_loaded(*listen, None);
+            let to = if let CmEvent::Request { request, .. } = &event {
+                let to = self.least_loaded(request.listen, None);
                 if let Some(to) = to {
                     self.own(conn, to);
                 }

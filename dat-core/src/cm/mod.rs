@@ -58,7 +58,7 @@ use std::collections::{BTreeMap, VecDeque};
 use slotmap::SlotMap;
 
 pub use bounds::{PEER_NUMBERS, PeerNumber, Treatment};
-pub use event::{CmEvent, Counters, Refused};
+pub use event::{CmEvent, Counters, PeerReply, PeerRequest, Refused};
 pub use name::{ConnId, ListenId};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
 pub use private_data::{PrivateDataError, reject_limit, reply_limit, request_limit};

@@ -5,7 +5,7 @@
 
 use super::admission::room;
 use super::conn::{Conn, Role};
-use super::event::CmEvent;
+use super::event::{CmEvent, PeerReply, PeerRequest};
 use super::name::{ConnId, ListenId, PeerName};
 use super::private_data;
 use super::state::{Input, State};
@@ -181,8 +181,7 @@ impl Cm {
         self.by_remote_qp
             .insert(req_name(from, req, req.local_qpn), id);
         self.counters.requests += 1;
-        self.events.push_back(CmEvent::Request {
-            conn: id,
+        let request = PeerRequest {
             listen: admitted.listen,
             service_id: req.service_id,
             remote_gid: req.primary.local_gid,
@@ -211,6 +210,10 @@ impl Cm {
             private_data: admitted.private_data,
             remote_port: admitted.remote_port,
             srq: req.srq,
+        };
+        self.events.push_back(CmEvent::Request {
+            conn: id,
+            request: Box::new(request),
         });
     }
 
@@ -337,8 +340,7 @@ impl Cm {
             self.supersede(now, old);
         }
         self.by_remote_qp.insert(queue_pair, id);
-        let told = CmEvent::Reply {
-            conn: id,
+        let reply = PeerReply {
             remote_qpn: rep.local_qpn,
             remote_psn: rep.starting_psn,
             reads_in: rep.initiator_depth,
@@ -349,6 +351,7 @@ impl Cm {
             ack_timeout: self.config.ack_timeout(rep.target_ack_delay),
             private_data,
         };
+        let told = CmEvent::Reply { conn: id, reply };
         self.advance(now, id, Input::Rep, Some(told));
     }
 

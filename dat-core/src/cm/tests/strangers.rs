@@ -171,17 +171,12 @@ fn a_stranger_cannot_take_the_name_that_a_peers_request_will_have() {
     b_takes(&mut pair, STRANGER, &squat);
     assert_eq!(drained(&mut pair.b).len(), 1);
     pair.run_for(MILLISECOND);
-    let [
-        CmEvent::Request {
-            conn, remote_gid, ..
-        },
-    ] = pair.take(B)[..]
-    else {
+    let [CmEvent::Request { conn, request }] = &pair.take(B)[..] else {
         panic!("the peer's request")
     };
-    assert_eq!(remote_gid, A.gid());
+    assert_eq!(request.remote_gid, A.gid());
     pair.b
-        .accept(pair.now, conn, accept_params())
+        .accept(pair.now, *conn, accept_params())
         .expect("a request");
     pair.run_for(MILLISECOND);
     assert!(matches!(pair.take(A)[..], [CmEvent::Reply { conn, .. }] if conn == a));
@@ -561,7 +556,7 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
         b_takes(&mut pair, STRANGER, &mad);
         let events = drained(&mut pair.b);
         assert!(
-            matches!(events[..], [CmEvent::Request { ack_timeout, .. }] if ack_timeout == used),
+            matches!(&events[..], [CmEvent::Request { request, .. }] if request.ack_timeout == used),
             "{asked}: {events:?}"
         );
     }
@@ -573,7 +568,7 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
         let _rtu = takes(&mut pair.a, now, B.gid(), &reply_to(&mad, delay), 1);
         let events = drained(&mut pair.a);
         assert!(
-            matches!(events[..], [CmEvent::Reply { conn, ack_timeout, .. }] if (conn, ack_timeout) == (a, used)),
+            matches!(&events[..], [CmEvent::Reply { conn, reply }] if (*conn, reply.ack_timeout) == (a, used)),
             "{delay}: {events:?}"
         );
     }
