@@ -16,6 +16,7 @@
 use dat_core::cm::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
 };
+use dat_core::provider::Qpn;
 use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, Headers, Link, Network, Opcode,
     Operation, Packet, Psn, RethRepr, Transport,
@@ -205,11 +206,11 @@ impl World {
         let (local, remote, qpn) = match &message {
             Message::Req(req) => (req.local_comm_id, 0, req.local_qpn),
             Message::Rep(rep) => (rep.local_comm_id, rep.remote_comm_id, rep.local_qpn),
-            Message::Rej(rej) => (rej.local_comm_id, rej.remote_comm_id, 0),
-            Message::Mra(mra) => (mra.local_comm_id, mra.remote_comm_id, 0),
-            Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id, 0),
+            Message::Rej(rej) => (rej.local_comm_id, rej.remote_comm_id, Qpn::SMI),
+            Message::Mra(mra) => (mra.local_comm_id, mra.remote_comm_id, Qpn::SMI),
+            Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id, Qpn::SMI),
             Message::Dreq(dreq) => (dreq.local_comm_id, dreq.remote_comm_id, dreq.remote_qpn),
-            Message::Drep(drep) => (drep.local_comm_id, drep.remote_comm_id, 0),
+            Message::Drep(drep) => (drep.local_comm_id, drep.remote_comm_id, Qpn::SMI),
         };
         let turned = self.random.random_bool(0.5);
         let (local_comm_id, remote_comm_id) = if turned {
@@ -264,8 +265,8 @@ impl World {
     /// with guessed IDs.
     fn said_in_anothers_name(&mut self, mut message: Message) -> Mad {
         let (local, remote): (u32, u32) = (self.random.random(), self.random.random());
-        let qpn = self.random.random_range(NOBODYS);
-        let starting_psn = self.any_psn().get();
+        let qpn = Qpn::new(self.random.random_range(NOBODYS));
+        let starting_psn = self.any_psn();
         match &mut message {
             Message::Req(req) => {
                 (req.local_comm_id, req.local_qpn) = (local, qpn);

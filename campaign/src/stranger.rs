@@ -13,7 +13,7 @@ use dat_core::cm::wire::{
     DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr, RtuRepr,
 };
 use dat_core::cm::{Cm, Config, ConnectParams};
-use dat_core::provider::Path;
+use dat_core::provider::{Path, Qpn};
 use hw_sim::wire::{
     AckSyndrome, AethRepr, BthRepr, DethRepr, EthRepr, Headers, Ipv6Repr, NakCode, Network, Opcode,
     Operation, Packet, Psn, RethRepr, UdpRepr,
@@ -142,8 +142,8 @@ fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
             flow_label: 0,
             priority: 0,
         },
-        qpn: 0x66,
-        psn: 0x66,
+        qpn: Qpn::new(0x66),
+        psn: Psn::new(0x66),
         reads_out: 2,
         reads_in: 2,
         mtu: 3,
@@ -240,8 +240,8 @@ impl World {
         let own = self.random.random_bool(0.5);
         let guid = if own { GUID } else { guid_of(known) };
         let params = ConnectParams {
-            qpn,
-            psn: self.random.random_range(0..1 << 24),
+            qpn: Qpn::new(qpn),
+            psn: Psn::new(self.random.random_range(0..1 << 24)),
             ack_timeout: self.random.random_range(0..32),
             random,
             ..parameters(to, service_id)
@@ -262,8 +262,8 @@ impl World {
     /// Returns a message about a connection of other nodes, or random bytes.
     fn forged_datagram(&mut self, to: Address, known: Address) -> Vec<u8> {
         let (local_comm_id, remote_comm_id) = (self.comm_id(), self.comm_id());
-        let qpn = self.random.random_range(QPNS);
-        let starting_psn = self.random.random_range(0..1 << 24);
+        let qpn = Qpn::new(self.random.random_range(QPNS));
+        let starting_psn = Psn::new(self.random.random_range(0..1 << 24));
         let reason: u16 = self.random.random_range(0..40);
         let message = match self.random.random_range(0..6) {
             0 => Message::Rep(Box::new(RepRepr {
@@ -310,11 +310,11 @@ impl World {
             _ => {
                 let mut bytes: Mad = [0; 256];
                 self.random.fill(&mut bytes[..]);
-                return datagram(STRANGER, to, starting_psn, &bytes);
+                return datagram(STRANGER, to, starting_psn.get(), &bytes);
             }
         };
         let mad = message.to_mad(self.random.random());
-        datagram(STRANGER, to, starting_psn, &mad)
+        datagram(STRANGER, to, starting_psn.get(), &mad)
     }
 
     /// Returns an RC packet to a random queue pair, with a guessed PSN and a guessed key.

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use driver::DmaBuffer;
-use rdma_types::{Access, DataSegment, MadAddress, Path, QueueFull};
+use rdma_types::{Access, DataSegment, MadAddress, Path, Qpn, QueueFull};
 use static_assertions::const_assert;
 
 use crate::caps::{LEAST_LOG_CQ_ENTRIES, LEAST_LOG_QP_ENTRIES};
@@ -41,8 +41,6 @@ use mlx_prm::{CqeOpcode, ServiceType};
 pub const HEADER_BYTES: usize = 40;
 /// Offset of an IPv4 header in the routing header.
 const IPV4_AT: usize = 20;
-/// Queue pair number of QP1 on the wire, at both ends.
-const WIRE_QPN: u32 = 1;
 /// ECT(0) bit of the traffic class, with which the network may mark a packet instead of dropping it (RFC 3168), and the
 /// mask of both ECN bits. The bit is set on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`).
 const ECN_CAPABLE: u8 = 0b10;
@@ -141,7 +139,7 @@ pub struct ReceivedMad {
     /// Its sender and destination.
     pub route: Route,
     /// Number of the sender's queue pair.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The 256 bytes of the datagram.
     pub mad: [u8; MAD_BYTES],
 }
@@ -153,7 +151,7 @@ pub struct Gsi {
     recv: RecvQueue,
     memory: Lent<RingMemory>,
     facts: QpFacts,
-    qpn: u32,
+    qpn: Qpn,
     /// Buffer of the send slots, followed by the receive slots.
     slots: Lent<DmaBuffer>,
     lkey: u32,
@@ -230,8 +228,8 @@ impl Gsi {
         let send_base = recv_sizes.bytes();
         let mut gsi = Self {
             cq,
-            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn),
-            recv: RecvQueue::new(recv_sizes, ring, record, qpn),
+            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn.get()),
+            recv: RecvQueue::new(recv_sizes, ring, record, qpn.get()),
             memory,
             facts,
             qpn,
@@ -249,7 +247,7 @@ impl Gsi {
 
     /// Returns the device's number of the queue pair; on the wire it is 1.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> Qpn {
         self.qpn
     }
 
@@ -273,7 +271,7 @@ impl Gsi {
         if !self.broken {
             return Ok(());
         }
-        tracing::warn!(qpn = self.qpn, "QP1 broke; it is reset");
+        tracing::warn!(qpn = self.qpn.get(), "QP1 broke; it is reset");
         control::to_reset(hca, self.qpn)?;
         self.cq.clean(|_| true);
         self.send.reset();
@@ -364,8 +362,8 @@ impl Gsi {
         let vector = AddressVector {
             q_key: GSI_Q_KEY,
             priority: path.priority & 7,
-            qpn: to.qpn & 0xff_ffff,
-            udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
+            qpn: to.qpn,
+            udp_source_port: udp_source_port(path.flow_label, Qpn::GSI, to.qpn),
             mac,
             traffic_class: traffic_class(path),
             hop_limit: path.hop_limit,
@@ -465,7 +463,7 @@ impl Gsi {
         };
         Some(ReceivedMad {
             route,
-            qpn: flags_rqpn & 0xff_ffff,
+            qpn: Qpn::masked(flags_rqpn),
             mad,
         })
     }
@@ -493,7 +491,7 @@ impl ReceivedMad {
 impl core::fmt::Debug for Gsi {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Gsi")
-            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .field("qpn", &format_args!("{}", self.qpn))
             .field("send", &self.send)
             .field("recv", &self.recv)
             .field("cq", &self.cq)

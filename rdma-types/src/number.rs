@@ -16,8 +16,7 @@ impl Qpn {
     pub const SMI: Self = Self(0);
     /// The general services interface (GSI) of a port, which carries the connection manager's datagrams.
     pub const GSI: Self = Self(1);
-    /// Destination of multicast packets: each queue pair that is attached to the group. Where a context of a device
-    /// has the number of the one queue pair that may use an object, it means that any may.
+    /// Destination of multicast packets, which is every queue pair that is attached to the group.
     pub const MULTICAST: Self = Self(MASK);
 
     /// Returns the number, or `None` if it has more than 24 bits.

@@ -3,7 +3,7 @@
 use super::name::{ConnId, ListenId};
 use super::state::{Emit, Input, State, Step, Tell};
 use super::wire::RejectReason;
-use crate::provider::Path;
+use crate::provider::{Path, Psn, Qpn};
 
 /// A peer's request for a connection. RDMA Read depths are given from our side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +16,10 @@ pub struct PeerRequest {
     pub remote_gid: [u8; 16],
     /// Path to the peer.
     pub path: Path,
-    /// The peer's queue pair (24 bits).
-    pub remote_qpn: u32,
-    /// First packet sequence number the peer wants us to send (24 bits).
-    pub remote_psn: u32,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// First packet sequence number the peer wants us to send.
+    pub remote_psn: Psn,
     /// Number of RDMA Reads that the peer wants to have outstanding towards us.
     pub reads_in: u8,
     /// Number of RDMA Reads that the peer can answer at a time, so our maximum.
@@ -43,10 +43,10 @@ pub struct PeerRequest {
 /// A peer's reply that accepts our request. RDMA Read depths are given from our side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerReply {
-    /// The peer's queue pair (24 bits).
-    pub remote_qpn: u32,
-    /// First packet sequence number the peer wants us to send (24 bits).
-    pub remote_psn: u32,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// First packet sequence number the peer wants us to send.
+    pub remote_psn: Psn,
     /// Number of RDMA Reads that the peer wants to have outstanding towards us.
     pub reads_in: u8,
     /// Number of RDMA Reads that the peer can answer at a time, so our maximum.

@@ -126,7 +126,10 @@ impl Cm {
         from: &MadAddress,
         req: &ReqRepr,
     ) -> Result<(), RejectReason> {
-        let Some(&old) = self.by_remote_qp.get(&req_name(from, req, req.local_qpn)) else {
+        let Some(&old) = self
+            .by_remote_qp
+            .get(&req_name(from, req, req.local_qpn.get()))
+        else {
             return Ok(());
         };
         let stale = self.state(old) == Some(State::Established);
@@ -179,7 +182,7 @@ impl Cm {
         self.by_remote
             .insert(req_name(from, req, req.local_comm_id), id);
         self.by_remote_qp
-            .insert(req_name(from, req, req.local_qpn), id);
+            .insert(req_name(from, req, req.local_qpn.get()), id);
         self.counters.requests += 1;
         let request = PeerRequest {
             listen: admitted.listen,
@@ -323,7 +326,7 @@ impl Cm {
             number: rep.local_comm_id,
         };
         let queue_pair = PeerName {
-            number: rep.local_qpn,
+            number: rep.local_qpn.get(),
             ..name
         };
         if self.by_remote.contains_key(&name) {
@@ -331,7 +334,7 @@ impl Cm {
         }
         conn.remote_id = Some(rep.local_comm_id);
         conn.remote_ca_guid = rep.local_ca_guid;
-        conn.remote_qpn = rep.local_qpn;
+        conn.remote_qpn = Some(rep.local_qpn);
         let private_data = private_data::decode_reply(conn.service_id, &rep.private_data);
         self.by_remote.insert(name, id);
         if let Some(&old) = self.by_remote_qp.get(&queue_pair) {
@@ -376,7 +379,7 @@ impl Cm {
         let Some(conn) = self
             .conns
             .get_mut(id)
-            .filter(|conn| conn.local_qpn == dreq.remote_qpn)
+            .filter(|conn| conn.local_qpn == Some(dreq.remote_qpn))
         else {
             return self.ignore_foreign();
         };

@@ -57,14 +57,14 @@ pub fn datagram_frame(datagram: &Datagram) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
             qkey: Q_KEY,
-            src_qpn: datagram.source_qpn & 0xff_ffff,
+            src_qpn: datagram.source_qpn.get(),
         }),
         ..Headers::NONE
     };
     let packet = Packet {
         link: link.into(),
         network,
-        bth: BthRepr::new(Opcode::ud(false), datagram.qpn & 0xff_ffff, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), datagram.qpn.get(), Psn::new(0)),
         headers,
         payload: &datagram.mad,
     };
@@ -73,6 +73,8 @@ pub fn datagram_frame(datagram: &Datagram) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use dat_core::provider::Qpn;
+
     use super::*;
 
     #[test]
@@ -90,8 +92,8 @@ mod tests {
                 .octets(),
             traffic_class: 2,
             port: 49_152,
-            source_qpn: 1,
-            qpn: 1,
+            source_qpn: Qpn::GSI,
+            qpn: Qpn::GSI,
             mad: [7; 256],
         };
         let frame = datagram_frame(&datagram);

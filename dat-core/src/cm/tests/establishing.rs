@@ -16,8 +16,8 @@ fn request_reaches_the_listener_as_it_was_given() {
         service_id: SERVICE,
         remote_gid: A.gid(),
         path: End::path_to(A),
-        remote_qpn: 0x00_0a0a,
-        remote_psn: 0xaa_aaaa,
+        remote_qpn: Qpn::new(0x00_0a0a),
+        remote_psn: Psn::new(0xaa_aaaa),
         reads_in: 4,
         reads_out: 8,
         mtu: 3,
@@ -43,8 +43,8 @@ fn reply_reaches_the_requester_as_it_was_given() {
         .expect("a request");
     pair.run_for(LATENCY);
     let reply = PeerReply {
-        remote_qpn: 0x00_0b0b,
-        remote_psn: 0xbb_bbbb,
+        remote_qpn: Qpn::new(0x00_0b0b),
+        remote_psn: Psn::new(0xbb_bbbb),
         reads_in: 2,
         reads_out: 3,
         rnr_retry: 5,
@@ -331,7 +331,7 @@ fn connections_in_both_directions_through_one_manager_do_not_mix() {
     let params = ConnectParams {
         source: B.gid(),
         path: End::path_to(A),
-        qpn: 0xb1,
+        qpn: Qpn::new(0xb1),
         ..connect_params()
     };
     // Both sides use the same random bits, and so the same communication ID.
@@ -351,7 +351,7 @@ fn connections_in_both_directions_through_one_manager_do_not_mix() {
             pair.now,
             at_a,
             AcceptParams {
-                qpn: 0xa2,
+                qpn: Qpn::new(0xa2),
                 ..accept_params()
             },
         )

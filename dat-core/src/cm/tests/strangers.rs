@@ -15,7 +15,7 @@ fn from(gid: [u8; 16]) -> MadAddress {
             gid,
             ..End::path_to(A)
         },
-        qpn: 1,
+        qpn: Qpn::GSI,
     }
 }
 
@@ -29,7 +29,7 @@ pub(super) fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut 
         0,
         ConnectParams {
             source: gid,
-            qpn: 0x66,
+            qpn: Qpn::new(0x66),
             random,
             ..connect_params()
         },
@@ -117,7 +117,7 @@ pub(super) fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
         local_q_key: 0,
         local_qpn: accept_params().qpn,
         local_eecn: 0,
-        starting_psn: 1,
+        starting_psn: Psn::new(1),
         responder_resources: 1,
         initiator_depth: 1,
         target_ack_delay,
@@ -140,7 +140,7 @@ fn a_server_whose_reply_names_anothers_queue_pair_ends_no_connection() {
     let (mut pair, a, b) = Pair::established();
     let to_stranger = ConnectParams {
         path: from(STRANGER).path,
-        qpn: 0xa2,
+        qpn: Qpn::new(0xa2),
         random: 5,
         ..connect_params()
     };
@@ -287,7 +287,7 @@ fn request_over_the_limit_keeps_no_state() {
     for n in 0..70_000_u32 {
         let mad = request_from(STRANGER, 77, |req| {
             req.local_comm_id = n;
-            req.local_qpn = n;
+            req.local_qpn = Qpn::new(n);
             // 31 is 2.4 hours, the largest value of the field.
             req.remote_response_timeout = 31;
         });
@@ -323,7 +323,7 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
         for n in 0..count {
             let mad = request_from(gid, 77, |req| {
                 req.local_comm_id = n;
-                req.local_qpn = n;
+                req.local_qpn = Qpn::new(n);
                 req.service_id = service_id;
             });
             let answers = b_takes(pair, gid, &mad);
@@ -360,7 +360,7 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
         let params = ConnectParams {
             path: End::path_to(A),
             source: B.gid(),
-            qpn: n,
+            qpn: Qpn::new(n),
             ..connect_params()
         };
         pair.b.connect(pair.now, params).expect("kept for us");
@@ -388,7 +388,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
             gid[15] = 100 + u8::try_from(number % 100).expect("small");
             number += 1;
             let mad = request_from(gid, 77, |req| {
-                (req.local_comm_id, req.local_qpn) = (number, number);
+                (req.local_comm_id, req.local_qpn) = (number, Qpn::new(number));
                 req.local_response_timeout = 31;
                 req.max_cm_retries = 15;
             });
@@ -398,7 +398,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
         if asked.is_none() {
             let random = pair.random.next();
             let a = pair.connect(ConnectParams {
-                qpn: turn,
+                qpn: Qpn::new(turn),
                 random,
                 ..connect_params()
             });
@@ -415,7 +415,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
                     endpoints += 1;
                     qpn += 1;
                     let with = AcceptParams {
-                        qpn,
+                        qpn: Qpn::new(qpn),
                         ..accept_params()
                     };
                     pair.b.accept(pair.now, conn, with).expect("a request");
@@ -472,7 +472,9 @@ fn an_address_with_many_requests_does_not_drop_those_of_others() {
     let ask = |pair: &mut Pair, last: u8, n: u32| {
         let mut gid = STRANGER;
         gid[15] = last;
-        let mad = request_from(gid, 77, |req| (req.local_comm_id, req.local_qpn) = (n, n));
+        let mad = request_from(gid, 77, |req| {
+            (req.local_comm_id, req.local_qpn) = (n, Qpn::new(n))
+        });
         let (now, random) = (pair.now, pair.random.next());
         pair.b.handle_mad(now, &from(gid), &mad, random);
         // The peer of a dropped request gets a REJ. The new request is refused, or reported to the consumer.
@@ -588,7 +590,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     for n in 0..500 {
         let mad = request_from(STRANGER, 77, |req| {
             req.local_comm_id = n;
-            req.local_qpn = n;
+            req.local_qpn = Qpn::new(n);
         });
         assert!(b_takes(&mut pair, STRANGER, &mad).is_empty());
         let [CmEvent::Request { conn, .. }] = drained(&mut pair.b)[..] else {
@@ -605,7 +607,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     // The last refusals are remembered, and repeated if the peer repeats its request.
     let again = request_from(STRANGER, 77, |req| {
         req.local_comm_id = 499;
-        req.local_qpn = 499;
+        req.local_qpn = Qpn::new(499);
     });
     let answers = b_takes(&mut pair, STRANGER, &again);
     assert_eq!(reject_of(&answers), Some(RejectReason::Consumer));

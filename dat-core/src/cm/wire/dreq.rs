@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, U24, body, body_mut};
 use super::rtu::{self, PairLayout};
+use crate::provider::Qpn;
 
 /// Private data bytes of a DREQ.
 pub const PRIVATE_DATA_BYTES: usize = 220;
@@ -34,8 +35,8 @@ pub struct DreqRepr {
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// The receiver's queue pair (24 bits).
-    pub remote_qpn: u32,
+    /// The receiver's queue pair.
+    pub remote_qpn: Qpn,
 }
 
 impl DreqRepr {
@@ -46,19 +47,16 @@ impl DreqRepr {
         Self {
             local_comm_id: layout.local_comm_id.get(),
             remote_comm_id: layout.remote_comm_id.get(),
-            remote_qpn: layout.remote_qpn.get(),
+            remote_qpn: Qpn::new(layout.remote_qpn.get()),
         }
     }
 
     /// Writes the message after the MAD header.
-    ///
-    /// # Panics
-    /// The queue pair number is wider than 24 bits.
     pub fn emit(&self, mad: &mut Mad) {
         let layout: &mut DreqLayout = body_mut(mad);
         layout.local_comm_id.set(self.local_comm_id);
         layout.remote_comm_id.set(self.remote_comm_id);
-        layout.remote_qpn.set(self.remote_qpn);
+        layout.remote_qpn.set(self.remote_qpn.get());
         layout.rsvd_0b = 0;
         layout.private_data = [0; PRIVATE_DATA_BYTES];
     }

@@ -7,6 +7,7 @@ use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, U24, bits, body, body_mut};
+use crate::provider::{Psn, Qpn};
 
 /// Private data bytes of a REP.
 pub const PRIVATE_DATA_BYTES: usize = 196;
@@ -54,12 +55,12 @@ pub struct RepRepr {
     pub remote_comm_id: u32,
     /// Q_Key, used by datagram connections only.
     pub local_q_key: u32,
-    /// The replier's queue pair (24 bits).
-    pub local_qpn: u32,
+    /// The replier's queue pair.
+    pub local_qpn: Qpn,
     /// End-to-end context, used by reliable datagrams only (24 bits).
     pub local_eecn: u32,
-    /// First packet sequence number that the receiver of this message is to send (24 bits).
-    pub starting_psn: u32,
+    /// First packet sequence number that the receiver of this message is to send.
+    pub starting_psn: Psn,
     /// Number of RDMA Reads the replier can answer at a time.
     pub responder_resources: u8,
     /// Number of RDMA Reads the replier wants to have outstanding.
@@ -89,9 +90,9 @@ impl RepRepr {
             local_comm_id: layout.local_comm_id.get(),
             remote_comm_id: layout.remote_comm_id.get(),
             local_q_key: layout.local_q_key.get(),
-            local_qpn: layout.local_qpn.get(),
+            local_qpn: Qpn::new(layout.local_qpn.get()),
             local_eecn: layout.local_eecn.get(),
-            starting_psn: layout.starting_psn.get(),
+            starting_psn: Psn::new(layout.starting_psn.get()),
             responder_resources: layout.responder_resources,
             initiator_depth: layout.initiator_depth,
             target_ack_delay: layout.delay_failover_flow >> 3,
@@ -113,11 +114,11 @@ impl RepRepr {
         layout.local_comm_id.set(self.local_comm_id);
         layout.remote_comm_id.set(self.remote_comm_id);
         layout.local_q_key.set(self.local_q_key);
-        layout.local_qpn.set(self.local_qpn);
+        layout.local_qpn.set(self.local_qpn.get());
         layout.rsvd_0f = 0;
         layout.local_eecn.set(self.local_eecn);
         layout.rsvd_13 = 0;
-        layout.starting_psn.set(self.starting_psn);
+        layout.starting_psn.set(self.starting_psn.get());
         layout.rsvd_17 = 0;
         layout.responder_resources = self.responder_resources;
         layout.initiator_depth = self.initiator_depth;

@@ -7,6 +7,7 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, U24, bits, body, body_mut};
+use crate::provider::{Psn, Qpn};
 
 /// Private data bytes of a REQ.
 pub const PRIVATE_DATA_BYTES: usize = 92;
@@ -181,8 +182,8 @@ pub struct ReqRepr {
     pub local_ca_guid: u64,
     /// Q_Key, used by datagram connections only.
     pub local_q_key: u32,
-    /// The requester's queue pair (24 bits).
-    pub local_qpn: u32,
+    /// The requester's queue pair.
+    pub local_qpn: Qpn,
     /// Number of RDMA Reads the requester can answer at a time.
     pub responder_resources: u8,
     /// End-to-end context of the requester, used by reliable datagrams only (24 bits).
@@ -197,9 +198,8 @@ pub struct ReqRepr {
     pub transport: u8,
     /// True if the requester implements end-to-end credits.
     pub flow_control: bool,
-    /// First packet sequence number that the receiver of this message is to send (24 bits; IBTA vol. 1, "Starting
-    /// PSN").
-    pub starting_psn: u32,
+    /// First packet sequence number that the receiver of this message is to send (IBTA vol. 1, "Starting PSN").
+    pub starting_psn: Psn,
     /// Time within which the requester answers our messages (5 bits, 4.096 us * 2^n).
     pub local_response_timeout: u8,
     /// Transport retries the other side should make (3 bits).
@@ -236,7 +236,7 @@ impl ReqRepr {
             service_id: layout.service_id.get(),
             local_ca_guid: layout.local_ca_guid.get(),
             local_q_key: layout.local_q_key.get(),
-            local_qpn: layout.local_qpn.get(),
+            local_qpn: Qpn::new(layout.local_qpn.get()),
             responder_resources: layout.responder_resources,
             local_eecn: layout.local_eecn.get(),
             initiator_depth: layout.initiator_depth,
@@ -244,7 +244,7 @@ impl ReqRepr {
             remote_response_timeout: layout.timeout_transport_flow >> 3,
             transport: layout.timeout_transport_flow >> 1 & 0x3,
             flow_control: layout.timeout_transport_flow & 0x1 != 0,
-            starting_psn: layout.starting_psn.get(),
+            starting_psn: Psn::new(layout.starting_psn.get()),
             local_response_timeout: layout.timeout_retry_count >> 3,
             retry_count: layout.timeout_retry_count & 0x7,
             partition_key: layout.partition_key.get(),
@@ -272,7 +272,7 @@ impl ReqRepr {
         layout.local_ca_guid.set(self.local_ca_guid);
         layout.rsvd_18.set(0);
         layout.local_q_key.set(self.local_q_key);
-        layout.local_qpn.set(self.local_qpn);
+        layout.local_qpn.set(self.local_qpn.get());
         layout.responder_resources = self.responder_resources;
         layout.local_eecn.set(self.local_eecn);
         layout.initiator_depth = self.initiator_depth;
@@ -280,7 +280,7 @@ impl ReqRepr {
         layout.timeout_transport_flow = bits(self.remote_response_timeout, 5, 3)
             | bits(self.transport, 2, 1)
             | bits(self.flow_control.into(), 1, 0);
-        layout.starting_psn.set(self.starting_psn);
+        layout.starting_psn.set(self.starting_psn.get());
         layout.timeout_retry_count =
             bits(self.local_response_timeout, 5, 3) | bits(self.retry_count, 3, 0);
         layout.partition_key.set(self.partition_key);
