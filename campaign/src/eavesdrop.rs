@@ -111,7 +111,7 @@ impl World {
 
     /// Returns a PSN outside of the queue pair's window: a boundary value, or a random one. Returns `None` if the PSN
     /// that was drawn is too near to one in use.
-    fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<Psn> {
+    fn wrong_psn(&mut self, side: usize, qpn: Qpn) -> Option<Psn> {
         let edges = [
             NEAR,
             NEAR + 1,
@@ -125,7 +125,7 @@ impl World {
             self.random.random_range(0..2 * edges.len()),
         );
         let any = self.any_psn();
-        let qp = self.sim.queue_pair(&self.sides[side].function, qpn);
+        let qp = self.sim.queue_pair(&self.sides[side].function, qpn.get());
         let used = qp.as_ref().map_or(Vec::new(), |qp: &Qpc| {
             [qp.next_rcv_psn(), qp.next_send_psn(), qp.last_acked_psn()]
                 .map(Psn::new)

@@ -110,7 +110,7 @@ fn packet(from: Address, to: Address, bth: BthRepr, headers: Headers, payload: &
     .emit()
 }
 
-const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
+const fn bth(opcode: Opcode, dest_qpn: Qpn, psn: u32) -> BthRepr {
     BthRepr {
         ack_request: true,
         ..BthRepr::new(opcode, dest_qpn, Psn::new(psn))
@@ -122,11 +122,17 @@ pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
             qkey: GSI_Q_KEY,
-            src_qpn: 1,
+            src_qpn: Qpn::GSI,
         }),
         ..Headers::NONE
     };
-    packet(from, to, bth(Opcode::ud(false), 1, psn), headers, mad)
+    packet(
+        from,
+        to,
+        bth(Opcode::ud(false), Qpn::GSI, psn),
+        headers,
+        mad,
+    )
 }
 
 /// Returns the parameters of an ordinary connection request of the attacker.
@@ -363,7 +369,7 @@ impl World {
                 (Operation::Acknowledge, headers, 0)
             }
         };
-        let bth = bth(Opcode::rc(operation), qpn, psn);
+        let bth = bth(Opcode::rc(operation), Qpn::new(qpn), psn);
         packet(from, to, bth, headers, &vec![0x99; bytes])
     }
 }

@@ -208,7 +208,7 @@ mod tests {
         let packet = Packet::parse(&frame).expect("with a good ICRC");
         assert_eq!(packet.payload[..4], [1, 7, 1, 3]);
         assert_eq!(packet.network.dst_gid()[15], 2);
-        assert_eq!(packet.bth.dest_qpn, 1);
+        assert_eq!(packet.bth.dest_qpn, Qpn::GSI);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
 use hw_sim::wire::{
-    AckSyndrome, AethRepr, BthRepr, Headers, NakCode, Opcode, Operation, Packet, Psn, RethRepr,
+    AckSyndrome, AethRepr, BthRepr, Headers, NakCode, Opcode, Operation, Packet, Psn, Qpn, RethRepr,
 };
 use mlx_prm::{EventType, Syndrome};
 
@@ -627,7 +627,7 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
         let mut frame = forged(*operation, Psn::new(FIRST_PSN), headers, payload);
         // The forged packet is addressed to B, so it is readdressed to A.
         let mut packet = Packet::parse(&frame).expect("our own packet");
-        packet.bth.dest_qpn = qpn(1);
+        packet.bth.dest_qpn = Qpn::new(qpn(1));
         frame = packet.emit();
         pair.deliver(Port::A, &frame);
         pair.settle();

@@ -57,14 +57,14 @@ pub fn datagram_frame(datagram: &Datagram) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
             qkey: Q_KEY,
-            src_qpn: datagram.source_qpn.get(),
+            src_qpn: datagram.source_qpn,
         }),
         ..Headers::NONE
     };
     let packet = Packet {
         link: link.into(),
         network,
-        bth: BthRepr::new(Opcode::ud(false), datagram.qpn.get(), Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), datagram.qpn, Psn::new(0)),
         headers,
         payload: &datagram.mad,
     };
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(packet.payload, [7; 256]);
         assert_eq!(packet.network.dst_gid()[15], 2);
         assert_eq!(packet.headers.deth.map(|deth| deth.qkey), Some(Q_KEY));
-        assert_eq!(packet.bth.dest_qpn, 1);
+        assert_eq!(packet.bth.dest_qpn, Qpn::GSI);
         let mapped = |last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, last];
         (datagram.source, datagram.destination) = (mapped(1), mapped(2));
         let frame = datagram_frame(&datagram);

@@ -142,11 +142,11 @@ fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
                 payload_len: 0,
             },
         ),
-        bth: BthRepr::new(Opcode::ud(false), 1, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::GSI, Psn::new(0)),
         headers: Headers {
             deth: Some(DethRepr {
                 qkey: GSI_Q_KEY,
-                src_qpn: 1,
+                src_qpn: Qpn::GSI,
             }),
             ..Headers::NONE
         },

@@ -368,7 +368,7 @@ impl Pair {
             Port::B => &mut self.b,
         };
         if let Ok(packet) = Packet::parse(frame)
-            && packet.dest_qpn() == side.qp.qpn()
+            && packet.dest_qpn().get() == side.qp.qpn()
         {
             side.qp.receive(&packet, &mut side.host);
         }
