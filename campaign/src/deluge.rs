@@ -4,6 +4,7 @@
 //! are rejected without an event for the program. Requests from other addresses are served as before.
 
 use dat_core::cm::wire::Message;
+use dat_core::provider::Qpn;
 use udapl::connection::CrHandle;
 use udapl::{ConnQual, EvdFlags, Event, PspFlags};
 
@@ -23,7 +24,7 @@ impl World {
     pub fn stranger_asks(&mut self, side: usize, to: Address, qual: u64) {
         let number = u32::try_from(self.next_number()).unwrap_or(u32::MAX);
         let mut req = a_request(to, qual);
-        (req.local_comm_id, req.local_qpn) = (number, number & 0xff_ffff);
+        (req.local_comm_id, req.local_qpn) = (number, Qpn::masked(number));
         let mad = Message::Req(Box::new(req)).to_mad(number.into());
         let card = self.cards[self.sides[side].card].physical();
         self.sim

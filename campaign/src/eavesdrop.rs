@@ -16,6 +16,7 @@
 use dat_core::cm::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
 };
+use dat_core::provider::Qpn;
 use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, Headers, Link, Network, Opcode,
     Operation, Packet, Psn, RethRepr, Transport,
@@ -30,7 +31,6 @@ use crate::world::{HEARD, World};
 const NEAR: u32 = 8192;
 /// Private data of a request with a spoofed address. No program may receive such a request.
 pub const LIE: &[u8] = b"from elsewhere";
-const PSN_MASK: u32 = 0xff_ffff;
 /// Queue pair numbers that no adapter of a simulation uses.
 const NOBODYS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
 
@@ -61,7 +61,7 @@ impl World {
             let Some(psn) = self.wrong_psn(side, packet.bth.dest_qpn) else {
                 return;
             };
-            packet.bth.psn = Psn::new(psn);
+            packet.bth.psn = psn;
             let what = if own {
                 "RC packet like one seen"
             } else {
@@ -85,7 +85,7 @@ impl World {
             } else {
                 "datagram like one seen, in its sender's name"
             };
-            packet.bth.psn = Psn::new(self.random.random_range(0..=PSN_MASK));
+            packet.bth.psn = self.any_psn();
             let packet = Packet {
                 payload: &mad,
                 ..packet
@@ -105,9 +105,13 @@ impl World {
         }
     }
 
+    fn any_psn(&mut self) -> Psn {
+        Psn::new(self.random.random_range(0..1 << 24))
+    }
+
     /// Returns a PSN outside of the queue pair's window: a boundary value, or a random one. Returns `None` if the PSN
     /// that was drawn is too near to one in use.
-    fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<u32> {
+    fn wrong_psn(&mut self, side: usize, qpn: Qpn) -> Option<Psn> {
         let edges = [
             NEAR,
             NEAR + 1,
@@ -120,19 +124,18 @@ impl World {
             self.random.random_range(0..3),
             self.random.random_range(0..2 * edges.len()),
         );
-        let any = self.random.random_range(0..=PSN_MASK);
-        let qp = self.sim.queue_pair(&self.sides[side].function, qpn);
+        let any = self.any_psn();
+        let qp = self.sim.queue_pair(&self.sides[side].function, qpn.get());
         let used = qp.as_ref().map_or(Vec::new(), |qp: &Qpc| {
-            vec![qp.next_rcv_psn(), qp.next_send_psn(), qp.last_acked_psn()]
+            [qp.next_rcv_psn(), qp.next_send_psn(), qp.last_acked_psn()]
+                .map(Psn::new)
+                .into()
         });
         let psn = match (used.get(pick), edges.get(edge)) {
-            (Some(base), Some(edge)) => (base + edge) & PSN_MASK,
+            (Some(base), Some(edge)) => base.advance(*edge),
             _ => any,
         };
-        let near = |base: &u32| {
-            let ahead = psn.wrapping_sub(*base) & PSN_MASK;
-            !(NEAR..=(1 << 24) - NEAR).contains(&ahead)
-        };
+        let near = |base: &Psn| !(NEAR..=(1 << 24) - NEAR).contains(&psn.distance_from(*base));
         (!used.iter().any(near)).then_some(psn)
     }
 
@@ -203,11 +206,11 @@ impl World {
         let (local, remote, qpn) = match &message {
             Message::Req(req) => (req.local_comm_id, 0, req.local_qpn),
             Message::Rep(rep) => (rep.local_comm_id, rep.remote_comm_id, rep.local_qpn),
-            Message::Rej(rej) => (rej.local_comm_id, rej.remote_comm_id, 0),
-            Message::Mra(mra) => (mra.local_comm_id, mra.remote_comm_id, 0),
-            Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id, 0),
+            Message::Rej(rej) => (rej.local_comm_id, rej.remote_comm_id, Qpn::SMI),
+            Message::Mra(mra) => (mra.local_comm_id, mra.remote_comm_id, Qpn::SMI),
+            Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id, Qpn::SMI),
             Message::Dreq(dreq) => (dreq.local_comm_id, dreq.remote_comm_id, dreq.remote_qpn),
-            Message::Drep(drep) => (drep.local_comm_id, drep.remote_comm_id, 0),
+            Message::Drep(drep) => (drep.local_comm_id, drep.remote_comm_id, Qpn::SMI),
         };
         let turned = self.random.random_bool(0.5);
         let (local_comm_id, remote_comm_id) = if turned {
@@ -262,8 +265,8 @@ impl World {
     /// with guessed IDs.
     fn said_in_anothers_name(&mut self, mut message: Message) -> Mad {
         let (local, remote): (u32, u32) = (self.random.random(), self.random.random());
-        let qpn = self.random.random_range(NOBODYS);
-        let starting_psn = self.random.random_range(0..=PSN_MASK);
+        let qpn = Qpn::new(self.random.random_range(NOBODYS));
+        let starting_psn = self.any_psn();
         match &mut message {
             Message::Req(req) => {
                 (req.local_comm_id, req.local_qpn) = (local, qpn);

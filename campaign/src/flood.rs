@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use comfy_table::Table;
 use dat_core::cm::wire::{Message, ReqRepr};
+use dat_core::provider::Qpn;
 use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimConfig, VfSettings};
 use udapl::connection::CrHandle;
 use udapl::endpoint::EpAttr;
@@ -463,7 +464,7 @@ pub fn flood(plan: Flood) -> Ebb {
                 nobodys(left)
             };
             let mut req = like.clone();
-            (req.local_comm_id, req.local_qpn) = (left, left & 0xff_ffff);
+            (req.local_comm_id, req.local_qpn) = (left, Qpn::masked(left));
             req.local_ca_guid = 0x1_0000_0000 | u64::from(left);
             req.primary.local_gid = from.gid;
             let mad = Message::Req(Box::new(req)).to_mad(u64::from(left));

@@ -13,7 +13,7 @@ use dat_core::cm::wire::{
     DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr, RtuRepr,
 };
 use dat_core::cm::{Cm, Config, ConnectParams};
-use dat_core::provider::Path;
+use dat_core::provider::{Path, Qpn};
 use hw_sim::wire::{
     AckSyndrome, AethRepr, BthRepr, DethRepr, EthRepr, Headers, Ipv6Repr, NakCode, Network, Opcode,
     Operation, Packet, Psn, RethRepr, UdpRepr,
@@ -110,10 +110,10 @@ fn packet(from: Address, to: Address, bth: BthRepr, headers: Headers, payload: &
     .emit()
 }
 
-const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
+const fn bth(opcode: Opcode, dest_qpn: Qpn, psn: u32) -> BthRepr {
     BthRepr {
         ack_request: true,
-        ..BthRepr::new(opcode, dest_qpn, Psn::new(psn & 0xff_ffff))
+        ..BthRepr::new(opcode, dest_qpn, Psn::new(psn))
     }
 }
 
@@ -122,11 +122,17 @@ pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
             qkey: GSI_Q_KEY,
-            src_qpn: 1,
+            src_qpn: Qpn::GSI,
         }),
         ..Headers::NONE
     };
-    packet(from, to, bth(Opcode::ud(false), 1, psn), headers, mad)
+    packet(
+        from,
+        to,
+        bth(Opcode::ud(false), Qpn::GSI, psn),
+        headers,
+        mad,
+    )
 }
 
 /// Returns the parameters of an ordinary connection request of the attacker.
@@ -142,8 +148,8 @@ fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
             flow_label: 0,
             priority: 0,
         },
-        qpn: 0x66,
-        psn: 0x66,
+        qpn: Qpn::new(0x66),
+        psn: Psn::new(0x66),
         reads_out: 2,
         reads_in: 2,
         mtu: 3,
@@ -240,8 +246,8 @@ impl World {
         let own = self.random.random_bool(0.5);
         let guid = if own { GUID } else { guid_of(known) };
         let params = ConnectParams {
-            qpn,
-            psn: self.random.random_range(0..1 << 24),
+            qpn: Qpn::new(qpn),
+            psn: Psn::new(self.random.random_range(0..1 << 24)),
             ack_timeout: self.random.random_range(0..32),
             random,
             ..parameters(to, service_id)
@@ -262,8 +268,8 @@ impl World {
     /// Returns a message about a connection of other nodes, or random bytes.
     fn forged_datagram(&mut self, to: Address, known: Address) -> Vec<u8> {
         let (local_comm_id, remote_comm_id) = (self.comm_id(), self.comm_id());
-        let qpn = self.random.random_range(QPNS);
-        let starting_psn = self.random.random_range(0..1 << 24);
+        let qpn = Qpn::new(self.random.random_range(QPNS));
+        let starting_psn = Psn::new(self.random.random_range(0..1 << 24));
         let reason: u16 = self.random.random_range(0..40);
         let message = match self.random.random_range(0..6) {
             0 => Message::Rep(Box::new(RepRepr {
@@ -310,11 +316,11 @@ impl World {
             _ => {
                 let mut bytes: Mad = [0; 256];
                 self.random.fill(&mut bytes[..]);
-                return datagram(STRANGER, to, starting_psn, &bytes);
+                return datagram(STRANGER, to, starting_psn.get(), &bytes);
             }
         };
         let mad = message.to_mad(self.random.random());
-        datagram(STRANGER, to, starting_psn, &mad)
+        datagram(STRANGER, to, starting_psn.get(), &mad)
     }
 
     /// Returns an RC packet to a random queue pair, with a guessed PSN and a guessed key.
@@ -363,7 +369,7 @@ impl World {
                 (Operation::Acknowledge, headers, 0)
             }
         };
-        let bth = bth(Opcode::rc(operation), qpn, psn);
+        let bth = bth(Opcode::rc(operation), Qpn::new(qpn), psn);
         packet(from, to, bth, headers, &vec![0x99; bytes])
     }
 }

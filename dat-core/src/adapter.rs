@@ -140,7 +140,9 @@ impl State {
             // Questions of observers get no answer from an instance that is removed.
             let Some(conn) = arrival.conn() else { continue };
             let others = match &arrival {
-                Arrival::Event(CmEvent::Request { listen, .. }) => self.least_loaded(*listen, None),
+                Arrival::Event(CmEvent::Request { request, .. }) => {
+                    self.least_loaded(request.listen, None)
+                }
                 Arrival::Event(_)
                 | Arrival::HandedOff(..)
                 | Arrival::Question(_)
@@ -298,8 +300,8 @@ impl State {
     fn sort(&mut self, here: Seat) {
         while let Some(event) = self.cm.poll_event() {
             let conn = event.conn();
-            let to = if let CmEvent::Request { listen, .. } = &event {
-                let to = self.least_loaded(*listen, None);
+            let to = if let CmEvent::Request { request, .. } = &event {
+                let to = self.least_loaded(request.listen, None);
                 if let Some(to) = to {
                     self.own(conn, to);
                 }
@@ -378,7 +380,7 @@ mod tests {
     use super::*;
     use crate::cm::wire::Mad;
     use crate::cm::{Config, ConnectParams};
-    use crate::provider::{MadAddress, Path};
+    use crate::provider::{MadAddress, Path, Psn, Qpn};
 
     const SERVICE: u64 = 0x1000_0000_0000_0042;
     const PEER: Path = Path {
@@ -397,8 +399,8 @@ mod tests {
             service_id: SERVICE,
             source: PEER.gid,
             path: PEER,
-            qpn: 0x66,
-            psn: 0x66,
+            qpn: Qpn::new(0x66),
+            psn: Psn::new(0x66),
             reads_out: 1,
             reads_in: 1,
             mtu: 3,
@@ -430,7 +432,10 @@ mod tests {
         );
         let (leaves, _) = state.join(0, Arc::new(|| {}));
         assert!(state.listen(stays, SERVICE, false).is_ok());
-        let from = MadAddress { path: PEER, qpn: 1 };
+        let from = MadAddress {
+            path: PEER,
+            qpn: Qpn::GSI,
+        };
         state.cm.handle_mad(0, &from, &request(), 1);
         state.leave(leaves, 0);
         assert_eq!(woken.load(Ordering::Relaxed), 1, "it may be asleep");

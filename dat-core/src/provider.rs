@@ -20,8 +20,9 @@
 //! wait.
 
 pub use rdma_types::{
-    DataSegment, InlineError, MadAddress, Path, Plain, PostedRecv, QueueFull, QueuePairCounts,
-    QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp, WindowTarget,
+    DataSegment, InlineError, MadAddress, Path, Plain, PostedRecv, Psn, Qpn, QueueFull,
+    QueuePairCounts, QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
+    WindowTarget,
 };
 
 use crate::address::{Address, Echo};
@@ -327,8 +328,8 @@ pub trait QueuePair {
     fn recvs_outstanding(&self) -> u32;
     /// Returns the counters of the queue pair.
     fn counts(&self) -> QueuePairCounts;
-    /// Returns the 24-bit queue pair number, which the peer needs.
-    fn number(&self) -> u32;
+    /// Returns the queue pair number, which the peer needs.
+    fn number(&self) -> Qpn;
 }
 
 /// A shared receive queue.

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dat_core::address::Address;
 use dat_core::provider::{
-    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueueSizes,
+    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, Qpn, QueueSizes,
     ReadyToReceive, ReadyToSend, Registration,
 };
 use dat_core::types::MemPrivFlags;
@@ -48,7 +48,7 @@ use hw_mlx::window::{self, Window};
 use hw_mlx::{
     AsyncEvent, CloseError, CloseReport, CmdError, GidEntry, Hca, MlxError, Opened, datagrams,
 };
-use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn};
+use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn, Rmpn};
 
 use self::counts::Registered;
 pub use self::counts::{NetworkCounters, ProviderCounters};
@@ -146,7 +146,7 @@ pub struct MlxProvider {
     limits: Limits,
     cqs: BTreeMap<u32, KnownCq>,
     /// Owner numbers by queue pair number.
-    qps: BTreeMap<u32, u32>,
+    qps: BTreeMap<Qpn, u32>,
     /// Owner numbers by RMP number.
     srqs: BTreeMap<u32, u32>,
     events: VecDeque<ProviderEvent>,
@@ -286,7 +286,7 @@ impl MlxProvider {
 
     /// Returns the queue pair number of QP1, which the device's error events name.
     #[must_use]
-    pub fn gsi_number(&self) -> u32 {
+    pub fn gsi_number(&self) -> Qpn {
         self.common.gsi().number()
     }
 
@@ -331,7 +331,8 @@ impl MlxProvider {
 
     /// Converts an event to a provider event, if its object still exists.
     fn translate(&mut self, event: &AsyncEvent) -> Option<ProviderEvent> {
-        let owner_of = |table: &BTreeMap<u32, u32>, number: u32| table.get(&number).copied();
+        let qp_owner = |qpn| self.qps.get(&qpn).copied();
+        let srq_owner = |rmpn: Rmpn| self.srqs.get(&rmpn.get()).copied();
         match *event {
             AsyncEvent::PortUp => Some(ProviderEvent::Network(self.port_now())),
             AsyncEvent::PortDown => Some(ProviderEvent::Network(NetworkEvent::PortDown)),
@@ -340,16 +341,17 @@ impl MlxProvider {
                 source_gid_index: index,
                 address,
             }),
-            AsyncEvent::CommEstablished { qpn } => owner_of(&self.qps, qpn.get())
-                .map(|owner| ProviderEvent::CommunicationEstablished { owner }),
+            AsyncEvent::CommEstablished { qpn } => {
+                qp_owner(qpn).map(|owner| ProviderEvent::CommunicationEstablished { owner })
+            }
             AsyncEvent::QpError { qpn, event } => {
-                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::QpError {
+                qp_owner(qpn).map(|owner| ProviderEvent::QpError {
                     owner,
                     event: event.0,
                 })
             }
             AsyncEvent::SrqLastWqe { qpn } => {
-                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::SrqLastBuffer { owner })
+                qp_owner(qpn).map(|owner| ProviderEvent::SrqLastBuffer { owner })
             }
             AsyncEvent::CqError { cqn, syndrome } => {
                 tracing::error!(%cqn, syndrome, "a completion queue is lost (1 overrun, 2 not writable)");
@@ -358,12 +360,12 @@ impl MlxProvider {
                     .map(|known| ProviderEvent::CqError { owner: known.owner })
             }
             AsyncEvent::SrqLimit { rmpn } => {
-                owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqLimit { owner })
+                srq_owner(rmpn).map(|owner| ProviderEvent::SrqLimit { owner })
             }
             AsyncEvent::SrqError { rmpn } => {
                 // The queue pairs that use this shared receive queue report their own errors.
                 tracing::error!(%rmpn, "a shared receive queue is lost");
-                owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqError { owner })
+                srq_owner(rmpn).map(|owner| ProviderEvent::SrqError { owner })
             }
             AsyncEvent::EventsLost { count } => {
                 tracing::error!(count, "device events were lost");
@@ -738,16 +740,6 @@ impl Provider for MlxProvider {
         attributes: &ReadyToReceive,
     ) -> Result<(), ProviderError> {
         // Some of these numbers come from the peer. The layouts panic on a number that does not fit, so check first.
-        Self::check(
-            "remote queue pair number",
-            attributes.remote_qpn,
-            0xff_ffff_u32,
-        )?;
-        Self::check(
-            "first packet sequence number",
-            attributes.receive_psn,
-            0xff_ffff_u32,
-        )?;
         Self::check("path MTU code", attributes.mtu, self.limits.mtu)?;
         Self::check("RNR timer code", attributes.min_rnr_timer, 31_u32)?;
         Self::check(
@@ -775,11 +767,6 @@ impl Provider for MlxProvider {
         qp: &mut Qp,
         attributes: &ReadyToSend,
     ) -> Result<(), ProviderError> {
-        Self::check(
-            "first packet sequence number",
-            attributes.send_psn,
-            0xff_ffff_u32,
-        )?;
         Self::check("transport retries", attributes.retry_count, 7_u32)?;
         Self::check("RNR retries", attributes.rnr_retry, 7_u32)?;
         Self::check("ACK timeout code", attributes.ack_timeout, 31_u32)?;

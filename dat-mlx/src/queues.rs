@@ -6,7 +6,7 @@
 
 use dat_core::provider::{
     Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, Plain,
-    PostedRecv, ProviderError, QueueFull, QueuePair, QueuePairCounts, RequestFlags, RequestOp,
+    PostedRecv, ProviderError, Qpn, QueueFull, QueuePair, QueuePairCounts, RequestFlags, RequestOp,
     SharedReceiveQueue, WindowTarget,
 };
 use hw_mlx::completion;
@@ -261,7 +261,7 @@ impl QueuePair for Qp {
     }
 
     #[inline]
-    fn number(&self) -> u32 {
+    fn number(&self) -> Qpn {
         self.0.number()
     }
 }

@@ -46,7 +46,8 @@
 //!
 //! No reference to a single register in device memory exists either. A reference would let the compiler read the
 //! register at any time, and a read may have an effect. Two functions access the BAR, `load` and `store`. Each takes
-//! a raw pointer and makes one volatile access.
+//! a raw pointer and makes one volatile access. The types of crate volatile-register say what a pointer leads to, a
+//! register to read or one to write; their methods, which take references, are not used.
 //!
 //! A write to an in-process device is the same volatile store into the device's BAR memory. It is followed by a call
 //! that passes the written bytes to the device: once per write, in program order. For a device in another process that
@@ -58,6 +59,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use volatile_register::{RO, WO};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::device::Device;
@@ -261,7 +263,7 @@ impl Site {
 /// than half a cache line.
 pub struct Register<V: RegisterValue> {
     /// Address of the register: aligned, and mapped while `site` lives.
-    at: NonNull<V>,
+    at: NonNull<WO<V>>,
     /// True if writes are passed to the BAR's listener.
     listened: bool,
     site: Arc<Site>,
@@ -313,8 +315,9 @@ impl<T> Block<T> {
             self.ask(at, value.as_mut_bytes());
             return value;
         }
-        // SAFETY: `locate` checked that a `C` lies at `at` inside the block. `C` is transparent over `C::Value`.
-        let register = unsafe { self.pointer::<C::Value>(at) };
+        // SAFETY: `locate` checked that a `C` lies at `at` inside the block. `C` and `RO` have the size and alignment
+        // of `C::Value`.
+        let register = unsafe { self.pointer::<RO<C::Value>>(at) };
         // SAFETY: `pointer` made the address from `base`, so it is aligned and mapped while `self.site` lives.
         unsafe { load(register) }
     }
@@ -325,7 +328,7 @@ impl<T> Block<T> {
     pub fn write<C: Writable>(&self, field: impl FnOnce(&T) -> &C, value: C::Value) {
         let at = self.locate(field(&self.shape));
         // SAFETY: as in `read`.
-        let register = unsafe { self.pointer::<C::Value>(at) };
+        let register = unsafe { self.pointer::<WO<C::Value>>(at) };
         // SAFETY: as in `read`. `C` allows writes.
         unsafe { store(register, value) };
         if self.listened {
@@ -338,7 +341,7 @@ impl<T> Block<T> {
         let at = self.locate(field(&self.shape));
         Register {
             // SAFETY: as in `read`.
-            at: unsafe { self.pointer::<C::Value>(at) },
+            at: unsafe { self.pointer::<WO<C::Value>>(at) },
             listened: self.listened,
             site: Arc::new(Site {
                 bar: self.site.bar.clone(),
@@ -374,9 +377,9 @@ impl<T> Block<T> {
     ///
     /// # Safety
     ///
-    /// A register of `V`'s size and alignment lies at `at` inside `T`.
+    /// A register of `R`'s size and alignment lies at `at` inside `T`.
     #[inline]
-    unsafe fn pointer<V>(&self, at: usize) -> NonNull<V> {
+    unsafe fn pointer<R>(&self, at: usize) -> NonNull<R> {
         // SAFETY: `at` is inside the block (the caller's promise), which is mapped as a whole.
         unsafe { self.base.add(at) }.cast()
     }
@@ -408,9 +411,9 @@ impl<T> Block<T> {
 ///
 /// `at` is the aligned address of a register in a mapped BAR.
 #[inline]
-unsafe fn load<V: RegisterValue>(at: NonNull<V>) -> V {
+unsafe fn load<V: RegisterValue>(at: NonNull<RO<V>>) -> V {
     // SAFETY: the address is aligned and mapped (the caller's promise). Every bit pattern is a `V`, by `FromBytes`.
-    unsafe { at.read_volatile() }
+    unsafe { at.cast::<V>().read_volatile() }
 }
 
 /// Writes a register with one volatile store of its width.
@@ -422,9 +425,9 @@ unsafe fn load<V: RegisterValue>(at: NonNull<V>) -> V {
 ///
 /// `at` is the aligned address of a register in a mapped BAR, and the register may be written.
 #[inline]
-unsafe fn store<V: RegisterValue>(at: NonNull<V>, value: V) {
+unsafe fn store<V: RegisterValue>(at: NonNull<WO<V>>, value: V) {
     // SAFETY: the address is aligned and mapped (the caller's promise). No reference to the register exists.
-    unsafe { at.write_volatile(value) };
+    unsafe { at.cast::<V>().write_volatile(value) };
 }
 
 #[cfg(test)]

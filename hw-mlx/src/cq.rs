@@ -31,6 +31,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use driver::{Be64, DmaBlock, DmaBuffer, DmaRing, DmaWord, barrier};
+use rdma_types::Qpn;
 use zerocopy::big_endian::{U32, U64};
 
 use crate::device::Hca;
@@ -98,15 +99,15 @@ impl Tail {
     /// matches no entry if the completion is `suppressed`.
     #[inline(always)]
     #[must_use]
-    pub const fn of_request(qpn: u32, index: u16, suppressed: bool) -> Self {
-        Self::of_block(Self::of_queue(qpn), index, suppressed)
+    pub const fn of_request(number: u32, index: u16, suppressed: bool) -> Self {
+        Self::of_block(Self::of_queue(number), index, suppressed)
     }
 
     /// Returns the queue pair's part of a tail, for [`Tail::of_block`].
     #[must_use]
-    pub const fn of_queue(qpn: u32) -> u64 {
+    pub const fn of_queue(number: u32) -> u64 {
         // CAST: widening.
-        (qpn as u64) << 32
+        (number as u64) << 32
     }
 
     /// Returns the same as [`Tail::of_request`], from the queue pair's part that `of_queue` has computed.
@@ -125,10 +126,10 @@ impl Tail {
     }
 
     /// Returns the tail of an entry that reports a received Send, in the ordinary form, for any WQE.
-    pub(crate) const fn of_arrival(qpn: u32) -> Self {
+    pub(crate) const fn of_arrival(number: u32) -> Self {
         // CAST: widening.
         let opcode = (CqeOpcode::RESP_SEND.0 as u64) << 4;
-        Self(Be64::new((qpn as u64) << 32 | opcode))
+        Self(Be64::new((number as u64) << 32 | opcode))
     }
 
     /// Returns whether the tails are equal in queue pair, WQE, opcode and format.
@@ -208,9 +209,9 @@ impl Cqe {
     /// Returns the number of the local queue pair.
     #[inline]
     #[must_use]
-    pub const fn qpn(&self) -> u32 {
-        // CAST: 24 bits.
-        (self.tail.get() >> 32) as u32 & 0xff_ffff
+    pub const fn qpn(&self) -> Qpn {
+        // CAST: the upper half.
+        Qpn::masked((self.tail.get() >> 32) as u32)
     }
 
     /// Returns the WQE: for a request the block it starts at, for a receive its count or the SRQ entry's index.

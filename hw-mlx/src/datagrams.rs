@@ -9,7 +9,7 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use rdma_types::MadAddress;
+use rdma_types::{MadAddress, Qpn};
 
 use crate::device::Hca;
 use crate::error::Mac;
@@ -20,8 +20,6 @@ use crate::recorder::Datagram;
 
 /// Target of the `tracing` events.
 const TARGET: &str = "hw_mlx::mad";
-/// Number of the queue pair that sends and receives management datagrams, in frames.
-const GSI: u32 = 1;
 
 /// Records a datagram that was posted to the device.
 pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
@@ -36,8 +34,8 @@ pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
         source: source.map_or([0; 16], |entry| entry.gid),
         destination: path.gid,
         traffic_class: traffic_class(path),
-        port: udp_source_port(path.flow_label, GSI, to.qpn & 0xff_ffff),
-        source_qpn: GSI,
+        port: udp_source_port(path.flow_label, Qpn::GSI, to.qpn),
+        source_qpn: Qpn::GSI,
         qpn: to.qpn,
         mad: *mad,
     };
@@ -58,7 +56,7 @@ pub fn received(hca: &Hca, received: &ReceivedMad) {
         traffic_class: route.traffic_class,
         port: 0,
         source_qpn: received.qpn,
-        qpn: GSI,
+        qpn: Qpn::GSI,
         mad: received.mad,
     };
     tell(hca, false, datagram);
@@ -75,8 +73,8 @@ fn tell(hca: &Hca, sent: bool, datagram: Datagram) {
         destination = %Ipv6Addr::from(datagram.destination),
         traffic_class = datagram.traffic_class,
         port = datagram.port,
-        source_qpn = datagram.source_qpn,
-        qpn = datagram.qpn,
+        source_qpn = datagram.source_qpn.get(),
+        qpn = datagram.qpn.get(),
         mad = %Hex(&datagram.mad)
     );
     if hca.recorder().is_on() {

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use rdma_types::{MadAddress, Path, QueueFull};
+use rdma_types::{MadAddress, Path, Qpn, QueueFull};
 use static_assertions::const_assert;
 
 use crate::caps::{LEAST_LOG_CQ_ENTRIES, LEAST_LOG_QP_ENTRIES};
@@ -37,8 +37,6 @@ use mlx_prm::ServiceType;
 pub const HEADER_BYTES: usize = 40;
 /// Offset of an IPv4 header in the routing header.
 const IPV4_AT: usize = 20;
-/// Queue pair number of QP1 on the wire, at both ends.
-const WIRE_QPN: u32 = 1;
 /// ECT(0) bit of the traffic class, with which the network may mark a packet instead of dropping it (RFC 3168), and the
 /// mask of both ECN bits. The bit is set on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`).
 const ECN_CAPABLE: u8 = 0b10;
@@ -142,7 +140,7 @@ pub struct ReceivedMad {
     /// Its sender and destination.
     pub route: Route,
     /// Number of the sender's queue pair.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The 256 bytes of the datagram.
     pub mad: [u8; MAD_BYTES],
 }
@@ -152,7 +150,7 @@ pub struct Gsi {
     queue: SlotQueue,
     memory: Lent<RingMemory>,
     facts: QpFacts,
-    qpn: u32,
+    qpn: Qpn,
     mkey_index: u32,
     received: VecDeque<ReceivedMad>,
 }
@@ -210,8 +208,8 @@ impl Gsi {
         let (qpn, memory) = control::create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let send_base = recv_sizes.bytes();
-        let send = SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn);
-        let recv = RecvQueue::new(recv_sizes, ring, record, qpn);
+        let send = SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn.get());
+        let recv = RecvQueue::new(recv_sizes, ring, record, qpn.get());
         let mut gsi = Self {
             queue: SlotQueue::new("QP1", cq, (send, recv), LAYOUT, (slots, lkey)),
             memory,
@@ -226,7 +224,7 @@ impl Gsi {
 
     /// Returns the device's number of the queue pair; on the wire it is 1.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> Qpn {
         self.qpn
     }
 
@@ -248,7 +246,7 @@ impl Gsi {
         if !self.queue.is_broken() {
             return Ok(());
         }
-        tracing::warn!(qpn = self.qpn, "QP1 broke; it is reset");
+        tracing::warn!(qpn = self.qpn.get(), "QP1 broke; it is reset");
         control::to_reset(hca, self.qpn)?;
         self.queue.reset();
         self.start(hca)
@@ -307,8 +305,8 @@ impl Gsi {
         let vector = AddressVector {
             q_key: GSI_Q_KEY,
             priority: path.priority & 7,
-            qpn: to.qpn & 0xff_ffff,
-            udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
+            qpn: to.qpn,
+            udp_source_port: udp_source_port(path.flow_label, Qpn::GSI, to.qpn),
             mac,
             traffic_class: traffic_class(path),
             hop_limit: path.hop_limit,
@@ -368,7 +366,7 @@ impl ReceivedMad {
         };
         Some(Self {
             route,
-            qpn: flags_rqpn & 0xff_ffff,
+            qpn: Qpn::masked(flags_rqpn),
             mad,
         })
     }
@@ -394,7 +392,7 @@ impl ReceivedMad {
 impl core::fmt::Debug for Gsi {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Gsi")
-            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .field("qpn", &format_args!("{}", self.qpn))
             .field("queue", &self.queue)
             .finish_non_exhaustive()
     }

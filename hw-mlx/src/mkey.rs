@@ -24,7 +24,7 @@
 use core::ops::RangeInclusive;
 
 use driver::Iova;
-use rdma_types::Access;
+use rdma_types::{Access, Qpn};
 
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
@@ -36,7 +36,7 @@ pub const MAX_TABLE_BYTES: u64 = 1 << 16;
 /// `mkc.access_mode_1_0` of a key with a page table.
 const ACCESS_MODE_MTT: u32 = 1;
 /// `mkc.qpn` of a key that any queue pair may use.
-const ANY_QPN: u32 = 0xff_ffff;
+pub(crate) const ANY_QPN: Qpn = Qpn::MULTICAST;
 /// Permission bits "readable" and "writable" of a translation entry with `pg_access`.
 const PAGE_READ_WRITE: u64 = 3;
 
@@ -174,7 +174,7 @@ impl KeyRequest {
             .set_rr(self.access.contains(Access::REMOTE_READ))
             .set_rw(self.access.contains(Access::REMOTE_WRITE))
             .set_a(self.access.contains(Access::REMOTE_ATOMIC))
-            .set_qpn(ANY_QPN)
+            .set_qpn(ANY_QPN.get())
             .set_mkey_7_0(u32::from(self.variant))
             .set_pd(self.pd)
             .set_start_addr(self.address)

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use driver::Instant;
 use mlx_prm::{CmdStatus, Opcode};
+use rdma_types::Qpn;
 use static_assertions::const_assert;
 
 use crate::error::{CmdError, Mac};
@@ -68,9 +69,9 @@ pub struct Datagram {
     /// UDP source port; 0 for a datagram that arrived.
     pub port: u16,
     /// Number of the queue pair that it came from.
-    pub source_qpn: u32,
+    pub source_qpn: Qpn,
     /// Number of the queue pair that it went to.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The 256 bytes of the datagram.
     pub mad: [u8; MAD_BYTES],
 }

@@ -38,8 +38,6 @@ const ENTRY_BYTES: u64 = 1 << 30;
 pub const MAX_BYTES: u64 = ENTRIES as u64 * ENTRY_BYTES;
 /// `mkc.access_mode_1_0` of a key whose table names other keys.
 const ACCESS_MODE_KLM: u32 = 2;
-/// `mkc.qpn` of a key that any queue pair may use.
-const ANY_QPN: u32 = 0xff_ffff;
 /// Maximum number of send queue blocks of a bind.
 pub const BLOCKS: u16 = 3;
 /// `umr_fence` of a device that keeps the order by itself (`MLX5_CAP_UMR_FENCE_NONE` in Linux).
@@ -153,7 +151,7 @@ impl Window {
                 .set_en_rinval(may_be_invalidated(target))
                 .set_rr(target.access.contains(Access::REMOTE_READ))
                 .set_rw(target.access.contains(Access::REMOTE_WRITE))
-                .set_qpn(ANY_QPN)
+                .set_qpn(mkey::ANY_QPN.get())
                 .set_start_addr(target.address)
                 .set_len(target.bytes);
             let mut address = target.address;
@@ -226,7 +224,7 @@ pub fn create(hca: &mut Hca, pd: u32, order: Box<[u8; 256]>) -> Result<Window, C
         .set_umr_en(true)
         .set_access_mode_1_0(ACCESS_MODE_KLM)
         .set_lr(true)
-        .set_qpn(ANY_QPN)
+        .set_qpn(mkey::ANY_QPN.get())
         .set_mkey_7_0(window.key())
         .set_pd(pd)
         .set_translations_octword_size(ENTRIES);

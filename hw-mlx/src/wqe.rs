@@ -15,7 +15,7 @@
 
 use driver::DmaBlock;
 use mlx_prm::{EthSeg, WqeOpcode};
-use rdma_types::DataSegment;
+use rdma_types::{DataSegment, Qpn};
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -147,8 +147,8 @@ pub struct AddressVector {
     pub q_key: u32,
     /// Priority of the frame's VLAN tag, 0..=7.
     pub priority: u8,
-    /// Queue pair number of the destination, 24 bits.
-    pub qpn: u32,
+    /// Queue pair of the destination.
+    pub qpn: Qpn,
     /// UDP source port.
     pub udp_source_port: u16,
     /// MAC of the next station on the link: the destination or a gateway.
@@ -171,7 +171,7 @@ impl AddressVector {
     pub fn units(&self) -> [Unit; 3] {
         let [m0, m1, m2, m3, m4, m5] = self.mac;
         // Bit 31, "extended": the vector is complete, not the short form without GRH.
-        let qpn = 1 << 31 | u64::from(self.qpn);
+        let qpn = 1 << 31 | u64::from(self.qpn.get());
         // Bit 30: the GRH fields are valid. They become the IP header.
         let grh = 1 << 30 | u32::from(self.source_gid_index) << 20 | self.flow_label;
         let gid = u128::from_be_bytes(self.gid);
@@ -395,7 +395,7 @@ mod tests {
         let vector = AddressVector {
             q_key: 0x8001_0000,
             priority: 5,
-            qpn: 1,
+            qpn: Qpn::GSI,
             udp_source_port: 0xc123,
             mac: [0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5],
             traffic_class: 0x02,

@@ -8,7 +8,7 @@ use crate::env::Env;
 use crate::nic::Nic;
 use crate::qp::{Notice, Qp};
 use crate::switch::Classes;
-use crate::wire::parse_cnp;
+use crate::wire::{Qpn, parse_cnp};
 
 impl Nic {
     /// Returns the priority of a queue pair's packets, if all have the same.
@@ -41,7 +41,7 @@ impl Nic {
 
     /// Handles a frame that may be a notification: slows down the queue pair. Returns whether it was a notification.
     pub(crate) fn congestion_told(&mut self, env: &mut Env, frame: &[u8]) -> bool {
-        let Ok(qpn) = parse_cnp(frame) else {
+        let Ok(qpn) = parse_cnp(frame).map(Qpn::get) else {
             return false;
         };
         let uplink = &env.card(self.seat).uplink;

@@ -10,12 +10,7 @@ use crate::env::{Env, Origin};
 use crate::nic::Nic;
 use crate::profile::PortType;
 use crate::wire::frame::is_roce;
-use crate::wire::{CNP, Ecn, Packet, WireError};
-
-/// QP number of the general services interface on the wire. The device uses another number internally.
-const GSI_QPN: u32 = 1;
-/// QP number of the subnet management interface on the wire. The device uses another number internally.
-const SMI_QPN: u32 = 0;
+use crate::wire::{CNP, Ecn, Packet, Qpn, WireError};
 
 impl Nic {
     /// Handles a received frame. A RoCE packet goes to the queue pair that it names; a packet for QP 0 or QP 1 goes to
@@ -75,12 +70,13 @@ impl Nic {
         self.alive() && slot.is_some()
     }
 
-    /// Returns the number of the queue pair that a packet is for.
+    /// Returns the number of the queue pair that a packet is for. The two for MADs have numbers of their own on the
+    /// wire, and others inside the device.
     fn destination(&self, packet: &Packet<'_>) -> Option<u32> {
         match packet.dest_qpn() {
-            SMI_QPN => self.smi,
-            GSI_QPN => self.gsi,
-            qpn => Some(qpn),
+            Qpn::SMI => self.smi,
+            Qpn::GSI => self.gsi,
+            qpn => Some(qpn.get()),
         }
     }
 
@@ -90,11 +86,8 @@ impl Nic {
         env.note(
             self.index,
             format_args!(
-                "packet {:?} qp={:#x} psn={:#x} ack={} bytes={bytes}",
-                bth.opcode,
-                bth.dest_qpn,
-                bth.psn.get(),
-                bth.ack_request,
+                "packet {:?} qp={} psn={} ack={} bytes={bytes}",
+                bth.opcode, bth.dest_qpn, bth.psn, bth.ack_request,
             ),
         );
         let Some(qpn) = self.destination(packet) else {

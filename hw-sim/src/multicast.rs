@@ -5,10 +5,7 @@ use crate::nic::Nic;
 use crate::profile::PortType;
 use crate::subnet::{FIRST_MULTICAST_LID, PERMISSIVE_LID};
 use crate::wire::frame::Headers;
-use crate::wire::{LrhPacket, Packet};
-
-/// Destination queue pair number of datagrams for multicast groups.
-const MULTICAST_QPN: u32 = 0x00ff_ffff;
+use crate::wire::{LrhPacket, Packet, Qpn};
 
 impl Nic {
     /// Returns whether the destination address of a frame is a multicast address.
@@ -36,7 +33,7 @@ impl Nic {
         };
         packet.ok().filter(|packet| {
             let group = packet.network.dst_gid();
-            packet.dest_qpn() == MULTICAST_QPN && self.objects.groups.contains(&group)
+            packet.dest_qpn() == Qpn::MULTICAST && self.objects.groups.contains(&group)
         })
     }
 

@@ -19,7 +19,7 @@
 //! | [`flow`], [`flow_match`] | flow tables, and the fields that their entries compare |
 //! | [`eswitch`] | capabilities of the switch between a card's functions |
 //! | [`wqe`] | segments of work queue entries |
-//! | [`numbers`] | object numbers, packet sequence numbers |
+//! | [`numbers`] | object numbers |
 //!
 //! The crate re-exports every item at its root; the modules only group the documentation.
 

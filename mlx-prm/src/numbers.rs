@@ -1,10 +1,13 @@
-//! Numbers of device objects, and the packet sequence number.
+//! Numbers of device objects.
 //!
 //! Each kind of object has its own type. With plain integers, a QP number in place of a CQ number would compile and
 //! corrupt a queue. The types only identify objects, so they have no arithmetic. All are at most 24 bits wide, which
-//! is the width of their fields in contexts, doorbells and entries.
+//! is the width of their fields in contexts, doorbells and entries. Numbers that peers exchange, of queue pairs and of
+//! packets, are those of `rdma-types`.
 
 use core::fmt;
+
+pub use rdma_types::{Psn, Qpn};
 
 macro_rules! numbers {
     ($( $(#[$meta:meta])* $name:ident($bits:literal); )+) => {$(
@@ -54,8 +57,6 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Number of a queue pair.
-    Qpn(24);
     /// Number of a completion queue.
     Cqn(24);
     /// Number of an event queue.
@@ -91,73 +92,15 @@ impl MkeyIndex {
     }
 }
 
-/// A packet sequence number: 24 bits, ordered modulo 2^24 (IBTA volume 1, PSN rules).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Psn(u32);
-
-impl Psn {
-    const MASK: u32 = (1 << 24) - 1;
-
-    /// Makes a sequence number from the low 24 bits of an integer.
-    #[inline]
-    #[must_use]
-    pub const fn new(number: u32) -> Self {
-        Self(number & Self::MASK)
-    }
-
-    /// Returns the sequence number as an integer.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// Returns the sequence number `n` packets later.
-    #[inline]
-    #[must_use]
-    pub const fn advance(self, n: u32) -> Self {
-        Self(self.0.wrapping_add(n) & Self::MASK)
-    }
-
-    /// Returns the distance from `base` forward to `self`, in `0..2^24`.
-    #[inline]
-    #[must_use]
-    pub const fn distance_from(self, base: Self) -> u32 {
-        self.0.wrapping_sub(base.0) & Self::MASK
-    }
-
-    /// Returns the distance of `self` ahead of `base`, in `-2^23..2^23`.
-    #[inline]
-    #[must_use]
-    pub const fn ahead_of(self, base: Self) -> i32 {
-        (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
-    }
-}
-
-impl fmt::Debug for Psn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Psn({:#x})", self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn psn_order_survives_the_wrap() {
-        let last = Psn::new(0xff_ffff);
-        assert_eq!(last.advance(1), Psn::new(0));
-        assert_eq!(Psn::new(2).ahead_of(last), 3);
-        assert_eq!(last.ahead_of(Psn::new(2)), -3);
-        assert_eq!(Psn::new(0x80_0000).ahead_of(Psn::new(0)), -(1 << 23));
-    }
-
-    #[test]
     fn numbers_wider_than_their_field_are_refused() {
-        assert_eq!(Qpn::checked(0x0100_0000), None);
+        assert_eq!(Cqn::checked(0x0100_0000), None);
         assert_eq!(Eqn::checked(0x100), None);
-        assert_eq!(Qpn::checked(0xff_ffff).map(Qpn::get), Some(0xff_ffff));
+        assert_eq!(Cqn::checked(0xff_ffff).map(Cqn::get), Some(0xff_ffff));
     }
 
     #[test]

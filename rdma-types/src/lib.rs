@@ -12,6 +12,7 @@
 //! | `path` | path to a peer, and parameters that connect a queue pair to the peer |
 //! | `address` | addresses of an adapter |
 //! | `access` | access rights to memory |
+//! | `number` | numbers of queue pairs and of packets |
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -20,12 +21,14 @@ extern crate alloc;
 mod access;
 mod address;
 mod completion;
+mod number;
 mod path;
 mod request;
 
 pub use access::Access;
 pub use address::{Address, Vlan, same_network};
 pub use completion::{Detail, Plain, QueuePairCounts};
+pub use number::{Psn, Qpn};
 pub use path::{MadAddress, Path, ReadyToReceive, ReadyToSend};
 pub use request::{
     DataSegment, InlineError, PostedRecv, QueueFull, QueueSizes, RequestFlags, RequestOp,

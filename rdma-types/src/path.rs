@@ -1,5 +1,7 @@
 //! Paths, and the parameters of the transitions to RTR and RTS.
 
+use crate::number::{Psn, Qpn};
+
 /// The peer and the path to it. The provider resolves the MAC of the next hop on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -22,10 +24,10 @@ pub struct Path {
 pub struct ReadyToReceive {
     /// The path to the peer.
     pub path: Path,
-    /// The peer's queue pair number (24 bits).
-    pub remote_qpn: u32,
-    /// First packet sequence number that the peer will send (24 bits).
-    pub receive_psn: u32,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// First packet sequence number that the peer will send.
+    pub receive_psn: Psn,
     /// Path MTU code, 1..=5 for 256..=4096 bytes (IBTA encoding).
     pub mtu: u8,
     /// Number of RDMA Reads that the peer may have outstanding here; 0 refuses RDMA Reads.
@@ -37,8 +39,8 @@ pub struct ReadyToReceive {
 /// Parameters of the transition from RTR to RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToSend {
-    /// First packet sequence number that we send (24 bits).
-    pub send_psn: u32,
+    /// First packet sequence number that we send.
+    pub send_psn: Psn,
     /// Number of RDMA Reads that we may have outstanding.
     pub reads_out: u8,
     /// Number of transport retries, 0..=7.
@@ -54,6 +56,6 @@ pub struct ReadyToSend {
 pub struct MadAddress {
     /// Path to the other side.
     pub path: Path,
-    /// Queue pair number at the other side (1 for the general services interface).
-    pub qpn: u32,
+    /// Queue pair at the other side: [`Qpn::GSI`] of a connection manager.
+    pub qpn: Qpn,
 }

@@ -22,6 +22,7 @@ use control::schema::{
 };
 pub use control::{Access, ServeError, Service};
 use control::{Subject, Tell};
+use dat_core::provider::Qpn;
 use dat_core::{
     EvdFlags, EvdView, Happened, InstanceView, LatencyView, MemPrivFlags, Notice, Wanted,
 };
@@ -357,7 +358,7 @@ fn instance(view: &InstanceView) -> Instance {
             .iter()
             .map(|ep| Endpoint {
                 endpoint: ep.number,
-                queue_pair: ep.qp_number,
+                queue_pair: ep.qp_number.map(Qpn::get),
                 state: format!("{:?}", ep.state),
                 peer: ep.peer.map(|peer| peer.to_string()),
                 port: ep.port_qual,
@@ -447,7 +448,7 @@ fn event(notice: &Notice) -> Event {
             kind: "connection".to_owned(),
             what: format!("{kind:?}"),
             endpoint: Some(ep),
-            queue_pair: qp_number,
+            queue_pair: qp_number.map(Qpn::get),
             peer: peer.map(|peer| peer.to_string()),
             cause: cause.map(|cause| cause.to_string()),
             ..told

@@ -186,9 +186,9 @@ impl Conn {
         self.remote_id.map(|number| self.peer_name(number))
     }
 
-    /// Returns the peer's queue pair number with its GID and GUID.
-    pub(super) fn peer_qp(&self) -> PeerName {
-        self.peer_name(self.remote_qpn)
+    /// Returns the peer's queue pair number with its GID and GUID, or `None` before the peer has sent them.
+    pub(super) fn peer_qp(&self) -> Option<PeerName> {
+        self.remote_qpn.map(|qpn| self.peer_name(qpn.get()))
     }
 
     fn peer_name(&self, number: u32) -> PeerName {

@@ -12,7 +12,7 @@ use super::timers::{Deadlines, code_nanos};
 use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
 };
-use crate::provider::{MadAddress, Nanos};
+use crate::provider::{MadAddress, Nanos, Qpn};
 
 /// Maximum number of times that a remembered refusal is prolonged because the peer still sends messages.
 const MAX_HOLDS: u8 = 16;
@@ -57,9 +57,10 @@ pub(super) struct Conn {
     pub(super) remote_id: Option<u32>,
     /// GUID of the peer's adapter, learned together with `remote_id`.
     pub(super) remote_ca_guid: u64,
-    pub(super) local_qpn: u32,
+    /// Our queue pair. The passive side learns it when the consumer accepts.
+    pub(super) local_qpn: Option<Qpn>,
     /// The peer's queue pair, learned together with `remote_id`.
-    pub(super) remote_qpn: u32,
+    pub(super) remote_qpn: Option<Qpn>,
     /// Our port if we started the connection through the RDMA CM, otherwise 0.
     pub(super) local_port: u16,
     /// Transaction ID of the current handshake: that of the REQ, later that of the DREQ.
@@ -129,8 +130,8 @@ impl Conn {
             local_id: req.local_comm_id,
             remote_id: None,
             remote_ca_guid: 0,
-            local_qpn: req.local_qpn,
-            remote_qpn: 0,
+            local_qpn: Some(req.local_qpn),
+            remote_qpn: None,
             local_port: port,
             transaction_id,
             disconnect_transaction_id: transaction_id.wrapping_add(1),
@@ -178,8 +179,8 @@ impl Conn {
             local_id,
             remote_id: Some(req.local_comm_id),
             remote_ca_guid: req.local_ca_guid,
-            local_qpn: 0,
-            remote_qpn: req.local_qpn,
+            local_qpn: None,
+            remote_qpn: Some(req.local_qpn),
             local_port: 0,
             transaction_id,
             disconnect_transaction_id,
@@ -307,7 +308,7 @@ impl Conn {
                     let dreq = DreqRepr {
                         local_comm_id,
                         remote_comm_id,
-                        remote_qpn: self.remote_qpn,
+                        remote_qpn: self.remote_qpn?,
                     };
                     self.transaction_id = self.disconnect_transaction_id;
                     self.repeatable =

@@ -3,12 +3,63 @@
 use super::name::{ConnId, ListenId};
 use super::state::{Emit, Input, State, Step, Tell};
 use super::wire::RejectReason;
-use crate::provider::Path;
+use crate::provider::{Path, Psn, Qpn};
+
+/// A peer's request for a connection. RDMA Read depths are given from our side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerRequest {
+    /// Listener that the request came to.
+    pub listen: ListenId,
+    /// Service ID that the peer asked for.
+    pub service_id: u64,
+    /// GID of the peer.
+    pub remote_gid: [u8; 16],
+    /// Path to the peer.
+    pub path: Path,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// First packet sequence number the peer wants us to send.
+    pub remote_psn: Psn,
+    /// Number of RDMA Reads that the peer wants to have outstanding towards us.
+    pub reads_in: u8,
+    /// Number of RDMA Reads that the peer can answer at a time, so our maximum.
+    pub reads_out: u8,
+    /// Path MTU code, 1..=5.
+    pub mtu: u8,
+    /// ACK timeout code we should use, 0..=31.
+    pub ack_timeout: u8,
+    /// Transport retries we should make, 0..=7.
+    pub retry_count: u8,
+    /// RNR retries we should make, 0..=7.
+    pub rnr_retry: u8,
+    /// The peer's private data. From an RDMA CM peer it includes the padding, 56 bytes in total.
+    pub private_data: Vec<u8>,
+    /// The peer's port if the request came through the RDMA CM, otherwise 0.
+    pub remote_port: u16,
+    /// True if the peer's queue pair uses a shared receive queue.
+    pub srq: bool,
+}
+
+/// A peer's reply that accepts our request. RDMA Read depths are given from our side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerReply {
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// First packet sequence number the peer wants us to send.
+    pub remote_psn: Psn,
+    /// Number of RDMA Reads that the peer wants to have outstanding towards us.
+    pub reads_in: u8,
+    /// Number of RDMA Reads that the peer can answer at a time, so our maximum.
+    pub reads_out: u8,
+    /// RNR retries we should make, 0..=7.
+    pub rnr_retry: u8,
+    /// ACK timeout code for our queue pair, long enough for the ACK delay of the peer's adapter, 1..=31.
+    pub ack_timeout: u8,
+    /// The peer's private data. From an RDMA CM peer it includes the padding, 196 bytes in total.
+    pub private_data: Vec<u8>,
+}
 
 /// An event of a connection.
-///
-/// RDMA Read depths are given from our side. `reads_in` is the number of RDMA Reads that the peer wants to have
-/// outstanding towards us. `reads_out` is the number that the peer can answer, so it is our maximum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
     /// Passive side: a peer asks for a connection. The consumer answers with `accept` or `reject`, at any time. The
@@ -16,56 +67,16 @@ pub enum CmEvent {
     Request {
         /// Identifier of the new connection.
         conn: ConnId,
-        /// Listener that the request came to.
-        listen: ListenId,
-        /// Service ID that the peer asked for.
-        service_id: u64,
-        /// GID of the peer.
-        remote_gid: [u8; 16],
-        /// Path to the peer.
-        path: Path,
-        /// The peer's queue pair (24 bits).
-        remote_qpn: u32,
-        /// First packet sequence number the peer wants us to send (24 bits).
-        remote_psn: u32,
-        /// Number of RDMA Reads that the peer wants to have outstanding towards us.
-        reads_in: u8,
-        /// Number of RDMA Reads that the peer can answer at a time.
-        reads_out: u8,
-        /// Path MTU code, 1..=5.
-        mtu: u8,
-        /// ACK timeout code we should use, 0..=31.
-        ack_timeout: u8,
-        /// Transport retries we should make, 0..=7.
-        retry_count: u8,
-        /// RNR retries we should make, 0..=7.
-        rnr_retry: u8,
-        /// The peer's private data. From an RDMA CM peer it includes the padding, 56 bytes in total.
-        private_data: Vec<u8>,
-        /// The peer's port if the request came through the RDMA CM, otherwise 0.
-        remote_port: u16,
-        /// True if the peer's queue pair uses a shared receive queue.
-        srq: bool,
+        /// What the peer asks for.
+        request: Box<PeerRequest>,
     },
     /// Active side: the peer accepts. The consumer moves its queue pair to RTS and calls `ready`, or it calls `reject`.
     /// After `ready` no further event reports the establishment.
     Reply {
         /// The connection.
         conn: ConnId,
-        /// The peer's queue pair (24 bits).
-        remote_qpn: u32,
-        /// First packet sequence number the peer wants us to send (24 bits).
-        remote_psn: u32,
-        /// Number of RDMA Reads that the peer wants to have outstanding towards us.
-        reads_in: u8,
-        /// Number of RDMA Reads that the peer can answer at a time.
-        reads_out: u8,
-        /// RNR retries we should make, 0..=7.
-        rnr_retry: u8,
-        /// ACK timeout code for our queue pair, long enough for the ACK delay of the peer's adapter, 1..=31.
-        ack_timeout: u8,
-        /// The peer's private data. From an RDMA CM peer it includes the padding, 196 bytes in total.
-        private_data: Vec<u8>,
+        /// What the peer answers.
+        reply: PeerReply,
     },
     /// Passive side: the accepted connection is established.
     Established {

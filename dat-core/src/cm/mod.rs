@@ -58,7 +58,7 @@ use std::collections::{BTreeMap, VecDeque};
 use slotmap::SlotMap;
 
 pub use bounds::{PEER_NUMBERS, PeerNumber, Treatment};
-pub use event::{CmEvent, Counters, Refused};
+pub use event::{CmEvent, Counters, PeerReply, PeerRequest, Refused};
 pub use name::{ConnId, ListenId};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
 pub use private_data::{PrivateDataError, reject_limit, reply_limit, request_limit};
@@ -66,20 +66,18 @@ pub use state::{Emit, Input, State, Step, Tell};
 pub use timers::code_nanos;
 pub use wire::RejectReason;
 
-use crate::provider::{MadAddress, Nanos};
+use crate::provider::{MadAddress, Nanos, Qpn};
 use admission::{Pending, Refusals};
 use conn::{Conn, plain_events};
 use name::PeerName;
 use outbox::Outbox;
-use params::{MAX_24_BITS, first_out_of_range};
+use params::first_out_of_range;
 use rdma_cm::IpHeader;
 use timers::{Kind, Timers};
 use wire::{Mad, Message, PathRepr, RepRepr, ReqRepr};
 
 /// P_Key of the default partition, to which every port belongs.
 const DEFAULT_PKEY: u16 = 0xffff;
-/// Queue pair number of the general services interface (GSI).
-const GSI_QPN: u32 = 1;
 /// Permissive LID, for ports without LIDs.
 const PERMISSIVE_LID: u16 = 0xffff;
 /// First dynamic port (RFC 6335), the lowest source port of our connections.
@@ -179,8 +177,6 @@ impl Cm {
         params: ConnectParams<'_>,
     ) -> Result<ConnId, ConnectError> {
         if let Some((name, value, limit)) = first_out_of_range([
-            ("qpn", params.qpn, MAX_24_BITS),
-            ("psn", params.psn, MAX_24_BITS),
             ("retry_count", params.retry_count.into(), 7),
             ("rnr_retry", params.rnr_retry.into(), 7),
             ("ack_timeout", params.ack_timeout.into(), 31),
@@ -206,7 +202,7 @@ impl Cm {
         let req = self.request(&params, local_comm_id, private_data);
         let peer = MadAddress {
             path: params.path,
-            qpn: GSI_QPN,
+            qpn: Qpn::GSI,
         };
         let port = if rdma_cm::is_service_id(params.service_id) {
             source_port
@@ -303,11 +299,9 @@ impl Cm {
         id: ConnId,
         params: AcceptParams<'_>,
     ) -> Result<(), CmError> {
-        if let Some((name, value, limit)) = first_out_of_range([
-            ("qpn", params.qpn, MAX_24_BITS),
-            ("psn", params.psn, MAX_24_BITS),
-            ("rnr_retry", params.rnr_retry.into(), 7),
-        ]) {
+        if let Some((name, value, limit)) =
+            first_out_of_range([("rnr_retry", params.rnr_retry.into(), 7)])
+        {
             return Err(CmError::OutOfRange { name, value, limit });
         }
         let config = self.config;
@@ -337,7 +331,7 @@ impl Cm {
             local_ca_guid: config.local_ca_guid,
             private_data,
         };
-        conn.local_qpn = params.qpn;
+        conn.local_qpn = Some(params.qpn);
         conn.repeatable = Some(Box::new(
             Message::Rep(Box::new(rep)).to_mad(conn.transaction_id),
         ));
@@ -591,11 +585,11 @@ impl Cm {
             self.timers
                 .set(id, &mut conn.deadlines, Kind::Consumer, None);
         }
-        if !to.holds_remote_qp() {
-            let key = conn.peer_qp();
-            if self.by_remote_qp.get(&key) == Some(&id) {
-                self.by_remote_qp.remove(&key);
-            }
+        if !to.holds_remote_qp()
+            && let Some(key) = conn.peer_qp()
+            && self.by_remote_qp.get(&key) == Some(&id)
+        {
+            self.by_remote_qp.remove(&key);
         }
         self.pending.follow(id, conn);
         let most = self.config.max_pending_per_listener;

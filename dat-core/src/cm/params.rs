@@ -2,7 +2,7 @@
 
 use super::private_data::PrivateDataError;
 use super::state::State;
-use crate::provider::{Nanos, Path};
+use crate::provider::{Nanos, Path, Psn, Qpn};
 
 /// Configuration of a connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +115,10 @@ pub struct ConnectParams<'a> {
     pub source: [u8; 16],
     /// Path to the peer.
     pub path: Path,
-    /// Our queue pair (24 bits).
-    pub qpn: u32,
-    /// First packet sequence number the peer is to send (24 bits).
-    pub psn: u32,
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// First packet sequence number the peer is to send.
+    pub psn: Psn,
     /// Number of RDMA Reads we want to have outstanding.
     pub reads_out: u8,
     /// Number of RDMA Reads we can answer at a time.
@@ -145,10 +145,10 @@ pub struct ConnectParams<'a> {
 /// Parameters of an accept.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptParams<'a> {
-    /// Our queue pair (24 bits).
-    pub qpn: u32,
-    /// First packet sequence number the peer is to send (24 bits).
-    pub psn: u32,
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// First packet sequence number the peer is to send.
+    pub psn: Psn,
     /// Number of RDMA Reads we want to have outstanding.
     pub reads_out: u8,
     /// Number of RDMA Reads we can answer at a time.
@@ -226,9 +226,6 @@ pub(super) fn first_out_of_range<const N: usize>(parameters: [Wide; N]) -> Optio
         .into_iter()
         .find(|&(_, value, limit)| value > limit)
 }
-
-/// The largest 24-bit number.
-pub(super) const MAX_24_BITS: u32 = (1 << 24) - 1;
 
 #[cfg(test)]
 mod tests {

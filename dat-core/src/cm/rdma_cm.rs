@@ -12,16 +12,14 @@
 //! Only the REQ has it; REP carries the consumer's bytes alone. Addresses are handled as GIDs here, an IPv4 address
 //! being `::ffff:a.b.c.d`, so that they compare with the entries of a port's GID table.
 
-use std::mem::{offset_of, size_of};
+use layout::layout;
 
-use static_assertions::const_assert_eq;
-use zerocopy::byteorder::big_endian::U16;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use super::wire::mad::narrow;
 
 /// First service ID of the TCP port space: the port is in the low 16 bits.
 pub const SERVICE_ID_BASE: u64 = 0x0000_0000_0106_0000;
 /// Length of the header in bytes.
-pub const HEADER_BYTES: usize = size_of::<HeaderLayout>();
+pub const HEADER_BYTES: usize = HeaderLayout::SIZE;
 
 /// The first twelve bytes of a GID that is an IPv4 address.
 const IPV4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -39,21 +37,17 @@ pub const fn is_service_id(service_id: u64) -> bool {
     service_id & !0xffff == SERVICE_ID_BASE
 }
 
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct HeaderLayout {
-    /// Version of the header, 0.
-    cma_version: u8,
-    /// IP version in bits 7:4.
-    ip_version: u8,
-    port: U16,
-    src_addr: [u8; 16],
-    dst_addr: [u8; 16],
+layout! {
+    /// The header, in the bytes of the private data.
+    pub struct HeaderLayout(0x24) {
+        /// Version of the header, 0.
+        cma_version: 0x00 u8,
+        ip_version: 0x00[23:20],
+        port: 0x02 u16,
+        src_addr: 0x04 [u8; 16],
+        dst_addr: 0x14 [u8; 16],
+    }
 }
-const_assert_eq!(size_of::<HeaderLayout>(), 36);
-const_assert_eq!(offset_of!(HeaderLayout, port), 2);
-const_assert_eq!(offset_of!(HeaderLayout, src_addr), 4);
-const_assert_eq!(offset_of!(HeaderLayout, dst_addr), 20);
 
 /// Reason why an IP header is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,18 +80,17 @@ impl IpHeader {
     /// # Errors
     /// [`HeaderError`] if the version of the header or of IP is unknown.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, HeaderError> {
-        // PANIC: the lengths are equal.
-        let layout = HeaderLayout::ref_from_bytes(bytes).expect("the header has 36 bytes");
-        if layout.cma_version != 0 {
-            return Err(HeaderError::Version(layout.cma_version));
+        let layout = HeaderLayout::from_array(*bytes);
+        if layout.cma_version() != 0 {
+            return Err(HeaderError::Version(layout.cma_version()));
         }
-        let (source, destination) = match layout.ip_version >> 4 {
-            4 => (map_ipv4(&layout.src_addr), map_ipv4(&layout.dst_addr)),
-            6 => (layout.src_addr, layout.dst_addr),
+        let (source, destination) = match narrow(layout.ip_version()) {
+            4 => (map_ipv4(layout.src_addr()), map_ipv4(layout.dst_addr())),
+            6 => (*layout.src_addr(), *layout.dst_addr()),
             other => return Err(HeaderError::IpVersion(other)),
         };
         Ok(Self {
-            source_port: layout.port.get(),
+            source_port: layout.port(),
             source,
             destination,
         })
@@ -113,16 +106,13 @@ impl IpHeader {
             (None, None) => (6, self.source, self.destination),
             (Some(_), None) | (None, Some(_)) => return Err(HeaderError::MixedFamilies),
         };
-        let layout = HeaderLayout {
-            cma_version: 0,
-            ip_version: ip_version << 4,
-            port: U16::new(self.source_port),
-            src_addr,
-            dst_addr,
-        };
-        let mut bytes = [0; HEADER_BYTES];
-        bytes.copy_from_slice(layout.as_bytes());
-        Ok(bytes)
+        let mut layout = HeaderLayout::new();
+        layout
+            .set_ip_version(ip_version)
+            .set_port(self.source_port)
+            .set_src_addr(&src_addr)
+            .set_dst_addr(&dst_addr);
+        Ok(*layout.as_array())
     }
 }
 

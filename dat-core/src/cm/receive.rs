@@ -5,7 +5,7 @@
 
 use super::admission::room;
 use super::conn::{Conn, Role};
-use super::event::CmEvent;
+use super::event::{CmEvent, PeerReply, PeerRequest};
 use super::name::{ConnId, ListenId, PeerName};
 use super::private_data;
 use super::state::{Input, State};
@@ -126,7 +126,10 @@ impl Cm {
         from: &MadAddress,
         req: &ReqRepr,
     ) -> Result<(), RejectReason> {
-        let Some(&old) = self.by_remote_qp.get(&req_name(from, req, req.local_qpn)) else {
+        let Some(&old) = self
+            .by_remote_qp
+            .get(&req_name(from, req, req.local_qpn.get()))
+        else {
             return Ok(());
         };
         let stale = self.state(old) == Some(State::Established);
@@ -179,10 +182,9 @@ impl Cm {
         self.by_remote
             .insert(req_name(from, req, req.local_comm_id), id);
         self.by_remote_qp
-            .insert(req_name(from, req, req.local_qpn), id);
+            .insert(req_name(from, req, req.local_qpn.get()), id);
         self.counters.requests += 1;
-        self.events.push_back(CmEvent::Request {
-            conn: id,
+        let request = PeerRequest {
             listen: admitted.listen,
             service_id: req.service_id,
             remote_gid: req.primary.local_gid,
@@ -211,6 +213,10 @@ impl Cm {
             private_data: admitted.private_data,
             remote_port: admitted.remote_port,
             srq: req.srq,
+        };
+        self.events.push_back(CmEvent::Request {
+            conn: id,
+            request: Box::new(request),
         });
     }
 
@@ -320,7 +326,7 @@ impl Cm {
             number: rep.local_comm_id,
         };
         let queue_pair = PeerName {
-            number: rep.local_qpn,
+            number: rep.local_qpn.get(),
             ..name
         };
         if self.by_remote.contains_key(&name) {
@@ -328,7 +334,7 @@ impl Cm {
         }
         conn.remote_id = Some(rep.local_comm_id);
         conn.remote_ca_guid = rep.local_ca_guid;
-        conn.remote_qpn = rep.local_qpn;
+        conn.remote_qpn = Some(rep.local_qpn);
         let private_data = private_data::decode_reply(conn.service_id, &rep.private_data);
         self.by_remote.insert(name, id);
         if let Some(&old) = self.by_remote_qp.get(&queue_pair) {
@@ -337,8 +343,7 @@ impl Cm {
             self.supersede(now, old);
         }
         self.by_remote_qp.insert(queue_pair, id);
-        let told = CmEvent::Reply {
-            conn: id,
+        let reply = PeerReply {
             remote_qpn: rep.local_qpn,
             remote_psn: rep.starting_psn,
             reads_in: rep.initiator_depth,
@@ -349,6 +354,7 @@ impl Cm {
             ack_timeout: self.config.ack_timeout(rep.target_ack_delay),
             private_data,
         };
+        let told = CmEvent::Reply { conn: id, reply };
         self.advance(now, id, Input::Rep, Some(told));
     }
 
@@ -373,7 +379,7 @@ impl Cm {
         let Some(conn) = self
             .conns
             .get_mut(id)
-            .filter(|conn| conn.local_qpn == dreq.remote_qpn)
+            .filter(|conn| conn.local_qpn == Some(dreq.remote_qpn))
         else {
             return self.ignore_foreign();
         };

@@ -2,10 +2,10 @@
 
 use crate::handle::{EpHandle, EvdHandle};
 use crate::ia::instance::Ia;
-use crate::provider::{Nanos, Provider, QueuePair};
+use crate::provider::{Nanos, Provider, Qpn, QueuePair};
 
 impl<P: Provider> Ia<P> {
-    pub(crate) fn qp_number(&self, ep: EpHandle) -> Option<u32> {
+    pub(crate) fn qp_number(&self, ep: EpHandle) -> Option<Qpn> {
         Some(self.eps.get(ep.key)?.qp.get()?.number())
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::handle::{EpKey, EvdKey};
 use crate::latency::Histogram;
-use crate::provider::Nanos;
+use crate::provider::{Nanos, Qpn};
 use crate::round_robin::RoundRobin;
 
 /// Measured latencies.
@@ -49,7 +49,7 @@ pub(in crate::ia) enum Sample {
 pub(in crate::ia) struct Timed {
     pub(in crate::ia) at: Nanos,
     /// Queue pair of the request. `number` is the count of requests posted to this queue pair, including this one.
-    pub(in crate::ia) qp: u32,
+    pub(in crate::ia) qp: Qpn,
     pub(in crate::ia) number: u64,
     pub(in crate::ia) evd: EvdKey,
 }

@@ -9,7 +9,7 @@ mod queue;
 use crate::address::Address;
 use crate::event::NetworkEvent;
 use crate::provider::{
-    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueueSizes,
+    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, Psn, Qpn, QueueSizes,
     ReadyToReceive, ReadyToSend, Registration,
 };
 use crate::types::{DtoStatus, MemPrivFlags};
@@ -26,7 +26,7 @@ pub(crate) type Mad = [u8; 256];
 #[derive(Default)]
 pub(crate) struct World {
     nodes: Vec<Node>,
-    qps: BTreeMap<u32, Rc<RefCell<QpState>>>,
+    qps: BTreeMap<Qpn, Rc<RefCell<QpState>>>,
     next: u32,
     time: Nanos,
     held: bool,
@@ -125,24 +125,24 @@ impl Net {
     }
 
     /// Returns the first packet sequence numbers that a queue pair expects and sends.
-    pub(crate) fn first_psns(&self, qpn: u32) -> (u32, u32) {
+    pub(crate) fn first_psns(&self, qpn: Qpn) -> (Psn, Psn) {
         let world = self.0.borrow();
         let qp = world.qps[&qpn].borrow();
         (qp.receive_psn, qp.send_psn)
     }
 
     /// Returns the number of requests posted to a queue pair, including those of the library.
-    pub(crate) fn posted(&self, qpn: u32) -> u64 {
+    pub(crate) fn posted(&self, qpn: Qpn) -> u64 {
         self.0.borrow().qps[&qpn].borrow().requests_posted
     }
 
     /// Returns the RNR retries of a queue pair.
-    pub(crate) fn rnr_retry(&self, qpn: u32) -> u8 {
+    pub(crate) fn rnr_retry(&self, qpn: Qpn) -> u8 {
         self.0.borrow().qps[&qpn].borrow().rnr_retry
     }
 
     /// Returns the ACK timeout code of a queue pair.
-    pub(crate) fn ack_timeout(&self, qpn: u32) -> u8 {
+    pub(crate) fn ack_timeout(&self, qpn: Qpn) -> u8 {
         self.0.borrow().qps[&qpn].borrow().ack_timeout
     }
 
@@ -161,7 +161,7 @@ impl Net {
     }
 
     /// Makes the next request of the queue pair complete with this status.
-    pub(crate) fn fail_next(&self, qpn: u32, status: DtoStatus) {
+    pub(crate) fn fail_next(&self, qpn: Qpn, status: DtoStatus) {
         self.0.borrow().qps[&qpn].borrow_mut().fail_next = Some(status);
     }
 
@@ -199,7 +199,7 @@ impl Net {
         world.next + 0x40
     }
 
-    fn peer(&self, qpn: u32) -> Option<Rc<RefCell<QpState>>> {
+    fn peer(&self, qpn: Qpn) -> Option<Rc<RefCell<QpState>>> {
         self.0.borrow().qps.get(&qpn).cloned()
     }
 
@@ -531,7 +531,7 @@ impl Provider for Mock {
     ) -> Result<MockQp, ProviderError> {
         self.alive()?;
         self.net.count(self.node, "qp", 1);
-        let qpn = self.net.number();
+        let qpn = Qpn::new(self.net.number());
         let state = QpState::new(qpn, self.node, owner, sizes, request_cq, recv_cq, srq);
         let state = Rc::new(RefCell::new(state));
         self.net.0.borrow_mut().qps.insert(qpn, Rc::clone(&state));
@@ -670,7 +670,7 @@ impl Provider for Mock {
     fn send_mad(&mut self, to: &MadAddress, mad: &Mad) -> Result<(), ProviderError> {
         let from = MadAddress {
             path: self.path_to(gid(self.node)),
-            qpn: 1,
+            qpn: Qpn::GSI,
         };
         let mut world = self.net.0.borrow_mut();
         match &mut world.mad_room {

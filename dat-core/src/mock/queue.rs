@@ -4,8 +4,8 @@ use super::Net;
 use crate::event::DtoDetail;
 use crate::provider::{
     Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, PostedRecv,
-    ProviderError, QueueFull, QueuePair, QueuePairCounts, QueueSizes, RequestFlags, RequestOp,
-    SharedReceiveQueue, WindowTarget,
+    ProviderError, Psn, Qpn, QueueFull, QueuePair, QueuePairCounts, QueueSizes, RequestFlags,
+    RequestOp, SharedReceiveQueue, WindowTarget,
 };
 use crate::types::DtoStatus;
 use std::cell::RefCell;
@@ -190,13 +190,13 @@ struct Recv {
 }
 
 pub(crate) struct QpState {
-    pub(super) qpn: u32,
+    pub(super) qpn: Qpn,
     pub(super) node: usize,
     pub(super) owner: u32,
     pub(super) queue: Queue,
-    pub(super) remote: Option<u32>,
-    pub(super) receive_psn: u32,
-    pub(super) send_psn: u32,
+    pub(super) remote: Option<Qpn>,
+    pub(super) receive_psn: Psn,
+    pub(super) send_psn: Psn,
     /// ACK timeout code given at the transition to RTS.
     pub(super) ack_timeout: u8,
     pub(super) rnr_retry: u8,
@@ -217,7 +217,7 @@ pub(crate) struct QpState {
 
 impl QpState {
     pub(super) fn new(
-        qpn: u32,
+        qpn: Qpn,
         node: usize,
         owner: u32,
         sizes: QueueSizes,
@@ -231,8 +231,8 @@ impl QpState {
             owner,
             queue: Queue::Init,
             remote: None,
-            receive_psn: 0,
-            send_psn: 0,
+            receive_psn: Psn::new(0),
+            send_psn: Psn::new(0),
             ack_timeout: 0,
             rnr_retry: 0,
             fail_next: None,
@@ -684,7 +684,7 @@ impl QueuePair for MockQp {
         }
     }
 
-    fn number(&self) -> u32 {
+    fn number(&self) -> Qpn {
         self.state.borrow().qpn
     }
 }

@@ -5,16 +5,16 @@ use super::ep::Remote;
 use crate::attributes::address_of;
 use crate::cm::ConnId;
 use crate::handle::EpKey;
-use crate::provider::Path;
+use crate::provider::{Path, Psn, Qpn};
 use crate::types::ConnQual;
 
 /// Parameters of a connection's peer, and the path to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) path: Path,
-    pub(crate) qpn: u32,
+    pub(crate) qpn: Qpn,
     /// First packet sequence number that we send; the peer's message names it.
-    pub(crate) psn: u32,
+    pub(crate) psn: Psn,
     pub(crate) mtu: u8,
     /// Number of RDMA Reads the peer can answer at a time.
     pub(crate) reads_out: u8,

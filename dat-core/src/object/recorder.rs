@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use super::ep::cause::EndCause;
 use super::ep::state::EpState;
 use crate::log_budget::LogBudget;
-use crate::provider::{Completion, Nanos, RequestOp};
+use crate::provider::{Completion, Nanos, Qpn, RequestOp};
 use crate::types::DtoStatus;
 
 /// Number of events that a recorder keeps.
@@ -158,12 +158,21 @@ impl Record {
         }
     }
 
-    pub(crate) const fn state(at: Nanos, ep: u32, qpn: u32, from: EpState, to: EpState) -> Self {
+    pub(crate) const fn state(
+        at: Nanos,
+        ep: u32,
+        qpn: Option<Qpn>,
+        from: EpState,
+        to: EpState,
+    ) -> Self {
         Self {
             at,
             cookie: 0,
             bytes: 0,
-            context: qpn,
+            context: match qpn {
+                Some(qpn) => qpn.get(),
+                None => 0,
+            },
             ep,
             what: Recorded::State(from, to),
         }
@@ -259,7 +268,7 @@ impl Drop for Recorder {
 impl Recorder {
     /// Allocates and writes all of the ring once, so that no post causes a page fault.
     pub(crate) fn new(instance: u32) -> Self {
-        let nothing = Record::state(0, 0, 0, EpState::Unconnected, EpState::Unconnected);
+        let nothing = Record::state(0, 0, None, EpState::Unconnected, EpState::Unconnected);
         Self {
             instance,
             ring: vec![nothing; RECORDS],
@@ -342,7 +351,7 @@ pub struct RecordedEp {
     /// Number of the endpoint in the instance.
     pub ep: u32,
     /// Number of the endpoint's queue pair; `None` if it has none.
-    pub qp_number: Option<u32>,
+    pub qp_number: Option<Qpn>,
     /// Address of the peer; `None` if the endpoint has none.
     pub peer: Option<IpAddr>,
 }

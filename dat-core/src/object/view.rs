@@ -12,7 +12,7 @@ use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::object::ep::transport::EpTransport;
 use crate::object::recorder::RecorderDump;
-use crate::provider::Nanos;
+use crate::provider::{Nanos, Qpn};
 use crate::stats::{EpStats, EvdStats, IaStats, SrqStats};
 use crate::types::{EvdFlags, MemPrivFlags};
 
@@ -88,7 +88,7 @@ pub struct EpView {
     /// Number of the endpoint in the instance.
     pub number: u32,
     /// Number of the endpoint's queue pair; `None` if it has none.
-    pub qp_number: Option<u32>,
+    pub qp_number: Option<Qpn>,
     /// State of the endpoint.
     pub state: EpState,
     /// Address of the peer; `None` if the endpoint has none.
@@ -154,7 +154,7 @@ pub enum Happened {
         /// Number of the endpoint in the instance.
         ep: u32,
         /// Number of the endpoint's queue pair; `None` if it has none.
-        qp_number: Option<u32>,
+        qp_number: Option<Qpn>,
         /// Address of the peer; `None` if the endpoint has none.
         peer: Option<IpAddr>,
         /// Kind of connection event.

@@ -22,7 +22,7 @@ mod transport;
 mod view;
 
 use crate::mock::{Mock, Net};
-use crate::provider::Provider;
+use crate::provider::{Provider, Qpn};
 use crate::*;
 use std::net::IpAddr;
 
@@ -106,7 +106,7 @@ impl Side {
         self.ia.ep_get_status(self.ep).expect("exists").state
     }
 
-    pub(super) fn qpn(&self) -> u32 {
+    pub(super) fn qpn(&self) -> Qpn {
         self.ia.qp_number(self.ep).expect("made")
     }
 

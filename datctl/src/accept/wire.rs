@@ -23,7 +23,7 @@ use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
-use udapl::recorder::datagram_frame;
+use udapl::recorder::{Qpn, datagram_frame};
 
 /// The capture of the run; unset until a run begins.
 static WIRE: OnceLock<Mutex<Wire>> = OnceLock::new();
@@ -142,8 +142,8 @@ impl Said {
             destination: self.address("destination")?.octets(),
             traffic_class: self.number("traffic_class")?,
             port: self.number("port")?,
-            source_qpn: self.number("source_qpn")?,
-            qpn: self.number("qpn")?,
+            source_qpn: Qpn::checked(self.number("source_qpn")?)?,
+            qpn: Qpn::checked(self.number("qpn")?)?,
             mad: bytes(self.text("mad"))?.try_into().ok()?,
         }))
     }
@@ -208,7 +208,7 @@ mod tests {
         let packet = Packet::parse(&frame).expect("with a good ICRC");
         assert_eq!(packet.payload[..4], [1, 7, 1, 3]);
         assert_eq!(packet.network.dst_gid()[15], 2);
-        assert_eq!(packet.bth.dest_qpn, 1);
+        assert_eq!(packet.bth.dest_qpn, Qpn::GSI);
     }
 
     #[test]

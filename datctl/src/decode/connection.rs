@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use control::schema::Entry;
 use serde::Serialize;
-use udapl::recorder::{Mad, Message};
+use udapl::recorder::{Mad, Message, Qpn};
 
 use super::read::{File, What};
 
@@ -149,7 +149,8 @@ impl Connection {
             })
         };
         let own = messages().find(|(_, sent, message, _)| {
-            *sent && message.queue_pair().is_some() && message.queue_pair() == self.queue_pair
+            let whose = message.queue_pair().map(Qpn::get);
+            *sent && whose.is_some() && whose == self.queue_pair
         });
         let Some((_, _, first, _)) = own else { return };
         let ids = first.comm_ids();
@@ -166,7 +167,7 @@ impl Connection {
                 continue;
             }
             if !sent && let Some(qpn) = message.queue_pair() {
-                self.peer_queue_pair = Some(qpn);
+                self.peer_queue_pair = Some(qpn.get());
             }
             let kind = if sent { Kind::Sent } else { Kind::Received };
             self.rows.push(Row {

@@ -9,7 +9,7 @@ use dat_core::cm::wire::{MAD_BYTES, Mad, Message};
 use dat_core::cm::{
     AcceptParams, Cm, CmEvent, Config, ConnId, ConnectParams, RejectReason, rdma_cm,
 };
-use dat_core::provider::{MadAddress, Nanos, Path};
+use dat_core::provider::{MadAddress, Nanos, Path, Psn, Qpn};
 
 const SERVICE: u64 = 0x1000_0000_0000_0042;
 const PORT: u16 = 4420;
@@ -48,7 +48,7 @@ fn path(last: u8) -> Path {
 fn address(last: u8) -> MadAddress {
     MadAddress {
         path: path(last),
-        qpn: 1,
+        qpn: Qpn::GSI,
     }
 }
 
@@ -57,8 +57,8 @@ fn connect_params(service_id: u64, qpn: u32, random: u64) -> ConnectParams<'stat
         service_id,
         source: path(1).gid,
         path: path(2),
-        qpn,
-        psn: 7,
+        qpn: Qpn::new(qpn),
+        psn: Psn::new(7),
         reads_out: 1,
         reads_in: 1,
         mtu: 3,
@@ -74,8 +74,8 @@ fn connect_params(service_id: u64, qpn: u32, random: u64) -> ConnectParams<'stat
 
 fn accept_params(qpn: u32) -> AcceptParams<'static> {
     AcceptParams {
-        qpn,
-        psn: 9,
+        qpn: Qpn::new(qpn),
+        psn: Psn::new(9),
         reads_out: 1,
         reads_in: 1,
         rnr_retry: 7,

@@ -8,8 +8,9 @@
 use crate::liar::{Deed, Liar};
 use bolero::{TypeGenerator, check, produce};
 use dat_core::provider::{
-    CompletionEntry, CompletionQueue, DataSegment, MadAddress, Provider, ProviderError, QueuePair,
-    QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp, SharedReceiveQueue,
+    CompletionEntry, CompletionQueue, DataSegment, MadAddress, Provider, ProviderError, Psn, Qpn,
+    QueuePair, QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
+    SharedReceiveQueue,
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
 use dat_mlx::provider::{MlxProvider, Region};
@@ -170,14 +171,14 @@ impl Session {
             let receive = ReadyToReceive {
                 path,
                 remote_qpn,
-                receive_psn: 5,
+                receive_psn: Psn::new(5),
                 mtu: 1,
                 reads_in: 1,
                 min_rnr_timer: 1,
             };
             self.provider.ready_to_receive(qp, &receive)?;
             let send = ReadyToSend {
-                send_psn: 5,
+                send_psn: Psn::new(5),
                 reads_out: 1,
                 retry_count: 2,
                 rnr_retry: 2,
@@ -273,9 +274,13 @@ impl Session {
             Action::SendMad => {
                 let path = self.provider.route(self.provider.limits().gid, None)?;
                 // The session continues if the send queue is full.
-                let _ = self
-                    .provider
-                    .send_mad(&MadAddress { path, qpn: 1 }, &[7; 256]);
+                let _ = self.provider.send_mad(
+                    &MadAddress {
+                        path,
+                        qpn: Qpn::GSI,
+                    },
+                    &[7; 256],
+                );
             }
             Action::PollMad => while self.provider.poll_mad().is_some() {},
             Action::Reset { which } => {

@@ -14,7 +14,7 @@ use bolero::{TypeGenerator, check, produce};
 use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DEFAULT_PKEY, DethRepr,
     EthRepr, GrhRepr, Headers, Ipv4Repr, Ipv6Repr, NakCode, Network, Opcode, Operation, Packet,
-    Psn, RethRepr, Transport, UdpRepr, Vlan, icrc,
+    Psn, Qpn, RethRepr, Transport, UdpRepr, Vlan, icrc,
 };
 use mlx_prm::*;
 use std::time::Duration;
@@ -194,7 +194,7 @@ impl Forgery {
             xrc_srq: xrc_request.then_some(self.msn & 0xff_ffff),
             deth: (opcode.transport() == Transport::Ud).then(|| DethRepr {
                 qkey: u32::from_be_bytes(q_key),
-                src_qpn: 1,
+                src_qpn: Qpn::GSI,
             }),
             reth: operation
                 .has_reth()
@@ -279,7 +279,11 @@ impl Forgery {
                 fecn: flag(2),
                 becn: flag(3),
                 ack_request: flag(4),
-                ..BthRepr::new(opcode, dest_qpn, Psn::new(right.wrapping_add_signed(off)))
+                ..BthRepr::new(
+                    opcode,
+                    Qpn::new(dest_qpn),
+                    Psn::new(right.wrapping_add_signed(off)),
+                )
             },
             headers: self.headers(opcode, &target),
             payload: &payload,
@@ -297,7 +301,8 @@ impl Forgery {
             self.transport.apply(&mut frame[start..end]);
             // A changed packet that reaches the healthy queue pair would affect it, so the unchanged frame is used.
             let healthy = world.a.qps[HEALTHY].qpn;
-            if Packet::parse_ignoring_icrc(&frame).is_ok_and(|packet| packet.dest_qpn() == healthy)
+            if Packet::parse_ignoring_icrc(&frame)
+                .is_ok_and(|packet| packet.dest_qpn().get() == healthy)
             {
                 frame = sound;
             }
@@ -497,7 +502,7 @@ fn packets_survive_being_emitted() {
                 network: forgery.network(),
                 bth: BthRepr {
                     ack_request,
-                    ..BthRepr::new(opcode, 1, Psn::new(forgery.bytes))
+                    ..BthRepr::new(opcode, Qpn::GSI, Psn::new(forgery.bytes))
                 },
                 headers: forgery.headers(
                     opcode,

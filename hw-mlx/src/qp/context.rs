@@ -23,7 +23,7 @@
 //!
 //! This module does not support automatic path migration (`pm_state` is always "migrated") or XRC.
 
-use rdma_types::{Path, ReadyToReceive, ReadyToSend};
+use rdma_types::{Path, Qpn, ReadyToReceive, ReadyToSend};
 
 use mlx_prm::{Ads, Qpc, ServiceType};
 
@@ -174,7 +174,7 @@ impl QpFacts {
     #[must_use]
     pub fn init_to_rtr(
         &self,
-        local_qpn: u32,
+        local_qpn: Qpn,
         attributes: &ReadyToReceive,
         mac: [u8; 6],
     ) -> (Qpc, u32) {
@@ -182,8 +182,8 @@ impl QpFacts {
         context
             .set_mtu(u32::from(attributes.mtu))
             .set_log_msg_max(self.log_max_message)
-            .set_remote_qpn(attributes.remote_qpn)
-            .set_next_rcv_psn(attributes.receive_psn)
+            .set_remote_qpn(attributes.remote_qpn.get())
+            .set_next_rcv_psn(attributes.receive_psn.get())
             .set_min_rnr_nak(u32::from(attributes.min_rnr_timer))
             .set_log_rra_max(log2_ceil(attributes.reads_in).min(self.log_max_reads_in))
             .set_rre(attributes.reads_in > 0)
@@ -204,7 +204,7 @@ impl QpFacts {
     /// Returns the context for INIT2RTR of a queue pair whose packets the device loops back (`fl`), and its
     /// `opt_param_mask`. Differs from [`QpFacts::init_to_rtr`] in the path, which has only that flag and the port.
     #[must_use]
-    pub fn init_to_rtr_looped(&self, local_qpn: u32, attributes: &ReadyToReceive) -> (Qpc, u32) {
+    pub fn init_to_rtr_looped(&self, local_qpn: Qpn, attributes: &ReadyToReceive) -> (Qpc, u32) {
         let (mut context, mask) = self.init_to_rtr(local_qpn, attributes, [0; 6]);
         let mut path = Ads::new();
         path.set_fl(true).set_vhca_port_num(PORT);
@@ -217,7 +217,7 @@ impl QpFacts {
     pub fn rtr_to_rts(&self, attributes: &ReadyToSend) -> Qpc {
         let mut context = self.transition();
         context
-            .set_next_send_psn(attributes.send_psn)
+            .set_next_send_psn(attributes.send_psn.get())
             .set_log_sra_max(log2_floor(attributes.reads_out).min(self.log_max_reads_out))
             .set_retry_count(u32::from(attributes.retry_count))
             .set_rnr_retry(u32::from(attributes.rnr_retry));
@@ -245,7 +245,7 @@ impl QpFacts {
 
 /// Fills an address path for RoCE. `mac` is that of the next station on the link: the peer or a gateway. The device
 /// takes source address, VLAN and RoCE version from the GID table entry that the path names.
-fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote_qpn: u32) {
+fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: Qpn, remote_qpn: Qpn) {
     let [m0, m1, m2, m3, m4, m5] = mac;
     ads.set_src_addr_index(u32::from(path.source_gid_index))
         .set_hop_limit(u32::from(path.hop_limit))
@@ -267,10 +267,10 @@ fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote
 /// several routes, but keeps each flow on one route (`rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in
 /// Linux include/rdma/ib_verbs.h).
 #[must_use]
-pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 {
+pub fn udp_source_port(flow_label: u32, local_qpn: Qpn, remote_qpn: Qpn) -> u16 {
     let mut label = flow_label & 0xf_ffff;
     if label == 0 {
-        let product = u64::from(local_qpn) * u64::from(remote_qpn);
+        let product = u64::from(local_qpn.get()) * u64::from(remote_qpn.get());
         let mixed = product ^ (product >> 20) ^ (product >> 40);
         // CAST: the value is masked to 20 bits.
         label = (mixed & 0xf_ffff) as u32;
@@ -292,6 +292,8 @@ fn log2_floor(n: u8) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use rdma_types::Psn;
+
     use super::*;
 
     fn facts() -> QpFacts {
@@ -330,8 +332,8 @@ mod tests {
                 flow_label: 0x12345,
                 priority: 0,
             },
-            remote_qpn: 0xabcdef,
-            receive_psn: 0x123456,
+            remote_qpn: Qpn::new(0xabcdef),
+            receive_psn: Psn::new(0x123456),
             mtu: 3,
             reads_in,
             min_rnr_timer: 12,
@@ -372,14 +374,14 @@ mod tests {
 
     #[test]
     fn the_path_to_the_peer_stands_at_the_documented_offsets() {
-        let (context, mask) = facts().init_to_rtr(0x10, &to_rtr(4), MAC);
+        let (context, mask) = facts().init_to_rtr(Qpn::new(0x10), &to_rtr(4), MAC);
         assert_eq!(mask, 0b1110);
         assert_eq!(dword(&context, 0x08), 3 << 29 | 30 << 24);
         assert_eq!(dword(&context, 0x14), 0xabcdef);
         assert_eq!(dword(&context, 0x20), 3 << 16 | 64);
         assert_eq!(dword(&context, 0x24), 0x60 << 20 | 0x12345);
         assert_eq!(context.as_array()[0x28..0x38], to_rtr(4).path.gid);
-        let port = u32::from(udp_source_port(0x12345, 0, 0));
+        let port = u32::from(udp_source_port(0x12345, Qpn::SMI, Qpn::SMI));
         assert_eq!(dword(&context, 0x38), 0x18 << 16 | port);
         assert_eq!(
             (dword(&context, 0x3c), dword(&context, 0x40)),
@@ -401,14 +403,14 @@ mod tests {
             (17, 4, 4),
             (255, 4, 4),
         ] {
-            let (context, _) = facts().init_to_rtr(1, &to_rtr(reads), MAC);
+            let (context, _) = facts().init_to_rtr(Qpn::GSI, &to_rtr(reads), MAC);
             assert_eq!(
                 (context.log_rra_max(), context.rre()),
                 (target, true),
                 "{reads} in"
             );
             let send = ReadyToSend {
-                send_psn: 0,
+                send_psn: Psn::new(0),
                 reads_out: reads,
                 retry_count: 7,
                 rnr_retry: 7,
@@ -420,7 +422,7 @@ mod tests {
                 "{reads} out"
             );
         }
-        let (context, mask) = facts().init_to_rtr(1, &to_rtr(0), MAC);
+        let (context, mask) = facts().init_to_rtr(Qpn::GSI, &to_rtr(0), MAC);
         assert!(!context.rre() && context.rwe() && mask & optional::RRE != 0);
     }
 
@@ -435,7 +437,7 @@ mod tests {
             (able, 0, 1 << 14),
             (facts(), 4, 0b110 << 13),
         ] {
-            let (context, mask) = facts.init_to_rtr(1, &to_rtr(reads), MAC);
+            let (context, mask) = facts.init_to_rtr(Qpn::GSI, &to_rtr(reads), MAC);
             assert_eq!(dword(&context, 0x90) & 0xf_e000, flags, "{reads} reads");
             assert!(mask & optional::RAE != 0);
         }
@@ -444,7 +446,7 @@ mod tests {
     #[test]
     fn ready_to_send_carries_the_retry_policy() {
         let send = ReadyToSend {
-            send_psn: 0xfe_dcba,
+            send_psn: Psn::new(0xfe_dcba),
             reads_out: 1,
             retry_count: 6,
             rnr_retry: 5,
@@ -465,7 +467,7 @@ mod tests {
             ..facts()
         };
         let send = ReadyToSend {
-            send_psn: 0,
+            send_psn: Psn::new(0),
             reads_out: 1,
             retry_count: 7,
             rnr_retry: 7,
@@ -473,7 +475,7 @@ mod tests {
         };
         for (what, context) in [
             ("RST2INIT", facts().reset_to_init()),
-            ("INIT2RTR", facts().init_to_rtr(1, &to_rtr(1), MAC).0),
+            ("INIT2RTR", facts().init_to_rtr(Qpn::GSI, &to_rtr(1), MAC).0),
             ("RTR2RTS", facts().rtr_to_rts(&send)),
             ("RST2INIT of QP1", gsi.reset_to_init()),
             ("INIT2RTR of QP1", gsi.gsi_init_to_rtr()),
@@ -493,17 +495,15 @@ mod tests {
 
     #[test]
     fn udp_source_ports_are_dynamic_ports_and_follow_the_label() {
+        let port = |label, local, remote| udp_source_port(label, Qpn::new(local), Qpn::new(remote));
         // 0xe341 is (0x2345 ^ 0x04) | 0xc000: the low 14 bits of 0x12345, XORed with the bits above them.
-        assert_eq!(udp_source_port(0x12345, 1, 2), 0xe341);
+        assert_eq!(port(0x12345, 1, 2), 0xe341);
         assert_eq!(
-            udp_source_port(0, 0x40, 0x41),
-            udp_source_port(0, 0x41, 0x40),
+            port(0, 0x40, 0x41),
+            port(0, 0x41, 0x40),
             "both ends choose alike"
         );
-        assert_ne!(
-            udp_source_port(0, 0x40, 0x41),
-            udp_source_port(0, 0x40, 0x42)
-        );
-        assert!(udp_source_port(0, 0xff_ffff, 0xff_ffff) >= 0xc000);
+        assert_ne!(port(0, 0x40, 0x41), port(0, 0x40, 0x42));
+        assert!(port(0, 0xff_ffff, 0xff_ffff) >= 0xc000);
     }
 }

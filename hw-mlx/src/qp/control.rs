@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use rdma_types::{Path, QueueSizes, ReadyToReceive, ReadyToSend};
+use rdma_types::{Path, Psn, Qpn, QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{HOP_LIMIT, QpFacts, ReceiveSource};
 use super::{PathUse, Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
@@ -48,56 +48,56 @@ pub(crate) fn create_qp(
     hca: &mut Hca,
     facts: &QpFacts,
     memory: RingMemory,
-) -> Result<(u32, Lent<RingMemory>), CmdError> {
+) -> Result<(Qpn, Lent<RingMemory>), CmdError> {
     let mut command = CreateQpIn::new();
     command.set_qpc(&facts.create());
     let memory = memory.lend();
     match hca.exec_with(&command, &memory.get().pages()) {
-        Ok(answer) => Ok((answer.qpn(), memory)),
+        Ok(answer) => Ok((Qpn::new(answer.qpn()), memory)),
         Err(error) => Err(memory.after(error)),
     }
 }
 
 /// Sends RST2INIT.
-pub(crate) fn reset_to_init(hca: &mut Hca, qpn: u32, context: &Qpc) -> Result<(), CmdError> {
+pub(crate) fn reset_to_init(hca: &mut Hca, qpn: Qpn, context: &Qpc) -> Result<(), CmdError> {
     let mut command = Rst2InitQpIn::new();
-    command.set_qpn(qpn).set_qpc(context);
+    command.set_qpn(qpn.get()).set_qpc(context);
     hca.exec(&command).map(drop)
 }
 
 /// Sends INIT2RTR.
 pub(crate) fn init_to_rtr(
     hca: &mut Hca,
-    qpn: u32,
+    qpn: Qpn,
     context: &Qpc,
     opt_param_mask: u32,
 ) -> Result<(), CmdError> {
     let mut command = Init2RtrQpIn::new();
     command
-        .set_qpn(qpn)
+        .set_qpn(qpn.get())
         .set_opt_param_mask(opt_param_mask)
         .set_qpc(context);
     hca.exec(&command).map(drop)
 }
 
 /// Sends RTR2RTS.
-pub(crate) fn rtr_to_rts(hca: &mut Hca, qpn: u32, context: &Qpc) -> Result<(), CmdError> {
+pub(crate) fn rtr_to_rts(hca: &mut Hca, qpn: Qpn, context: &Qpc) -> Result<(), CmdError> {
     let mut command = Rtr2RtsQpIn::new();
-    command.set_qpn(qpn).set_qpc(context);
+    command.set_qpn(qpn.get()).set_qpc(context);
     hca.exec(&command).map(drop)
 }
 
 /// Sends 2RST.
-pub(crate) fn to_reset(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+pub(crate) fn to_reset(hca: &mut Hca, qpn: Qpn) -> Result<(), CmdError> {
     let mut command = ToRstQpIn::new();
-    command.set_qpn(qpn);
+    command.set_qpn(qpn.get());
     hca.exec(&command).map(drop)
 }
 
 /// Sends 2RST before DESTROY_QP. A refusal because of the queue pair's state is no error: DESTROY_QP then works without
 /// this step (Linux `destroy_qp_common` omits it). It happens if an interrupted reset left the queue pair in RESET.
 /// Returns whether the device accepted the step.
-pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<bool, CmdError> {
+pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: Qpn) -> Result<bool, CmdError> {
     match to_reset(hca, qpn) {
         Err(error)
             if matches!(
@@ -105,7 +105,7 @@ pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<bool, CmdError
                 Some(CmdStatus::BAD_QP_STATE | CmdStatus::BAD_RES_STATE)
             ) =>
         {
-            tracing::debug!(qpn, %error, "destroying a queue pair");
+            tracing::debug!(qpn = qpn.get(), %error, "destroying a queue pair");
             Ok(false)
         }
         answer => answer.map(|()| true),
@@ -113,16 +113,16 @@ pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<bool, CmdError
 }
 
 /// Sends 2ERR.
-pub(crate) fn to_error(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+pub(crate) fn to_error(hca: &mut Hca, qpn: Qpn) -> Result<(), CmdError> {
     let mut command = ToErrQpIn::new();
-    command.set_qpn(qpn);
+    command.set_qpn(qpn.get());
     hca.exec(&command).map(drop)
 }
 
 /// Sends DESTROY_QP.
-pub(crate) fn destroy_qp(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+pub(crate) fn destroy_qp(hca: &mut Hca, qpn: Qpn) -> Result<(), CmdError> {
     let mut command = DestroyQpIn::new();
-    command.set_qpn(qpn);
+    command.set_qpn(qpn.get());
     hca.exec(&command).map(drop)
 }
 
@@ -130,9 +130,9 @@ pub(crate) fn destroy_qp(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
 ///
 /// # Errors
 /// Device refusal.
-pub fn query(hca: &mut Hca, qpn: u32) -> Result<Qpc, CmdError> {
+pub fn query(hca: &mut Hca, qpn: Qpn) -> Result<Qpc, CmdError> {
     let mut command = QueryQpIn::new();
-    command.set_qpn(qpn);
+    command.set_qpn(qpn.get());
     hca.exec(&command).map(|answer| answer.qpc().clone())
 }
 
@@ -247,8 +247,8 @@ impl Qp {
         let (qpn, memory) = create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let qp = Self {
-            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn),
-            recv: RecvQueue::new(recv_sizes, ring, record, qpn),
+            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn.get()),
+            recv: RecvQueue::new(recv_sizes, ring, record, qpn.get()),
             qpn,
             facts,
             memory,
@@ -260,7 +260,9 @@ impl Qp {
         if let Err(error) = reset_to_init(hca, qpn, &facts.reset_to_init()) {
             match destroy_qp(hca, qpn) {
                 Ok(()) => drop(qp.memory.give_back()),
-                Err(second) => tracing::warn!(qpn, %second, "a half-made queue pair stays"),
+                Err(second) => {
+                    tracing::warn!(qpn = qpn.get(), %second, "a half-made queue pair stays")
+                }
             }
             return Err(error.into());
         }
@@ -328,7 +330,7 @@ impl Qp {
                 priority: own.priority(),
             },
             remote_qpn: self.qpn,
-            receive_psn: 0,
+            receive_psn: Psn::new(0),
             mtu: hca.port().path_mtu,
             reads_in: 1,
             min_rnr_timer: 12,
@@ -349,7 +351,7 @@ impl Qp {
             self.ready_to_receive(hca, &receive, own.mac, None)?;
         }
         let send = ReadyToSend {
-            send_psn: 0,
+            send_psn: Psn::new(0),
             reads_out: 1,
             retry_count: 7,
             rnr_retry: 6,

@@ -23,8 +23,8 @@ pub use recv::{Outcome, RecvQueue, RecvSizes};
 pub use send::{SendQueue, SendSizes};
 
 use rdma_types::{
-    DataSegment, Detail, InlineError, Plain, PostedRecv, QueueFull, QueuePairCounts, RequestFlags,
-    RequestOp, WindowTarget,
+    DataSegment, Detail, InlineError, Plain, PostedRecv, Qpn, QueueFull, QueuePairCounts,
+    RequestFlags, RequestOp, WindowTarget,
 };
 
 use self::context::QpFacts;
@@ -82,7 +82,7 @@ pub struct Qp {
     returns: Option<Arc<Returns>>,
     /// Number of entries with our queue pair number that matched neither a request nor a receive.
     distrusted: u64,
-    qpn: u32,
+    qpn: Qpn,
     /// True if the queue pair was left in RESET because a later command was refused.
     in_reset: bool,
     recv: RecvQueue,
@@ -139,7 +139,7 @@ impl Qp {
         let (syndrome, vendor) = completion.detail.syndrome();
         if completion.status != Status::Flushed {
             tracing::warn!(
-                qpn = self.qpn,
+                qpn = self.qpn.get(),
                 request = completion.request,
                 status = ?completion.status,
                 syndrome,
@@ -408,9 +408,9 @@ impl Qp {
         }
     }
 
-    /// Returns the queue pair's number (24 bits), which the peer needs.
+    /// Returns the queue pair's number, which the peer needs.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> Qpn {
         self.qpn
     }
 }
@@ -418,7 +418,7 @@ impl Qp {
 impl core::fmt::Debug for Qp {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Qp")
-            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .field("qpn", &format_args!("{}", self.qpn))
             .field("owner", &format_args!("{:#x}", self.facts.user_index))
             .field("send", &self.send)
             .field("recv", &self.recv)

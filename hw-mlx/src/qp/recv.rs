@@ -98,12 +98,12 @@ const HOT_BYTES: usize = core::mem::offset_of!(RecvQueue, done);
 static_assertions::const_assert_eq!(HOT_BYTES, 64);
 
 impl RecvQueue {
-    /// Makes the receive queue of queue pair `qpn` at the start of `buffer`, with the doorbell record `record`.
+    /// Makes the receive queue of the queue pair, or of the RQ, with this `number` at the start of `buffer`, with the doorbell record `record`.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.
     #[must_use]
-    pub fn new(sizes: RecvSizes, buffer: &DmaBuffer, record: &DmaBuffer, qpn: u32) -> Self {
+    pub fn new(sizes: RecvSizes, buffer: &DmaBuffer, record: &DmaBuffer, number: u32) -> Self {
         assert!(
             sizes.entries.is_power_of_two()
                 && sizes.entries <= 1 << 15
@@ -113,7 +113,7 @@ impl RecvQueue {
         );
         let units = sizes.stride / wqe::UNIT_BYTES_U32;
         Self {
-            arrival: Tail::of_arrival(qpn),
+            arrival: Tail::of_arrival(number),
             ring: DmaQueue::new(buffer, 0, sizes.entries * units, (record, RECEIVE_COUNTER)),
             units,
             max_recvs: sizes.max_recvs,

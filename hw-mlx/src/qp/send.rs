@@ -212,7 +212,7 @@ pub struct SendQueue {
     // Fields that only some posts use.
     /// Maximum number of outstanding requests.
     limit: u32,
-    /// Queue pair number in bits 31:8.
+    /// Number of the queue pair, or of the SQ, in bits 31:8.
     qpn_shifted: u32,
     /// Maximum number of units of a WQE.
     max_units: usize,
@@ -226,7 +226,8 @@ static_assertions::const_assert_eq!(core::mem::offset_of!(SendQueue, doorbell), 
 static_assertions::const_assert!(core::mem::offset_of!(SendQueue, limit) <= 128);
 
 impl SendQueue {
-    /// Makes a send queue in `buffer` from byte offset `base` on, with the doorbell record `record`.
+    /// Makes a send queue in `buffer` from byte offset `base` on, with the doorbell record `record`. `number`
+    /// is that of the queue pair, or of the SQ.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.
@@ -237,14 +238,14 @@ impl SendQueue {
         base: usize,
         record: &DmaBuffer,
         doorbells: &Doorbells,
-        qpn: u32,
+        number: u32,
     ) -> Self {
         assert!(sizes.ring_blocks <= 1 << 15, "a send ring of {sizes:?}");
         let ring = DmaQueue::new(buffer, base, sizes.ring_blocks, (record, SEND_COUNTER));
         // CAST: `ring_blocks` is at most 2^15, as asserted above.
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
         let block_mask = (sizes.ring_blocks - 1) as u16;
-        let qpn_shifted = qpn << 8;
+        let qpn_shifted = number << 8;
         Self {
             ring,
             doorbell: doorbells.of_send_queues(),
@@ -253,7 +254,7 @@ impl SendQueue {
                 rdma_write: wqe::head(WqeOpcode::RDMA_WRITE, qpn_shifted | 3),
             },
             qpn_shifted,
-            queue_tail: Tail::of_queue(qpn),
+            queue_tail: Tail::of_queue(number),
             block_mask,
             producer_index: 0,
             max_units: (sizes.wqe_blocks as usize * BLOCK_UNITS).min(wqe::MAX_UNITS),

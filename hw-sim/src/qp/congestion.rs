@@ -10,7 +10,7 @@ use super::Qp;
 use crate::dcqcn::{Reaction, ReactionPoint};
 use crate::host::Host;
 use crate::time::nanoseconds;
-use crate::wire::{Network, Vlan, emit_cnp, ethernet};
+use crate::wire::{Network, Qpn, Vlan, emit_cnp, ethernet};
 
 /// Parameters of the notifications that a receiver sends.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,11 @@ impl Qp {
             priority: notice.priority,
         });
         self.congestion.tell_again = now.saturating_add(nanoseconds(notice.interval));
-        host.transmit(emit_cnp(&eth, &network, self.core.context.remote_qpn()));
+        host.transmit(emit_cnp(
+            &eth,
+            &network,
+            Qpn::new(self.core.context.remote_qpn()),
+        ));
         true
     }
 }

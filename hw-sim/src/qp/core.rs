@@ -8,7 +8,7 @@ use super::scatter_to_cqe::InEntry;
 use super::state::{Service, State};
 use crate::host::{ANY_PD, Host, KeyScope};
 use crate::q_counters::QCounter;
-use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
+use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn, Qpn};
 use mlx_prm::Qpc;
 
 /// The queue pair must go to ERR. The error CQE, if the cause has one, is already written.
@@ -121,7 +121,7 @@ impl Core {
         let packet = Packet {
             link,
             network,
-            bth: self.bth(outgoing, self.context.remote_qpn()),
+            bth: self.bth(outgoing, Qpn::new(self.context.remote_qpn())),
             headers: outgoing.headers,
             payload: outgoing.payload,
         };
@@ -135,7 +135,7 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn bth(&self, outgoing: &Outgoing<'_>, dest_qpn: u32) -> BthRepr {
+    pub(super) fn bth(&self, outgoing: &Outgoing<'_>, dest_qpn: Qpn) -> BthRepr {
         BthRepr {
             solicited: outgoing.solicited,
             ack_request: outgoing.ack_request,

@@ -14,17 +14,13 @@ use super::wqe::{Action, SendWqe, Signal};
 use crate::host::Host;
 use crate::q_counters::QCounter;
 use crate::subnet::MANAGEMENT_LANE;
-use crate::wire::{DEFAULT_PKEY, DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
+use crate::wire::{DEFAULT_PKEY, DethRepr, Headers, Link, Network, Opcode, Packet, Psn, Qpn};
 use mlx_prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
 /// Top bit of a WQE's Q_Key. If it is set, the device uses the Q_Key of the context.
 const CONTROLLED_QKEY: u32 = 1 << 31;
 /// Bit of `flags_rqpn`: the network header is in the receive buffer.
 const GRH_IN_BUFFER: u32 = 1 << 28;
-/// QPN of the general services interface on the wire.
-const GSI_QPN: u32 = 1;
-/// QPN of the subnet management interface on the wire.
-const SMI_QPN: u32 = 0;
 
 /// The sending side of a datagram queue pair.
 #[derive(Debug)]
@@ -139,7 +135,7 @@ impl Datagrams {
             },
             payload: &payload,
         };
-        let bth = core.bth(&outgoing, av.dqp());
+        let bth = core.bth(&outgoing, Qpn::new(av.dqp()));
         let packet = Packet {
             link,
             network,
@@ -173,12 +169,12 @@ pub(super) fn refuse(
 
 /// Returns the source QPN of datagrams. The general services interface sends as QP 1, whatever its number in the
 /// device. Queue pairs that send on its behalf have the source QPN in `deth_sqpn` of their context.
-fn source_qpn(core: &Core) -> u32 {
+fn source_qpn(core: &Core) -> Qpn {
     match (core.service, core.context.deth_sqpn()) {
-        (Service::Gsi, _) => GSI_QPN,
-        (Service::Smi, _) => SMI_QPN,
-        (_, 0) => core.qpn,
-        (_, qpn) => qpn,
+        (Service::Gsi, _) => Qpn::GSI,
+        (Service::Smi, _) => Qpn::SMI,
+        (_, 0) => Qpn::new(core.qpn),
+        (_, qpn) => Qpn::new(qpn),
     }
 }
 
@@ -238,7 +234,7 @@ pub(super) fn receive(
         bytes: u32::try_from(wqe.written).unwrap_or(u32::MAX),
         immediate: immediate.unwrap_or(u32::from(packet.bth.pkey)),
         solicited: packet.bth.solicited,
-        flags_rqpn: deth.src_qpn | route_flags(packet),
+        flags_rqpn: deth.src_qpn.get() | route_flags(packet),
         slid: match packet.link {
             Link::Ethernet(_) => 0,
             Link::InfiniBand(lrh) => lrh.slid,

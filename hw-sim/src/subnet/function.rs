@@ -5,7 +5,7 @@ use mlx_prm::{Eqe, EventType, MadClass, MadMethod, PerformanceMad, PortChange, S
 
 use super::directed::{self, Step};
 use super::mad::IEEE_MELLANOX;
-use super::packet::{SMI_QPN, datagram, is_of_management_lane, lrh, reply, wrong_lane};
+use super::packet::{datagram, is_of_management_lane, lrh, reply, wrong_lane};
 use super::pma::{self, Counted};
 use super::sma::{self, Node};
 use super::{Changes, Link, PortState};
@@ -13,7 +13,7 @@ use crate::card::AdminState;
 use crate::card::seat::Seat;
 use crate::env::{Env, Timer};
 use crate::nic::Nic;
-use crate::wire::{LrhPacket, Packet};
+use crate::wire::{LrhPacket, Packet, Qpn};
 
 /// Number of the function's only port.
 const PORT: u8 = 1;
@@ -87,7 +87,7 @@ impl Nic {
         let Some(mad) = datagram(packet) else {
             return false;
         };
-        if packet.dest_qpn() == SMI_QPN {
+        if packet.dest_qpn() == Qpn::SMI {
             self.smp_received(env, packet, Smp::from_array(*mad))
         } else {
             self.performance_received(env, packet, &PerformanceMad::from_array(*mad))

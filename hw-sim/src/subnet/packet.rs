@@ -4,12 +4,9 @@ use super::mad::MAD_BYTES;
 use super::port_info::PERMISSIVE_LID;
 use crate::wire::{
     BthPacket, BthRepr, DethRepr, GrhRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode,
-    Packet, Psn,
+    Packet, Psn, Qpn,
 };
 
-/// Numbers of the two queue pairs for MADs: subnet management (QP 0) and general services (QP 1).
-pub const SMI_QPN: u32 = 0;
-pub const GSI_QPN: u32 = 1;
 /// Virtual lane that is reserved for subnet management (VL 15).
 pub const MANAGEMENT_LANE: u8 = 15;
 /// LNH codes: the header that follows an LRH (IBTA volume 1, table "LNH").
@@ -20,7 +17,7 @@ const GSI_QKEY: u32 = 0x8001_0000;
 
 /// Returns the MAD in a packet to QP 0 or QP 1. Returns `None` for any other packet.
 pub fn datagram<'p>(packet: &Packet<'p>) -> Option<&'p [u8; MAD_BYTES]> {
-    let is_managed = [SMI_QPN, GSI_QPN].contains(&packet.dest_qpn());
+    let is_managed = [Qpn::SMI, Qpn::GSI].contains(&packet.dest_qpn());
     packet
         .headers
         .deth
@@ -55,7 +52,7 @@ pub fn wrong_lane(frame: &[u8]) -> Option<&'static str> {
         _ => return is_management.then_some("lane 15 without a transport header"),
     };
     let bth = frame.get(headers..).map(BthPacket::new_checked);
-    match (bth?.ok()?.dest_qpn() == SMI_QPN, is_management) {
+    match (bth?.ok()?.dest_qpn() == Qpn::SMI, is_management) {
         (true, false) => Some("QP 0 outside of lane 15"),
         (false, true) => Some("lane 15 to another queue pair than QP 0"),
         _ => None,
@@ -89,7 +86,7 @@ pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Opti
         },
         headers: Headers {
             deth: Some(DethRepr {
-                qkey: if qpn == GSI_QPN { GSI_QKEY } else { 0 },
+                qkey: if qpn == Qpn::GSI { GSI_QKEY } else { 0 },
                 src_qpn: qpn,
             }),
             ..Headers::NONE

@@ -16,12 +16,12 @@ use super::mad::{
     ATTRIBUTE_NOT_SUPPORTED, Answer, DATA_BYTES, Data, INVALID_VALUE, Method, answered, block_mut,
     of_words, words,
 };
-use super::packet::{SMI_QPN, datagram, forwarded, is_of_management_lane, lrh, reply, wrong_lane};
+use super::packet::{datagram, forwarded, is_of_management_lane, lrh, reply, wrong_lane};
 use super::pma::{self, Counted, Counter};
 use super::port_info::{Kind, ManagedPort};
 use super::sma::{Access, Lanes, Node, access, pkeys, port_info, port_of};
 use super::{Changes, FIRST_MULTICAST_LID, Link, Manager, PERMISSIVE_LID, PortState};
-use crate::wire::{self, DEFAULT_PKEY, LrhPacket, LrhRepr, Packet};
+use crate::wire::{self, DEFAULT_PKEY, LrhPacket, LrhRepr, Packet, Qpn};
 
 /// Range of a switch's number of ports, not counting port 0. One mask of the multicast forwarding table covers them.
 pub const PORTS: std::ops::RangeInclusive<usize> = 2..=15;
@@ -245,7 +245,7 @@ impl SubnetSwitch {
         };
         let Some(mad) = datagram(&packet) else { return };
         let lid = self.ports[0].port.info.lid();
-        if packet.dest_qpn() != SMI_QPN {
+        if packet.dest_qpn() != Qpn::SMI {
             let mad = PerformanceMad::from_array(*mad);
             let is_asked = [MadMethod::GET, MadMethod::SET].contains(&MadMethod(mad.method()));
             if MadClass(mad.mgmt_class()) == MadClass::PERFORMANCE && is_asked {

@@ -7,7 +7,7 @@ use crate::card::seat::{PHYSICAL, Seat};
 use crate::card::{Card, CardRules};
 use crate::env::{Env, Timer};
 use crate::wire::{
-    self, BthRepr, DethRepr, Headers, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
+    self, BthRepr, DethRepr, Headers, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn, Qpn,
 };
 use mlx_prm::{MadMethod, NodeInfo, PerformanceMad, Smp, SmpAttribute, SwitchInfo};
 
@@ -103,11 +103,11 @@ fn packet(payload: &[u8], dlid: u16, slid: u16, vl: u8, qpn: u32) -> Vec<u8> {
             packet_len: 0,
         }),
         network: Network::Local,
-        bth: BthRepr::new(Opcode::ud(false), qpn, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::new(qpn), Psn::new(0)),
         headers: Headers {
             deth: Some(DethRepr {
                 qkey: 0,
-                src_qpn: 0,
+                src_qpn: Qpn::SMI,
             }),
             ..Headers::NONE
         },

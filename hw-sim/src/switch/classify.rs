@@ -116,8 +116,8 @@ pub fn roce_v2(frame: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::wire::{
-        BthRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, UdpRepr, Vlan,
-        WireError, ones_complement_sum,
+        BthRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, Qpn, UdpRepr,
+        Vlan, WireError, ones_complement_sum,
     };
 
     fn packet(network: Network, tag: Option<u8>) -> Vec<u8> {
@@ -130,11 +130,11 @@ mod tests {
         let packet = Packet {
             link: eth.into(),
             network,
-            bth: BthRepr::new(Opcode::ud(false), 7, Psn::new(1)),
+            bth: BthRepr::new(Opcode::ud(false), Qpn::new(7), Psn::new(1)),
             headers: Headers {
                 deth: Some(crate::wire::DethRepr {
                     qkey: 1,
-                    src_qpn: 2,
+                    src_qpn: Qpn::new(2),
                 }),
                 ..Headers::NONE
             },

@@ -1,7 +1,7 @@
 //! Base transport header (IBTA volume 1, section 9.2).
 
 use super::bytes::{be16, be24, low24, put};
-use super::{Opcode, Psn, WireError};
+use super::{Opcode, Psn, Qpn, WireError};
 
 /// P_Key of the default partition, full member.
 pub const DEFAULT_PKEY: u16 = 0xffff;
@@ -65,8 +65,8 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
     }
 
     /// Returns the number of the destination queue pair.
-    pub fn dest_qpn(&self) -> u32 {
-        be24(self.buffer.as_ref(), 5)
+    pub fn dest_qpn(&self) -> Qpn {
+        Qpn::new(be24(self.buffer.as_ref(), 5))
     }
 
     /// Returns the acknowledge request bit.
@@ -97,8 +97,8 @@ pub struct BthRepr {
     pub fecn: bool,
     /// Backward congestion notification.
     pub becn: bool,
-    /// Destination queue pair, 24 bits.
-    pub dest_qpn: u32,
+    /// Destination queue pair.
+    pub dest_qpn: Qpn,
     /// Acknowledge request: the requester requests an acknowledgement of this packet.
     pub ack_request: bool,
     /// Packet sequence number.
@@ -113,7 +113,7 @@ impl BthRepr {
     /// migrated, default partition, no congestion. [`Packet::emit`](super::Packet::emit) sets the padding, because it
     /// depends on the payload.
     #[must_use]
-    pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Self {
+    pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             opcode,
             solicited: false,
@@ -159,7 +159,7 @@ impl BthRepr {
         put(out, 0, [self.opcode.bits(), flags]);
         put(out, 2, self.pkey.to_be_bytes());
         out[4] = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        put(out, 5, low24(self.dest_qpn));
+        put(out, 5, low24(self.dest_qpn.get()));
         out[8] = u8::from(self.ack_request) << 7;
         put(out, 9, low24(self.psn.get()));
     }

@@ -3,7 +3,7 @@
 
 use super::bytes::{low24, put};
 use super::icrc;
-use super::{BthPacket, BthRepr, DEFAULT_PKEY, EthRepr, Link, Network, WireError};
+use super::{BthPacket, BthRepr, DEFAULT_PKEY, EthRepr, Link, Network, Qpn, WireError};
 
 /// Opcode of a CNP, which belongs to no transport.
 pub const CNP: u8 = 0x81;
@@ -12,7 +12,7 @@ const BECN: u8 = 0x40;
 
 /// Builds a CNP as an Ethernet frame without FCS. The function sets the lengths in `network`.
 #[must_use]
-pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
+pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: Qpn) -> Vec<u8> {
     let (mut eth, mut network) = (*eth, *network);
     // CAST: the value is 32.
     let transport = BthRepr::BYTES + RESERVED_BYTES + icrc::BYTES;
@@ -26,7 +26,7 @@ pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
     frame[bth] = CNP;
     put(&mut frame, bth + 2, DEFAULT_PKEY.to_be_bytes());
     frame[bth + 4] = BECN;
-    put(&mut frame, bth + 5, low24(dest_qpn));
+    put(&mut frame, bth + 5, low24(dest_qpn.get()));
     let end = frame.len() - icrc::BYTES;
     // `compute` never returns `None` here, because all headers are before `end`.
     let crc = icrc::compute(network.encapsulation(), &frame[start..end]).unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
 ///
 /// # Errors
 /// [`WireError`] if the frame is not a CNP or ends too early.
-pub fn parse_cnp(frame: &[u8]) -> Result<u32, WireError> {
+pub fn parse_cnp(frame: &[u8]) -> Result<Qpn, WireError> {
     let eth = EthRepr::parse(frame)?;
     let packet = &frame[eth.buffer_len()..];
     let (_, headers, transport) = Network::parse(eth.ethertype, packet)?;

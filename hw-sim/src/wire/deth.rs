@@ -1,7 +1,7 @@
 //! Datagram extended transport header (DETH; IBTA volume 1, section 9.3.2).
 
-use super::WireError;
 use super::bytes::{be24, be32, low24, put};
+use super::{Qpn, WireError};
 
 /// View of a DETH.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +27,8 @@ impl<T: AsRef<[u8]>> DethPacket<T> {
     }
 
     /// Returns the number of the source queue pair.
-    pub fn src_qpn(&self) -> u32 {
-        be24(self.buffer.as_ref(), 5)
+    pub fn src_qpn(&self) -> Qpn {
+        Qpn::new(be24(self.buffer.as_ref(), 5))
     }
 }
 
@@ -37,8 +37,8 @@ impl<T: AsRef<[u8]>> DethPacket<T> {
 pub struct DethRepr {
     /// Queue key.
     pub qkey: u32,
-    /// Number of the source queue pair, 24 bits.
-    pub src_qpn: u32,
+    /// Number of the source queue pair.
+    pub src_qpn: Qpn,
 }
 
 impl DethRepr {
@@ -57,6 +57,6 @@ impl DethRepr {
     pub fn emit(&self, out: &mut [u8]) {
         put(out, 0, self.qkey.to_be_bytes());
         out[4] = 0;
-        put(out, 5, low24(self.src_qpn));
+        put(out, 5, low24(self.src_qpn.get()));
     }
 }

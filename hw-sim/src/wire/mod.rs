@@ -42,7 +42,6 @@ mod ipv6;
 mod lrh;
 mod opcode;
 mod packet;
-mod psn;
 mod reth;
 mod udp;
 
@@ -61,10 +60,10 @@ pub use headers::Headers;
 pub use ipv4::{Ipv4Packet, Ipv4Repr};
 pub use ipv6::{Ipv6Packet, Ipv6Repr};
 pub use lrh::{LrhPacket, LrhRepr, VCRC_BYTES, vcrc};
+pub use mlx_prm::{Psn, Qpn};
 pub use opcode::{Opcode, Operation, Transport};
 pub use packet::{ETHERTYPE_ROCE_V1, GRH_AREA_BYTES, Link, Network, Outline, Packet};
 pub(crate) use packet::{Frame, seal};
-pub use psn::Psn;
 pub use reth::{RethPacket, RethRepr};
 pub use udp::{ROCE_PORT, UdpPacket, UdpRepr};
 

@@ -7,7 +7,7 @@ use super::frame::{IPV4, IPV6};
 use super::icrc::{self, Encapsulation};
 use super::{
     BthPacket, BthRepr, Ecn, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr,
-    Ipv6Packet, Ipv6Repr, LrhPacket, LrhRepr, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
+    Ipv6Packet, Ipv6Repr, LrhPacket, LrhRepr, Qpn, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
 };
 
 /// Ethertype of RoCE v1.
@@ -367,7 +367,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the number of the destination queue pair.
-    pub const fn dest_qpn(&self) -> u32 {
+    pub const fn dest_qpn(&self) -> Qpn {
         self.bth.dest_qpn
     }
 }

@@ -339,7 +339,10 @@ fn an_address_vector_without_its_extension_is_enough_inside_a_subnet() {
         assert_eq!(side.send_results(), [(0, 0)]);
         let frame = side.host.frames.pop_front().expect("a frame");
         let packet = Packet::parse_infiniband(&frame).expect("a packet");
-        assert_eq!((packet.dest_qpn(), packet.payload), (qpn(2), &[9; 20][..]));
+        assert_eq!(
+            (packet.dest_qpn().get(), packet.payload),
+            (qpn(2), &[9; 20][..])
+        );
         assert!(matches!(packet.link, Link::InfiniBand(lrh) if lrh.dlid == 7));
     }
 }

@@ -3,7 +3,7 @@
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
 use hw_sim::wire::{
-    AckSyndrome, AethRepr, BthRepr, Headers, NakCode, Opcode, Operation, Packet, Psn, RethRepr,
+    AckSyndrome, AethRepr, BthRepr, Headers, NakCode, Opcode, Operation, Packet, Psn, Qpn, RethRepr,
 };
 use mlx_prm::{EventType, Syndrome};
 
@@ -440,7 +440,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
 }
 
 /// Returns a forged packet from A to B.
-fn forged(operation: Operation, psn: u32, headers: Headers, payload: &[u8]) -> Vec<u8> {
+fn forged(operation: Operation, psn: Psn, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 1, DATA, KEY));
     while pair.a.qp.pending() {
@@ -451,7 +451,7 @@ fn forged(operation: Operation, psn: u32, headers: Headers, payload: &[u8]) -> V
     let opcode = Opcode::rc(operation);
     let bth = BthRepr {
         opcode,
-        psn: Psn::new(psn),
+        psn,
         ..model.bth
     };
     Packet {
@@ -564,7 +564,12 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
         pair.b.post_receive(&[(KEY, DATA, 4096)]);
         for (n, (operation, headers, payload)) in (0..).zip(*steps) {
             assert_eq!(pair.b.qp.state(), State::ReadyToSend, "{what}: step {n}");
-            let frame = forged(*operation, FIRST_PSN + n, *headers, payload);
+            let frame = forged(
+                *operation,
+                Psn::new(FIRST_PSN).advance(n),
+                *headers,
+                payload,
+            );
             pair.deliver(Port::B, &frame);
             while pair.b.qp.pending() && pair.b.qp.state() != State::Error {
                 pair.b.qp.run(&mut pair.b.host);
@@ -619,10 +624,10 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
         if *operation == O::AtomicAcknowledge {
             headers.atomic_ack = Some(hw_sim::wire::AtomicAckEthRepr { original: 1 });
         }
-        let mut frame = forged(*operation, FIRST_PSN, headers, payload);
+        let mut frame = forged(*operation, Psn::new(FIRST_PSN), headers, payload);
         // The forged packet is addressed to B, so it is readdressed to A.
         let mut packet = Packet::parse(&frame).expect("our own packet");
-        packet.bth.dest_qpn = qpn(1);
+        packet.bth.dest_qpn = Qpn::new(qpn(1));
         frame = packet.emit();
         pair.deliver(Port::A, &frame);
         pair.settle();
@@ -637,7 +642,12 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
 #[test]
 fn packets_with_another_partition_key_are_dropped() {
     let mut pair = Pair::new();
-    let mut frame = forged(Operation::WriteOnly, FIRST_PSN, write_headers(4), &[9; 4]);
+    let mut frame = forged(
+        Operation::WriteOnly,
+        Psn::new(FIRST_PSN),
+        write_headers(4),
+        &[9; 4],
+    );
     let mut packet = Packet::parse(&frame).expect("our own packet");
     packet.bth.pkey = 0x8001;
     frame = packet.emit();
@@ -664,7 +674,7 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
             }),
             ..Headers::NONE
         };
-        let again = forged(Operation::ReadRequest, FIRST_PSN, headers, &[]);
+        let again = forged(Operation::ReadRequest, Psn::new(FIRST_PSN), headers, &[]);
         let gone = |pair: &mut Pair| pair.b.host.keys.remove(&READ_ONLY).map(|_| ());
         if sent == 0 {
             gone(&mut pair);
@@ -698,7 +708,7 @@ fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone()
         }),
         ..Headers::NONE
     };
-    let request = forged(Operation::ReadRequest, FIRST_PSN, headers, &[]);
+    let request = forged(Operation::ReadRequest, Psn::new(FIRST_PSN), headers, &[]);
     for _ in 0..2 {
         pair.deliver(Port::B, &request);
         pair.b.qp.run(&mut pair.b.host);
@@ -737,7 +747,7 @@ fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
             }),
             ..Headers::NONE
         };
-        let psn = FIRST_PSN.wrapping_sub(back) & 0xff_ffff;
+        let psn = Psn::new(FIRST_PSN.wrapping_sub(back));
         let frame = forged(Operation::ReadRequest, psn, headers, &[]);
         pair.deliver(Port::B, &frame);
         pair.settle();

@@ -5,7 +5,7 @@
 //! Linux `struct ib_smp` in include/rdma/ib_smi.h and `struct ib_port_info` have the same offsets).
 
 use hw_sim::wire::{
-    BthRepr, DethRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
+    BthRepr, DethRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn, Qpn,
 };
 use hw_sim::{LinkFaults, Sim, SimConfig, SimFunction};
 use mlx_prm::*;
@@ -39,11 +39,11 @@ fn frame(mad: &[u8; 256], dlid: u16, slid: u16, vl: u8, qpn: u32) -> Vec<u8> {
             packet_len: 0,
         }),
         network: Network::Local,
-        bth: BthRepr::new(Opcode::ud(false), qpn, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::new(qpn), Psn::new(0)),
         headers: Headers {
             deth: Some(DethRepr {
                 qkey: if qpn == 1 { 0x8001_0000 } else { 0 },
-                src_qpn: qpn,
+                src_qpn: Qpn::new(qpn),
             }),
             ..Headers::NONE
         },

@@ -18,8 +18,8 @@ use hw_mlx::recorder::{Recorded as OfFunction, Told};
 use hw_sim::PortType;
 use hw_sim::pcap::{Capture, Remark};
 
-use super::Dump;
 use super::frame::datagram_frame;
+use super::{Dump, Qpn};
 
 pub use hw_sim::pcap::CaptureError;
 
@@ -95,7 +95,7 @@ impl Dump {
                     says: format!("EP {} of instance {}", ep.ep, dump.instance),
                     instance,
                     endpoint: Some(ep.ep),
-                    queue_pair: ep.qp_number,
+                    queue_pair: ep.qp_number.map(Qpn::get),
                     peer: ep.peer.map(|peer| peer.to_string()),
                     ..Entry::default()
                 };

@@ -57,14 +57,14 @@ pub fn datagram_frame(datagram: &Datagram) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
             qkey: Q_KEY,
-            src_qpn: datagram.source_qpn & 0xff_ffff,
+            src_qpn: datagram.source_qpn,
         }),
         ..Headers::NONE
     };
     let packet = Packet {
         link: link.into(),
         network,
-        bth: BthRepr::new(Opcode::ud(false), datagram.qpn & 0xff_ffff, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), datagram.qpn, Psn::new(0)),
         headers,
         payload: &datagram.mad,
     };
@@ -73,6 +73,8 @@ pub fn datagram_frame(datagram: &Datagram) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use dat_core::provider::Qpn;
+
     use super::*;
 
     #[test]
@@ -90,8 +92,8 @@ mod tests {
                 .octets(),
             traffic_class: 2,
             port: 49_152,
-            source_qpn: 1,
-            qpn: 1,
+            source_qpn: Qpn::GSI,
+            qpn: Qpn::GSI,
             mad: [7; 256],
         };
         let frame = datagram_frame(&datagram);
@@ -99,7 +101,7 @@ mod tests {
         assert_eq!(packet.payload, [7; 256]);
         assert_eq!(packet.network.dst_gid()[15], 2);
         assert_eq!(packet.headers.deth.map(|deth| deth.qkey), Some(Q_KEY));
-        assert_eq!(packet.bth.dest_qpn, 1);
+        assert_eq!(packet.bth.dest_qpn, Qpn::GSI);
         let mapped = |last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, last];
         (datagram.source, datagram.destination) = (mapped(1), mapped(2));
         let frame = datagram_frame(&datagram);

@@ -24,6 +24,7 @@ use crate::Ia;
 
 pub use capture::CaptureError;
 pub use dat_core::cm::wire::{CommIds, Mad, Message};
+pub use dat_core::provider::Qpn;
 pub(crate) use folder::{keep, kept_by, shared};
 pub use frame::datagram_frame;
 

@@ -58,7 +58,7 @@ impl World {
         let timeout = self.chance(20).then_some(2 * SECOND);
         let random = self.choices.next();
         let conn = self.pair.connect(ConnectParams {
-            qpn: 0x100 + number,
+            qpn: Qpn::new(0x100 + number),
             timeout,
             random,
             ..connect_params()
@@ -130,7 +130,7 @@ impl World {
                         now,
                         conn,
                         AcceptParams {
-                            qpn,
+                            qpn: Qpn::new(qpn),
                             ..accept_params()
                         },
                     )

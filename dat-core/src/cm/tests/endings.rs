@@ -166,7 +166,7 @@ fn dreq_for_another_queue_pair_is_ignored() {
     let Ok((transaction_id, Message::Dreq(mut dreq))) = Message::parse(&mad) else {
         panic!("a DREQ")
     };
-    dreq.remote_qpn += 1;
+    dreq.remote_qpn = Qpn::new(dreq.remote_qpn.get() + 1);
     let now = pair.now;
     pair.b.handle_mad(
         now,
@@ -278,7 +278,7 @@ fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the
     pair.b = Cm::new(config(B));
     pair.b.listen(SERVICE).expect("nobody else listens");
     let new = pair.connect(ConnectParams {
-        qpn: 0xa2,
+        qpn: Qpn::new(0xa2),
         random: 5,
         ..connect_params()
     });

@@ -11,14 +11,13 @@ fn request_reaches_the_listener_as_it_was_given() {
     let [event] = &pair.take(B)[..] else {
         panic!("one request")
     };
-    let expected = CmEvent::Request {
-        conn: event.conn(),
+    let request = PeerRequest {
         listen,
         service_id: SERVICE,
         remote_gid: A.gid(),
         path: End::path_to(A),
-        remote_qpn: 0x00_0a0a,
-        remote_psn: 0xaa_aaaa,
+        remote_qpn: Qpn::new(0x00_0a0a),
+        remote_psn: Psn::new(0xaa_aaaa),
         reads_in: 4,
         reads_out: 8,
         mtu: 3,
@@ -28,6 +27,10 @@ fn request_reaches_the_listener_as_it_was_given() {
         private_data: b"may I?".to_vec(),
         remote_port: 0,
         srq: false,
+    };
+    let expected = CmEvent::Request {
+        conn: event.conn(),
+        request: Box::new(request),
     };
     assert_eq!(*event, expected);
 }
@@ -39,10 +42,9 @@ fn reply_reaches_the_requester_as_it_was_given() {
         .accept(pair.now, b, accept_params())
         .expect("a request");
     pair.run_for(LATENCY);
-    let expected = CmEvent::Reply {
-        conn: a,
-        remote_qpn: 0x00_0b0b,
-        remote_psn: 0xbb_bbbb,
+    let reply = PeerReply {
+        remote_qpn: Qpn::new(0x00_0b0b),
+        remote_psn: Psn::new(0xbb_bbbb),
         reads_in: 2,
         reads_out: 3,
         rnr_retry: 5,
@@ -50,7 +52,7 @@ fn reply_reaches_the_requester_as_it_was_given() {
         ack_timeout: 16,
         private_data: b"you may".to_vec(),
     };
-    assert_eq!(pair.take(A), [expected]);
+    assert_eq!(pair.take(A), [CmEvent::Reply { conn: a, reply }]);
 }
 
 #[test]
@@ -81,29 +83,21 @@ fn rdma_cm_service_carries_the_port_and_pads_the_private_data() {
     let port = pair.a.local_port(a).expect("a port of the RDMA CM");
     assert!(port >= 0xc000);
     pair.run_for(LATENCY);
-    let [
-        CmEvent::Request {
-            conn,
-            remote_port,
-            private_data,
-            ..
-        },
-    ] = &pair.take(B)[..]
-    else {
+    let [CmEvent::Request { conn, request }] = &pair.take(B)[..] else {
         panic!("one request")
     };
-    assert_eq!(*remote_port, port);
-    assert_eq!(private_data.len(), 56);
-    assert!(private_data.starts_with(b"may I?\0"));
+    assert_eq!(request.remote_port, port);
+    assert_eq!(request.private_data.len(), 56);
+    assert!(request.private_data.starts_with(b"may I?\0"));
     pair.b
         .accept(pair.now, *conn, accept_params())
         .expect("a request");
     pair.run_for(LATENCY);
-    let [CmEvent::Reply { private_data, .. }] = &pair.take(A)[..] else {
+    let [CmEvent::Reply { reply, .. }] = &pair.take(A)[..] else {
         panic!("one reply")
     };
-    assert_eq!(private_data.len(), 196);
-    assert!(private_data.starts_with(b"you may\0"));
+    assert_eq!(reply.private_data.len(), 196);
+    assert!(reply.private_data.starts_with(b"you may\0"));
 }
 
 #[test]
@@ -337,7 +331,7 @@ fn connections_in_both_directions_through_one_manager_do_not_mix() {
     let params = ConnectParams {
         source: B.gid(),
         path: End::path_to(A),
-        qpn: 0xb1,
+        qpn: Qpn::new(0xb1),
         ..connect_params()
     };
     // Both sides use the same random bits, and so the same communication ID.
@@ -357,7 +351,7 @@ fn connections_in_both_directions_through_one_manager_do_not_mix() {
             pair.now,
             at_a,
             AcceptParams {
-                qpn: 0xa2,
+                qpn: Qpn::new(0xa2),
                 ..accept_params()
             },
         )

@@ -10,7 +10,7 @@ mod strangers;
 
 use super::wire::{Mad, Message};
 use super::*;
-use crate::provider::Path;
+use crate::provider::{Path, Psn};
 
 const SERVICE: u64 = 0x1000_0000_0000_0042;
 const MILLISECOND: Nanos = 1_000_000;
@@ -56,7 +56,7 @@ impl End {
     fn address(self) -> MadAddress {
         MadAddress {
             path: Self::path_to(self),
-            qpn: 1,
+            qpn: Qpn::GSI,
         }
     }
 }
@@ -128,8 +128,8 @@ fn connect_params() -> ConnectParams<'static> {
         service_id: SERVICE,
         source: A.gid(),
         path: End::path_to(B),
-        qpn: 0x00_0a0a,
-        psn: 0xaa_aaaa,
+        qpn: Qpn::new(0x00_0a0a),
+        psn: Psn::new(0xaa_aaaa),
         reads_out: 4,
         reads_in: 8,
         mtu: 3,
@@ -145,8 +145,8 @@ fn connect_params() -> ConnectParams<'static> {
 
 fn accept_params() -> AcceptParams<'static> {
     AcceptParams {
-        qpn: 0x00_0b0b,
-        psn: 0xbb_bbbb,
+        qpn: Qpn::new(0x00_0b0b),
+        psn: Psn::new(0xbb_bbbb),
         reads_out: 2,
         reads_in: 3,
         rnr_retry: 5,

@@ -39,7 +39,7 @@ fn of_req() -> Vec<Field<ReqRepr>> {
         service_id: 64, |it, to| it.service_id = to;
         local_ca_guid: 64, |it, to| it.local_ca_guid = to;
         local_q_key: 32, |it, to| it.local_q_key = of(to);
-        local_qpn: 24, |it, to| it.local_qpn = of(to);
+        local_qpn: 24, |it, to| it.local_qpn = Qpn::new(of(to));
         responder_resources: 8, |it, to| it.responder_resources = of(to);
         local_eecn: 24, |it, to| it.local_eecn = of(to);
         initiator_depth: 8, |it, to| it.initiator_depth = of(to);
@@ -47,7 +47,7 @@ fn of_req() -> Vec<Field<ReqRepr>> {
         remote_response_timeout: 5, |it, to| it.remote_response_timeout = of(to);
         transport: 2, |it, to| it.transport = of(to);
         flow_control: 1, |it, to| it.flow_control = to != 0;
-        starting_psn: 24, |it, to| it.starting_psn = of(to);
+        starting_psn: 24, |it, to| it.starting_psn = Psn::new(of(to));
         local_response_timeout: 5, |it, to| it.local_response_timeout = of(to);
         retry_count: 3, |it, to| it.retry_count = of(to);
         partition_key: 16, |it, to| it.partition_key = of(to);
@@ -111,9 +111,9 @@ fn of_rep() -> Vec<Field<RepRepr>> {
         local_comm_id: 32, |it, to| it.local_comm_id = of(to);
         remote_comm_id: 32, |it, to| it.remote_comm_id = of(to);
         local_q_key: 32, |it, to| it.local_q_key = of(to);
-        local_qpn: 24, |it, to| it.local_qpn = of(to);
+        local_qpn: 24, |it, to| it.local_qpn = Qpn::new(of(to));
         local_eecn: 24, |it, to| it.local_eecn = of(to);
-        starting_psn: 24, |it, to| it.starting_psn = of(to);
+        starting_psn: 24, |it, to| it.starting_psn = Psn::new(of(to));
         responder_resources: 8, |it, to| it.responder_resources = of(to);
         initiator_depth: 8, |it, to| it.initiator_depth = of(to);
         target_ack_delay: 5, |it, to| it.target_ack_delay = of(to);
@@ -151,52 +151,57 @@ fn treatment(message: &str, field: &str) -> Treatment {
 fn told(event: &CmEvent) -> Vec<(&'static str, u64)> {
     let data = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum + u64::from(*byte));
     match event {
-        CmEvent::Request {
-            conn: _,
-            listen: _,
-            service_id,
-            remote_gid: _,
-            path,
-            remote_qpn,
-            remote_psn,
-            reads_in,
-            reads_out,
-            mtu,
-            ack_timeout,
-            retry_count,
-            rnr_retry,
-            private_data,
-            remote_port: _,
-            srq,
-        } => vec![
-            ("service_id", *service_id),
-            ("local_qpn", (*remote_qpn).into()),
-            ("starting_psn", (*remote_psn).into()),
-            ("initiator_depth", (*reads_in).into()),
-            ("responder_resources", (*reads_out).into()),
-            ("mtu", (*mtu).into()),
-            ("primary.ack_timeout", (*ack_timeout).into()),
-            ("retry_count", (*retry_count).into()),
-            ("rnr_retry", (*rnr_retry).into()),
-            ("srq", (*srq).into()),
-            ("primary.flow_label", path.flow_label.into()),
-            ("primary.traffic_class", path.traffic_class.into()),
-            ("primary.sl", path.priority.into()),
-            ("primary.hop_limit", path.hop_limit.into()),
-            ("private_data", data(private_data)),
-        ],
+        CmEvent::Request { conn: _, request } => {
+            let PeerRequest {
+                listen: _,
+                service_id,
+                remote_gid: _,
+                path,
+                remote_qpn,
+                remote_psn,
+                reads_in,
+                reads_out,
+                mtu,
+                ack_timeout,
+                retry_count,
+                rnr_retry,
+                private_data,
+                remote_port: _,
+                srq,
+            } = &**request;
+            vec![
+                ("service_id", *service_id),
+                ("local_qpn", remote_qpn.get().into()),
+                ("starting_psn", remote_psn.get().into()),
+                ("initiator_depth", (*reads_in).into()),
+                ("responder_resources", (*reads_out).into()),
+                ("mtu", (*mtu).into()),
+                ("primary.ack_timeout", (*ack_timeout).into()),
+                ("retry_count", (*retry_count).into()),
+                ("rnr_retry", (*rnr_retry).into()),
+                ("srq", (*srq).into()),
+                ("primary.flow_label", path.flow_label.into()),
+                ("primary.traffic_class", path.traffic_class.into()),
+                ("primary.sl", path.priority.into()),
+                ("primary.hop_limit", path.hop_limit.into()),
+                ("private_data", data(private_data)),
+            ]
+        }
         CmEvent::Reply {
             conn: _,
-            remote_qpn,
-            remote_psn,
-            reads_in,
-            reads_out,
-            rnr_retry,
-            ack_timeout,
-            private_data,
+            reply:
+                PeerReply {
+                    remote_qpn,
+                    remote_psn,
+                    reads_in,
+                    reads_out,
+                    rnr_retry,
+                    ack_timeout,
+                    private_data,
+                },
         } => vec![
-            ("local_qpn", (*remote_qpn).into()),
-            ("starting_psn", (*remote_psn).into()),
+            ("local_qpn", remote_qpn.get().into()),
+            ("starting_psn", remote_psn.get().into()),
             ("initiator_depth", (*reads_in).into()),
             ("responder_resources", (*reads_out).into()),
             ("rnr_retry", (*rnr_retry).into()),

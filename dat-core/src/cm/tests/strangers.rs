@@ -15,7 +15,7 @@ fn from(gid: [u8; 16]) -> MadAddress {
             gid,
             ..End::path_to(A)
         },
-        qpn: 1,
+        qpn: Qpn::GSI,
     }
 }
 
@@ -29,7 +29,7 @@ pub(super) fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut 
         0,
         ConnectParams {
             source: gid,
-            qpn: 0x66,
+            qpn: Qpn::new(0x66),
             random,
             ..connect_params()
         },
@@ -117,7 +117,7 @@ pub(super) fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
         local_q_key: 0,
         local_qpn: accept_params().qpn,
         local_eecn: 0,
-        starting_psn: 1,
+        starting_psn: Psn::new(1),
         responder_resources: 1,
         initiator_depth: 1,
         target_ack_delay,
@@ -140,7 +140,7 @@ fn a_server_whose_reply_names_anothers_queue_pair_ends_no_connection() {
     let (mut pair, a, b) = Pair::established();
     let to_stranger = ConnectParams {
         path: from(STRANGER).path,
-        qpn: 0xa2,
+        qpn: Qpn::new(0xa2),
         random: 5,
         ..connect_params()
     };
@@ -171,17 +171,12 @@ fn a_stranger_cannot_take_the_name_that_a_peers_request_will_have() {
     b_takes(&mut pair, STRANGER, &squat);
     assert_eq!(drained(&mut pair.b).len(), 1);
     pair.run_for(MILLISECOND);
-    let [
-        CmEvent::Request {
-            conn, remote_gid, ..
-        },
-    ] = pair.take(B)[..]
-    else {
+    let [CmEvent::Request { conn, request }] = &pair.take(B)[..] else {
         panic!("the peer's request")
     };
-    assert_eq!(remote_gid, A.gid());
+    assert_eq!(request.remote_gid, A.gid());
     pair.b
-        .accept(pair.now, conn, accept_params())
+        .accept(pair.now, *conn, accept_params())
         .expect("a request");
     pair.run_for(MILLISECOND);
     assert!(matches!(pair.take(A)[..], [CmEvent::Reply { conn, .. }] if conn == a));
@@ -292,7 +287,7 @@ fn request_over_the_limit_keeps_no_state() {
     for n in 0..70_000_u32 {
         let mad = request_from(STRANGER, 77, |req| {
             req.local_comm_id = n;
-            req.local_qpn = n;
+            req.local_qpn = Qpn::new(n);
             // 31 is 2.4 hours, the largest value of the field.
             req.remote_response_timeout = 31;
         });
@@ -328,7 +323,7 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
         for n in 0..count {
             let mad = request_from(gid, 77, |req| {
                 req.local_comm_id = n;
-                req.local_qpn = n;
+                req.local_qpn = Qpn::new(n);
                 req.service_id = service_id;
             });
             let answers = b_takes(pair, gid, &mad);
@@ -365,7 +360,7 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
         let params = ConnectParams {
             path: End::path_to(A),
             source: B.gid(),
-            qpn: n,
+            qpn: Qpn::new(n),
             ..connect_params()
         };
         pair.b.connect(pair.now, params).expect("kept for us");
@@ -393,7 +388,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
             gid[15] = 100 + u8::try_from(number % 100).expect("small");
             number += 1;
             let mad = request_from(gid, 77, |req| {
-                (req.local_comm_id, req.local_qpn) = (number, number);
+                (req.local_comm_id, req.local_qpn) = (number, Qpn::new(number));
                 req.local_response_timeout = 31;
                 req.max_cm_retries = 15;
             });
@@ -403,7 +398,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
         if asked.is_none() {
             let random = pair.random.next();
             let a = pair.connect(ConnectParams {
-                qpn: turn,
+                qpn: Qpn::new(turn),
                 random,
                 ..connect_params()
             });
@@ -420,7 +415,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
                     endpoints += 1;
                     qpn += 1;
                     let with = AcceptParams {
-                        qpn,
+                        qpn: Qpn::new(qpn),
                         ..accept_params()
                     };
                     pair.b.accept(pair.now, conn, with).expect("a request");
@@ -477,7 +472,9 @@ fn an_address_with_many_requests_does_not_drop_those_of_others() {
     let ask = |pair: &mut Pair, last: u8, n: u32| {
         let mut gid = STRANGER;
         gid[15] = last;
-        let mad = request_from(gid, 77, |req| (req.local_comm_id, req.local_qpn) = (n, n));
+        let mad = request_from(gid, 77, |req| {
+            (req.local_comm_id, req.local_qpn) = (n, Qpn::new(n))
+        });
         let (now, random) = (pair.now, pair.random.next());
         pair.b.handle_mad(now, &from(gid), &mad, random);
         // The peer of a dropped request gets a REJ. The new request is refused, or reported to the consumer.
@@ -561,7 +558,7 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
         b_takes(&mut pair, STRANGER, &mad);
         let events = drained(&mut pair.b);
         assert!(
-            matches!(events[..], [CmEvent::Request { ack_timeout, .. }] if ack_timeout == used),
+            matches!(&events[..], [CmEvent::Request { request, .. }] if request.ack_timeout == used),
             "{asked}: {events:?}"
         );
     }
@@ -573,7 +570,7 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
         let _rtu = takes(&mut pair.a, now, B.gid(), &reply_to(&mad, delay), 1);
         let events = drained(&mut pair.a);
         assert!(
-            matches!(events[..], [CmEvent::Reply { conn, ack_timeout, .. }] if (conn, ack_timeout) == (a, used)),
+            matches!(&events[..], [CmEvent::Reply { conn, reply }] if (*conn, reply.ack_timeout) == (a, used)),
             "{delay}: {events:?}"
         );
     }
@@ -593,7 +590,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     for n in 0..500 {
         let mad = request_from(STRANGER, 77, |req| {
             req.local_comm_id = n;
-            req.local_qpn = n;
+            req.local_qpn = Qpn::new(n);
         });
         assert!(b_takes(&mut pair, STRANGER, &mad).is_empty());
         let [CmEvent::Request { conn, .. }] = drained(&mut pair.b)[..] else {
@@ -610,7 +607,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     // The last refusals are remembered, and repeated if the peer repeats its request.
     let again = request_from(STRANGER, 77, |req| {
         req.local_comm_id = 499;
-        req.local_qpn = 499;
+        req.local_qpn = Qpn::new(499);
     });
     let answers = b_takes(&mut pair, STRANGER, &again);
     assert_eq!(reject_of(&answers), Some(RejectReason::Consumer));

@@ -1,31 +1,24 @@
 //! DREQ and DREP, the end of a connection (IBTA volume 1, chapter 12, "DREQ Message Contents" and
 //! "DREP Message Contents").
 
-use std::mem::{offset_of, size_of};
+use layout::layout;
 
-use static_assertions::const_assert_eq;
-use zerocopy::byteorder::big_endian::U32;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, U24, body, body_mut};
-use super::rtu::{self, PairLayout};
+use super::mad::{Mad, body, put};
+use super::rtu::PairLayout;
+use crate::provider::Qpn;
 
 /// Private data bytes of a DREQ.
 pub const PRIVATE_DATA_BYTES: usize = 220;
 
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct DreqLayout {
-    local_comm_id: U32,
-    remote_comm_id: U32,
-    remote_qpn: U24,
-    rsvd_0b: u8,
-    private_data: [u8; PRIVATE_DATA_BYTES],
+layout! {
+    /// A DREQ after the MAD header.
+    pub struct DreqLayout(0xe8) {
+        local_comm_id: 0x00 u32,
+        remote_comm_id: 0x04 u32,
+        remote_qpn: 0x08 (Qpn[31:8]),
+        private_data: 0x0c [u8; 220],
+    }
 }
-const_assert_eq!(size_of::<DreqLayout>(), MAD_BYTES - HEADER_BYTES);
-const_assert_eq!(offset_of!(DreqLayout, remote_comm_id), 4);
-const_assert_eq!(offset_of!(DreqLayout, remote_qpn), 8);
-const_assert_eq!(offset_of!(DreqLayout, private_data), 12);
 
 /// A request for disconnection. Its private data is ignored and sent as zeros: DAT has none here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +27,8 @@ pub struct DreqRepr {
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// The receiver's queue pair (24 bits).
-    pub remote_qpn: u32,
+    /// The receiver's queue pair.
+    pub remote_qpn: Qpn,
 }
 
 impl DreqRepr {
@@ -44,23 +37,20 @@ impl DreqRepr {
     pub fn parse(mad: &Mad) -> Self {
         let layout: &DreqLayout = body(mad);
         Self {
-            local_comm_id: layout.local_comm_id.get(),
-            remote_comm_id: layout.remote_comm_id.get(),
-            remote_qpn: layout.remote_qpn.get(),
+            local_comm_id: layout.local_comm_id(),
+            remote_comm_id: layout.remote_comm_id(),
+            remote_qpn: layout.remote_qpn(),
         }
     }
 
     /// Writes the message after the MAD header.
-    ///
-    /// # Panics
-    /// The queue pair number is wider than 24 bits.
     pub fn emit(&self, mad: &mut Mad) {
-        let layout: &mut DreqLayout = body_mut(mad);
-        layout.local_comm_id.set(self.local_comm_id);
-        layout.remote_comm_id.set(self.remote_comm_id);
-        layout.remote_qpn.set(self.remote_qpn);
-        layout.rsvd_0b = 0;
-        layout.private_data = [0; PRIVATE_DATA_BYTES];
+        let mut layout = DreqLayout::new();
+        layout
+            .set_local_comm_id(self.local_comm_id)
+            .set_remote_comm_id(self.remote_comm_id)
+            .set_remote_qpn(self.remote_qpn);
+        put(mad, layout.as_array());
     }
 }
 
@@ -79,16 +69,17 @@ impl DrepRepr {
     pub fn parse(mad: &Mad) -> Self {
         let layout: &PairLayout = body(mad);
         Self {
-            local_comm_id: layout.local_comm_id.get(),
-            remote_comm_id: layout.remote_comm_id.get(),
+            local_comm_id: layout.local_comm_id(),
+            remote_comm_id: layout.remote_comm_id(),
         }
     }
 
     /// Writes the message after the MAD header.
     pub fn emit(&self, mad: &mut Mad) {
-        let layout: &mut PairLayout = body_mut(mad);
-        layout.local_comm_id.set(self.local_comm_id);
-        layout.remote_comm_id.set(self.remote_comm_id);
-        layout.private_data = [0; rtu::PRIVATE_DATA_BYTES];
+        let mut layout = PairLayout::new();
+        layout
+            .set_local_comm_id(self.local_comm_id)
+            .set_remote_comm_id(self.remote_comm_id);
+        put(mad, layout.as_array());
     }
 }

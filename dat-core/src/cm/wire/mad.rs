@@ -1,18 +1,17 @@
-//! The header at the start of every management datagram (IBTA volume 1, "MAD Base Format"), and the
-//! small number types that the messages use.
+//! The header at the start of every management datagram (IBTA volume 1, "MAD Base Format"), and how a message lies
+//! behind it.
 
-use std::mem::{offset_of, size_of};
-
-use static_assertions::const_assert_eq;
-use zerocopy::byteorder::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use layout::layout;
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::ParseError;
 
 /// Length of a management datagram in bytes.
 pub const MAD_BYTES: usize = 256;
 /// Length of the MAD header in bytes; the message follows it.
-pub const HEADER_BYTES: usize = size_of::<MadHeader>();
+pub const HEADER_BYTES: usize = MadHeader::SIZE;
+/// Length of a message in bytes, which every message fills.
+pub(super) const BODY_BYTES: usize = MAD_BYTES - HEADER_BYTES;
 /// A management datagram.
 pub type Mad = [u8; MAD_BYTES];
 
@@ -25,35 +24,29 @@ const CLASS_VERSION: u8 = 2;
 /// Method "Send", the only method of the class used here; the class has no Get or Set.
 const METHOD_SEND: u8 = 0x03;
 
-/// The header of a management datagram.
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct MadHeader {
-    /// Base version, 1.
-    pub base_version: u8,
-    /// Management class, 7.
-    pub mgmt_class: u8,
-    /// Version of the class, 2.
-    pub class_version: u8,
-    /// Method, 3 (Send).
-    pub method: u8,
-    /// Status; zero in our messages.
-    pub status: U16,
-    /// Class-specific field; zero in our messages.
-    pub class_specific: U16,
-    /// Transaction ID; an answer has the transaction ID of the message it answers.
-    pub transaction_id: U64,
-    /// Attribute ID, which is the kind of message.
-    pub attribute_id: U16,
-    rsvd_12: U16,
-    /// Attribute modifier; zero in our messages.
-    pub attribute_modifier: U32,
+layout! {
+    /// The header of a management datagram.
+    pub struct MadHeader(0x18) {
+        /// Base version, 1.
+        base_version: 0x00 u8,
+        /// Management class, 7.
+        mgmt_class: 0x01 u8,
+        /// Version of the class, 2.
+        class_version: 0x02 u8,
+        /// Method, 3 (Send).
+        method: 0x03 u8,
+        /// Status; zero in our messages.
+        status: 0x04 u16,
+        /// Class-specific field; zero in our messages.
+        class_specific: 0x06 u16,
+        /// Transaction ID; an answer has the transaction ID of the message it answers.
+        transaction_id: 0x08 u64,
+        /// Attribute ID, which is the kind of message.
+        attribute_id: 0x10 u16,
+        /// Attribute modifier; zero in our messages.
+        attribute_modifier: 0x14 u32,
+    }
 }
-const_assert_eq!(size_of::<MadHeader>(), 24);
-const_assert_eq!(offset_of!(MadHeader, method), 0x03);
-const_assert_eq!(offset_of!(MadHeader, transaction_id), 0x08);
-const_assert_eq!(offset_of!(MadHeader, attribute_id), 0x10);
-const_assert_eq!(offset_of!(MadHeader, attribute_modifier), 0x14);
 
 /// Attribute IDs of the CM class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,84 +101,57 @@ impl AttributeId {
     }
 }
 
-/// A big-endian 24-bit number, for queue pair numbers and packet sequence numbers.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
-)]
-#[repr(transparent)]
-pub(super) struct U24([u8; 3]);
-
-impl U24 {
-    pub(super) fn get(self) -> u32 {
-        let [high, middle, low] = self.0;
-        u32::from_be_bytes([0, high, middle, low])
-    }
-
-    pub(super) fn set(&mut self, value: u32) {
-        let [over, high, middle, low] = value.to_be_bytes();
-        assert!(over == 0, "{value:#x} does not fit in 24 bits");
-        self.0 = [high, middle, low];
-    }
-}
-
-/// Returns `value` shifted left by `shift` bits, after checking that it is no wider than `width` bits.
-pub(super) fn bits(value: u8, width: u32, shift: u32) -> u8 {
-    assert!(
-        u32::from(value) < 1 << width,
-        "{value:#x} does not fit in {width} bits"
-    );
-    value << shift
+/// Returns the value of a field of at most eight bits.
+pub(in crate::cm) const fn narrow(field: u32) -> u8 {
+    let [.., low] = field.to_be_bytes();
+    low
 }
 
 /// Returns the message after the MAD header, as a `T` to read.
 pub(super) fn body<T: FromBytes + KnownLayout + Immutable + Unaligned>(mad: &Mad) -> &T {
-    // PANIC: every layout asserts that it is exactly as long as a MAD without its header.
+    // PANIC: a layout that `put` takes is exactly as long as a MAD without its header, and each is given to it.
     T::ref_from_bytes(&mad[HEADER_BYTES..]).expect("layouts fill the datagram")
 }
 
-/// Returns the message after the MAD header, as a `T` to write.
-pub(super) fn body_mut<T: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned>(
-    mad: &mut Mad,
-) -> &mut T {
-    // PANIC: as in `body`.
-    T::mut_from_bytes(&mut mad[HEADER_BYTES..]).expect("layouts fill the datagram")
+/// Writes the message after the MAD header.
+pub(super) fn put(mad: &mut Mad, body: &[u8; BODY_BYTES]) {
+    mad[HEADER_BYTES..].copy_from_slice(body);
 }
 
 /// Checks the header. Returns the transaction ID and the attribute.
 pub(super) fn parse_header(mad: &Mad) -> Result<(u64, AttributeId), ParseError> {
     // PANIC: the header has 24 bytes, the datagram 256.
     let (header, _) = MadHeader::ref_from_prefix(mad).expect("a MAD is longer than its header");
-    if (header.base_version, header.mgmt_class, header.class_version)
-        != (BASE_VERSION, MGMT_CLASS, CLASS_VERSION)
+    if (
+        header.base_version(),
+        header.mgmt_class(),
+        header.class_version(),
+    ) != (BASE_VERSION, MGMT_CLASS, CLASS_VERSION)
     {
         return Err(ParseError::Class {
-            base_version: header.base_version,
-            class: header.mgmt_class,
-            class_version: header.class_version,
+            base_version: header.base_version(),
+            class: header.mgmt_class(),
+            class_version: header.class_version(),
         });
     }
-    if header.method != METHOD_SEND {
-        return Err(ParseError::Method(header.method));
+    if header.method() != METHOD_SEND {
+        return Err(ParseError::Method(header.method()));
     }
     Ok((
-        header.transaction_id.get(),
-        AttributeId::from_code(header.attribute_id.get()),
+        header.transaction_id(),
+        AttributeId::from_code(header.attribute_id()),
     ))
 }
 
 /// Writes the header.
 pub(super) fn emit_header(mad: &mut Mad, attribute: AttributeId, transaction_id: u64) {
-    let header = MadHeader {
-        base_version: BASE_VERSION,
-        mgmt_class: MGMT_CLASS,
-        class_version: CLASS_VERSION,
-        method: METHOD_SEND,
-        status: U16::ZERO,
-        class_specific: U16::ZERO,
-        transaction_id: U64::new(transaction_id),
-        attribute_id: U16::new(attribute.code()),
-        rsvd_12: U16::ZERO,
-        attribute_modifier: U32::ZERO,
-    };
-    mad[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let mut header = MadHeader::new();
+    header
+        .set_base_version(BASE_VERSION)
+        .set_mgmt_class(MGMT_CLASS)
+        .set_class_version(CLASS_VERSION)
+        .set_method(METHOD_SEND)
+        .set_transaction_id(transaction_id)
+        .set_attribute_id(attribute.code());
+    mad[..HEADER_BYTES].copy_from_slice(header.as_array());
 }

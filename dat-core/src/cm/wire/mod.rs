@@ -2,9 +2,9 @@
 //!
 //! A message is one management datagram of 256 bytes: the 24-byte MAD header ([`mad`]) and 232 bytes
 //! whose meaning the attribute ID of the header gives (IBTA volume 1, chapter 12, "Message Contents").
-//! There are two levels, as in smoltcp. A *layout* is a struct of big-endian fields over the bytes, with
-//! assertions of its offsets below it. A *representation* (`…Repr`) holds plain numbers in host order;
-//! `parse` reads it from a layout, and `emit` writes it to one.
+//! There are two levels, as in smoltcp. A *layout* (`…Layout`) is the table of a message's bytes, in the notation of
+//! [`layout!`](layout::layout), with dwords counted from the end of the header. A *representation* (`…Repr`) holds
+//! plain numbers in host order; `parse` reads it from a layout, and `emit` writes it to one.
 //!
 //! Parsing cannot fail on length, because all MADs have the same. It fails only if the header is not that of a
 //! connection management message ([`ParseError`]). Reserved bits are ignored when read and written as zero, so a

@@ -3,39 +3,28 @@
 
 use core::fmt;
 
-use std::mem::{offset_of, size_of};
+use layout::layout;
 
-use static_assertions::const_assert_eq;
-use zerocopy::byteorder::big_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, bits, body, body_mut};
+use super::mad::{Mad, body, narrow, put};
 
 /// Length of the additional rejection information in bytes.
 pub const ADDITIONAL_BYTES: usize = 72;
 /// Private data bytes of a REJ.
 pub const PRIVATE_DATA_BYTES: usize = 148;
 
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RejLayout {
-    local_comm_id: U32,
-    remote_comm_id: U32,
-    /// Message rejected, bits 7:6.
-    message_rejected: u8,
-    /// Reject information length, bits 7:1.
-    reject_info_length: u8,
-    reason: U16,
-    additional: [u8; ADDITIONAL_BYTES],
-    private_data: [u8; PRIVATE_DATA_BYTES],
+layout! {
+    /// A REJ after the MAD header.
+    pub struct RejLayout(0xe8) {
+        local_comm_id: 0x00 u32,
+        remote_comm_id: 0x04 u32,
+        message_rejected: 0x08 (Rejected[31:30]),
+        reject_info_length: 0x08[23:17],
+        reason: 0x0a u16,
+        /// Additional rejection information.
+        additional: 0x0c [u8; 72],
+        private_data: 0x54 [u8; 148],
+    }
 }
-const_assert_eq!(size_of::<RejLayout>(), MAD_BYTES - HEADER_BYTES);
-const_assert_eq!(offset_of!(RejLayout, remote_comm_id), 4);
-const_assert_eq!(offset_of!(RejLayout, message_rejected), 8);
-const_assert_eq!(offset_of!(RejLayout, reject_info_length), 9);
-const_assert_eq!(offset_of!(RejLayout, reason), 10);
-const_assert_eq!(offset_of!(RejLayout, additional), 12);
-const_assert_eq!(offset_of!(RejLayout, private_data), 84);
 
 /// The message that a REJ refuses, or an MRA acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +41,9 @@ pub enum Rejected {
 
 impl Rejected {
     /// Converts the two-bit field.
-    pub(super) const fn from_bits(code: u8) -> Self {
-        match code & 0x3 {
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        match bits & 0x3 {
             0 => Self::Req,
             1 => Self::Rep,
             2 => Self::Other,
@@ -61,7 +51,9 @@ impl Rejected {
         }
     }
 
-    pub(super) const fn code(self) -> u8 {
+    /// Returns the two-bit field.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
         match self {
             Self::Req => 0,
             Self::Rep => 1,
@@ -225,13 +217,13 @@ impl RejRepr {
     pub fn parse(mad: &Mad) -> Self {
         let layout: &RejLayout = body(mad);
         Self {
-            local_comm_id: layout.local_comm_id.get(),
-            remote_comm_id: layout.remote_comm_id.get(),
-            rejected: Rejected::from_bits(layout.message_rejected >> 6),
-            additional_bytes: layout.reject_info_length >> 1,
-            reason: RejectReason::from_code(layout.reason.get()),
-            additional: layout.additional,
-            private_data: layout.private_data,
+            local_comm_id: layout.local_comm_id(),
+            remote_comm_id: layout.remote_comm_id(),
+            rejected: layout.message_rejected(),
+            additional_bytes: narrow(layout.reject_info_length()),
+            reason: RejectReason::from_code(layout.reason()),
+            additional: *layout.additional(),
+            private_data: *layout.private_data(),
         }
     }
 
@@ -240,13 +232,15 @@ impl RejRepr {
     /// # Panics
     /// A number is wider than its field.
     pub fn emit(&self, mad: &mut Mad) {
-        let layout: &mut RejLayout = body_mut(mad);
-        layout.local_comm_id.set(self.local_comm_id);
-        layout.remote_comm_id.set(self.remote_comm_id);
-        layout.message_rejected = bits(self.rejected.code(), 2, 6);
-        layout.reject_info_length = bits(self.additional_bytes, 7, 1);
-        layout.reason.set(self.reason.code());
-        layout.additional = self.additional;
-        layout.private_data = self.private_data;
+        let mut layout = RejLayout::new();
+        layout
+            .set_local_comm_id(self.local_comm_id)
+            .set_remote_comm_id(self.remote_comm_id)
+            .set_message_rejected(self.rejected)
+            .set_reject_info_length(self.additional_bytes.into())
+            .set_reason(self.reason.code())
+            .set_additional(&self.additional)
+            .set_private_data(&self.private_data);
+        put(mad, layout.as_array());
     }
 }

@@ -1,49 +1,33 @@
 //! REP, the reply that accepts a request (IBTA volume 1, chapter 12, "REP Message Contents").
 
-use std::mem::{offset_of, size_of};
+use layout::layout;
 
-use static_assertions::const_assert_eq;
-use zerocopy::byteorder::big_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, U24, bits, body, body_mut};
+use super::mad::{Mad, body, narrow, put};
+use crate::provider::{Psn, Qpn};
 
 /// Private data bytes of a REP.
 pub const PRIVATE_DATA_BYTES: usize = 196;
 
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RepLayout {
-    local_comm_id: U32,
-    remote_comm_id: U32,
-    local_q_key: U32,
-    local_qpn: U24,
-    rsvd_0f: u8,
-    local_eecn: U24,
-    rsvd_13: u8,
-    starting_psn: U24,
-    rsvd_17: u8,
-    responder_resources: u8,
-    initiator_depth: u8,
-    /// Target ACK delay in bits 7:3, failover accepted in 2:1, end-to-end flow control in 0.
-    delay_failover_flow: u8,
-    /// RNR retry count in bits 7:5, SRQ in 4.
-    rnr_srq: u8,
-    local_ca_guid: U64,
-    private_data: [u8; PRIVATE_DATA_BYTES],
+layout! {
+    /// A REP after the MAD header.
+    pub struct RepLayout(0xe8) {
+        local_comm_id: 0x00 u32,
+        remote_comm_id: 0x04 u32,
+        local_q_key: 0x08 u32,
+        local_qpn: 0x0c (Qpn[31:8]),
+        local_eecn: 0x10[31:8],
+        starting_psn: 0x14 (Psn[31:8]),
+        responder_resources: 0x18 u8,
+        initiator_depth: 0x19 u8,
+        target_ack_delay: 0x18[15:11],
+        failover_accepted: 0x18[10:9],
+        end_to_end_flow_control: 0x18[8],
+        rnr_retry_count: 0x18[7:5],
+        srq: 0x18[4],
+        local_ca_guid: 0x1c u64,
+        private_data: 0x24 [u8; 196],
+    }
 }
-const_assert_eq!(size_of::<RepLayout>(), MAD_BYTES - HEADER_BYTES);
-const_assert_eq!(offset_of!(RepLayout, remote_comm_id), 4);
-const_assert_eq!(offset_of!(RepLayout, local_q_key), 8);
-const_assert_eq!(offset_of!(RepLayout, local_qpn), 12);
-const_assert_eq!(offset_of!(RepLayout, local_eecn), 16);
-const_assert_eq!(offset_of!(RepLayout, starting_psn), 20);
-const_assert_eq!(offset_of!(RepLayout, responder_resources), 24);
-const_assert_eq!(offset_of!(RepLayout, initiator_depth), 25);
-const_assert_eq!(offset_of!(RepLayout, delay_failover_flow), 26);
-const_assert_eq!(offset_of!(RepLayout, rnr_srq), 27);
-const_assert_eq!(offset_of!(RepLayout, local_ca_guid), 28);
-const_assert_eq!(offset_of!(RepLayout, private_data), 36);
 
 /// A reply, which accepts a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +38,12 @@ pub struct RepRepr {
     pub remote_comm_id: u32,
     /// Q_Key, used by datagram connections only.
     pub local_q_key: u32,
-    /// The replier's queue pair (24 bits).
-    pub local_qpn: u32,
+    /// The replier's queue pair.
+    pub local_qpn: Qpn,
     /// End-to-end context, used by reliable datagrams only (24 bits).
     pub local_eecn: u32,
-    /// First packet sequence number that the receiver of this message is to send (24 bits).
-    pub starting_psn: u32,
+    /// First packet sequence number that the receiver of this message is to send.
+    pub starting_psn: Psn,
     /// Number of RDMA Reads the replier can answer at a time.
     pub responder_resources: u8,
     /// Number of RDMA Reads the replier wants to have outstanding.
@@ -86,21 +70,21 @@ impl RepRepr {
     pub fn parse(mad: &Mad) -> Self {
         let layout: &RepLayout = body(mad);
         Self {
-            local_comm_id: layout.local_comm_id.get(),
-            remote_comm_id: layout.remote_comm_id.get(),
-            local_q_key: layout.local_q_key.get(),
-            local_qpn: layout.local_qpn.get(),
-            local_eecn: layout.local_eecn.get(),
-            starting_psn: layout.starting_psn.get(),
-            responder_resources: layout.responder_resources,
-            initiator_depth: layout.initiator_depth,
-            target_ack_delay: layout.delay_failover_flow >> 3,
-            failover_accepted: layout.delay_failover_flow >> 1 & 0x3,
-            flow_control: layout.delay_failover_flow & 0x1 != 0,
-            rnr_retry: layout.rnr_srq >> 5,
-            srq: layout.rnr_srq & 0x10 != 0,
-            local_ca_guid: layout.local_ca_guid.get(),
-            private_data: layout.private_data,
+            local_comm_id: layout.local_comm_id(),
+            remote_comm_id: layout.remote_comm_id(),
+            local_q_key: layout.local_q_key(),
+            local_qpn: layout.local_qpn(),
+            local_eecn: layout.local_eecn(),
+            starting_psn: layout.starting_psn(),
+            responder_resources: layout.responder_resources(),
+            initiator_depth: layout.initiator_depth(),
+            target_ack_delay: narrow(layout.target_ack_delay()),
+            failover_accepted: narrow(layout.failover_accepted()),
+            flow_control: layout.end_to_end_flow_control(),
+            rnr_retry: narrow(layout.rnr_retry_count()),
+            srq: layout.srq(),
+            local_ca_guid: layout.local_ca_guid(),
+            private_data: *layout.private_data(),
         }
     }
 
@@ -109,23 +93,23 @@ impl RepRepr {
     /// # Panics
     /// A number is wider than its field.
     pub fn emit(&self, mad: &mut Mad) {
-        let layout: &mut RepLayout = body_mut(mad);
-        layout.local_comm_id.set(self.local_comm_id);
-        layout.remote_comm_id.set(self.remote_comm_id);
-        layout.local_q_key.set(self.local_q_key);
-        layout.local_qpn.set(self.local_qpn);
-        layout.rsvd_0f = 0;
-        layout.local_eecn.set(self.local_eecn);
-        layout.rsvd_13 = 0;
-        layout.starting_psn.set(self.starting_psn);
-        layout.rsvd_17 = 0;
-        layout.responder_resources = self.responder_resources;
-        layout.initiator_depth = self.initiator_depth;
-        layout.delay_failover_flow = bits(self.target_ack_delay, 5, 3)
-            | bits(self.failover_accepted, 2, 1)
-            | bits(self.flow_control.into(), 1, 0);
-        layout.rnr_srq = bits(self.rnr_retry, 3, 5) | bits(self.srq.into(), 1, 4);
-        layout.local_ca_guid.set(self.local_ca_guid);
-        layout.private_data = self.private_data;
+        let mut layout = RepLayout::new();
+        layout
+            .set_local_comm_id(self.local_comm_id)
+            .set_remote_comm_id(self.remote_comm_id)
+            .set_local_q_key(self.local_q_key)
+            .set_local_qpn(self.local_qpn)
+            .set_local_eecn(self.local_eecn)
+            .set_starting_psn(self.starting_psn)
+            .set_responder_resources(self.responder_resources)
+            .set_initiator_depth(self.initiator_depth)
+            .set_target_ack_delay(self.target_ack_delay.into())
+            .set_failover_accepted(self.failover_accepted.into())
+            .set_end_to_end_flow_control(self.flow_control)
+            .set_rnr_retry_count(self.rnr_retry.into())
+            .set_srq(self.srq)
+            .set_local_ca_guid(self.local_ca_guid)
+            .set_private_data(&self.private_data);
+        put(mad, layout.as_array());
     }
 }

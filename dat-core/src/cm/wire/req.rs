@@ -1,108 +1,58 @@
 //! REQ, the request for communication (IBTA volume 1, chapter 12, "REQ Message Contents").
 
-use std::mem::{offset_of, size_of};
+use layout::layout;
 
-use static_assertions::const_assert_eq;
-use zerocopy::byteorder::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, U24, bits, body, body_mut};
+use super::mad::{Mad, body, narrow, put};
+use crate::provider::{Psn, Qpn};
 
 /// Private data bytes of a REQ.
 pub const PRIVATE_DATA_BYTES: usize = 92;
 
-/// One of the two paths a REQ names.
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct PathLayout {
-    local_port_lid: U16,
-    remote_port_lid: U16,
-    local_port_gid: [u8; 16],
-    remote_port_gid: [u8; 16],
-    /// Flow label in bits 31:12, packet rate in 5:0.
-    flow_label_rate: U32,
-    traffic_class: u8,
-    hop_limit: u8,
-    /// Service level in bits 7:4, subnet local in 3.
-    sl_subnet_local: u8,
-    /// Local ACK timeout in bits 7:3.
-    local_ack_timeout: u8,
-}
-const_assert_eq!(size_of::<PathLayout>(), 44);
+layout! {
+    /// One of the two paths that a REQ names.
+    pub struct PathLayout(0x2c) {
+        local_port_lid: 0x00 u16,
+        remote_port_lid: 0x02 u16,
+        local_port_gid: 0x04 [u8; 16],
+        remote_port_gid: 0x14 [u8; 16],
+        flow_label: 0x24[31:12],
+        packet_rate: 0x24[5:0],
+        traffic_class: 0x28 u8,
+        hop_limit: 0x29 u8,
+        sl: 0x28[15:12],
+        subnet_local: 0x28[11],
+        local_ack_timeout: 0x28[7:3],
+    }
 
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct ReqLayout {
-    local_comm_id: U32,
-    rsvd_04: U32,
-    service_id: U64,
-    local_ca_guid: U64,
-    rsvd_18: U32,
-    local_q_key: U32,
-    local_qpn: U24,
-    responder_resources: u8,
-    local_eecn: U24,
-    initiator_depth: u8,
-    remote_eecn: U24,
-    /// Remote CM response timeout in bits 7:3, transport service type in 2:1, end-to-end flow control in 0.
-    timeout_transport_flow: u8,
-    starting_psn: U24,
-    /// Local CM response timeout in bits 7:3, retry count in 2:0.
-    timeout_retry_count: u8,
-    partition_key: U16,
-    /// Path packet payload MTU in bits 7:4, RDC exists in 3, RNR retry count in 2:0.
-    mtu_rdc_rnr: u8,
-    /// Max CM retries in bits 7:4, SRQ in 3, extended transport type in 2:0.
-    retries_srq_transport: u8,
-    primary: PathLayout,
-    alternate: PathLayout,
-    private_data: [u8; PRIVATE_DATA_BYTES],
+    /// A REQ after the MAD header.
+    pub struct ReqLayout(0xe8) {
+        local_comm_id: 0x00 u32,
+        service_id: 0x08 u64,
+        local_ca_guid: 0x10 u64,
+        local_q_key: 0x1c u32,
+        local_qpn: 0x20 (Qpn[31:8]),
+        responder_resources: 0x23 u8,
+        local_eecn: 0x24[31:8],
+        initiator_depth: 0x27 u8,
+        remote_eecn: 0x28[31:8],
+        remote_cm_response_timeout: 0x28[7:3],
+        transport_service_type: 0x28[2:1],
+        end_to_end_flow_control: 0x28[0],
+        starting_psn: 0x2c (Psn[31:8]),
+        local_cm_response_timeout: 0x2c[7:3],
+        retry_count: 0x2c[2:0],
+        partition_key: 0x30 u16,
+        path_packet_payload_mtu: 0x30[15:12],
+        rdc_exists: 0x30[11],
+        rnr_retry_count: 0x30[10:8],
+        max_cm_retries: 0x30[7:4],
+        srq: 0x30[3],
+        extended_transport_type: 0x30[2:0],
+        primary: 0x34 PathLayout,
+        alternate: 0x60 PathLayout,
+        private_data: 0x8c [u8; 92],
+    }
 }
-const_assert_eq!(size_of::<ReqLayout>(), MAD_BYTES - HEADER_BYTES);
-const_assert_eq!(offset_of!(ReqLayout, service_id), 8);
-const_assert_eq!(offset_of!(ReqLayout, local_ca_guid), 16);
-const_assert_eq!(offset_of!(ReqLayout, local_q_key), 28);
-const_assert_eq!(offset_of!(ReqLayout, local_qpn), 32);
-const_assert_eq!(offset_of!(ReqLayout, responder_resources), 35);
-const_assert_eq!(offset_of!(ReqLayout, local_eecn), 36);
-const_assert_eq!(offset_of!(ReqLayout, initiator_depth), 39);
-const_assert_eq!(offset_of!(ReqLayout, timeout_transport_flow), 43);
-const_assert_eq!(offset_of!(ReqLayout, starting_psn), 44);
-const_assert_eq!(offset_of!(ReqLayout, timeout_retry_count), 47);
-const_assert_eq!(offset_of!(ReqLayout, partition_key), 48);
-const_assert_eq!(offset_of!(ReqLayout, mtu_rdc_rnr), 50);
-const_assert_eq!(offset_of!(ReqLayout, retries_srq_transport), 51);
-const_assert_eq!(offset_of!(ReqLayout, primary), 52);
-const_assert_eq!(
-    offset_of!(ReqLayout, primary) + offset_of!(PathLayout, local_port_gid),
-    56
-);
-const_assert_eq!(
-    offset_of!(ReqLayout, primary) + offset_of!(PathLayout, remote_port_gid),
-    72
-);
-const_assert_eq!(
-    offset_of!(ReqLayout, primary) + offset_of!(PathLayout, flow_label_rate),
-    88
-);
-const_assert_eq!(
-    offset_of!(ReqLayout, primary) + offset_of!(PathLayout, traffic_class),
-    92
-);
-const_assert_eq!(
-    offset_of!(ReqLayout, primary) + offset_of!(PathLayout, hop_limit),
-    93
-);
-const_assert_eq!(
-    offset_of!(ReqLayout, primary) + offset_of!(PathLayout, sl_subnet_local),
-    94
-);
-const_assert_eq!(
-    offset_of!(ReqLayout, primary) + offset_of!(PathLayout, local_ack_timeout),
-    95
-);
-const_assert_eq!(offset_of!(ReqLayout, alternate), 96);
-const_assert_eq!(offset_of!(ReqLayout, private_data), 140);
 
 /// A path, as the requester sees it: "local" is the requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,40 +83,34 @@ pub struct PathRepr {
 
 impl PathRepr {
     fn parse(layout: &PathLayout) -> Self {
-        let word = layout.flow_label_rate.get();
-        let [.., rate] = word.to_be_bytes();
         Self {
-            local_lid: layout.local_port_lid.get(),
-            remote_lid: layout.remote_port_lid.get(),
-            local_gid: layout.local_port_gid,
-            remote_gid: layout.remote_port_gid,
-            flow_label: word >> 12,
-            packet_rate: rate & 0x3f,
-            traffic_class: layout.traffic_class,
-            hop_limit: layout.hop_limit,
-            sl: layout.sl_subnet_local >> 4,
-            subnet_local: layout.sl_subnet_local & 0x08 != 0,
-            ack_timeout: layout.local_ack_timeout >> 3,
+            local_lid: layout.local_port_lid(),
+            remote_lid: layout.remote_port_lid(),
+            local_gid: *layout.local_port_gid(),
+            remote_gid: *layout.remote_port_gid(),
+            flow_label: layout.flow_label(),
+            packet_rate: narrow(layout.packet_rate()),
+            traffic_class: layout.traffic_class(),
+            hop_limit: layout.hop_limit(),
+            sl: narrow(layout.sl()),
+            subnet_local: layout.subnet_local(),
+            ack_timeout: narrow(layout.local_ack_timeout()),
         }
     }
 
     fn emit(&self, layout: &mut PathLayout) {
-        assert!(
-            self.flow_label < 1 << 20,
-            "{:#x} does not fit in 20 bits",
-            self.flow_label
-        );
-        layout.local_port_lid.set(self.local_lid);
-        layout.remote_port_lid.set(self.remote_lid);
-        layout.local_port_gid = self.local_gid;
-        layout.remote_port_gid = self.remote_gid;
         layout
-            .flow_label_rate
-            .set(self.flow_label << 12 | u32::from(bits(self.packet_rate, 6, 0)));
-        layout.traffic_class = self.traffic_class;
-        layout.hop_limit = self.hop_limit;
-        layout.sl_subnet_local = bits(self.sl, 4, 4) | bits(self.subnet_local.into(), 1, 3);
-        layout.local_ack_timeout = bits(self.ack_timeout, 5, 3);
+            .set_local_port_lid(self.local_lid)
+            .set_remote_port_lid(self.remote_lid)
+            .set_local_port_gid(&self.local_gid)
+            .set_remote_port_gid(&self.remote_gid)
+            .set_flow_label(self.flow_label)
+            .set_packet_rate(self.packet_rate.into())
+            .set_traffic_class(self.traffic_class)
+            .set_hop_limit(self.hop_limit)
+            .set_sl(self.sl.into())
+            .set_subnet_local(self.subnet_local)
+            .set_local_ack_timeout(self.ack_timeout.into());
     }
 }
 
@@ -181,8 +125,8 @@ pub struct ReqRepr {
     pub local_ca_guid: u64,
     /// Q_Key, used by datagram connections only.
     pub local_q_key: u32,
-    /// The requester's queue pair (24 bits).
-    pub local_qpn: u32,
+    /// The requester's queue pair.
+    pub local_qpn: Qpn,
     /// Number of RDMA Reads the requester can answer at a time.
     pub responder_resources: u8,
     /// End-to-end context of the requester, used by reliable datagrams only (24 bits).
@@ -197,9 +141,8 @@ pub struct ReqRepr {
     pub transport: u8,
     /// True if the requester implements end-to-end credits.
     pub flow_control: bool,
-    /// First packet sequence number that the receiver of this message is to send (24 bits; IBTA vol. 1, "Starting
-    /// PSN").
-    pub starting_psn: u32,
+    /// First packet sequence number that the receiver of this message is to send (IBTA vol. 1, "Starting PSN").
+    pub starting_psn: Psn,
     /// Time within which the requester answers our messages (5 bits, 4.096 us * 2^n).
     pub local_response_timeout: u8,
     /// Transport retries the other side should make (3 bits).
@@ -232,31 +175,31 @@ impl ReqRepr {
     pub fn parse(mad: &Mad) -> Self {
         let layout: &ReqLayout = body(mad);
         Self {
-            local_comm_id: layout.local_comm_id.get(),
-            service_id: layout.service_id.get(),
-            local_ca_guid: layout.local_ca_guid.get(),
-            local_q_key: layout.local_q_key.get(),
-            local_qpn: layout.local_qpn.get(),
-            responder_resources: layout.responder_resources,
-            local_eecn: layout.local_eecn.get(),
-            initiator_depth: layout.initiator_depth,
-            remote_eecn: layout.remote_eecn.get(),
-            remote_response_timeout: layout.timeout_transport_flow >> 3,
-            transport: layout.timeout_transport_flow >> 1 & 0x3,
-            flow_control: layout.timeout_transport_flow & 0x1 != 0,
-            starting_psn: layout.starting_psn.get(),
-            local_response_timeout: layout.timeout_retry_count >> 3,
-            retry_count: layout.timeout_retry_count & 0x7,
-            partition_key: layout.partition_key.get(),
-            mtu: layout.mtu_rdc_rnr >> 4,
-            rdc_exists: layout.mtu_rdc_rnr & 0x8 != 0,
-            rnr_retry: layout.mtu_rdc_rnr & 0x7,
-            max_cm_retries: layout.retries_srq_transport >> 4,
-            srq: layout.retries_srq_transport & 0x8 != 0,
-            extended_transport: layout.retries_srq_transport & 0x7,
-            primary: PathRepr::parse(&layout.primary),
-            alternate: PathRepr::parse(&layout.alternate),
-            private_data: layout.private_data,
+            local_comm_id: layout.local_comm_id(),
+            service_id: layout.service_id(),
+            local_ca_guid: layout.local_ca_guid(),
+            local_q_key: layout.local_q_key(),
+            local_qpn: layout.local_qpn(),
+            responder_resources: layout.responder_resources(),
+            local_eecn: layout.local_eecn(),
+            initiator_depth: layout.initiator_depth(),
+            remote_eecn: layout.remote_eecn(),
+            remote_response_timeout: narrow(layout.remote_cm_response_timeout()),
+            transport: narrow(layout.transport_service_type()),
+            flow_control: layout.end_to_end_flow_control(),
+            starting_psn: layout.starting_psn(),
+            local_response_timeout: narrow(layout.local_cm_response_timeout()),
+            retry_count: narrow(layout.retry_count()),
+            partition_key: layout.partition_key(),
+            mtu: narrow(layout.path_packet_payload_mtu()),
+            rdc_exists: layout.rdc_exists(),
+            rnr_retry: narrow(layout.rnr_retry_count()),
+            max_cm_retries: narrow(layout.max_cm_retries()),
+            srq: layout.srq(),
+            extended_transport: narrow(layout.extended_transport_type()),
+            primary: PathRepr::parse(layout.primary()),
+            alternate: PathRepr::parse(layout.alternate()),
+            private_data: *layout.private_data(),
         }
     }
 
@@ -265,32 +208,33 @@ impl ReqRepr {
     /// # Panics
     /// A number is wider than its field.
     pub fn emit(&self, mad: &mut Mad) {
-        let layout: &mut ReqLayout = body_mut(mad);
-        layout.local_comm_id.set(self.local_comm_id);
-        layout.rsvd_04.set(0);
-        layout.service_id.set(self.service_id);
-        layout.local_ca_guid.set(self.local_ca_guid);
-        layout.rsvd_18.set(0);
-        layout.local_q_key.set(self.local_q_key);
-        layout.local_qpn.set(self.local_qpn);
-        layout.responder_resources = self.responder_resources;
-        layout.local_eecn.set(self.local_eecn);
-        layout.initiator_depth = self.initiator_depth;
-        layout.remote_eecn.set(self.remote_eecn);
-        layout.timeout_transport_flow = bits(self.remote_response_timeout, 5, 3)
-            | bits(self.transport, 2, 1)
-            | bits(self.flow_control.into(), 1, 0);
-        layout.starting_psn.set(self.starting_psn);
-        layout.timeout_retry_count =
-            bits(self.local_response_timeout, 5, 3) | bits(self.retry_count, 3, 0);
-        layout.partition_key.set(self.partition_key);
-        layout.mtu_rdc_rnr =
-            bits(self.mtu, 4, 4) | bits(self.rdc_exists.into(), 1, 3) | bits(self.rnr_retry, 3, 0);
-        layout.retries_srq_transport = bits(self.max_cm_retries, 4, 4)
-            | bits(self.srq.into(), 1, 3)
-            | bits(self.extended_transport, 3, 0);
-        self.primary.emit(&mut layout.primary);
-        self.alternate.emit(&mut layout.alternate);
-        layout.private_data = self.private_data;
+        let mut layout = ReqLayout::new();
+        layout
+            .set_local_comm_id(self.local_comm_id)
+            .set_service_id(self.service_id)
+            .set_local_ca_guid(self.local_ca_guid)
+            .set_local_q_key(self.local_q_key)
+            .set_local_qpn(self.local_qpn)
+            .set_responder_resources(self.responder_resources)
+            .set_local_eecn(self.local_eecn)
+            .set_initiator_depth(self.initiator_depth)
+            .set_remote_eecn(self.remote_eecn)
+            .set_remote_cm_response_timeout(self.remote_response_timeout.into())
+            .set_transport_service_type(self.transport.into())
+            .set_end_to_end_flow_control(self.flow_control)
+            .set_starting_psn(self.starting_psn)
+            .set_local_cm_response_timeout(self.local_response_timeout.into())
+            .set_retry_count(self.retry_count.into())
+            .set_partition_key(self.partition_key)
+            .set_path_packet_payload_mtu(self.mtu.into())
+            .set_rdc_exists(self.rdc_exists)
+            .set_rnr_retry_count(self.rnr_retry.into())
+            .set_max_cm_retries(self.max_cm_retries.into())
+            .set_srq(self.srq)
+            .set_extended_transport_type(self.extended_transport.into())
+            .set_private_data(&self.private_data);
+        self.primary.emit(layout.primary_mut());
+        self.alternate.emit(layout.alternate_mut());
+        put(mad, layout.as_array());
     }
 }

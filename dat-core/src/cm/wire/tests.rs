@@ -10,6 +10,7 @@
 //! packet rate of a path from the wrong bytes (4.0 shows rate 0 for the 3 of frame 7).
 
 use super::*;
+use crate::provider::{Psn, Qpn};
 
 /// Makes a datagram from hexadecimal words; the rest is zero.
 fn mad(words: &str) -> Mad {
@@ -95,7 +96,7 @@ fn recorded_ib_req_comes_back_byte_for_byte() {
         service_id: 0x1000_0000_0000_0404,
         local_ca_guid: 0x0002_c902_0024_f634,
         local_q_key: 0,
-        local_qpn: 0x87_0408,
+        local_qpn: Qpn::new(0x87_0408),
         responder_resources: 4,
         local_eecn: 0,
         initiator_depth: 0,
@@ -103,7 +104,7 @@ fn recorded_ib_req_comes_back_byte_for_byte() {
         remote_response_timeout: 0x14,
         transport: 0,
         flow_control: false,
-        starting_psn: 0,
+        starting_psn: Psn::new(0),
         local_response_timeout: 0x14,
         retry_count: 0,
         partition_key: 0xffff,
@@ -150,9 +151,9 @@ fn recorded_ib_rep_comes_back_byte_for_byte() {
         local_comm_id: 0xf902_4539,
         remote_comm_id: 0xe948_8627,
         local_q_key: 0,
-        local_qpn: 0xfc_0407,
+        local_qpn: Qpn::new(0xfc_0407),
         local_eecn: 0,
-        starting_psn: 0xd4_0a55,
+        starting_psn: Psn::new(0xd4_0a55),
         responder_resources: 0,
         initiator_depth: 0,
         target_ack_delay: 15,
@@ -184,7 +185,10 @@ fn recorded_roce_req_is_parsed_and_emitted_without_unknown_fields() {
     };
     assert_eq!(req.service_id, crate::cm::rdma_cm::service_id(1337));
     assert_eq!(req.local_ca_guid, 0xb8ce_f603_00d2_1326);
-    assert_eq!((req.local_qpn, req.starting_psn), (0x11b9, 0xe6_fb20));
+    assert_eq!(
+        (req.local_qpn.get(), req.starting_psn.get()),
+        (0x11b9, 0xe6_fb20)
+    );
     assert_eq!((req.responder_resources, req.initiator_depth), (3, 3));
     assert_eq!(
         (req.remote_response_timeout, req.local_response_timeout),
@@ -224,7 +228,7 @@ fn req_puts_every_field_at_its_place() {
         service_id: 0x1112_1314_1516_1718,
         local_ca_guid: 0x2122_2324_2526_2728,
         local_q_key: 0x3132_3334,
-        local_qpn: 0x41_4243,
+        local_qpn: Qpn::new(0x41_4243),
         responder_resources: 0x44,
         local_eecn: 0x45_4647,
         initiator_depth: 0x48,
@@ -232,7 +236,7 @@ fn req_puts_every_field_at_its_place() {
         remote_response_timeout: 0x1f,
         transport: 1,
         flow_control: true,
-        starting_psn: 0x51_5253,
+        starting_psn: Psn::new(0x51_5253),
         local_response_timeout: 0x11,
         retry_count: 6,
         partition_key: 0x6162,
@@ -285,9 +289,9 @@ fn rep_puts_every_field_at_its_place() {
         local_comm_id: 0x0102_0304,
         remote_comm_id: 0x0506_0708,
         local_q_key: 0x1112_1314,
-        local_qpn: 0x21_2223,
+        local_qpn: Qpn::new(0x21_2223),
         local_eecn: 0x24_2526,
-        starting_psn: 0x27_2829,
+        starting_psn: Psn::new(0x27_2829),
         responder_resources: 0x31,
         initiator_depth: 0x32,
         target_ack_delay: 0x15,
@@ -340,7 +344,7 @@ fn mra_rtu_dreq_and_drep_put_every_field_at_its_place() {
     let dreq = DreqRepr {
         local_comm_id,
         remote_comm_id,
-        remote_qpn: 0x21_2223,
+        remote_qpn: Qpn::new(0x21_2223),
     };
     let names = vec![(0, 1), (7, 2)];
     for (message, attribute, rest) in [

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::{Mad, Message};
+use crate::provider::Qpn;
 
 /// The communication IDs in a message, which identify its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ impl Message {
 
     /// Returns the sender's queue pair, which only REQ and REP contain.
     #[must_use]
-    pub const fn queue_pair(&self) -> Option<u32> {
+    pub const fn queue_pair(&self) -> Option<Qpn> {
         match self {
             Self::Req(req) => Some(req.local_qpn),
             Self::Rep(rep) => Some(rep.local_qpn),
@@ -60,12 +61,12 @@ impl fmt::Display for Message {
         match self {
             Self::Req(req) => write!(
                 f,
-                " of queue pair {:#x} for service {:#x}",
+                " of queue pair {} for service {:#x}",
                 req.local_qpn, req.service_id
             ),
-            Self::Rep(rep) => write!(f, " of queue pair {:#x}", rep.local_qpn),
+            Self::Rep(rep) => write!(f, " of queue pair {}", rep.local_qpn),
             Self::Rej(rej) => write!(f, ", {:?} (reason {})", rej.reason, rej.reason.code()),
-            Self::Dreq(dreq) => write!(f, " to queue pair {:#x}", dreq.remote_qpn),
+            Self::Dreq(dreq) => write!(f, " to queue pair {}", dreq.remote_qpn),
             Self::Mra(_) | Self::Rtu(_) | Self::Drep(_) => Ok(()),
         }?;
         let ids = self.comm_ids();
@@ -94,7 +95,7 @@ mod tests {
         let dreq = Message::Dreq(DreqRepr {
             local_comm_id: 7,
             remote_comm_id: 9,
-            remote_qpn: 0x4a,
+            remote_qpn: Qpn::new(0x4a),
         });
         assert_eq!(
             in_words(&dreq.to_mad(1)),

@@ -7,7 +7,7 @@
 //! connection. Otherwise a broken connection would be reported as disconnected.
 
 use crate::adapter::Arrival;
-use crate::cm::{CmEvent, ConnId};
+use crate::cm::{CmEvent, ConnId, PeerReply, PeerRequest};
 use crate::error::{DatResult, ReturnType};
 use crate::event::{AsyncEvent, ConnectionEventKind, NetworkEvent};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
@@ -158,28 +158,28 @@ impl<P: Provider> Ia<P> {
     fn connection_manager_event(&mut self, event: CmEvent) {
         let conn = event.conn();
         match event {
-            CmEvent::Request {
-                listen,
-                service_id,
-                remote_gid,
-                path,
-                remote_qpn,
-                remote_psn,
-                reads_in,
-                reads_out,
-                mtu,
-                ack_timeout,
-                retry_count,
-                rnr_retry,
-                private_data,
-                remote_port,
-                srq: _,
-                ..
-            } => {
+            CmEvent::Request { request, .. } => {
+                let PeerRequest {
+                    listen,
+                    service_id,
+                    remote_gid,
+                    path,
+                    remote_qpn: qpn,
+                    remote_psn: psn,
+                    reads_in,
+                    reads_out,
+                    mtu,
+                    ack_timeout,
+                    retry_count,
+                    rnr_retry,
+                    private_data,
+                    remote_port,
+                    srq: _,
+                } = *request;
                 let peer = Peer {
                     path,
-                    qpn: remote_qpn,
-                    psn: remote_psn,
+                    qpn,
+                    psn,
                     mtu,
                     reads_out,
                     retry_count,
@@ -202,23 +202,10 @@ impl<P: Provider> Ia<P> {
                     },
                 );
             }
-            CmEvent::Reply {
-                remote_qpn,
-                remote_psn,
-                reads_in: _,
-                reads_out,
-                rnr_retry,
-                ack_timeout,
-                private_data,
-                ..
-            } => {
-                let Some(key) = self.ep_of(conn) else { return };
-                self.reply_arrived(
-                    conn,
-                    key,
-                    (remote_qpn, remote_psn, reads_out, rnr_retry, ack_timeout),
-                    private_data,
-                );
+            CmEvent::Reply { reply, .. } => {
+                if let Some(key) = self.ep_of(conn) {
+                    self.reply_arrived(conn, key, reply);
+                }
             }
             CmEvent::Established { .. } => {
                 if let Some(key) = self.ep_of(conn) {
@@ -289,13 +276,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Active side: connects the queue pair after the peer's REP has arrived, and then confirms to the peer (RTU).
-    fn reply_arrived(
-        &mut self,
-        conn: ConnId,
-        key: EpKey,
-        reply: (u32, u32, u8, u8, u8),
-        private_data: Vec<u8>,
-    ) {
+    fn reply_arrived(&mut self, conn: ConnId, key: EpKey, reply: PeerReply) {
         let Some(ep) = self.eps.get_mut(key) else {
             return;
         };
@@ -305,7 +286,15 @@ impl<P: Provider> Ia<P> {
         else {
             return;
         };
-        let (qpn, psn, reads_out, rnr_retry, ack_timeout) = reply;
+        let PeerReply {
+            remote_qpn: qpn,
+            remote_psn: psn,
+            reads_in: _,
+            reads_out,
+            rnr_retry,
+            ack_timeout,
+            private_data,
+        } = reply;
         let transport = self.config.transport.with(&ep.transport);
         let peer = Peer {
             path,

@@ -108,7 +108,7 @@ impl<P: Provider> Ia<P> {
             && ep.hot.state != from
         {
             let now = self.provider.now();
-            let qpn = ep.qp.get().map_or(0, QueuePair::number);
+            let qpn = ep.qp.get().map(QueuePair::number);
             recorder.push(Record::state(now, index_of(key), qpn, from, ep.hot.state));
         }
     }

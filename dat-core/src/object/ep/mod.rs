@@ -26,7 +26,7 @@ use super::rmr::PendingBind;
 use crate::cm::ConnId;
 use crate::error::DatResult;
 use crate::handle::{EpKey, EvdKey, PzKey, SrqKey, index_of};
-use crate::provider::{MAX_SEGMENT, Nanos, Path, Provider};
+use crate::provider::{MAX_SEGMENT, Nanos, Path, Provider, Psn};
 use crate::slots::{Name, Resident};
 use crate::stats::{Counts, EpStats};
 use crate::types::CompletionFlags;
@@ -120,7 +120,7 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) remote: Option<Remote>,
     pub(crate) local_port_qual: u64,
     /// Active side: path, first receive PSN and MTU of our connection request.
-    pub(crate) outgoing: Option<(Path, u32, u8)>,
+    pub(crate) outgoing: Option<(Path, Psn, u8)>,
     /// Path of the connection, or of the attempt.
     pub(crate) path: Option<Path>,
     /// Cause of the end of the last connection, or of the imminent end of the current one.

@@ -1,7 +1,7 @@
 //! Failed requests: their statuses, and their effect on the rest of the queue.
 
 use dat_core::provider::{
-    Completion, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
+    Completion, Path, Provider, ProviderError, ProviderEvent, Psn, Qpn, QueuePair, QueueSizes,
     ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
@@ -315,7 +315,7 @@ fn query_tells_the_state_and_the_numbers_of_the_connection() {
     let context = control::query(p.a.provider.hca_mut(), qa.number()).unwrap();
     assert_eq!(
         (context.state(), context.remote_qpn(), context.user_index()),
-        (3, qb.number(), 0xa)
+        (3, qb.number().get(), 0xa)
     );
     p.a.provider.to_error(&mut qa).unwrap();
     assert_eq!(
@@ -382,21 +382,13 @@ fn attributes_that_do_not_fit_are_refused_and_not_a_panic() {
     let path = p.a.provider.route(p.b.gid(), None).unwrap();
     let good = ReadyToReceive {
         path,
-        remote_qpn: 5,
-        receive_psn: 5,
+        remote_qpn: Qpn::new(5),
+        receive_psn: Psn::new(5),
         mtu: 3,
         reads_in: 1,
         min_rnr_timer: 1,
     };
     let bad = [
-        ReadyToReceive {
-            remote_qpn: 1 << 24,
-            ..good
-        },
-        ReadyToReceive {
-            receive_psn: u32::MAX,
-            ..good
-        },
         ReadyToReceive { mtu: 0, ..good },
         ReadyToReceive { mtu: 6, ..good },
         ReadyToReceive {
@@ -426,17 +418,13 @@ fn attributes_that_do_not_fit_are_refused_and_not_a_panic() {
         .ready_to_receive(&mut qa, &ReadyToReceive { path: wild, ..good })
         .unwrap();
     let good = ReadyToSend {
-        send_psn: 5,
+        send_psn: Psn::new(5),
         reads_out: 1,
         retry_count: 1,
         rnr_retry: 1,
         ack_timeout: 1,
     };
     let bad = [
-        ReadyToSend {
-            send_psn: 1 << 24,
-            ..good
-        },
         ReadyToSend {
             reads_out: 255,
             ..good

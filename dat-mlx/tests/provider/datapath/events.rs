@@ -118,7 +118,7 @@ fn the_first_packet_before_rts_is_an_event_of_its_queue_pair() {
     let attributes = dat_core::provider::ReadyToReceive {
         path,
         remote_qpn: qa.number(),
-        receive_psn: 5,
+        receive_psn: dat_core::provider::Psn::new(5),
         mtu: 3,
         reads_in: 1,
         min_rnr_timer: 1,

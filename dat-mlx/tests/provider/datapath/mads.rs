@@ -1,6 +1,6 @@
 //! Management datagrams through QP1.
 
-use dat_core::provider::{MadAddress, Provider, ProviderError};
+use dat_core::provider::{MadAddress, Provider, ProviderError, Qpn};
 use hw_mlx::gid::gid_of;
 use hw_sim::{Faults, LinkFaults};
 use mlx_prm::ToErrQpIn;
@@ -14,7 +14,7 @@ fn mad(seed: u8) -> [u8; 256] {
 fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
     MadAddress {
         path: node.provider.route(gid, None).expect("a path"),
-        qpn: 1,
+        qpn: Qpn::GSI,
     }
 }
 
@@ -41,7 +41,7 @@ fn a_datagram_over_ipv6_names_its_sender_and_can_be_answered() {
     assert_eq!(received, mad(1));
     assert_eq!(
         (from.path.gid, from.qpn, from.path.source_gid_index),
-        (p.a.gid(), 1, 0)
+        (p.a.gid(), Qpn::GSI, 0)
     );
     p.b.provider.send_mad(&from, &mad(2)).unwrap();
     let (from, received) = receive(&mut p.a);
@@ -151,7 +151,7 @@ fn a_broken_qp1_is_repaired() {
     let mut p = pair();
     for round in 0..3 {
         let mut command = ToErrQpIn::new();
-        command.set_qpn(p.a.provider.gsi_number());
+        command.set_qpn(p.a.provider.gsi_number().get());
         p.a.provider.hca_mut().exec(&command).unwrap();
         assert_eq!(
             p.a.provider.poll_mad().map(|received| received.1),

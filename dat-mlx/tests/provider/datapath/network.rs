@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dat_core::provider::{MadAddress, Provider, ProviderEvent};
+use dat_core::provider::{MadAddress, Provider, ProviderEvent, Qpn};
 use dat_mlx::{Participation, ProviderConfig};
 use hw_mlx::gid::gid_of;
 use hw_mlx::qp::context::GSI_Q_KEY;
@@ -39,7 +39,7 @@ fn address(n: u8) -> [u8; 16] {
 fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
     MadAddress {
         path: node.provider.route(gid, None).expect("a path"),
-        qpn: 1,
+        qpn: Qpn::GSI,
     }
 }
 
@@ -142,11 +142,11 @@ fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
                 payload_len: 0,
             },
         ),
-        bth: BthRepr::new(Opcode::ud(false), 1, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::GSI, Psn::new(0)),
         headers: Headers {
             deth: Some(DethRepr {
                 qkey: GSI_Q_KEY,
-                src_qpn: 1,
+                src_qpn: Qpn::GSI,
             }),
             ..Headers::NONE
         },

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dat_core::provider::{
-    Completion, CompletionEntry, CompletionQueue, DataSegment, Provider, QueuePair, QueueSizes,
-    ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
+    Completion, CompletionEntry, CompletionQueue, DataSegment, Provider, Psn, Qpn, QueuePair,
+    QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
 };
 use dat_core::types::MemPrivFlags;
 use dat_mlx::ProviderConfig;
@@ -293,13 +293,13 @@ pub fn ready(
     node: &mut Node,
     qp: &mut Qp,
     peer_gid: [u8; 16],
-    peer_qpn: u32,
+    peer_qpn: Qpn,
     psns: (u32, u32),
     terms: Terms,
 ) {
     ready_to_receive(node, qp, peer_gid, peer_qpn, psns.1, terms);
     let send = ReadyToSend {
-        send_psn: psns.0,
+        send_psn: Psn::new(psns.0),
         reads_out: terms.reads,
         retry_count: terms.retry_count,
         rnr_retry: terms.rnr_retry,
@@ -313,7 +313,7 @@ pub fn ready_to_receive(
     node: &mut Node,
     qp: &mut Qp,
     peer_gid: [u8; 16],
-    peer_qpn: u32,
+    peer_qpn: Qpn,
     receive_psn: u32,
     terms: Terms,
 ) {
@@ -321,7 +321,7 @@ pub fn ready_to_receive(
     let receive = ReadyToReceive {
         path,
         remote_qpn: peer_qpn,
-        receive_psn,
+        receive_psn: Psn::new(receive_psn),
         mtu: terms.mtu,
         reads_in: terms.reads,
         min_rnr_timer: 1,

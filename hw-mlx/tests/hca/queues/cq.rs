@@ -153,7 +153,7 @@ fn an_entry_is_a_private_copy() {
     let entry = f.cq.poll().unwrap();
     f.memory.ring.fill(0, 64, 0xff);
     assert_eq!(
-        (entry.owner(), entry.wqe_counter(), entry.qpn()),
+        (entry.owner(), entry.wqe_counter(), entry.qpn().get()),
         (0x0012_3456, 9, 0x0012_3456)
     );
 }

@@ -5,7 +5,7 @@ use hw_mlx::cq::Tail;
 use hw_mlx::qp::{SendQueue, SendSizes};
 use hw_mlx::ring::RingMemory;
 use hw_mlx::wqe::AddressVector;
-use rdma_types::{DataSegment, InlineError, QueueFull, RequestFlags, RequestOp};
+use rdma_types::{DataSegment, InlineError, Qpn, QueueFull, RequestFlags, RequestOp};
 
 use super::double::Bench;
 
@@ -246,7 +246,7 @@ fn a_datagram_has_its_address_vector_before_its_data() {
     let to = AddressVector {
         priority: 0,
         q_key: 0x8001_0000,
-        qpn: 1,
+        qpn: Qpn::GSI,
         udp_source_port: 0xc000,
         mac: [1, 2, 3, 4, 5, 6],
         traffic_class: 0,

@@ -262,7 +262,7 @@ pub fn result(cqe: &Cqe64) -> (u16, u8) {
 pub const FLUSHED: u8 = Syndrome::WR_FLUSH_ERR.0;
 
 pub const fn first_psn(node: u8) -> u32 {
-    (FIRST_PSN + (node as u32 - 1) * 100) & 0xff_ffff
+    Psn::new(FIRST_PSN).advance((node as u32 - 1) * 100).get()
 }
 
 /// A packet that was seen on the wire.
@@ -368,7 +368,7 @@ impl Pair {
             Port::B => &mut self.b,
         };
         if let Ok(packet) = Packet::parse(frame)
-            && packet.dest_qpn() == side.qp.qpn()
+            && packet.dest_qpn().get() == side.qp.qpn()
         {
             side.qp.receive(&packet, &mut side.host);
         }

@@ -44,7 +44,7 @@ impl Pair {
             ),
             bth: BthRepr::new(
                 Opcode::rc(operation),
-                qpn.get(),
+                qpn,
                 Psn::new(context.last_acked_psn()).advance(1),
             ),
             headers: Headers {

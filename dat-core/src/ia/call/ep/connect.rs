@@ -26,7 +26,7 @@ use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::object::ep::untimely::EpCall;
 use crate::object::service_point::service_id;
-use crate::provider::{Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend};
+use crate::provider::{Path, Provider, ProviderError, Psn, QueuePair, ReadyToReceive, ReadyToSend};
 use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 use std::net::IpAddr;
 use tracing::field;
@@ -362,10 +362,10 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Returns 24 random bits, for a first packet sequence number.
-    pub(in crate::ia) fn random_psn(&mut self) -> u32 {
-        // CAST: masked to 24 bits.
-        (self.provider.random() & 0xff_ffff) as u32
+    /// Returns a random first packet sequence number.
+    pub(in crate::ia) fn random_psn(&mut self) -> Psn {
+        let [.., a, b, c] = self.provider.random().to_be_bytes();
+        Psn::new(u32::from_be_bytes([0, a, b, c]))
     }
 
     /// Applies an event that needs no other action to an endpoint's state. Returns false if the state does not allow
@@ -517,7 +517,7 @@ impl<P: Provider> Ia<P> {
         &mut self,
         key: EpKey,
         peer: &Peer,
-        receive_psn: u32,
+        receive_psn: Psn,
     ) -> Result<(), ProviderError> {
         let Some(ep) = self.eps.get_mut(key) else {
             return Ok(());
