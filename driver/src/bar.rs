@@ -407,7 +407,7 @@ impl<T> Block<T> {
 /// # Safety
 ///
 /// `at` is the aligned address of a register in a mapped BAR.
-#[inline]
+#[inline(always)]
 unsafe fn load<V: RegisterValue>(at: NonNull<V>) -> V {
     // SAFETY: the address is aligned and mapped (the caller's promise). Every bit pattern is a `V`, by `FromBytes`.
     unsafe { at.read_volatile() }
@@ -421,7 +421,7 @@ unsafe fn load<V: RegisterValue>(at: NonNull<V>) -> V {
 /// # Safety
 ///
 /// `at` is the aligned address of a register in a mapped BAR, and the register may be written.
-#[inline]
+#[inline(always)]
 unsafe fn store<V: RegisterValue>(at: NonNull<V>, value: V) {
     // SAFETY: the address is aligned and mapped (the caller's promise). No reference to the register exists.
     unsafe { at.write_volatile(value) };
