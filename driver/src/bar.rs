@@ -410,7 +410,7 @@ impl<T> Block<T> {
 /// # Safety
 ///
 /// `at` is the aligned address of a register in a mapped BAR.
-#[inline]
+#[inline(always)]
 unsafe fn load<V: RegisterValue>(at: NonNull<RO<V>>) -> V {
     // SAFETY: the address is aligned and mapped (the caller's promise). Every bit pattern is a `V`, by `FromBytes`.
     unsafe { at.cast::<V>().read_volatile() }
@@ -424,7 +424,7 @@ unsafe fn load<V: RegisterValue>(at: NonNull<RO<V>>) -> V {
 /// # Safety
 ///
 /// `at` is the aligned address of a register in a mapped BAR, and the register may be written.
-#[inline]
+#[inline(always)]
 unsafe fn store<V: RegisterValue>(at: NonNull<WO<V>>, value: V) {
     // SAFETY: the address is aligned and mapped (the caller's promise). No reference to the register exists.
     unsafe { at.cast::<V>().write_volatile(value) };
