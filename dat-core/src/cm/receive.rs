@@ -126,10 +126,8 @@ impl Cm {
         from: &MadAddress,
         req: &ReqRepr,
     ) -> Result<(), RejectReason> {
-        let Some(&old) = self
-            .by_remote_qp
-            .get(&req_name(from, req, req.local_qpn.get()))
-        else {
+        let name = req_name(from, req, req.local_qpn.get());
+        let Some(&old) = self.by_remote_qp.get(&name) else {
             return Ok(());
         };
         let stale = self.state(old) == Some(State::Established);

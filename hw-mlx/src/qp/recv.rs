@@ -98,7 +98,8 @@ const HOT_BYTES: usize = core::mem::offset_of!(RecvQueue, done);
 static_assertions::const_assert_eq!(HOT_BYTES, 64);
 
 impl RecvQueue {
-    /// Makes the receive queue of the queue pair, or of the RQ, with this `number` at the start of `buffer`, with the doorbell record `record`.
+    /// Makes a receive queue at the start of `buffer`, with the doorbell record `record`. `number` is that of the queue
+    /// pair, or of the RQ.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.

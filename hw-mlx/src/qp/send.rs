@@ -226,8 +226,8 @@ static_assertions::const_assert_eq!(core::mem::offset_of!(SendQueue, doorbell), 
 static_assertions::const_assert!(core::mem::offset_of!(SendQueue, limit) <= 128);
 
 impl SendQueue {
-    /// Makes a send queue in `buffer` from byte offset `base` on, with the doorbell record `record`. `number`
-    /// is that of the queue pair, or of the SQ.
+    /// Makes a send queue in `buffer` from byte offset `base` on, with the doorbell record `record`. `number` is
+    /// that of the queue pair, or of the SQ.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.
