@@ -1,7 +1,7 @@
 //! Finds the test targets that hold tests of a name, so that one test is built and run without the others.
 //!
-//! The names are those of the test functions in the sources. A name with a module (`lossy::dtos`) also requires that the
-//! file's path or text names the module. Too many targets cost time only: cargo filters by the name once more.
+//! The names are those of the test functions in the sources. A name with a module (`lossy::dtos`) also requires that
+//! the file's path or text names the module. Too many targets cost time only: cargo filters by the name once more.
 
 use std::path::{Path, PathBuf};
 
