@@ -160,10 +160,16 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
     // bind our calls to them. -z nodelete: our threads may still run after the last adapter is closed, so the library
     // must stay loaded after the registry closes it.
     let alone = "-Clink-arg=-Wl,-Bsymbolic,-z,nodelete";
-    // `cargo rustc` takes profile `test` as a request for the library's unit tests.
-    let profile = if profile == "test" { "dev" } else { profile };
-    let messages = shell::capture(shell::cargo(&[
-        "rustc",
+    let mut command = shell::cargo(&["rustc"]);
+    // `cargo rustc` takes profile `test` as a request for the library's unit tests. And an unoptimised simulator needs
+    // more stack than the 64 KiB of dapltest's threads.
+    let profile = if profile == "test" {
+        command.args(settings_of_tests()?);
+        "dev"
+    } else {
+        profile
+    };
+    command.args([
         "--package",
         "udapl",
         "--lib",
@@ -178,7 +184,8 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
         "--",
         &soname,
         alone,
-    ]))?;
+    ]);
+    let messages = shell::capture(command)?;
     let mut files = Vec::new();
     for line in messages.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;
@@ -188,6 +195,17 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(files)
+}
+
+/// Returns the arguments of cargo that give profile `dev` the settings of profile `test`.
+fn settings_of_tests() -> Result<Vec<String>> {
+    let manifest = std::fs::read_to_string(shell::root().join("Cargo.toml"))?;
+    let manifest: toml::Table = toml::from_str(&manifest)?;
+    let settings = manifest["profile"]["test"].as_table().into_iter().flatten();
+    let settings = settings.filter(|(_, value)| !value.is_table());
+    Ok(settings
+        .map(|(key, value)| format!("--config=profile.dev.{key}={value}"))
+        .collect())
 }
 
 #[cfg(test)]
