@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Also run dtest without options: 8 GB by RDMA Write, about a minute.
     #[arg(long)]
     long: bool,
-    /// Cargo profile of the library: `release`, or `dev` for a quick build.
+    /// Cargo profile of the library: `release`, or `test` for a quick build.
     #[arg(long, default_value = "test")]
     profile: String,
     /// Print the output of server and client.

@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Directory in which lib and include are installed.
     #[arg(long)]
     prefix: PathBuf,
-    /// Cargo profile of the library: `release`, or `dev` for a quick build.
+    /// Cargo profile of the library: `release`, or `test` for a quick build.
     #[arg(long, default_value = "release")]
     profile: String,
 }
