@@ -1,10 +1,10 @@
 //! The client of a control socket.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -13,15 +13,17 @@ use thiserror::Error;
 use crate::rpc::{Answer, Notification, Refusal, Request, VERSION};
 use crate::schema::{SCHEMA, Version};
 
-/// Time limit for an answer, and for writing a request.
+/// Time limit for the answer to a call, and for each write to the socket.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of an answer in bytes.
-const LONGEST_ANSWER: u64 = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Time limit of a read that only takes what has arrived. Zero would be no limit (`SO_RCVTIMEO`).
+const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
 /// Reason why a request has no result.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The system reported an error: no process serves the socket, or the process does not answer in time.
+    /// A system call failed, for example because no process serves the socket, or the process did not answer in time.
     #[error("{}: {error}", path.display())]
     System {
         /// Path of the socket.
@@ -32,9 +34,9 @@ pub enum ClientError {
     /// The served process closed the connection. Contains the path of the socket.
     #[error("{}: the process has ended, or has disconnected this client", .0.display())]
     Over(PathBuf),
-    /// The answer, or the request, could not be converted from or to JSON.
+    /// The request could not be converted to JSON, or the answer from JSON.
     #[error("{}: not understood: {error}", path.display())]
-    Strange {
+    Conversion {
         /// Path of the socket.
         path: PathBuf,
         /// Error of the conversion.
@@ -53,7 +55,7 @@ pub enum ClientError {
     },
     /// The socket belongs to another kind of process.
     #[error("{}: this is the control socket of {}: `{}`", path.display(), is.name(), is.command(path))]
-    OfAnother {
+    WrongProcessKind {
         /// Path of the socket.
         path: PathBuf,
         /// Kind of the process that serves the socket.
@@ -116,7 +118,7 @@ impl Side {
 }
 
 /// Adds an explanation to the system's error for a failed connection.
-fn explained(side: Side, error: io::Error) -> io::Error {
+fn with_explanation(side: Side, error: io::Error) -> io::Error {
     let known = [
         (io::ErrorKind::NotFound, side.absent()),
         (
@@ -140,8 +142,12 @@ fn explained(side: Side, error: io::Error) -> io::Error {
 pub struct Client {
     path: PathBuf,
     stream: BufReader<UnixStream>,
+    /// Beginning of a line whose end had not arrived at the end of a wait.
+    line: Vec<u8>,
     next: u64,
     notices: Vec<Value>,
+    /// Time limit for the answer to a call.
+    pub(crate) patience: Duration,
 }
 
 /// Lets the caller wait for messages together with other descriptors.
@@ -165,26 +171,29 @@ impl Client {
             path: path.to_owned(),
             error,
         };
-        let stream = UnixStream::connect(path).map_err(|error| failed(explained(side, error)))?;
+        let stream =
+            UnixStream::connect(path).map_err(|error| failed(with_explanation(side, error)))?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
             stream: BufReader::new(stream),
+            line: Vec::new(),
             next: 1,
             notices: Vec::new(),
+            patience: PATIENCE,
         })
     }
 
-    /// Connects, and checks that the socket belongs to this kind of process and that both use the same schema.
+    /// Connects, and checks that the process is not of another kind and uses the same schema.
     ///
     /// # Errors
-    /// [`ClientError`]; among them [`ClientError::Schema`] and [`ClientError::OfAnother`].
+    /// [`ClientError`]; among them [`ClientError::Schema`] and [`ClientError::WrongProcessKind`].
     pub fn connect_alike(path: &Path, side: Side) -> Result<Self, ClientError> {
         let mut client = Self::connect_to(path, side)?;
         let theirs: Version = client.call("version", Value::Null)?;
         let has = |one: Side| theirs.methods.iter().any(|method| method == one.method());
         if let Some(is) = Side::ALL.into_iter().find(|one| has(*one) && !has(side)) {
-            return Err(ClientError::OfAnother {
+            return Err(ClientError::WrongProcessKind {
                 path: path.to_owned(),
                 is,
             });
@@ -198,7 +207,8 @@ impl Client {
         })
     }
 
-    /// Sends a request, and waits for the answer, at most 10 s.
+    /// Sends a request, and waits for the answer. Fails if the answer does not arrive within 10 s, whatever else
+    /// arrives meanwhile.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -215,35 +225,41 @@ impl Client {
             method: method.to_owned(),
             params,
         };
-        let mut line = serde_json::to_vec(&request).map_err(|error| self.strange(error))?;
+        let mut line =
+            serde_json::to_vec(&request).map_err(|error| self.conversion_error(error))?;
         line.push(b'\n');
         let written = self.stream.get_mut().write_all(&line);
         written.map_err(|error| self.failed(error))?;
-        loop {
-            let object = self.read(Some(PATIENCE))?.ok_or_else(|| {
-                self.failed(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "no answer for 10 s",
-                ))
-            })?;
-            if object.get("method").is_some() {
+        let until = Instant::now() + self.patience;
+        // Each read waits until the same time. The time is looked at here, too, because a read after that time still
+        // takes what has arrived.
+        while let Some(object) = self.read(Some(until))? {
+            let answer = if object.get("method").is_some() {
                 self.notices.push(object);
+                None
+            } else {
+                let answer: Answer =
+                    serde_json::from_value(object).map_err(|error| self.conversion_error(error))?;
+                Some(answer).filter(|answer| answer.id == id)
+            };
+            let Some(answer) = answer else {
+                if Instant::now() >= until {
+                    break;
+                }
                 continue;
-            }
-            let answer: Answer =
-                serde_json::from_value(object).map_err(|error| self.strange(error))?;
-            if answer.id != id {
-                continue;
-            }
+            };
             if let Some(refusal) = answer.error {
                 return Err(refusal.into());
             }
             let result = answer.result.unwrap_or(Value::Null);
-            return serde_json::from_value(result).map_err(|error| self.strange(error));
+            return serde_json::from_value(result).map_err(|error| self.conversion_error(error));
         }
+        let what = format!("no answer to {method} within {} s", self.patience.as_secs());
+        Err(self.failed(io::Error::new(io::ErrorKind::TimedOut, what)))
     }
 
-    /// Returns the next notice, after a subscription. Returns `None` if no notice arrives within `patience`.
+    /// Returns the next notice, after a subscription. Returns `None` if no notice arrives within `patience`. Without
+    /// `patience`, waits without a limit.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -252,7 +268,7 @@ impl Client {
         patience: Option<Duration>,
     ) -> Result<Option<T>, ClientError> {
         let object = if self.notices.is_empty() {
-            self.read(patience)?
+            self.read(patience.and_then(|patience| Instant::now().checked_add(patience)))?
         } else {
             Some(self.notices.remove(0))
         };
@@ -260,30 +276,57 @@ impl Client {
             return Ok(None);
         };
         let notification: Notification =
-            serde_json::from_value(object).map_err(|error| self.strange(error))?;
+            serde_json::from_value(object).map_err(|error| self.conversion_error(error))?;
         let params = serde_json::from_value(notification.params);
-        params.map(Some).map_err(|error| self.strange(error))
+        params
+            .map(Some)
+            .map_err(|error| self.conversion_error(error))
     }
 
-    fn read(&mut self, patience: Option<Duration>) -> Result<Option<Value>, ClientError> {
-        let set = self.stream.get_ref().set_read_timeout(patience);
-        set.map_err(|error| self.failed(error))?;
-        let mut line = Vec::new();
-        let read = self
-            .stream
-            .by_ref()
-            .take(LONGEST_ANSWER)
-            .read_until(b'\n', &mut line);
-        match read {
-            Ok(_) if line.ends_with(b"\n") => {}
-            Ok(_) => return Err(ClientError::Over(self.path.clone())),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && line.is_empty() => {
-                return Ok(None);
+    /// Returns the next object. Returns `None` if its line has not arrived completely by `until`; what has arrived is
+    /// kept for the next read. Takes at least what has arrived already, whatever the time is. Without `until`, waits
+    /// without a limit.
+    fn read(&mut self, until: Option<Instant>) -> Result<Option<Value>, ClientError> {
+        let mut has_waited = false;
+        loop {
+            if self.stream.buffer().is_empty() {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                if has_waited && left.is_some_and(|left| left.is_zero()) {
+                    return Ok(None);
+                }
+                has_waited = true;
+                let limit = left.map(|left| left.max(SHORTEST_WAIT));
+                let set = self.stream.get_ref().set_read_timeout(limit);
+                set.map_err(|error| self.failed(error))?;
             }
-            Err(error) => return Err(self.failed(error)),
+            let arrived = match self.stream.fill_buf() {
+                Ok([]) => return Err(ClientError::Over(self.path.clone())),
+                Ok(arrived) => arrived,
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(self.failed(error)),
+            };
+            let end = arrived.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(arrived.len(), |end| end + 1);
+            self.line.extend_from_slice(&arrived[..taken]);
+            self.stream.consume(taken);
+            if self.line.len() > MAX_ANSWER_BYTES {
+                let what = format!("a line of more than {MAX_ANSWER_BYTES} bytes");
+                return Err(self.failed(io::Error::new(io::ErrorKind::InvalidData, what)));
+            }
+            if end.is_some() {
+                let line = core::mem::take(&mut self.line);
+                let object =
+                    serde_json::from_slice(&line).map_err(|error| self.conversion_error(error))?;
+                return Ok(Some(object));
+            }
         }
-        let object = serde_json::from_slice(&line).map_err(|error| self.strange(error))?;
-        Ok(Some(object))
     }
 
     fn failed(&self, error: io::Error) -> ClientError {
@@ -293,8 +336,8 @@ impl Client {
         }
     }
 
-    fn strange(&self, error: serde_json::Error) -> ClientError {
-        ClientError::Strange {
+    fn conversion_error(&self, error: serde_json::Error) -> ClientError {
+        ClientError::Conversion {
             path: self.path.clone(),
             error,
         }

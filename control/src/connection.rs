@@ -1,4 +1,4 @@
-//! One client of a served socket, with the bytes received from the client and the bytes that it has not read yet.
+//! One client of a served socket, with the bytes received from the client and the bytes queued for the client.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -8,11 +8,11 @@ use std::os::unix::net::UnixStream;
 use serde::Serialize;
 
 /// Maximum length of a request in bytes.
-pub(crate) const LONGEST_REQUEST: usize = 64 * 1024;
-/// Limit on the bytes of answers and notices that a client has not read. A client that exceeds it is disconnected.
-const MOST_UNREAD: usize = 16 << 20;
-/// Number of bytes read at a time. It is limited so that a client that never stops writing does not delay the others.
-const AT_ONCE: usize = 16 * 1024;
+pub(crate) const MAX_REQUEST_BYTES: usize = 64 * 1024;
+/// Maximum number of bytes queued for a client. A client whose next answer would exceed the limit is disconnected.
+const MAX_UNREAD_BYTES: usize = 16 << 20;
+/// Maximum number of bytes of one read, so that a client that never stops writing does not delay the others.
+const READ_BYTES: usize = 16 * 1024;
 
 /// A connected client.
 #[derive(Debug)]
@@ -30,19 +30,21 @@ pub(crate) struct Connection {
     pub(crate) lost: u64,
     /// User id of the client.
     pub(crate) user: u32,
-    /// Two keys for eviction; the client with the lowest is evicted first. The first key is true once the client has
-    /// sent a complete request. The second is the time of its last request, or of its admission, counted in requests
-    /// of all clients. So a client that never sent a request is evicted first.
+    /// Two keys for eviction. Of one user's clients, the client with the lowest keys is evicted first. The first key is
+    /// true once the client has sent a complete request, so a client without a request is evicted first. The second
+    /// key is the time of the client's last request, or of its admission, on the clock `Server::requests`.
     pub(crate) asked: (bool, u64),
+    /// Whether the last wait found bytes to read, and room to write.
+    pub(crate) ready: (bool, bool),
 }
 
-/// The client must be disconnected.
+/// Error: the client must be disconnected.
 #[derive(Debug)]
 pub(crate) struct Over;
 
 impl Connection {
     /// Creates a connection for an accepted client. Fails with the system's error.
-    pub(crate) fn new(stream: UnixStream, user: u32, let_in: u64) -> std::io::Result<Self> {
+    pub(crate) fn new(stream: UnixStream, user: u32, accepted_at: u64) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
@@ -53,7 +55,8 @@ impl Connection {
             measures: false,
             lost: 0,
             user,
-            asked: (false, let_in),
+            asked: (false, accepted_at),
+            ready: (false, false),
         })
     }
 
@@ -82,13 +85,14 @@ impl Connection {
     }
 
     /// Returns whether a notice may be queued. Half of the capacity is reserved for answers.
-    pub(crate) fn takes_notices(&self) -> bool {
-        self.unread.len() < MOST_UNREAD / 2
+    pub(crate) fn may_queue_notice(&self) -> bool {
+        self.unread.len() < MAX_UNREAD_BYTES / 2
     }
 
-    /// Reads up to `AT_ONCE` bytes from the client. Fails if the incomplete last request exceeds the limit.
+    /// Reads up to `READ_BYTES` bytes from the client. Fails if the socket fails, or the incomplete last request
+    /// exceeds the limit.
     pub(crate) fn read(&mut self) -> Result<(), Over> {
-        let mut buffer = [0; AT_ONCE];
+        let mut buffer = [0; READ_BYTES];
         match self.stream.read(&mut buffer) {
             Ok(0) => {
                 self.ended = true;
@@ -98,7 +102,7 @@ impl Connection {
                 self.received.extend_from_slice(&buffer[..bytes]);
                 let line = self.received.iter().rposition(|byte| *byte == b'\n');
                 let open = self.received.len() - line.map_or(0, |end| end + 1);
-                if open > LONGEST_REQUEST {
+                if open > MAX_REQUEST_BYTES {
                     return Err(Over);
                 }
                 Ok(())
@@ -118,7 +122,7 @@ impl Connection {
         let end = self.received.iter().position(|byte| *byte == b'\n')?;
         let mut line: Vec<u8> = self.received.drain(..=end).collect();
         line.pop();
-        if line.len() > LONGEST_REQUEST {
+        if line.len() > MAX_REQUEST_BYTES {
             line.clear();
         }
         Some(line)
@@ -128,14 +132,14 @@ impl Connection {
     pub(crate) fn queue(&mut self, object: &impl Serialize) -> Result<(), Over> {
         let mut line = serde_json::to_vec(object).map_err(|_| Over)?;
         line.push(b'\n');
-        if self.unread.len() + line.len() > MOST_UNREAD {
+        if self.unread.len() + line.len() > MAX_UNREAD_BYTES {
             return Err(Over);
         }
         self.unread.extend(line);
         Ok(())
     }
 
-    /// Writes as much to the client as it accepts.
+    /// Writes queued bytes until the queue is empty or the socket accepts no more.
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
         while !self.unread.is_empty() {
             let (front, _) = self.unread.as_slices();

@@ -5,8 +5,8 @@
 //! defines the messages; docs/control.md shows examples.
 //!
 //! The system identifies a client (`SO_PEERCRED`), but the client stays untrusted: requests, unread output, and the
-//! number of clients are limited. When that number is reached, a client of the user with the most clients is evicted.
-//! A client that has never sent a request is evicted first, then the client that was idle for the longest time.
+//! number of clients are limited. When that number is reached, a client of the user with the most clients is evicted:
+//! a client that has never sent a request, or else the client that was idle for the longest time.
 #![forbid(unsafe_code)]
 
 mod client;

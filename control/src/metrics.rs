@@ -1,8 +1,8 @@
 //! Counters as OpenMetrics text (OpenMetrics 1.0.0), and an HTTP server for scrapers.
 //!
 //! The server answers `GET /metrics` and nothing else. It serves up to `CLIENTS` clients at a time with poll(2); a
-//! further client evicts another (`makes_room`). A client has `PATIENCE` from its connection to the end of its answer,
-//! however slowly it sends and reads, and `LONGEST_HEAD` bytes for its request.
+//! further client evicts another (`eviction_index`). A client has `PATIENCE` from its acceptance to the end of its
+//! answer, however slowly the client sends and reads, and `MAX_HEAD_BYTES` bytes for its request.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::places::{is_logged, makes_room};
+use crate::places::{eviction_index, is_logged};
 
 /// Media type (OpenMetrics, "Overall Structure").
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Maximum length of a request's head in bytes.
-const LONGEST_HEAD: usize = 8 * 1024;
+const MAX_HEAD_BYTES: usize = 8 * 1024;
 /// Maximum number of clients at a time.
 pub(crate) const CLIENTS: usize = 16;
-/// Time limit for a client, from its connection to the end of its answer.
+/// Time limit for a client, from its acceptance to the end of its answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Time in which no client is accepted after the system lacked the resources to accept one.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -64,8 +64,8 @@ impl Text {
         metric.samples.push((labels.to_owned(), number));
     }
 
-    /// Adds a histogram of times in seconds. `buckets` has the number of times below each boundary; the last argument
-    /// has the number of all times and their sum.
+    /// Adds a histogram of measured times in seconds. `buckets` has pairs of a boundary and the number of measurements
+    /// below the boundary. The last argument has the number of all measurements and their sum.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -222,7 +222,8 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         }
     }
 
-    /// Waits until a client is ready or exceeds its deadline, then handles the clients.
+    /// Waits until a client is ready, a connection is waiting, or a deadline has passed. Then serves the ready clients,
+    /// removes the late clients, and accepts at most one connection.
     pub(crate) fn turn(&mut self) -> Result<(), E> {
         let (has_waiting, ready) = self.sleep();
         let now = (self.now)();
@@ -281,7 +282,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             };
             PollFd::new(client.stream.as_fd(), wants)
         }));
-        // An error is ignored, and the caller polls again: it is a signal, or a lack of memory in the kernel.
+        // An error of poll(2) is ignored, since the caller polls again. The error is EINTR or ENOMEM.
         let _ = poll(&mut fds, timeout);
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         (
@@ -307,7 +308,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         if self.clients.len() >= CLIENTS {
             let clients = self.clients.iter();
             let clients: Vec<_> = clients.map(|one| (one.source, one.until)).collect();
-            if let Some(at) = makes_room(&clients, &source) {
+            if let Some(at) = eviction_index(&clients, &source) {
                 self.remove(at, &io::Error::other("evicted for another client"));
             }
         }
@@ -321,7 +322,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         });
     }
 
-    /// Removes a client that has no complete answer, and counts and logs that.
+    /// Removes a client that has no complete answer, and counts it. Logs the removal if `is_logged` selects it.
     fn remove(&mut self, at: usize, error: &io::Error) {
         let client = self.clients.swap_remove(at);
         self.lost += 1;
@@ -333,10 +334,10 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
 }
 
 impl Scraper {
-    /// Reads what the client has sent of its request. Returns whether the request is complete.
+    /// Reads the bytes that the client has sent of its request. Returns whether the request is complete or too long.
     fn read(&mut self) -> io::Result<bool> {
         let mut some = [0; 1024];
-        while self.answer.is_empty() && !self.has_asked() {
+        while self.answer.is_empty() && !self.is_head_complete() {
             match self.stream.read(&mut some) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => self.head.extend_from_slice(&some[..read]),
@@ -348,8 +349,8 @@ impl Scraper {
         Ok(true)
     }
 
-    fn has_asked(&self) -> bool {
-        self.head.len() > LONGEST_HEAD || self.head.windows(4).any(|end| end == b"\r\n\r\n")
+    fn is_head_complete(&self) -> bool {
+        self.head.len() > MAX_HEAD_BYTES || self.head.windows(4).any(|end| end == b"\r\n\r\n")
     }
 
     /// Writes as much of the answer as the client accepts. Returns whether the answer is sent completely.
@@ -371,7 +372,7 @@ impl Scraper {
 fn response<E>(head: &[u8], text: &mut impl FnMut() -> Result<String, E>) -> Result<Vec<u8>, E> {
     let head = String::from_utf8_lossy(head);
     let mut words = head.lines().next().unwrap_or_default().split(' ');
-    let is_whole = head.len() <= LONGEST_HEAD;
+    let is_whole = head.len() <= MAX_HEAD_BYTES;
     let (status, body) = match (words.next(), words.next()) {
         (Some("GET"), Some("/metrics")) if is_whole => ("200 OK", text()?),
         (Some("GET"), Some(_)) if is_whole => ("404 Not Found", "there is /metrics\n".to_owned()),

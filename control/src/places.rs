@@ -2,19 +2,19 @@
 //!
 //! If a listener refused new clients then, idle clients could block it. Therefore an existing client is evicted. It
 //! belongs to the owner with the most clients, counting the new client, so that no owner loses a client to an owner
-//! who has more. Of that owner's clients, the one that was used least recently is evicted.
+//! with more clients. Of that owner's clients, the one that was used least recently is evicted.
 
 use std::cmp::Reverse;
 
 /// Returns the index of the client to evict, or `None` if there are no clients. `clients` has the owner and the time of
 /// the last use of each client.
-pub(crate) fn makes_room<O: PartialEq, T: Ord>(
+pub(crate) fn eviction_index<O: PartialEq, T: Ord>(
     clients: &[(O, T)],
-    newcomers_owner: &O,
+    new_owner: &O,
 ) -> Option<usize> {
     let places = |owner: &O| {
         let there = clients.iter().filter(|(other, _)| other == owner).count();
-        there + usize::from(owner == newcomers_owner)
+        there + usize::from(owner == new_owner)
     };
     let ranked = clients.iter().enumerate();
     let ranked = ranked.max_by_key(|(_, (owner, used))| (places(owner), Reverse(used)));
@@ -47,7 +47,7 @@ mod tests {
             (&even, 'b', Some(1)),
             (&even, 'a', Some(0)),
         ] {
-            let found = makes_room(clients, &newcomer);
+            let found = eviction_index(clients, &newcomer);
             assert_eq!(found, expected, "{clients:?} {newcomer}");
         }
     }

@@ -40,7 +40,7 @@ pub struct Request {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct Refusal {
-    /// One of the constants of this module.
+    /// Error code, which is one of the constants of this module.
     pub code: i64,
     /// Explanation for people.
     pub message: String,

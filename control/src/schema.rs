@@ -1,7 +1,7 @@
 //! The messages on the control socket. Later versions may add fields. Existing fields keep their names and meanings as
 //! long as [`SCHEMA`] is unchanged.
 //!
-//! Counters are maps from names to numbers that never decrease. docs/observability.md lists them.
+//! Counters are maps from names to numbers. docs/observability.md lists them.
 
 use std::collections::BTreeMap;
 

@@ -15,18 +15,18 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::connection::{Connection, Over};
-use crate::places::{is_logged, makes_room};
+use crate::places::{eviction_index, is_logged};
 use crate::rpc::{self, Answer, Notification, Refusal};
 
-/// Maximum number of clients at a time; a further client evicts another ([`makes_room`]). Clients have no deadline,
+/// Maximum number of clients at a time; a further client evicts another ([`eviction_index`]). Clients have no deadline,
 /// because a client that waits for notices sends no requests.
 pub(crate) const CLIENTS: usize = 16;
-/// Number of requests of one client that are answered before the next client is served.
+/// Maximum number of requests of one client that are answered before the next client is served.
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// An object that answers the requests of a control socket.
 pub trait Subject: Send {
-    /// Answers a request. The call may take time, but it must return, because all clients wait for it.
+    /// Answers a request. The call may take time, but must return, because all clients wait meanwhile.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -36,8 +36,9 @@ pub trait Subject: Send {
     /// `subscribe`).
     fn notices(&mut self) -> Vec<Value>;
 
-    /// Starts (`on`) or stops measuring latencies. The server starts when the first client requests it (method
-    /// `measure`) and stops when no client wants it any more. Returns false if the subject cannot measure.
+    /// Starts (`on`) or stops measuring latencies. The server starts the measuring when the first client requests
+    /// it (method `measure`), and stops it when no client requests it any more. Returns false if the subject cannot
+    /// measure.
     fn measure(&mut self, on: bool) -> bool {
         let _ = on;
         false
@@ -98,7 +99,7 @@ impl Service {
         &self.path
     }
 
-    /// Consumes the service without ending it. Serving then ends only when the subject ends.
+    /// Consumes the service without ending it. Serving then ends only when the last [`Tell`] is dropped.
     pub fn leave(mut self) {
         self.thread = None;
     }
@@ -185,7 +186,7 @@ fn serve_on<S: Subject + 'static>(
         clients: Vec::new(),
         requests: 0,
         refused: 0,
-        displaced: 0,
+        evictions: 0,
         measures: false,
         _taken: taken,
     };
@@ -204,10 +205,11 @@ struct Server<S> {
     subject: S,
     access: Access,
     listener: UnixListener,
-    /// Socket with one byte for each report of notices. It is at its end when the last `Tell` was dropped.
+    /// Socket that receives one byte for each report of notices. A read returns 0 bytes after the last `Tell` was
+    /// dropped.
     woken: UnixStream,
-    /// Socket on which a byte ends serving. It is at its end after `Service::leave`; then this becomes `None`, and
-    /// only the subject can end serving.
+    /// Socket on which a received byte ends serving. After `Service::leave` a read returns 0 bytes, and this field
+    /// becomes `None`. Then serving ends only when the last `Tell` is dropped.
     ended: Option<UnixStream>,
     clients: Vec<Connection>,
     /// Number of requests of all clients plus number of admitted clients. It serves as the clock for eviction.
@@ -215,18 +217,18 @@ struct Server<S> {
     /// Number of clients that were refused because of their user.
     refused: u64,
     /// Number of clients that were evicted for other clients.
-    displaced: u64,
+    evictions: u64,
     /// True while the subject measures latencies because a client has requested it.
     measures: bool,
     _taken: Option<TakenPath>,
 }
 
-/// Results of a wait.
+/// Results of a wait. Those of the clients are in [`Connection::ready`], because the list of clients changes before all
+/// of them are served.
 struct Ready {
     is_over: bool,
     notices: bool,
     has_waiting: bool,
-    clients: Vec<(bool, bool)>,
 }
 
 impl<S: Subject> Server<S> {
@@ -242,8 +244,8 @@ impl<S: Subject> Server<S> {
             if ready.is_over && self.is_ended() || ready.notices && !self.send_notices() {
                 return;
             }
-            for (at, (readable, writable)) in ready.clients.into_iter().enumerate().rev() {
-                if self.look_after(at, readable, writable).is_err() {
+            for at in (0..self.clients.len()).rev() {
+                if self.serve_client(at).is_err() {
                     self.clients.swap_remove(at);
                 }
             }
@@ -255,7 +257,8 @@ impl<S: Subject> Server<S> {
         }
     }
 
-    /// Makes the subject measure as long as a client requests it. Returns false if the subject cannot measure.
+    /// Starts or stops measuring in the subject according to the clients' requests. Returns false if a client requests
+    /// measuring and the subject cannot measure.
     fn update_measuring(&mut self) -> bool {
         let measures = self.clients.iter().any(|client| client.measures);
         if measures != self.measures {
@@ -282,7 +285,7 @@ impl<S: Subject> Server<S> {
         }
     }
 
-    fn sleep(&self) -> nix::Result<Ready> {
+    fn sleep(&mut self) -> nix::Result<Ready> {
         // After `leave` there is no `ended` socket; `woken` is polled twice in its place.
         let ended = self.ended.as_ref().unwrap_or(&self.woken);
         let mut fds = vec![
@@ -312,17 +315,21 @@ impl<S: Subject> Server<S> {
             seen.unwrap_or(PollFlags::empty()).intersects(flags)
         };
         let readable = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
-        Ok(Ready {
+        let ready = Ready {
             is_over: says(0, readable),
             notices: says(1, readable),
             has_waiting: says(2, readable),
-            clients: (3..fds.len())
-                .map(|at| (says(at, readable), says(at, PollFlags::POLLOUT)))
-                .collect(),
-        })
+        };
+        let of_clients: Vec<(bool, bool)> = (3..fds.len())
+            .map(|at| (says(at, readable), says(at, PollFlags::POLLOUT)))
+            .collect();
+        for (client, ready) in self.clients.iter_mut().zip(of_clients) {
+            client.ready = ready;
+        }
+        Ok(ready)
     }
 
-    /// Sends notices to the subscribed clients. Returns false if no more notices can come.
+    /// Sends notices to the subscribed clients. Returns false if the last `Tell` was dropped.
     fn send_notices(&mut self) -> bool {
         let mut bytes = [0; 256];
         let lives = match self.woken.read(&mut bytes) {
@@ -332,7 +339,7 @@ impl<S: Subject> Server<S> {
         for notice in self.subject.notices() {
             let wanted = self.clients.iter_mut().filter(|client| client.subscribed);
             for client in wanted {
-                if !client.takes_notices() {
+                if !client.may_queue_notice() {
                     client.lost += 1;
                     continue;
                 }
@@ -348,8 +355,8 @@ impl<S: Subject> Server<S> {
                     method: "event".to_owned(),
                     params,
                 };
-                // If the client's queue is full, the notice is lost. If its connection has failed, the flush
-                // below detects that.
+                // A notice that does not fit the client's queue is lost. The flush below detects a failed
+                // connection.
                 let _ = client.queue(&notification);
             }
         }
@@ -361,7 +368,8 @@ impl<S: Subject> Server<S> {
         lives
     }
 
-    fn look_after(&mut self, at: usize, readable: bool, writable: bool) -> Result<(), Over> {
+    fn serve_client(&mut self, at: usize) -> Result<(), Over> {
+        let (readable, writable) = self.clients[at].ready;
         if readable {
             self.clients[at].read()?;
         }
@@ -462,14 +470,14 @@ impl<S: Subject> Server<S> {
     fn make_room(&mut self, user: u32) {
         let clients = self.clients.iter();
         let clients: Vec<_> = clients.map(|one| (one.user, one.asked)).collect();
-        if let Some(at) = makes_room(&clients, &user) {
+        if let Some(at) = eviction_index(&clients, &user) {
             let gone = self.clients.swap_remove(at);
-            self.displaced += 1;
-            if is_logged(self.displaced) {
+            self.evictions += 1;
+            if is_logged(self.evictions) {
                 tracing::warn!(
                     clients = CLIENTS,
                     user = gone.user,
-                    times = self.displaced,
+                    times = self.evictions,
                     "the control socket had no place left: its idlest client was disconnected"
                 );
             }

@@ -10,7 +10,8 @@ use crate::metrics::{CLIENTS, PATIENCE, Scrapers};
 
 const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 /// Limit on the server's loop iterations until an honest client has a short answer while `CLIENTS` hostile clients
-/// connect at the same time. Each iteration accepts one client: 16 hostile ones, then the honest one. One more answers.
+/// connect at the same time. Each iteration accepts one client: 16 hostile clients, then the honest client. One more
+/// iteration answers.
 const TURNS: usize = 20;
 /// Limit on the server's loop iterations until a client that reads without delay has an answer of 8 MiB.
 const LONG_TURNS: usize = 200;
@@ -36,7 +37,7 @@ fn connect(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// Reads the available bytes. Returns whether the stream has ended.
+/// Reads the available bytes. Returns whether the stream has ended or failed.
 fn heard(mut stream: &TcpStream, said: &mut Vec<u8>) -> bool {
     let mut some = [0; 4096];
     loop {

@@ -4,13 +4,13 @@ mod metrics;
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::connection::LONGEST_REQUEST;
+use crate::connection::MAX_REQUEST_BYTES;
 use crate::rpc::{self, Refusal};
 use crate::schema;
 use crate::server::CLIENTS;
@@ -151,8 +151,8 @@ fn an_invalid_request_is_refused_with_its_code_and_the_next_one_is_answered() {
     }
 }
 
-/// The server answers all of 100 requests that arrive at once, although it serves other clients in between, and also if
-/// the client has closed its sending side.
+/// The server answers all of 100 requests that one client sends at once, of which it handles at most 16 per loop
+/// iteration. This also holds if the client has closed its sending side.
 #[test]
 fn every_request_of_many_at_once_is_answered_and_so_are_those_before_the_end() {
     let world = world();
@@ -179,7 +179,7 @@ fn a_request_longer_than_64_kib_ends_its_client_and_no_other() {
     let world = world();
     let mut other = Client::connect(world.service.path()).expect("it listens");
     let _: Value = other.call("echo", json!({})).expect("an answer");
-    assert_eq!(answers(&world, &vec![b'x'; 4 * LONGEST_REQUEST]), "");
+    assert_eq!(answers(&world, &vec![b'x'; 4 * MAX_REQUEST_BYTES]), "");
     let _: Value = other.call("echo", json!({})).expect("an answer");
 }
 
@@ -198,7 +198,7 @@ fn a_client_that_reads_nothing_is_let_go() {
 }
 
 /// Returns whether the server has disconnected a client. Discards other received bytes.
-fn is_let_go(mut stream: &UnixStream) -> bool {
+fn is_disconnected(mut stream: &UnixStream) -> bool {
     stream.set_nonblocking(true).expect("a socket");
     loop {
         match stream.read(&mut [0; 64]) {
@@ -225,7 +225,7 @@ fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longe
     (0..2 * CLIENTS).for_each(|_| ask());
     assert_eq!(answers(&world, b"\n").lines().count(), 1);
     ask();
-    let gone: Vec<bool> = silent.iter().map(is_let_go).collect();
+    let gone: Vec<bool> = silent.iter().map(is_disconnected).collect();
     let first_alone: Vec<bool> = (1..CLIENTS).map(|number| number == 1).collect();
     assert_eq!(gone, first_alone);
 }
@@ -240,7 +240,7 @@ fn an_honest_client_is_answered_while_slow_ones_hold_all_places() {
     let mut honest = Client::connect(world.service.path()).expect("it listens");
     for round in 0..200 {
         for drip in &mut drips {
-            if drip.write_all(b"x").is_err() || is_let_go(drip) {
+            if drip.write_all(b"x").is_err() || is_disconnected(drip) {
                 *drip = connect();
             }
         }
@@ -271,6 +271,100 @@ fn a_subscribed_client_gets_notices_and_others_get_none() {
     }
     let none: Option<Value> = other.notice(Some(Duration::from_millis(1))).expect("lives");
     assert_eq!(none, None);
+}
+
+/// A notice to a client that has gone ends this client. The clients after it in the server's list move to other places,
+/// and are served all the same. The lock keeps the server from sending the notice before the client has gone.
+#[test]
+fn a_subscribed_client_that_is_gone_when_a_notice_comes_ends_alone() {
+    for gone in 0..3 {
+        let world = world();
+        let mut clients: Vec<Client> = (0..3)
+            .map(|_| {
+                let mut client = Client::connect(world.service.path()).expect("it listens");
+                let _: bool = client.call("subscribe", Value::Null).expect("an answer");
+                client
+            })
+            .collect();
+        let mut notices = world.notices.lock().expect("nobody panics");
+        notices.push(json!({ "gone": gone }));
+        world.tell.tell();
+        drop(clients.remove(gone));
+        drop(notices);
+        for client in &mut clients {
+            let told: Option<Value> = client
+                .notice(Some(Duration::from_secs(300)))
+                .expect("lives");
+            assert_eq!(told, Some(json!({ "gone": gone })));
+            let echoed: Value = client.call("echo", json!({})).expect("an answer");
+            assert_eq!(echoed, json!({}));
+        }
+    }
+}
+
+/// Returns a client, and the end of its connection at which a test takes the place of the server.
+fn client_of_a_test() -> (Client, UnixStream) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("s");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let client = Client::connect(&path).expect("it listens");
+    let (server, _) = listener.accept().expect("a client waits");
+    (client, server)
+}
+
+const NOTICE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"event\",\"params\":{\"number\":7}}\n";
+const ANSWERS: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"late\"}\n\
+    {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":\"in time\"}\n";
+
+/// The time of a call is over at its first look, so it ends at the first notice.
+#[test]
+fn a_notice_gives_a_call_no_more_time_and_is_kept() {
+    let (mut client, mut server) = client_of_a_test();
+    client.patience = Duration::ZERO;
+    server
+        .write_all(&[NOTICE, ANSWERS].concat())
+        .expect("there is room");
+    let late = client.call::<String>("echo", Value::Null);
+    let Err(ClientError::System { error, .. }) = late else {
+        panic!("{late:?}");
+    };
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    client.patience = Duration::from_secs(300);
+    let answer: String = client.call("echo", Value::Null).expect("an answer");
+    assert_eq!(answer, "in time");
+    let told: Option<Value> = client.notice(Some(Duration::ZERO)).expect("lives");
+    assert_eq!(told, Some(json!({ "number": 7 })));
+}
+
+/// What has arrived of a line is kept when the time of a wait is over.
+#[test]
+fn a_line_that_arrives_in_parts_over_several_waits_is_read_whole() {
+    let (mut client, mut server) = client_of_a_test();
+    let (begin, end) = NOTICE.split_at(20);
+    for part in [begin, end] {
+        let none: Option<Value> = client.notice(Some(Duration::ZERO)).expect("lives");
+        assert_eq!(none, None);
+        server.write_all(part).expect("there is room");
+    }
+    let told: Option<Value> = client.notice(Some(Duration::ZERO)).expect("lives");
+    assert_eq!(told, Some(json!({ "number": 7 })));
+    client.patience = Duration::ZERO;
+    let (begin, end) = ANSWERS.split_at(20);
+    server.write_all(begin).expect("there is room");
+    let late = client.call::<String>("echo", Value::Null);
+    assert!(
+        matches!(&late, Err(ClientError::System { error, .. }) if error.kind() == ErrorKind::TimedOut),
+        "{late:?}"
+    );
+    server.write_all(end).expect("there is room");
+    client.patience = Duration::from_secs(300);
+    let answer: String = client.call("echo", Value::Null).expect("an answer");
+    assert_eq!(answer, "in time");
+    server
+        .shutdown(std::net::Shutdown::Write)
+        .expect("it is connected");
+    let over = client.notice::<Value>(None);
+    assert!(matches!(over, Err(ClientError::Over(_))), "{over:?}");
 }
 
 #[test]
