@@ -17,7 +17,7 @@ const BLOCK: usize = 4096;
 const READS: usize = 1024;
 const DEPTH: usize = 32;
 
-/// A device model that has memory but does nothing.
+/// A device model without BARs and interrupts. It accepts every DMA mapping and does nothing else.
 struct Idle;
 
 impl Device for Idle {

@@ -19,7 +19,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) enum AcceptFailure {
     /// The client gave up, or a signal arrived. Only this attempt failed.
     OneClient,
-    /// The system or this process lacks a resource that may become free again.
+    /// The system or this process lacks a resource that may become free again, or a firewall rule forbids the
+    /// connection (`EPERM`).
     Temporary,
     /// The listener no longer works.
     Permanent,
@@ -42,8 +43,8 @@ pub(crate) fn classify(error: &io::Error) -> AcceptFailure {
     }
 }
 
-/// Returns the next client that `accept` returns. Tries again after a failure of one client, or, after a pause, after a
-/// temporary failure. Returns only permanent errors.
+/// Returns the next client that `accept` returns. Calls `accept` again at once after a failure of one client, and
+/// after a pause of 100 ms after a temporary failure. Returns only permanent errors.
 pub(crate) fn next<T>(
     listener: impl Display,
     mut accept: impl FnMut() -> io::Result<T>,

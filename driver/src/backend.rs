@@ -134,12 +134,12 @@ impl Backend {
     /// Ends the function's access to memory: disables bus mastering, then resets the function. Succeeds if either step
     /// succeeds.
     pub(crate) fn stop(&self) -> Result<(), FunctionError> {
-        let silenced = self.set_bus_master(false);
+        let bus_master_off = self.set_bus_master(false);
         match self.reset() {
             Ok(()) => Ok(()),
             Err(error) => {
                 tracing::warn!(function = self.name(), %error, "cannot be reset");
-                silenced
+                bus_master_off
             }
         }
     }

@@ -1,6 +1,6 @@
 //! BARs and the register blocks in them.
 //!
-//! A register block is a `#[repr(C)]` struct of cells and reserved gaps, laid out as the manual prints it.
+//! A register block is a `#[repr(C)]` struct of cells and reserved gaps, with the layout in the device's manual.
 //! [`Bar::block`] checks once that the block fits the BAR and is aligned. Afterwards each read or write names a field,
 //! and is exactly one bus transaction of that field's width.
 //!
@@ -46,8 +46,8 @@
 //!
 //! No reference to a single register in device memory exists either. A reference would let the compiler read the
 //! register at any time, and a read may have an effect. Two functions access the BAR, `load` and `store`. Each takes
-//! a raw pointer and makes one volatile access. The types of crate volatile-register say what a pointer leads to, a
-//! register to read or one to write; their methods, which take references, are not used.
+//! a raw pointer and makes one volatile access. The types of crate volatile-register mark whether the pointer's target
+//! is a readable or a writable register. Their methods take references and are not used.
 //!
 //! A write to an in-process device is the same volatile store into the device's BAR memory. It is followed by a call
 //! that passes the written bytes to the device: once per write, in program order. For a device in another process that
@@ -69,7 +69,7 @@ use crate::register::{Readable, RegisterValue, Writable};
 use crate::vfio::Window;
 use crate::vfio_user::Client;
 
-/// A struct of cells and reserved gaps. Every type that derives `FromBytes` implements this trait.
+/// A struct of cells and reserved gaps. Every type that is `FromBytes`, `Send` and `Sync` implements this trait.
 pub trait RegisterBlock: FromBytes + Send + Sync {}
 impl<T: FromBytes + Send + Sync> RegisterBlock for T {}
 
@@ -112,7 +112,7 @@ impl Bar {
     /// Returns the register block at `offset`, after checking that it is inside the BAR and aligned.
     ///
     /// # Errors
-    /// [`BarError::Bounds`]: the block ends beyond the BAR. [`BarError::Alignment`].
+    /// [`BarError::Bounds`]: the block ends beyond the BAR. [`BarError::Alignment`]: `offset` is not aligned for `T`.
     pub fn block<T: RegisterBlock>(&self, offset: u64) -> Result<Block<T>, BarError> {
         let bytes = size_of::<T>();
         let at = usize::try_from(offset)
@@ -198,15 +198,15 @@ pub struct Block<T> {
     site: Arc<Site>,
 }
 
-/// Location of a block, for accesses that are passed to the BAR's listener.
+/// Location of a block or a register, for accesses that are passed to the BAR's listener.
 struct Site {
     bar: Bar,
-    /// Offset of the block in the BAR.
+    /// Offset of the block or the register in the BAR, in bytes.
     offset: u64,
 }
 
-// SAFETY: `base` points into memory that `site.bar` keeps mapped and that is only accessed volatilely, one
-// register at a time; the other fields are `Send` (`T` is, by the bound of `Bar::block`).
+// SAFETY: `base` points into memory outside every Rust allocation. `site.bar` keeps it mapped, and it is only accessed
+// volatilely, one register at a time. The other fields are `Send` (`T` is, by the bound of `Bar::block`).
 unsafe impl<T: Send + Sync> Send for Block<T> {}
 // SAFETY: as above. Two threads that write one register race on the bus; Rust does not count that as a data race.
 unsafe impl<T: Send + Sync> Sync for Block<T> {}
@@ -240,7 +240,7 @@ impl Site {
     /// listener does not have to store it in memory first.
     #[cold]
     #[inline(never)]
-    fn tell<V: RegisterValue>(&self, at: usize, value: V) {
+    fn notify_listener<V: RegisterValue>(&self, at: usize, value: V) {
         match &self.bar.listener {
             // CAST: usize has at most 64 bits on every target Rust has.
             Some(Listener::Device(device)) => {
@@ -283,15 +283,15 @@ impl<V: RegisterValue> Register<V> {
         // lives. The cell that named it allows writes.
         unsafe { store(self.at, value) };
         if self.listened {
-            self.tell(value);
+            self.notify_listener(value);
         }
     }
 
-    /// Passes a write to the BAR's listener ([`Site::tell`]). The arguments fit in two machine registers.
+    /// Passes a write to the BAR's listener ([`Site::notify_listener`]). The arguments fit in two machine registers.
     #[cold]
     #[inline(never)]
-    fn tell(&self, value: V) {
-        self.site.tell(0, value);
+    fn notify_listener(&self, value: V) {
+        self.site.notify_listener(0, value);
     }
 }
 
@@ -332,7 +332,7 @@ impl<T> Block<T> {
         // SAFETY: as in `read`. `C` allows writes.
         unsafe { store(register, value) };
         if self.listened {
-            self.site.tell(at, value);
+            self.site.notify_listener(at, value);
         }
     }
 
@@ -351,7 +351,7 @@ impl<T> Block<T> {
         }
     }
 
-    /// Returns the offset of a cell in the block.
+    /// Returns the byte offset of a cell in the block.
     // PANIC: the closure returned a cell that is not part of the object it was given.
     #[inline]
     fn locate<C>(&self, cell: &C) -> usize {
@@ -373,7 +373,7 @@ impl<T> Block<T> {
         at
     }
 
-    /// Returns the address of the register at `at` of the mapped block.
+    /// Returns the address of the register at byte `at` of the mapped block.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Barriers between memory the device shares and the registers that point at it.
+//! Barriers between accesses to memory that the device shares, and accesses to the device's registers.
 //!
 //! Each function is named after the order that it guarantees, and its comment describes the bug that it prevents. A
 //! barrier orders only the accesses of *this* processor: the device is coherent (PCIe without no-snoop), but it reads
@@ -16,8 +16,9 @@
 
 /// Makes earlier stores to DMA memory visible to the device before any later store.
 ///
-/// Goes between a WQE and its doorbell record, and between the record and the register. Without it the device may
-/// read the new record and then fetch a WQE whose bytes are still in our store buffer.
+/// Needed between the stores to a WQE and to its doorbell record, and between the record and the doorbell register.
+/// Without this barrier the device may read the new record and then fetch a WQE whose bytes are still in the
+/// processor's store buffer.
 #[inline]
 pub fn dma_to_device() {
     #[cfg(target_arch = "aarch64")]
@@ -31,8 +32,8 @@ pub fn dma_to_device() {
 
 /// Keeps later loads of DMA memory behind the load that showed the device's write.
 ///
-/// Goes between reading an owner bit and reading the rest of the entry. Without it the byte count may be loaded
-/// before the owner bit, and so come from the entry's previous use.
+/// Needed between the read of an owner bit and the read of the rest of the entry. Without this barrier the byte count
+/// may be loaded before the owner bit, and so come from the entry's previous use.
 #[inline]
 pub fn dma_from_device() {
     #[cfg(target_arch = "aarch64")]
@@ -46,8 +47,9 @@ pub fn dma_from_device() {
 
 /// Keeps earlier loads of DMA memory before any later store.
 ///
-/// Goes between reading an entry and notifying the device that the entry is free. Without it the device may see the
-/// notification before the entry was read, and in a full ring the read may return the next content of the entry.
+/// Needed between the read of an entry and the store that notifies the device that the entry is free. Without this
+/// barrier the device may see the notification before the entry was read, and in a full ring the read may return the
+/// next content of the entry.
 #[inline]
 pub fn dma_hand_back() {
     #[cfg(target_arch = "aarch64")]
@@ -61,8 +63,8 @@ pub fn dma_hand_back() {
 
 /// Flushes write-combined register stores now, and keeps two of them from merging.
 ///
-/// Goes after a doorbell. Without it the store may sit in a write-combining buffer until another store evicts it, and
-/// a second doorbell to the same address may replace the first.
+/// Needed after a doorbell write. Without this barrier the store may stay in a write-combining buffer until another
+/// store evicts it, and a second doorbell write to the same address may replace the first.
 #[inline]
 pub fn flush_write_combining() {
     #[cfg(target_arch = "x86_64")]

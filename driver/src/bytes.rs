@@ -1,7 +1,7 @@
 //! Checked access in place to memory that a device can reach.
 //!
-//! No Rust reference points into memory that a device may write. [`Bytes`] accesses such memory in place without one:
-//! it checks every access against its range, and copies only the bytes that the access returns.
+//! No Rust reference points into memory that a device may write. [`Bytes`] accesses such memory in place without a
+//! reference: it checks every access against its range, and copies only the bytes that the access returns.
 
 use crate::dma::{DmaBuffer, DmaMemory};
 use std::ops::{Bound, Range, RangeBounds};
@@ -14,14 +14,14 @@ pub enum BytesError {
     /// The range is not inside the memory.
     #[error("bytes {start} to {end} of {len} bytes of memory")]
     Outside {
-        /// The first byte asked for.
+        /// Start of the requested range, in bytes.
         start: usize,
-        /// End of the range, exclusive.
+        /// End of the requested range, in bytes, exclusive.
         end: usize,
-        /// Bytes of the memory.
+        /// Number of bytes of the memory.
         len: usize,
     },
-    /// The memory is lent. Only its owner accesses it, through the owner's pointer.
+    /// The memory is lent. Only its owner may access its bytes, through the owner's pointer.
     #[error("lent memory is accessed by its owner")]
     Lent,
 }
@@ -57,7 +57,7 @@ impl DmaMemory {
                 offset,
                 bytes,
             } => {
-                // `is_empty` is true also if the memory is not inside its buffer; then it has no bytes.
+                // `is_empty` is true also if the memory is not inside its buffer. Such memory counts as zero bytes.
                 let len = if self.is_empty() { 0 } else { *bytes };
                 let Range { start, end } = within(range, len)?;
                 Ok(Bytes {

@@ -5,6 +5,7 @@
 //! only while a thread waits, so that a run is repeatable.
 //!
 //! [`Function`]: crate::Function
+//! [`RealClock`]: crate::RealClock
 
 use std::marker::PhantomData;
 use std::ops::{Add, Sub};

@@ -7,7 +7,8 @@
 //! Most copies are short. A long copy moves words up to the next 16-byte boundary of the shared side, then lines of 64
 //! bytes, and words at the end. On x86-64 a line is four vector accesses: an access of 16 aligned bytes is atomic on
 //! every processor that has AVX (Intel SDM volume 3, "Guaranteed Atomic Operations"; AMD64 volume 2, "Access
-//! Atomicity"). The compiler makes no such accesses of its own to memory that others write, hence the assembly.
+//! Atomicity"). The compiler generates no such accesses to memory that a device or another process writes, hence the
+//! assembly.
 
 // UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]
@@ -16,11 +17,11 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of the widest single access in a short copy.
 const WORD: usize = size_of::<u64>();
-/// Alignment in bytes of a line on the shared side.
+/// Bytes of a vector access. A line on the shared side is aligned to this.
 const VECTOR: usize = 16;
 /// Number of bytes that one step of a long copy moves.
 const LINE: usize = 4 * VECTOR;
-/// Number of bytes from which a copy counts as long.
+/// Minimum number of bytes of a long copy.
 const LONG: usize = 4 * LINE;
 
 /// Returns the width in bytes of the widest single access at an address with `left` bytes to go: 8, 4, 2 or 1.
@@ -176,7 +177,7 @@ unsafe fn store_lines(from: *const u8, to: *mut u8, bytes: usize) {
     unsafe { store_words(from, to, bytes) };
 }
 
-/// Copies a few shared bytes to private ones.
+/// Copies shared bytes to private ones, word by word.
 ///
 /// # Safety
 ///
@@ -240,7 +241,7 @@ unsafe fn load_words(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies a few private bytes to shared ones.
+/// Copies private bytes to shared ones, word by word.
 ///
 /// # Safety
 ///

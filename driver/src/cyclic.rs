@@ -1,7 +1,7 @@
-//! A table beside a ring, indexed by a counter that increases without end and wraps.
+//! A table for the requests in a ring, indexed by a 32-bit counter that wraps.
 //!
-//! For each request, a queue records what the completion of that request must report. It does so in a table whose size
-//! is a power of two, and finds the entry by masking a counter. The mask is the table's length minus one and never
+//! For each request, a queue records what the completion of that request must report. The records are in a table
+//! whose size is a power of two; the queue masks a counter to find an entry. The mask is the length minus one and never
 //! changes, so a masked index is always inside the table and needs no bounds check. The length itself is not stored:
 //! a table is a quarter of a cache line, including the count of its oldest entry.
 
@@ -16,7 +16,7 @@ pub struct Cyclic<T> {
     /// Start of a boxed slice of `mask + 1` entries.
     entries: NonNull<T>,
     mask: u32,
-    /// Count of the oldest entry still in use. The table itself does not use it.
+    /// Count of the oldest entry still in use. Only the table's owner uses this field.
     pub oldest: u32,
 }
 
@@ -56,7 +56,7 @@ impl<T: Copy> Cyclic<T> {
     pub fn at(&self, count: u32) -> &T {
         // SAFETY: `mask + 1` is the length, as `new` made it, and neither changes.
         let entry = unsafe { self.entries.add(self.slot(count) as usize) };
-        // SAFETY: it is initialised, and borrowed as `self` is.
+        // SAFETY: the entry is initialised, and borrowed as `self` is.
         unsafe { entry.as_ref() }
     }
 

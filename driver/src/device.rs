@@ -1,4 +1,4 @@
-//! [`Device`]: a model of a PCI function. Its calls come from a function in this process or from a vfio-user server.
+//! [`Device`]: a model of a PCI function. A function in this process or a vfio-user server calls the model's methods.
 
 use std::io;
 use std::ops::RangeInclusive;

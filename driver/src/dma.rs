@@ -41,11 +41,11 @@ const LINE_BYTES: usize = 64;
 struct ChunkState {
     /// Free offsets. One chunk length is added to each, because the allocator never returns 0.
     free: IovaAllocator,
-    /// Bytes below this offset have been allocated before and may hold anything.
+    /// End offset of the highest range allocated so far, in bytes. Bytes below this offset may be nonzero.
     used_below: usize,
 }
 
-/// A piece of memory that is mapped for the function as a whole.
+/// A piece of memory that is one mapping in the function's I/O address space.
 struct Chunk {
     mapped: Mapped,
     state: Mutex<ChunkState>,
@@ -61,8 +61,8 @@ impl Chunk {
         Self::over(function.space(), bytes, memory)
     }
 
-    /// Maps `bytes` bytes, whole pages. `memory` allocates them at a virtual address whose remainder modulo 1 GiB is
-    /// the one that `memory` is called with.
+    /// Maps `bytes` bytes, which are whole pages, for the function. `memory` allocates the bytes at a virtual address
+    /// whose remainder modulo 1 GiB is the argument of `memory`.
     fn over(
         space: &Arc<Space>,
         bytes: usize,
@@ -92,7 +92,8 @@ impl Chunk {
         })
     }
 
-    /// Maps memory at a virtual address with this remainder modulo 1 GiB, on huge pages if possible.
+    /// Maps memory at a virtual address with this remainder modulo 1 GiB. If `huge`, the memory is on 2 MiB pages if
+    /// enough of them are free.
     fn memory(bytes: usize, remainder: usize, huge: bool) -> Result<SharedMemory, MemoryError> {
         let size = PageSize::Huge2M;
         let enough = || Machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();
@@ -105,13 +106,13 @@ impl Chunk {
         SharedMemory::congruent(bytes, GIB, remainder, PageSize::Base)
     }
 
-    /// Allocates `bytes` bytes, already rounded to lines, and zeroes them.
+    /// Allocates `bytes` bytes, already rounded to lines, and zeroes them. `None` if no free range is long enough.
     fn take(self: &Arc<Self>, bytes: usize, align: usize) -> Option<Lease> {
         let len = self.mapped.memory().len();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // The chunk is aligned to its size or 1 GiB. Offsets in `free` start at one chunk length, which may be less
-        // aligned than `align`, so the allocator is asked for the remainder that makes the address a multiple of
-        // `align`.
+        // The chunk is aligned to the next power of two of its size, at most 1 GiB. Offsets in `free` start at one
+        // chunk length, which may be less aligned than `align`. So the request to the allocator has the remainder that
+        // makes the address a multiple of `align`.
         let modulus = align as u64;
         let remainder =
             (len as u64).wrapping_sub(self.mapped.memory().address() as u64) & (modulus - 1);
@@ -167,15 +168,21 @@ struct ArenaInner {
 /// A weak reference to the arena that some memory belongs to.
 #[derive(Clone, Default)]
 pub struct WeakArena {
-    inner: Weak<ArenaInner>,
+    /// `None` for memory of a pool.
+    inner: Option<Weak<ArenaInner>>,
 }
 
 impl WeakArena {
     /// Keeps memory that the device may still write although the memory is no longer needed. It is neither reused nor
-    /// unmapped before the arena is dropped; the arena's owner stops the device before that. If the arena is gone
-    /// already, the memory is freed at once.
+    /// unmapped before the arena is dropped; the arena's owner stops the device before that. If the arena was dropped
+    /// already, the memory is freed at once. Memory of a pool is never freed, because the program may drop a pool while
+    /// the device runs; the function's mapping of it ends when the function is closed.
     pub fn keep(&self, memory: impl Send + 'static) {
-        if let Some(arena) = self.inner.upgrade() {
+        let Some(arena) = &self.inner else {
+            std::mem::forget(memory);
+            return;
+        };
+        if let Some(arena) = arena.upgrade() {
             let mut kept = arena.kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.push(Box::new(memory));
         }
@@ -228,16 +235,19 @@ impl DmaArena {
     #[must_use]
     pub fn downgrade(&self) -> WeakArena {
         WeakArena {
-            inner: Arc::downgrade(&self.inner),
+            inner: Some(Arc::downgrade(&self.inner)),
         }
     }
 
-    /// Returns the number of bytes of all shared chunks, in use or not: the amount that a kernel pins. A request larger
-    /// than a chunk has a mapping of its own, which is not counted here.
+    /// Returns the number of bytes of all shared chunks, in use or not. A request larger than a chunk has a mapping of
+    /// its own, which is not counted here.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         let chunks = self.inner.chunks.lock();
-        chunks.unwrap_or_else(PoisonError::into_inner).len() * self.inner.chunk_bytes
+        let chunks = chunks.unwrap_or_else(PoisonError::into_inner);
+        // A chunk has whole pages of the system, which may be larger than `chunk_bytes`.
+        let bytes = chunks.iter().map(|chunk| chunk.mapped.memory().len());
+        bytes.sum()
     }
 
     /// Allocates `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to
@@ -340,7 +350,8 @@ impl DmaBuffer {
         }
     }
 
-    /// Returns the arena that the buffer was allocated from.
+    /// Returns the arena that the buffer was allocated from. The reference of a buffer of a [`DmaPool`] is to no arena:
+    /// what it [keeps](WeakArena::keep) is never freed.
     #[must_use]
     pub fn arena(&self) -> WeakArena {
         self.lease.arena.clone()
@@ -470,11 +481,11 @@ impl DmaMemory {
         }
     }
 
-    /// Returns whether other processes can have mapped the memory too.
+    /// Returns whether other processes can map the memory too.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         match self {
-            // Arenas are made of memfds.
+            // The memory of an arena is a memfd.
             Self::Arena { .. } => true,
             Self::Lent(lent) => lent.is_shared(),
         }

@@ -4,10 +4,10 @@
 //! word of a doorbell record. [`DmaBuffer`](crate::DmaBuffer)'s accessors check offset, length and alignment each
 //! time, which costs a fifth of the instructions of a post. Here the check is made once, when the ring or the word is
 //! made. Later accesses cannot go outside: an index is masked to the ring's size, and the offset within a block is
-//! checked at compile time.
+//! checked at compile time (in `write_at` at run time).
 //!
 //! Each of these types keeps its memory alive, as a clone of the buffer would. The types are small, because each of
-//! ten thousand queues has some of them in the data that a post reads. They store no length, because they need none.
+//! ten thousand queues has some of them in the data that a post reads. A ring stores a mask and no length.
 
 // UNSAFETY: accesses whose bounds were checked when the ring or the word was made.
 #![expect(unsafe_code, reason = "accesses proven once")]
@@ -22,9 +22,9 @@ use crate::dma::{DmaBuffer, Lease};
 use crate::register::Be64;
 use crate::span::Span;
 
-/// A ring of a power of two of blocks of `BLOCK` bytes, itself a power of two of at least 8.
+/// A ring of blocks of `BLOCK` bytes. The number of blocks is a power of two. `BLOCK` is a power of two of at least 8.
 ///
-/// Indices count blocks and increase without end: they are masked on access.
+/// An index counts blocks, and every access masks it. So the owner may increase an index without a wrap at the end.
 #[derive(Clone)]
 pub struct DmaRing<const BLOCK: usize> {
     place: Place<BLOCK>,
@@ -37,7 +37,7 @@ pub struct DmaRing<const BLOCK: usize> {
 #[repr(C)]
 struct Place<const BLOCK: usize> {
     base: NonNull<u8>,
-    /// Number of blocks minus one, less than 2^32.
+    /// Number of blocks minus one, less than 2^31.
     mask: u32,
     /// Not part of the location: see [`DmaQueue::count`].
     count: u32,
@@ -51,7 +51,7 @@ unsafe impl<const BLOCK: usize> Sync for Place<BLOCK> {}
 impl<const BLOCK: usize> Place<BLOCK> {
     const BLOCK_IS_A_POWER_OF_TWO: () = assert!(BLOCK.is_power_of_two() && BLOCK >= 8);
 
-    /// Locates the ring of `blocks` blocks from `offset` of a buffer on.
+    /// Locates the ring of `blocks` blocks that starts at byte `offset` of a buffer.
     ///
     /// # Panics
     /// If `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
@@ -91,7 +91,7 @@ impl<const BLOCK: usize> Place<BLOCK> {
                 "the part is not a part of a block"
             );
         }
-        // CAST: widening; a part of a block is smaller than 2^32 bytes.
+        // CAST: widening.
         let mask = (self.mask as usize + 1) * (BLOCK / PART) - 1;
         DmaBlock {
             span: self.span(),
@@ -103,7 +103,7 @@ impl<const BLOCK: usize> Place<BLOCK> {
 }
 
 impl<const BLOCK: usize> DmaRing<BLOCK> {
-    /// Makes the ring of `blocks` blocks from `offset` of a buffer on.
+    /// Makes the ring of `blocks` blocks that starts at byte `offset` of a buffer.
     ///
     /// # Panics
     /// If `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
@@ -151,8 +151,8 @@ unsafe impl<const BLOCK: usize> Send for DmaQueue<BLOCK> {}
 unsafe impl<const BLOCK: usize> Sync for DmaQueue<BLOCK> {}
 
 impl<const BLOCK: usize> DmaQueue<BLOCK> {
-    /// Makes the ring of `blocks` blocks from `offset` of `buffer` on. `record` is the buffer and the offset of the
-    /// word.
+    /// Makes the ring of `blocks` blocks that starts at byte `offset` of `buffer`. `record` is the buffer and the byte
+    /// offset of the word.
     ///
     /// # Panics
     /// As [`DmaRing::new`] and [`DmaWord::new`].
@@ -192,8 +192,8 @@ impl<const BLOCK: usize> DmaQueue<BLOCK> {
         unsafe { store_word(self.word, value) };
     }
 
-    /// Returns the progress of the queue: a number of the queue's owner. It is stored here because the owner reads and
-    /// writes it together with the ring.
+    /// Returns the progress of the queue: a number that only the queue's owner changes. It is stored here because the
+    /// owner reads and writes it together with the ring.
     #[inline]
     #[must_use]
     pub const fn count(&self) -> u32 {
@@ -219,13 +219,13 @@ impl<const BLOCK: usize> std::fmt::Debug for DmaQueue<BLOCK> {
     }
 }
 
-/// A block of a ring. The offset of an access in it is checked at compile time.
+/// A block of a ring. The offset of an access in the block is checked at compile time, in `write_at` at run time.
 #[derive(Clone, Copy)]
 pub struct DmaBlock<'a, const BLOCK: usize> {
     span: Span,
     /// Offset of the block, whose `BLOCK` bytes are inside the span.
     at: usize,
-    /// Keeps the memory alive.
+    /// Borrows the ring, whose lease keeps the memory mapped.
     ring: PhantomData<&'a Arc<Lease>>,
 }
 
@@ -267,8 +267,8 @@ impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
         unsafe { self.span.read_obj_unchecked(self.at + AT) }
     }
 
-    /// Loads a big-endian 64-bit word of the block in a single relaxed access. It is not converted: comparisons do
-    /// not need the host's order.
+    /// Loads a 64-bit word of the block in a single relaxed access. The word stays big-endian: comparisons need no
+    /// conversion to the host's order.
     #[inline]
     #[must_use]
     pub fn load_be64<const AT: usize>(self) -> Be64 {
@@ -295,7 +295,7 @@ impl<const BLOCK: usize> std::fmt::Debug for DmaRing<BLOCK> {
     }
 }
 
-/// A big-endian 32-bit word that moves in one access: a word of a doorbell record.
+/// A big-endian 32-bit word of a doorbell record, stored in one access.
 #[derive(Clone)]
 pub struct DmaWord {
     /// Address of four bytes, aligned to 4, in a buffer that the lease keeps.
@@ -328,7 +328,7 @@ impl DmaWord {
     #[must_use]
     pub fn new(buffer: &DmaBuffer, offset: usize) -> Self {
         // This checked load panics, with the reason, if `offset` is wrong.
-        let _there = buffer.load_be32(offset);
+        let _checked = buffer.load_be32(offset);
         Self {
             at: buffer.span().at(offset, 4),
             _lease: buffer.lease(),

@@ -11,10 +11,10 @@ use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 use crate::real_clock::RealClock;
 
-/// Size of BAR 0, the only one.
+/// Bytes of BAR 0, the double's only BAR.
 pub(crate) const BAR_BYTES: usize = 0x1000;
 
-/// A mapping: memory, offset, bytes.
+/// A mapping: the memory, the byte offset in the memory, and the number of bytes.
 type Mapping = (SharedMemory, usize, usize);
 
 #[derive(Default)]
@@ -25,9 +25,9 @@ struct State {
     interrupts: Vec<Vec<Interrupt>>,
     notices: Notices,
     mappings: BTreeMap<u64, Mapping>,
-    /// Start addresses of read-only mappings.
+    /// Start I/O addresses of all read-only mappings ever made.
     read_only: Vec<u64>,
-    /// Memory that is accessed by messages, and its length in bytes, by the I/O address of its start.
+    /// Memory that is accessed by messages, and its length in bytes. The key is the I/O address of its start.
     asked: BTreeMap<u64, (Arc<dyn MessageMemory>, usize)>,
     /// True if `dma_map` and `dma_unmap` are refused.
     refuses_dma: bool,
@@ -96,13 +96,13 @@ impl Double {
     }
 
     /// Returns whether the device may start DMA.
-    pub(crate) fn masters_the_bus(&self) -> bool {
+    pub(crate) fn is_bus_master(&self) -> bool {
         let mut command = [0];
         self.config_read(4, &mut command);
         command[0] & 4 != 0
     }
 
-    /// Returns IOVA and length of all mappings.
+    /// Returns IOVA and length in bytes of all mappings of memory that is accessed in place.
     pub(crate) fn mappings(&self) -> Vec<(u64, usize)> {
         self.state()
             .mappings
@@ -111,7 +111,7 @@ impl Double {
             .collect()
     }
 
-    /// Returns the start addresses of the mappings that were read-only.
+    /// Returns the start I/O addresses of all read-only mappings ever made.
     pub(crate) fn read_only(&self) -> Vec<u64> {
         self.state().read_only.clone()
     }

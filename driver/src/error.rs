@@ -69,7 +69,7 @@ pub enum DmaError {
         page_bytes: usize,
         /// NUMA node of the pages, if one was asked for.
         node: Option<u32>,
-        /// Free pages there; `None` if there is no such pool.
+        /// Number of free pages of that size; `None` if the system has no pool of that size.
         free: Option<usize>,
     },
     /// The function takes no pages of the hugetlb pool. Another process implements the function, and the kernel would
@@ -205,7 +205,7 @@ pub enum FunctionError {
     NoBar {
         /// The function.
         name: String,
-        /// BAR number, 0 to 5.
+        /// Requested BAR number. Valid ones are 0 to 5.
         index: u8,
     },
     /// The range passed to `dma_map` is not inside the memory, or not whole pages.
@@ -232,7 +232,7 @@ pub enum FunctionError {
         /// The cause.
         error: MemoryError,
     },
-    /// The device model refused a DMA mapping.
+    /// A DMA mapping or an unmap was refused.
     #[error("{name}: {operation} of {bytes:#x} bytes at IOVA {iova:#x} refused: {reason}")]
     DmaRefused {
         /// The function.
@@ -243,7 +243,7 @@ pub enum FunctionError {
         iova: u64,
         /// Length in bytes.
         bytes: usize,
-        /// The model's reason.
+        /// Reason of the device model or of this crate.
         reason: String,
     },
     /// A function cannot share the I/O address space of others.
@@ -271,7 +271,7 @@ pub enum FunctionError {
     VfioUser {
         /// The function.
         name: String,
-        /// The socket, the message and the answer.
+        /// The cause: the socket, the message and the answer.
         source: Box<VfioUserError>,
     },
     /// An eventfd for an interrupt vector could not be made.
@@ -283,6 +283,14 @@ pub enum FunctionError {
         vector: usize,
         /// Vectors the function has.
         count: usize,
+        /// Error of the system.
+        source: std::io::Error,
+    },
+    /// The eventfds on which the system reports errors and the removal of the function could not be made.
+    #[error("{name}: no eventfd for the reports of errors and of removal: {source}")]
+    Notices {
+        /// The function.
+        name: String,
         /// Error of the system.
         source: std::io::Error,
     },
@@ -325,7 +333,7 @@ pub enum BarError {
     },
 }
 
-/// The io_uring, or an operation on it, failed.
+/// The io_uring, a file, or an operation on a file failed.
 #[derive(Debug, Error)]
 pub enum ReactorError {
     /// The ring itself could not be made or entered.
@@ -375,7 +383,7 @@ pub enum ReactorError {
         path: PathBuf,
         /// `read`, `write`, `sync`, `zero` or `deallocate`.
         operation: &'static str,
-        /// Offset into the file at which it failed.
+        /// Offset in the file at which the operation failed.
         offset: u64,
         /// Number of bytes that had not been moved yet.
         bytes: usize,

@@ -5,14 +5,13 @@
 //! client's eventfds: a client that clears the flag and fills the counter stops only its own interrupts.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, IoSliceMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::EventFd;
+use rustix::io::{ReadWriteFlags, preadv2};
 
 #[derive(Default)]
 struct State {
@@ -41,7 +40,7 @@ impl SignalQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the thread to signal an eventfd. Signals that were not delivered yet merge, as in the eventfd itself.
+    /// Requests that the thread signal an eventfd. Requests for the same eventfd that were not served yet count as one.
     pub(crate) fn signal(&self, event: &Arc<EventFd>) {
         let mut state = self.state();
         if !state.due.iter().any(|due| Arc::ptr_eq(due, event)) {
@@ -99,9 +98,9 @@ impl EventSignaller {
 }
 
 impl Drop for EventSignaller {
-    /// Asks the thread to end, and does not wait for it. If the thread is blocked on a full counter, this empties the
-    /// counter, which releases the thread. A client that keeps filling the counter occupies only that thread and that
-    /// descriptor.
+    /// Requests that the thread end, and does not wait for it. If the thread is blocked on a full counter, the counter
+    /// is emptied here, so that the thread continues. A client that fills the counter again and again occupies only
+    /// that thread and that descriptor.
     fn drop(&mut self) {
         let blocked = {
             let mut state = self.0.state();
@@ -109,15 +108,58 @@ impl Drop for EventSignaller {
             state.now.clone()
         };
         self.0.wake.notify_one();
-        let Some(event) = blocked else {
-            return;
-        };
-        let nonblocking = fcntl(event.as_fd(), FcntlArg::F_GETFL).and_then(|flags| {
-            let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
-            fcntl(event.as_fd(), FcntlArg::F_SETFL(flags))
-        });
-        if nonblocking.is_ok() {
-            let _emptied = event.read();
+        if let Some(event) = blocked {
+            empty(&event);
         }
+    }
+}
+
+/// Empties the counter of an eventfd. Never waits, even if the descriptor is not nonblocking: the client may clear that
+/// flag and empty the counter at any time. `RWF_NOWAIT` concerns this read alone (Linux 5.8 and later, `fs/eventfd.c`
+/// `eventfd_read`).
+fn empty(event: &EventFd) {
+    let mut count = [0; 8];
+    let mut parts = [IoSliceMut::new(&mut count)];
+    match preadv2(event, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT) {
+        Ok(_) | Err(rustix::io::Errno::AGAIN) => {}
+        // The thread stays blocked until the client empties the counter.
+        Err(errno) => tracing::warn!("eventfd read: {errno}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::sys::eventfd::EfdFlags;
+
+    use super::*;
+
+    /// A read of an eventfd whose counter is 0 blocks unless the descriptor is nonblocking (eventfd(2)).
+    #[test]
+    fn an_empty_counter_is_not_waited_for() {
+        let event = EventFd::from_value_and_flags(3, EfdFlags::EFD_CLOEXEC).unwrap();
+        empty(&event);
+        empty(&event);
+        event.write(1).unwrap();
+        assert_eq!(event.read(), Ok(1), "the three are gone");
+    }
+
+    /// The client shares the flags of its descriptor (fcntl(2), "File status flags"), so it may change them whenever it
+    /// likes.
+    #[test]
+    fn a_signaller_that_ends_frees_its_thread_and_changes_no_flag_of_the_client() {
+        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap();
+        let event = Arc::new(event);
+        event.write(u64::MAX - 1).unwrap();
+        let signaller = EventSignaller::start().unwrap();
+        signaller.queue().signal(&event);
+        while signaller.queue().state().now.is_none() {
+            thread::yield_now();
+        }
+        drop(signaller);
+        let flags = OFlag::from_bits_retain(fcntl(&*event, FcntlArg::F_GETFL).unwrap());
+        assert!(!flags.contains(OFlag::O_NONBLOCK), "{flags:?}");
+        // The counter was emptied, so the thread has added its 1.
+        assert_eq!(event.read(), Ok(1));
     }
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Map from an address to the use count of all addresses from there to the next key.
+/// Map whose keys are addresses. The value of a key is the use count of all addresses from this key up to the next key.
 #[derive(Debug, Default)]
 pub(crate) struct Extents(BTreeMap<usize, usize>);
 
 impl Extents {
-    /// Splits the count at an address, so that it can change there.
+    /// Adds a key at an address, so that the use count from this address on can change.
     fn cut(&mut self, at: usize) {
         let (_, &count) = self.0.range(..=at).next_back().unwrap_or((&0, &0));
         self.0.entry(at).or_insert(count);
@@ -67,7 +67,7 @@ impl Extents {
     }
 
     /// Returns the parts of a range that are in use.
-    pub(crate) fn taken_of(&self, range: &Range<usize>) -> Vec<Range<usize>> {
+    pub(crate) fn used_parts(&self, range: &Range<usize>) -> Vec<Range<usize>> {
         let below = self.0.range(..=range.start).next_back();
         let mut open = below
             .is_some_and(|(_, &count)| count > 0)
@@ -125,10 +125,10 @@ mod tests {
         let not = [9..10, 9..11, 29..31, 30..31, 25..45, 50..51, 0..60];
         assert!(covered.iter().all(|range| extents.covers(range)));
         assert!(!not.iter().any(|range| extents.covers(range)));
-        assert_eq!(extents.taken_of(&(0..60)), [10..30, 40..50]);
-        assert_eq!(extents.taken_of(&(12..45)), [12..30, 40..45]);
-        assert_eq!(extents.taken_of(&(30..40)), []);
-        assert_eq!(extents.taken_of(&(10..30)), [10..30]);
+        assert_eq!(extents.used_parts(&(0..60)), [10..30, 40..50]);
+        assert_eq!(extents.used_parts(&(12..45)), [12..30, 40..45]);
+        assert_eq!(extents.used_parts(&(30..40)), []);
+        assert_eq!(extents.used_parts(&(10..30)), [10..30]);
         assert_eq!(extents.remove(&(10..20)), [10..15]);
         assert!(extents.covers(&(15..30)) && !extents.covers(&(14..16)));
         assert_eq!(extents.remove(&(15..30)), [15..30]);

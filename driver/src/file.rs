@@ -25,7 +25,7 @@ struct Inner {
     /// Number of the file, in the order of opening.
     number: u32,
     is_block_device: bool,
-    /// True if the file system punches holes; unset until the first query.
+    /// True if the file is writable and the file system punches holes; unset until the first query.
     makes_holes: OnceLock<bool>,
     /// True once an operation has shown that the file cannot be polled.
     is_not_polled: AtomicBool,
@@ -95,7 +95,8 @@ impl File {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the file's number. It differs from those of files opened shortly before or after.
+    /// Returns the file's number. Numbers wrap at 2^32, so two open files have different numbers unless 2^32 files were
+    /// opened in between.
     pub(crate) fn number(&self) -> u32 {
         self.inner.number
     }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -24,6 +25,8 @@ pub struct FrameDatagrams {
     _here: Arc<TakenPath>,
     socket: Arc<UnixDatagram>,
     there: UnixAddr,
+    /// True once [`shut`](Self::shut) was called. The system then reports the end like an empty datagram, as 0 bytes.
+    is_shut: Arc<AtomicBool>,
 }
 
 impl FrameDatagrams {
@@ -39,6 +42,7 @@ impl FrameDatagrams {
             _here: Arc::new(here),
             socket: Arc::new(socket),
             there,
+            is_shut: Arc::default(),
         })
     }
 
@@ -72,14 +76,15 @@ impl FrameDatagrams {
 
     /// Shuts the socket down, which wakes threads that wait for a frame here.
     pub fn shut(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
         crate::frame_socket::shut(self.socket.as_fd().as_raw_fd());
     }
 
     /// Waits for a frame and returns it.
     ///
     /// # Errors
-    /// The datagram is empty or exceeds the longest frame (`InvalidData`; the datagram is lost), or another error of
-    /// the system.
+    /// This end was [shut](Self::shut), and all frames that came before were received (`NotConnected`). The datagram is
+    /// empty or exceeds the longest frame (`InvalidData`; the datagram is lost), or another error of the system.
     pub fn receive(&self) -> io::Result<Vec<u8>> {
         // The extra byte reveals a datagram that is longer than any frame.
         let mut frame = vec![0; FRAME_BYTES + 1];
@@ -88,6 +93,10 @@ impl FrameDatagrams {
                 Ok(bytes @ 1..=FRAME_BYTES) => {
                     frame.truncate(bytes);
                     return Ok(frame);
+                }
+                Ok(0) if self.is_shut.load(Ordering::SeqCst) => {
+                    let what = "this end of the wire was shut";
+                    return Err(io::Error::new(ErrorKind::NotConnected, what));
                 }
                 Ok(bytes) => {
                     let what = format!("a datagram of {bytes} bytes or more is no frame");
@@ -162,5 +171,24 @@ mod tests {
         }
         stranger.send_to(b"on it goes", &a).unwrap();
         assert_eq!(one.receive().unwrap(), b"on it goes");
+    }
+
+    /// recv(2) returns 0 for an empty datagram, and for the end of a socket that was shut down.
+    #[test]
+    fn an_end_that_is_shut_is_no_datagram_and_comes_after_the_last_frame() {
+        let directory = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
+        let one = FrameDatagrams::bind(&a, &b).unwrap();
+        let other = FrameDatagrams::bind(&b, &a).unwrap();
+        assert!(other.send_within(b"last words", NOW).unwrap());
+        std::thread::scope(|scope| {
+            let receives = scope.spawn(|| {
+                assert_eq!(one.receive().unwrap(), b"last words");
+                one.receive().unwrap_err().kind()
+            });
+            one.clone().shut();
+            assert_eq!(receives.join().unwrap(), ErrorKind::NotConnected);
+        });
+        assert_eq!(one.receive().unwrap_err().kind(), ErrorKind::NotConnected);
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn fresh() -> Result<SharedMemory, MemoryError> {
     SharedMemory::anonymous(RINGS_BYTES)
 }
 
-/// Returns the bytes of the record that holds a frame.
+/// Returns the number of bytes of the record of a frame with `frame` bytes.
 fn record_bytes(frame: usize) -> u32 {
     // CAST: a frame has at most FRAME_BYTES.
     let bytes = u32::try_from(frame + PREFIX).unwrap_or(u32::MAX - GRANULE);
@@ -152,7 +152,8 @@ impl Writer {
         self.memory.store_be32(self.begin + WAITS, 1);
     }
 
-    /// Returns whether the reader sleeps and this caller has to wake it. Only one caller gets true.
+    /// Returns whether the reader sleeps and the caller has to wake it. Returns true only once for each sleep, because
+    /// the flag is cleared here.
     pub(crate) fn must_wake(&self) -> bool {
         // The writer stores the head and then reads this flag; `Reader::arm` stores the flag and then reads the head.
         // So at least one side sees the other's store.
@@ -165,7 +166,7 @@ impl Writer {
     }
 }
 
-/// Reader of one direction. One thread at a time takes frames; any thread may check for some.
+/// Reader of one direction. One thread at a time takes frames; any thread may check for frames.
 #[derive(Debug)]
 pub(crate) struct Reader {
     memory: SharedMemory,
@@ -187,19 +188,20 @@ impl Reader {
         }
     }
 
-    /// Returns whether there is a frame to take, or a broken count to report.
+    /// Returns true if the writer's head differs from our tail: [`pop`](Self::pop) then takes a frame or reports
+    /// [`Broken`].
     pub(crate) fn has_some(&self) -> bool {
         self.memory.load_be32(self.begin + HEAD) != self.tail.load(Ordering::Relaxed)
     }
 
-    /// Asks the writer to wake the reader for the next frame. Returns false if a frame is there already.
+    /// Requests that the writer wake the reader for the next frame. Returns false if the ring already has a frame.
     pub(crate) fn arm(&self) -> bool {
         self.memory.store_be32(self.begin + WAITS, 1);
         fence(Ordering::SeqCst);
         !self.has_some()
     }
 
-    /// Takes the next frame, if there is one.
+    /// Moves the next frame to `frame`. Returns false if the ring is empty.
     pub(crate) fn pop(&self, frame: &mut Vec<u8>) -> Result<bool, Broken> {
         let mut tail = self.tail.load(Ordering::Relaxed);
         let head = self.memory.load_be32(self.begin + HEAD);

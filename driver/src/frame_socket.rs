@@ -7,8 +7,8 @@
 //! does not listen any more because it is connected. In both cases the third gets the error that both ends are taken.
 //! A frame is lost if the other side is too slow, as on a wire.
 //!
-//! The first side offers memory for two rings ([`frame_ring`](crate::frame_ring)). Each side then sends its frames
-//! through its ring, as soon as it has announced that on the socket:
+//! The first side offers memory for two rings ([`frame_ring`](crate::frame_ring)). Each side then announces on the
+//! socket that its frames will be in its ring, and sends all later frames through the ring:
 //!
 //! ```text
 //!    first                               second
@@ -18,10 +18,10 @@
 //!      |<--- wake / wake ------------------>|      to a side whose flag in the memory says that it sleeps
 //! ```
 //!
-//! The socket still carries these control messages and the end of the connection. A side that reads the end first
-//! takes all frames that were sent before. The control messages are shorter than the header of a frame. A peer that
-//! does not know them (an older version, a foreign program) drops them as broken frames, and all frames go over the
-//! socket. An unknown control message is dropped here, too.
+//! The socket still carries these control messages and the end of the connection. A side takes all frames that were
+//! sent before the end, and only then reports the end. The control messages are shorter than the header of a frame. A
+//! peer that does not know them (an older version, a foreign program) drops them as broken frames, and all frames go
+//! over the socket. An unknown control message is dropped here, too.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -50,18 +50,18 @@ use crate::real_clock::poll_until;
 use crate::signals::HeldSignals;
 use crate::socket_path::{Occupant, PathClaim, SocketPathError, TakenPath};
 
-/// Prefix of a control message; the byte after it is its kind.
+/// Prefix of a control message. One byte with the message's kind follows.
 const CONTROL_PREFIX: &[u8; 7] = b"frames1";
 /// Offers the memory, which comes with the message.
 const OFFER: u8 = 1;
-/// Announces that from now on frames are in the ring.
+/// Announces that all later frames of the sender are in the sender's ring.
 const BY_MEMORY: u8 = 2;
 /// Wakes the receiver: there is a frame in the ring.
 const WAKE: u8 = 3;
 const CONTROL_BYTES: usize = CONTROL_PREFIX.len() + 1;
 
 /// Time between two checks of a sender for free space in its full ring.
-const ROOM: Duration = Duration::from_micros(50);
+const FREE_SPACE_CHECK: Duration = Duration::from_micros(50);
 
 /// One end of a wire. Clones share it.
 #[derive(Clone, Debug)]
@@ -125,17 +125,18 @@ impl FrameEnd {
     /// Connects to a path, or listens there if there is no listener.
     ///
     /// # Errors
-    /// `AddrInUse`: both ends of the wire are taken. Or something else is at the path, which stays unchanged
+    /// `AddrInUse`: both ends of the wire are taken, or the first end has not accepted those who came and left before.
+    /// Or something else is at the path, which stays unchanged
     /// ([`SocketPathError`](crate::SocketPathError)), or another error of the system.
     pub fn at(path: &Path) -> io::Result<Self> {
         let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
-        let mut has_met = false;
+        let mut was_refused = false;
         if claim.occupant()? == Occupant::Process {
             let second = FrameSocket::named(&second(path)).map_err(|error| {
                 let error = io::Error::from(error);
                 if error.kind() == ErrorKind::AddrInUse {
-                    both_taken(path)
+                    both_ends_taken(path)
                 } else {
                     error
                 }
@@ -143,20 +144,25 @@ impl FrameEnd {
             match connect(second.fd(), &address) {
                 Ok(()) => return Ok(Self::Second(second)),
                 // The socket exists but does not listen any more: the first end is connected already.
-                Err(Errno::ECONNREFUSED) => has_met = true,
-                // The listener has just closed, or the path is no end of a wire. `claim.bind` below finds out.
+                Err(Errno::ECONNREFUSED) => was_refused = true,
+                // The listener's queue is full of connections that are closed already: there is one second at a time.
+                Err(Errno::EAGAIN) => return Err(not_accepted(path)),
+                // The listener has just closed, or the path is no end of a wire. In the second case `claim.bind` below
+                // fails.
                 Err(Errno::ENOENT | Errno::EPROTOTYPE) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
         let bound = claim.bind(|_| {
-            let fd = open_socket()?;
+            let fd = open_socket(SockFlag::empty())?;
             bind(fd.as_raw_fd(), &address)?;
             listen(&fd, Backlog::new(1)?)?;
             Ok(fd)
         });
         let (fd, taken) = match bound {
-            Err(SocketPathError::InUse { path }) if has_met => return Err(both_taken(&path)),
+            Err(SocketPathError::InUse { path }) if was_refused => {
+                return Err(both_ends_taken(&path));
+            }
             bound => bound?,
         };
         Ok(Self::First(FrameListener { _taken: taken, fd }))
@@ -170,12 +176,20 @@ fn second(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn both_taken(path: &Path) -> io::Error {
+fn both_ends_taken(path: &Path) -> io::Error {
     let path = path.display();
     let what = format!(
         "{path}: both ends of this wire are taken by other functions: three or more programs need a switch, \
          `datctl sim serve --socket A --socket B --socket C --switch rate=100G`, and each opens \
          vfio-user:SOCKET,address=IP/24"
+    );
+    io::Error::new(ErrorKind::AddrInUse, what)
+}
+
+fn not_accepted(path: &Path) -> io::Error {
+    let what = format!(
+        "{}: the first end of this wire has not accepted those who connected and left before",
+        path.display()
     );
     io::Error::new(ErrorKind::AddrInUse, what)
 }
@@ -212,8 +226,8 @@ pub(crate) fn shut(fd: RawFd) {
     let _none_there = shutdown(fd, Shutdown::Both);
 }
 
-fn open_socket() -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC;
+fn open_socket(flags: SockFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | SockFlag::SOCK_CLOEXEC;
     socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
 }
 
@@ -237,10 +251,12 @@ impl FrameSocket {
         Self { end: Arc::new(end) }
     }
 
-    /// Makes a socket at a path of its own, not connected yet.
+    /// Makes a socket at a path of its own, not connected yet. The socket is nonblocking: the caller connects it while
+    /// the caller holds the lock of another path, and connect(2) waits without limit if the listener's queue is full.
+    /// All other calls on the socket ask not to wait, so this flag changes nothing for them.
     fn named(path: &Path) -> Result<Self, SocketPathError> {
         let (fd, taken) = PathClaim::new(path)?.bind(|path| {
-            let fd = open_socket()?;
+            let fd = open_socket(SockFlag::SOCK_NONBLOCK)?;
             bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
             Ok(fd)
         })?;
@@ -325,7 +341,7 @@ impl FrameSocket {
     /// Sends a frame without waiting. Returns false if the ring or the socket is full; then the frame is lost.
     ///
     /// # Errors
-    /// The other side is gone or has corrupted the shared memory. Or the frame is empty, exceeds the longest frame or
+    /// The other side has ended or has corrupted the shared memory. Or the frame is empty, exceeds the longest frame or
     /// is a control message (EMSGSIZE).
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
         let is_control = frame.len() == CONTROL_BYTES && frame.starts_with(CONTROL_PREFIX);
@@ -376,7 +392,12 @@ impl FrameSocket {
             }
             if locked(&self.end.sends).is_some() {
                 // No event reports free space in the ring, so it is checked repeatedly.
-                poll_until(&[], None, monotonic_now() + ROOM.min(left), None);
+                poll_until(
+                    &[],
+                    None,
+                    monotonic_now() + FREE_SPACE_CHECK.min(left),
+                    None,
+                );
                 continue;
             }
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
@@ -400,8 +421,8 @@ impl FrameSocket {
         self.end.reader.get().is_some_and(Reader::has_some)
     }
 
-    /// Asks the other side to send a wake message with its next frame by memory, which ends a sleep of this side.
-    /// Returns false if a frame is there already.
+    /// Requests that the other side send a wake message with its next frame by memory, which ends a sleep of this side.
+    /// Returns false if the ring already has a frame.
     #[must_use]
     pub fn arm(&self) -> bool {
         self.end.reader.get().is_none_or(Reader::arm)
@@ -493,7 +514,7 @@ impl FrameSocket {
         }
     }
 
-    /// Handles a control message. An unexpected one is ignored.
+    /// Handles a control message. Ignores an unexpected message.
     fn handle_control(
         &self,
         word: u8,
@@ -554,7 +575,7 @@ impl FrameSocket {
         }
     }
 
-    /// Sleeps as a clock does, until an interrupt, a signal or the deadline, but also ends when there may be a frame to
+    /// Sleeps until an interrupt is pending, a signal arrives, the deadline has passed, or there may be a frame to
     /// take.
     #[must_use]
     pub fn wait_beside(
@@ -657,11 +678,36 @@ mod tests {
         assert_eq!(directory.path().read_dir().unwrap().count(), 0);
     }
 
+    /// A listener with a backlog of 1 queues two connections, and a connection that is closed before it is accepted
+    /// stays in the queue (Linux `net/unix/af_unix.c`, `unix_recvq_full`).
+    #[test]
+    fn a_first_that_accepts_nobody_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wire");
+        let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
+            panic!("nobody was there");
+        };
+        for _ in 0..2 {
+            let left = FrameEnd::at(&path).unwrap();
+            assert!(matches!(left, FrameEnd::Second(_)));
+        }
+        let refused = FrameEnd::at(&path).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        let said = refused.to_string();
+        assert!(
+            said.contains("wire: the first end") && said.contains("not accepted"),
+            "{said}"
+        );
+        assert!(listener.accept().unwrap().receive().unwrap().is_none());
+        drop(listener);
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+    }
+
     #[test]
     fn the_name_of_a_second_that_was_killed_is_taken_by_the_next() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
-        let left = open_socket().unwrap();
+        let left = open_socket(SockFlag::empty()).unwrap();
         bind(left.as_raw_fd(), &UnixAddr::new(&second(&path)).unwrap()).unwrap();
         drop(left);
         let FrameEnd::First(_listener) = FrameEnd::at(&path).unwrap() else {
@@ -699,7 +745,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
         // The state that a killed process leaves: the socket closed, and the path still there.
-        let left = open_socket().unwrap();
+        let left = open_socket(SockFlag::empty()).unwrap();
         bind(left.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
         listen(&left, Backlog::new(1).unwrap()).unwrap();
         drop(left);
@@ -833,7 +879,7 @@ mod tests {
         assert!(second.take(&mut Vec::new()).unwrap() == Taken::Nothing);
         assert!(first.take(&mut Vec::new()).unwrap() == Taken::Nothing);
         while first.send(&[1; 9000]).unwrap() {}
-        assert!(!first.send_within(&[2; 9000], ROOM).unwrap());
+        assert!(!first.send_within(&[2; 9000], FREE_SPACE_CHECK).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let patience = Duration::from_secs(60);

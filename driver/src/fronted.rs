@@ -138,10 +138,10 @@ mod tests {
     use crate::real_clock::RealClock;
 
     /// A front that overrides nothing.
-    struct Nobody;
-    impl Front<Double> for Nobody {}
+    struct NoOverride;
+    impl Front<Double> for NoOverride {}
 
-    /// A front that records the calls, and passes on all except writes to BAR 0.
+    /// A front that records writes and resets, does not pass on BAR writes, and returns a clock of its own.
     #[derive(Default)]
     struct Guard(Mutex<Vec<String>>);
 
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_a_front_leaves_alone_reaches_the_device_and_comes_back() {
-        let (double, device) = fronted(Nobody);
+        let (double, device) = fronted(NoOverride);
         let function = Function::in_process(Arc::clone(&device) as Arc<dyn Device>).unwrap();
         assert_eq!(function.name(), "double");
         assert!(device.bar(0).is_some() && device.bar(1).is_none());

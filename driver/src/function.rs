@@ -5,11 +5,11 @@
 //! DMA mappings. Frequent ones go through a [`Bar`]'s register blocks.
 //!
 //! The function has an I/O address space ([`Space`]), its own or a shared one. All mappings (of the arena, of lent
-//! memory) take their addresses from it, so that they do not collide.
+//! memory) take their addresses from this space, so that they do not collide.
 //!
 //! [`Device`] is the device's side of the in-process backend and of a vfio-user server, implemented by a device
-//! model. It sees the same as a device: configuration cycles, register writes, a reset, and the memory the IOMMU lets
-//! it reach.
+//! model. The model gets the same as a device: configuration cycles, register writes, resets, and the memory that the
+//! IOMMU lets the device reach.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -49,7 +49,7 @@ impl Function {
     /// Opens a function that a model in this process implements.
     ///
     /// # Errors
-    /// [`FunctionError::Interrupt`]: the system has no eventfd left.
+    /// [`FunctionError::Notices`]: the system has no eventfd left.
     pub fn in_process(device: Arc<dyn Device>) -> Result<Self, FunctionError> {
         Self::played(device, None)
     }
@@ -58,18 +58,16 @@ impl Function {
     /// memory mapped for one of them is mapped for all, and memory of one can be registered on each.
     ///
     /// # Errors
-    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, its functions
-    /// are of another kind, or memory is mapped at addresses that this function cannot reach.
+    /// The errors of [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, its
+    /// functions are of another kind, or memory is mapped at addresses that this function cannot reach.
     /// [`FunctionError::DmaRefused`]: the model refuses a mapping of the space.
     pub fn in_process_in(device: Arc<dyn Device>, space: &DmaSpace) -> Result<Self, FunctionError> {
         Self::played(device, Some(space))
     }
 
     fn played(device: Arc<dyn Device>, space: Option<&DmaSpace>) -> Result<Self, FunctionError> {
-        let notices = Notices::new().map_err(|source| FunctionError::Interrupt {
+        let notices = Notices::new().map_err(|source| FunctionError::Notices {
             name: device.name().to_owned(),
-            vector: 0,
-            count: 2,
             source,
         })?;
         let function = Self::new(
@@ -91,9 +89,9 @@ impl Function {
         Self::from_vfio(vfio.map_err(Box::new)?)
     }
 
-    /// Opens the function at a PCI address in the container of others, so that memory is pinned and mapped once for
-    /// all of them (Linux `Documentation/driver-api/vfio.rst`, `VFIO_GROUP_SET_CONTAINER`). The IOMMU lets each of
-    /// them reach all memory mapped for any of them; memory keys limit the access of remote peers as before.
+    /// Opens the function at a PCI address in the container of other functions, so that memory is pinned and mapped
+    /// once for all of them (Linux `Documentation/driver-api/vfio.rst`, `VFIO_GROUP_SET_CONTAINER`). The IOMMU lets
+    /// each function reach all memory mapped for any of them. Memory keys limit the access of remote peers as before.
     ///
     /// # Errors
     /// As [`Function::vfio`], and as [`Function::in_process_in`] for the space. The kernel refuses a group whose
@@ -144,10 +142,10 @@ impl Function {
         &self.inner.notices
     }
 
-    /// Returns the number of DMA mappings that can still be made in the I/O address space. Under VFIO it is the rest
-    /// of the kernel's `dma_entry_limit`, by default 65,535 (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`, `linux/vfio.h`). For
-    /// a function in this process the limit is the same; for a server it is the server's (`max_dma_maps`). `None` if
-    /// it is not reported, as by kernels before 5.10.
+    /// Returns the number of DMA mappings that can still be made in the I/O address space. Under VFIO the limit is the
+    /// kernel's `dma_entry_limit`, by default 65,535 (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`, `linux/vfio.h`). For a
+    /// function in this process the limit is 65,535; for a server it is the server's `max_dma_maps`. `None` if the
+    /// number is not reported, as by kernels before 5.10.
     #[must_use]
     pub fn dma_mappings_left(&self) -> Option<u32> {
         self.inner.space.mappings_left()
@@ -334,8 +332,8 @@ impl Function {
     /// reachable.
     ///
     /// # Errors
-    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: bus mastering cannot be enabled any more, because
-    /// a function of the I/O address space has refused to unmap memory.
+    /// The errors of [`Function::config_write_u16`]. [`FunctionError::Stopped`]: bus mastering cannot be enabled any
+    /// more, because a function of the I/O address space has refused to unmap memory.
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
         if on {
             return self.inner.space.start(&self.inner.backend);
@@ -347,12 +345,12 @@ impl Function {
     /// the two steps is enough.
     ///
     /// # Errors
-    /// As [`Function::set_bus_master`]; only if both steps have failed.
+    /// The errors of [`Function::set_bus_master`]; only if both steps have failed.
     pub fn stop(&self) -> Result<(), FunctionError> {
         self.inner.backend.stop()
     }
 
-    /// Returns why the function cannot be reached any more, if known: the process that implemented it is gone, or does
+    /// Returns why the function cannot be reached any more, if known: the process that implemented it has ended or does
     /// not answer. The function's registers read as ones. Its accesses to memory that the process received by
     /// descriptor have no effect on us once that memory is unmapped here, and its requests for memory by message are
     /// not answered any more.
@@ -450,7 +448,7 @@ impl Function {
         }
     }
 
-    /// Makes an eventfd that wakes threads sleeping on the function's interrupts. The device does not know it.
+    /// Makes an eventfd that wakes threads sleeping on the function's interrupts. The device never signals it.
     ///
     /// # Errors
     /// [`FunctionError::Wakeup`]: the system has no eventfd left.
@@ -478,9 +476,9 @@ impl Function {
         }
     }
 
-    /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Later
-    /// calls return the same ones: once MSI-X is enabled, a machine cannot add a vector without losing interrupts of
-    /// the others (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
+    /// Enables the first `most` interrupt vectors, or fewer if the function or the kernel has fewer, and returns them
+    /// in vector order. Later calls return the same vectors: once MSI-X is enabled, a machine cannot add a vector
+    /// without losing interrupts of the others (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
     ///
     /// # Errors
     /// [`FunctionError::Interrupt`]: the system has no eventfd left. [`FunctionError::VfioUser`],
@@ -524,8 +522,8 @@ impl Function {
         self.inner.backend.iova_ranges()
     }
 
-    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on
-    /// at `iova`. All three are whole 4 KiB pages.
+    /// Maps `bytes` bytes of `memory`, starting at byte `offset`, at `iova` for all functions of the I/O address space.
+    /// `bytes`, `offset` and `iova` are multiples of 4 KiB.
     ///
     /// # Errors
     /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::DmaRefused`],

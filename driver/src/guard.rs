@@ -35,7 +35,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::extents::Extents;
 use crate::page::page_bytes;
 
-/// `UFFD_USER_MODE_ONLY` (Linux include/uapi/linux/userfaultfd.h, as for those below): needs no privilege.
+/// `UFFD_USER_MODE_ONLY`: the descriptor needs no privilege. This constant and the next ones are from Linux
+/// include/uapi/linux/userfaultfd.h.
 const USER_MODE_ONLY: libc::c_int = 1;
 /// `UFFD_API`.
 const VERSION: u64 = 0xaa;
@@ -85,7 +86,7 @@ struct Protect {
 
 /// A request to a userfaultfd.
 trait Request: FromBytes + IntoBytes {
-    /// Number of the request, which includes the size of its structure.
+    /// Number of the ioctl request, which includes the size of its structure.
     const NUMBER: libc::c_ulong;
 }
 
@@ -197,8 +198,8 @@ impl Descriptor {
             range: Place::of(pages),
             mode: PROTECT_NOTHING,
         };
-        // Other errors do not show whether the pages are registered: pages of other sizes, a mapping that is being
-        // changed.
+        // Other errors do not show whether the pages are registered. They occur for pages of other sizes and for a
+        // mapping that is being changed.
         self.ask(&mut protect) != Err(Errno::ENOENT)
     }
 }
@@ -250,11 +251,12 @@ impl Guard {
         if !is_mapped(&pages) {
             return None;
         }
-        // Declared before the lock, so that these guards are dropped after the lock is released: their drop takes it.
+        // Declared before the lock guard, so that these `Guard`s are dropped after the lock is released: `Guard::drop`
+        // takes the lock.
         let all: Vec<Arc<Self>>;
         let mut watch = watch();
         let descriptor = watch.descriptor();
-        if !watch.taken.taken_of(&pages).is_empty() {
+        if !watch.taken.used_parts(&pages).is_empty() {
             // Guards that overlap are checked now, to mark those of their pages that were replaced. Later such a guard
             // would find the new registration and mistake it for its own.
             all = watch.guards.iter().filter_map(Weak::upgrade).collect();
@@ -292,7 +294,7 @@ impl Guard {
         let page = page_bytes();
         let pages = range.start / page * page..range.end.next_multiple_of(page);
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
-        if !replaced.taken_of(&pages).is_empty() {
+        if !replaced.used_parts(&pages).is_empty() {
             return false;
         }
         let there = descriptor.has(&pages);
@@ -316,7 +318,7 @@ impl Guard {
     /// Checks that an access is allowed.
     ///
     /// # Errors
-    /// A text: the pages have been replaced.
+    /// The pages have been unmapped or replaced.
     pub(crate) fn check(&self, address: usize, bytes: usize) -> Result<()> {
         if self.is_there(&(address..address + bytes)) {
             return Ok(());

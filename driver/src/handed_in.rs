@@ -1,7 +1,7 @@
 //! Descriptors that the parent has opened for this process (sd_listen_fds(3)): sockets, disks, devices.
 //!
-//! `LISTEN_FDS` is their number, counted from descriptor 3. `LISTEN_FDNAMES` has their names, separated by colons.
-//! `LISTEN_PID` is the process they are for. This way a process can use files that it may not open itself.
+//! `LISTEN_FDS` is the number of descriptors; the first has number 3. `LISTEN_FDNAMES` has their names, separated by
+//! colons. `LISTEN_PID` is the process that they are for. So a process can use files that it may not open itself.
 
 // UNSAFETY: a number becomes a descriptor that is owned.
 #![expect(unsafe_code, reason = "descriptors by their number")]
@@ -42,7 +42,7 @@ pub enum HandedInError {
     },
 }
 
-/// Lists the names of the descriptors, for people.
+/// Returns the text for the names of the descriptors in an error.
 fn said(known: &[String]) -> String {
     if known.is_empty() {
         "none (LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES would say so)".to_owned()

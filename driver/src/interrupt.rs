@@ -1,8 +1,8 @@
 //! Interrupts as eventfds.
 //!
 //! An interrupt vector is a counter in the kernel: the device adds one, the driver reads and clears it. With VFIO the
-//! kernel signals it from the MSI-X vector; a device model signals it itself. A waiting thread polls it, in its own
-//! io_uring or in the reactor's. Signals merge until they are taken, as edges do.
+//! kernel signals it from the MSI-X vector; a device model signals it itself. A waiting thread polls it, by an io_uring
+//! or ppoll(2). Signals merge until they are taken, as edges do.
 
 // UNSAFETY: a descriptor received from another process is used as an eventfd.
 #![expect(unsafe_code, reason = "received eventfds")]
@@ -65,7 +65,7 @@ impl Interrupt {
             queue.signal(&self.event);
             return;
         }
-        // The only error for an eventfd of our own is a counter about to overflow, and then it is signalled already.
+        // The only error for an eventfd of this process is EAGAIN: the counter is full, so the eventfd is signalled.
         if let Err(errno) = self.event.write(1)
             && errno != Errno::EAGAIN
         {
@@ -107,7 +107,7 @@ impl Interrupt {
 }
 
 /// Eventfds, like those of vectors, on which the system reports events of a device that the device itself cannot
-/// report. `None` where no backend reports such an event.
+/// report. An eventfd is `None` if the backend does not report its event.
 #[derive(Clone, Debug, Default)]
 pub struct Notices {
     /// Signalled when the bus has reported an uncorrectable error of the device: its latest results and all further

@@ -46,11 +46,14 @@ impl InterruptSet {
     /// Makes these interrupts the members of the set, in place of the previous ones.
     ///
     /// # Errors
-    /// The system has no memory, or the user has reached the limit of watches; then some of them may be missing.
+    /// The system has no memory, or the user has reached the limit of watches; then some of them may be missing, or
+    /// some of the previous ones may remain.
     pub fn watch(&mut self, interrupts: &[Interrupt]) -> io::Result<()> {
         let gone = |member: &Interrupt| !interrupts.iter().any(|one| one.is(member));
-        for member in self.members.extract_if(.., |member| gone(member)) {
-            self.epoll.0.delete(member.as_fd())?;
+        while let Some(place) = self.members.iter().position(gone) {
+            // If this fails, the interrupt is still watched, and stays a member.
+            self.epoll.0.delete(self.members[place].as_fd())?;
+            self.members.remove(place);
         }
         for interrupt in interrupts {
             if !self.members.iter().any(|member| member.is(interrupt)) {
@@ -95,5 +98,15 @@ mod tests {
         assert!(is_readable(&set));
         assert_eq!(one.take(), 1);
         assert!(!is_readable(&set));
+    }
+
+    #[test]
+    fn an_interrupt_that_cannot_be_removed_stays_a_member() {
+        let interrupt = Interrupt::new().expect("an eventfd");
+        let mut set = InterruptSet::new().expect("an epoll instance");
+        // The system refuses to remove what it does not watch (epoll_ctl(2), ENOENT).
+        set.members.push(interrupt.clone());
+        assert!(set.watch(&[]).is_err());
+        assert!(set.members.iter().any(|member| member.is(&interrupt)));
     }
 }

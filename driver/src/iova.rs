@@ -2,8 +2,8 @@
 //!
 //! The driver allocates the I/O virtual addresses of a function, except the holes its IOMMU reserves (on x86 the MSI
 //! window at `0xfee0_0000`). The allocator is a map of free ranges. It allocates the lowest range that fits, and joins
-//! adjacent free ranges. It does no I/O and assumes no unit: the DMA arena uses a second one for the bytes within a
-//! chunk.
+//! adjacent free ranges. It does no I/O and assumes no unit: each chunk of a DMA arena has an allocator of its own for
+//! its bytes.
 //!
 //! Address 0 is never allocated: devices and people take it for "none".
 
@@ -117,7 +117,7 @@ impl IovaAllocator {
     /// Frees `bytes` addresses from `start` on. Addresses that are not allowed any more do not become free.
     ///
     /// # Panics
-    /// If a part of them is free already, because it would then get two owners.
+    /// If `bytes` is 0, or if a part of the addresses is free already: that part would then get two owners.
     pub fn free(&mut self, start: u64, bytes: u64) {
         assert!(bytes > 0, "freeing nothing at {start:#x}");
         let last = start + (bytes - 1);

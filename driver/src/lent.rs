@@ -7,7 +7,7 @@
 //! memory region with virtual addressing needs one translation entry if the page size allows. The caller must have
 //! stopped the device's use of the memory before it drops the lease.
 //!
-//! **Mappings are shared.** The kernel's VFIO allows 65,535 mappings for a container, and pins the pages of each.
+//! **Mappings are shared.** The kernel's VFIO by default allows 65,535 mappings for a container, and pins their pages.
 //! Memory in pages that are lent already takes no mapping of its own. So a program with many small regions in one heap
 //! lends the heap once. It then takes [parts](LentMemory::part) of the heap, or lends the regions one by one. A second
 //! region over the same bytes takes no mapping either. A mapping is removed with the last memory that is lent through
@@ -22,7 +22,7 @@
 //!
 //! **No mapping beyond the request.** A mapping larger than the lent memory would allow more sharing, but a mapping
 //! refers to the pages that exist when it is made. If the program unmaps a page that it has not lent, and maps another
-//! page at the same address, the mapping still refers to the old page, and nobody is notified. So a page of a mapping
+//! page at the same address, the mapping still refers to the old page, without a notification. So a page of a mapping
 //! is trusted only while it has been lent without interruption since the mapping was made; for that time its owner has
 //! promised that it stays in place. A page that was given back is never trusted again in that mapping: memory lent at
 //! that address later gets a new mapping.
@@ -95,7 +95,7 @@ impl Drop for Lease {
 }
 
 impl LentMemory {
-    /// Lends `bytes` bytes at `ptr` to the device: through a mapping that has their pages already, or a new one.
+    /// Lends `bytes` bytes at `ptr` to the device. Uses a mapping that has their pages already, or makes a new one.
     ///
     /// # Safety
     ///

@@ -10,7 +10,7 @@ use crate::extents::Extents;
 /// A mapping of lent memory.
 struct Lent<M> {
     mapped: Arc<M>,
-    /// The pages that are lent through it.
+    /// Pages that are lent through this mapping, with their use counts.
     leases: Extents,
 }
 
@@ -38,7 +38,8 @@ impl<M> Default for LentRanges<M> {
 }
 
 impl<M> LentRanges<M> {
-    /// Lends pages through an existing mapping, if one has all of them.
+    /// Lends pages through an existing mapping and returns the mapping and its number. `None` if no mapping has all of
+    /// the pages as trusted pages.
     pub(crate) fn share(&mut self, pages: &Range<usize>) -> Option<(Arc<M>, u64)> {
         let (_, &(end, number)) = self.trusted.range(..=pages.start).next_back()?;
         let lent = self
@@ -49,7 +50,7 @@ impl<M> LentRanges<M> {
         Some((Arc::clone(&lent.mapped), number))
     }
 
-    /// Lends pages through a mapping that was made for them.
+    /// Lends pages through a mapping that was made for them. Returns the number of the mapping.
     pub(crate) fn enter(&mut self, mapped: &Arc<M>, pages: &Range<usize>) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -60,7 +61,7 @@ impl<M> LentRanges<M> {
         lent.leases.add(pages);
         self.mappings.insert(number, lent);
         // Other mappings may have some of these pages, but this one has them all.
-        let others = self.distrust(pages, None);
+        let others = self.remove_trusted(pages, None);
         self.shadowed.extend(others);
         self.trusted.insert(pages.start, (pages.end, number));
         number
@@ -70,7 +71,7 @@ impl<M> LentRanges<M> {
     pub(crate) fn give_back(&mut self, number: u64, pages: &Range<usize>) -> Option<Arc<M>> {
         let free = self.mappings.get_mut(&number)?.leases.remove(pages);
         for pages in &free {
-            self.distrust(pages, Some(number));
+            self.remove_trusted(pages, Some(number));
         }
         let is_over = self.mappings.get(&number)?.leases.is_empty();
         let over = is_over.then(|| self.mappings.remove(&number)).flatten();
@@ -78,7 +79,7 @@ impl<M> LentRanges<M> {
             self.shadowed.remove(&number);
         }
         for pages in &free {
-            self.uncover(pages);
+            self.reassign(pages);
         }
         over.map(|lent| lent.mapped)
     }
@@ -86,12 +87,12 @@ impl<M> LentRanges<M> {
     /// Gives pages that a newer mapping no longer has to an older mapping that still lends them. If the older mapping
     /// has a lease of a page, the page was lent through it without interruption: a lease made after the page was given
     /// back belongs to another mapping.
-    fn uncover(&mut self, pages: &Range<usize>) {
+    fn reassign(&mut self, pages: &Range<usize>) {
         for number in self.shadowed.clone() {
             let Some(lent) = self.mappings.get(&number) else {
                 continue;
             };
-            for taken in lent.leases.taken_of(pages) {
+            for taken in lent.leases.used_parts(pages) {
                 for gap in self.gaps(&taken) {
                     self.trust(gap, number);
                 }
@@ -99,7 +100,7 @@ impl<M> LentRanges<M> {
         }
     }
 
-    /// Returns the parts of these pages that are in no range.
+    /// Returns the parts of these pages that are in no trusted range.
     fn gaps(&self, pages: &Range<usize>) -> Vec<Range<usize>> {
         let first = self.trusted.range(..=pages.start).next_back();
         let mut from = first.map_or(pages.start, |(_, &(end, _))| end.max(pages.start));
@@ -112,7 +113,8 @@ impl<M> LentRanges<M> {
         gaps
     }
 
-    /// Adds pages that are in no range to those of a mapping, and joins them with its adjacent ranges.
+    /// Adds pages that are in no trusted range to the ranges of a mapping, and joins them with that mapping's adjacent
+    /// ranges.
     fn trust(&mut self, pages: Range<usize>, number: u64) {
         let Range { mut start, mut end } = pages;
         let before = self.trusted.range(..start).next_back();
@@ -130,8 +132,9 @@ impl<M> LentRanges<M> {
         self.trusted.insert(start, (end, number));
     }
 
-    /// Removes pages from the ranges of one mapping, or of all. Returns the mappings that had them.
-    fn distrust(&mut self, pages: &Range<usize>, only: Option<u64>) -> Vec<u64> {
+    /// Removes pages from the ranges of one mapping, or of all mappings. Returns the numbers of the mappings that had
+    /// them.
+    fn remove_trusted(&mut self, pages: &Range<usize>, only: Option<u64>) -> Vec<u64> {
         let first = self.trusted.range(..pages.start).next_back();
         let from = first.map_or(pages.start, |(&start, _)| start);
         let touched: Vec<(usize, usize, u64)> = self

@@ -14,7 +14,7 @@
 //! stays small, so that a reader can check its argument as a whole.
 //!
 //! No Rust reference points into memory that the device may write. [`SharedMemory`] and [`DmaBuffer`] copy objects in
-//! and out. A word that the other side may see half-written moves in one access.
+//! and out. A word that must not be seen half-written is read or written in one access.
 #![warn(clippy::missing_errors_doc)]
 
 mod accepting;

@@ -3,11 +3,12 @@
 //! A memfd is memory of this process that other processes can map too. To place it at an address with a given
 //! remainder, this module reserves enough address space to contain such an address, maps the memory there, and unmaps
 //! the rest on both sides. The memfd is sealed against changes of its size, because a page that disappears under a
-//! mapping kills the process that touches it. So a process that receives the descriptor cannot do that to us, nor we to
-//! it, and a file of another process is mapped only if it is sealed likewise. A mapping is removed when it drops.
-//! Foreign memory has an owner, who promised that it outlives the mapping.
+//! mapping kills the process that touches it. So neither this process nor one that receives the descriptor can shrink
+//! the memory of the other. A file of another process is mapped only if it is sealed against shrinking. A mapping is
+//! removed when it drops. Foreign memory has an owner, who promised that the memory outlives the mapping.
 //!
-//! A memfd is not inherited over `fork`: pages the device knows must stay the parent's.
+//! A child of `fork` does not inherit these mappings: only the parent may use pages that the device accesses. The child
+//! has a copy of the values, and unmaps nothing when they drop: at the same addresses it may have other memory.
 
 // UNSAFETY: mmap and munmap change what addresses mean.
 #![expect(unsafe_code, reason = "mmap")]
@@ -33,8 +34,8 @@ use crate::page::page_bytes;
 /// A piece of address space with readable and writable memory in it.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
-    /// Bytes to unmap on drop; none for foreign memory.
-    own: Option<NonZeroUsize>,
+    /// Range to unmap on drop; none for foreign memory.
+    own: Option<Own>,
     /// The file behind the memory, if other processes may map it.
     file: Option<File>,
     /// Parts of foreign memory that may be accessed on behalf of another process.
@@ -43,7 +44,23 @@ pub(crate) struct Mapping {
     guard: Option<Arc<Guard>>,
 }
 
-/// A piece of a device's file, and its offset in a mapping. All values are whole pages.
+/// A range that this module has mapped.
+#[derive(Clone, Copy)]
+struct Own {
+    bytes: NonZeroUsize,
+    /// ID of the process that has the mapping.
+    process: u32,
+}
+
+impl Own {
+    /// Returns the range of a mapping that this process has made.
+    fn of_this_process(bytes: NonZeroUsize) -> Self {
+        let process = std::process::id();
+        Self { bytes, process }
+    }
+}
+
+/// A piece of a device's file, and its offset in a mapping. All values are multiples of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Area {
     /// Offset in the mapping.
@@ -112,7 +129,7 @@ impl Mapping {
         }
         let mapping = Self {
             base,
-            own: Some(mapped),
+            own: Some(Own::of_this_process(mapped)),
             file: Some(file),
             open: None,
             guard: None,
@@ -190,7 +207,7 @@ impl Mapping {
             .cast();
         let mapping = Self {
             base,
-            own: Some(mapped),
+            own: Some(Own::of_this_process(mapped)),
             file: None,
             open: None,
             guard: None,
@@ -220,7 +237,7 @@ impl Mapping {
         let ground = unsafe { mmap_anonymous(None, mapped, access, flags) };
         let mapping = Self {
             base: ground.map_err(failed("mmap"))?.cast(),
-            own: Some(mapped),
+            own: Some(Own::of_this_process(mapped)),
             file: None,
             open: None,
             guard: None,
@@ -271,7 +288,8 @@ impl Mapping {
         self.base
     }
 
-    /// Returns the file behind the memory, if it is ours.
+    /// Returns the descriptor of the memfd behind the memory; `None` for other memory and after
+    /// [`close_file`](Self::close_file).
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -279,9 +297,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Some(mapped) = self.own {
-            // SAFETY: `memfd` or `imported` mapped this range, and every user of it held this mapping.
-            unsafe { unmap(self.base, mapped.get()) };
+        // The process is checked before the lock is taken: in a child of `fork` the lock may stay locked forever.
+        let own = self.own.filter(|own| own.process == std::process::id());
+        if let Some(own) = own {
+            // SAFETY: `memfd`, `imported` or `device` mapped this range, and every user of it held this mapping.
+            unsafe { unmap(self.base, own.bytes.get()) };
         }
     }
 }
@@ -344,8 +364,8 @@ unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     });
 }
 
-/// Ranges whose unmapping failed: a process at the limit of mappings cannot split one in two (munmap(2), ENOMEM). The
-/// next unmap tries them again.
+/// Ranges whose unmapping failed: a process at the limit of mappings cannot split a mapping in two (munmap(2), ENOMEM).
+/// The next unmap tries these ranges again.
 static PENDING_UNMAPS: Mutex<Vec<PendingUnmap>> = Mutex::new(Vec::new());
 
 struct PendingUnmap {
@@ -361,4 +381,45 @@ fn errno_of(error: &std::io::Error) -> Errno {
     error
         .raw_os_error()
         .map_or(Errno::UnknownErrno, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    use super::*;
+
+    /// Returns whether all of these pages are mapped (msync(2), ENOMEM).
+    fn is_mapped(base: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: with MS_ASYNC the call changes nothing; it only walks the list of mappings.
+        let found = unsafe { libc::msync(base.as_ptr().cast(), bytes, libc::MS_ASYNC) };
+        found == 0
+    }
+
+    /// A child does not have a mapping with `MADV_DONTFORK` (madvise(2)), so it may map other memory there.
+    #[test]
+    fn a_child_that_drops_a_mapping_of_its_parent_keeps_what_it_has_there_itself() {
+        let bytes = NonZeroUsize::new(page_bytes()).unwrap();
+        let mapping = Mapping::memfd(bytes.get(), 1, 0, PageSize::Base).unwrap();
+        let base = mapping.base();
+        // SAFETY: the child calls only what a signal handler may call, and ends by `_exit`.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+                let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
+                // SAFETY: the flag has the kernel refuse to replace a mapping.
+                let own = unsafe { mmap_anonymous(Some(base.addr()), bytes, access, flags) };
+                drop(mapping);
+                let failed = own.is_err() || !is_mapped(base, bytes.get());
+                // SAFETY: the call ends the process.
+                unsafe { libc::_exit(i32::from(failed)) };
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+            }
+        }
+        assert!(is_mapped(base, bytes.get()), "the parent has its own");
+    }
 }

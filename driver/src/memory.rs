@@ -1,8 +1,8 @@
 //! Memory that others may write at any time.
 //!
 //! A [`SharedMemory`] is memory that is shared with a device, with a device model, or with another process. No Rust
-//! reference ever points into it. Objects are copied in and out, and a word that the other side may read half-written
-//! (a doorbell record, an owner byte) moves in one load or store. The bytes read may be anything, so only types for
+//! reference ever points into it. Objects are copied in and out. A word that must not be seen half-written (a doorbell
+//! record, an owner byte) is read or written in one load or store. The bytes read may be anything, so only types for
 //! which every bit pattern is a value can be read (`FromBytes`).
 //!
 //! A [`SharedMemory`] consists of a [`Span`], which does the accesses, and the [`Mapping`] that keeps the span mapped.
@@ -24,7 +24,8 @@ use crate::mapping::{Area, Mapping};
 use crate::page::PageSize;
 use crate::span::Span;
 
-/// Accessors to shared memory, forwarded to the field that implements them. All assert that the access lies inside.
+/// Accessors to shared memory, forwarded to the field that implements them. All except `contains` panic if the access
+/// is not inside the memory.
 macro_rules! shared_memory_accessors {
     ($inner:ident) => {
         /// Returns whether `bytes` bytes at `offset` lie inside. Check an untrusted offset with this before using it.
@@ -123,8 +124,7 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     /// Maps `bytes` bytes of fresh zeroed memory that can be shared with other processes by descriptor (a memfd). A
-    /// child of `fork` does not inherit it: otherwise copy-on-write could move the parent to other pages while the
-    /// device keeps writing the old ones.
+    /// child of `fork` does not inherit the mapping, so it cannot write memory that the device uses.
     ///
     /// # Errors
     /// [`MemoryError::Empty`], [`MemoryError::TooLarge`]: `bytes`. [`MemoryError::System`]: a system call failed.
@@ -230,7 +230,7 @@ impl SharedMemory {
         self.span.address()
     }
 
-    /// Returns the address range. The caller must also keep it mapped.
+    /// Returns the address range. The caller must keep the range mapped while it uses the result.
     pub(crate) const fn span(&self) -> Span {
         self.span
     }
@@ -259,7 +259,7 @@ impl SharedMemory {
     /// ones.
     ///
     /// # Errors
-    /// A text: the owner has unmapped or replaced the memory.
+    /// The owner has unmapped or replaced the memory.
     ///
     /// # Panics
     /// If the bytes are not inside the memory.
@@ -288,8 +288,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Runs an access to guarded memory, by address. `None` if the memory has no guard, or the system refuses the
-    /// call.
+    /// Runs an access to guarded memory, by address. `None` if the memory has no guard, `bytes` is 0, or the system
+    /// refuses the call.
     #[inline]
     fn guarded(
         &self,

@@ -1,8 +1,8 @@
 //! Sizes of pages: the system's, those of the hugetlb pool, and those of I/O addresses.
 
-/// Smallest unit of a DMA mapping.
+/// Smallest unit of a DMA mapping, in bytes.
 pub(crate) const DMA_PAGE: usize = 4096;
-/// Modulus of the congruence between virtual and I/O addresses.
+/// Bytes of 1 GiB: the modulus of the congruence between virtual and I/O addresses.
 pub(crate) const GIB: usize = 1 << 30;
 
 /// Size of the pages of memory.

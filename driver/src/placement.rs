@@ -1,8 +1,8 @@
 //! Placement of memory: its page size, its NUMA node, and the time of its allocation.
 //!
-//! Three things are decided before memory is first used. Its page size is that of the file behind it
-//! (memfd_create(2), `MFD_HUGETLB`). Its node is a policy of the range (mbind(2), `MPOL_BIND`): when a page is first
-//! touched, the kernel takes it from that node, or not at all. And pages can be touched in advance, by several
+//! Three properties are decided before memory is first used. The page size is that of the file behind the memory
+//! (memfd_create(2), `MFD_HUGETLB`). The node is a policy of the address range (mbind(2), `MPOL_BIND`): when a page is
+//! first touched, the kernel takes it from that node, or fails. The pages can be touched in advance, by several
 //! threads (madvise(2), `MADV_POPULATE_WRITE`, Linux 5.14): a page of 1 GiB takes a good part of a second to clear,
 //! and the kernel's VFIO, which pins all pages when it maps them, would clear one after the other.
 //!
@@ -108,9 +108,9 @@ impl Pages for Machine {
 /// Node and time of allocation of the pages of memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Placement {
-    /// The NUMA node, below [`MOST_NODES`].
+    /// NUMA node, below [`MOST_NODES`]; `None` for no particular node.
     pub(crate) node: Option<u32>,
-    /// Number of threads that populate it; `None` to populate on first use.
+    /// Number of threads that populate the memory; `None` to populate on first use (but huge pages of a node at once).
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
@@ -125,8 +125,8 @@ impl Placement {
         if let Some(node) = self.node {
             bind(pages, memory, node)?;
         }
-        // Such memory must be populated now: a missing page would be a signal at its first use (see the module's
-        // comment).
+        // Huge pages of a node must be populated now: a missing page would cause SIGBUS at its first use (see the
+        // module's comment).
         let must = self.node.is_some() && size != PageSize::Base;
         match self.threads {
             Some(threads) => populate(pages, memory, size, threads, !must),

@@ -299,7 +299,7 @@ impl Reactor {
         of(self.ring.as_ref().ok()) + of(self.polled.as_ref())
     }
 
-    /// Takes an operation that has ended, if there is one.
+    /// Takes the oldest completion that was not taken yet, if there is one.
     #[inline]
     pub fn take_completion(&mut self) -> Option<Completion> {
         self.finished.pop_front()
@@ -550,23 +550,23 @@ impl Reactor {
         let Ok(ring) = &mut self.ring else {
             return;
         };
-        while let Some((operation, came_to)) = ring.next() {
-            self.finished.push_back(completion(&operation, came_to));
+        while let Some((operation, op_result)) = ring.next() {
+            self.finished.push_back(completion(&operation, op_result));
         }
         let Some(polled) = &mut self.polled else {
             return;
         };
-        while let Some((operation, came_to)) = polled.next() {
-            if came_to == Err(Errno::EOPNOTSUPP) {
+        while let Some((operation, op_result)) = polled.next() {
+            if op_result == Err(Errno::EOPNOTSUPP) {
                 operation.file().cannot_be_polled();
                 ring.queue(operation);
             } else {
-                self.finished.push_back(completion(&operation, came_to));
+                self.finished.push_back(completion(&operation, op_result));
             }
         }
     }
 
-    /// Waits until no operation is in the io_uring, at most [`MAX_WAIT`]. Ended operations are kept for
+    /// Waits until no operation is in the io_urings. Fails after [`MAX_WAIT`]. Completions are kept for
     /// `take_completion`.
     fn drain(&mut self) -> Result<(), ReactorError> {
         let deadline = monotonic_now() + MAX_WAIT;
@@ -577,7 +577,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Sleeps until an operation completes. It is an error if none does before `deadline`.
+    /// Sleeps until an operation completes or `deadline` passes. Fails with ETIMEDOUT if `deadline` has passed already.
     fn sleep_until(&mut self, deadline: Instant) -> Result<(), ReactorError> {
         let left = deadline.since(monotonic_now());
         if left.is_zero() {
@@ -620,11 +620,11 @@ fn no_disks(errno: Errno) -> ReactorError {
 }
 
 #[inline]
-fn completion(operation: &Operation, came_to: Result<usize, Errno>) -> Completion {
+fn completion(operation: &Operation, op_result: Result<usize, Errno>) -> Completion {
     Completion {
         token: operation.token,
         tag: operation.tag,
-        result: came_to.map_err(|errno| operation.error(errno)),
+        result: op_result.map_err(|errno| operation.error(errno)),
     }
 }
 

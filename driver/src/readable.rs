@@ -9,7 +9,7 @@ use nix::sys::time::TimeSpec;
 use crate::clock::{Instant, MAX_WAIT, monotonic_now};
 
 /// Sleeps without an io_uring until one of `readable` is readable, or `deadline` has passed; at most [`MAX_WAIT`]. No
-/// signal ends it.
+/// signal ends the sleep. Returns whether one of them is readable.
 pub(crate) fn poll_readable<'a>(
     readable: impl Iterator<Item = BorrowedFd<'a>>,
     deadline: Instant,

@@ -18,7 +18,7 @@
 //! submits, sleeps and runs the work that the kernel has deferred (`DEFER_TASKRUN`). No call is made if nothing was
 //! queued and the kernel reports no deferred work.
 //!
-//! A ring belongs to one thread at a time (`SINGLE_ISSUER`), the one that enters it first. When another thread
+//! A ring for one thread (`SINGLE_ISSUER`, Linux 6.1) belongs to the thread that enters it first. When another thread
 //! enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call fails.
 
 // UNSAFETY: io-uring does not know how long the memory an entry names lives; this module does.
@@ -65,7 +65,7 @@ pub(crate) enum Kind {
     Polled,
 }
 
-/// True if this process runs under valgrind, which preloads a library of its own into it.
+/// True if this process runs under valgrind, which adds a library (`vgpreload_*`) to `LD_PRELOAD`.
 static UNDER_VALGRIND: LazyLock<bool> = LazyLock::new(|| {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     preloaded.to_string_lossy().contains("vgpreload_")
@@ -74,7 +74,7 @@ static UNDER_VALGRIND: LazyLock<bool> = LazyLock::new(|| {
 /// An operation in the table.
 struct Flight {
     operation: Operation,
-    /// True if its entry is in the submission queue or the kernel.
+    /// True if the operation's entry is in the submission queue or the kernel.
     in_ring: bool,
     /// Number of entries that were pushed before this operation's entry.
     entry: u64,
@@ -117,7 +117,8 @@ pub(crate) struct Ring {
     pub(crate) calls: usize,
 }
 
-/// Makes a ring with as many of the faster modes as this kernel supports.
+/// Makes a ring, with the faster modes of Linux 6.1 if the kernel has them and one thread at a time uses the ring.
+/// Returns the ring, and true if it still has to be enabled.
 fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
     let polled = kind == Kind::Polled;
     if kind != Kind::AnyThread {
@@ -262,7 +263,7 @@ impl Ring {
             };
             flight.in_ring = false;
             self.in_ring -= 1;
-            let came_to = match flight.operation.answer(result) {
+            let op_result = match flight.operation.answer(result) {
                 Step::Again => {
                     self.waiting.push_front(key);
                     continue;
@@ -271,7 +272,7 @@ impl Ring {
                 Step::Failed(errno) => Err(errno),
             };
             let flight = self.flights.remove(key)?;
-            return Some((flight.operation, came_to));
+            return Some((flight.operation, op_result));
         }
     }
 
@@ -388,7 +389,7 @@ impl Ring {
     /// of the ring, seen in Linux 6.18.
     fn sleep_beside(&mut self, timeout: Duration) -> io::Result<()> {
         self.enable()?;
-        // The ring was replaced, and its polls are gone. The caller starts them and calls again.
+        // The ring was replaced, and its polls were dropped. The caller starts them and calls again.
         let Some(event) = self.completion_event()? else {
             return Ok(());
         };
@@ -444,7 +445,7 @@ impl Ring {
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                // The time is up, a signal arrived, or completions have to be taken first. The caller finds out which.
+                // The time is up, a signal arrived, or completions have to be taken first. The caller checks which.
                 Some(Errno::ETIME | Errno::EINTR | Errno::EBUSY | Errno::EAGAIN) => Ok(()),
                 Some(Errno::EEXIST) => self.make_anew(),
                 _ => Err(error),
@@ -462,7 +463,7 @@ impl Ring {
     }
 
     /// Replaces the ring because another thread than before enters it. Operations that were not submitted are queued
-    /// again. The polls of a wait are gone, and that wait starts them again.
+    /// again. The polls of a wait are dropped, and that wait starts them again.
     fn make_anew(&mut self) -> io::Result<()> {
         // CAST: usize has at most 64 bits on every target Rust has.
         let submitted = self.pushed - self.ring.submission().len() as u64;

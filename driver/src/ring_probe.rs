@@ -10,7 +10,7 @@ use io_uring::{IoUring, Probe, opcode};
 /// Capabilities of an io_uring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingProbe {
-    /// Names (from `io_uring.h`) of the operations that this crate uses and the kernel lacks.
+    /// Names (from `io_uring.h`) of the operations that this crate needs and the kernel lacks.
     pub missing: Vec<&'static str>,
     /// True if the kernel supports single-issuer rings with deferred task work (Linux 6.1). Otherwise waiting costs
     /// more.

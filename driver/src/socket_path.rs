@@ -39,7 +39,7 @@ use crate::real_clock::RealClock;
 /// Longest time to wait for another process that holds the lock of the path.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two attempts to take the lock.
-const ASK: Duration = Duration::from_millis(1);
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Backlog of the listener, the same as in the standard library.
 const BACKLOG: i32 = 128;
 
@@ -64,7 +64,7 @@ pub enum SocketPathError {
     },
     /// The socket is not open in any process, but belongs to another user.
     #[error("{} is a socket that user {owner} has left, and this is user {user}; it stays as it is", path.display())]
-    AnothersSocket {
+    OtherUsersSocket {
         /// Path of the socket.
         path: PathBuf,
         /// User ID of the socket's owner.
@@ -111,7 +111,7 @@ impl From<SocketPathError> for io::Error {
                 ErrorKind::AlreadyExists
             }
             SocketPathError::NoFolder { .. } => ErrorKind::NotFound,
-            SocketPathError::AnothersSocket { .. } => ErrorKind::PermissionDenied,
+            SocketPathError::OtherUsersSocket { .. } => ErrorKind::PermissionDenied,
             SocketPathError::InUse { .. } => ErrorKind::AddrInUse,
             SocketPathError::Locked { .. } => ErrorKind::TimedOut,
             SocketPathError::System { source, .. } => source.kind(),
@@ -125,10 +125,10 @@ fn system(path: &Path, call: &'static str) -> impl FnOnce(io::Error) -> SocketPa
     move |source| SocketPathError::System { path, call, source }
 }
 
-/// Listens for connections at a path.
+/// Listens for connections at a path. Replaces a socket of this user that no process has open.
 ///
 /// # Errors
-/// [`SocketPathError`]: a file is at the path, or a system call failed.
+/// [`SocketPathError`]: another file is at the path, the path cannot be locked, or a system call failed.
 pub fn listen_at(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathError> {
     PathClaim::new(path)?.bind(|path| UnixListener::bind(path))
 }
@@ -137,7 +137,7 @@ pub fn listen_at(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathErr
 /// the path.
 ///
 /// # Errors
-/// [`SocketPathError`]: a file is at the path, or a system call failed.
+/// As [`listen_at`].
 pub fn listen_privately(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathError> {
     PathClaim::new(path)?.bind(|path| {
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -200,7 +200,7 @@ impl PathClaim {
                 if found.uid() == self.user {
                     return Ok(Occupant::None);
                 }
-                Err(SocketPathError::AnothersSocket {
+                Err(SocketPathError::OtherUsersSocket {
                     path: self.path.clone(),
                     owner: found.uid(),
                     user: self.user,
@@ -363,7 +363,7 @@ impl Lock {
                     path: path.to_owned(),
                 });
             }
-            clock.wait(&[], clock.now() + ASK);
+            clock.wait(&[], clock.now() + RETRY_PAUSE);
         }
     }
 

@@ -11,9 +11,10 @@
 //! removed. When the last function has left, nothing is mapped. Memory may outlive all functions; its addresses are
 //! freed when it is dropped.
 //!
-//! If a function refuses to unmap a mapping, the mapping stays recorded, its addresses are not used again, and all
-//! functions of the space are stopped permanently ([`Space::stop`]). If a function refuses this while it leaves, only
-//! that function is stopped.
+//! If a function refuses to unmap memory that is dropped, the mapping stays recorded, its addresses are not used again,
+//! and all functions of the space are stopped permanently ([`Space::stop`]). The record of
+//! a mapping says which functions have unmapped it before another refused, so that they are not asked again. If a
+//! function refuses an unmap while it leaves, only that function is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -31,8 +32,17 @@ struct Entry {
     memory: SharedMemory,
     offset: usize,
     bytes: usize,
-    /// True if a function that has left refused to unmap it. Its addresses are then not used again.
+    /// True if a function that has left refused to unmap this mapping. The addresses are then not used again.
     kept: bool,
+    /// Members that have unmapped this mapping, after which another member refused to.
+    unmapped_by: Vec<Backend>,
+}
+
+impl Entry {
+    /// Returns the index of a backend in `unmapped_by`.
+    fn position_unmapped(&self, backend: &Backend) -> Option<usize> {
+        self.unmapped_by.iter().position(|one| one.is_same(backend))
+    }
 }
 
 #[derive(Default)]
@@ -233,7 +243,7 @@ impl Space {
         left.flatten().min()
     }
 
-    /// Returns the error for the function `name`, because the space is stopped.
+    /// Returns the error for the function `name` in a stopped space.
     fn stopped(&self, name: &str) -> FunctionError {
         FunctionError::Stopped {
             name: name.to_owned(),
@@ -301,6 +311,7 @@ impl Space {
             offset,
             bytes,
             kept: false,
+            unmapped_by: Vec::new(),
         };
         state.mapped.insert(iova.0, entry);
         Ok(())
@@ -331,12 +342,12 @@ impl Space {
     }
 
     /// Unmaps exactly one mapping, from every function of the space. The memory is released when all functions have
-    /// answered.
+    /// answered. If one of them refuses, a later call asks only those that have not unmapped it yet.
     pub(crate) fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         let mut state = self.state();
-        let known = state.mapped.get(&iova.0);
-        let known = known.filter(|mapped| mapped.bytes == bytes);
-        let Some(kept) = known.map(|mapped| mapped.kept) else {
+        let state = &mut *state;
+        let known = state.mapped.get_mut(&iova.0);
+        let Some(entry) = known.filter(|mapped| mapped.bytes == bytes) else {
             // The range has no mapping, is part of one, or covers one.
             let reason = "nothing was mapped exactly there";
             return Err(match state.members.first() {
@@ -354,8 +365,12 @@ impl Space {
             if number > 0 && matches!(member, Backend::Vfio(_)) {
                 break;
             }
-            member.dma_unmap(iova, bytes)?;
+            if entry.position_unmapped(member).is_none() {
+                member.dma_unmap(iova, bytes)?;
+                entry.unmapped_by.push(member.clone());
+            }
         }
+        let kept = entry.kept;
         state.mapped.remove(&iova.0);
         if kept {
             state.kept.insert(iova.0);
@@ -421,7 +436,7 @@ impl Space {
         Ok(())
     }
 
-    /// Removes a function that is being closed, and its mappings. The caller has stopped it before.
+    /// Removes a function that is being closed, and its mappings. The driver has stopped the device before.
     pub(crate) fn leave(&self, backend: &Backend) {
         let mut state = self.state();
         let State {
@@ -441,11 +456,17 @@ impl Space {
     }
 }
 
-/// Removes mappings from a function that is not a member. If it refuses some, the function is stopped, their addresses
-/// are not used again, and the memory is leaked.
+/// Removes mappings from a function that is not a member, except those that it has unmapped before. If the function
+/// refuses to unmap some, it is stopped, the addresses of these mappings are not used again, and their memory is
+/// leaked.
 fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Entry>, which: impl Fn(u64) -> bool) {
     let mut refused = false;
     for (&iova, mapped) in mapped.iter_mut().filter(|(iova, _)| which(**iova)) {
+        if let Some(place) = mapped.position_unmapped(backend) {
+            // The caller holds another reference to the backend, so this drop is never the last.
+            mapped.unmapped_by.swap_remove(place);
+            continue;
+        }
         if let Err(error) = backend.dma_unmap(Iova(iova), mapped.bytes) {
             tracing::error!("closing: {error}; the memory is leaked");
             mapped.kept = true;

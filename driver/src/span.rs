@@ -3,7 +3,8 @@
 //! [`Span`] turns raw pointers into bytes, objects and words. It checks bounds and alignment on each access and
 //! relies on one promise of its creator: the range stays mapped while the span is used, and no Rust reference points
 //! into it. The few `unchecked` accesses leave the bounds check to their caller, [`dma_ring`](crate::dma_ring), which
-//! does it once. Only [`SharedMemory`](crate::SharedMemory) creates spans, and keeps each together with its mapping.
+//! does it once. [`SharedMemory`](crate::SharedMemory) creates spans, and keeps each together with its mapping.
+//! [`dma_ring`](crate::dma_ring) makes spans of addresses that it has taken from those spans.
 //!
 //! Copies consist of relaxed atomic words and bytes ([`copy`](crate::copy)). Several threads, including those of a
 //! simulated device, may access the same bytes at once. A reader then sees at worst a torn object, which is a valid

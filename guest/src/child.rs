@@ -3,10 +3,16 @@
 //! An owner that returns or panics kills its children itself. If the owner is killed, the kernel kills them:
 //! setpriv(1) of util-linux, which every Debian has, requests that (`PR_SET_PDEATHSIG`). The setting survives exec, as
 //! it must, because a shell and a dynamic loader run between setpriv and QEMU.
+//!
+//! An owner that ended before that request gets nobody killed. So after the request a shell checks that the owner is
+//! still the parent, and starts nothing otherwise.
 
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail};
+
+/// Script that runs the command of its later arguments if its parent is the process of its first argument.
+const IF_OWNED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""#;
 
 /// A process that ends with its owner.
 pub struct Running {
@@ -15,11 +21,13 @@ pub struct Running {
     pub child: Child,
 }
 
-/// Returns a command that does the same, but whose process is killed when this process ends. The caller must set the
-/// input and output of the returned command.
+/// Returns a command that does the same, but whose process is killed when the thread that starts it ends (prctl(2),
+/// `PR_SET_PDEATHSIG`), at the latest with this process. Only this process can start the returned command; as the child
+/// of another process it ends at once. The caller must set the input and output of the returned command.
 pub fn tied(command: &Command) -> Command {
     let mut tied = Command::new("setpriv");
-    tied.args(["--pdeathsig", "KILL"])
+    tied.args(["--pdeathsig", "KILL", "sh", "-c", IF_OWNED, "sh"])
+        .arg(std::process::id().to_string())
         .arg(command.get_program())
         .args(command.get_args());
     if let Some(folder) = command.get_current_dir() {
@@ -79,7 +87,7 @@ mod tests {
     /// Environment variable that makes the test binary act as the owner.
     const OWNER: &str = "GUEST_TEST_OWNER";
     /// Time limit for a process to end after its owner.
-    const SURELY: Duration = Duration::from_secs(20);
+    const END_LIMIT: Duration = Duration::from_secs(20);
 
     /// Acts as the owner, in a separate process that the test kills. Its child prints a line and then reads an input
     /// that does not end.
@@ -119,9 +127,27 @@ mod tests {
         // The output ends when the last process that can write to it has ended.
         let (sender, receiver) = channel();
         thread::spawn(move || sender.send(output.read_to_end(&mut Vec::new())));
-        let ended = receiver.recv_timeout(SURELY);
+        let ended = receiver.recv_timeout(END_LIMIT);
         drop(input);
         ended.expect("it is gone").expect("its output");
+    }
+
+    /// The kernel sends no signal for a parent that had ended before `PR_SET_PDEATHSIG` (prctl(2)). Here another
+    /// process is the parent, as after the owner's end.
+    #[test]
+    fn nothing_is_started_for_an_owner_that_is_gone() {
+        let mut command = Command::new("echo");
+        command.arg("started");
+        let mut tied = tied(&command);
+        let owned = tied.output().expect("setpriv runs");
+        assert_eq!(owned.stdout, b"started\n");
+        let mut between = Command::new("sh");
+        between
+            .args(["-c", "\"$@\"; exit $?", "sh"])
+            .arg(tied.get_program())
+            .args(tied.get_args());
+        let orphan = between.output().expect("sh runs");
+        assert_eq!((orphan.stdout, orphan.status.code()), (vec![], Some(1)));
     }
 
     #[test]
@@ -135,7 +161,8 @@ mod tests {
         let tied = tied(&command);
         let arguments: Vec<_> = tied.get_args().collect();
         assert_eq!(tied.get_program(), "setpriv");
-        assert_eq!(arguments, ["--pdeathsig", "KILL", "env", "-C", "/vm"]);
+        assert_eq!(arguments[..2], ["--pdeathsig", "KILL"]);
+        assert_eq!(arguments[arguments.len() - 3..], ["env", "-C", "/vm"]);
         assert_eq!(tied.get_current_dir(), command.get_current_dir());
         assert!(tied.get_envs().eq(command.get_envs()));
     }

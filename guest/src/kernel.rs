@@ -26,7 +26,7 @@ pub enum Kernel {
 }
 
 /// Name of the last file that depmod writes. If the file exists, the modules are complete.
-const WHOLE: &str = "modules.symbols.bin";
+const LAST_DEPMOD_FILE: &str = "modules.symbols.bin";
 
 /// Beginnings of the names of a kernel's packages; the version follows.
 const PARTS: [&str; 4] = [
@@ -37,7 +37,7 @@ const PARTS: [&str; 4] = [
 ];
 
 impl Kernel {
-    /// Returns the folder in /vm of everything that depends on the kernel.
+    /// Returns the name of the folder below `ROOT/vm` for the files that depend on the kernel.
     pub const fn folder(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -101,7 +101,11 @@ impl Unpacked {
             .ok()?
             .flatten()
             .next()?;
-        modules.path().join(WHOLE).exists().then_some(())?;
+        modules
+            .path()
+            .join(LAST_DEPMOD_FILE)
+            .exists()
+            .then_some(())?;
         let version = modules.file_name().into_string().ok()?;
         Some(Self { folder, version })
     }

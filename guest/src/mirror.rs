@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 const MIRROR: &str = "http://deb.debian.org/debian";
 /// Environment variable with another mirror, which is nearer or the only one that can be reached.
 const VARIABLE: &str = "DEBIAN_MIRROR";
-/// Options of apt for all downloads, so that they fail soon.
+/// Options of apt for the check of the mirror and for the update of the lists, so that both fail soon.
 pub const PATIENCE: [&str; 2] = ["-oAcquire::http::Timeout=20", "-oAcquire::Retries=1"];
 /// Option of apt to download as the current user, because apt's own user may have no access to the folder.
-const AS_WE_ARE: &str = "-oAPT::Sandbox::User=root";
+const AS_CURRENT_USER: &str = "-oAPT::Sandbox::User=root";
 
 /// Returns the mirror's address.
 pub fn address() -> String {
@@ -34,7 +34,7 @@ pub fn reach(release: &str, folder: &Path) -> Result<()> {
     let mut command = Command::new("/usr/lib/apt/apt-helper");
     command
         .args(PATIENCE)
-        .args([AS_WE_ARE, "download-file"])
+        .args([AS_CURRENT_USER, "download-file"])
         .arg(format!("{mirror}/dists/{release}/InRelease"))
         .arg(&file);
     run_apt(&mut command, &mirror)?;

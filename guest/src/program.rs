@@ -32,7 +32,7 @@ pub fn run(mut command: Command) -> Result<()> {
 /// Runs a command and returns what it printed on standard output.
 ///
 /// # Errors
-/// It cannot be started, or its exit status is not 0.
+/// The command cannot be started, or it did not end with exit status 0.
 pub fn capture(mut command: Command) -> Result<String> {
     let output = command
         .stderr(Stdio::inherit())

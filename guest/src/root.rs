@@ -14,6 +14,8 @@
 //!
 //! A folder whose stamp has the current recipe is used as it is; any other folder is created anew.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,7 +55,8 @@ pub struct Root {
 }
 
 impl Root {
-    /// Unpacks the parts that are missing, and reports progress if that takes time.
+    /// Returns the root in `folder`. If the folder's stamp is not current, first removes the folder, creates it anew,
+    /// and reports progress.
     ///
     /// # Errors
     /// A program of the host is missing, or a package is not available. The error names the command that failed.
@@ -61,8 +64,8 @@ impl Root {
         Self::prepare_for(folder, has_qemu, &[], progress)
     }
 
-    /// Does the same as [`Root::prepare`], for a caller that will also need the packages `wanted`. An unknown package
-    /// is reported before much is downloaded.
+    /// Does the same as [`Root::prepare`], for a caller that will also need the packages `wanted`. If the folder is
+    /// created anew, an unknown package is reported before much is downloaded.
     ///
     /// # Errors
     /// Those of [`Root::prepare`], and of [`Root::knows`].
@@ -334,13 +337,33 @@ fn remove(root: &Path) -> Result<()> {
 }
 
 /// Returns the mount points below a folder, in the order of mounting (proc_mounts(5)).
-fn mounted_below<'a>(mounts: &'a str, folder: &Path) -> Vec<&'a str> {
-    let points = mounts
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(1));
+fn mounted_below(mounts: &str, folder: &Path) -> Vec<PathBuf> {
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
     points
-        .filter(|point| Path::new(point).starts_with(folder))
+        .map(unescaped)
+        .filter(|point| point.starts_with(folder))
         .collect()
+}
+
+/// Returns the path of a field of /proc/self/mounts, where a space is `\040` and a backslash `\134` (getmntent(3)).
+fn unescaped(field: &str) -> PathBuf {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let [first, after @ ..] = rest {
+        let code = after.get(..3).filter(|_| *first == b'\\');
+        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                path.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                path.push(*first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(path).into()
 }
 
 /// Returns the name of the package that apt does not find, from apt's message.
@@ -377,7 +400,17 @@ mod tests {
             udev /t/vm/root/dev/null devtmpfs rw 0 0\n";
         assert_eq!(
             mounted_below(mounts, Path::new("/t/vm/root")),
-            ["/t/vm/root/proc", "/t/vm/root/dev/null"]
+            ["/t/vm/root/proc", "/t/vm/root/dev/null"].map(PathBuf::from)
+        );
+    }
+
+    /// The kernel escapes spaces, tabs, line feeds and backslashes (Linux `fs/proc_namespace.c` `mangle`).
+    #[test]
+    fn a_mount_point_is_found_whatever_characters_its_path_has() {
+        let mounts = "udev /my\\040folder/a\\134b/root/dev\\011x devtmpfs rw 0 0\n";
+        assert_eq!(
+            mounted_below(mounts, Path::new("/my folder/a\\b/root")),
+            [PathBuf::from("/my folder/a\\b/root/dev\tx")]
         );
     }
 }

@@ -1,9 +1,9 @@
 //! Pools: DMA memory of a size, page size and node that the program chooses.
 //!
-//! The arena is for short-lived buffers, on whatever pages are available. A pool is for memory that a program knows
-//! it will need, such as the cache of a storage appliance. It is made once, on pages of a chosen size, on a chosen
-//! NUMA node, and may be populated before the first request. It is one mapping, from which buffers are cut. A request
-//! that cannot be met is refused, unless the program permitted smaller pages.
+//! The arena is for short-lived buffers, on the pages that are available. A pool is for memory that a program
+//! knows it will need, such as the cache of a storage appliance. The pool is made once, on pages of a chosen size and
+//! a chosen NUMA node, and may be populated before the first allocation. It is one mapping, from which buffers are
+//! allocated. A pool whose pages are not available is refused, unless the program permitted smaller pages.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, PoisonError};
@@ -81,7 +81,7 @@ impl PoolBuilder {
                         pages: size,
                     });
                 }
-                (Err(error), Some(smaller)) if self.or_smaller && is_want_of_pages(&error) => {
+                (Err(error), Some(smaller)) if self.or_smaller && is_page_shortage(&error) => {
                     tracing::info!("{error}; trying pages of {:#x} bytes", smaller.bytes());
                     size = smaller;
                 }
@@ -99,7 +99,7 @@ impl PoolBuilder {
             .checked_next_multiple_of(size.bytes().max(DMA_PAGE))
             .ok_or(MemoryError::TooLarge { bytes })?;
         if size != PageSize::Base {
-            self.are_there(machine, rounded, size)?;
+            self.check_free_pages(machine, rounded, size)?;
         }
         let memory = |remainder| {
             let memory = SharedMemory::congruent(rounded, GIB, remainder, size)?;
@@ -111,7 +111,12 @@ impl PoolBuilder {
 
     /// Checks that the function takes huge pages, and that the hugetlb pool has enough free ones. This is only a first
     /// check: populating shows whether the pages are really available.
-    fn are_there(&self, machine: &dyn Pages, bytes: usize, size: PageSize) -> Result<(), DmaError> {
+    fn check_free_pages(
+        &self,
+        machine: &dyn Pages,
+        bytes: usize,
+        size: PageSize,
+    ) -> Result<(), DmaError> {
         let page_bytes = size.bytes();
         if !self.function.takes_huge_pages() {
             return Err(DmaError::NoHugePages {
@@ -134,7 +139,7 @@ impl PoolBuilder {
 }
 
 /// Returns whether the error means that pages of this size are not available, so that smaller pages may work.
-fn is_want_of_pages(error: &DmaError) -> bool {
+fn is_page_shortage(error: &DmaError) -> bool {
     match error {
         DmaError::HugePages { .. }
         | DmaError::NoHugePages { .. }
@@ -170,13 +175,13 @@ impl DmaPool {
         }
     }
 
-    /// Returns the size of its pages.
+    /// Returns the size of the pool's pages.
     #[must_use]
     pub const fn page_size(&self) -> PageSize {
         self.pages
     }
 
-    /// Returns its size in bytes.
+    /// Returns the size of the pool in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a pool of no bytes is refused")]
     pub fn len(&self) -> usize {
@@ -250,12 +255,12 @@ mod tests {
     use crate::double::Double;
 
     /// A machine that claims a number of free 2 MiB pages on each of two nodes but does not have them.
-    struct Promises {
+    struct ClaimedPages {
         each: usize,
         asked: Mutex<Vec<(PageSize, Option<u32>)>>,
     }
 
-    impl Promises {
+    impl ClaimedPages {
         fn new(each: usize) -> Self {
             Self {
                 each,
@@ -264,7 +269,7 @@ mod tests {
         }
     }
 
-    impl Pages for Promises {
+    impl Pages for ClaimedPages {
         fn mbind(
             &self,
             _: &SharedMemory,
@@ -320,6 +325,22 @@ mod tests {
         assert_eq!(device.mappings(), []);
     }
 
+    /// A program may drop a pool while the device runs, so the end of the pool does not free what the device may write.
+    #[test]
+    fn memory_of_a_pool_that_is_kept_is_not_given_out_again_and_stays_mapped_without_the_pool() {
+        let device = Double::new();
+        let function = device.function();
+        let pool = DmaPool::builder(&function).build(8192).unwrap();
+        let [kept, other] = [(); 2].map(|()| pool.alloc(pool.len() / 2, 64).unwrap());
+        let mapped = device.mappings();
+        kept.arena().keep(kept);
+        assert_eq!(pool.free_bytes(), 0);
+        drop((pool, other));
+        assert_eq!(device.mappings(), mapped);
+        drop(function);
+        assert_eq!(device.mappings(), []);
+    }
+
     #[test]
     fn a_pool_that_is_full_says_how_much_is_left() {
         let pool = DmaPool::builder(&Double::new().function())
@@ -347,7 +368,7 @@ mod tests {
         let device = Double::new();
         let function = device.function();
         let builder = DmaPool::builder(&function);
-        let few = Promises::new(1);
+        let few = ClaimedPages::new(1);
         let refused = builder
             .clone()
             .pages(PageSize::Huge2M)
@@ -395,19 +416,19 @@ mod tests {
     }
 
     /// If memory cannot be populated, no pool is made. Hugetlb reservations count for the whole machine, so a page that
-    /// a node lacks would otherwise be a signal (SIGBUS) at its first use.
+    /// a node lacks would otherwise cause SIGBUS at its first use.
     #[test]
     fn memory_that_cannot_be_populated_makes_no_pool() {
         let device = Double::new();
         let function = device.function();
         let builder = DmaPool::builder(&function).prefault(1);
-        let refused = builder.clone().build_on(&Promises::new(0), 4096);
+        let refused = builder.clone().build_on(&ClaimedPages::new(0), 4096);
         assert!(
             matches!(refused, Err(DmaError::Populate { .. })),
             "{refused:?}"
         );
         let next = builder.prefault(0).build(4096).unwrap();
-        // No mapping of the refused pool remains, and its addresses were freed.
+        // The only mapping is that of the second pool.
         assert_eq!(
             device.mappings(),
             [(next.alloc(1, 1).unwrap().iova().0, 4096)]

@@ -161,8 +161,8 @@ fn addresses_the_function_will_not_unmap_are_not_used_again() {
     assert_ne!(next.unwrap(), iova);
 }
 
-/// If the device refuses an unmap, its bus mastering is disabled: lent memory returns to its owner nevertheless, and
-/// the device must not reach it any more.
+/// If the device refuses an unmap, its bus mastering is disabled, so the device cannot access the memory any more. Lent
+/// memory, for example, returns to its owner in any case.
 #[test]
 fn memory_that_stays_mapped_stops_the_device() {
     const BUS_MASTER: u16 = 4;
@@ -257,6 +257,17 @@ fn memory_kept_after_its_arena_has_gone_is_freed() {
     assert_eq!(device.mappings().len(), 1, "the buffer is in use");
     buffer.arena().keep(buffer);
     assert_eq!(device.mappings(), []);
+}
+
+/// A chunk is rounded up to pages of the system, so it may be longer than what was asked for (64 KiB on some machines).
+#[test]
+fn an_arena_counts_the_bytes_that_are_mapped_for_it() {
+    let device = Double::new();
+    let arena = DmaArena::with_chunk_bytes(&device.function(), 4096).unwrap();
+    assert_eq!(arena.mapped_bytes(), 0);
+    let _held = [(); 2].map(|()| arena.alloc(4096, 4096).unwrap());
+    let mapped: usize = device.mappings().iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(arena.mapped_bytes(), mapped);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Geometry of a disk, read anew at each call, because a disk may be resized.
 //!
-//! For a file, size and alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1). For a block device, size and
-//! block sizes come from its ioctls, and its support for discard from sysfs. Support for holes in a file system is
-//! found by a trial, once for each open file: a hole of one byte is punched beyond the end of the file, at half the
-//! largest offset, or at a smaller power of two if the file system's largest file ends below. The trial is a write, so
-//! a file opened read-only has no support for holes.
+//! Alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1), and so does the size of a file. For a block device, size
+//! and block sizes come from its ioctls, and its support for discard from sysfs. Support for holes in a file system is
+//! found by a trial, once for each open file: a hole of one byte is punched beyond the end of the file, at 2^62 bytes,
+//! or at a smaller power of two if the file system's limit on file sizes is lower. The trial is a write, so a file
+//! opened read-only has no support for holes.
 
 // UNSAFETY: the number of an ioctl determines what it writes.
 #![expect(unsafe_code, reason = "BLKGETSIZE64")]
@@ -30,8 +30,8 @@ pub struct Geometry {
     /// Bytes of the smallest piece that can be read or written with `O_DIRECT`. For a file, the value of its file
     /// system, or 512.
     pub logical_block: u32,
-    /// Bytes of the smallest piece that is written without reading its surroundings. For a file, the preferred block
-    /// size of its file system.
+    /// Bytes of the smallest piece that is written without a read-modify-write. For a file, the preferred block size of
+    /// its file system.
     pub physical_block: u32,
     /// Alignment in bytes of memory used with `O_DIRECT`. Where the system does not report it (before Linux 6.1, and
     /// for some file systems), the logical block.

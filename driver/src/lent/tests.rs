@@ -12,7 +12,7 @@ fn the_device_reaches_lent_memory_until_it_is_dropped() {
     let function = device.function();
     let mut own = vec![0_u8; 10_000];
     let pointer = own.as_mut_ptr().wrapping_add(13);
-    // SAFETY: `own` outlives `lent`, and is not accessed before that was dropped.
+    // SAFETY: `own` outlives `lent`, and is not accessed before `lent` was dropped.
     let lent = unsafe { LentMemory::new(&function, pointer, 9000) }.unwrap();
     assert_eq!(lent.len(), 9000);
     assert_eq!(lent.address(), pointer.addr() as u64);
@@ -391,7 +391,7 @@ fn random_leases_share_only_pages_lent_without_interruption() {
     }
 }
 
-/// Maps anonymous pages, at any address or in place of others.
+/// Maps anonymous pages at an address of the kernel's choice, or at `at` in place of the pages there.
 fn pages(at: Option<NonNull<u8>>, bytes: usize) -> NonNull<u8> {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
     let place = at.and_then(|at| std::num::NonZeroUsize::new(at.addr().get()));
@@ -474,7 +474,7 @@ fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
     assert!(memory.try_write_bytes(at, &[6; 100]).is_err());
     assert_eq!(byte(base), 0, "the new page");
     // After the pages are lent again, the new pages are reached, and still not through the old memory.
-    // SAFETY: they stay until it drops.
+    // SAFETY: the pages stay mapped until `again` drops.
     let again = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (new, new_at) = device.reach(again.iova().0);
     new.try_write_bytes(new_at, &[7; 100]).unwrap();
@@ -502,7 +502,7 @@ fn a_part_that_is_still_lent_stays_when_another_part_was_given_back_and_replaced
     // SAFETY: of the test's own pages.
     let behind = unsafe { base.add(0x2000) };
     pages(Some(behind), 0x2000);
-    // SAFETY: they stay until it drops.
+    // SAFETY: the pages stay mapped until `again` drops.
     let again = unsafe { LentMemory::new(&function, behind.as_ptr(), 0x2000) }.unwrap();
     let (memory, at) = device.reach(first.iova().0);
     memory.try_write_bytes(at, &[5; 100]).unwrap();

@@ -3,8 +3,8 @@
 //! Functions behind a bridge can reach each other without passing the IOMMU, unless the bridge's ports redirect such
 //! traffic upstream (PCI Express Base Specification, "Access Control Services": source validation, request and
 //! completion redirect, upstream forwarding). The kernel puts functions that it cannot isolate into one IOMMU group.
-//! So when a group has unrelated functions, the cause is ports above it that lack these bits. This module finds them
-//! in the ports' configuration space.
+//! So when a group has unrelated functions, the cause is ports above it that lack these bits. This module reads the
+//! bits from the ports' configuration space.
 
 use std::fs;
 use std::path::Path;
@@ -22,12 +22,12 @@ const NEEDED: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4;
 const ROOT_PORT: u16 = 4;
 const DOWNSTREAM_PORT: u16 = 6;
 
-/// State of a port: how it handles traffic between the functions below it.
+/// Redirection by a port of the traffic between the functions below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// The port sends all of this traffic upstream.
     On,
-    /// The port could send this traffic upstream, but that is disabled.
+    /// The port has the ACS capability, but not all of the needed bits are enabled.
     Off,
     /// The port has no ACS capability.
     Absent,
@@ -45,7 +45,7 @@ pub struct Port {
 }
 
 impl Machine {
-    /// Returns the ports between the root and a function whose isolation matters, from the root down.
+    /// Returns the root ports and downstream ports above a function, from the root down.
     #[must_use]
     pub fn ports_above(&self, address: PciAddress) -> Vec<Port> {
         // The path by address is a link. The canonical path has the function's parents as its directories.
@@ -105,7 +105,7 @@ fn isolation(port: &Path) -> Option<Isolation> {
     Some(Isolation::Absent)
 }
 
-/// Returns the offset of the PCI Express capability.
+/// Returns the byte offset of the PCI Express capability; `None` if there is none.
 fn capability(config: &[u8]) -> Option<usize> {
     let mut at = usize::from(*config.get(0x34)?);
     for _ in 0..48 {

@@ -1,12 +1,12 @@
 //! Binding a function to vfio-pci, and back to its driver.
 //!
-//! `driver_override` names the only driver that may have the function. Then the function is unbound from its driver,
-//! and the bus probes for one (`Documentation/ABI/testing/sysfs-bus-pci`). Only the `driver` link shows whether that
-//! worked, not the result of the writes. If it did not, the previous driver is restored.
+//! `driver_override` is set to the only driver that may bind to the function. Then the function is unbound from its
+//! driver, and the bus probes for a driver (`Documentation/ABI/testing/sysfs-bus-pci`). The results of the writes do
+//! not show whether binding worked; only the `driver` link does. If binding failed, the previous driver is restored.
 //!
-//! Three kinds of functions are refused before anything is written: a function whose interfaces carry the default route
-//! or a connection, a physical function whose virtual ones would disappear with its driver, and a function that a
-//! process has open. All writes are recorded, and the commands that undo them are returned.
+//! Before anything is written, binding refuses a function whose interfaces carry the default route or a connection, and
+//! a physical function whose virtual ones would disappear with its driver. Unbinding refuses a function that a process
+//! has open. Both return the commands that undo the writes.
 //!
 //! The check and the writes are separate steps, and sysfs has no lock for both: a virtual function or a route that
 //! appears after the check and before the write is not noticed. Only root can write these files, and root is trusted.
@@ -33,7 +33,7 @@ pub trait Writer {
     fn write(&self, path: &Path, text: &str) -> io::Result<()>;
 }
 
-/// The writer to this machine's own kernel.
+/// The writer to the sysfs of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kernel;
 
@@ -50,9 +50,9 @@ impl Writer for Kernel {
 pub struct Bound {
     /// The function.
     pub address: PciAddress,
-    /// The driver it had.
+    /// The function's driver before the call.
     pub before: Option<String>,
-    /// The driver it has now.
+    /// The function's driver after the call.
     pub now: Option<String>,
     /// Shell commands that undo the change, in order; empty if nothing was changed.
     pub undo: Vec<String>,
@@ -340,7 +340,7 @@ impl Machine {
         })
     }
 
-    /// Unbinds the function from its driver, if it has one, and lets the bus probe for one.
+    /// Unbinds the function from its driver, if it has one, and lets the bus probe for a driver.
     fn reprobe(&self, writer: &dyn Writer, address: PciAddress) -> Result<(), BindError> {
         let driver = self.device(address).join("driver");
         if driver.exists() {

@@ -104,8 +104,8 @@ impl Machine {
         .collect()
     }
 
-    /// Returns the sysctl that forbids io_uring: 0 allows it, 1 forbids it without CAP_SYS_ADMIN, 2 forbids it to
-    /// all.
+    /// Returns the sysctl `kernel.io_uring_disabled`: 0 allows io_uring to all, 1 only with CAP_SYS_ADMIN or in the
+    /// group `kernel.io_uring_group`, 2 to none. 0 if the sysctl cannot be read.
     #[must_use]
     pub fn io_uring_disabled(&self) -> u32 {
         self.text("/proc/sys/kernel/io_uring_disabled")

@@ -34,7 +34,7 @@ pub struct PciFunction {
     pub role: Role,
     /// Link to the slot; virtual functions have none of their own.
     pub link: Option<Link>,
-    /// The nearest NUMA node; `None` if there is only one, or the firmware does not say.
+    /// Nearest NUMA node; `None` if there is only one, or the firmware reports none.
     pub numa_node: Option<u32>,
     /// Methods to reset it, the preferred one first (`reset_method`).
     pub reset_methods: Vec<String>,
@@ -62,7 +62,7 @@ pub enum Role {
 /// A PCI Express link as trained, and its capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Speed in the kernel's words, such as `8.0 GT/s PCIe`.
+    /// Current speed in the kernel's words, such as `8.0 GT/s PCIe`.
     pub speed: String,
     /// Number of lanes in use.
     pub width: u32,
@@ -111,7 +111,7 @@ impl Machine {
         Self { root, roots }
     }
 
-    /// Maps a usual absolute path to this machine's root.
+    /// Returns the path below this machine's root for a usual absolute path.
     #[must_use]
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let path = absolute.as_ref();
@@ -208,7 +208,7 @@ impl Machine {
 pub(super) const BRIDGE: u32 = 0x06;
 
 impl PciFunction {
-    /// Returns whether it is bound to vfio-pci, or to a variant of it.
+    /// Returns whether the function is bound to vfio-pci, or to a variant of vfio-pci.
     #[must_use]
     pub fn is_bound_to_vfio(&self) -> bool {
         self.driver.as_deref().is_some_and(is_vfio)

@@ -14,7 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::machine::{Machine, PciFunction, hex, names, number, text};
@@ -108,22 +109,27 @@ fn output(program: &Path, arguments: &[&str], patience: Duration) -> Option<Stri
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    let id = i32::try_from(child.id()).ok()?;
+    let id = Pid::from_raw(i32::try_from(child.id()).ok()?);
     let pipe = child.stdout.take()?;
     let (done, outcome) = mpsc::sync_channel(1);
     // This thread runs on after the time limit if the program sleeps in the kernel, where no signal ends it.
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.take(LONGEST).read_to_end(&mut bytes);
-        let status = child.wait();
+        // With `WNOWAIT` the ended program stays a zombie, so its process ID is not used again (waitid(2)).
+        let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        while waitid(Id::Pid(id), ended) == Err(Errno::EINTR) {}
         // The receiver is gone if the program took too long.
-        let _ = done.send(read.and(status).map(|status| (status, bytes)));
+        let _ = done.send(read.map(|_| bytes));
     });
     let Ok(outcome) = outcome.recv_timeout(patience) else {
-        let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+        // Nobody has reaped the child, so the signal reaches no other process.
+        let _ = child.kill();
+        std::thread::spawn(move || child.wait());
         return None;
     };
-    let (status, bytes) = outcome.ok()?;
+    let status = child.wait().ok()?;
+    let bytes = outcome.ok()?;
     // Product data of a card may contain any byte.
     let text = String::from_utf8_lossy(&bytes).into_owned();
     status.success().then_some(text)
@@ -154,6 +160,12 @@ mod tests {
     #[test]
     fn a_program_that_does_not_end_is_not_waited_for() {
         let silent = "exec tail -f /dev/null";
+        assert_eq!(shell(silent, Duration::from_millis(1)), None);
+    }
+
+    #[test]
+    fn a_program_that_closes_its_output_and_goes_on_is_not_waited_for() {
+        let silent = "exec >&-; exec tail -f /dev/null";
         assert_eq!(shell(silent, Duration::from_millis(1)), None);
     }
 

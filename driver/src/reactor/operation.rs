@@ -82,8 +82,7 @@ pub enum FileOperation<'a> {
 }
 
 impl<'a> FileOperation<'a> {
-    /// Reads from byte `offset` of the file on, to memory that a device can reach: as many bytes as there are in
-    /// `to`.
+    /// Returns a read of `to.len()` bytes, from byte `offset` of the file on, to memory that a device can reach.
     ///
     /// Neither copies nor references are made: `to` may be a region of an adapter ([`DmaMemory::bytes`]), and its
     /// memory stays mapped until the operation has ended. A file that was opened with `O_DIRECT` needs an offset, a
@@ -102,15 +101,15 @@ impl<'a> FileOperation<'a> {
         }
     }
 
-    /// Writes all bytes of `from` to byte `offset` of the file on. The notes for [`read`](Self::read) apply here,
-    /// too.
+    /// Returns a write of all bytes of `from`, from byte `offset` of the file on. The notes for [`read`](Self::read)
+    /// apply here, too.
     #[inline]
     #[must_use]
     pub const fn write(offset: u64, from: Bytes<'a>) -> Self {
         Self::writing(offset, from, false)
     }
 
-    /// As [`write`](Self::write); the bytes are on the medium when the operation ends.
+    /// Returns a write as [`write`](Self::write) does, but the bytes are on the medium when the operation ends.
     #[inline]
     #[must_use]
     pub const fn write_through(offset: u64, from: Bytes<'a>) -> Self {
@@ -175,7 +174,7 @@ pub(crate) enum Method {
     ZeroByHole,
     ZeroAllocate,
     Discard,
-    /// Alternative to `Discard`; also frees a file's space.
+    /// Punches a hole: frees the space of a file, and is the alternative to `Discard` for a block device.
     Hole,
 }
 

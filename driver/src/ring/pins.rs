@@ -4,8 +4,8 @@
 //! kernel pinning pages or taking a reference. An ordinary user may lock 8 MiB of memory, and a table has no more
 //! files than a process may have open (1,024), so registering may fail.
 //!
-//! Lookups are fast. Pinned memory is sorted by address. A file's index in the table follows from its number; a file
-//! whose index another file has already is not registered.
+//! Lookups are fast. Pinned memory is sorted by address. A file's index in the table follows from its number. Of
+//! several files with the same index, only the last is registered.
 
 // UNSAFETY: io-uring does not know how long registered memory stays mapped; this module does.
 #![expect(unsafe_code, reason = "registered buffers")]
@@ -190,14 +190,14 @@ fn table(files: &[File]) -> Vec<Option<File>> {
     }
     loop {
         let mut table = vec![None; places];
-        let mut left_out = false;
+        let mut has_collision = false;
         for file in files {
             if let Some(free) = place(file, places).and_then(|at| table.get_mut(at)) {
-                left_out |= free.as_ref().is_some_and(|there: &File| !there.is(file));
+                has_collision |= free.as_ref().is_some_and(|there: &File| !there.is(file));
                 *free = Some(file.clone());
             }
         }
-        if !left_out || places >= most {
+        if !has_collision || places >= most {
             return table;
         }
         places *= 2;

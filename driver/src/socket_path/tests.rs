@@ -145,7 +145,7 @@ fn another_users_socket_is_not_ours_to_remove() {
     };
     let error = claim.bind(|path| UnixListener::bind(path)).unwrap_err();
     assert!(
-        matches!(error, SocketPathError::AnothersSocket { owner: theirs, .. } if theirs == owner),
+        matches!(error, SocketPathError::OtherUsersSocket { owner: theirs, .. } if theirs == owner),
         "{error}"
     );
     assert_eq!(names(directory.path()), ["socket"]);

@@ -154,7 +154,7 @@ fn addresses_of_a_mapping_that_could_not_be_rolled_back_stay_unused_and_all_are_
         panic!("{:x?}", devices[0].mappings());
     };
     for device in &devices {
-        assert!(!device.masters_the_bus());
+        assert!(!device.is_bus_master());
     }
     let next = second.space().alloc_iova(4096, 4096, 0).unwrap();
     assert_ne!(next, Iova(kept), "a device still has it mapped");
@@ -167,14 +167,14 @@ fn a_function_that_keeps_a_mapping_as_it_goes_is_stopped_and_the_others_go_on() 
     let buffer = arena.alloc(64, 64).unwrap();
     devices[0].set_refuses_unmap(true);
     drop(first);
-    assert!(!devices[0].masters_the_bus());
+    assert!(!devices[0].is_bus_master());
     assert_eq!(devices[0].resets(), 1);
     assert_eq!(devices[0].mappings().len(), 1);
 
     let kept = buffer.iova();
     drop((buffer, arena));
     assert_eq!(devices[1].mappings(), [], "it was asked, and complied");
-    assert!(devices[1].masters_the_bus());
+    assert!(devices[1].is_bus_master());
     let arena = DmaArena::with_chunk_bytes(&second, 4096).unwrap();
     assert_ne!(arena.alloc(64, 64).unwrap().iova(), kept);
 }
@@ -192,11 +192,49 @@ fn a_function_that_keeps_a_mapping_of_a_space_that_it_could_not_join_is_stopped(
     alone.set_bus_master(true).unwrap();
     third.set_refuses_unmap(true);
     assert!(beside(&third, &first).is_err());
-    assert!(!third.masters_the_bus());
+    assert!(!third.is_bus_master());
     assert_eq!(third.resets(), 1);
-    assert!(devices[0].masters_the_bus());
+    assert!(devices[0].is_bus_master());
     first.dma_unmap(Iova(0x1000), 4096).unwrap();
     assert_eq!(devices[0].mappings(), [(0x3000, 4096)]);
+}
+
+/// A function refuses to unmap what it has not mapped, so a repeated unmap must not ask it again.
+#[test]
+fn an_unmap_that_one_function_refused_is_completed_when_it_is_repeated() {
+    let (devices, [first, _second]) = pair();
+    let memory = SharedMemory::anonymous(4096).unwrap();
+    first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    devices[1].set_refuses_unmap(true);
+    for _ in 0..2 {
+        assert!(first.dma_unmap(Iova(0x1000), 4096).is_err());
+    }
+    assert_eq!(devices[0].mappings(), []);
+    assert_eq!(devices[1].mappings(), [(0x1000, 4096)]);
+    devices[1].set_refuses_unmap(false);
+    first.dma_unmap(Iova(0x1000), 4096).unwrap();
+    assert_eq!(devices[1].mappings(), []);
+    first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    first.dma_unmap(Iova(0x1000), 4096).unwrap();
+}
+
+#[test]
+fn a_function_that_has_unmapped_what_another_kept_goes_without_being_stopped() {
+    let (devices, [first, second]) = pair();
+    let memory = SharedMemory::anonymous(4096).unwrap();
+    first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    devices[1].set_refuses_unmap(true);
+    assert!(first.dma_unmap(Iova(0x1000), 4096).is_err());
+    drop(first);
+    assert_eq!(devices[0].resets(), 0, "it has kept nothing");
+    // If it joins again, it has the mapping again.
+    let again = beside(&devices[0], &second).unwrap();
+    assert_eq!(devices[0].mappings(), [(0x1000, 4096)]);
+    devices[1].set_refuses_unmap(false);
+    again.dma_unmap(Iova(0x1000), 4096).unwrap();
+    for device in &devices {
+        assert_eq!(device.mappings(), []);
+    }
 }
 
 #[test]
@@ -220,7 +258,7 @@ fn a_space_whose_functions_were_stopped_takes_no_function_and_no_memory() {
         );
     }
     for device in &devices {
-        assert!(!device.masters_the_bus());
+        assert!(!device.is_bus_master());
     }
     second.set_bus_master(false).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Access to a region by system calls: always for configuration space, and for a BAR that cannot be mapped.
+//! Access to a region by system calls: always for configuration space, and for the unmapped parts of a BAR.
 //!
 //! The kernel virtualises configuration space, so it has no mapping. A naturally aligned read or write of 1, 2 or 4
 //! bytes reaches the device as one access; older kernels split an access of 8 bytes into two.

@@ -7,8 +7,8 @@
 //! removes the IOMMU and all mappings.
 //!
 //! A group's file can be open only once (`vfio_group_fops_open`), so functions of one group use the same file. The
-//! kernel opens a device of a group as often as it is asked (`group.c` `vfio_df_open`), but a function must have only
-//! one driver, so the container records which functions are open.
+//! kernel opens a device of a group any number of times (`group.c` `vfio_df_open`), but a function must have only one
+//! driver, so the container records which functions are open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -178,7 +178,8 @@ impl Vfio {
         Self::driven(address.clone(), system, opening, group, device)
     }
 
-    /// Opens a function from descriptors that are already open: those of the group, and possibly of the device.
+    /// Opens a function from descriptors that are already open: the group's, and possibly the container's and the
+    /// device's.
     pub(crate) fn from_fds(
         address: String,
         roots: &Roots,

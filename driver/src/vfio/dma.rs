@@ -1,8 +1,8 @@
 //! Capabilities of the IOMMU: addresses, page sizes, number of mappings.
 //!
 //! `VFIO_IOMMU_GET_INFO` returns a page size mask and a list of capabilities. If a kernel is too old to report the
-//! address ranges, those of x86 are assumed: all addresses below 2^39 (the smallest IOMMU) except the window of message
-//! signalled interrupts.
+//! address ranges, those of x86 are assumed: all addresses below 2^39 (the smallest IOMMU) except the first 64 KiB and
+//! the window of message signalled interrupts.
 
 use core::mem::offset_of;
 use std::ops::RangeInclusive;

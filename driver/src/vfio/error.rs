@@ -81,9 +81,9 @@ pub enum VfioError {
     Refused {
         /// The function.
         address: String,
-        /// Arguments of the request as text; may be empty.
+        /// Name of the ioctl.
         request: &'static str,
-        /// The arguments, in numbers; may be empty.
+        /// Arguments of the request as text; may be empty.
         detail: String,
         /// Error of the kernel.
         errno: Errno,

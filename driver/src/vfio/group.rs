@@ -162,8 +162,8 @@ pub(crate) fn is_vfio(driver: &str) -> bool {
     driver == "vfio-pci" || driver.ends_with("_vfio_pci") || driver.ends_with("-vfio-pci")
 }
 
-/// Returns whether a driver does no DMA, so that a function of the group may stay bound to it (`driver_managed_dma` in
-/// Linux).
+/// Returns whether functions of a group that VFIO uses may stay bound to a driver: it is a driver of VFIO, or does no
+/// DMA (`driver_managed_dma` in Linux).
 pub(crate) fn is_harmless(driver: &str) -> bool {
     is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport" | "shpchp")
 }

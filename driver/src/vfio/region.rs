@@ -63,7 +63,7 @@ impl Region {
         let sparse = chain
             .iter()
             .find(|capability| u32::from(capability.id) == VFIO_REGION_INFO_CAP_SPARSE_MMAP);
-        // A mappable region is mapped in whole pages, even if its BAR ends inside the last page.
+        // A region without sparse areas is mapped in whole pages, even if its BAR ends inside the last page.
         let wanted = match sparse {
             Some(capability) => sparse_areas(message, capability.at, bytes)?
                 .into_iter()

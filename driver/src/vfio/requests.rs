@@ -186,7 +186,7 @@ impl DeviceRequests<'_> {
     }
 
     /// Makes an eventfd for the notice `index` (error or removal) and gives it to the kernel. Returns `None` if the
-    /// kernel lacks the notice.
+    /// kernel lacks the notice or refuses the eventfd.
     pub(super) fn event(&self, device: BorrowedFd<'_>, index: u32) -> Option<Interrupt> {
         let request = Request::DeviceGetIrqInfo;
         let answer = self.message(device, request, info_message(index)).ok()?;

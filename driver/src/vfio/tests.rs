@@ -50,7 +50,7 @@ type Tamper = fn(Request, u32, &mut Message);
 struct Fake {
     refuse: Option<(Request, Errno)>,
     refuse_open: Option<(&'static str, Errno)>,
-    /// Number of further resets that are refused because the device is locked.
+    /// Number of further resets and opens of the device that are refused because the device is locked.
     locked: AtomicU32,
     viable: u32,
     api: u32,
@@ -58,14 +58,14 @@ struct Fake {
     vectors_left: u32,
     /// Function that changes an answer before it is returned.
     tamper: Option<Tamper>,
-    /// Outcome of reads and writes of regions, if not success: an error, or the smaller number of bytes moved.
+    /// Outcome of reads of regions, if not success: an error, or the smaller number of bytes moved.
     transfer: Option<Result<usize, Errno>>,
     /// True if the container has no TYPE1v2 IOMMU.
     no_type1: bool,
     /// True if no region can be mapped although its flags allow it.
     unmappable: bool,
     locked_limit: Option<u64>,
-    /// Mappable areas of BAR 0: start and length of each.
+    /// Mappable areas of BAR 0: start and length in bytes of each; `None` if all of the BAR is mappable.
     sparse: Option<Vec<(u64, u64)>>,
     file: File,
     /// True if writes to regions fail.

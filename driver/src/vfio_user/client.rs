@@ -248,7 +248,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads a register. If the device is gone, all bits read as ones, as on the bus.
+    /// Reads a register. If the connection has failed, all bits read as ones, as for a device removed from the bus.
     pub(crate) fn bar_read(&self, index: u8, offset: u64, out: &mut [u8]) {
         if let Err(error) = self.region_read(u32::from(index), offset, out) {
             tracing::error!("register at {offset:#x} of BAR {index}: {error}");
@@ -256,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Writes a register. If the device is gone, the write is lost, as on the bus.
+    /// Writes a register. If the connection has failed, the write is lost, as for a device removed from the bus.
     pub(crate) fn bar_write(&self, index: u8, offset: u64, data: &[u8]) {
         let request = access(u32::from(index), offset, data.len());
         let payload = [request.as_bytes(), data];
@@ -350,7 +350,7 @@ impl Client {
                 })?;
             match twin.insert(iova, memory, offset, bytes) {
                 Err(over) if over.kind() == io::ErrorKind::NotConnected => {
-                    return Err(self.lose(&mut self.lock(), Command::DMA_MAP, over));
+                    return Err(self.mark_lost(&mut self.lock(), Command::DMA_MAP, over));
                 }
                 Err(source) => return Err(self.transport(Command::DMA_MAP, source)),
                 Ok(()) => {}
@@ -377,8 +377,8 @@ impl Client {
         };
         match self.ask(Command::DMA_UNMAP, &[request.as_bytes()], &[]) {
             Ok(_) => Ok(()),
-            // The memory is shared by descriptor. A lost server may still write the file for a while, but that does not
-            // affect this process once its own mapping is removed.
+            // A lost server may still write a file that it received, but that does not affect this process once its own
+            // mapping is removed. Access by messages was ended above.
             Err(VfioUserError::Gone { .. } | VfioUserError::Transport { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -428,9 +428,9 @@ impl Client {
                     io::ErrorKind::TimedOut,
                     "no reply, or the connection was closed (a server has one client at a time)",
                 );
-                return Err(self.lose(&mut connection, command, source));
+                return Err(self.mark_lost(&mut connection, command, source));
             }
-            Err(source) => return Err(self.lose(&mut connection, command, source)),
+            Err(source) => return Err(self.mark_lost(&mut connection, command, source)),
         };
         match message.is_reply_to(id, command) {
             Some(Ok(())) => Ok(message),
@@ -442,7 +442,7 @@ impl Client {
             None => {
                 let source =
                     io::Error::new(io::ErrorKind::InvalidData, "a reply that makes no sense");
-                self.lose(&mut connection, command, source);
+                self.mark_lost(&mut connection, command, source);
                 Err(self.nonsense(command, format!("{:?} to message {id}", message.header)))
             }
         }
@@ -450,7 +450,7 @@ impl Client {
 
     /// Marks the connection as failed and stops answering the server's requests for memory. A fault on the twin socket
     /// takes precedence as the cause. Returns the error.
-    fn lose(
+    fn mark_lost(
         &self,
         connection: &mut Connection,
         command: Command,
@@ -485,7 +485,7 @@ impl Client {
         };
         let header = (id, command.0, wire::TYPE_COMMAND | flags, 0);
         if let Err(source) = socket::send(socket, header, payload, fds) {
-            return Err(self.lose(connection, command, source));
+            return Err(self.mark_lost(connection, command, source));
         }
         Ok(id)
     }

@@ -12,7 +12,7 @@ use crate::error::{ErrnoText, MemoryError};
 /// A vfio-user connection, or a message over it, failed.
 #[derive(Debug, Error)]
 pub enum VfioUserError {
-    /// The socket could not be connected to, bound or accepted from.
+    /// A system call that sets up the connection failed.
     #[error("{path}: {call}: {source}")]
     Socket {
         /// Path of the socket.

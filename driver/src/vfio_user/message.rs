@@ -70,7 +70,7 @@ pub(crate) const ERROR: u32 = 1 << 5;
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Maximum number of data bytes in a message; announced in VERSION as `max_data_xfer_size`.
 pub(crate) const MAX_DATA: usize = 1 << 16;
-/// Maximum number of payload bytes in a message: the largest fixed part plus the data.
+/// Maximum number of payload bytes in a message: 64 for the fixed part, and the data.
 pub(crate) const MAX_PAYLOAD: usize = MAX_DATA + 64;
 /// Maximum number of descriptors in a message; announced in VERSION as `max_msg_fds`. QEMU refuses a server that
 /// announces more.
@@ -269,7 +269,7 @@ fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// Returns the number of a capability in the other side's JSON; `None` if it is absent.
 ///
-/// The search ignores nesting, because the capabilities are a flat object.
+/// The search ignores nesting, because each name occurs only once.
 pub(crate) fn capability(json: &[u8], name: &str) -> Option<usize> {
     number(std::str::from_utf8(json).ok()?, name)
 }

@@ -17,7 +17,7 @@
 //!
 //! A register write is posted, as on the bus: the message requests no reply, and the socket keeps the order. A read
 //! waits for its reply, so all earlier writes are executed before it. If the connection fails, the device counts as
-//! gone: writes are lost, reads return ones, and all other calls return an error that names the message.
+//! removed: writes are lost, reads return ones, and all other calls return an error that names the message.
 //!
 //! A server trusts nothing that it receives: sizes, offsets, flags and numbers of descriptors are checked before they
 //! are used. A wrong message is answered with an errno. If the start of the next message is unknown, the connection is

@@ -1,7 +1,7 @@
 //! The device's side: any [`Device`] behind a socket.
 //!
 //! The server has one client at a time; the next one waits in the listener's queue. A session is a loop that receives
-//! one message and sends one answer. A client's resources are bounded: one message of at most 64 KiB in memory, one
+//! one message and sends one answer. A client's resources are bounded: one message with at most 64 KiB of data, one
 //! eventfd per vector, [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own.
 //! When the session ends, for any reason, the server resets the device, removes the client's eventfds and unmaps the
 //! client's memory, in that order. A client that requests a twin socket gets one, and serves accesses to its memory
@@ -214,7 +214,7 @@ impl Session {
                 tracing::debug!("{}: {command} refused: {errno}", self.device.name());
             }
             if flags & wire::NO_REPLY == 0 {
-                let (flags, error) = socket::verdict(&answer);
+                let (flags, error) = socket::reply_status(&answer);
                 let header = (header.id.get(), header.command.get(), flags, error);
                 let Reply { payload, fd } = answer.unwrap_or_default();
                 let fd = fd.as_ref().map(AsFd::as_fd);
@@ -404,7 +404,7 @@ impl Session {
         if !message.fds.is_empty() && message.fds.len() != end - start {
             return Err(Errno::EINVAL);
         }
-        // A vector without a descriptor gets an eventfd that nobody reads. The list of vectors grows to the last one
+        // A vector without a descriptor gets an eventfd that no thread reads. The list of vectors grows to the last one
         // that was ever set. Either all vectors of the message change or none does.
         let mut vectors = self.vectors.clone();
         while vectors.len() < end {

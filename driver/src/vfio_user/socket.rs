@@ -54,7 +54,7 @@ impl Message {
 }
 
 /// Returns the flags and the errno for the header of a reply with this result.
-pub(crate) fn verdict<T>(answer: &Result<T, Errno>) -> (u32, u32) {
+pub(crate) fn reply_status<T>(answer: &Result<T, Errno>) -> (u32, u32) {
     match answer {
         Ok(_) => (TYPE_REPLY, 0),
         // An errno is a positive number, so the conversion does not change it.
@@ -98,7 +98,7 @@ impl Socket {
     }
 
     /// Shuts the connection down, which wakes waiters at both ends.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn shut_down(&self) {
         // The call fails if the connection is already shut down.
         let _over = self.stream.shutdown(Shutdown::Both);
     }

@@ -2,9 +2,10 @@
 //!
 //! A server maps memory that has a descriptor. Memory from a program's allocator has none, so the server sends a
 //! message for each access: DMA_READ and DMA_WRITE (libvfio-user, `docs/vfio-user.rst`), on a separate socket that
-//! the server has made for VERSION ("twin_socket"). A thread answers these messages. It starts with the first such
-//! memory, because a device moves data at any time, even while the program sleeps, computes, or waits for a reply of
-//! the device. The program's own messages use the main socket and are independent of the thread.
+//! the server has made for VERSION ("twin_socket"). A thread answers these messages, because a device moves data at
+//! any time, even while the program sleeps, computes, or waits for a reply of the device. The thread starts when the
+//! first memory without a descriptor is mapped. The program's own messages use the main socket and are independent of
+//! the thread.
 //!
 //! ```text
 //!   LentMemory --- DMA_MAP, no descriptor --->        Device::dma_map_by_message
@@ -164,7 +165,7 @@ impl Shared {
             state.regions.clear();
         }
         drop(state);
-        self.socket.hang_up();
+        self.socket.shut_down();
     }
 
     /// Answers requests until the connection is over.
@@ -179,7 +180,7 @@ impl Shared {
         tracing::error!("{}: twin socket: {failure}", self.name);
         self.end(Some(format!("twin socket: {failure}")));
         if let Some(main) = self.main.upgrade() {
-            main.hang_up();
+            main.shut_down();
         }
     }
 
@@ -201,7 +202,7 @@ impl Shared {
             if flags & wire::NO_REPLY != 0 {
                 continue;
             }
-            let (flags, error) = socket::verdict(&answer);
+            let (flags, error) = socket::reply_status(&answer);
             let header = (header.id.get(), command.0, flags, error);
             let (access, data) = match &answer {
                 Ok((access, data)) => (access.as_bytes(), &data[..]),

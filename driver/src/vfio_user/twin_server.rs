@@ -93,9 +93,9 @@ impl TwinServer {
         state.lost = true;
         drop(state);
         tracing::warn!("{}: vfio-user client: {command}: {lost}", self.name);
-        self.socket.hang_up();
+        self.socket.shut_down();
         if let Some(main) = self.main.upgrade() {
-            main.hang_up();
+            main.shut_down();
         }
         Err(lost)
     }

@@ -141,8 +141,8 @@ fn a_group_that_the_kernel_refuses_is_an_error_with_the_reason() {
     );
 }
 
-/// A function that is open in the container is refused a second time by this crate, because Linux
-/// (`drivers/vfio/group.c` `vfio_df_open`) opens the device of a group as often as it is asked.
+/// This crate refuses to open a function a second time while it is open in the container, because Linux
+/// (`drivers/vfio/group.c` `vfio_df_open`) opens the device of a group any number of times.
 #[test]
 fn a_function_that_is_open_in_the_container_is_not_opened_a_second_time() {
     let (_dir, roots) = tree();

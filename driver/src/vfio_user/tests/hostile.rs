@@ -52,7 +52,7 @@ fn descriptors_that_are_too_many_are_closed() {
 
 /// A message that arrives in pieces. Each reading of the clock advances it by a second and delivers the next piece.
 #[derive(Default)]
-struct Drip {
+struct SlowMessage {
     to: Option<UnixStream>,
     bytes: Vec<u8>,
     piece: usize,
@@ -60,11 +60,11 @@ struct Drip {
 }
 
 thread_local! {
-    static DRIP: RefCell<Drip> = RefCell::default();
+    static SLOW_MESSAGE: RefCell<SlowMessage> = RefCell::default();
 }
 
-fn dripping() -> Instant {
-    DRIP.with_borrow_mut(|drip| {
+fn next_piece() -> Instant {
+    SLOW_MESSAGE.with_borrow_mut(|drip| {
         drip.now += 1_000_000_000;
         let piece = drip.piece.min(drip.bytes.len());
         let bytes: Vec<u8> = drip.bytes.drain(..piece).collect();
@@ -81,11 +81,11 @@ fn dripping() -> Instant {
 fn a_message_that_drips_is_given_up_when_its_time_is_over_and_not_before() {
     for (piece, is_taken) in [(1, false), (2, true)] {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let socket = Socket::new(ours).unwrap().by(dripping);
+        let socket = Socket::new(ours).unwrap().by(next_piece);
         let header = socket::header(1, Command::DMA_MAP.0, 0, TYPE_COMMAND, 0);
         let (first, rest) = header.as_bytes().split_at(piece);
         (&theirs).write_all(first).unwrap();
-        DRIP.set(Drip {
+        SLOW_MESSAGE.set(SlowMessage {
             to: Some(theirs),
             bytes: rest.to_vec(),
             piece,
@@ -115,16 +115,16 @@ fn beside_a_client_that_drips_an_honest_one_waits_as_long_as_a_message_may_take(
     let (first, rest) = header.as_bytes().split_at(1);
     drips.write_all(first).unwrap();
     let bytes = rest.iter().copied().chain([0; 1000]).collect();
-    let server = Server::new(Arc::new(Double::new()), listener).by(dripping);
+    let server = Server::new(Arc::new(Double::new()), listener).by(next_piece);
     let served = thread::spawn(move || {
-        DRIP.set(Drip {
+        SLOW_MESSAGE.set(SlowMessage {
             to: Some(drips),
             bytes,
             piece: 1,
             now: 0,
         });
         server.serve_next().unwrap();
-        let waited = DRIP.with_borrow_mut(|drip| {
+        let waited = SLOW_MESSAGE.with_borrow_mut(|drip| {
             drip.to = None;
             Duration::from_nanos(drip.now)
         });
