@@ -1,9 +1,9 @@
 //! A daemon that monitors a ConnectX function: no RDMA, no DAT, one io_uring loop.
 //!
 //! The daemon opens the function and prints its firmware version, capabilities, temperature, port and counters. It then
-//! sleeps in its ring until the function has an event, a client asks for the metrics, or a second has passed. Events of
-//! port, firmware pages and health are printed. If the device dies, the daemon closes it and opens it anew. The daemon
-//! ends once the system wants the function back.
+//! sleeps in its ring until the function has an event, a client connects for the metrics, or a second has passed.
+//! Events of port, firmware pages and health are printed. If the device dies, the daemon closes it and opens it anew.
+//! The daemon ends once the system requests the function's release.
 //!
 //! ```text
 //! cargo run -p hw-mlx --example daemon -- 0000:3b:00.2 /run/card.sock
@@ -58,8 +58,8 @@ pub struct Daemon<O, W> {
     card: Option<Hca>,
     /// Time of the next reading of temperature and counters.
     due: Instant,
-    /// Temperature, the first of the two metrics. It is `None` if the device does not report it, as a virtual function
-    /// may not.
+    /// Temperature in degrees Celsius, the first of the two metrics. `None` if the device does not report it, which is
+    /// usual for a virtual function.
     degrees: Option<f64>,
     received_bytes: u64,
     /// Number of pages that the firmware holds, as last printed.
@@ -85,7 +85,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
     }
 
     /// Runs one iteration of the loop: opens the card if it is not open, sleeps at most for the given time, and does
-    /// the work that is then due. Returns false once the system wants the function back for another driver.
+    /// the work that is then due. Returns false once the system requests the function's release, for another driver.
     pub fn turn(&mut self, patience: Duration) -> Result<bool, Box<dyn Error>> {
         if self.card.is_none()
             && let Err(error) = self.bring_up()
@@ -109,8 +109,8 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             }
             end = self.hear(&mut card)?;
             match end {
-                // Closing frees the card's memory. The next iteration opens the card again, unless the system wants it
-                // back.
+                // Closing frees the card's memory. The next iteration opens the card again, unless the system has
+                // requested its release.
                 Some(_) => drop(card.close()),
                 None => self.card = Some(card),
             }
@@ -192,7 +192,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         if let Ok((mut client, _)) = self.listener.accept() {
             let text = |at| format!("card_temperature_celsius {at}\n");
             let degrees = self.degrees.map_or(String::new(), text);
-            // The client may have disconnected, in which case the write fails and nobody needs the metrics.
+            // If the client has disconnected, the write fails. The error is ignored: no client needs the metrics.
             let _gone = writeln!(
                 client,
                 "{degrees}card_received_bytes_total {}",

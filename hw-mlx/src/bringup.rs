@@ -32,7 +32,9 @@ use crate::error::{Mac, Macs, MlxError};
 use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, PAGE_EVENTS};
 use crate::gid::{self, GidTable};
 use crate::ids;
-use crate::instance::{Found, NoEq, Own, Parts, Shared, alloc_uar, completion_events, create_eq};
+use crate::instance::{
+    EqError, Found, Own, Parts, Shared, alloc_uar, completion_events, create_eq,
+};
 use crate::random::Random;
 use crate::report::Stopwatch;
 pub use crate::report::{BringupReport, Loss, Step};
@@ -51,9 +53,9 @@ const READ: u32 = 1;
 /// Values of HOST_ENDIANNESS: little-endian and big-endian host.
 const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
-/// Event queue sizes, within the device's limits. Each is the number of events that may be pending at once, because an
-/// overrun is fatal: commands and page requests; errors of any number of queues (Linux `MLX5_NUM_ASYNC_EQE`); one event
-/// for each armed completion queue (see [`Hca::completion_events`]).
+/// Sizes of event queues. Each is the number of events that may be pending at once, because an overrun is fatal.
+/// `CONTROL_EVENTS`: number of events of commands and page requests. `LOG_ASYNC_ENTRIES`: log2 of the number of errors
+/// and port events (Linux `MLX5_NUM_ASYNC_EQE`), within the device's limit.
 const CONTROL_EVENTS: u32 = 32;
 const LOG_ASYNC_ENTRIES: u32 = 12;
 /// Number of completion queues that belong to no instance: QP1's and the Ethernet port's.
@@ -93,7 +95,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     }
     // A virtual function may not write this register (Linux checks `mlx5_core_is_pf`, by device ID).
     if !ids::is_virtual(hardware.device_id) {
-        let told = tell_host_endianness(&mut control);
+        let told = write_host_endianness(&mut control);
         if cfg!(target_endian = "little") {
             control.optional("nothing: firmware takes a host for little-endian", told)?;
         } else {
@@ -121,7 +123,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     watch.report.regular_pages = regular.unwrap_or(0);
     watch.done(Step::RegularPages);
     if offered.general().driver_version() {
-        let told = tell_driver_version(&mut control);
+        let told = send_driver_version(&mut control);
         control.optional(
             "the driver's name in what firmware and host say of it",
             told,
@@ -191,7 +193,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     };
     watch.done(Step::CompletionEq);
 
-    let port = take_port(
+    let port = configure_port(
         &mut control,
         &caps,
         &config,
@@ -224,7 +226,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     Ok(Hca::new(Shared::new(control, gids, found), own))
 }
 
-/// Returns how long to wait for the firmware to return a page (Linux `lib/tout.c` `tout_query_dtor`).
+/// Returns the time limit for the firmware to return a page (Linux `lib/tout.c` `tout_query_dtor`).
 fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
     let mut input = AccessRegIn::new();
     input
@@ -242,7 +244,7 @@ fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
 fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
     let supported = match control.exec(&QueryIssiIn::new()) {
         Ok(answer) => answer.supported_issi_dw0(),
-        // Old firmware supports only the first interface step sequence.
+        // Firmware without QUERY_ISSI supports only interface step sequence 0.
         Err(error) if error.status() == Some(CmdStatus::BAD_OP) => {
             return Err(MlxError::NoIssi(error));
         }
@@ -257,7 +259,7 @@ fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
     Ok(())
 }
 
-fn tell_host_endianness(control: &mut Control) -> Result<(), MlxError> {
+fn write_host_endianness(control: &mut Control) -> Result<(), MlxError> {
     let mut input = AccessRegIn::new();
     input
         .set_op_mod(WRITE)
@@ -287,7 +289,7 @@ fn init_hca(
     Ok(())
 }
 
-fn tell_driver_version(control: &mut Control) -> Result<(), MlxError> {
+fn send_driver_version(control: &mut Control) -> Result<(), MlxError> {
     // The text has the form "OS,driver,version" as in mlx5_core; the field has 64 bytes.
     let text = concat!("Userspace,hw-mlx,", env!("CARGO_PKG_VERSION"));
     let mut input = SetDriverVersionIn::new();
@@ -321,14 +323,14 @@ fn make_eq(
 ) -> Result<Eq, MlxError> {
     let arena = control.arena.clone();
     create_eq(control, &arena, wanted, events, vector, (uar_index, uar)).map_err(|failed| {
-        let NoEq { error, orphaned } = *failed;
+        let EqError { error, orphaned } = *failed;
         control.orphaned_rings.extend(orphaned);
         error
     })
 }
 
-/// Configures the port: MAC, MTU, RoCE.
-fn take_port(
+/// Configures the port (MAC, MTU, RoCE), switches it on if the function may, and reads the state of its link.
+fn configure_port(
     control: &mut Control,
     caps: &Caps,
     config: &HcaConfig,

@@ -3,7 +3,8 @@
 //! The device describes itself in pages. Each is readable as a *maximum* (capabilities that could be enabled) and as a
 //! *current* value (those that are enabled). A page beyond the general one is read only if the general one announces
 //! it. Settable capabilities are set once, before INIT_HCA, by writing back a full copy of the current page with our
-//! changes. Afterwards all pages are read again, because counts and limits change with the settings.
+//! changes (the atomic page: zeros with our change). Afterwards all pages are read again, because counts and limits
+//! change with the settings.
 //!
 //! We refuse a device that lacks a capability that nothing can replace (`missing`). The error names all missing ones at
 //! once, so that a person reads one message and not a series of them. Optional capabilities are used if present.
@@ -33,13 +34,14 @@ const ATOMIC_BASIC: u32 = 0b11;
 const ATOMIC_OF_8_BYTES: u32 = 8;
 /// Length in bytes of a segment: WQEs consist of 16-byte units.
 const SEGMENT_BYTES: u32 = 16;
-/// Limit on a send WQE in bytes: the hardware builds such WQEs fast, and rdma-core has the same limit (kernel
-/// `kib:main.c`).
+/// Maximum length of a send WQE in bytes, even if the device allows longer WQEs. rdma-core and the kernel's mlx5_ib
+/// (`main.c`) have the same limit.
 const SEND_WQE_BYTES: u32 = 512;
 /// Number of event queues we make: for commands, for errors, for completions of shared queues, and for completions of
 /// the first instance.
 const EVENT_QUEUES: u32 = 4;
-/// log2 of the minimum number of entries of the last two event queues: fewer would overrun at a moderate load.
+/// log2 of the minimum number of entries that the device must support in an event queue. With fewer, the queues for
+/// errors and for completions of an instance would overrun at a moderate load.
 const LOG_EQ_ENTRIES: u32 = 10;
 /// log2 of the number of entries that our own largest queues need. These are QP1's completion queue, and the longer of
 /// QP1's two rings.
@@ -225,7 +227,8 @@ impl Caps {
         })
     }
 
-    /// Enables the capabilities that we use. Returns the general page as it was set.
+    /// Enables the capabilities that we use. Returns the general page that is now expected: the page that was set, or
+    /// the current page if the device refused an optional change.
     ///
     /// # Errors
     /// The device refused to change an essential capability, or does not answer.
@@ -252,7 +255,7 @@ impl Caps {
         control
             .queue
             .check_signatures(wanted.cmdif_checksum() == CHECKSUM_ON);
-        // mlx5_core writes this page with all bytes zero except the mode, so firmware is known to accept that.
+        // mlx5_core writes the atomic page with all bytes zero except the mode, so firmware accepts such a page.
         if let Some(atomic) = &self.atomic
             && atomic.max.supported_atomic_req_8B_endianness_mode_1()
             && atomic.current.atomic_req_8B_endianness_mode() != ATOMIC_HOST_ENDIAN
@@ -304,7 +307,7 @@ impl Caps {
     /// name) are only logged.
     ///
     /// # Errors
-    /// All settings that the device did not keep.
+    /// [`MlxError::NotKept`] with all settings that we rely on and that the device did not keep.
     pub(crate) fn check_kept(&self, told: &CmdHcaCap) -> Result<(), MlxError> {
         let kept = self.general();
         let differing = |fields: &[(&'static str, u32, u32)]| -> Vec<NotKept> {
@@ -522,7 +525,7 @@ fn set_page(
 
 /// Returns the structure at the beginning of a page.
 fn beginning<T: FromBytes>(page: &[u8]) -> T {
-    // PANIC: the structures have at most 0x100 bytes, and a page has 0x1000.
+    // PANIC: the structures have at most 0x1c0 bytes, and a page has 0x1000.
     match T::read_from_prefix(page) {
         Ok((value, _)) => value,
         Err(_) => panic!("a structure larger than {} bytes", page.len()),
@@ -532,7 +535,7 @@ fn beginning<T: FromBytes>(page: &[u8]) -> T {
 impl Limits {
     fn new(general: &CmdHcaCap, general_2: Option<&CmdHcaCap2>, roce: Option<&RoceCap>) -> Self {
         let send_wqe_bytes = general.max_wqe_sz_sq().min(SEND_WQE_BYTES);
-        // Without the second page, we use the value of every ConnectX: 5 bits of page size (PRM "mkey context").
+        // Without the second page, the maximum is that of the 5-bit field of every ConnectX (PRM "mkey context").
         let log_max_mkey_page = match general_2.map(CmdHcaCap2::max_mkey_log_entity_size_mtt) {
             None | Some(0) => 31,
             Some(log) => log,

@@ -139,7 +139,7 @@ impl Completion {
 
 /// Explains an error CQE to a person, and names the first thing to check.
 ///
-/// The vendor syndrome has no public list. Those that public reports explain have a row of their own.
+/// No public list of vendor syndromes exists. The vendor syndromes that public reports explain have their own rows.
 #[must_use]
 pub const fn explain(code: u8, vendor: u8) -> &'static str {
     match (code, vendor) {

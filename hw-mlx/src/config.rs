@@ -17,14 +17,14 @@ pub struct HcaConfig {
     pub command_timeout: Duration,
     /// Time limit for the firmware to boot.
     pub initializing_timeout: Duration,
-    /// Whether the device checks the signatures of commands and signs its answers, which are then checked
+    /// True if the device checks the signatures of commands and signs its answers, which are then checked
     /// (`cmdif_checksum`). Commands are always signed.
     pub command_checksums: bool,
     /// MAC to use. `None`: that of the vport, or a random one if the vport has none, as is common for virtual
     /// functions. If the e-switch checks for spoofing, only the MAC of the vport passes.
     pub mac: Option<[u8; 6]>,
-    /// MTU of the port in bytes as IP counts it; `None` keeps the present one. RoCE uses 4096-byte packets if it is at
-    /// least 4192.
+    /// MTU of the port in bytes as IP counts it; `None` keeps the present MTU. RoCE uses 4096-byte packets if the MTU
+    /// is at least 4192.
     pub port_mtu: Option<u16>,
     /// True if queue pairs of this function can exchange messages with each other.
     pub loopback: bool,
@@ -36,10 +36,10 @@ pub struct HcaConfig {
     pub firmware_pages: Option<usize>,
     /// Identity of the driver instance, for devices that need one (`sw_owner_id`); `None` chooses a random one.
     pub owner_id: Option<[u8; 16]>,
-    /// Number of interrupt vectors for completions, assigned to instances in turn; the function's events have one more.
-    /// With as many vectors as instances, no instance is woken by the completions of another. Each vector costs an
-    /// eventfd and an interrupt of the machine. If the device or the machine has fewer, several instances use the same
-    /// vector. 0 means 1.
+    /// Number of interrupt vectors for completions; 0 means 1. A new instance gets the vector that the fewest instances
+    /// use. The function's own events have one more vector. With as many vectors as instances, no instance is woken by
+    /// the completions of another. Each vector costs an eventfd and an interrupt of the machine. If the device or the
+    /// machine has fewer vectors, several instances use the same one.
     pub completion_vectors: u16,
     /// Seed of all random numbers (identifiers, packet sequence numbers, a MAC). `None` chooses a random seed. Set a
     /// seed for runs that have to be repeatable.

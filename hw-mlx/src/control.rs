@@ -6,8 +6,8 @@
 //! the next deadline, and repeats.
 //!
 //! Before the command event queue exists, and after it is destroyed, the ownership bits are polled instead. Polling
-//! also remains as a fallback: before a command is given up, its entry is checked once more, because the answer may be
-//! there and its interrupt lost.
+//! also remains as a fallback: before a command is abandoned, its entry is checked once more, because the answer may
+//! have arrived although its interrupt was lost.
 //!
 //! Every wait is bounded by the command's time limit on the function's clock.
 //!
@@ -16,13 +16,14 @@
 //! its owner sleeps if there is no progress. An awake instance handles events for all instances, and wakes those whose
 //! answers or events it has read ([`Listeners::wake`]).
 //!
-//! Commands that end the device's use of memory ([`ends_access`]) must be answered. If one is not, nobody knows which
-//! memory the device still accesses, and no later event reports it. Then bus mastering is disabled, and the device
-//! counts as dead. If the device *refuses* such a command, nothing has changed, and the caller continues from there.
+//! Commands that end the device's use of memory ([`ends_access`]) must be answered. If one is not, the driver cannot
+//! determine which memory the device still accesses, and no later event reports it. Then bus mastering is disabled, and
+//! the device counts as dead. If the device *refuses* such a command, nothing has changed, and the caller continues.
 //!
 //! When the device dies, bus mastering is disabled first: from then on its memory is ours again. Commands then fail
-//! without being sent. Only commands that destroy objects succeed, so that the owners of the objects can unwind
-//! (mlx5_core does the same, `cmd.c` `mlx5_internal_err_ret_value`).
+//! without being sent. Only commands that end the device's use of memory (destroy an object, 2ERR, 2RST) or release the
+//! function (MANAGE_PAGES, TEARDOWN_HCA, DISABLE_HCA) succeed, if the device cannot access memory any more. So the
+//! owners of the objects can unwind (mlx5_core does the same, `cmd.c` `mlx5_internal_err_ret_value`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,12 +47,15 @@ const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Time limit for a device that may be dead to answer a NOP command.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pending test of a device that may be dead.
-pub(crate) struct Doubt {
-    /// Ticket of the NOP command; `None` if there was no free slot.
+pub(crate) struct LivenessProbe {
+    /// Ticket of the NOP command; `None` while it cannot be posted, because all command slots are in use.
     ticket: Option<Ticket>,
+    /// Number of commands that the device had returned when the test began. If the NOP cannot be posted, the return of
+    /// any other command shows that the device is alive.
+    returned: u64,
     /// Time at which the device counts as dead if it has not answered.
     until: Instant,
 }
@@ -76,7 +80,7 @@ pub(crate) trait Commands {
         self.exec_reading(input, tail, 0).map(|(output, _)| output)
     }
 
-    /// Executes a command with `tail`, and also returns `extra_out_bytes` that follow the output's fixed part.
+    /// Executes a command with `tail`. Also returns the `extra_out_bytes` bytes that follow the output's fixed part.
     fn exec_reading<C: Command>(
         &mut self,
         input: &C,
@@ -175,6 +179,7 @@ impl<'a> Exchange<'a> {
         if let Some(ticket) = self.ticket.take() {
             let now = control.now();
             control.queue.abandon(ticket, now);
+            control.wake_for_slot();
         }
     }
 
@@ -217,7 +222,7 @@ pub(crate) struct Control {
     /// True if the link is up according to the last event.
     pub(crate) link_up: bool,
     /// True if an instance waits for a command slot.
-    pub(crate) wanting: bool,
+    pub(crate) slot_wanted: bool,
     /// True if the health counter is expected to advance.
     pub(crate) watch_health: bool,
     /// Number of the counter set of our queue pairs, if the device has counter sets.
@@ -225,8 +230,9 @@ pub(crate) struct Control {
     /// Optional features that the firmware refused during bring-up.
     pub(crate) losses: Vec<Loss>,
     /// Pending NOP command whose answer shows whether the device is alive.
-    pub(crate) doubt: Option<Doubt>,
-    /// True if the function is that of the adapter's own processor. Commands about the function must then say so.
+    pub(crate) probe: Option<LivenessProbe>,
+    /// True if the function is that of the adapter's own processor. Commands about the function must then state this
+    /// (`embedded_cpu_function`).
     pub(crate) embedded_cpu: bool,
     /// Time limit for the firmware to return the next page, while it still holds some.
     pub(crate) reclaim_limit: Duration,
@@ -264,7 +270,7 @@ impl Commands for Control {
 }
 
 impl Control {
-    /// Turns the refusal of a command that is not essential into `None`, and records the loss.
+    /// Converts the refusal of a command that is not essential to `None`, and records the lost feature.
     ///
     /// # Errors
     /// Any error that is not a refusal.
@@ -383,7 +389,7 @@ impl Control {
                 }),
                 Err(SubmitError::NoSlot) if self.serve(None) => continue,
                 Err(SubmitError::NoSlot) => {
-                    self.wanting = true;
+                    self.slot_wanted = true;
                     return None;
                 }
             });
@@ -428,7 +434,7 @@ impl Control {
     ) -> Option<Result<Vec<u8>, CmdError>> {
         let now = self.now();
         if let Some(answer) = self.queue.take(ticket, now) {
-            self.slot_is_free();
+            self.wake_for_slot();
             if answer.is_ok() {
                 self.objects.count(ticket.opcode());
             }
@@ -443,11 +449,10 @@ impl Control {
         )
     }
 
-    /// Gives up a command whose time limit has expired. Returns the answer if it is there and only its interrupt was
+    /// Abandons a command whose time limit has expired. Returns the answer if it has arrived and only its interrupt was
     /// lost.
     fn give_up(&mut self, ticket: Ticket, out_bytes: usize) -> Result<Vec<u8>, CmdError> {
-        self.queue.harvest_all();
-        self.listeners.answered(u32::MAX);
+        self.harvest_all();
         if let Some(answer) = self.answer(ticket, out_bytes) {
             tracing::warn!(opcode = ?ticket.opcode(), "answered without an event");
             return answer;
@@ -474,12 +479,12 @@ impl Control {
             self.sleep(exchange.limit);
         } else {
             // There are no events, so the sensors that show a dead device are read in every iteration.
-            self.look_after_health(true);
+            self.update_health(true);
             let until = exchange.limit.min(self.now() + exchange.pause);
             self.clock.wait(&[], until);
             exchange.pause = LONGEST_PAUSE.min(exchange.pause * 2);
         }
-        self.look_after_health(false);
+        self.update_health(false);
     }
 
     /// Sleeps until an interrupt, the deadline, or the next health check.
@@ -517,7 +522,7 @@ impl Control {
     }
 
     /// Polls the device's health if that is due. If `now` is set, reads only the sensors that need no history, at once.
-    pub(crate) fn look_after_health(&mut self, now: bool) {
+    pub(crate) fn update_health(&mut self, now: bool) {
         let verdict = if now {
             if self.health.check() {
                 Verdict::Dead
@@ -530,52 +535,63 @@ impl Control {
                 self.hear(); // for those who never sleep
             }
             if self.event_mode && now >= self.health.next_poll() && self.queue.in_flight() > 0 {
-                self.queue.harvest_all(); // should an interrupt have been lost
+                self.harvest_all(); // should an interrupt have been lost
             }
             self.health.poll(now, self.watch_health)
         };
         match verdict {
-            Verdict::Well => self.settle_doubt(),
-            Verdict::Doubtful => self.ask_for_a_sign_of_life(),
+            Verdict::Well => self.check_liveness_probe(),
+            Verdict::Doubtful => self.send_liveness_probe(),
             Verdict::Dead => self.mark_dead(),
         }
     }
 
-    /// Sends a NOP command, unless one is pending; [`Control::settle_doubt`] evaluates the result. Does not wait,
-    /// because the caller may be waiting for another command.
-    fn ask_for_a_sign_of_life(&mut self) {
-        if self.doubt.is_some() {
-            return self.settle_doubt();
+    /// Sends a NOP command, unless one is pending; [`Control::check_liveness_probe`] evaluates the result. Does not
+    /// wait, because the caller may be waiting for another command.
+    fn send_liveness_probe(&mut self) {
+        if self.probe.is_some() {
+            return self.check_liveness_probe();
         }
         let now = self.now();
-        // If there is no free slot, the answers of the pending commands show whether the device is alive.
-        let ticket = self
-            .queue
-            .submit(
-                SlotClass::Ordinary,
-                &message(&NopIn::new(), &[]),
-                NopOut::SIZE,
-                now,
-            )
-            .ok();
-        self.doubt = Some(Doubt {
-            ticket,
-            until: now + SIGN_OF_LIFE,
+        self.probe = Some(LivenessProbe {
+            ticket: self.post_probe(now),
+            returned: self.queue.returned(),
+            until: now + LIVENESS_TIMEOUT,
         });
     }
 
-    fn settle_doubt(&mut self) {
-        let Some(doubt) = &self.doubt else { return };
-        let (ticket, until) = (doubt.ticket, doubt.until);
+    /// Posts the NOP command of a probe. Returns `None` if no slot is free or there is no memory for the command.
+    fn post_probe(&mut self, now: Instant) -> Option<Ticket> {
+        let nop = message(&NopIn::new(), &[]);
+        let class = SlotClass::Ordinary;
+        self.queue.submit(class, &nop, NopOut::SIZE, now).ok()
+    }
+
+    fn check_liveness_probe(&mut self) {
+        let Some(probe) = &self.probe else { return };
+        let (ticket, returned, until) = (probe.ticket, probe.returned, probe.until);
         let now = self.now();
-        if ticket.is_some_and(|ticket| self.queue.take(ticket, now).is_some()) {
-            self.slot_is_free();
-            self.doubt = None;
+        let is_alive = match ticket {
+            Some(ticket) => self.queue.take(ticket, now).is_some(),
+            None => self.queue.returned() != returned,
+        };
+        if is_alive {
+            self.wake_for_slot();
+            self.probe = None;
             self.health.answered();
-        } else if self.now() >= until {
-            self.doubt = None;
+        } else if ticket.is_none()
+            && let Some(ticket) = self.post_probe(now)
+        {
+            // The device has the whole time for this command.
+            self.probe = Some(LivenessProbe {
+                ticket: Some(ticket),
+                returned,
+                until: now + LIVENESS_TIMEOUT,
+            });
+        } else if now >= until {
+            self.probe = None;
             if let Some(ticket) = ticket {
-                self.queue.abandon(ticket, self.now());
+                self.queue.abandon(ticket, now);
             }
             self.health.unanswered();
             self.mark_dead();
@@ -603,7 +619,7 @@ impl Control {
         }
         self.stop_dma();
         if self.bus_master {
-            self.cut_off();
+            self.stop_function();
         }
         if !died_before {
             self.tell(AsyncEvent::DeviceDead { cause });
@@ -611,7 +627,7 @@ impl Control {
     }
 
     /// Disables bus mastering and resets the function, so that its queue pairs stop answering.
-    fn cut_off(&mut self) {
+    fn stop_function(&mut self) {
         match self.function.stop() {
             Ok(()) => self.bus_master = false,
             Err(error) => {
@@ -632,9 +648,9 @@ impl Control {
     }
 
     /// Drains the event queues, or checks the command entries if there are no event queues, and answers page requests.
-    /// Returns true if there was anything to do. Wakes the instances concerned. Events of shared completion queues
-    /// concern only `here`, an instance that handles them next. If `here` is `None`, because the caller waits for a
-    /// command, they concern all instances.
+    /// Returns true if there was anything to do. Wakes the instances that must react. Events of shared completion
+    /// queues wake no instance if `here` is an instance's number, because this instance handles them next. If `here` is
+    /// `None`, because the caller waits for a command, they wake all instances.
     pub(crate) fn serve(&mut self, here: Option<usize>) -> bool {
         if self.health.dead().is_some() {
             return false;
@@ -642,14 +658,14 @@ impl Control {
         let (mut handled, mut for_all) = (false, false);
         if self.event_mode {
             for eq in &mut self.eqs {
-                // A ring holds no more entries. Those that the device writes meanwhile are handled by the next call.
+                // One call handles at most a full ring of entries. The next call handles those written meanwhile.
                 for _ in 0..eq.entries() {
                     let Some(eqe) = eq.poll() else { break };
                     handled = true;
                     match decode(&eqe) {
                         Meaning::Commands(vector) => {
-                            self.queue.harvest(vector);
-                            self.listeners.answered(vector);
+                            let done = self.queue.harvest(vector);
+                            self.listeners.answered(done);
                         }
                         Meaning::Pages(request) => self.pages.request(request),
                         // The queue is shared, so the first instance that polls handles the event.
@@ -695,7 +711,7 @@ impl Control {
                 eq.arm();
             }
         } else {
-            self.queue.harvest_all();
+            self.harvest_all();
         }
         if self.pages.busy() {
             let now = self.clock.now();
@@ -704,12 +720,23 @@ impl Control {
         if for_all {
             self.listeners.wake();
         }
+        self.wake_for_slot();
         handled
     }
 
-    /// Wakes the instances that wait for a command slot.
-    fn slot_is_free(&mut self) {
-        if core::mem::take(&mut self.wanting) {
+    /// Reads all answers that have come, and wakes the instances that wait for them, or for a command slot. Used where
+    /// there are no events, and where an interrupt may have been lost.
+    fn harvest_all(&mut self) {
+        let done = self.queue.harvest(u32::MAX);
+        self.listeners.answered(done);
+        self.wake_for_slot();
+    }
+
+    /// Wakes the instances that wait for a command slot, if one is free. They wait for ordinary slots only; the
+    /// reserved slot is waited for where there is no instance.
+    fn wake_for_slot(&mut self) {
+        if self.slot_wanted && self.queue.has_free_slot() {
+            self.slot_wanted = false;
             self.listeners.wake();
         }
     }
@@ -737,15 +764,15 @@ impl Control {
     }
 
     /// Returns the completion vector that the fewest instances use.
-    pub(crate) fn quietest_vector(&self) -> usize {
+    pub(crate) fn least_used_vector(&self) -> usize {
         (usize::from(self.vectors > 1)..self.vectors)
             .min_by_key(|vector| self.listeners.on_vector(*vector))
             .unwrap_or(0)
     }
 
-    /// Returns the answer of a command on a dead device. Commands that destroy objects succeed, because the device can
-    /// no longer access the object's memory. They fail if it still may, because bus mastering could not be disabled and
-    /// the function is still on the bus; the memory is then kept.
+    /// Returns the answer of a command on a dead device. Commands that end its use of memory or release the function
+    /// succeed, because the device can no longer access memory. They fail if it still may, because bus mastering could
+    /// not be disabled and the function is still on the bus; the memory is then kept.
     fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
         let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
         let unwinds = out_of_reach && (ends_access(opcode) || STOPS.contains(&opcode));
@@ -763,7 +790,7 @@ impl Drop for Control {
             return;
         }
         // The function was not torn down, so its queue pairs would continue to answer their peers.
-        self.cut_off();
+        self.stop_function();
         if self.bus_master && self.function.lost().is_none() {
             // The device could not be stopped, so the arena stays mapped and its memory is never used again.
             tracing::error!(

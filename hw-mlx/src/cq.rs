@@ -19,8 +19,8 @@
 //! queue has had, so that a request made before an event was handled cannot arm the queue again unnoticed. The owner of
 //! the event queue handles these events, so both use the same counter: [`ArmSequence`].
 //!
-//! Cleaning removes a queue pair's entries once the device can write no more of them (after 2RST): the others move up,
-//! and each gets the owner bit of its new slot.
+//! Cleaning removes a queue pair's entries once the device can write no more of them (after 2RST): the other entries
+//! move to later slots, and each gets the owner bit of its new slot.
 //!
 //! Deliberately absent: compressed and inline-scatter entries (never enabled, so such an entry is invalid), 128-byte
 //! entries.
@@ -214,7 +214,8 @@ impl Cqe {
         Qpn::masked((self.tail.get() >> 32) as u32)
     }
 
-    /// Returns the WQE: for a request the block it starts at, for a receive its count or the SRQ entry's index.
+    /// Returns the WQE counter: for a request the index of its first block, for a receive the number of entries that
+    /// the device consumed before, for a shared receive the index of the entry.
     #[inline]
     #[must_use]
     pub const fn wqe_counter(&self) -> u16 {
@@ -480,8 +481,9 @@ impl Cq {
         })
     }
 
-    /// Removes the entries for which `is_dead` returns true and keeps the others in their order. The device must not
-    /// write more entries for that queue pair; it may write those of other queue pairs meanwhile.
+    /// Removes the entries for which `is_dead` returns true and keeps the others in their order. `is_dead` selects
+    /// queue pairs for which the device writes no more entries. The device may write entries of other queue pairs
+    /// meanwhile.
     ///
     /// Returns the number of entries removed.
     pub fn clean(&mut self, mut is_dead: impl FnMut(&Cqe) -> bool) -> u32 {
@@ -514,7 +516,7 @@ impl Cq {
 
 /// Returns the number of entries of the ring for a queue of the given length.
 fn ring_entries(asked: u32) -> Result<u32, MlxError> {
-    // The ring has one entry more than asked, because the device needs the consumer index of a full ring
+    // The ring has one entry more than requested, because the device needs the consumer index of a full ring
     // before it writes the next entry. Other drivers add one, too (`mlx5_ib_create_cq` in Linux).
     asked
         .checked_add(1)
@@ -566,8 +568,8 @@ impl Cq {
         self.entry(self.consumer_index, self.lap)
     }
 
-    /// Consumes the entry that [`Cq::peek`] has just returned. Returns true once in many entries. A caller that only
-    /// takes available entries should then poll all its other sources.
+    /// Consumes the entry that [`Cq::peek`] has just returned. Returns true after every 2,048 entries. A caller that
+    /// only takes available entries should then poll all its other sources.
     #[inline]
     pub fn advance(&mut self) -> bool {
         self.consumer_index = self.consumer_index.wrapping_add(1);
@@ -575,11 +577,11 @@ impl Cq {
     }
 
     /// Takes entries while there is one and `take` returns true. Returns true if no entry is left. Calls
-    /// `others_turn` whenever [`Cq::advance`] would return true.
+    /// `set_poll_others` whenever [`Cq::advance`] would return true.
     #[inline(always)]
     pub fn take_while(
         &mut self,
-        mut others_turn: impl FnMut(),
+        mut set_poll_others: impl FnMut(),
         mut take: impl FnMut(&Cqe) -> bool,
     ) -> bool {
         let mut index = self.consumer_index;
@@ -596,7 +598,7 @@ impl Cq {
             }
             self.consumer_index = index;
             if self.turn() {
-                others_turn();
+                set_poll_others();
             }
         }
     }
@@ -620,8 +622,8 @@ impl Cq {
         says.then(|| slot.read::<U64, TIMESTAMP>().get())
     }
 
-    /// Requests one event at the next entry, or at the next solicited one. Entries that are already there also cause an
-    /// event, so the caller must arm the queue, poll once more, and then sleep.
+    /// Requests one event at the next entry, or at the next solicited one. Entries that have already been written also
+    /// cause an event, so the caller must arm the queue, poll once more, and then sleep.
     pub fn arm(&mut self, solicited_only: bool) {
         self.publish_consumer_index();
         let sequence = self.sequence.bits();

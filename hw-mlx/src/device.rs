@@ -46,8 +46,9 @@ pub struct Pending<C> {
 pub struct Opened(Weak<Shared>);
 
 impl Opened {
-    /// Creates another instance of the function, for another thread. It has its own doorbell page, completion event
-    /// queue and wakeup descriptor, on the vector with the fewest instances. Returns `None` if the function is closed.
+    /// Creates another instance of the function, for another thread. It has its own wakeup descriptor, doorbell page
+    /// and completion event queue. The last two are those of an ended instance, or new ones on the vector with the
+    /// fewest instances. Returns `None` if the function is closed.
     ///
     /// # Errors
     /// [`MlxError`]: the device is dead, or the device or the system has run out of a resource. Nothing has changed.
@@ -63,7 +64,7 @@ impl Opened {
         if let Some(cause) = control.health.dead() {
             return Err(MlxError::Dead(cause));
         }
-        let vector = control.quietest_vector();
+        let vector = control.least_used_vector();
         let spare = control.spare.pop();
         let vector = spare.as_ref().map_or(vector, |parts| parts.vector);
         let number = control.listeners.join(Listener::new(vector, wakeup));
@@ -77,7 +78,7 @@ impl Opened {
         drop(control);
         // From here on, dropping the instance undoes these steps.
         let mut hca = Hca { own, shared };
-        if hca.own.has_none() {
+        if hca.own.lacks_parts() {
             let shared = Arc::clone(&hca.shared);
             let parts = instance::parts_for(&mut hca, &shared, vector)?;
             hca.own.take(parts);
@@ -138,6 +139,11 @@ impl Hca {
         Opened(Arc::downgrade(&self.shared))
     }
 
+    /// Ends the next [`Hca::wait`] of this instance at once.
+    pub fn call_again(&self) {
+        self.shared.lock().listeners.call(self.own.number);
+    }
+
     /// Returns a function that ends the current or the next [`Hca::wait`] of this instance, from any thread.
     #[must_use]
     pub fn waker(&self) -> Arc<dyn Fn() + Send + Sync> {
@@ -169,8 +175,8 @@ impl Hca {
     /// The report of any other instance has the number of instances left, and no pages.
     ///
     /// # Errors
-    /// [`CloseError`] if a step failed. The other steps were done all the same, and the device no longer uses the
-    /// memory.
+    /// [`CloseError`] if a step failed. The other steps were done all the same. The device no longer uses the memory,
+    /// or the memory is leaked because the device could not be stopped.
     pub fn close(self) -> Result<CloseReport, CloseError> {
         let (mut shared, over_at) = (Arc::clone(&self.shared), self.own.over_at);
         let instances_left = {
@@ -303,8 +309,8 @@ impl Hca {
     }
 
     /// Drains the event queues: finished commands, page requests, completion events, errors. Does not read the
-    /// interrupts and makes no system call. Returns true if there is work that the device's events do not name, such
-    /// as datagrams, or work from another instance.
+    /// interrupts, and makes system calls only to wake other instances. Returns true if there is work that the device's
+    /// events do not name, such as datagrams, or work from another instance.
     pub fn process_events(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -420,10 +426,11 @@ impl Hca {
 
     /// Checks the device's health if that is due. Needed by callers that never call [`Hca::wait`].
     pub fn check_health(&mut self) {
-        self.shared.lock().look_after_health(false);
+        self.shared.lock().update_health(false);
     }
 
-    /// Returns whether the device is dead. Commands then fail, except those that destroy objects.
+    /// Returns whether the device is dead. Commands then fail, except those that end its use of memory (destroy, 2ERR,
+    /// 2RST) or release the function.
     pub fn is_dead(&self) -> bool {
         self.shared.lock().health.dead().is_some()
     }
@@ -453,15 +460,15 @@ impl Hca {
     }
 
     /// Returns the interrupts for an event loop of the caller: first those that announce work for
-    /// [`Hca::process_events`], then the system's notices about the function. [`Hca::woken`] resets all of them and
-    /// reports a notice as an event.
+    /// [`Hca::process_events`], then the system's notices about the function. [`Hca::woken`] resets the former. If none
+    /// of the former was signalled, [`Hca::woken`] takes a notice and reports it as an event.
     pub fn interrupts(&self) -> &[driver::Interrupt] {
         &self.own.interrupts
     }
 
     /// Resets the interrupts that may have ended a sleep on [`Hca::interrupts`], for an event loop of the caller. Wakes
     /// the other instances that use the same vector, because the interrupt may be for them. The caller calls
-    /// [`Hca::process_events`] next. Returns true if the interrupt of a vector was signalled.
+    /// [`Hca::process_events`] next. Returns true if a vector or the instance's wakeup was signalled.
     pub fn woken(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -478,8 +485,8 @@ impl Hca {
         Ok(self.own.descriptor(&self.shared.function)?)
     }
 
-    /// Returns the number of [`Hca::interrupts`] that are the device's own; they come first. The thread that sleeps on
-    /// them resets them, by [`Hca::woken`] if there may be several instances.
+    /// Returns the number of [`Hca::interrupts`] before the system's notices: the device's vectors and the instance's
+    /// wakeup. The thread that sleeps on them resets them, by [`Hca::woken`] if there may be several instances.
     pub fn vectors(&self) -> usize {
         self.own.vectors
     }
@@ -514,8 +521,8 @@ impl Hca {
         self.own.parts().eq.eqn()
     }
 
-    /// Returns the maximum number of completion queues that may be armed at once. Each may have an event pending, and
-    /// more events could overrun an event queue.
+    /// Returns the maximum number of this instance's completion queues that may be armed at once. Each may have an
+    /// event pending, and more events could overrun the instance's event queue.
     pub fn completion_events(&self) -> u32 {
         instance::completion_events(self.caps())
     }
@@ -535,8 +542,8 @@ impl Hca {
     /// Adds an address, which must have passed [`Address::check`]. Returns its entry in the device.
     ///
     /// # Errors
-    /// [`MlxError::Address`]: the address is already there. [`MlxError::TooManyGids`]: the table is full. Or the device
-    /// refused. Nothing has changed.
+    /// [`MlxError::Address`]: the table already has the address. [`MlxError::TooManyGids`]: the table is full. Or the
+    /// device refused. Nothing has changed.
     pub fn add_address(&mut self, address: &Address) -> Result<GidEntry, MlxError> {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
@@ -663,7 +670,7 @@ impl Hca {
         self.port().mac
     }
 
-    /// Returns the port as bring-up found it.
+    /// Returns the port as bring-up configured it.
     pub fn port(&self) -> &Port {
         &self.shared.found.port
     }
@@ -671,7 +678,7 @@ impl Hca {
     /// Returns the MAC for a GID, if it is known without a request to the network.
     ///
     /// # Errors
-    /// [`MlxError::Unresolved`]: it is not known.
+    /// [`MlxError::Unresolved`]: the MAC is not known.
     pub fn resolve(&self, gid: [u8; 16]) -> Result<[u8; 6], MlxError> {
         gid::resolve(gid, &self.gids(), &self.shared.found.neighbours)
     }
@@ -681,7 +688,7 @@ impl Hca {
         &self.shared.found.neighbours
     }
 
-    /// Returns the entry of our present address with this GID; `None` if it is not one of ours.
+    /// Returns the entry of our present address with this GID; `None` if no present address of ours has it.
     pub fn own(&self, gid: [u8; 16]) -> Option<GidEntry> {
         self.gids().iter().find(|entry| entry.gid == gid).copied()
     }
@@ -696,7 +703,8 @@ impl Hca {
         self.shared.gids.at(index)
     }
 
-    /// Returns our address from which `gid` is reached: one of the same IP version and scope.
+    /// Returns our address from which packets to `gid` are sent: an address of the same IP version and scope, on the
+    /// same link or with a gateway. `None` if there is no such address.
     pub fn source_gid(&self, gid: [u8; 16]) -> Option<GidEntry> {
         gid::source(gid, &self.gids()).copied()
     }

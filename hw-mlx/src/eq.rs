@@ -84,8 +84,9 @@ pub(crate) struct Eq {
     /// Number of entries read since creation; wraps.
     consumer: u32,
     /// Number of entries read since the counter was last written.
-    untold: u32,
-    /// True if the queue may have raised its vector, because entries were read since it was last armed.
+    unpublished: u32,
+    /// True if the queue must be armed: it was never armed, or entries were read since, so it may have raised its
+    /// vector.
     fired: bool,
     vector: usize,
 }
@@ -98,7 +99,7 @@ impl Eq {
             ring,
             uar,
             consumer: 0,
-            untold: 0,
+            unpublished: 0,
             fired: true,
             vector,
         }
@@ -129,9 +130,9 @@ impl Eq {
         barrier::dma_from_device(); // nothing else of the entry before its owner bit
         let eqe = self.ring.memory.read_obj(at);
         self.consumer = self.consumer.wrapping_add(1);
-        self.untold += 1;
+        self.unpublished += 1;
         self.fired = true;
-        if self.untold >= SPARE {
+        if self.unpublished >= SPARE {
             self.tell(false);
         }
         Some(eqe)
@@ -156,7 +157,7 @@ impl Eq {
             self.uar.write(|page| &page.eq_update, Be32::new(value));
         }
         barrier::flush_write_combining();
-        self.untold = 0;
+        self.unpublished = 0;
     }
 }
 
@@ -166,7 +167,7 @@ impl std::fmt::Debug for Eq {
             .field("eqn", &self.eqn)
             .field("entries", &self.entries())
             .field("consumer", &format_args!("{:#x}", self.consumer))
-            .field("untold", &self.untold)
+            .field("untold", &self.unpublished)
             .field("armed", &!self.fired)
             .field("vector", &self.vector)
             .finish_non_exhaustive()

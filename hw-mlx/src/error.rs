@@ -3,7 +3,7 @@
 //! A command can fail in four main ways, which need different reactions. The transport refused the descriptor
 //! ([`CmdError::Delivery`]: our bug or broken memory). The firmware executed the command and refused it
 //! ([`CmdError::Refused`]: read status and syndrome). The firmware did not answer ([`CmdError::TimedOut`]: the device
-//! still owns the memory). Or the device is gone ([`CmdError::Dead`]).
+//! still owns the memory). Or the device is dead ([`CmdError::Dead`]).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -117,8 +117,8 @@ impl CmdError {
         }
     }
 
-    /// Returns true if the command certainly had no effect and the device is alive: the firmware refused the command,
-    /// or there was no memory to send it.
+    /// Returns true if the command had no effect and the device is alive: the firmware refused the command, or there
+    /// was no memory to send it. False for `NoSlot`: the command was not sent, but the device freed no slot in time.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::Memory { .. } => true,
@@ -196,7 +196,7 @@ pub enum DeadCause {
         /// Opcode of the command.
         opcode: Opcode,
     },
-    /// We have stopped the device for another reason.
+    /// We have stopped the device for the reason in `why`.
     #[error("stopped by us, for what it refused or did too slowly: {why}")]
     Stopped {
         /// The reason.
@@ -258,7 +258,7 @@ impl fmt::Display for Macs {
     }
 }
 
-/// Reason why a function could not be opened, or is no longer usable.
+/// Error of an operation on a function.
 #[derive(Debug, Error)]
 pub enum MlxError {
     /// A command failed.
@@ -282,7 +282,7 @@ pub enum MlxError {
         /// The revision in the initialization segment.
         found: u32,
     },
-    /// The device reports a command queue that cannot exist.
+    /// The device reports an invalid geometry of the command queue.
     #[error("command queue of 2^{log_size} entries of 2^{log_stride} bytes")]
     CommandQueue {
         /// log2 of the number of entries.
@@ -381,7 +381,7 @@ pub enum MlxError {
         /// The address.
         mac: Mac,
     },
-    /// The function has no Ethernet port for ARP and neighbour discovery, although the configuration requires it.
+    /// The function cannot have an Ethernet port for ARP and neighbour discovery, for this reason.
     #[error("ARP and neighbour discovery are not possible: {0}")]
     NoNetwork(String),
     /// More multicast groups are needed than the vport's list holds.
@@ -482,7 +482,7 @@ pub const fn command_status(code: u8) -> Option<&'static str> {
     })
 }
 
-/// Returns the name of a delivery status, which a command has that was not delivered.
+/// Returns the name of a command's delivery status; `None` if the PRM has no name for the code.
 #[must_use]
 pub const fn delivery_status(code: u8) -> Option<&'static str> {
     DeliveryStatus(code).name()

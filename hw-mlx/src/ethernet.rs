@@ -39,7 +39,7 @@ use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes};
 use crate::ring::{Lent, RingMemory};
-use crate::slot_queue::{self, Layout, SLOT_ALIGN, SlotQueue};
+use crate::slot_queue::{self, SLOT_ALIGN, SlotQueue, SlotSizes};
 use crate::uar::Doorbells;
 use crate::vport;
 
@@ -73,7 +73,7 @@ pub struct Ethernet {
     /// Objects of the device for the port, except the completion queue.
     objects: Objects,
     memory: Lent<Memory>,
-    /// Multicast addresses whose frames the vport accepts.
+    /// Multicast and broadcast addresses whose frames the vport accepts.
     groups: Vec<[u8; 6]>,
     /// Buffer into which a received frame is copied.
     frame: Vec<u8>,
@@ -104,10 +104,10 @@ impl Memory {
 }
 
 /// Returns the slots of a port whose longest frame has `port_bytes`.
-fn layout(port_bytes: u32) -> Layout {
+fn slot_sizes(port_bytes: u32) -> SlotSizes {
     // CAST: the length of a frame fits.
     let recv_bytes = (port_bytes as usize).max(SEND_BYTES);
-    Layout {
+    SlotSizes {
         sends: SENDS,
         send_bytes: SEND_BYTES,
         receives: RECEIVES,
@@ -192,9 +192,9 @@ impl Ethernet {
             return Err(MlxError::NoNetwork(why.to_owned()));
         }
         let sizes = Sizes::new();
-        let layout = layout(hca.port().mtu);
+        let slot_sizes = slot_sizes(hca.port().mtu);
         let memory = Memory::alloc(hca.arena(), &sizes)?;
-        let slots = layout.alloc(hca.arena())?;
+        let slots = slot_sizes.alloc(hca.arena())?;
         // All instances use the port, so its completion queue reports to the common event queue.
         let eqn = hca.shared_eqn();
         let mut cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
@@ -228,10 +228,10 @@ impl Ethernet {
             RecvQueue::new(sizes.recv, &recv.ring, &recv.record, rqn),
         );
         let mut ethernet = Self {
-            queue: SlotQueue::new("an Ethernet queue", cq, queues, layout, (slots, lkey)),
+            queue: SlotQueue::new("an Ethernet queue", cq, queues, slot_sizes, (slots, lkey)),
             numbers,
             objects,
-            frame: vec![0; layout.recv_bytes],
+            frame: vec![0; slot_sizes.recv_bytes],
             memory,
             groups: Vec::new(),
         };
@@ -313,7 +313,7 @@ impl Ethernet {
 
     fn drain(&mut self, each: &mut impl FnMut(&[u8])) {
         let frame = &mut self.frame;
-        // The completion queue has no other queues, and the two have a number each.
+        // No other queue reports to this completion queue.
         let is_ours = |_: &Cqe| true;
         self.queue.drain(is_ours, |arrival| {
             let bytes = usize::try_from(arrival.bytes).map_or(0, |bytes| bytes.min(frame.len()));
@@ -427,7 +427,7 @@ fn make(
         .set_transport_domain(domain);
     let tir = hca.exec(&input)?.tirn();
     objects.add(Object::Tir(tir));
-    steering::lead_to(hca, tir, objects)?;
+    steering::steer_to(hca, tir, objects)?;
     Ok(Numbers { sqn, rqn, lkey })
 }
 

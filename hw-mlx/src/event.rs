@@ -64,12 +64,12 @@ pub enum AsyncEvent {
         /// The shared receive queue.
         rmpn: Rmpn,
     },
-    /// The device is gone or unusable; every later command fails.
+    /// The device is gone or unusable. Later commands fail, except those that destroy objects or release the function.
     DeviceDead {
         /// Cause of the failure.
         cause: DeadCause,
     },
-    /// The system asks for the function back, and waits until the function is closed. Until then everything works.
+    /// The system requests the function's release, and waits until the function is closed. Until then everything works.
     DeviceRequested,
     /// An event on the network that does not come from the device ([`Hca::tell_all`](crate::Hca::tell_all)).
     Network(NetworkEvent),
@@ -103,9 +103,9 @@ pub enum NetworkEvent {
     AddressDuplicate {
         /// The address.
         address: IpAddr,
-        /// True if we had just added the address; we then give it up. False if we keep and defend it (RFC 5227, 2.4).
+        /// MAC of the other station.
         mac: [u8; 6],
-        /// True if the address was newly added, and is given up. False if we defend it (RFC 5227, 2.4).
+        /// True if we had just added the address; we then give it up. False if we keep and defend it (RFC 5227, 2.4).
         lost: bool,
     },
     /// The MAC of a neighbour has changed.
@@ -191,7 +191,7 @@ pub(crate) struct FunctionId {
 pub(crate) struct PageRequest {
     /// Function that the pages are for.
     pub(crate) function: FunctionId,
-    /// Number of 4 KiB pages: positive if the firmware asks for pages, negative if it offers pages back.
+    /// Number of 4 KiB pages: positive if the firmware requests pages, negative if it returns pages.
     pub(crate) pages: i32,
     /// True if all pages of the function are free without a command that takes them back.
     pub(crate) release_all: bool,
@@ -275,7 +275,7 @@ pub(crate) fn decode(eqe: &Eqe) -> Meaning {
     })
 }
 
-/// Mask of the async event types that the driver asks for; bit n is event type n. It is mlx5_core's set (`eq.c`
+/// Mask of the async event types that the driver subscribes to; bit n is event type n. It is mlx5_core's set (`eq.c`
 /// `gather_async_events_mask`) without the types that need a capability we do not use.
 pub(crate) const ASYNC_EVENTS: u64 = mask(&[
     EventType::PATH_MIG,
@@ -291,7 +291,7 @@ pub(crate) const ASYNC_EVENTS: u64 = mask(&[
     EventType::SRQ_LAST_WQE,
     EventType::SRQ_RQ_LIMIT,
 ]);
-/// Mask of command completions, which the control event queue also carries.
+/// Mask of command completions, for the control event queue.
 pub(crate) const COMMAND_EVENTS: u64 = mask(&[EventType::CMD]);
 /// Mask of page requests, for devices whose firmware sends them (`page_request_disable` is 0).
 pub(crate) const PAGE_EVENTS: u64 = mask(&[EventType::PAGE_REQUEST]);
@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn async_mask_is_mlx5_cores() {
-        // Types 1, 2, 3, 4, 5, 7, 9, 0x10..0x14 (Linux 6.12 mlx5/core/eq.c).
+        // Types 1, 2, 3, 4, 5, 7, 9 and 0x10 to 0x14 (Linux 6.12 mlx5/core/eq.c).
         assert_eq!(ASYNC_EVENTS, 0x001f_02be);
         assert_eq!(COMMAND_EVENTS | PAGE_EVENTS, 0x0c00);
     }

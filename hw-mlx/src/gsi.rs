@@ -8,8 +8,8 @@
 //! receive ring points at a slot of 40 + 256 bytes.
 //!
 //! The first 40 bytes of a receive are the routing header: an IPv6 header (or the GRH, which has the same form), or
-//! 20 undefined bytes and an IPv4 header. The header contains the sender's address and ours. The completion entry says
-//! which kind of header it is. The device does not report the sender's MAC, which is resolved like any destination's.
+//! 20 undefined bytes and an IPv4 header. The header contains the sender's address and ours. The completion entry
+//! identifies the kind of header. The device does not report the sender's MAC, which is resolved like a destination's.
 //!
 //! A datagram's completion fails only if the queue pair failed. The queue pair is then taken through RESET to RTS
 //! again and everything in flight is discarded, see [`Gsi::repair`].
@@ -28,7 +28,7 @@ use crate::mad::MAD_BYTES;
 use crate::qp::context::{GSI_Q_KEY, HOP_LIMIT, QpFacts, ReceiveSource, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
 use crate::ring::{Lent, RingMemory};
-use crate::slot_queue::{self, Arrival, Layout, SlotQueue};
+use crate::slot_queue::{self, Arrival, SlotQueue, SlotSizes};
 use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
 use mlx_prm::ServiceType;
@@ -49,10 +49,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Number of datagrams that may arrive between two polls: as many as in the kernel (Linux `IB_MAD_QP_RECV_SIZE`). A
 /// peer that opens or ends this many connections at once causes no timeout.
 const RECEIVES: u32 = 512;
-/// Number of segments that fit a send WQE besides its address vector. All together they fill two blocks.
+/// Number of segments for which the send WQEs are sized. Such a WQE has five units in two blocks: a datagram's control
+/// segment, three units of address vector and one data segment.
 const SEND_SEGMENTS: u32 = 3;
 /// Slots of QP1.
-const LAYOUT: Layout = Layout {
+const SLOTS: SlotSizes = SlotSizes {
     sends: SENDS,
     send_bytes: MAD_BYTES,
     receives: RECEIVES,
@@ -178,7 +179,7 @@ impl Gsi {
         // All instances share QP1, so its events go to the shared event queue.
         let eqn = hca.shared_eqn();
         let cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
-        let slots = Lent::new(LAYOUT.alloc(hca.arena())?, hca.arena().downgrade());
+        let slots = Lent::new(SLOTS.alloc(hca.arena())?, hca.arena().downgrade());
         let (mkey_index, lkey) = slot_queue::create_key(hca, pd, slots.get())?;
         let memory =
             RingMemory::alloc_for_good(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
@@ -211,7 +212,7 @@ impl Gsi {
         let send = SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn.get());
         let recv = RecvQueue::new(recv_sizes, ring, record, qpn.get());
         let mut gsi = Self {
-            queue: SlotQueue::new("QP1", cq, (send, recv), LAYOUT, (slots, lkey)),
+            queue: SlotQueue::new("QP1", cq, (send, recv), SLOTS, (slots, lkey)),
             memory,
             facts,
             qpn,

@@ -12,10 +12,10 @@
 //! not answered, Linux never does), and a counter that does not change for ten seconds. Busy firmware, which destroys
 //! thousands of keys or is being patched, may stop the counter and recover (Linux `poll_health` only reports it). On a
 //! doubt the driver sends a command that does nothing: if the device answers, with any status, it is alive; if not, it
-//! is dead.
+//! is dead. While no command slot is free, the return of any command shows that it is alive.
 //!
-//! The system announces two events: that the bus reported an error of the function, which means that the device is
-//! dead, and that the system wants the function back, which does not.
+//! The system gives two notices. An error of the function that the bus reported means that the device is dead. A
+//! request to release the function does not.
 //!
 //! Polls are a second apart. The dead state is final: a dead device is reset and opened anew, not recovered.
 
@@ -42,7 +42,7 @@ pub(crate) struct Health {
     next_poll: Instant,
     counter: Option<u32>,
     misses: u32,
-    /// Last value of the syndrome byte beside the counter, which was doubted when it appeared; 0 for none.
+    /// Last value of the syndrome byte beside the counter; 0 for none. Only a new value makes the device doubtful.
     doubted: u8,
     /// Command queue's address as the driver wrote it, upper and lower half.
     written: [u32; 2],
@@ -68,7 +68,7 @@ pub(crate) enum Verdict {
 pub(crate) enum Heard {
     /// The function is dead; [`Health::dead`] returns the cause from now on.
     Death,
-    /// The system wants the function back. Reported once, even if the system repeats the notice.
+    /// The system requests the function's release. Reported once, even if the system repeats the notice.
     Request,
 }
 
@@ -159,7 +159,7 @@ impl Health {
         if !counter_moves {
             return Verdict::Well;
         }
-        let (synd, counter) = self.pulse();
+        let (synd, counter) = self.health_word();
         if self.counter.replace(counter) == Some(counter) {
             self.misses += 1;
         } else {
@@ -193,7 +193,7 @@ impl Health {
 
     /// Marks a doubtful device as dead, because it did not answer the test command.
     pub(crate) fn unanswered(&mut self) {
-        let (synd, counter) = self.pulse();
+        let (synd, counter) = self.health_word();
         self.dead.get_or_insert(if synd == 0 {
             DeadCause::CounterStuck { counter }
         } else {
@@ -202,7 +202,7 @@ impl Health {
     }
 
     /// Reads the syndrome byte and the counter beside it.
-    fn pulse(&self) -> (u8, u32) {
+    fn health_word(&self) -> (u8, u32) {
         let word = self.registers.read(|segment| &segment.health_counter).get();
         let [synd, ..] = word.to_be_bytes();
         (synd, word & COUNTER_MASK)

@@ -1,10 +1,10 @@
 //! Instances: several threads on one function, each with its own copy of frequently used resources.
 //!
 //! ```text
-//!   Shared, behind a lock                     Own, one thread's at a time
+//!   Shared, behind a lock                     Own, used by one thread at a time
 //!   command queue, firmware pages, health     UAR page
 //!   event queues for commands and errors      completion event queue, and its vector
-//!   what bring-up found out                   wakeup descriptor, events it has not been told of
+//!   inboxes of events, results of bring-up    wakeup descriptor, completion queues with events
 //! ```
 //!
 //! A post, a poll and the arming of a completion queue touch only the instance's own resources. A thread posts a
@@ -115,7 +115,7 @@ pub(crate) fn completion_events(caps: &Caps) -> u32 {
 }
 
 /// Failure to create an event queue. `orphaned` is the ring if the device may still use it.
-pub(crate) struct NoEq {
+pub(crate) struct EqError {
     pub(crate) error: MlxError,
     pub(crate) orphaned: Option<Ring>,
 }
@@ -128,9 +128,9 @@ pub(crate) fn create_eq(
     events: u64,
     vector: usize,
     uar: (UarIndex, &Block<UarPage>),
-) -> Result<Eq, Box<NoEq>> {
+) -> Result<Eq, Box<EqError>> {
     let ring = Ring::new(arena, wanted).map_err(|error| {
-        Box::new(NoEq {
+        Box::new(EqError {
             error: error.into(),
             orphaned: None,
         })
@@ -143,7 +143,7 @@ pub(crate) fn create_eq(
             eq.arm();
             Ok(eq)
         }
-        Err(error) => Err(Box::new(NoEq {
+        Err(error) => Err(Box::new(EqError {
             orphaned: error.outcome_unknown().then_some(ring),
             error: error.into(),
         })),
@@ -163,7 +163,7 @@ pub(crate) struct Own {
     /// Interrupts that end the instance's sleep: first the device's vectors and the instance's own wakeup, then the
     /// system's notices about the function.
     pub(crate) interrupts: Vec<Interrupt>,
-    /// Descriptor for event loops; `None` until a caller has asked for it.
+    /// Descriptor for event loops; `None` until a caller has requested it.
     set: Option<InterruptSet>,
     /// Number of interrupts at the start of the list that a woken instance clears: the vectors and the wakeup.
     pub(crate) vectors: usize,
@@ -199,7 +199,7 @@ impl Own {
     }
 
     /// Returns true if the instance has no UAR page and event queue yet.
-    pub(crate) const fn has_none(&self) -> bool {
+    pub(crate) const fn lacks_parts(&self) -> bool {
         self.parts.is_none()
     }
 
@@ -208,14 +208,14 @@ impl Own {
     }
 
     /// Ends the instance: it gets no more events, and its parts are kept for another instance. The last instance also
-    /// closes the function.
+    /// marks the function as closed, so that no other instance can be made.
     pub(crate) fn leave(&mut self, control: &mut Control) {
         control.listeners.leave(self.number);
         control.spare.extend(self.parts.take());
         control.closed |= control.listeners.count() == 0;
     }
 
-    /// Returns whether this is the only instance. If so, closes the function, so that no other instance can be made.
+    /// Returns whether this is the only instance. If so, marks the function as closed, so that no other can be made.
     pub(crate) fn retire(&self, control: &mut Control) -> bool {
         let alone = control.listeners.count() == 1 && self.listener(control).is_some();
         control.closed |= alone;
@@ -354,7 +354,7 @@ impl Own {
         } else {
             self.set_awake(&mut control);
         }
-        control.look_after_health(false);
+        control.update_health(false);
         control
     }
 
@@ -371,7 +371,8 @@ impl Own {
         any
     }
 
-    /// Updates the list of interrupts if a notice of the system was removed from it. Each notice is given only once.
+    /// Builds this instance's list of interrupts again if a notice of the system has been removed from the function's
+    /// list. A notice is removed there once it was handled.
     fn follow_if_changed(&mut self, control: &Control) {
         let notices = control.interrupts.len() - control.vectors;
         if self.interrupts.len() - self.vectors != notices {

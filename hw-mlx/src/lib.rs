@@ -1,7 +1,8 @@
 //! A driver for ConnectX (mlx5) network adapters in user space.
 //!
-//! [`Hca`] is an opened function: it is reset and brought up, and has its firmware's pages, event queues, a doorbell
-//! page and the port's addresses. Programs create queues of every kind on it, and post to them without a system call.
+//! [`Hca`] is an instance of an opened function. The function is reset and brought up, and has its firmware's pages,
+//! event queues, a doorbell page and the port's addresses. Programs create queues of every kind on it, and post to them
+//! without a system call.
 //! The function may be a PCI function under the kernel's VFIO, a function that another process emulates (vfio-user), or
 //! a simulated function in this process. [`driver::Function`] covers all three, and this crate cannot distinguish them.
 //!
@@ -12,7 +13,7 @@
 //! let mut card = Hca::open(function, HcaConfig::new())?;
 //! println!("firmware {:?}, {:?} millidegrees", card.firmware_version(), card.millidegrees()?);
 //! loop {
-//!     // Sleeps on the function's interrupts; an event loop of its own polls `card.descriptor()` instead.
+//!     // Sleeps on the function's interrupts. A program with its own event loop polls `card.descriptor()` instead.
 //!     card.wait(card.now() + std::time::Duration::from_secs(1))?;
 //!     while let Some(event) = card.next_async() {
 //!         println!("{event}");
@@ -46,7 +47,7 @@
 //! | [`mkey`], [`window`] | memory keys, memory windows |
 //! | [`gsi`], [`mad`], [`datagrams`] | management datagrams through QP1 |
 //! | [`ethernet`] | frames through the Ethernet port |
-//! | `slot_queue` | the queues of both, with a slot of memory for each entry |
+//! | `slot_queue` | the queues of QP1 and of the Ethernet port, with a slot of memory for each entry |
 //! | [`counters`] | the device's counters |
 //! | [`recorder`] | flight recorder: the last commands, datagrams, frames and events |
 //! | [`random`] | random identifiers and numbers, reproducible with a seed |

@@ -24,7 +24,7 @@
 use core::ops::RangeInclusive;
 
 use driver::Iova;
-use rdma_types::{Access, Qpn};
+use rdma_types::Access;
 
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
@@ -36,7 +36,7 @@ pub const MAX_TABLE_BYTES: u64 = 1 << 16;
 /// `mkc.access_mode_1_0` of a key with a page table.
 const ACCESS_MODE_MTT: u32 = 1;
 /// `mkc.qpn` of a key that any queue pair may use.
-pub(crate) const ANY_QPN: Qpn = Qpn::MULTICAST;
+pub(crate) const ANY_QPN: u32 = 0xff_ffff;
 /// Permission bits "readable" and "writable" of a translation entry with `pg_access`.
 const PAGE_READ_WRITE: u64 = 3;
 
@@ -47,16 +47,14 @@ pub struct Translation {
     pub log_page: u32,
     /// I/O address of the first page.
     pub first: u64,
-    /// Returns the translation with the smallest page size that holds the whole region in one page, or with the largest
-    /// possible page size if none does. Returns `None` for an empty region, for one that exceeds the address space, and
-    /// for addresses that differ below the smallest page size.
+    /// Number of pages.
     pub pages: u64,
 }
 
 impl Translation {
-    /// Returns the translation with the smallest page that holds the whole region, or else with the largest possible
-    /// one. `None` for an empty region, one that runs over the end of the address space, or addresses that do not
-    /// even agree within the smallest page.
+    /// Returns the translation with the smallest page size that holds the whole region in one page, or with the largest
+    /// possible page size if none does. Returns `None` for an empty region, for one that exceeds the address space, and
+    /// for addresses that differ below the smallest page size.
     #[must_use]
     pub fn of(
         address: u64,
@@ -168,13 +166,13 @@ impl KeyRequest {
         let mut context = Mkc::new();
         context
             .set_access_mode_1_0(ACCESS_MODE_MTT)
-            // The key always grants local read. The posting code checks that right before the device would.
+            // The key always grants local read. The code that posts requests checks this right in software.
             .set_lr(true)
             .set_lw(self.access.contains(Access::LOCAL_WRITE))
             .set_rr(self.access.contains(Access::REMOTE_READ))
             .set_rw(self.access.contains(Access::REMOTE_WRITE))
             .set_a(self.access.contains(Access::REMOTE_ATOMIC))
-            .set_qpn(ANY_QPN.get())
+            .set_qpn(ANY_QPN)
             .set_mkey_7_0(u32::from(self.variant))
             .set_pd(self.pd)
             .set_start_addr(self.address)

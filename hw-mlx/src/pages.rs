@@ -6,9 +6,9 @@
 //! physical function holds its virtual functions' pages too); pages given to a function are taken back from that
 //! function.
 //!
-//! Accounting is per page: an address that comes back is accepted only if it was given, and to that function. Memory
-//! is taken from the arena a megabyte at a time and returned to it when no page of that megabyte is lent any more. If
-//! the firmware did not answer a give, its pages stay lent.
+//! Accounting is per page: a returned address is accepted only if it was given, and to that function. Memory is taken
+//! from the arena in chunks of up to a megabyte. A chunk goes back to the arena when none of its pages is lent any
+//! more. If the firmware did not answer a give, its pages stay lent.
 //!
 //! All pages of one request are given by one command, however long its list: no driver splits it (Linux `pagealloc.c`
 //! `give_pages`, rdma-core `mlx5_vfio.c` `mlx5_vfio_give_pages`, Snabb `connectx.lua` `alloc_pages`), and a recorded
@@ -35,12 +35,12 @@ const PAGE_BYTES: usize = 4096;
 const CHUNK_PAGES: usize = 256;
 /// Maximum number of pages that one command takes back (mlx5_core's bound in its teardown loop).
 pub(crate) const TAKE_PAGES: usize = 768;
-/// Maximum number of pages, both in one request and in total (4 GiB). A larger request is regarded as a firmware error,
-/// unless the configuration allows it (`HcaConfig::firmware_pages`).
-pub(crate) const MOST_PAGES: usize = 1 << 20;
-/// Maximum number of requests that wait while others are served; further ones are dropped. mlx5_core has no limit and
-/// gives each request a work item.
-const MOST_REQUESTS: usize = 1024;
+/// Maximum number of pages in one request: 4 GiB. A larger request is regarded as a firmware error. Also the maximum
+/// number in total, unless the configuration sets another (`HcaConfig::firmware_pages`).
+pub(crate) const MAX_PAGES: usize = 1 << 20;
+/// Maximum number of requests that wait while others are served. Further requests are dropped; the firmware repeats
+/// them after later answers. mlx5_core has no limit and gives each request a work item.
+const MAX_PAGE_REQUESTS: usize = 1024;
 /// Maximum number of pages taken back for one event (mlx5_core's bound).
 const TAKE_BY_EVENT: usize = 50_000;
 /// Bytes of a MANAGE_PAGES command, and of its answer, before the page list.
@@ -89,7 +89,7 @@ pub(crate) struct Pages {
     requests: VecDeque<PageRequest>,
     running: Option<(Running, FunctionId, Instant)>,
     counts: PageCounts,
-    /// Maximum number of pages lent at once; `None` means [`MOST_PAGES`]. A host with little memory sets a smaller
+    /// Maximum number of pages lent at once; `None` means [`MAX_PAGES`]. A host with little memory sets a smaller
     /// number, a host with much memory a larger one.
     budget: Option<usize>,
 }
@@ -119,8 +119,8 @@ impl Pages {
 
     /// Returns the number of pages that the firmware may still get.
     pub(crate) fn room(&self) -> usize {
-        let budget = self.budget.unwrap_or(MOST_PAGES);
-        budget.saturating_sub(self.lent.len()).min(MOST_PAGES)
+        let budget = self.budget.unwrap_or(MAX_PAGES);
+        budget.saturating_sub(self.lent.len()).min(MAX_PAGES)
     }
 
     /// Returns the functions that hold pages.
@@ -165,7 +165,7 @@ impl Pages {
         let bytes = wanted.clamp(1, CHUNK_PAGES) * PAGE_BYTES;
         let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
         let first = memory.iova().0;
-        // The firmware does not accept address 0 as a page (mlx5_core refuses to give it), so this page is never given.
+        // The firmware accepts no page at address 0 (mlx5_core refuses to give it), so such a page is never given.
         let free = (0..bytes)
             .step_by(PAGE_BYTES)
             .map(|offset| first + offset as u64)
@@ -259,7 +259,7 @@ impl Pages {
     }
 
     /// Frees all pages of a function without a command, because the firmware has released them all.
-    fn take_everything(&mut self, function: FunctionId) {
+    fn free_all_of(&mut self, function: FunctionId) {
         let pages: Vec<u64> = self
             .lent
             .iter()
@@ -276,11 +276,11 @@ impl Pages {
     /// Queues a page request event.
     pub(crate) fn request(&mut self, request: PageRequest) {
         tracing::debug!(?request, "page request");
-        if self.requests.len() < MOST_REQUESTS {
+        if self.requests.len() < MAX_PAGE_REQUESTS {
             self.requests.push_back(request);
         } else {
             self.counts.refused += 1;
-            tracing::warn!(?request, "{MOST_REQUESTS} page requests wait; dropped");
+            tracing::warn!(?request, "{MAX_PAGE_REQUESTS} page requests wait; dropped");
         }
     }
 
@@ -334,7 +334,7 @@ impl Pages {
     fn start(&mut self, queue: &mut CommandQueue, request: PageRequest, now: Instant) -> bool {
         let function = request.function;
         if request.release_all {
-            self.take_everything(function);
+            self.free_all_of(function);
             return true;
         }
         let wanted = request.pages.unsigned_abs() as usize;
@@ -342,7 +342,8 @@ impl Pages {
             0 => return true,
             1.. => self.start_give(queue, function, wanted, now),
             ..=-1 => {
-                // The firmware cannot return more than the function holds, so that bounds the size of the answer.
+                // The firmware cannot return more pages than the function holds. This number bounds the size of the
+                // answer.
                 let left = wanted.min(TAKE_BY_EVENT).min(self.lent_to(function));
                 if left == 0 {
                     return true;
@@ -441,7 +442,7 @@ impl Pages {
         }
     }
 
-    /// Frees all pages: the device is gone or can no longer access memory.
+    /// Frees all pages: the device was removed or can no longer access memory.
     pub(crate) fn forget(&mut self) {
         self.lent.clear();
         self.chunks.clear();
@@ -468,7 +469,7 @@ fn message(op_mod: u32, function: FunctionId, count: usize) -> Vec<u8> {
         .set_op_mod(op_mod)
         .set_embedded_cpu_function(function.embedded_cpu)
         .set_function_id(u32::from(function.number))
-        // PANIC: `count` is at most MOST_PAGES or TAKE_PAGES.
+        // PANIC: `count` is at most MAX_PAGES or TAKE_PAGES.
         .set_input_num_entries(u32::try_from(count).expect("a bounded number of pages"));
     input.as_bytes().to_vec()
 }

@@ -40,7 +40,7 @@ pub const KEPT_BYTES: usize = 1 << 20;
 pub enum Answer {
     /// The command succeeded.
     Done,
-    /// The firmware refused it.
+    /// The firmware refused the command.
     Refused {
         /// Status byte of the answer.
         status: CmdStatus,
@@ -95,7 +95,7 @@ pub enum Recorded {
         opcode: Opcode,
         /// Its result.
         answer: Answer,
-        /// Time from the doorbell until the driver took in the answer.
+        /// Time from the doorbell until the command's owner took the answer or gave up waiting.
         took: Duration,
     },
     /// A management datagram was handed to the device, or came from it.

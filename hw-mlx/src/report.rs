@@ -92,7 +92,8 @@ impl Step {
     ];
 }
 
-/// A feature that the function lacks, because its firmware refused a command of the bring-up.
+/// A feature that the function lacks, because its firmware refused a command of the bring-up or did not keep a
+/// setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Reason: the refusal, or how the device differs from its settings.
@@ -116,7 +117,7 @@ pub struct BringupReport {
     pub regular_pages: u64,
     /// Number of commands sent.
     pub commands: u64,
-    /// Features lost by refused commands (the table in `docs/generations.md`).
+    /// Features that the function lacks (the table in `docs/generations.md`).
     pub losses: Vec<Loss>,
 }
 

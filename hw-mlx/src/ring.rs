@@ -24,7 +24,7 @@ use crate::error::CmdError;
 /// log2 of the smallest page.
 const MIN_LOG_PAGE: u32 = 12;
 const MIN_PAGE: usize = 1 << MIN_LOG_PAGE;
-/// Rounding up wastes less than this fraction of the size (an eighth), or less than a page.
+/// Divisor for the waste of rounding up: less than an eighth of the size, or less than a page.
 const LOST: usize = 8;
 /// Bytes of a cache line, which a doorbell record of 8 bytes has to itself.
 const RECORD_BYTES: usize = 64;

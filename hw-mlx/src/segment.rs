@@ -6,7 +6,7 @@
 //! boot until `initializing` clears again (Linux `main.c` `mlx5_function_enable`, `wait_fw_init`).
 //!
 //! If a register reads as all ones, the device did not answer the read. In the first part that is normal. If
-//! configuration space reads as all ones too, the function is gone.
+//! configuration space reads as all ones too, the function is not on the bus any more.
 
 use std::time::Duration;
 
@@ -80,13 +80,13 @@ fn from_word(word: u32) -> Duration {
 }
 
 /// Reads both halves of the device's clock at one time (PRM "Initialization Segment", `internal_timer_h` and `_l`).
-/// Returns `None` if no consistent pair could be read; the device is then gone or in error.
+/// Returns `None` if no consistent pair could be read; the device was then removed or is in error.
 pub(crate) fn ticks(registers: &Block<InitSegment>) -> Option<u64> {
-    const LOOKS: usize = 3;
+    const MAX_READS: usize = 3;
     let high = || registers.read(|segment| &segment.internal_timer_h).get();
     let low = || registers.read(|segment| &segment.internal_timer_l).get();
     let mut before = high();
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_READS {
         let (low, after) = (low(), high());
         if before == after {
             return Some(u64::from(after) << 32 | u64::from(low));

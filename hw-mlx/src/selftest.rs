@@ -54,7 +54,7 @@ const ENTRIES: u32 = 64;
 const SOURCE: usize = 0;
 const TARGET: usize = BYTES;
 /// Byte with which the target is filled before a message arrives.
-const NOTHING: u8 = 0xa5;
+const FILL_BYTE: u8 = 0xa5;
 
 /// Layers in the order in which a request passes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,7 +168,7 @@ pub fn run(function: Function, config: HcaConfig) -> Result<Passed, Failed> {
 }
 
 /// Device objects of the test, in order of creation.
-struct Rig<'a> {
+struct TestObjects<'a> {
     hca: &'a mut Hca,
     pd: u32,
     memory: Lent<DmaBuffer>,
@@ -181,7 +181,7 @@ struct Rig<'a> {
 }
 
 fn exercise(hca: &mut Hca) -> Result<Passed, Failed> {
-    let mut rig = Rig::new(hca).map_err(Failed::command)?;
+    let mut rig = TestObjects::new(hca).map_err(Failed::command)?;
     let exercised = rig.exercise();
     let freed = rig.free();
     let passed = exercised?;
@@ -189,7 +189,7 @@ fn exercise(hca: &mut Hca) -> Result<Passed, Failed> {
     Ok(passed)
 }
 
-impl<'a> Rig<'a> {
+impl<'a> TestObjects<'a> {
     /// Creates the objects. If a step fails, the earlier objects are destroyed with the function.
     fn new(hca: &'a mut Hca) -> Result<Self, MlxError> {
         let doorbells = Doorbells::new(hca.uar().clone());
@@ -278,7 +278,7 @@ impl<'a> Rig<'a> {
             .map(|at| u8::try_from((at + name.len()) % 251).expect("a byte"))
             .collect();
         self.memory.get().write_bytes(SOURCE, &sent);
-        self.memory.get().fill(TARGET, BYTES, NOTHING);
+        self.memory.get().fill(TARGET, BYTES, FILL_BYTE);
         if completions > 1 {
             let receive = core::iter::once(self.segment(TARGET));
             let posted = self.qp.post_recv(receive, 1, false);
@@ -424,7 +424,7 @@ fn compare(name: &str, sent: &[u8], arrived: &[u8]) -> Result<(), Failed> {
     let Some((at, (one, other))) = sent.iter().zip(arrived).enumerate().find(differs) else {
         return Ok(());
     };
-    let untouched = arrived.iter().all(|byte| *byte == NOTHING);
+    let untouched = arrived.iter().all(|byte| *byte == FILL_BYTE);
     let what = if untouched {
         format!("{name} completed, and no byte of it arrived")
     } else {
@@ -446,7 +446,7 @@ mod tests {
             error.to_string(),
             "data: Send: byte 0x2 is 0x07, 0x03 was sent"
         );
-        let error = compare("RDMA Read", &sent, &[NOTHING; 4]).expect_err("nothing came");
+        let error = compare("RDMA Read", &sent, &[FILL_BYTE; 4]).expect_err("nothing came");
         assert_eq!(
             error.to_string(),
             "data: RDMA Read completed, and no byte of it arrived"

@@ -1,26 +1,28 @@
 //! A send queue and a receive queue whose entries point at fixed slots of memory, for datagrams and frames.
 //!
-//! QP1 ([`crate::gsi`]) and the Ethernet port ([`crate::ethernet`]) are made of these. What they send is copied into a
-//! slot, and what they receive is copied out of one. Both queues report to one completion queue.
+//! QP1 ([`crate::gsi`]) and the Ethernet port ([`crate::ethernet`]) each have such a pair of queues. A datagram or
+//! frame to send is copied into a slot, and a received one is copied out of a slot. Both queues report to one
+//! completion queue.
 //!
 //! ```text
 //!   free_sends --send--> in flight --completion--> free_sends
 //!                        posted   --completion--> copied out, then posted again at once
 //! ```
 //!
-//! Slot numbers are the cookies. When all send slots are in flight, a send is refused. The protocols above repeat what
-//! was lost, so nothing waits here.
+//! Slot numbers are the cookies. When all send slots are in flight, a send is refused. The protocols above repeat lost
+//! messages, so no send is queued here.
 //!
 //! An entry that is no success means that its queue is in error, and both queues are then *broken*. The owner resets
-//! the device's queues, and meanwhile nothing is sent. Only the entry that says why is reported. The entries of the
-//! requests behind it (`Flushed`) have nothing to add, and there may be hundreds of them.
+//! the device's queues, and meanwhile nothing is sent. Only the entry with the cause is logged. The entries of the
+//! requests behind it (`Flushed`) contain no cause, and there may be hundreds of them.
 //!
-//! `armed` says that an event was asked for and has not been counted. [`SlotQueue::drain`] leaves it alone, even if
-//! entries remain at its bound: they came behind the arming, so the event is already on its way. A repair clears it,
-//! because arming once more is harmless and a lost event is not.
+//! `armed` is true while an event is requested and not yet counted. [`SlotQueue::drain`] does not clear it, even if
+//! entries remain at its bound: the arm request names the index up to which entries were read, so the device has sent,
+//! or sends, the event for those behind it. A repair clears it, because arming once more is harmless and a lost event
+//! is not.
 //!
-//! Sending takes in no completions, since received frames would need a place to wait. QP1 has such a place, and takes
-//! in completions before it sends. The Ethernet port has none, and gets its slots back when it takes in frames.
+//! Sending processes no completions, because received messages would need a buffer. QP1 has such a buffer, and
+//! processes completions before it sends. The Ethernet port has none, and frees its send slots when it receives frames.
 
 use driver::{DmaArena, DmaBuffer, DmaError};
 use mlx_prm::CqeOpcode;
@@ -39,16 +41,16 @@ pub(crate) const SLOT_ALIGN: usize = 64;
 
 /// Numbers and lengths of slots. The send slots come first in memory, and then the receive slots.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct SlotSizes {
     pub sends: u32,
-    /// Length in bytes of what a send slot holds.
+    /// Length of a send slot in bytes.
     pub send_bytes: usize,
     pub receives: u32,
-    /// Length in bytes of what a receive slot holds.
+    /// Length of a receive slot in bytes.
     pub recv_bytes: usize,
 }
 
-impl Layout {
+impl SlotSizes {
     /// Allocates the memory of all slots.
     pub(crate) fn alloc(&self, arena: &DmaArena) -> Result<DmaBuffer, DmaError> {
         arena.alloc(self.recv_offset(self.receives), SLOT_ALIGN)
@@ -80,11 +82,13 @@ pub(crate) fn create_key(
     crate::mkey::create(hca, &request, slots.iova())
 }
 
-/// What has arrived in a receive slot.
+/// A received datagram or frame, in its receive slot.
 pub(crate) struct Arrival<'a> {
     slots: &'a DmaBuffer,
-    /// Place of the slot in the memory of all slots.
+    /// Offset in bytes of the slot in the memory of all slots.
     offset: usize,
+    /// Length of the slot in bytes.
+    slot_bytes: usize,
     /// Number of bytes that the device reports.
     pub bytes: u64,
     /// The entry's source queue pair number and routing header bits.
@@ -94,6 +98,8 @@ pub(crate) struct Arrival<'a> {
 impl Arrival<'_> {
     /// Copies bytes out of the slot, from `at` on.
     pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
+        // PANIC: the callers check lengths that the device reports.
+        assert!(at + out.len() <= self.slot_bytes, "beyond the slot");
         self.slots.read_bytes(self.offset + at, out);
     }
 }
@@ -105,7 +111,7 @@ pub(crate) struct SlotQueue {
     cq: Cq,
     send: SendQueue,
     recv: RecvQueue,
-    layout: Layout,
+    sizes: SlotSizes,
     slots: Lent<DmaBuffer>,
     lkey: u32,
     free_sends: Vec<u32>,
@@ -114,12 +120,12 @@ pub(crate) struct SlotQueue {
 }
 
 impl SlotQueue {
-    /// Makes the queues, without any receive posted. `slots` is memory of this layout, and `lkey` its key.
+    /// Makes the queues, without any receive posted. `slots` is memory of these sizes, and `lkey` its key.
     pub(crate) fn new(
         name: &'static str,
         cq: Cq,
         (send, recv): (SendQueue, RecvQueue),
-        layout: Layout,
+        sizes: SlotSizes,
         (slots, lkey): (Lent<DmaBuffer>, u32),
     ) -> Self {
         Self {
@@ -127,10 +133,10 @@ impl SlotQueue {
             cq,
             send,
             recv,
-            layout,
+            sizes,
             slots,
             lkey,
-            free_sends: (0..layout.sends).collect(),
+            free_sends: (0..sizes.sends).collect(),
             armed: false,
             broken: false,
         }
@@ -188,7 +194,7 @@ impl SlotQueue {
 
     /// Posts a receive for each slot.
     pub(crate) fn post_receives(&mut self) {
-        for slot in 0..self.layout.receives {
+        for slot in 0..self.sizes.receives {
             self.post_receive(slot);
         }
     }
@@ -196,11 +202,12 @@ impl SlotQueue {
     /// Posts the receive of a slot. The doorbell record alone makes it visible to the device: no register needs to be
     /// written.
     fn post_receive(&mut self, slot: u32) {
-        let segment = self.segment(self.layout.recv_offset(slot), self.layout.recv_bytes);
+        let segment = self.segment(self.sizes.recv_offset(slot), self.sizes.recv_bytes);
         let posted = self
             .recv
             .post(core::iter::once(segment), u64::from(slot), false);
-        debug_assert!(posted.is_ok(), "as many entries as slots");
+        // PANIC: the queue has as many entries as there are slots, and the slot's last entry is complete.
+        assert!(posted.is_ok(), "as many entries as slots");
     }
 
     /// Copies `bytes` into a free slot and has `post` post it, with this segment and this cookie.
@@ -215,15 +222,17 @@ impl SlotQueue {
         if self.broken {
             return Err(QueueFull);
         }
+        // PANIC: the callers' messages are no longer than the slots that they asked for.
+        assert!(bytes.len() <= self.sizes.send_bytes, "beyond the slot");
         let slot = self.free_sends.pop().ok_or(QueueFull)?;
-        let offset = self.layout.send_offset(slot);
+        let offset = self.sizes.send_offset(slot);
         self.slots.get().write_bytes(offset, bytes);
         let segment = self.segment(offset, bytes.len());
         post(&mut self.send, segment, u64::from(slot)).inspect_err(|_| self.free_sends.push(slot))
     }
 
-    /// Processes completions, at most one queue capacity of entries, and passes what has arrived to `each`. Entries for
-    /// which `is_ours` returns false are ignored.
+    /// Processes completions, at most one queue capacity of entries, and passes each received datagram or frame to
+    /// `each`. Entries for which `is_ours` returns false are ignored.
     pub(crate) fn drain(
         &mut self,
         is_ours: impl Fn(&Cqe) -> bool,
@@ -278,7 +287,8 @@ impl SlotQueue {
         }
         each(&Arrival {
             slots: self.slots.get(),
-            offset: self.layout.recv_offset(slot),
+            offset: self.sizes.recv_offset(slot),
+            slot_bytes: self.sizes.recv_bytes,
             bytes: completion.transferred,
             flags_rqpn,
         });
@@ -291,7 +301,7 @@ impl SlotQueue {
         self.cq.clean(|_| true);
         self.send.reset();
         self.recv.reset();
-        self.free_sends = (0..self.layout.sends).collect();
+        self.free_sends = (0..self.sizes.sends).collect();
     }
 
     /// Notes that the device's queues work again.

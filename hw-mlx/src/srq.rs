@@ -54,8 +54,8 @@ pub struct SrqSizes {
 }
 
 impl SrqSizes {
-    /// Returns the sizes for `max_recvs` buffers of up to `max_segments` segments. Returns `None` if an index would not
-    /// fit 16 bits or the stride would exceed the device's limit.
+    /// Returns the sizes for `max_recvs` buffers of up to `max_segments` segments. Returns `None` if the ring would
+    /// exceed 2^15 entries or the stride 2,048 bytes.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let units = max_segments.max(1).checked_add(1)?;
@@ -92,6 +92,8 @@ impl SrqSizes {
 /// Indices of entries whose completions were discarded when their queue pair was reset or destroyed.
 #[derive(Debug, Default)]
 pub struct Returns {
+    /// Number of `indices`, changed only under their lock. It lets the owner find out without the lock that there are
+    /// none.
     count: AtomicU32,
     indices: Mutex<Vec<u16>>,
 }
@@ -99,18 +101,15 @@ pub struct Returns {
 impl Returns {
     /// Adds the index of an entry whose completion was discarded.
     pub(crate) fn push(&self, index: u16) {
-        self.indices
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(index);
+        let mut indices = self.indices.lock().unwrap_or_else(PoisonError::into_inner);
+        indices.push(index);
         self.count.fetch_add(1, Ordering::Release);
     }
 
     fn take(&self) -> Vec<u16> {
-        let indices =
-            core::mem::take(&mut *self.indices.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut indices = self.indices.lock().unwrap_or_else(PoisonError::into_inner);
         self.count.store(0, Ordering::Release);
-        indices
+        core::mem::take(&mut indices)
     }
 
     fn is_empty(&self) -> bool {
@@ -154,7 +153,7 @@ pub struct Srq {
     outstanding: u32,
     shadow: Box<[Shadow]>,
     returns: Arc<Returns>,
-    distrusted: u64,
+    unmatched_entries: u64,
 }
 
 impl Srq {
@@ -207,7 +206,7 @@ impl Srq {
                 })
                 .collect(),
             returns: Arc::default(),
-            distrusted: 0,
+            unmatched_entries: 0,
         }
     }
 
@@ -247,7 +246,7 @@ impl Srq {
         }
     }
 
-    /// Asks the device for one event when the queue has fewer than `limit` buffers; 0 asks for none.
+    /// Requests one event from the device when the queue has fewer than `limit` buffers; 0 requests none.
     ///
     /// # Errors
     /// Device refusal.
@@ -296,8 +295,8 @@ impl Srq {
 
     /// Returns the number of completion entries since creation that matched no posted buffer.
     #[must_use]
-    pub fn distrusted(&self) -> u64 {
-        self.distrusted
+    pub fn unmatched_entries(&self) -> u64 {
+        self.unmatched_entries
     }
 
     /// Appends a free entry to the list.
@@ -320,7 +319,7 @@ impl Srq {
             .get_mut(usize::from(index))
             .filter(|shadow| shadow.posted);
         let Some(shadow) = shadow else {
-            self.distrust(index);
+            self.count_unmatched(index);
             return None;
         };
         shadow.posted = false;
@@ -347,8 +346,8 @@ impl Srq {
 
     #[cold]
     #[inline(never)]
-    fn distrust(&mut self, index: u16) {
-        self.distrusted += 1;
+    fn count_unmatched(&mut self, index: u16) {
+        self.unmatched_entries += 1;
         tracing::warn!(index, queue = ?self, "a completion names no posted entry of the shared receive queue; ignored");
     }
 }
@@ -441,7 +440,7 @@ impl Srq {
     #[inline]
     pub fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         let Some(outcome) = entry.receive_outcome() else {
-            self.distrust(entry.wqe_counter());
+            self.count_unmatched(entry.wqe_counter());
             return None;
         };
         let shadow = self.release(entry.wqe_counter())?;

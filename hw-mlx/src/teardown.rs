@@ -1,13 +1,15 @@
 //! Teardown: from a function that carries traffic to one that holds no resources.
 //!
 //! The steps are those of bring-up in reverse (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`):
-//! clear the addresses, withdraw the MAC, switch RoCE off, destroy the event queues (the one for commands last, after
-//! switching to polling), free the doorbell page, TEARDOWN_HCA, take all pages back, DISABLE_HCA, bus mastering off.
+//! clear the addresses, withdraw the MAC, switch RoCE off, switch the port off if bring-up switched it on, destroy the
+//! event queues (the one for commands last, after switching to polling), free the doorbell pages, TEARDOWN_HCA, take
+//! all pages back, DISABLE_HCA, bus mastering off.
 //!
 //! If a step fails, its error is recorded and the other steps are still done. The aim is that the device no longer uses
 //! our memory, and switching bus mastering off achieves that even if the device does not answer. All steps together
 //! have the time limit of one command; after it no more commands are sent. Pages that a dead device never returned are
-//! freed all the same, and are reported as not returned.
+//! freed all the same if bus mastering is off, and are reported as not returned. If bus mastering cannot be switched
+//! off, and a reset fails too, all memory of the function is leaked.
 
 use std::time::Duration;
 
@@ -38,13 +40,13 @@ pub struct CloseReport {
     pub pages_given: u64,
     /// Number of pages that the firmware returned.
     pub pages_returned: u64,
-    /// Number of pages that the firmware still held. They were freed, because the device can no longer access memory.
+    /// Number of pages that the firmware still held. They were freed if the device can no longer access memory.
     pub pages_not_returned: usize,
     /// Number of page requests that were refused.
     pub page_requests_refused: u64,
     /// Kinds and numbers of objects that were not destroyed.
     pub objects_left: Vec<(&'static str, i64)>,
-    /// Command slots that the device still held although their commands were given up.
+    /// Number of command slots that the device still held although their commands were given up.
     pub slots_quarantined: usize,
     /// Number of commands sent since the function was opened.
     pub commands: u64,
@@ -52,7 +54,8 @@ pub struct CloseReport {
     pub dead: Option<DeadCause>,
 }
 
-/// Error while closing. The device no longer uses our memory all the same.
+/// Error while closing. The device no longer uses our memory all the same, or the memory is leaked because the device
+/// could not be stopped.
 #[derive(Debug, Error)]
 #[error("closing: {error}")]
 pub struct CloseError {
@@ -101,7 +104,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     if found.port.switched_on {
         first.note("port off", vport::switch_off(control));
     }
-    settle_page_requests(control);
+    finish_page_requests(control);
     let objects = control.objects.left_besides(&[
         ("EQ", control.eqs.len() + control.spare.len()),
         ("UAR", control.spare.len()),
@@ -164,12 +167,12 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
 }
 
 /// Waits for page commands under way, as long as there is an event queue that reports their completion.
-fn settle_page_requests(control: &mut Control) {
+fn finish_page_requests(control: &mut Control) {
     let deadline = control.now() + control.timeout;
     while control.pages.busy() && control.health.dead().is_none() && control.now() < deadline {
         if !control.serve(None) {
             control.sleep(deadline);
-            control.look_after_health(false);
+            control.update_health(false);
         }
     }
 }

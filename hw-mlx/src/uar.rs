@@ -1,4 +1,4 @@
-//! Doorbells: the registers of a UAR page that wake the device.
+//! Doorbells: the registers of a UAR page that notify the device of new work.
 //!
 //! A UAR page is 4 KiB of BAR 0 that belongs to one driver context. The queues here use two of its
 //! registers: the send doorbell at 0x800, which takes the first eight bytes of the last control

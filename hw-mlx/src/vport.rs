@@ -210,8 +210,8 @@ pub(crate) fn write_list(
     control.exec_with(&input, &list).map(|_| ())
 }
 
-/// Reads one of the vport's lists. The buffer holds the longest possible list, 2^`log_most` entries, because a list
-/// that another driver wrote may be longer than ours.
+/// Reads one of the vport's lists. The buffer holds the longest possible list, 2^`log_most` entries (at most 2^11),
+/// because a list that another driver wrote may be longer than ours.
 pub(crate) fn read_list<E: FromBytes>(
     control: &mut impl Commands,
     kind: u32,
@@ -247,7 +247,7 @@ pub(crate) fn forwards_by_table(caps: &Caps) -> bool {
     caps.general().eswitch_manager() && caps.general().log_max_l2_table() > 0
 }
 
-/// Enters `mac` in the port's forwarding table, so that the port forwards its frames to this function.
+/// Enters `mac` in the port's forwarding table, so that the port forwards frames to `mac` to this function.
 pub(crate) fn accept_mac(control: &mut impl Commands, mac: [u8; 6]) -> Result<(), CmdError> {
     let mut input = SetL2TableEntryIn::new();
     input.set_table_index(L2_INDEX);

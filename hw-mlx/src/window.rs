@@ -151,7 +151,7 @@ impl Window {
                 .set_en_rinval(may_be_invalidated(target))
                 .set_rr(target.access.contains(Access::REMOTE_READ))
                 .set_rw(target.access.contains(Access::REMOTE_WRITE))
-                .set_qpn(mkey::ANY_QPN.get())
+                .set_qpn(mkey::ANY_QPN)
                 .set_start_addr(target.address)
                 .set_len(target.bytes);
             let mut address = target.address;
@@ -224,7 +224,7 @@ pub fn create(hca: &mut Hca, pd: u32, order: Box<[u8; 256]>) -> Result<Window, C
         .set_umr_en(true)
         .set_access_mode_1_0(ACCESS_MODE_KLM)
         .set_lr(true)
-        .set_qpn(mkey::ANY_QPN.get())
+        .set_qpn(mkey::ANY_QPN)
         .set_mkey_7_0(window.key())
         .set_pd(pd)
         .set_translations_octword_size(ENTRIES);

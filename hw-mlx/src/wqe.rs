@@ -103,7 +103,7 @@ pub const fn control_with(head: u64, index: u16, flags: u8, word: u32) -> Unit {
     )
 }
 
-/// Returns the remote address segment of RDMA Read and Write.
+/// Returns the remote address segment of an RDMA Read, an RDMA Write or an atomic operation.
 #[inline]
 #[must_use]
 pub const fn remote_address(address: u64, rkey: u32) -> Unit {
@@ -250,7 +250,7 @@ pub const fn blocks(units: usize) -> usize {
 /// Returns the total number of bytes of the segments, at most `u32::MAX`.
 ///
 /// # Panics
-/// When the list is longer than `room`.
+/// If the list is longer than `room`.
 #[inline(always)]
 pub(crate) fn write_scatter<'a, I>(
     unit: impl Fn(u32) -> DmaBlock<'a, UNIT_BYTES>,

@@ -5,7 +5,7 @@
 //!
 //! A table line `[31:28] status` at offset 0x00 becomes `status: 0x00[31:28]` and expands to a getter `status()` and
 //! a chainable setter `set_status(v)`. The struct contains only the bytes, in the device's order. So it can be copied
-//! to and from DMA memory, and nobody can read a field in the host's byte order by mistake.
+//! to and from DMA memory, and code cannot read a field in the host's byte order by mistake.
 //!
 //! Forms after the offset:
 //!
@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | `[hi:lo]` | bits of the big-endian dword at that offset | `u32` |
 //! | `[bit]` | one bit of that dword | `bool` |
-//! | `(Type[hi:lo])` | bits of that dword, as one of [`codes!`] | `Type` |
+//! | `(Type[hi:lo])` | bits of that dword, as a type with `from_bits` and `bits`, such as one of [`codes!`] | `Type` |
 //! | `u8` `u16` `u32` `u64` | a whole number | the number |
 //! | `[u8; N]` | bytes | `&[u8; N]` |
 //! | `Type` | another layout | `&Type`, and `field_mut()` |
@@ -60,7 +60,7 @@ pub trait Layout:
 /// A named field of a layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Name in the PRM.
+    /// Name in the manual's table.
     pub name: &'static str,
     /// Offset in bytes: of the dword for a bit field, of the first byte for other fields.
     pub offset: usize,

@@ -11,11 +11,11 @@ pub use static_assertions::const_assert_eq;
 /// leave the struct.
 pub const fn mask<const N: usize>(fields: &[Field]) -> [u8; N] {
     let mut mask = [0; N];
-    claim(&mut mask, 0, fields);
+    mark_bits(&mut mask, 0, fields);
     mask
 }
 
-const fn claim<const N: usize>(mask: &mut [u8; N], base: usize, fields: &[Field]) {
+const fn mark_bits<const N: usize>(mask: &mut [u8; N], base: usize, fields: &[Field]) {
     let mut index = 0;
     while index < fields.len() {
         let Field { offset, shape, .. } = fields[index];
@@ -47,7 +47,7 @@ const fn claim<const N: usize>(mask: &mut [u8; N], base: usize, fields: &[Field]
                     at += 1;
                 }
             }
-            Shape::Nested { fields, .. } => claim(mask, base + offset, fields),
+            Shape::Nested { fields, .. } => mark_bits(mask, base + offset, fields),
         }
         index += 1;
     }

@@ -20,7 +20,7 @@ command! {
 codes! {
     /// Register IDs.
     pub struct RegisterId(u16) {
-        /// Trust state: the frame field that selects a port's priority.
+        /// Trust state of a port: the frame field (PCP or DSCP) that selects a frame's priority.
         QPTS = 0x4002,
         /// Groups, shares and rate limits of traffic classes.
         QETCR = 0x4005,
@@ -115,7 +115,7 @@ layout! {
         tee: 0x0c[31:30],
         temperature_threshold_hi: 0x0c[15:0],
         temperature_threshold_lo: 0x10[15:0],
-        /// Name of the sensor, eight characters.
+        /// First four of the eight characters of the sensor's name.
         sensor_name_hi: 0x18 u32,
         sensor_name_lo: 0x1c u32,
     }

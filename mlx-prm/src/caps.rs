@@ -102,16 +102,19 @@ layout! {
         sig_crc64_xp10: 0x28[24],
         sig_crc32c: 0x28[23],
         roce_accl: 0x28[22],
-        /// log2 of the largest responder resources (log_rra_max).
+        /// log2 of the largest responder resources (log_rra_max): "req" means requests of the peer. Linux limits
+        /// `max_dest_rd_atomic` by it.
         log_max_ra_req_qp: 0x28[21:16],
         rts2rts_qp_udp_sport: 0x28[14],
         rts2rts_lag_tx_port_affinity: 0x28[13],
         dma_mmo_sq: 0x28[12],
-        /// log2 of the largest initiator depth (log_sra_max).
+        /// log2 of the largest initiator depth (log_sra_max): "res" means responses of the peer. Linux limits
+        /// `max_rd_atomic` by it.
         log_max_ra_res_qp: 0x28[5:0],
         /// Set: the device can pad the end of receive data to a cache line.
         end_pad: 0x2c[31],
-        /// Set: the device has the commands that query and modify congestion control parameters.
+        /// Set: the commands that query congestion control parameters are allowed. The next field is for those that
+        /// modify them.
         cc_query_allowed: 0x2c[30],
         cc_modify_allowed: 0x2c[29],
         start_pad: 0x2c[28],

@@ -92,9 +92,9 @@ layout! {
         qp_ts_format: 0x00[1:0],
         /// Bit 1 IPv4, bit 2 IPv6.
         l3_type: 0x10[19:16],
-        /// UDP destination port of RoCEv2, 4791.
+        /// Bit 0 RoCE v1, bit 2 RoCE v2.
         roce_version: 0x10[7:0],
-        /// 4791.
+        /// UDP destination port of RoCEv2, 4791.
         r_roce_dest_udp_port: 0x14[15:0],
         r_roce_max_src_udp_port: 0x18[31:16],
         /// Smallest UDP source port that software may choose (`udp_sport`).
@@ -103,11 +103,11 @@ layout! {
         roce_address_table_size: 0x1c[15:0],
     }
 
-    /// Mode 1: results of atomics are in host endianness. Drivers set mode 1 if the next field allows it.
+    /// Atomic capabilities (PRM "atomic_caps", type 3).
     pub struct AtomicCaps(0x100) {
-        /// Set: mode 1 supported.
+        /// Mode 1: results of atomics are in host endianness. Drivers set mode 1 if the next field allows it.
         atomic_req_8B_endianness_mode: 0x08[31:30],
-        /// Mode 1 possible.
+        /// Set: mode 1 supported.
         supported_atomic_req_8B_endianness_mode_1: 0x08[25],
         /// Bit 0 compare-swap, 1 fetch-add, 2 extended compare-swap, 3 extended fetch-add.
         atomic_operations: 0x10[15:0],

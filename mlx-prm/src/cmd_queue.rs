@@ -79,7 +79,7 @@ layout! {
         assert_callra: 0x24 u32,
         /// Time at which the firmware's assertion failed.
         time: 0x2c u32,
-        /// Firmware version; all ones when the device is gone.
+        /// Firmware version; all ones when the device is not on the bus any more.
         fw_ver: 0x30 u32,
         /// Hardware ID.
         hw_id: 0x34 u32,

@@ -15,7 +15,7 @@ use super::{CmdStatus, Opcode};
 pub const DSCPS: usize = 64;
 
 codes! {
-    /// The frame field that selects a port's priority (register QPTS).
+    /// The frame field that selects the priority of a frame at a port (register QPTS).
     pub struct TrustState(u8) {
         /// The priority of the frame's VLAN tag.
         PCP = 1,
@@ -110,7 +110,7 @@ codes! {
         DCE_TCP_G = 12,
         /// Time after which α decreases.
         DCE_TCP_RTT = 13,
-        /// Time between rate cuts.
+        /// Shortest time between two rate cuts.
         RATE_REDUCE_MONITOR_PERIOD = 14,
         /// Initial α.
         INITIAL_ALPHA_VALUE = 15,
@@ -153,7 +153,7 @@ impl Qpdpm {
 }
 
 command! {
-    /// Queries or sets whether congestion control is enabled for a priority.
+    /// Queries whether congestion control is enabled for a priority, in the role `cong_protocol`.
     QUERY_CONG_STATUS: QueryCongStatusIn(0x10) {
         priority: 0x08[7:4],
         cong_protocol: 0x08(CongProtocol[3:0]),

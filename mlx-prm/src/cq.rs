@@ -9,9 +9,9 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 layout! {
-    /// Status: 0 ok, 9 overflow, 0xa write failure.
+    /// Completion queue context (PRM "Completion Queue Context").
     pub struct Cqc(0x40) {
-        /// 0 ok, 9 overflow, 0xa write failure.
+        /// Status: 0 ok, 9 overflow, 0xa write failure.
         status: 0x00[31:28],
         dbr_umem_valid: 0x00[25],
         apu_cq: 0x00[24],
@@ -227,7 +227,7 @@ impl Cqe64 {
         )
     }
 
-    /// Returns the same 64 bytes as an error entry. They are one only if `opcode` is `REQ_ERR` or `RESP_ERR`.
+    /// Returns the same 64 bytes as an error entry. Its fields are valid only if `opcode` is `REQ_ERR` or `RESP_ERR`.
     #[inline]
     #[must_use]
     pub fn as_error(&self) -> &ErrCqe {

@@ -9,9 +9,9 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 layout! {
-    /// Status: 0 ok, 0xa EQ write failure.
+    /// Event queue context (PRM "Event Queue Context").
     pub struct Eqc(0x40) {
-        /// 0 ok, 0xa EQ write failure.
+        /// Status: 0 ok, 0xa EQ write failure.
         status: 0x00[31:28],
         /// Event collapse; always 0.
         ec: 0x00[18],
@@ -137,9 +137,9 @@ codes! {
         TEMP_WARN = 0x17,
         /// A tag matching queue failed.
         XRQ_ERROR = 0x18,
-        /// Doorbells arrive faster than the device can process them.
+        /// Remote configuration protocol.
         REMOTE_CONFIG = 0x19,
-        /// Doorbells come too fast.
+        /// Doorbells arrive faster than the device can process them.
         DB_BF_CONGESTION = 0x1a,
         /// A virtual lane is stalled.
         STALL_VL = 0x1b,
@@ -149,11 +149,11 @@ codes! {
         DCT_KEY_VIOLATION = 0x1d,
         /// FPGA error.
         FPGA_ERROR = 0x20,
-        /// General event; the sub-type has the kind.
+        /// FPGA queue pair error.
         FPGA_QP_ERROR = 0x21,
-        /// A monitored counter changed.
+        /// General event; the sub-type has the kind.
         GENERAL = 0x22,
-        /// Monitored counter.
+        /// A monitored counter changed.
         MONITOR_COUNTER = 0x24,
         /// Pulse per second.
         PPS = 0x25,
@@ -189,9 +189,9 @@ codes! {
         IRISC_ERR = 0x07,
         /// Unrecoverable hardware error.
         HW_UNRECOVERABLE_ERR = 0x08,
-        /// The device could not fetch context memory over PCI, for example after an IOMMU fault on a firmware page.
+        /// Firmware CRC error.
         FW_CRC_ERR = 0x09,
-        /// Context memory could not be fetched over PCI, as after an IOMMU fault on a firmware page.
+        /// The device could not fetch context memory over PCI, for example after an IOMMU fault on a firmware page.
         ICM_FETCH_PCI_ERR = 0x0a,
         /// Fatal hardware error.
         HW_FATAL_ERR = 0x0b,

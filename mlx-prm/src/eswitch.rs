@@ -38,7 +38,7 @@ layout! {
         vport_svlan_strip: 0x00[0],
     }
 
-    /// How the e-switch handles a vport's frames (PRM "esw_vport_context").
+    /// Handling of a vport's frames by the e-switch (PRM "esw_vport_context").
     pub struct EswVportContext(0x100) {
         fdb_to_vport_reg_c: 0x00[31],
         vport_svlan_strip: 0x00[28],

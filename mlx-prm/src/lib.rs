@@ -14,7 +14,9 @@
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
 //! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`] | contexts and commands of queues and memory |
+//! | [`device_memory`] | memory of the device, which programs reach through the BAR |
 //! | [`vport`], [`smp`], [`access_reg`], [`port_counters`], [`congestion`] | contexts and commands of ports |
+//! | [`traffic_class`] | registers of the traffic classes of ports |
 //! | [`eth_queue`], [`tir`] | Ethernet queues, and the objects between them and steering |
 //! | [`flow`], [`flow_match`] | flow tables, and the fields that their entries compare |
 //! | [`eswitch`] | capabilities of the switch between a card's functions |

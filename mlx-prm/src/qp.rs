@@ -298,7 +298,7 @@ transitions! {
     INIT2INIT_QP: Init2InitQpIn -> Init2InitQpOut;
 }
 
-/// A command that changes a queue pair's state and carries a context.
+/// A command that changes a queue pair's state or parameters and carries a context.
 pub trait ModifyQp: Command {
     /// Makes the command for a queue pair; the context is zero.
     fn for_qp(qpn: Qpn, opt_param_mask: u32) -> Self;
@@ -315,13 +315,13 @@ codes! {
         INIT = 1,
         /// Ready to receive.
         RTR = 2,
-        /// The send queue failed (datagram queue pairs and UC only).
+        /// Ready to send.
         RTS = 3,
-        /// Send queue drained. Linux `qp.h` gives 5 and calls 7 "draining"; Linux `mlx5_ifc.h` gives 7.
+        /// The send queue failed (datagram queue pairs and UC only).
         SQER = 4,
-        /// Error: both queues failed.
+        /// Send queue drained. Linux `qp.h` gives 5 and calls 7 "draining"; Linux `mlx5_ifc.h` gives 7.
         SQD = 5,
-        /// Failed.
+        /// Error: both queues failed.
         ERR = 6,
         /// See [`QpState::SQD`].
         SQ_DRAINING = 7,

@@ -14,10 +14,10 @@ layout! {
     pub struct RxHashFieldSelect(0x04) {
         /// 0 IPv4, 1 IPv6.
         l3_prot_type: 0x00[31],
+        /// 0 TCP, 1 UDP.
+        l4_prot_type: 0x00[30],
         /// Bit per hashed field: 0 source address, 1 destination address, 2 source port, 3 destination port, 4 IPsec
         /// SPI.
-        l4_prot_type: 0x00[30],
-        /// Bit 0 source address, 1 destination address, 2 source port, 3 destination port, 4 IPsec SPI.
         selected_fields: 0x00[29:0],
     }
 

@@ -27,7 +27,7 @@ layout! {
         dci_stream_channel_id: 0x08[23:8],
         /// Fence: 0 none, 1 wait for the preceding UMR, 2 fence, 3 strong ordering, 4 both 1 and 2.
         fm: 0x08[7:5],
-        /// When the device writes a CQE: 0 on error, 1 on the first error, 2 always, 3 always, with an event.
+        /// Condition for a CQE: 0 on error, 1 on the first error, 2 always, 3 always, with an event.
         ce: 0x08[3:2],
         /// Set: solicited event at the responder.
         se: 0x08[1],

@@ -6,12 +6,12 @@ use mlx_prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, Layout, OdpCaps, RoceC
 
 const RECORDED: &str = include_str!("../testdata/connectx-vf-set_hca_cap.txt");
 /// Number of recorded bytes of a page.
-const KEPT: usize = 0x100;
+const RECORDED_BYTES: usize = 0x100;
 
 /// Returns the page of this type as a layout. Bytes that were not recorded are zero.
 fn page<T: Layout>(page_type: CapType) -> T {
     let heading = page_type.to_string();
-    let mut bytes = vec![0; T::SIZE.max(KEPT)];
+    let mut bytes = vec![0; T::SIZE.max(RECORDED_BYTES)];
     let rows = RECORDED
         .lines()
         .skip_while(|line| *line != heading)

@@ -17,7 +17,7 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Makes a detail from a syndrome and a vendor syndrome; `None` if both are zero.
+    /// Makes a detail from a syndrome and a vendor syndrome; `Detail::None` if both are zero.
     #[inline]
     #[must_use]
     pub const fn of_syndrome(syndrome: (u8, u8)) -> Self {

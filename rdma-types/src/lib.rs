@@ -1,7 +1,8 @@
 //! Requests and completions of RDMA as plain data, exchanged between the driver of a network adapter and the code
 //! that posts to its queues.
 //!
-//! The crate has only types. A request reaches the queue as the same value that the caller made, without conversion.
+//! The crate has types and functions on their values. A request reaches the queue as the value that the caller made,
+//! without conversion.
 //! [`dat-core`](https://docs.rs/dat-core) re-exports these types under DAT's names; a driver without DAT uses them
 //! under their own names.
 //!

@@ -1,4 +1,4 @@
-//! Numbers that the two sides of a connection tell each other: of queue pairs, and of packets.
+//! Numbers that the two sides of a connection exchange: queue pair numbers and packet sequence numbers.
 //!
 //! Both have 24 bits, and neither type holds more. So a number that was checked, or that came from a field of 24 bits,
 //! needs no further check, and one kind cannot be given in place of the other.
@@ -41,7 +41,7 @@ impl Qpn {
         Self(number)
     }
 
-    /// Makes a number from the low 24 bits of an integer, the others of which are something else.
+    /// Makes a number from the low 24 bits of an integer, and ignores the other bits.
     #[inline]
     #[must_use]
     pub const fn masked(number: u32) -> Self {
@@ -84,27 +84,16 @@ impl fmt::Display for Qpn {
 
 /// Packet sequence number (PSN): 24 bits, ordered modulo 2^24 (IBTA volume 1, PSN rules).
 ///
-/// It has no `Ord`: which of two PSNs is the later one is only known near a third one, or within half of the ring
-/// ([`Psn::ahead_of`]).
+/// The type has no `Ord`, because PSNs wrap: the order of two PSNs is defined only relative to a third PSN, or if they
+/// are less than 2^23 apart ([`Psn::ahead_of`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// Returns the PSN, or `None` if the integer has more than 24 bits.
-    #[inline]
-    #[must_use]
-    pub const fn checked(number: u32) -> Option<Self> {
-        if number > MASK {
-            None
-        } else {
-            Some(Self(number))
-        }
-    }
-
     /// Makes a PSN from the low 24 bits of an integer.
     #[inline]
     #[must_use]
-    pub const fn new(number: u32) -> Self {
+    pub const fn masked(number: u32) -> Self {
         Self(number & MASK)
     }
 
@@ -112,7 +101,7 @@ impl Psn {
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
-        Self::new(bits)
+        Self::masked(bits)
     }
 
     /// Returns the bits for a field, as the macro `layout!` takes them.
@@ -140,24 +129,24 @@ impl Psn {
     #[inline]
     #[must_use]
     pub const fn previous(self) -> Self {
-        Self::new(self.0.wrapping_sub(1))
+        Self::masked(self.0.wrapping_sub(1))
     }
 
     /// Returns the PSN `n` packets later.
     #[inline]
     #[must_use]
     pub const fn advance(self, n: u32) -> Self {
-        Self::new(self.0.wrapping_add(n))
+        Self::masked(self.0.wrapping_add(n))
     }
 
-    /// Returns how many packets `self` is after `base`, in `0..2^24`.
+    /// Returns the number of packets from `base` forward to `self`, in `0..2^24`.
     #[inline]
     #[must_use]
     pub const fn distance_from(self, base: Self) -> u32 {
         self.0.wrapping_sub(base.0) & MASK
     }
 
-    /// Returns how many packets `self` is ahead of `base`, in `-2^23..2^23`: negative if it is behind.
+    /// Returns the number of packets by which `self` is ahead of `base`, in `-2^23..2^23`; negative if it is behind.
     #[inline]
     #[must_use]
     pub const fn ahead_of(self, base: Self) -> i32 {
@@ -185,13 +174,13 @@ mod tests {
 
     #[test]
     fn psn_order_survives_the_wrap() {
-        let (last, first) = (Psn::new(0xff_ffff), Psn::new(0));
+        let (last, first) = (Psn::masked(0xff_ffff), Psn::masked(0));
         assert_eq!((last.next(), first.previous()), (first, last));
-        assert_eq!(last.advance(3), Psn::new(2));
-        assert_eq!(Psn::new(2).ahead_of(last), 3);
-        assert_eq!(last.ahead_of(Psn::new(2)), -3);
-        assert_eq!(Psn::new(0x80_0000).ahead_of(first), -(1 << 23));
-        assert_eq!(Psn::new(0x7f_ffff).ahead_of(first), (1 << 23) - 1);
+        assert_eq!(last.advance(3), Psn::masked(2));
+        assert_eq!(Psn::masked(2).ahead_of(last), 3);
+        assert_eq!(last.ahead_of(Psn::masked(2)), -3);
+        assert_eq!(Psn::masked(0x80_0000).ahead_of(first), -(1 << 23));
+        assert_eq!(Psn::masked(0x7f_ffff).ahead_of(first), (1 << 23) - 1);
         assert_eq!(last.distance_from(first), 0xff_ffff);
         assert_eq!(first.distance_from(last), 1);
         assert_eq!(first.advance(u32::MAX), last);
@@ -207,13 +196,12 @@ mod tests {
         ] {
             let expected = fits.then_some(number);
             assert_eq!(Qpn::checked(number).map(Qpn::get), expected);
-            assert_eq!(Psn::checked(number).map(Psn::get), expected);
         }
         assert_eq!(Qpn::new(0xff_ffff), Qpn::MULTICAST);
         assert_eq!(Qpn::masked(0xab00_0001), Qpn::GSI);
         assert_eq!(Qpn::from_bits(0x1200_0000), Qpn::SMI);
         assert_eq!(Qpn::GSI.bits(), 1);
-        assert_eq!(Psn::new(0xab12_3456).get(), 0x12_3456);
+        assert_eq!(Psn::masked(0xab12_3456).get(), 0x12_3456);
         assert_eq!(Psn::from_bits(0x0100_0007).bits(), 7);
     }
 
@@ -230,7 +218,7 @@ mod tests {
             "0x4a Qpn(0x4a)"
         );
         assert_eq!(
-            format!("{} {:?}", Psn::new(0x4b), Psn::new(0x4b)),
+            format!("{} {:?}", Psn::masked(0x4b), Psn::masked(0x4b)),
             "0x4b Psn(0x4b)"
         );
     }

@@ -20,7 +20,7 @@ pub struct DataSegment {
 pub enum RequestOp {
     /// Send: consumes a receive buffer of the peer.
     Send,
-    /// Address of the first byte at the peer.
+    /// RDMA Write to `address` under the peer's `rmr_context`.
     RdmaWrite {
         /// Address of the first byte at the peer.
         address: u64,
@@ -73,7 +73,7 @@ pub enum RequestOp {
     },
 }
 
-/// How a request is executed and reported.
+/// Flags of a posted request: its execution and the report of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestFlags {
     /// Set: the queue does not report a successful completion. The queue still requests completions from the device,

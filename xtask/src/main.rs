@@ -30,14 +30,14 @@ fn main() -> ExitCode {
         }
         Some("help") => {
             let command = rest.remove(0);
-            carry_out(&command, &["--help".into()])
+            run_command(&command, &["--help".into()])
         }
-        _ => carry_out(&command, &rest),
+        _ => run_command(&command, &rest),
     }
 }
 
 /// Replaces this process by a command. Returns only if that is not possible.
-fn carry_out(command: &OsStr, rest: &[OsString]) -> ExitCode {
+fn run_command(command: &OsStr, rest: &[OsString]) -> ExitCode {
     match command.to_str() {
         Some("demo") => cargo(&["run", "--example", "demo", "--"], None, rest),
         Some(name) if names().any(|known| known == name) => {

@@ -11,7 +11,7 @@ use crate::error::MlxError;
 use crate::event::{Completions, FunctionId};
 use crate::health::Health;
 use crate::instance::{Listener, Listeners};
-use crate::pages::{MOST_PAGES, Pages};
+use crate::pages::{MAX_PAGES, Pages};
 use crate::report::{Step, Stopwatch};
 use crate::segment;
 use mlx_prm::{COMMAND_INTERFACE_REVISION, EnableHcaIn, InitSegment, QueryPagesIn};
@@ -27,7 +27,7 @@ const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// Number of interrupt vectors that are used besides those for completions: one for the function's own events.
 const CONTROL_VECTORS: usize = 1;
 
-/// Stage of bring-up at which the firmware asks for pages (`op_mod` of QUERY_PAGES).
+/// Stage of bring-up for which QUERY_PAGES returns the number of pages that the firmware needs (its `op_mod`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageStage {
     Boot = 1,
@@ -35,7 +35,7 @@ pub(super) enum PageStage {
     Regular = 3,
 }
 
-/// Takes the function from a reset up to and including ENABLE_HCA.
+/// Resets the function and brings it up as far as ENABLE_HCA, inclusive.
 pub(super) fn enable(
     function: Function,
     config: &HcaConfig,
@@ -62,7 +62,7 @@ pub(super) fn enable(
     Ok(control)
 }
 
-/// Sets up interrupts and the command queue, and enables bus mastering. This part needs no answer of the firmware.
+/// Sets up interrupts and the command queue, and enables bus mastering. Sends no command.
 fn start_command_interface(
     function: Function,
     config: &HcaConfig,
@@ -131,9 +131,9 @@ fn start_command_interface(
         closed: false,
         requested: false,
         link_up: false,
-        wanting: false,
+        slot_wanted: false,
         watch_health: false,
-        doubt: None,
+        probe: None,
         counter_set: None,
         losses: Vec::new(),
         embedded_cpu: false,
@@ -170,9 +170,9 @@ pub(super) fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64,
         number: u16::try_from(wanted.function_id()).unwrap_or(0),
         embedded_cpu: control.embedded_cpu,
     };
-    // A negative number requests the return of pages, but the firmware has none yet.
+    // A negative number requests the return of pages. It counts as 0, because no page is returned during bring-up.
     let count = usize::try_from(asked).unwrap_or(0);
-    if count > MOST_PAGES {
+    if count > MAX_PAGES {
         return Err(MlxError::Nonsense {
             what: "QUERY_PAGES num_pages",
             value: u64::from(wanted.num_pages()),

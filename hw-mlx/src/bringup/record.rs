@@ -1,4 +1,4 @@
-//! A recording of a function: brings the function up by queries, and takes it down again.
+//! Recording of a function: brings the function up, sends all queries, and tears the function down.
 //!
 //! A driver's behaviour depends on the device's answers, few of which are published. A [`Record`] contains them:
 //! identity, capability pages of every type as maximum and current, registers, the state of vport and port, and the
@@ -54,7 +54,7 @@ const REGISTERS: [(RegisterId, usize); 13] = [
     (RegisterId::SBCAM, 0x4c),
     (RegisterId::DTOR, 0x40),
 ];
-/// Numbers of the registers that describe a port; their images begin with the port's number.
+/// Numbers of the registers that describe a port; the second byte of their images is the port's number.
 const PORT_REGISTERS: std::ops::Range<u16> = 0x5000..0x6000;
 const PROTO_INFINIBAND: u8 = 1;
 const PROTO_ETHERNET: u8 = 4;
@@ -66,8 +66,9 @@ const CONFIG_CAPABILITIES: u16 = 0x34;
 const CAP_MSIX: u8 = 0x11;
 /// Bytes that replace the MAC in a record; `NO_GUID` replaces GUIDs.
 const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
-/// Address that is written to the vport's list if the function has no MAC; it is unlikely to be in use.
-const TRIED_MAC: [u8; 6] = [0x02, 0xda, 0x7c, 0x71, 0x0c, 0x01];
+/// Address that is written to the vport's list if the list is empty and the function has no MAC. No other station is
+/// likely to use it.
+const TEST_MAC: [u8; 6] = [0x02, 0xda, 0x7c, 0x71, 0x0c, 0x01];
 const NO_GUID: [u8; 8] = [0x02, 0, 0, 0xff, 0xfe, 0, 0, 0x01];
 
 /// A record of a function: the answers of its device to all queries.
@@ -116,12 +117,13 @@ struct Look {
 /// The answer to a command: its structure, and the bytes after it.
 type Answer<C> = (<C as Command>::Out, Vec<u8>);
 
-/// A function that is being recorded: each of its commands adds a line to the record.
+/// A function that is being recorded. Each command adds a line to the record; giving pages is one line for each stage,
+/// and taking them back is none.
 struct Recorder {
     control: Control,
     commands: Vec<String>,
     refused: Vec<String>,
-    secrets: Vec<(Vec<u8>, Vec<u8>)>,
+    redactions: Vec<(Vec<u8>, Vec<u8>)>,
     /// The vport's MAC; zero if it is not yet known, or if there is none.
     mac: [u8; 6],
 }
@@ -147,7 +149,7 @@ impl Record {
             control,
             commands: vec!["ENABLE_HCA: ok".to_owned()],
             refused: Vec::new(),
-            secrets: Vec::new(),
+            redactions: Vec::new(),
             mac: [0; 6],
         };
         let enabled = recorder.look("behind ENABLE_HCA")?;
@@ -166,14 +168,14 @@ impl Record {
         state.extend(recorder.unicast_list(&caps)?);
         let mut registers = recorder.registers(&caps)?;
         for page in &mut caps {
-            recorder.scrub(&mut page.max);
-            recorder.scrub(&mut page.current);
+            recorder.redact(&mut page.max);
+            recorder.redact(&mut page.current);
         }
         for (_, image) in &mut registers {
-            recorder.scrub(image);
+            recorder.redact(image);
         }
         for look in &mut segment {
-            recorder.scrub(&mut look.bytes);
+            recorder.redact(&mut look.bytes);
         }
         let (commands, refused) = recorder.close()?;
         Ok(Self {
@@ -377,7 +379,7 @@ fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxEr
 impl Look {
     /// Reads the segment; `queue` is the address that was written to it, if one was.
     fn take(function: &Function, when: &'static str, queue: Option<u64>) -> Result<Self, MlxError> {
-        /// Indices of the two dwords of the address: upper half, and lower half with the queue's size in bits 11:0.
+        /// Indices of the two dwords of the address: upper half, and lower half with other fields in bits 11:0.
         const HIGH: usize = 4;
         const LOW: usize = 5;
         let registers = function.bar(0)?.block::<InitSegmentWords>(0)?;
@@ -499,7 +501,7 @@ impl Recorder {
             .and_then(|page| general(&page.current))
             .is_some_and(|caps| caps.sw_owner_id())
         {
-            // Any number except zero is valid.
+            // Any owner identity except zero is valid.
             input.set_sw_owner_id(&[0x5a; 16]);
         }
         self.control.exec(&input)?;
@@ -548,16 +550,16 @@ impl Recorder {
                 context.allowed_list_size()
             ));
             self.mac = mac;
-            self.keep_secret(&mac, &NO_MAC);
+            self.add_redaction(&mac, &NO_MAC);
             for guid in [
                 context.node_guid(),
                 context.port_guid(),
                 context.system_image_guid(),
             ] {
-                self.keep_secret(&guid.to_be_bytes(), &NO_GUID);
+                self.add_redaction(&guid.to_be_bytes(), &NO_GUID);
             }
             let [a, b, c, d, e, f] = mac;
-            self.keep_secret(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f], &NO_GUID);
+            self.add_redaction(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f], &NO_GUID);
         }
         Ok(lines)
     }
@@ -575,8 +577,8 @@ impl Recorder {
             };
             let name = page.kind.name().unwrap_or("unknown");
             let (mut now, mut before) = (output.capability().to_vec(), page.current.clone());
-            self.scrub(&mut now);
-            self.scrub(&mut before);
+            self.redact(&mut now);
+            self.redact(&mut before);
             let both = now.chunks(4).zip(before.chunks(4));
             let changed = both.enumerate().filter(|(_, (now, before))| now != before);
             lines.extend(changed.map(|(at, (now, before))| {
@@ -635,7 +637,7 @@ impl Recorder {
         let own = if is_unicast(self.mac) {
             self.mac
         } else {
-            TRIED_MAC
+            TEST_MAC
         };
         let written = if found.is_empty() {
             vec![own]
@@ -697,14 +699,14 @@ impl Recorder {
 
     /// Registers bytes that identify the card, and their replacement. Bytes that are all zero identify nothing and are
     /// skipped.
-    fn keep_secret(&mut self, secret: &[u8], instead: &[u8]) {
+    fn add_redaction(&mut self, secret: &[u8], instead: &[u8]) {
         if secret.iter().any(|byte| *byte != 0) {
-            self.secrets.push((secret.to_vec(), instead.to_vec()));
+            self.redactions.push((secret.to_vec(), instead.to_vec()));
         }
     }
 
-    fn scrub(&self, bytes: &mut [u8]) {
-        for (secret, instead) in &self.secrets {
+    fn redact(&self, bytes: &mut [u8]) {
+        for (secret, instead) in &self.redactions {
             let mut at = 0;
             while let Some(window) = bytes.get_mut(at..at + secret.len()) {
                 if window == &secret[..] {
@@ -762,7 +764,7 @@ fn general(page: &[u8]) -> Option<CmdHcaCap> {
     CmdHcaCap::read_from_prefix(page).ok().map(|(caps, _)| caps)
 }
 
-/// Returns whether the function's port is an Ethernet port. If the device does not report the type, assumes that it is.
+/// Returns true if the function's port is an Ethernet port, or if the record has no general page.
 fn is_ethernet(caps: &[CapPage]) -> bool {
     let first = caps.iter().find(|page| page.kind == CapType::GENERAL);
     let general = first.and_then(|page| general(&page.current));

@@ -4,9 +4,9 @@
 //! each, linked by DMA address (PRM "Command Interface Mailbox"). We also prepare the chain for the output: the device
 //! fills the given blocks and follows our links.
 //!
-//! Blocks are 576 bytes at 1 KiB alignment: the pointer format requires 512, the device refuses 0x240 (Snabb
-//! `connectx.lua`), and mlx5_core's pool uses 1024. They are cut from 4 KiB pages and kept for reuse. Blocks of a
-//! command that the device has not answered are not in the pool.
+//! Blocks have 576 bytes at 1 KiB alignment: the pointer format requires an alignment of 512 bytes, the device refuses
+//! a stride of 0x240 (Snabb `connectx.lua`), and mlx5_core's pool uses 1024. They are cut from 4 KiB pages and kept for
+//! reuse. Blocks of a command that the device has not answered are not in the pool.
 
 use driver::{DmaArena, DmaBuffer, DmaError};
 use zerocopy::IntoBytes;
@@ -21,7 +21,7 @@ pub(crate) const BLOCK_DATA: usize = 512;
 /// Distance between blocks in a page, in bytes.
 const BLOCK_STRIDE: usize = 1024;
 const PAGE_BYTES: usize = 4096;
-/// Bytes of a block that the control signature covers: from the reserved bytes to the signature itself.
+/// Bytes of a block that the control signature covers: from the reserved bytes through the control signature.
 const CONTROL: std::ops::Range<usize> = 0x200..0x23f;
 
 /// A block. It is not `Clone`, because its holder may let the device write to it.

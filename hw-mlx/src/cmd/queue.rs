@@ -12,7 +12,7 @@
 //! *Returned* is the ownership bit of the entry: the device sets it to 0 when it returns the entry.
 //!
 //! There is no edge from Posted to Free: an entry whose answer is no longer waited for still belongs to the device.
-//! A command that is abandoned in Done was answered. It is counted as such, although nobody takes the answer.
+//! A command that is abandoned in Done counts as answered, although its owner discards the answer.
 //! No code in this module waits or reads a clock.
 
 use std::collections::BTreeMap;
@@ -46,8 +46,8 @@ const SHORTEST_MESSAGE: usize = 8;
 pub enum SlotClass {
     /// Any slot except the last.
     Ordinary,
-    /// The last slot, so that page commands never wait behind a command that waits for pages. If the
-    /// last slot is quarantined, any other.
+    /// The last slot, so that page commands never wait behind a command that waits for pages. If the last slot is
+    /// quarantined, any other free slot.
     Pages,
 }
 
@@ -82,9 +82,9 @@ pub struct CommandTally {
     pub refused: u64,
     /// Number of commands that were given up, or were pending when the device died.
     pub unanswered: u64,
-    /// Total time from the doorbell until the answer was processed.
+    /// Total time of the answered commands, each from the doorbell until its owner took the answer.
     pub time: Duration,
-    /// Longest time of one command.
+    /// Longest time of one answered command.
     pub longest: Duration,
 }
 
@@ -119,7 +119,7 @@ enum State {
     Posted,
     /// The answer has been read. It waits for the owner of the ticket.
     Done,
-    /// The device has the command, and nobody waits for its answer.
+    /// The device has the command, and its owner no longer waits for the answer.
     Quarantined,
 }
 
@@ -131,16 +131,16 @@ enum Event {
     Submit,
     /// The ownership bit is 0.
     Returned,
-    /// The owner asks for the answer.
+    /// The owner of the ticket takes the answer.
     Take,
     /// The owner no longer waits for the answer.
     Abandon,
 }
 
-/// What a step does besides the change of the state.
+/// Action of a step besides the change of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// Nothing: the event means nothing in this state.
+    /// Nothing: the event has no effect in this state.
     Nothing,
     /// Give the entry to the device.
     HandOver,
@@ -148,7 +148,7 @@ enum Action {
     Keep,
     /// Take the mailboxes back. The answer is late and is not read.
     Reclaim,
-    /// Count the answer. Whoever takes it gets it.
+    /// Count the command as answered. A caller that takes the answer gets it.
     CountAnswer,
     /// Count the command as unanswered.
     CountUnanswered,
@@ -201,7 +201,7 @@ impl Slot {
         answer: None,
     };
 
-    /// Takes a step, and returns what else has to be done.
+    /// Takes a step, and returns the action that the caller must carry out.
     fn step(&mut self, event: Event) -> Action {
         let (state, action) = self.state.step(event);
         self.state = state;
@@ -218,6 +218,7 @@ pub struct CommandQueue {
     stride: usize,
     next_token: u8,
     next_serial: u64,
+    returned: u64,
     tallies: BTreeMap<Opcode, CommandTally>,
     recorder: Arc<Recorder>,
     check_signatures: bool,
@@ -251,6 +252,7 @@ impl CommandQueue {
             stride: 1 << log_stride,
             next_token: 1,
             next_serial: 0,
+            returned: 0,
             tallies: BTreeMap::new(),
             recorder: Arc::default(),
             check_signatures: false,
@@ -267,14 +269,14 @@ impl CommandQueue {
         self.check_signatures = on;
     }
 
-    /// Returns the number of slots, including the reserved one.
-    pub fn slot_count(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Returns the number of commands posted since creation.
     pub fn posted(&self) -> u64 {
         self.next_serial
+    }
+
+    /// Returns the number of commands that the device has returned since creation, including late ones.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returned
     }
 
     /// Returns the outcomes of the commands of each kind.
@@ -300,6 +302,11 @@ impl CommandQueue {
     fn count(&self, state: State) -> usize {
         let slots = self.slots.iter();
         slots.filter(|slot| slot.state == state).count()
+    }
+
+    /// Returns whether an ordinary command can be posted now.
+    pub(crate) fn has_free_slot(&self) -> bool {
+        self.free_slot(SlotClass::Ordinary).is_some()
     }
 
     fn free_slot(&self, class: SlotClass) -> Option<usize> {
@@ -408,33 +415,33 @@ impl CommandQueue {
     }
 
     /// Checks the slots that an event named (bit n is slot n) and reads the answers. Ignores bits of slots
-    /// that the queue does not have or that the device still owns.
-    pub fn harvest(&mut self, vector: u32) {
+    /// that the queue does not have or that the device still owns. Returns the slots whose answers now wait for the
+    /// owners of their tickets.
+    pub fn harvest(&mut self, vector: u32) -> u32 {
+        let mut done = 0;
         for slot in 0..self.slots.len() {
-            if vector & (1 << slot) != 0 {
-                self.harvest_slot(slot);
+            if vector & (1 << slot) != 0 && self.harvest_slot(slot) {
+                done |= 1 << slot;
             }
         }
+        done
     }
 
-    /// Checks every slot. Used in polled mode, and after an interrupt may have been lost.
-    pub fn harvest_all(&mut self) {
-        self.harvest(u32::MAX);
-    }
-
-    fn harvest_slot(&mut self, slot: usize) {
+    /// Checks a slot. Returns whether its answer was read.
+    fn harvest_slot(&mut self, slot: usize) -> bool {
         let at = slot * self.stride;
-        let (state, action) = self.slots[slot].state.step(Event::Returned);
-        // The entry of a slot that the device does not have is not looked at.
-        if action == Action::Nothing || self.memory.load_u8(at + STATUS_OWN) & OWNED_BY_DEVICE != 0
+        // The entry is read only if the device has the slot. Such a slot holds a command.
+        if self.slots[slot].flight.is_none()
+            || self.memory.load_u8(at + STATUS_OWN) & OWNED_BY_DEVICE != 0
         {
-            return;
+            return false;
         }
         barrier::dma_from_device(); // nothing else of the entry before its ownership bit
-        self.slots[slot].state = state;
-        // PANIC: a slot that the device has holds a command.
+        self.returned += 1;
+        let kept = self.slots[slot].step(Event::Returned) == Action::Keep;
+        // PANIC: there was a command above.
         let flight = self.slots[slot].flight.take().expect("a command");
-        if action == Action::Keep {
+        if kept {
             let mut image = [0u8; ENTRY_BYTES];
             self.memory.read_bytes(at, &mut image);
             self.slots[slot].answer = Some(self.read_answer(&image, &flight));
@@ -443,6 +450,7 @@ impl CommandQueue {
         }
         self.pool.give_back(flight.input);
         self.pool.give_back(flight.output);
+        kept
     }
 
     fn read_answer(&self, image: &[u8; ENTRY_BYTES], flight: &Flight) -> Result<Vec<u8>, CmdError> {
@@ -516,8 +524,8 @@ impl CommandQueue {
     }
 
     /// Gives a command up. If the device still has it, its memory belongs to the device until the device returns the
-    /// entry; returns the command's opcode, its op_mod, and the milliseconds since it was posted. If the answer is
-    /// there, counts and drops it.
+    /// entry; returns the command's opcode, its op_mod, and the milliseconds since it was posted. If the answer has
+    /// been read, counts and drops it.
     pub fn abandon(&mut self, ticket: Ticket, now: Instant) -> Option<(Opcode, u16, u64)> {
         let slot = self.slot_of(ticket)?;
         let action = slot.step(Event::Abandon);
@@ -528,12 +536,14 @@ impl CommandQueue {
         if action != Action::CountUnanswered {
             return None;
         }
+        // PANIC: a slot that the device has holds a command.
+        let op_mod = op_mod.expect("a command");
         let opcode = ticket.opcode;
         let waited_ms = now.0.saturating_sub(ticket.posted_at.0) / 1_000_000;
         let took = now.since(ticket.posted_at);
         self.recorder.unanswered(now, opcode, took);
         self.tallies.entry(opcode).or_default().unanswered += 1;
-        Some((opcode, op_mod?, waited_ms))
+        Some((opcode, op_mod, waited_ms))
     }
 }
 

@@ -4,11 +4,11 @@
 //! the old ring, and all later entries into the new one. That last entry advances the counter by one. We copy the
 //! entries not yet taken from the old ring: an entry at index i moves to index i + 1, with the owner bit of its new
 //! slot. All slots before it stay marked as never written. (PRM "Resizing a CQ"; `copy_resize_cqes` in
-//! drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry is there when the command is
+//! drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry has been written when the command is
 //! answered.)
 //!
-//! If the device does not end the old ring, the new ring begins after the entries that were found, and requests whose
-//! entries are missing never complete.
+//! If the device does not end the old ring, the driver expects the device's next entry after the copied ones, and
+//! requests whose entries are missing never complete.
 
 use driver::{DmaRing, barrier};
 

@@ -10,8 +10,8 @@
 //! | 33:33:..., the multicast addresses of IPv6 (RFC 2464, 7) | ICMPv6 over IPv6 | 1 |
 //!
 //! The vport's list decides which multicast addresses reach the function. The device compares the EtherType behind a
-//! VLAN tag, so the entries are the same in every VLAN. A frame that matches no entry is dropped. The device takes
-//! RDMA packets out before this table.
+//! VLAN tag, so the entries are the same in every VLAN. A frame that matches no entry is dropped. RDMA packets do not
+//! reach this table.
 
 use mlx_prm::{
     CreateFlowGroupIn, CreateFlowTableIn, DestFormat, FlowDestinationType, FteMatchParam,
@@ -23,7 +23,7 @@ use super::objects::{Object, Objects};
 use crate::device::Hca;
 use crate::error::MlxError;
 
-/// log2 of the table's entries.
+/// log2 of the number of entries of the table.
 pub(super) const LOG_ENTRIES: u32 = 3;
 const BROADCAST: [u8; 6] = [0xff; 6];
 /// Prefix of IPv6 multicast MAC addresses, and its mask.
@@ -60,7 +60,7 @@ impl Fields {
 }
 
 /// Creates the flow table that directs to `tir` the frames that a station with the port's MAC must receive.
-pub(super) fn lead_to(hca: &mut Hca, tir: u32, objects: &mut Objects) -> Result<(), MlxError> {
+pub(super) fn steer_to(hca: &mut Hca, tir: u32, objects: &mut Objects) -> Result<(), MlxError> {
     let mac = hca.mac();
     let mut input = CreateFlowTableIn::new();
     input.flow_table_context_mut().set_log_size(LOG_ENTRIES);

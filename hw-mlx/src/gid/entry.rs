@@ -16,9 +16,9 @@ pub struct GidEntry {
     pub gid: [u8; 16],
     /// The address.
     pub address: IpAddr,
-    /// VLAN of the frames that are sent from this entry; `None` for frames without a tag.
+    /// Our MAC.
     pub mac: [u8; 6],
-    /// The VLAN its frames are in; `None` for frames without a tag.
+    /// VLAN of the frames that are sent from this entry; `None` for frames without a tag.
     pub vlan: Option<Vlan>,
     /// Prefix length in bits: all addresses on the link have these leading bits in common.
     pub prefix: u8,

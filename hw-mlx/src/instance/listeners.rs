@@ -1,18 +1,18 @@
-//! Listeners: the instances, as the thread sees them that processes events for all of them. Each listener has an inbox
-//! of events, and a state that says whether the instance must be woken for them.
+//! Listeners: the instances, from the view of a thread that processes events for all of them. Each listener has an
+//! inbox of events, and a state that determines whether an event must wake the instance.
 //!
 //! ```text
 //!           SetIdle             WakeSleeper               Wake
-//!    Awake ---------> Idle ------------------> Woken ------------> Told
+//!    Awake ---------> Idle ---------------> SleeperWoken -------> BothWoken
 //!      ^               | |                       |                  ^ |
 //!      |               | '------------------ Wake ------------------' |
 //!      |               |                         |                    |
-//!      '------------- SetAwake, Woken (from Idle, Woken and Told) ----'
+//!      '- SetAwake, SleepEnded (from Idle, SleeperWoken, BothWoken) --'
 //! ```
 //!
-//! A *Woken* instance has the signal of its wakeup. A *Told* instance has it too, and so has its attendant. *SetIdle*
-//! leads to Idle from everywhere. That an instance becomes idle without having been awake does not happen; if it did,
-//! one signal too many would do no harm, and one too few would.
+//! In *SleeperWoken* the instance's wakeup has been signalled; in *BothWoken* the wakeup and the attendant's interrupt
+//! have been. *SetIdle* leads to Idle from every state. The driver uses it only in Awake. From SleeperWoken it would
+//! leave a superfluous signal, which does no harm; a missing signal would.
 //!
 //! The lock of the shared state guards all of this. An `Awake` instance processes events itself, and checks its inbox
 //! before it becomes idle. Both happen under one hold of the lock, so no other instance needs to wake it. When an
@@ -36,14 +36,14 @@ pub(crate) struct Listener {
     /// Vector of the instance's completion event queue.
     vector: usize,
     activity: Activity,
-    /// Second interrupt that `wake` signals. A thread waits for it that attends the instance while the instance is not
-    /// being called ([`Listeners::attended_by`]).
+    /// Second interrupt that `wake` signals. It wakes the thread that handles the events of the instance while no other
+    /// thread calls the instance ([`Listeners::attended_by`]).
     attendant: Option<Interrupt>,
     /// Command slots whose answers the instance waits for: bit n is slot n.
     slots: u32,
 }
 
-/// State of an instance: whether it must be woken for events that other instances take in.
+/// State of an instance. It decides which interrupts another instance signals when it reads an event for this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(super) enum Activity {
@@ -52,9 +52,9 @@ pub(super) enum Activity {
     /// The instance has processed all events, and may sleep.
     Idle,
     /// The instance has been woken, and has not run since.
-    Woken,
+    SleeperWoken,
     /// The instance and its attendant have been woken, and the instance has not run since.
-    Told,
+    BothWoken,
 }
 
 /// Event that changes the state of an instance.
@@ -70,14 +70,14 @@ pub(super) enum Event {
     /// The completion event queue of the instance may have an entry. This does not concern the attendant.
     WakeSleeper,
     /// The sleep of the instance has ended, and the signal of its wakeup has been taken.
-    Woken,
+    SleepEnded,
 }
 
-/// What a step does besides the change of the state.
+/// Action of a step besides the change of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
-    /// Take the signal of the wakeup, which nobody sleeps for.
+    /// Clear the wakeup's signal, because no thread sleeps on it.
     TakeSignal,
     /// Signal the wakeup.
     SignalSleeper,
@@ -91,18 +91,21 @@ impl Activity {
     pub(super) const fn step(self, event: Event) -> (Self, Action) {
         match (self, event) {
             (Self::Awake | Self::Idle, Event::SetAwake)
-            | (Self::Awake | Self::Idle | Self::Woken | Self::Told, Event::Woken) => {
-                (Self::Awake, Action::Nothing)
+            | (
+                Self::Awake | Self::Idle | Self::SleeperWoken | Self::BothWoken,
+                Event::SleepEnded,
+            ) => (Self::Awake, Action::Nothing),
+            (Self::SleeperWoken | Self::BothWoken, Event::SetAwake) => {
+                (Self::Awake, Action::TakeSignal)
             }
-            (Self::Woken | Self::Told, Event::SetAwake) => (Self::Awake, Action::TakeSignal),
-            (Self::Awake | Self::Idle | Self::Woken | Self::Told, Event::SetIdle) => {
+            (Self::Awake | Self::Idle | Self::SleeperWoken | Self::BothWoken, Event::SetIdle) => {
                 (Self::Idle, Action::Nothing)
             }
-            (Self::Idle, Event::Wake) => (Self::Told, Action::SignalBoth),
-            (Self::Woken, Event::Wake) => (Self::Told, Action::SignalAttendant),
-            (Self::Idle, Event::WakeSleeper) => (Self::Woken, Action::SignalSleeper),
-            (Self::Awake | Self::Told, Event::Wake)
-            | (Self::Awake | Self::Woken | Self::Told, Event::WakeSleeper) => {
+            (Self::Idle, Event::Wake) => (Self::BothWoken, Action::SignalBoth),
+            (Self::SleeperWoken, Event::Wake) => (Self::BothWoken, Action::SignalAttendant),
+            (Self::Idle, Event::WakeSleeper) => (Self::SleeperWoken, Action::SignalSleeper),
+            (Self::Awake | Self::BothWoken, Event::Wake)
+            | (Self::Awake | Self::SleeperWoken | Self::BothWoken, Event::WakeSleeper) => {
                 (self, Action::Nothing)
             }
         }
@@ -126,7 +129,7 @@ impl Listener {
         &self.wakeup
     }
 
-    /// Takes a step, and does what it asks for.
+    /// Takes a step, and carries out its action.
     fn step(&mut self, event: Event) {
         let (activity, action) = self.activity.step(event);
         self.activity = activity;
@@ -136,15 +139,15 @@ impl Listener {
                 let _signalled = self.wakeup.take();
             }
             Action::SignalSleeper => self.wakeup.signal(),
-            Action::SignalAttendant => self.tell_attendant(),
+            Action::SignalAttendant => self.signal_attendant(),
             Action::SignalBoth => {
-                self.tell_attendant();
+                self.signal_attendant();
                 self.wakeup.signal();
             }
         }
     }
 
-    fn tell_attendant(&self) {
+    fn signal_attendant(&self) {
         if let Some(attendant) = &self.attendant {
             attendant.signal();
         }
@@ -172,8 +175,8 @@ impl Listeners {
         number
     }
 
-    /// Removes an instance. All other instances are woken to check for work, because the removed one may have been the
-    /// only one that was called for shared work.
+    /// Removes an instance. All other instances are woken to check for work, because the removed instance may have been
+    /// the only instance that was called for shared work.
     pub(crate) fn leave(&mut self, number: usize) {
         if let Some(listener) = self.0.get_mut(number) {
             *listener = None;
@@ -235,10 +238,12 @@ impl Listeners {
         }
     }
 
-    /// Records that an instance waits for the answer in a command slot.
+    /// Records that an instance waits for the answer in a command slot, and that no other instance does.
     pub(crate) fn waits_for(&mut self, number: usize, slot: usize) {
-        if let Some(listener) = self.get_mut(number) {
-            listener.slots |= 1 << slot;
+        for (other, listener) in self.0.iter_mut().enumerate() {
+            let Some(listener) = listener else { continue };
+            listener.slots &= !(1 << slot);
+            listener.slots |= u32::from(other == number) << slot;
         }
     }
 
@@ -268,7 +273,8 @@ impl Listeners {
         }
     }
 
-    /// Sets the interrupt that wakes the thread that attends an instance while the instance is not being called.
+    /// Sets the interrupt that wakes the thread that handles an instance's events while no other thread calls the
+    /// instance.
     pub(crate) fn attended_by(&mut self, number: usize, attendant: Interrupt) {
         if let Some(listener) = self.get_mut(number) {
             listener.attendant = Some(attendant);
@@ -312,7 +318,7 @@ impl Listeners {
         }
         any |= wakeup.take() > 0;
         let vector = self.get_mut(number).map(|listener| {
-            listener.step(Event::Woken);
+            listener.step(Event::SleepEnded);
             listener.vector
         });
         // The interrupt may have been for the event queue of another instance with the same vector.

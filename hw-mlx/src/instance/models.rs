@@ -141,7 +141,7 @@ struct Machine {
     /// Number of datagrams not yet processed. Their result is for instance 0.
     datagrams: Mutex<u32>,
     /// Number of work items of the connection manager for each instance, behind a separate lock.
-    trays: Mutex<[u32; 2]>,
+    work_items: Mutex<[u32; 2]>,
 }
 
 /// Vector of the completion event queues.
@@ -169,7 +169,7 @@ impl Machine {
                 answered: [false; 2],
             }),
             datagrams: Mutex::new(0),
-            trays: Mutex::new([0; 2]),
+            work_items: Mutex::new([0; 2]),
         });
         (machine, own)
     }
@@ -325,14 +325,14 @@ impl Machine {
 
     /// Hands the result of a datagram to an instance.
     fn hand_over(&self, to: usize) {
-        let mut trays = self.trays.lock().expect("nobody panics");
-        trays[to] += 1;
+        let mut work_items = self.work_items.lock().expect("nobody panics");
+        work_items[to] += 1;
         self.lock().listeners.call(to);
     }
 
     /// Takes the work items handed to an instance, and returns their number.
     fn take(&self, number: usize) -> u32 {
-        core::mem::take(&mut self.trays.lock().expect("nobody panics")[number])
+        core::mem::take(&mut self.work_items.lock().expect("nobody panics")[number])
     }
 
     /// Runs a program that processes events whenever one of its descriptors is signalled, until `enough` returns true.
@@ -357,7 +357,7 @@ impl Machine {
     }
 }
 
-/// Runs both instances in threads of their own, and the device in this one.
+/// Runs each instance in its own thread, and the device in the calling thread.
 fn beside(
     machine: &Arc<Machine>,
     own: [Own; 2],
@@ -565,7 +565,7 @@ fn what_comes_while_a_command_is_waited_for_is_not_slept_over() {
 
 /// Runs a broken model and checks that loom reports a deadlock. loom then panics twice, which aborts the process, so
 /// the model runs in a child process.
-fn sleeps_for_ever(test: &str, broken: Broken, model: fn()) {
+fn assert_deadlock(test: &str, broken: Broken, model: fn()) {
     const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
     if std::env::var_os(THE_OTHER).is_some() {
         explore("", broken, model);
@@ -588,35 +588,35 @@ fn sleeps_for_ever(test: &str, broken: Broken, model: fn()) {
 #[test]
 fn the_models_find_who_serves_and_wakes_nobody() {
     let test = "the_models_find_who_serves_and_wakes_nobody";
-    sleeps_for_ever(test, Broken::Wake, answers);
+    assert_deadlock(test, Broken::Wake, answers);
 }
 
 #[test]
 fn the_models_find_a_shared_interrupt_that_is_kept() {
     let test = "the_models_find_a_shared_interrupt_that_is_kept";
-    sleeps_for_ever(test, Broken::Sharers, completions);
+    assert_deadlock(test, Broken::Sharers, completions);
 }
 
 #[test]
 fn the_models_find_a_program_that_keeps_a_shared_interrupt() {
     let test = "the_models_find_a_program_that_keeps_a_shared_interrupt";
-    sleeps_for_ever(test, Broken::Sharers, completions_on_descriptors);
+    assert_deadlock(test, Broken::Sharers, completions_on_descriptors);
 }
 
 #[test]
 fn the_models_find_a_call_that_is_forgotten_behind_a_command() {
     let test = "the_models_find_a_call_that_is_forgotten_behind_a_command";
-    sleeps_for_ever(test, Broken::After, descriptors);
+    assert_deadlock(test, Broken::After, descriptors);
 }
 
 #[test]
 fn the_models_find_news_that_are_forgotten_behind_a_command() {
     let test = "the_models_find_news_that_are_forgotten_behind_a_command";
-    sleeps_for_ever(test, Broken::After, news_behind_a_command);
+    assert_deadlock(test, Broken::After, news_behind_a_command);
 }
 
 #[test]
 fn the_models_find_a_signal_that_is_taken_too_early() {
     let test = "the_models_find_a_signal_that_is_taken_too_early";
-    sleeps_for_ever(test, Broken::TakenEarly, datagrams);
+    assert_deadlock(test, Broken::TakenEarly, datagrams);
 }

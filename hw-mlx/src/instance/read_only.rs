@@ -66,7 +66,7 @@ impl Commands for ReadOnlySession {
             if let Some(answer) = control.advance(&mut exchange) {
                 return answer;
             }
-            control.look_after_health(false);
+            control.update_health(false);
             let until = exchange.until().min(control.now().saturating_add(pause));
             drop(control);
             drop(shared);

@@ -23,20 +23,20 @@ const OURS: FunctionId = FunctionId {
 #[test]
 fn requests_of_firmware_that_waits_for_no_answer_take_no_memory_without_end() {
     let mut pages = pages(None);
-    for _ in 0..MOST_REQUESTS + 7 {
+    for _ in 0..MAX_PAGE_REQUESTS + 7 {
         pages.request(PageRequest {
             function: OURS,
             pages: 1,
             release_all: false,
         });
     }
-    assert_eq!(pages.requests.len(), MOST_REQUESTS);
+    assert_eq!(pages.requests.len(), MAX_PAGE_REQUESTS);
     assert_eq!(pages.counts().refused, 7);
 }
 
 #[test]
 fn what_the_firmware_has_counts_against_what_it_may_have() {
-    for (budget, most) in [(None, MOST_PAGES), (Some(100), 100)] {
+    for (budget, most) in [(None, MAX_PAGES), (Some(100), 100)] {
         let mut pages = pages(budget);
         assert_eq!(pages.room(), most);
         let (given, _) = pages.prepare_give(OURS, 60).expect("memory");

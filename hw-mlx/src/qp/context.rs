@@ -10,7 +10,7 @@
 //!
 //! A transition command carries a whole context, of which the device takes the fields of the transition and, where
 //! `opt_param_mask` selects them, a few more (PRM "Queue Pair Transitions"). Service type, migration state,
-//! protection domain, completion queues and, from INIT on, port and frequency of acknowledgement requests are
+//! protection domain, completion queues and, from RST2INIT on, port and frequency of acknowledgement requests are
 //! repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
 //!
 //! Outstanding RDMA Reads. Both sides have negotiated depths as numbers, but the device takes powers of two. The depth
@@ -81,7 +81,7 @@ pub struct QpFacts {
     pub cqn_receive: u32,
     /// Owner number that the device writes into the queue pair's CQEs.
     pub user_index: u32,
-    /// Source of its receives.
+    /// Source of the queue pair's receives.
     pub receive: ReceiveSource,
     /// log2 of the number of blocks of the send ring.
     pub log_send_blocks: u32,
@@ -89,13 +89,13 @@ pub struct QpFacts {
     pub log_page: u32,
     /// I/O address of the doorbell record.
     pub record: u64,
-    /// Format of its time stamps (`ts_format`).
+    /// Format of the time stamps in CQEs (`ts_format`).
     pub ts_format: u32,
     /// log2 of the largest message, in bytes.
     pub log_max_message: u32,
-    /// log2 of the maximum number of RDMA Reads that the device can serve at once as target.
+    /// log2 of the maximum number of RDMA Reads that the device can serve at once as target of a queue pair.
     pub log_max_reads_in: u32,
-    /// log2 of the maximum number of RDMA Reads that the device can have outstanding as originator.
+    /// log2 of the maximum number of RDMA Reads that a queue pair can have outstanding as originator.
     pub log_max_reads_out: u32,
     /// True if the device has atomic operations ([`Caps::atomics`](crate::caps::Caps::atomics)).
     pub atomics: bool,
@@ -333,7 +333,7 @@ mod tests {
                 priority: 0,
             },
             remote_qpn: Qpn::new(0xabcdef),
-            receive_psn: Psn::new(0x123456),
+            receive_psn: Psn::masked(0x123456),
             mtu: 3,
             reads_in,
             min_rnr_timer: 12,
@@ -410,7 +410,7 @@ mod tests {
                 "{reads} in"
             );
             let send = ReadyToSend {
-                send_psn: Psn::new(0),
+                send_psn: Psn::masked(0),
                 reads_out: reads,
                 retry_count: 7,
                 rnr_retry: 7,
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn ready_to_send_carries_the_retry_policy() {
         let send = ReadyToSend {
-            send_psn: Psn::new(0xfe_dcba),
+            send_psn: Psn::masked(0xfe_dcba),
             reads_out: 1,
             retry_count: 6,
             rnr_retry: 5,
@@ -467,7 +467,7 @@ mod tests {
             ..facts()
         };
         let send = ReadyToSend {
-            send_psn: Psn::new(0),
+            send_psn: Psn::masked(0),
             reads_out: 1,
             retry_count: 7,
             rnr_retry: 7,

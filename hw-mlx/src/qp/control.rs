@@ -6,8 +6,10 @@
 //!
 //! A reset discards all outstanding work. First 2RST is sent, after which the device writes no more entries for the
 //! queue pair. Then the doorbell record is set to zero, and RST2INIT is sent. Last, the completion queues are cleaned
-//! and the indices start from zero, as they do in the device. If new requests were posted before the cleaning, a late
-//! entry would be taken for that of a new request.
+//! and the indices start from zero, as they do in the device. The record is zero and the caller posts nothing
+//! meanwhile, so the cleaning removes no entry of a new request. Linux and rdma-core clean between 2RST and RST2INIT.
+//! Here cleaning is last: if RST2INIT is refused, entries and indices are still there, and the caller reports which
+//! requests are done and which are lost.
 
 use std::sync::Arc;
 
@@ -94,9 +96,9 @@ pub(crate) fn to_reset(hca: &mut Hca, qpn: Qpn) -> Result<(), CmdError> {
     hca.exec(&command).map(drop)
 }
 
-/// Sends 2RST before DESTROY_QP. A refusal because of the queue pair's state is no error: DESTROY_QP then works without
-/// this step (Linux `destroy_qp_common` omits it). It happens if an interrupted reset left the queue pair in RESET.
-/// Returns whether the device accepted the step.
+/// Sends 2RST before DESTROY_QP. A refusal because of the queue pair's state is no error: in RESET, DESTROY_QP works
+/// without this step (Linux `destroy_qp_common` omits it there). QP1 is in RESET if its repair failed half-way.
+/// [`Qp::destroy`] knows that state and omits the step itself. Returns whether the device accepted the step.
 pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: Qpn) -> Result<bool, CmdError> {
     match to_reset(hca, qpn) {
         Err(error)
@@ -150,7 +152,7 @@ pub(crate) struct DeviceFacts {
 impl DeviceFacts {
     pub(crate) fn of(hca: &Hca) -> Self {
         let general = hca.caps().general();
-        // `qp_ts_format` exists where it is not 0. Then 1 selects the device's default; otherwise 1 is reserved.
+        // If the capability `qp_ts_format` is not 0, `ts_format` 1 selects the device's default. Else 1 is reserved.
         let ts_format = u32::from(
             hca.caps()
                 .roce()
@@ -172,8 +174,8 @@ impl Qp {
     /// Creates a queue pair and brings it to INIT.
     ///
     /// # Errors
-    /// No memory, sizes that the device does not support (as [`MlxError::QueueTooLarge`]; the caller checks them
-    /// against the limits first), or device refusal.
+    /// There is no memory, or the device refuses. [`MlxError::QueueTooLarge`]: a WQE or a ring is too large for its
+    /// format. This function does not check the sizes against the device's limits; the caller does.
     pub fn create(
         hca: &mut Hca,
         doorbells: &Doorbells,
@@ -255,7 +257,7 @@ impl Qp {
             in_reset: false,
             path: None,
             returns: request.srq.map(Srq::returns),
-            distrusted: 0,
+            unmatched_entries: 0,
         };
         if let Err(error) = reset_to_init(hca, qpn, &facts.reset_to_init()) {
             match destroy_qp(hca, qpn) {
@@ -270,10 +272,10 @@ impl Qp {
     }
 
     /// Moves the queue pair from INIT to RTR. `mac` is that of the next station on the link: the peer or a gateway. The
-    /// queue pair keeps `peer` until it is stopped, which marks the peer as in use.
+    /// queue pair holds `peer` until it is stopped. While `peer` is held, the peer is marked as in use.
     ///
     /// # Errors
-    /// Device refusal.
+    /// Device refusal. [`MlxError::NoSuchGid`]: our address was removed.
     pub fn ready_to_receive(
         &mut self,
         hca: &mut Hca,
@@ -308,8 +310,8 @@ impl Qp {
     }
 
     /// Moves the queue pair from INIT to RTS, connected to itself. With `forced`, the device loops its packets back
-    /// whatever their addresses are (capability `fl_rc_qp_when_roce_enabled`). Without it, or if the device refuses it,
-    /// they are sent to our own address at index 0. Returns whether loopback is forced.
+    /// whatever their addresses are (capability `fl_rc_qp_when_roce_enabled`). Without `forced`, or if the device
+    /// refuses forced loopback, the packets are sent to our own address at index 0. Returns whether loopback is forced.
     ///
     /// # Errors
     /// Device refusal.
@@ -330,7 +332,7 @@ impl Qp {
                 priority: own.priority(),
             },
             remote_qpn: self.qpn,
-            receive_psn: Psn::new(0),
+            receive_psn: Psn::masked(0),
             mtu: hca.port().path_mtu,
             reads_in: 1,
             min_rnr_timer: 12,
@@ -351,7 +353,7 @@ impl Qp {
             self.ready_to_receive(hca, &receive, own.mac, None)?;
         }
         let send = ReadyToSend {
-            send_psn: Psn::new(0),
+            send_psn: Psn::masked(0),
             reads_out: 1,
             retry_count: 7,
             rnr_retry: 6,
@@ -361,7 +363,10 @@ impl Qp {
         Ok(looped)
     }
 
-    /// Moves the queue pair from any state to ERR: all outstanding and later requests complete as flushed.
+    /// Moves the queue pair from any state to ERR. All later requests, and those outstanding, complete as flushed. In
+    /// RESET the device has discarded the outstanding ones: the caller first polls the entries already written and
+    /// takes the rest by [`Qp::take_lost`], because this call forgets them and starts again at index 0. An old entry
+    /// that is still unpolled would be taken for that of a later request.
     ///
     /// # Errors
     /// Device refusal; the queue pair keeps its state.
@@ -393,8 +398,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Moves a queue pair that is on its way to RTS back to INIT. Its receives stay posted: the device has consumed
-    /// none of them, so it starts with them again. Returns `false` if the device has consumed one, for a packet that
+    /// Moves a queue pair that has not reached RTS back to INIT. Its receives stay posted: the device has consumed none
+    /// of them, so it starts with them again. Returns `false` if the device has consumed a receive, for a packet that
     /// the peer could not have sent yet. The queue pair then stays in RESET, and the device has discarded the other
     /// receives.
     ///

@@ -81,9 +81,9 @@ pub struct Qp {
     /// Shared receive queue's list for buffers whose completions were discarded; `None` without a shared receive queue.
     returns: Option<Arc<Returns>>,
     /// Number of entries with our queue pair number that matched neither a request nor a receive.
-    distrusted: u64,
+    unmatched_entries: u64,
     qpn: Qpn,
-    /// True if the queue pair was left in RESET because a later command was refused.
+    /// True if the queue pair was left in RESET: a later command was refused, or `rewind` found a consumed receive.
     in_reset: bool,
     recv: RecvQueue,
     memory: Lent<RingMemory>,
@@ -108,8 +108,8 @@ impl Qp {
 
     /// Returns the number of CQEs that matched nothing posted to this queue pair.
     #[must_use]
-    pub fn distrusted(&self) -> u64 {
-        self.distrusted + self.send.distrusted() + self.recv.distrusted()
+    pub fn unmatched_entries(&self) -> u64 {
+        self.unmatched_entries + self.send.unmatched_entries() + self.recv.unmatched_entries()
     }
 
     /// Returns whether an entry belongs to this queue pair.
@@ -152,8 +152,8 @@ impl Qp {
 
     #[cold]
     #[inline(never)]
-    fn distrust(&mut self, entry: &Cqe) {
-        self.distrusted += 1;
+    fn count_unmatched(&mut self, entry: &Cqe) {
+        self.unmatched_entries += 1;
         tracing::warn!(?entry, queue = ?self, "a completion entry does not belong to this queue pair; ignored");
     }
 }
@@ -304,7 +304,7 @@ impl Qp {
         })
     }
 
-    /// As `complete_plain`, for a request with suppressed requests before it. Completes those too.
+    /// Completes a request like `complete_plain`, and also the suppressed requests before it.
     pub fn complete_behind_suppressed(&mut self, entry: &Cqe) -> Option<Plain> {
         let (cookie, bytes) = self.send.complete_behind_suppressed(entry.tail())?;
         Some(Plain {
@@ -337,7 +337,7 @@ impl Qp {
                 return completion;
             }
         }
-        self.distrust(entry);
+        self.count_unmatched(entry);
         None
     }
 
@@ -348,8 +348,9 @@ impl Qp {
         self.send.take_oldest().or_else(|| self.recv.take_oldest())
     }
 
-    /// As `take_outstanding`, for a queue pair that a refused command has left in RESET. The device has discarded its
-    /// work there. Returns `None` for any other queue pair.
+    /// Like `take_outstanding`, for a queue pair that was left in RESET by a refused command, or by a call of
+    /// [`Qp::rewind`] that returned false. In RESET the device has discarded its work. Returns `None` for any other
+    /// queue pair.
     #[inline]
     pub fn take_lost(&mut self) -> Option<Completion> {
         if self.in_reset {

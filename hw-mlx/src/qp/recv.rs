@@ -38,8 +38,8 @@ pub struct RecvSizes {
 }
 
 impl RecvSizes {
-    /// Returns the sizes for `max_recvs` receives of up to `max_segments` segments. Returns `None` if an index would
-    /// not fit 16 bits or a stride would exceed 512 units.
+    /// Returns the sizes for `max_recvs` receives of up to `max_segments` segments. Returns `None` if the ring would
+    /// exceed 2^15 entries or the stride 2,048 bytes.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let stride = max_segments
@@ -90,7 +90,7 @@ pub struct RecvQueue {
     /// Number of bytes that arrived in completed receives.
     bytes: u64,
     /// Number of CQEs that matched no outstanding receive.
-    distrusted: u64,
+    unmatched_entries: u64,
 }
 
 /// Bytes of a receive queue that posts and completions access.
@@ -121,7 +121,7 @@ impl RecvQueue {
             shadow: Cyclic::new(sizes.entries, Shadow::default()),
             done: 0,
             bytes: 0,
-            distrusted: 0,
+            unmatched_entries: 0,
         }
     }
 
@@ -167,8 +167,8 @@ impl RecvQueue {
 
     /// Returns the number of CQEs since creation that matched no outstanding receive.
     #[must_use]
-    pub fn distrusted(&self) -> u64 {
-        self.distrusted
+    pub fn unmatched_entries(&self) -> u64 {
+        self.unmatched_entries
     }
 
     /// Posts a buffer.
@@ -273,7 +273,7 @@ impl RecvQueue {
     pub fn complete(&mut self, counter: u16, outcome: Outcome) -> Option<Completion> {
         let in_order = self.is_oldest(counter) || matches!(outcome, Outcome::Failed { .. });
         if self.outstanding() == 0 || !in_order {
-            self.distrust(counter);
+            self.count_unmatched(counter);
             return None;
         }
         let shadow = self.take();
@@ -334,8 +334,8 @@ impl RecvQueue {
 
     #[cold]
     #[inline(never)]
-    fn distrust(&mut self, counter: u16) {
-        self.distrusted += 1;
+    fn count_unmatched(&mut self, counter: u16) {
+        self.unmatched_entries += 1;
         tracing::warn!(counter, queue = ?self, "a completion names no outstanding receive; ignored");
     }
 }

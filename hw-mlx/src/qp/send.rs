@@ -1,8 +1,8 @@
-//! Send queues: how a request becomes a packet.
+//! Send queues: posting and completing requests.
 //!
 //! A send queue is a ring of 64-byte basic blocks (WQEBBs). Blocks from the oldest outstanding WQE
 //! up to `producer_index` belong to the device until a CQE names them; the others are ours to
-//! write. Indices count blocks since creation, wrap at 2^16 and are masked only on access.
+//! write. Indices count blocks since the last reset, wrap at 2^16 and are masked only on access.
 //!
 //! Callers count requests, not blocks, and may have exactly `max_requests` of them outstanding. The ring is therefore
 //! large enough for this many WQEs of the largest size, and a post only checks how many requests are outstanding.
@@ -24,8 +24,8 @@
 //!
 //! A bind of a memory window changes a key, and the device may start the next WQE before the key has changed, unless
 //! that WQE carries a fence. To avoid a check for this in every post, a bind makes the queue appear full. The next post
-//! then takes the path for full queues, which detects the bind and posts with the fence ([`SendQueue::let_go`]). The
-//! success of a bind is always reported, because the owner of the windows needs it.
+//! then takes the path for full queues, which detects the bind and posts with the fence ([`SendQueue::end_bind_hold`]).
+//! The success of a bind is always reported, because the owner of the windows needs it.
 //!
 //! BlueFlame is not used: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. WQE signatures
 //! are not used either.
@@ -116,7 +116,7 @@ impl SendSizes {
 struct Shadow {
     cookie: u64,
     /// Tail of the CQE that completes the request in the common case: an ordinary request whose success is reported.
-    /// For other requests, a tail that matches no CQE and holds only the number of the first block.
+    /// For other requests, a tail that matches no CQE; its WQE counter is the number of the first block.
     reported: Tail,
     /// Number of bytes in bits 31:0, and the flags below.
     what: u64,
@@ -219,7 +219,7 @@ pub struct SendQueue {
     /// Doorbell value of the last request that was posted without ringing the doorbell.
     unrung: u64,
     /// Number of CQEs that match no outstanding request.
-    distrusted: u64,
+    unmatched_entries: u64,
 }
 
 static_assertions::const_assert_eq!(core::mem::offset_of!(SendQueue, doorbell), 64);
@@ -266,7 +266,7 @@ impl SendQueue {
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
             shadow: Cyclic::new(sizes.max_requests, Shadow::NONE),
-            distrusted: 0,
+            unmatched_entries: 0,
         }
     }
 
@@ -319,8 +319,8 @@ impl SendQueue {
 
     /// Returns the number of CQEs since creation that named no outstanding request.
     #[must_use]
-    pub fn distrusted(&self) -> u64 {
-        self.distrusted
+    pub fn unmatched_entries(&self) -> u64 {
+        self.unmatched_entries
     }
 
     /// Writes unit number `at` of the next WQE, which starts at `producer_index`.
@@ -443,7 +443,7 @@ impl SendQueue {
         control.doorbell()
     }
 
-    /// Posts a request with zero or several segments to a queue that is not full.
+    /// Posts a request with any number of segments to a queue that is not full.
     #[inline(never)]
     fn post_list<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags)
     where
@@ -571,7 +571,7 @@ impl SendQueue {
             "a bind on a queue that was not made for it"
         );
         let held = self.is_full();
-        if held && !self.let_go() {
+        if held && !self.end_bind_hold() {
             return Err(QueueFull);
         }
         let flags = RequestFlags {
@@ -626,7 +626,7 @@ impl SendQueue {
     /// Returns whether a queue that appears full does so only because its last request was a bind. If so, restores the
     /// limit, and the caller must post the next request with a fence.
     #[cold]
-    fn let_go(&mut self) -> bool {
+    fn end_bind_hold(&mut self) -> bool {
         let held = self.max_requests != self.limit && self.outstanding() < self.limit;
         if held {
             self.max_requests = self.limit;
@@ -647,7 +647,7 @@ impl SendQueue {
     where
         I: Iterator<Item = DataSegment>,
     {
-        if !self.let_go() {
+        if !self.end_bind_hold() {
             return Err(QueueFull);
         }
         let fence = true;
@@ -698,7 +698,7 @@ impl SendQueue {
             });
         };
         let held = self.is_full();
-        if held && !self.let_go() {
+        if held && !self.end_bind_hold() {
             return Err(InlineError::Full);
         }
         let flags = RequestFlags {
@@ -796,8 +796,8 @@ impl SendQueue {
         self.bytes = self.bytes.wrapping_add(u64::from(bytes));
     }
 
-    /// Hands all WQEs before `producer_index` to the device. All send doorbells of reliable queue pairs are rung by
-    /// this function, because the order of its steps is essential.
+    /// Hands all WQEs before `producer_index` to the device. Only this function rings send doorbells, because the order
+    /// of its steps is essential.
     ///
     /// The device may act on the doorbell record alone, which it reads again while it works on the queue. The register
     /// only ensures that the device reads the record.
@@ -864,7 +864,7 @@ impl SendQueue {
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
         let here = |shadow: &Shadow| (shadow.index() ^ index) & self.block_mask == 0;
         let Some(number) = self.find(here) else {
-            self.distrust(index);
+            self.count_unmatched(index);
             return None;
         };
         let shadow = self.forget_until(number);
@@ -902,8 +902,8 @@ impl SendQueue {
 
     #[cold]
     #[inline(never)]
-    fn distrust(&mut self, index: u16) {
-        self.distrusted += 1;
+    fn count_unmatched(&mut self, index: u16) {
+        self.unmatched_entries += 1;
         tracing::warn!(qpn = self.qpn_shifted >> 8, index, queue = ?self, "a completion names no outstanding request; ignored");
     }
 }

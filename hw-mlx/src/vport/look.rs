@@ -37,7 +37,7 @@ pub struct VportState {
     /// Current MTU of the port and its maximum, in bytes as the hardware counts; `None` if the function may not see the
     /// port.
     pub port_mtu: Option<(u32, u32)>,
-    /// MACs that the vport announces. As the other lists, empty if the device does not report it.
+    /// MACs that the vport announces. Like the other lists, this list is empty if the device does not report it.
     pub unicast: Vec<[u8; 6]>,
     /// Multicast MACs that the vport receives.
     pub multicast: Vec<[u8; 6]>,

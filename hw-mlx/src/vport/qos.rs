@@ -108,7 +108,8 @@ fn congestion(
     }))
 }
 
-/// Returns a bit mask of the priorities in which `protocol` (a DCQCN role of the device) is enabled.
+/// Returns a bit mask of the priorities in which `protocol` (a DCQCN role of the device) is enabled; `None` if the
+/// firmware refuses the query.
 fn priorities(control: &mut impl Commands, protocol: CongProtocol) -> Result<Option<u8>, CmdError> {
     let mut enabled = 0;
     for priority in 0..PRIORITIES {

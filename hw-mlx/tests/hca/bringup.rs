@@ -110,7 +110,7 @@ fn bring_up_and_teardown_send_the_checked_list_of_commands() {
         );
     }
     assert_eq!(seen.len(), expected.len());
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
     assert_eq!(
         (
             report.pages_given,
@@ -180,7 +180,7 @@ fn nothing_is_read_or_written_before_the_firmware_listens() {
         .expect("the step")
         .1;
     assert!(waited >= Duration::from_millis(990), "{waited:?}");
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -226,8 +226,8 @@ fn a_command_may_take_as_long_as_the_device_says_and_never_less_than_configured(
     }
 }
 
-/// The driver reads the register with the time that the firmware may take to return its pages, and waits as long (Linux
-/// `lib/tout.c` `tout_query_dtor`).
+/// The driver reads the register with the time that the firmware may take to return its pages, and waits at least that
+/// long (Linux `lib/tout.c` `tout_query_dtor`).
 #[test]
 fn firmware_gets_the_time_it_asks_for_to_return_its_pages() {
     let double = Double::new();
@@ -342,7 +342,7 @@ fn event_queues_have_room_for_what_can_be_armed() {
             .map(|seen| seen.input[0x1c] & 0x1f)
             .collect();
         assert_eq!(made, sizes);
-        assert_eq!(state.breaches, [""; 0]);
+        assert_eq!(state.violations, [""; 0]);
     }
 }
 
@@ -363,7 +363,7 @@ fn another_command_interface_is_refused_before_anything_is_written() {
     double.state().interface = 6 << 16;
     let error = Hca::open(double.function(), config()).expect_err("revision 6");
     assert_eq!(error.to_string(), "command interface revision 6, need 5");
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn a_command_refused_anywhere_in_bring_up_names_itself_and_leaves_the_bus_quiet(
         let mut command = [0u8; 2];
         double.config_read(4, &mut command);
         assert_eq!(command[0] & 4, 0, "{opcode:#x}: bus master is off");
-        assert_eq!(double.state().breaches, [""; 0]);
+        assert_eq!(double.state().violations, [""; 0]);
     }
 }
 
@@ -581,7 +581,7 @@ fn pages_asked_for_at_once_are_given_by_one_command() {
         .map(|seen| crate::double::argument_of(&seen.input, 0x0c))
         .collect();
     assert_eq!(gives, [5000, 12_868, 4097]);
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
     hca.close().expect("teardown");
 }
 
@@ -611,7 +611,7 @@ fn a_closed_function_can_be_opened_again() {
         let hca = Hca::open(function.clone(), config()).expect("bring-up");
         hca.close().expect("teardown");
     }
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -642,7 +642,7 @@ fn a_refused_teardown_still_stops_the_device_and_tells_what_was_refused() {
     );
     assert_eq!(failed.report.pages_not_returned, 0);
     assert_eq!(double.state().seen.last().expect("a command").opcode, 0x105);
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -677,7 +677,7 @@ fn every_function_announces_its_mac_to_the_e_switch_and_takes_it_back() {
         );
         hca.close().expect("teardown");
         assert_eq!(double.state().unicast, [[0u8; 8]; 0], "{device:#x}");
-        assert_eq!(double.state().breaches, [""; 0]);
+        assert_eq!(double.state().violations, [""; 0]);
     }
 }
 
@@ -876,7 +876,7 @@ fn an_e_switch_manager_announces_its_mac_to_the_port_and_takes_it_back() {
         .expect("SET_L2_TABLE_ENTRY");
     assert_eq!(set.input[0x20..0x28], [0, 0, 2, 0, 0x5e, 0, 0, 1]);
     assert!(state.seen.iter().any(|seen| seen.opcode == 0x82b));
-    assert_eq!(state.breaches, [""; 0]);
+    assert_eq!(state.violations, [""; 0]);
 }
 
 #[test]
@@ -964,6 +964,6 @@ fn noise_for_events_is_survived() {
             while hca.next_async().is_some() {}
         }
         hca.exec(&NopIn::new()).expect("still working");
-        assert_eq!(double.state().breaches, [""; 0], "seed {seed}");
+        assert_eq!(double.state().violations, [""; 0], "seed {seed}");
     }
 }

@@ -425,7 +425,7 @@ fn what_the_system_says_is_heard_by_those_who_never_sleep() {
 fn a_health_counter_that_stalls_is_not_death() {
     let world = world(Profile::default());
     let mut hca = world.hca();
-    // 30 seconds are more than the ten after which the driver sends a command, and its answer decides.
+    // 30 seconds are more than the ten after which the driver sends a command. The answer shows that the device lives.
     for seconds in [5, 30] {
         world.inject(Fault::HealthCounterStalls(Duration::from_secs(seconds)));
         let end = hca.now() + Duration::from_secs(2 * seconds);

@@ -63,7 +63,7 @@ fn messages_of_every_length_class_arrive_and_return_whole() {
             "{bytes} bytes"
         );
     }
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn tokens_run_from_1_to_255_and_over_zero() {
     for pair in tokens.windows(2) {
         assert_eq!(pair[1], if pair[0] == 255 { 1 } else { pair[0] + 1 });
     }
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_silent_command_times_out_and_its_memory_is_not_touched_until_the_device_ret
     assert_eq!(hca.slots_quarantined(), 0);
     echo(&mut hca, 3000);
     assert_eq!(double.state().seen.last().expect("a command").slot, 0);
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn commands_in_several_slots_finish_out_of_order_and_each_finds_its_asker() {
             .collect::<Vec<_>>(),
         [2, 0, 1, 0]
     );
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn a_page_request_in_the_middle_of_a_command_is_answered_before_it_finishes() {
         state.release(0);
     });
     hca.exec(&AllocPdIn::new()).expect("a PD");
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn page_requests_are_served_one_after_the_other_in_both_directions() {
         (report.pages_given, report.pages_returned),
         (5010 + 73, 5010 + 73)
     );
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn thousands_of_events_lap_the_ring_without_an_overrun() {
         );
     }
     assert_eq!(hca.next_async(), None);
-    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!(double.state().violations, [""; 0]);
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Station {
     }
 }
 
-/// Returns a frame to another station, of Ethernet's minimum length.
+/// Returns a frame from another station to `to`, with 60 bytes after the Ethernet header.
 fn frame(to: [u8; 6], ethertype: u16, protocol: Option<u8>, tag: Option<u16>) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend(THEIRS);

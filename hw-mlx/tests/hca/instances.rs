@@ -1,6 +1,7 @@
 //! Instances of one function against the scripted double: the events that each instance gets, and that none waits for
 //! another's command.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hw_mlx::{Hca, HcaConfig};
@@ -12,7 +13,7 @@ const NOP: u16 = 0x80d;
 const ACCESS_REG: u16 = 0x805;
 const CREATE_EQ: u16 = 0x301;
 
-fn opened() -> (std::sync::Arc<Double>, Hca, Hca) {
+fn opened() -> (Arc<Double>, Hca, Hca) {
     let double = Double::new();
     let first = Hca::open(double.function(), HcaConfig::new()).expect("bring-up");
     let second = first
@@ -255,4 +256,49 @@ fn an_answer_and_a_look_around_wake_nobody_whom_they_do_not_concern() {
     double.after(Duration::from_millis(3), |state| state.release(0));
     first.answer(held).expect("in the end");
     assert!(wakeup.is_pending());
+}
+
+/// A command of one instance that times out does not take the answer of another instance's command from its owner: the
+/// owner is woken when the answer comes, and not before.
+#[test]
+fn a_command_that_times_out_leaves_the_answer_of_another_instance_to_its_owner() {
+    let (double, mut first, mut second) = opened();
+    double.rule(NOP, Action::Hold);
+    double.rule(NOP, Action::Hold);
+    let held = first.submit(&NopIn::new(), &[]).expect("posted");
+    let wakeup = first.interrupts()[first.vectors() - 1].clone();
+    second
+        .exec(&NopIn::new())
+        .expect_err("the device is silent");
+    assert!(!wakeup.is_pending(), "its answer has not come");
+    first.process_events();
+    double.release(0);
+    second.process_events();
+    assert!(wakeup.is_pending(), "its answer has come");
+    first.answer(held).expect("it is there");
+}
+
+/// A late answer frees the slot of an abandoned command. Whichever instance reads it wakes the one that waits for a
+/// slot.
+#[test]
+fn a_slot_that_a_late_answer_frees_wakes_the_instance_that_waits_for_one() {
+    let (double, mut first, mut second) = opened();
+    for _ in 0..31 {
+        double.rule(NOP, Action::Hold);
+        second
+            .exec(&NopIn::new())
+            .expect_err("the device is silent");
+    }
+    let begun = first.now();
+    let second = Arc::new(Mutex::new(second));
+    let (device, other) = (Arc::clone(&double), Arc::clone(&second));
+    double.meanwhile(Duration::from_millis(3), move || {
+        // The other instance also sleeps. It takes the interrupt of the late answer before the first one sees it.
+        device.after(Duration::from_millis(1), |state| state.release(0));
+        let mut other = other.lock().expect("unpoisoned");
+        let limit = other.now() + Duration::from_millis(2);
+        assert!(other.wait(limit).expect("alive"));
+    });
+    first.exec(&NopIn::new()).expect("answered");
+    assert_eq!(first.now() - begun, Duration::from_millis(4));
 }

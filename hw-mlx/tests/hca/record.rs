@@ -9,7 +9,7 @@ use hw_sim::card::CardConfig;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::{CapType, QueryHcaCapIn};
 
-/// The physical function of a card without other functions or cards.
+/// A simulator with one card, and the card's physical function. The card has no virtual functions.
 struct World {
     sim: Sim,
     function: Arc<SimFunction>,
@@ -46,15 +46,15 @@ fn record(profile: Profile) -> (World, String) {
     (world, record.text("mine"))
 }
 
-/// Returns the answers to QUERY_HCA_CAP of every type before anything is set; `None` for refused types.
+/// Returns the answers of an opened function to QUERY_HCA_CAP, by `op_mod`; `None` for refused queries.
 fn pages(profile: Profile) -> Vec<(u32, Option<Vec<u8>>)> {
-    // A recording queries the device in this state, so a recording of the loaded profile must read the same.
+    // A record states no runtime pages, so the original is compared without runtime pages too.
     let mut general = profile.clone();
     general.pages.runtime = 0;
     let world = World::new(general);
     let mut hca = Hca::open(world.driver_function(), HcaConfig::new()).expect("bring-up");
     (0..0x60)
-        // The driver sets current values in a bring-up, so only the device's maxima are compared.
+        // Bring-up sets current values of types up to RoCE, so only the maxima of these types are compared.
         .filter(|op_mod| op_mod & 1 == 0 || *op_mod > CapType::ROCE.current())
         .map(|op_mod| {
             let mut input = QueryHcaCapIn::new();

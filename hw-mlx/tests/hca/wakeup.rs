@@ -13,11 +13,12 @@
 //! | `Waiter::drain_events` | `Control::serve`: entries of the event queue, then its arm doorbell |
 //! | `Device` | PRM "Completion Queues", "Event Queues": one event per arming, sequence number of requests |
 //!
-//! A register write is posted: it reaches the device some time later. That is why an arm request contains the consumer
-//! index, and the device *looks back*: if there are already entries beyond that index, it raises the event at once.
-//! IBTA vol. 1, "Request Completion Notification", promises less. Its rule to poll once more is sufficient for a device
-//! that only *looks ahead* (at later entries), if the request has reached the device by then. The tests check both
-//! kinds of device. Each control test leaves one part of the protocol out, and must find a lost wakeup.
+//! A register write is posted: it reaches the device some time later. Therefore an arm request contains the consumer
+//! index, and the device *looks back*: if it has already written entries beyond that index, it raises the event
+//! immediately. IBTA vol. 1, "Request Completion Notification", guarantees less. Its rule to poll once more is
+//! sufficient for a device that *looks ahead* (raises the event only for later entries), if the request has reached
+//! the device by then. The tests check both kinds of device. Each control test omits one part of the protocol, and
+//! must find a lost wakeup.
 
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicU32, fence};
@@ -63,7 +64,7 @@ struct Eventfd {
 
 /// State shared by the waiter and the device.
 struct Machine {
-    /// Number of entries that the device has written to the completion queue. Stands for the owner bits.
+    /// Number of entries that the device has written to the completion queue. It replaces the owner bits in the model.
     completions: AtomicU32,
     /// Number of entries that the device has written to the event queue.
     events: AtomicU32,
@@ -71,7 +72,7 @@ struct Machine {
     record: AtomicU32,
     /// Arm register of the completion queue: number of writes to it.
     arm_register: AtomicU32,
-    /// Number of the last of those writes that has reached the device.
+    /// Number of the last write to `arm_register` that has reached the device.
     heard: AtomicU32,
     /// Arm register of the event queue: its consumer index.
     event_register: AtomicU32,
@@ -98,7 +99,7 @@ struct Device {
 }
 
 impl Device {
-    /// Writes completions and takes in doorbell writes at any time, until the waiter has all completions.
+    /// Writes completions and processes doorbell writes at any time, until the waiter has all completions.
     fn run(mut self) {
         for _ in 0..COMPLETIONS {
             self.hear();
@@ -120,7 +121,7 @@ impl Device {
         }
     }
 
-    /// Takes in doorbell writes. Returns true if there was one.
+    /// Processes new doorbell writes. Returns true if there was one.
     fn hear(&mut self) -> bool {
         let rung = self.machine.arm_register.load(Relaxed);
         let armed = rung != self.heard;

@@ -1,4 +1,4 @@
-//! Tests of the slots of commands. The test plays the device.
+//! Tests of the command slots. The tests act as the device.
 
 use driver::Function;
 use hw_sim::{Profile, Sim, SimConfig};
@@ -11,7 +11,7 @@ fn every_pair_of_state_and_event_is_as_the_checked_in_table_says() {
     assert_table(State::step, include_str!("../queue.table"));
 }
 
-/// Makes a queue on a card that does not know of it.
+/// Makes a queue whose address was not written to the card.
 fn queue() -> CommandQueue {
     let sim = Sim::new(SimConfig {
         seed: 1,
@@ -35,7 +35,7 @@ fn post(queue: &mut CommandQueue) -> Ticket {
 
 fn give_back(queue: &mut CommandQueue, slot: usize) {
     queue.memory.store_u8(slot * queue.stride + STATUS_OWN, 0);
-    queue.harvest_all();
+    queue.harvest(u32::MAX);
 }
 
 fn counts(queue: &CommandQueue) -> (u64, u64) {

@@ -58,7 +58,10 @@ struct Eq {
     armed: bool,
 }
 
-type Deed = Box<dyn FnOnce(&mut State) + Send>;
+enum ScheduledAction {
+    OfDevice(Box<dyn FnOnce(&mut State) + Send>),
+    OfHost(Box<dyn FnOnce() + Send>),
+}
 
 /// State of the double that changes.
 pub struct State {
@@ -72,7 +75,7 @@ pub struct State {
     pub eq_doorbells: Vec<u32>,
     rules: VecDeque<(u16, Action)>,
     held: BTreeMap<usize, Seen>,
-    deeds: Vec<(u64, Deed)>,
+    scheduled: Vec<(u64, ScheduledAction)>,
     numbers: u32,
     signing: bool,
     /// Time that the firmware takes to boot once it knows its command queue, and the time when it has booted.
@@ -87,7 +90,7 @@ pub struct State {
     /// Commands in the order of their arrival.
     pub seen: Vec<Seen>,
     /// Rules of the transport that the driver has broken.
-    pub breaches: Vec<String>,
+    pub violations: Vec<String>,
     /// Addresses of the pages that the driver has given.
     pub pages: Vec<u64>,
     /// Numbers of pages in the answers to QUERY_PAGES, by op_mod.
@@ -182,7 +185,7 @@ impl Double {
                     eq_doorbells: Vec::new(),
                     rules: VecDeque::new(),
                     held: BTreeMap::new(),
-                    deeds: Vec::new(),
+                    scheduled: Vec::new(),
                     numbers: 0x10,
                     signing: false,
                     boots_for: 0,
@@ -198,7 +201,7 @@ impl Double {
                     vport_mtu_fixed: false,
                     frozen_counter: false,
                     seen: Vec::new(),
-                    breaches: Vec::new(),
+                    violations: Vec::new(),
                     pages: Vec::new(),
                     wants: BTreeMap::from([(1, 3), (2, 70), (3, 0)]),
                     caps,
@@ -235,10 +238,19 @@ impl Double {
         self.state().rules.push_back((opcode, action));
     }
 
-    /// Runs `deed` after the given time.
-    pub fn after(&self, delay: Duration, deed: impl FnOnce(&mut State) + Send + 'static) {
+    /// Runs `action` after the given time.
+    pub fn after(&self, delay: Duration, action: impl FnOnce(&mut State) + Send + 'static) {
+        self.schedule(delay, ScheduledAction::OfDevice(Box::new(action)));
+    }
+
+    /// Runs `action` after the given time, while a thread of the host sleeps. `action` may use the driver.
+    pub fn meanwhile(&self, delay: Duration, action: impl FnOnce() + Send + 'static) {
+        self.schedule(delay, ScheduledAction::OfHost(Box::new(action)));
+    }
+
+    fn schedule(&self, delay: Duration, action: ScheduledAction) {
         let at = self.clock.now().0 + u64::try_from(delay.as_nanos()).expect("short");
-        self.state().deeds.push((at, Box::new(deed)));
+        self.state().scheduled.push((at, action));
     }
 
     /// Answers a held command.
@@ -281,7 +293,7 @@ impl State {
 
     fn dma(&mut self, iova: u64, bytes: usize) -> Option<(SharedMemory, usize)> {
         if !self.bus_master() {
-            self.breaches
+            self.violations
                 .push(format!("DMA at {iova:#x} with bus mastering off"));
             return None;
         }
@@ -290,7 +302,8 @@ impl State {
             (at + bytes <= *len).then(|| (memory.clone(), offset + at))
         });
         if found.is_none() {
-            self.breaches.push(format!("DMA at {iova:#x}: not mapped"));
+            self.violations
+                .push(format!("DMA at {iova:#x}: not mapped"));
         }
         found
     }
@@ -313,7 +326,7 @@ impl State {
         self.bar.load_be32(at)
     }
 
-    /// Changes a register without a notification of the driver.
+    /// Changes a register without notifying the driver.
     pub fn set_register(&self, at: usize, value: u32) {
         self.bar.store_be32(at, value);
     }
@@ -356,8 +369,8 @@ impl State {
 
     // --- the command interface ----------------------------------------------------------------
 
-    fn breach(&mut self, what: String) {
-        self.breaches.push(what);
+    fn record_violation(&mut self, what: String) {
+        self.violations.push(what);
     }
 
     fn queue(&self) -> u64 {
@@ -373,33 +386,33 @@ impl State {
         let (mut blocks, mut data, mut at) = (Vec::new(), Vec::new(), first);
         for number in 0..bytes.saturating_sub(16).div_ceil(512) {
             if at == 0 || at % 1024 != 0 {
-                self.breach(format!("{what} block {number} at {at:#x}"));
+                self.record_violation(format!("{what} block {number} at {at:#x}"));
                 break;
             }
             let block = self.read(at, 0x240);
             if u32::from_be_bytes([block[0x238], block[0x239], block[0x23a], block[0x23b]]) as usize
                 != number
             {
-                self.breach(format!("{what} block {number}: wrong number"));
+                self.record_violation(format!("{what} block {number}: wrong number"));
             }
             if block[0x23d] != token {
-                self.breach(format!(
+                self.record_violation(format!(
                     "{what} block {number}: token {:#x}, entry has {token:#x}",
                     block[0x23d]
                 ));
             }
             if xor(&block[0x200..0x23f]) != 0xff || xor(&block) != 0xff {
-                self.breach(format!("{what} block {number}: signature"));
+                self.record_violation(format!("{what} block {number}: signature"));
             }
             if block[0x200..0x230].iter().any(|byte| *byte != 0) {
-                self.breach(format!("{what} block {number}: reserved bytes"));
+                self.record_violation(format!("{what} block {number}: reserved bytes"));
             }
             blocks.push(at);
             data.extend_from_slice(&block[..512]);
             at = u64::from_be_bytes(block[0x230..0x238].try_into().expect("8 bytes"));
         }
         if at != 0 && !blocks.is_empty() {
-            self.breach(format!("{what}: the last block links to {at:#x}"));
+            self.record_violation(format!("{what}: the last block links to {at:#x}"));
         }
         (blocks, data)
     }
@@ -413,13 +426,13 @@ impl State {
                 |at: usize| u64::from_be_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
             if entry[0] != 7 || entry[0x3f] != 1 || entry[0x20..0x30].iter().any(|byte| *byte != 0)
             {
-                self.breach(format!("slot {slot}: entry {entry:02x?}"));
+                self.record_violation(format!("slot {slot}: entry {entry:02x?}"));
             }
             if xor(&entry) != 0xff {
-                self.breach(format!("slot {slot}: entry signature"));
+                self.record_violation(format!("slot {slot}: entry signature"));
             }
             if self.held.contains_key(&slot) {
-                self.breach(format!("slot {slot}: rung while the device has it"));
+                self.record_violation(format!("slot {slot}: rung while the device has it"));
             }
             let (input_bytes, output_bytes) = (be32(4) as usize, be32(0x38) as usize);
             let token = entry[0x3c];
@@ -430,7 +443,7 @@ impl State {
                 .iter()
                 .any(|byte| *byte != 0)
             {
-                self.breach(format!("slot {slot}: bytes behind the input"));
+                self.record_violation(format!("slot {slot}: bytes behind the input"));
             }
             input.truncate(input_bytes);
             let (output_blocks, _) = self.walk("output", be64(0x30), output_bytes, token);
@@ -564,7 +577,7 @@ impl State {
                     .collect();
                 for page in pages {
                     if page == 0 || page % 4096 != 0 || self.pages.contains(&page) {
-                        self.breach(format!("page {page:#x} given"));
+                        self.record_violation(format!("page {page:#x} given"));
                     }
                     // The firmware may write to a page that it was given.
                     self.write(page, &[0xfa; 4096]);
@@ -622,7 +635,9 @@ impl State {
                 };
                 for entry in 0..1u64 << eq.log_size {
                     if self.read(eq.ring + 64 * entry + 0x3f, 1) != [1] {
-                        self.breach(format!("EQ {number}: entry {entry} is not the device's"));
+                        self.record_violation(format!(
+                            "EQ {number}: entry {entry} is not the device's"
+                        ));
                         break;
                     }
                 }
@@ -655,7 +670,7 @@ impl State {
                 if argument_of(&command.input, 0x0c) & 1 << 2 != 0 {
                     let count = usize::from(context[0xf2] & 0xf) << 8 | usize::from(context[0xf3]);
                     if context[0xf0] & 7 != 0 || context.len() != 0x100 + 8 * count {
-                        self.breach(format!(
+                        self.record_violation(format!(
                             "unicast list of {count} entries in {:#x} bytes, type {}",
                             context.len() - 0x100,
                             context[0xf0] & 7
@@ -718,7 +733,7 @@ impl State {
         let eq = &self.eqs[&number];
         let slot = eq.producer & ((1 << eq.log_size) - 1);
         if eq.producer.wrapping_sub(eq.consumer) >= 1 << eq.log_size {
-            self.breach(format!("EQ {number} overrun"));
+            self.record_violation(format!("EQ {number} overrun"));
             return;
         }
         eqe[0x3f] = u8::from(eq.producer >> eq.log_size & 1 != 0);
@@ -745,7 +760,7 @@ impl State {
         self.eq_doorbells.push(value);
         let number = u8::try_from(value >> 24).expect("8 bits");
         let Some(eq) = self.eqs.get_mut(&number) else {
-            self.breach(format!("doorbell of EQ {number}"));
+            self.record_violation(format!("doorbell of EQ {number}"));
             return;
         };
         // The doorbell holds only the low 24 bits of the counter.
@@ -822,7 +837,7 @@ impl Device for Double {
             }
             at if at == uar + 0x40 => state.eq_doorbell(value, true),
             at if at == uar + 0x48 => state.eq_doorbell(value, false),
-            at => state.breach(format!("register {at:#x} written")),
+            at => state.record_violation(format!("register {at:#x} written")),
         }
     }
 
@@ -897,21 +912,25 @@ impl Clock for ManualClock {
             let mut state = device.state();
             let now = self.now().0;
             let next = state
-                .deeds
+                .scheduled
                 .iter()
                 .enumerate()
                 .min_by_key(|(_, (at, _))| *at)
                 .map(|(number, (at, _))| (number, *at));
-            let (time, deed) = match next {
+            let (time, action) = match next {
                 Some((number, at)) if at <= deadline.0 => {
-                    (at.max(now), Some(state.deeds.remove(number).1))
+                    (at.max(now), Some(state.scheduled.remove(number).1))
                 }
                 _ => (deadline.0.max(now), None),
             };
             self.now.store(time, Ordering::SeqCst);
             state.tick(time);
-            match deed {
-                Some(deed) => deed(&mut state),
+            match action {
+                Some(ScheduledAction::OfDevice(action)) => action(&mut state),
+                Some(ScheduledAction::OfHost(action)) => {
+                    drop(state);
+                    action();
+                }
                 None => {
                     drop(state);
                     return pending();

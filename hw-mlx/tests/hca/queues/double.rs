@@ -42,7 +42,7 @@ impl Double {
         read(&self.state.lock().unwrap(), iova, bytes)
     }
 
-    /// Adds a memory range of which each later register write records the contents.
+    /// Watches a memory range: the double records its contents at each later register write.
     pub fn watch(&self, iova: u64, bytes: usize) {
         self.state.lock().unwrap().watched.push((iova, bytes));
     }

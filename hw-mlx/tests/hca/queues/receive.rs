@@ -102,7 +102,7 @@ fn exactly_max_recvs_fit_and_complete_in_order_past_the_wrap() {
             .and_then(|()| queue.post(std::iter::once(segment(64)), 0, false)),
         Err(QueueFull)
     );
-    assert_eq!(queue.distrusted(), 0);
+    assert_eq!(queue.unmatched_entries(), 0);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn success_must_name_the_oldest_receive_and_a_flush_need_not() {
         );
     }
     assert_eq!(queue.complete(0, flush), None, "all are done");
-    assert_eq!((queue.distrusted(), queue.outstanding()), (3, 0));
+    assert_eq!((queue.unmatched_entries(), queue.outstanding()), (3, 0));
 }
 
 /// A receive is completed by a counter of 16 bits, and also by one that the device has masked to the ring. Drivers mask
@@ -177,7 +177,7 @@ fn a_counter_is_believed_whole_and_masked_to_the_ring() {
             };
             assert_eq!(cookie, Some(u64::from(n)), "mask {mask:#x}");
         }
-        assert_eq!(queue.distrusted(), 0);
+        assert_eq!(queue.unmatched_entries(), 0);
     }
 }
 
@@ -217,5 +217,5 @@ fn only_the_oldest_receive_with_bytes_that_fit_is_plain() {
     assert_eq!(queue.complete_plain(0, 0x100), Some(7));
     assert_eq!(queue.complete_plain(0, 0), None, "done");
     assert_eq!(queue.complete_plain(1, 0), Some(8));
-    assert_eq!((queue.outstanding(), queue.distrusted()), (0, 0));
+    assert_eq!((queue.outstanding(), queue.unmatched_entries()), (0, 0));
 }

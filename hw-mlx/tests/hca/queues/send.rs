@@ -406,7 +406,7 @@ fn a_queue_of_suppressed_requests_never_wedges() {
             }
             producer = producer.wrapping_add(1);
         }
-        assert_eq!(f.queue.distrusted(), 0);
+        assert_eq!(f.queue.unmatched_entries(), 0);
     }
 }
 
@@ -480,7 +480,11 @@ fn only_reported_successes_of_outstanding_requests_are_plain() {
             "nothing outstanding"
         );
     }
-    assert_eq!(f.queue.distrusted(), 0, "that is for `complete` to say");
+    assert_eq!(
+        f.queue.unmatched_entries(),
+        0,
+        "that is for `complete` to say"
+    );
     let unsignalled = RequestFlags {
         unsignalled: true,
         ..REPORTED
@@ -530,11 +534,11 @@ fn counters_that_name_no_outstanding_request_are_ignored_and_counted() {
     assert_eq!(f.queue.complete(2, None), None, "done already");
     assert_eq!(f.queue.complete(0, None), None, "done by the later one");
     assert_eq!(f.queue.outstanding(), 0);
-    assert_eq!(f.queue.distrusted(), 3 + hostile.len() as u64);
+    assert_eq!(f.queue.unmatched_entries(), 3 + hostile.len() as u64);
 }
 
-/// If the device completes a later request before a reported one, the earlier one is completed too, and its own CQE
-/// then completes nothing.
+/// If the device reports a request while an earlier request is outstanding, the earlier one is completed too. A later
+/// CQE of the earlier request then completes nothing.
 #[test]
 fn an_entry_of_a_request_that_was_passed_over_completes_nothing() {
     let entry = |block| Tail::of_request(QPN, block, false);
@@ -566,7 +570,7 @@ fn a_counter_masked_to_the_ring_names_its_request() {
         let block = u16::try_from(2 * n).unwrap() & 15;
         assert_eq!(f.queue.complete(block, None).unwrap().cookie, n);
     }
-    assert_eq!(f.queue.distrusted(), 0);
+    assert_eq!(f.queue.unmatched_entries(), 0);
 }
 
 /// A send ring has at least four blocks, as in rdma-core (`mlx5_calc_send_wqe`) and Linux (`calc_send_wqe`).
@@ -603,7 +607,7 @@ fn completions_match_after_the_indices_wrap() {
         assert_eq!(f.queue.outstanding() as usize, outstanding.len());
     }
     assert!(wraps >= 2, "{wraps} wraps");
-    assert_eq!(f.queue.distrusted(), 0);
+    assert_eq!(f.queue.unmatched_entries(), 0);
 }
 
 #[test]

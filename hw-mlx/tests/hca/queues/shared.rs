@@ -36,12 +36,12 @@ fn received(index: u16, bytes: u32) -> Cqe {
 }
 
 /// Simulates the device: follows the links from entry `at`, and counts the entries it has taken.
-struct Follower {
+struct SimulatedDevice {
     at: u16,
     taken: u16,
 }
 
-impl Follower {
+impl SimulatedDevice {
     fn take(&mut self, memory: &RingMemory, sizes: SrqSizes) -> Option<u16> {
         let posted = u16::try_from(memory.record.load_be32(0)).unwrap();
         if self.taken == posted {
@@ -99,7 +99,7 @@ fn a_posted_entry_keeps_its_link_and_ends_with_a_terminator() {
 #[test]
 fn entries_finished_in_any_order_are_reused_without_loss() {
     let (_bench, memory, mut queue, sizes) = queue(7, 1);
-    let mut device = Follower { at: 0, taken: 0 };
+    let mut device = SimulatedDevice { at: 0, taken: 0 };
     let mut held: Vec<u16> = Vec::new();
     let mut cookie_of = vec![0_u64; sizes.entries as usize];
     let mut order: std::collections::VecDeque<u64> = std::collections::VecDeque::new();
@@ -127,7 +127,7 @@ fn entries_finished_in_any_order_are_reused_without_loss() {
             (cookie_of[usize::from(index)], Status::Success)
         );
     }
-    assert_eq!(queue.distrusted(), 0);
+    assert_eq!(queue.unmatched_entries(), 0);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn indices_nobody_posted_are_ignored_and_counted() {
     let mut request = Cqe64::new();
     request.set_op_own(0);
     assert_eq!(queue.complete(&request.into()), None, "a request's entry");
-    assert_eq!((queue.distrusted(), queue.outstanding()), (6, 0));
+    assert_eq!((queue.unmatched_entries(), queue.outstanding()), (6, 0));
 }
 
 /// The driver does not follow damaged links in DMA memory, because it uses its own copy.
