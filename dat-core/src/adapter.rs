@@ -21,7 +21,7 @@ use crate::provider::{Nanos, Waker};
 
 /// Index of an instance in the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat(u32);
+pub(crate) struct InstanceIndex(u32);
 
 /// A message for an instance.
 pub(crate) enum Arrival {
@@ -44,6 +44,14 @@ impl Arrival {
             Self::Question(_) | Self::Measure(_) => None,
         }
     }
+
+    /// Returns whether the message is a connection request that no program has decided about.
+    const fn is_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Event(CmEvent::Request { .. }) | Self::HandedOff(..)
+        )
+    }
 }
 
 /// State shared by the instances of an adapter, behind a lock.
@@ -60,7 +68,7 @@ pub(crate) struct State {
     port_ups: u64,
     /// Observers that are called with each event.
     watchers: Vec<Watcher>,
-    /// Number of observers that currently ask for measurements.
+    /// Number of observers that currently need measurements.
     measuring: u32,
 }
 
@@ -76,7 +84,7 @@ struct InstanceQueue {
 
 /// The instances that listen at one connection qualifier.
 struct Point {
-    seats: Vec<Seat>,
+    instance_indices: Vec<InstanceIndex>,
     shared: bool,
 }
 
@@ -104,7 +112,7 @@ impl Adapter {
 
 impl State {
     /// Adds an instance. Returns its index, and the number of times the port has come up before.
-    pub(crate) fn join(&mut self, number: u32, waker: Waker) -> (Seat, u64) {
+    pub(crate) fn join(&mut self, number: u32, waker: Waker) -> (InstanceIndex, u64) {
         let free = self.queues.iter().position(Option::is_none);
         let at = free.unwrap_or(self.queues.len());
         if free.is_none() {
@@ -118,24 +126,28 @@ impl State {
         });
         // CAST: 2^32 instances do not fit into memory.
         #[expect(clippy::cast_possible_truncation, reason = "a handful")]
-        let seat = Seat(at as u32);
-        (seat, self.port_ups)
+        let instance_index = InstanceIndex(at as u32);
+        (instance_index, self.port_ups)
     }
 
-    /// Removes an instance. Connections whose events the instance has not seen yet end. Requests that it has not seen
-    /// yet go to other listeners, if there are any.
-    pub(crate) fn leave(&mut self, seat: Seat, now: Nanos) {
-        self.sort(seat);
+    /// Removes an instance, and handles the arrivals that it has not handled. A connection request goes to another
+    /// instance that listens there, if there is one; otherwise it is declined, as is one that was handed off to this
+    /// instance. All other connections with such an arrival are released.
+    pub(crate) fn leave(&mut self, instance_index: InstanceIndex, now: Nanos) {
+        self.sort(instance_index);
         let listening: Vec<ListenId> = self
             .points
             .iter()
-            .filter(|(_, point)| point.seats.contains(&seat))
+            .filter(|(_, point)| point.instance_indices.contains(&instance_index))
             .map(|(listen, _)| listen)
             .collect();
         for listen in listening {
-            self.unlisten(seat, listen);
+            self.unlisten(instance_index, listen);
         }
-        let queue = self.queues.get_mut(seat.0 as usize).and_then(Option::take);
+        let queue = self
+            .queues
+            .get_mut(instance_index.0 as usize)
+            .and_then(Option::take);
         for arrival in queue.into_iter().flat_map(|queue| queue.arrivals) {
             // Questions of observers get no answer from an instance that is removed.
             let Some(conn) = arrival.conn() else { continue };
@@ -148,9 +160,13 @@ impl State {
                 | Arrival::Question(_)
                 | Arrival::Measure(_) => None,
             };
-            // If other instances listen too, one of them gets the request.
+            // If other instances listen too, one of them gets the request. Otherwise no program has decided about it.
             let Some(to) = others else {
-                self.cm.release(now, conn);
+                if arrival.is_request() {
+                    self.cm.decline(now, conn, cm::RejectReason::NoResources);
+                } else {
+                    self.cm.release(now, conn);
+                }
                 continue;
             };
             self.own(conn, to);
@@ -170,7 +186,7 @@ impl State {
     /// share the listener, each request goes to one of them.
     pub(crate) fn listen(
         &mut self,
-        seat: Seat,
+        instance_index: InstanceIndex,
         service_id: u64,
         shared: bool,
     ) -> Result<ListenId, InUse> {
@@ -178,56 +194,58 @@ impl State {
             && let Some(point) = self.points.get_mut(listen)
             && shared
             && point.shared
-            && !point.seats.contains(&seat)
+            && !point.instance_indices.contains(&instance_index)
         {
-            point.seats.push(seat);
+            point.instance_indices.push(instance_index);
             return Ok(listen);
         }
         let listen = self.cm.listen(service_id)?;
         self.points.insert(
             listen,
             Point {
-                seats: vec![seat],
+                instance_indices: vec![instance_index],
                 shared,
             },
         );
         Ok(listen)
     }
 
-    /// Stops listening for an instance. When the last instance stops, the listener is removed.
-    pub(crate) fn unlisten(&mut self, seat: Seat, listen: ListenId) {
+    /// Stops an instance from listening at a listener. The listener is removed when no instance listens there any more.
+    pub(crate) fn unlisten(&mut self, instance_index: InstanceIndex, listen: ListenId) {
         let Some(point) = self.points.get_mut(listen) else {
             return;
         };
-        point.seats.retain(|other| *other != seat);
-        if point.seats.is_empty() {
+        point
+            .instance_indices
+            .retain(|other| *other != instance_index);
+        if point.instance_indices.is_empty() {
             self.points.remove(listen);
             self.cm.unlisten(listen);
         }
     }
 
     /// Assigns a connection, or an undecided request, to an instance.
-    pub(crate) fn own(&mut self, conn: ConnId, seat: Seat) {
-        self.cm.set_owner(conn, seat.0);
-        if let Some(queue) = self.queue(seat) {
+    pub(crate) fn own(&mut self, conn: ConnId, instance_index: InstanceIndex) {
+        self.cm.set_owner(conn, instance_index.0);
+        if let Some(queue) = self.queue(instance_index) {
             queue.connections += 1;
         }
     }
 
-    fn queue(&mut self, seat: Seat) -> Option<&mut InstanceQueue> {
-        self.queues.get_mut(seat.0 as usize)?.as_mut()
+    fn queue(&mut self, instance_index: InstanceIndex) -> Option<&mut InstanceQueue> {
+        self.queues.get_mut(instance_index.0 as usize)?.as_mut()
     }
 
     /// Releases a connection that its instance no longer uses.
-    pub(crate) fn release(&mut self, now: Nanos, conn: ConnId, seat: Seat) {
-        self.let_go(conn, seat);
+    pub(crate) fn release(&mut self, now: Nanos, conn: ConnId, instance_index: InstanceIndex) {
+        self.let_go(conn, instance_index);
         self.cm.release(now, conn);
     }
 
     /// Drops an instance's queued arrivals about a connection, and no longer counts the connection for that instance.
-    fn let_go(&mut self, conn: ConnId, seat: Seat) {
-        let counted = self.cm.owner(conn) == Some(seat.0);
-        if let Some(queue) = self.queue(seat) {
+    fn let_go(&mut self, conn: ConnId, instance_index: InstanceIndex) {
+        let counted = self.cm.owner(conn) == Some(instance_index.0);
+        if let Some(queue) = self.queue(instance_index) {
             queue.connections = queue.connections.saturating_sub(usize::from(counted));
             queue
                 .arrivals
@@ -240,22 +258,27 @@ impl State {
         &mut self,
         now: Nanos,
         conn: ConnId,
-        seat: Seat,
+        instance_index: InstanceIndex,
         reason: cm::RejectReason,
     ) {
-        self.let_go(conn, seat);
+        self.let_go(conn, instance_index);
         self.cm.decline(now, conn, reason);
     }
 
     /// Returns whether an instance other than `but` listens at `service_id`.
-    pub(crate) fn is_listened_to(&self, service_id: u64, but: Seat) -> bool {
+    pub(crate) fn is_listened_to(&self, service_id: u64, but: InstanceIndex) -> bool {
         let at = self.cm.listener(service_id);
         at.is_some_and(|listen| self.least_loaded(listen, Some(but)).is_some())
     }
 
     /// Hands an undecided request to another instance that listens at `service_id`. If there is none, the error
     /// returns the request.
-    pub(crate) fn hand_off(&mut self, from: Seat, service_id: u64, cr: Cr) -> Result<(), Cr> {
+    pub(crate) fn hand_off(
+        &mut self,
+        from: InstanceIndex,
+        service_id: u64,
+        cr: Cr,
+    ) -> Result<(), Cr> {
         let at = self.cm.listener(service_id);
         let Some((listen, to)) =
             at.and_then(|listen| Some((listen, self.least_loaded(listen, Some(from))?)))
@@ -275,29 +298,32 @@ impl State {
     }
 
     /// Returns the listening instance with the fewest connections, except `but`.
-    fn least_loaded(&self, listen: ListenId, but: Option<Seat>) -> Option<Seat> {
-        let load = |seat: &Seat| {
-            let queue = self.queues.get(seat.0 as usize);
+    fn least_loaded(&self, listen: ListenId, but: Option<InstanceIndex>) -> Option<InstanceIndex> {
+        let load = |instance_index: &InstanceIndex| {
+            let queue = self.queues.get(instance_index.0 as usize);
             queue
                 .and_then(Option::as_ref)
                 .map_or(usize::MAX, |queue| queue.connections)
         };
         let point = self.points.get(listen)?;
-        let others = point.seats.iter().filter(|seat| Some(**seat) != but);
+        let others = point
+            .instance_indices
+            .iter()
+            .filter(|instance_index| Some(**instance_index) != but);
         others.copied().min_by_key(load)
     }
 
     /// Returns the next arrival for this instance, and queues those for others.
-    pub(crate) fn next_arrival(&mut self, seat: Seat) -> Option<Arrival> {
-        if let Some(arrival) = self.queue(seat)?.arrivals.pop_front() {
+    pub(crate) fn next_arrival(&mut self, instance_index: InstanceIndex) -> Option<Arrival> {
+        if let Some(arrival) = self.queue(instance_index)?.arrivals.pop_front() {
             return Some(arrival);
         }
-        self.sort(seat);
-        self.queue(seat)?.arrivals.pop_front()
+        self.sort(instance_index);
+        self.queue(instance_index)?.arrivals.pop_front()
     }
 
     /// Queues the connection manager's events by instance, and wakes the instances other than `here`.
-    fn sort(&mut self, here: Seat) {
+    fn sort(&mut self, here: InstanceIndex) {
         while let Some(event) = self.cm.poll_event() {
             let conn = event.conn();
             let to = if let CmEvent::Request { request, .. } = &event {
@@ -308,7 +334,7 @@ impl State {
                 // If no instance listens any more, the current instance gets the request and declines it.
                 to.unwrap_or(here)
             } else {
-                self.cm.owner(conn).map_or(here, Seat)
+                self.cm.owner(conn).map_or(here, InstanceIndex)
             };
             let to = if self.queue(to).is_some() { to } else { here };
             if let Some(queue) = self.queue(to) {
@@ -334,8 +360,8 @@ impl State {
             .collect()
     }
 
-    /// Counts the observers that ask for measurements. The instances are notified when the first one asks, and when the
-    /// last one stops.
+    /// Counts the observers that need measurements. The instances are notified when the first observer starts, and when
+    /// the last one stops.
     pub(crate) fn measure(&mut self, on: bool) {
         let was = self.is_measured();
         self.measuring = if on {
@@ -378,7 +404,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::cm::wire::Mad;
+    use crate::cm::wire::{Mad, Message};
     use crate::cm::{Config, ConnectParams};
     use crate::provider::{MadAddress, Path, Psn, Qpn};
 
@@ -400,7 +426,7 @@ mod tests {
             source: PEER.gid,
             path: PEER,
             qpn: Qpn::new(0x66),
-            psn: Psn::new(0x66),
+            psn: Psn::masked(0x66),
             reads_out: 1,
             reads_in: 1,
             mtu: 3,
@@ -444,5 +470,27 @@ mod tests {
             arrival,
             Some(Arrival::Event(CmEvent::Request { .. }))
         ));
+    }
+    /// An instance is removed while a request waits that it has not seen, and no other instance listens. No program has
+    /// rejected the request, so the peer is told that resources are missing.
+    #[test]
+    fn a_request_that_no_program_has_seen_is_not_rejected_as_if_one_had() {
+        let adapter = Adapter::new(Config::default());
+        let mut state = adapter.lock();
+        let (leaves, _) = state.join(0, Arc::new(|| {}));
+        assert!(state.listen(leaves, SERVICE, false).is_ok());
+        let from = MadAddress {
+            path: PEER,
+            qpn: Qpn::GSI,
+        };
+        state.cm.handle_mad(0, &from, &request(), 1);
+        state.leave(leaves, 0);
+        let (_, sent) = state.cm.poll_transmit().expect("an answer");
+        let (_, message) = Message::parse(&sent).expect("a message");
+        let Message::Rej(rej) = message else {
+            panic!("{message:?}")
+        };
+        assert_eq!(rej.reason, cm::RejectReason::NoResources);
+        assert_eq!(state.cm.poll_transmit(), None);
     }
 }

@@ -37,9 +37,9 @@ pub struct IaAttr {
     pub max_evd_qlen: u32,
     /// Maximum number of segments per Send and per Receive.
     pub max_iov_segments_per_dto: u32,
-    /// Maximum number of LMRs. The limits are the device's keys, and the mappings for LMRs of a program's own memory.
-    /// LMRs of memory that is mapped already need no further mapping, so more LMRs than this number can exist, up to
-    /// the number of keys.
+    /// Maximum number of LMRs of a program's own memory: the number of the device's keys, or of its free DMA mappings,
+    /// if these are fewer. LMRs of memory that is mapped already need no further mapping. So more LMRs than this number
+    /// can exist, up to the number of keys.
     pub max_lmrs: u32,
     /// Maximum length of one LMR, in bytes.
     pub max_lmr_block_size: u64,

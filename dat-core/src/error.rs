@@ -201,8 +201,8 @@ pub struct DatError {
     excess: Option<Excess>,
 }
 
-/// An amount requested and its limit. Or the counts of the objects left ([`Left`]); then bit [`LEFT`] is set in
-/// `allowed`. `asked` is never 0, so that `Option<Excess>` needs no additional memory.
+/// Two numbers of an error: an amount requested and its limit, or the packed counts of the objects left ([`Left`]). Bit
+/// [`LEFT`] of `allowed` marks the counts. `asked` is never 0, so that `Option<Excess>` needs no additional memory.
 #[derive(Clone, Copy)]
 struct Excess {
     asked: NonZeroU64,
@@ -238,7 +238,7 @@ impl DatError {
         self
     }
 
-    /// Adds a sentence for the user, who can act on it.
+    /// Adds a sentence that gives the user the reason.
     #[must_use]
     pub const fn because(mut self, detail: &'static str) -> Self {
         self.detail = detail;

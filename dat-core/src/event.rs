@@ -44,7 +44,7 @@ impl Event {
     }
 }
 
-/// A finished Send, Receive, RDMA Read or RDMA Write (`DAT_DTO_COMPLETION_EVENT_DATA`).
+/// A finished Send, Receive, RDMA Read, RDMA Write or atomic operation (`DAT_DTO_COMPLETION_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DtoCompletion {
@@ -57,7 +57,7 @@ pub struct DtoCompletion {
     pub transferred_length: u64,
     /// Result of the operation.
     pub status: DtoStatus,
-    /// True for Send, RDMA Read and RDMA Write, false for Receive. (Not in `DAT_EVENT`.)
+    /// True for a request (Send, RDMA Read, RDMA Write, atomic operation), false for a receive. (Not in `DAT_EVENT`.)
     pub request: bool,
     /// Error codes, or data that came with the message. (Not in `DAT_EVENT`.)
     pub detail: DtoDetail,
@@ -122,7 +122,8 @@ pub enum ConnectionEventKind {
     Established = 0x04001,
     /// The peer's program rejected the request.
     PeerRejected = 0x04002,
-    /// Either no program listens at the qualifier, or a connection manager on the way rejected the request.
+    /// No program listens at the qualifier, a connection manager rejected the request, or this side's device or source
+    /// address failed during the attempt.
     NonPeerRejected = 0x04003,
     /// The connection of an accepted request was not established.
     AcceptCompletionError = 0x04004,

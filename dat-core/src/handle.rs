@@ -29,8 +29,8 @@ macro_rules! handles {
                     (self.key.data().as_ffi(), self.ia)
                 }
 
-                /// Makes a handle from these two numbers. Numbers that came from no handle make a handle that refers to
-                /// no object, or to another object of this kind. No IA has the number 0.
+                /// Makes a handle from the two numbers of `to_raw`. Numbers that came from no handle make a handle that
+                /// refers to no object, or to another object of this kind. No IA has the number 0.
                 #[inline]
                 #[must_use]
                 pub fn from_raw(key: u64, ia: u32) -> Self {
@@ -72,7 +72,8 @@ handles! {
     RspHandle over RspKey;
 }
 
-/// Returns the table index of a key. Providers get it as the `owner`, and a PZ as its label.
+/// Returns the table index of a key. Providers get the index of an endpoint, EVD or SRQ as `owner`. Checks of posts
+/// compare the indices of PZs.
 pub(crate) fn index_of(key: impl Key) -> u32 {
     // CAST: slotmap keeps the index in the low half of the 64 bits.
     (key.data().as_ffi() & 0xffff_ffff) as u32

@@ -51,7 +51,7 @@ pub struct Completion {
     pub status: DtoStatus,
     /// Number of bytes transferred; meaningless unless `status` is success.
     pub transferred: u64,
-    /// True for Send, RDMA Read, RDMA Write and binds; false for receives.
+    /// True for a request (Send, RDMA Read, RDMA Write, atomic operation, bind), false for a receive.
     pub request: bool,
     /// True for a bind of a memory window.
     pub bind: bool,
@@ -106,18 +106,18 @@ impl Obstacles {
         self.0 == 0
     }
 
-    /// Sets the number of reasons, except the flag of [`Obstacles::others_turn`].
+    /// Sets the number of reasons. Does not change the flag of [`Obstacles::set_poll_others`].
     pub(crate) const fn count(&mut self, reasons: usize) {
         self.0 = self.0 & Self::OTHERS_TURN | reasons;
     }
 
     /// Requires the next dequeue to poll the rest of the IA first.
-    pub const fn others_turn(&mut self) {
+    pub const fn set_poll_others(&mut self) {
         self.0 |= Self::OTHERS_TURN;
     }
 
     /// Returns whether the next dequeue must poll the rest of the IA, and clears the flag.
-    pub(crate) const fn is_others_turn(&mut self) -> bool {
+    pub(crate) const fn take_poll_others(&mut self) -> bool {
         let turn = self.0 & Self::OTHERS_TURN != 0;
         self.0 &= !Self::OTHERS_TURN;
         turn
@@ -156,7 +156,7 @@ pub trait CompletionQueue {
     /// Takes the next entry, if the device has written one.
     fn poll(&mut self) -> Option<Self::Entry> {
         let entry = self.peek()?;
-        // A caller that drains the queue polls all other sources afterwards anyway, so the obstacle is discarded.
+        // A caller that takes entries one by one reaches the end of the queue, so it needs no obstacle to stop it.
         self.advance(&mut Obstacles::default());
         Some(entry)
     }
@@ -183,8 +183,8 @@ pub trait QueuePair {
     /// Type of the memory windows that the queue pair can bind.
     type Window;
 
-    /// Posts a request and rings the doorbell. `segments` is iterated once per WQE word written, and must yield the
-    /// same items each time. Checks only for free space in the queue: the caller has checked everything else.
+    /// Posts a request and rings the doorbell. A provider may iterate `segments` several times, by clones, which must
+    /// yield the same items. Checks only for free space in the queue: the caller has checked everything else.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
@@ -313,8 +313,9 @@ pub trait QueuePair {
     /// device has already written.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
-    /// Removes and returns the oldest outstanding DTO of a queue pair that a refused command has left in RESET. In
-    /// RESET the device has forgotten its work. Returns `None` for any other queue pair.
+    /// Removes and returns the oldest outstanding DTO of a queue pair that was left in RESET, by a refused command or
+    /// by [`Provider::rewind_qp`] that returned `false`. In RESET the device has forgotten its work. Returns `None` for
+    /// any other queue pair.
     fn take_lost(&mut self) -> Option<Completion>;
 
     /// Returns true if the last outstanding request will produce no completion when it succeeds.
@@ -446,7 +447,7 @@ pub enum ProviderEvent {
     },
     /// The device is gone or unusable; every later command fails.
     DeviceDead,
-    /// The system asks for the device, and waits until the device is closed. Until then the device works.
+    /// The system requests the device's release, and waits until the device is closed. Until then the device works.
     DeviceRequested,
 }
 
@@ -719,7 +720,9 @@ pub trait Provider: Sized {
         attributes: &ReadyToSend,
     ) -> Result<(), ProviderError>;
     /// Moves a queue pair from any state to ERR. All outstanding and all later work completes as flushed, through the
-    /// completion queues. Peers can no longer reach memory through the queue pair.
+    /// completion queues. Peers can no longer reach memory through the queue pair. The outstanding work of a queue pair
+    /// in RESET does not complete: the caller first polls the completion queues, and then takes that work by
+    /// [`QueuePair::take_lost`].
     ///
     /// # Errors
     /// The device refused; the queue pair keeps its state.

@@ -5,7 +5,7 @@
 
 use crate::error::{DatError, ReturnType, Subtype};
 
-/// Reason why a post is refused, in the order of the checks.
+/// Reason why a post is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refusal {

@@ -1,4 +1,5 @@
-//! Counters of an instance: plain integers that only grow and are never reset.
+//! Counters of an instance: plain integers that are never reset. They only grow, except the current numbers of objects,
+//! of outstanding DTOs and of waiting events.
 //!
 //! The queues themselves count posts and dequeues ([`QueuePairCounts`]), with one addition each. All other events are
 //! rare, and other code counts them.
@@ -90,7 +91,8 @@ pub struct EpStats {
     pub requests: u64,
     /// Number of bytes of the posted requests, including the bytes that RDMA Reads requested.
     pub request_bytes: u64,
-    /// Number of doorbells rung for the requests; a batch rings one.
+    /// Number of doorbells rung for these requests and for requests that the library posted for itself; a batch rings
+    /// one.
     pub doorbells: u64,
     /// Number of requests that failed or were flushed, by status.
     pub requests_failed: Failures,
@@ -295,7 +297,7 @@ impl Counts {
         self.own += 1;
     }
 
-    /// Counts a post that found the queue full.
+    /// Counts a post that was refused because the queue was full.
     pub(crate) const fn full(&mut self) {
         self.full += 1;
     }

@@ -147,7 +147,7 @@ bitflags::bitflags! {
         const CONNECTION = 0x040;
         /// RMR bind completions.
         const RMR_BIND = 0x080;
-        /// Asynchronous errors of the IA.
+        /// Asynchronous events: errors of the IA, and changes on the network.
         const ASYNC = 0x100;
         /// `DAT_EVD_DEFAULT_FLAG`: all but software events.
         const DEFAULT = 0x1f0;

@@ -2,15 +2,15 @@
 
 use hw_mlx::HcaConfig;
 
-/// Whether a function takes part in the network protocols: it resolves peers by ARP and neighbour discovery, answers
-/// such requests of peers, and answers `ping`. This needs an Ethernet port with steering.
+/// Participation of a function in the network protocols: the function resolves peers by ARP and neighbour discovery,
+/// answers such requests of peers, and answers `ping`. Participation needs an Ethernet port with steering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Participation {
     /// The function does not take part. Peers must be among the configured neighbours or have an address made of their
     /// MAC, and need an entry for us in their own tables.
     #[default]
     Off,
-    /// The function takes part if the device allows it. Otherwise the adapter opens without
+    /// The function takes part if the device allows it. Otherwise the adapter opens without the network
     /// ([`NetworkState::Without`]).
     ///
     /// [`NetworkState::Without`]: crate::NetworkState::Without

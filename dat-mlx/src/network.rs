@@ -1,8 +1,8 @@
 //! The adapter in its network: addresses and MACs of stations on its links, and datagrams that wait for a MAC.
 //!
 //! The crate `neighbour` implements the protocols and does no I/O. The [`Ethernet`] port sends and receives frames and
-//! has no protocols. This module connects them. All instances share both. Any instance that processes events also moves
-//! frames and runs due timers, as with QP1.
+//! has no protocols. This module connects them. All instances of a function share both. `progress` of any instance
+//! receives and sends frames and runs due timers.
 //!
 //! ```text
 //!   a datagram to leave --+-- MAC known --------------------------------> QP1
@@ -40,23 +40,22 @@ use hw_mlx::uar::Doorbells;
 use hw_mlx::{GidEntry, Hca, MlxError, NetworkEvent};
 use neighbour::{Event, Interface, Neighbours, Reason, Resolution};
 
-/// Maximum number of datagrams of each kind that wait for a MAC.
+/// Maximum number of datagrams in each of the queues `outgoing` and `incoming`, which wait for a MAC.
 const WAITING: usize = 256;
 /// Period after which the peers of all queue pairs are marked as in use again. It is half of the time for which a
 /// neighbour counts as reachable without being probed (REACHABLE_TIME, RFC 4861, 10).
 const REFRESH: Duration = Duration::from_secs(15);
-/// Maximum number of peers that are marked in one step.
-const REFRESHED_AT_ONCE: usize = 64;
+/// Maximum number of peers that one call of [`Network::refresh`] marks.
+const MAX_REFRESHED: usize = 64;
 
-/// Time that a link may take to train after the function was brought up. A port that is down later counts as staying
-/// down. Real links take a tenth of a second to ten seconds; during this time it is useful to repeat a connection
-/// request.
+/// Time that a link may take to train after the function was brought up. Until then, a port that is down is expected to
+/// come up, and repeating a connection request is useful. Real links take a tenth of a second to ten seconds.
 pub(crate) const LINK_TRAINING: Duration = Duration::from_secs(10);
 
 /// Result of resolving a destination.
 #[derive(Debug)]
-pub(crate) enum Way {
-    /// Packets go through the station with this MAC.
+pub(crate) enum NextHop {
+    /// The MAC to which packets for the destination are sent: the destination's or the gateway's.
     Known([u8; 6]),
     /// The MAC is being resolved.
     Pending,
@@ -71,12 +70,12 @@ struct PendingMad {
     mad: Box<[u8; MAD_BYTES]>,
 }
 
-/// Result of one round of processing: what becomes of waiting datagrams, and events.
+/// Result of one call of [`Network::turn`]: datagrams that no longer wait, and events.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// Datagrams that can be sent now, each with the MAC of the next station.
+    /// Datagrams that can be sent now, each with its destination MAC.
     pub(crate) leave: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
-    /// Addresses for which no station answers.
+    /// Destination GIDs of dropped datagrams, because the destinations cannot be reached.
     pub(crate) nobody: Vec<[u8; 16]>,
     /// Events on the network that instances must report.
     pub(crate) heard: Vec<NetworkEvent>,
@@ -96,15 +95,15 @@ pub(crate) struct Network {
     found: VecDeque<ReceivedMad>,
     /// Time at which the neighbours' timers or the refresh of the peers are due next, as of the last change.
     due: Option<Duration>,
-    /// Our address and the peer's, for each queue pair. The neighbours' module does not see the packets of queue pairs,
-    /// and probes a neighbour again only if it is in use. So these peers are marked as in use periodically.
+    /// Our address and the peer's, for each queue pair. The crate `neighbour` does not see the packets of queue pairs,
+    /// and probes only neighbours that are in use. So these peers are marked as in use periodically.
     peers: Peers,
     /// The last peer that was marked as in use, and the time of the next marking.
     refreshed: Option<(IpAddr, IpAddr)>,
     refresh_at: Duration,
     /// Time until which the link may still train, if it was down when the function came up. Until then, destinations
-    /// that the link does not reach count as pending.
-    trains_until: Option<Duration>,
+    /// that are unreachable because the link is down count as pending.
+    training_until: Option<Duration>,
     /// Time of the last echo request, and its answer until the caller fetches the answer.
     echo_at: Duration,
     echo: Option<Echo>,
@@ -122,7 +121,7 @@ struct Log {
     duplicate: LogBudget,
 }
 
-/// Converts a time of the function's clock to a time of the neighbours' module.
+/// Converts a time of the function's clock to a time of the crate `neighbour`.
 const fn since_start(now: Instant) -> Duration {
     Duration::from_nanos(now.0)
 }
@@ -131,8 +130,8 @@ impl Network {
     /// Joins the network with the addresses of the function.
     ///
     /// # Errors
-    /// The function has no Ethernet port, or the device refused to create the port or does not answer. No object is
-    /// left behind on the device.
+    /// The function has no Ethernet port or too few multicast groups, memory is short, or the device refused a command
+    /// or does not answer. The created objects are then destroyed; a failure of that is logged.
     pub(crate) fn join(
         hca: &mut Hca,
         doorbells: &Doorbells,
@@ -151,7 +150,7 @@ impl Network {
             peers: Peers::new(),
             refreshed: None,
             refresh_at: now,
-            trains_until: None,
+            training_until: None,
             echo_at: now,
             echo: None,
             frame: Box::new([0; SEND_BYTES]),
@@ -160,7 +159,7 @@ impl Network {
         };
         if !hca.link_is_up() {
             network.neighbours.link(false, now);
-            network.trains_until = Some(now + LINK_TRAINING);
+            network.training_until = Some(now + LINK_TRAINING);
         }
         for (address, mac) in hca.neighbours() {
             if let Err(error) = network.neighbours.add_static(*address, *mac) {
@@ -168,7 +167,7 @@ impl Network {
             }
         }
         for entry in hca.gids().iter() {
-            if let Err(error) = network.introduce(entry, now) {
+            if let Err(error) = network.add_interface(entry, now) {
                 tracing::warn!(address = %entry.address, %error, "an address that nobody is told of");
             }
         }
@@ -193,10 +192,10 @@ impl Network {
     /// Adds one of our addresses.
     ///
     /// # Errors
-    /// The address is not valid, or the device refused to admit its multicast groups; nothing has changed.
+    /// The network refuses the address, or the device refused to admit its multicast groups. Nothing has changed.
     pub(crate) fn add(&mut self, hca: &mut Hca, entry: &GidEntry) -> Result<(), MlxError> {
         let now = since_start(hca.now());
-        self.introduce(entry, now).map_err(|error| {
+        self.add_interface(entry, now).map_err(|error| {
             tracing::warn!(address = %entry.address, %error, "no address for the network");
             MlxError::Address {
                 address: entry.to_address(),
@@ -220,7 +219,7 @@ impl Network {
         self.changed();
     }
 
-    fn introduce(
+    fn add_interface(
         &mut self,
         entry: &GidEntry,
         now: Duration,
@@ -252,7 +251,7 @@ impl Network {
         new
     }
 
-    /// Marks the next peers as in use, so that the neighbours' module probes those that were silent for long, and
+    /// Marks the next peers as in use, so that the crate `neighbour` probes peers that were silent for long, and
     /// notices a changed MAC.
     fn refresh(&mut self, now: Duration) {
         self.peers.retain(|_, peer| peer.strong_count() > 0);
@@ -261,10 +260,10 @@ impl Network {
             .peers
             .range((behind, Bound::Unbounded))
             .map(|(peer, _)| *peer)
-            .take(REFRESHED_AT_ONCE)
+            .take(MAX_REFRESHED)
             .collect();
         if next.is_empty() {
-            next.extend(self.peers.keys().take(REFRESHED_AT_ONCE).copied());
+            next.extend(self.peers.keys().take(MAX_REFRESHED).copied());
         }
         for (source, destination) in &next {
             // The result is not needed, because the queue pair has its own copy of the MAC. A change is reported as an
@@ -272,14 +271,14 @@ impl Network {
             let _known = self.neighbours.resolve(*source, *destination, now);
         }
         self.refreshed = next.last().copied();
-        let rounds = self.peers.len().div_ceil(REFRESHED_AT_ONCE).max(1);
+        let rounds = self.peers.len().div_ceil(MAX_REFRESHED).max(1);
         // CAST: no more peers than queue pairs, which are fewer than 2^24.
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^18")]
         let rounds = rounds as u32;
         self.refresh_at = now + REFRESH / rounds;
     }
 
-    /// Makes the device admit the multicast groups that the addresses need.
+    /// Makes the device admit broadcasts and the multicast groups that the addresses need.
     fn hear(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         let mut groups = vec![BROADCAST];
         groups.extend(self.neighbours.groups());
@@ -301,7 +300,7 @@ impl Network {
         self.ethernet.notified();
     }
 
-    /// Returns the latest time at which [`Network::turn`] has work to do.
+    /// Returns the time by which [`Network::turn`] must be called even if no frame arrives; `None` if no timer runs.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.due
     }
@@ -313,45 +312,46 @@ impl Network {
 
     /// Records that the link is up or down.
     pub(crate) fn link(&mut self, up: bool, now: Instant) {
-        self.trains_until = None;
+        self.training_until = None;
         self.neighbours.link(up, since_start(now));
         self.changed();
     }
 
-    /// Resolves a destination from one of our addresses. Requests the MAC of an unknown destination.
-    pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Way {
+    /// Resolves a destination for packets from one of our addresses. If the MAC is unknown, requests it.
+    pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> NextHop {
         let time = since_start(now);
-        let trains = self.trains_until.is_some_and(|until| time < until);
+        let trains = self.training_until.is_some_and(|until| time < until);
         let resolution = self.neighbours.resolve(source, destination, time);
         self.changed();
         match resolution {
-            Resolution::Known(mac) => Way::Known(mac),
-            Resolution::Pending => Way::Pending,
+            Resolution::Known(mac) => NextHop::Known(mac),
+            Resolution::Pending => NextHop::Pending,
             // When the link comes up, our addresses are announced and all waiting datagrams are tried again.
-            Resolution::Unreachable(Reason::LinkDown) if trains => Way::Pending,
+            Resolution::Unreachable(Reason::LinkDown) if trains => NextHop::Pending,
             Resolution::Unreachable(reason) => {
-                Way::Unreachable(format!("{destination} from {source}: {reason}"))
+                NextHop::Unreachable(format!("{destination} from {source}: {reason}"))
             }
         }
     }
 
-    /// Sends an echo request if its destination is resolved. The answer to an earlier request is then discarded.
+    /// Queues an echo request if its destination is resolved, and then discards the answer to an earlier request. The
+    /// next [`Network::turn`] sends the frame.
     pub(crate) fn echo(
         &mut self,
         source: IpAddr,
         destination: IpAddr,
         sequence: u16,
         now: Instant,
-    ) -> Way {
+    ) -> NextHop {
         let way = self.way(source, destination, now);
         // The MAC may follow from the address itself even while the link is still down.
-        if self.trains_until.is_some() {
+        if self.training_until.is_some() {
             return match way {
-                Way::Known(_) => Way::Pending,
-                Way::Pending | Way::Unreachable(_) => way,
+                NextHop::Known(_) => NextHop::Pending,
+                NextHop::Pending | NextHop::Unreachable(_) => way,
             };
         }
-        if let Way::Known(_) = way {
+        if let NextHop::Known(_) = way {
             (self.echo_at, self.echo) = (since_start(now), None);
             let _known = self
                 .neighbours
@@ -366,8 +366,8 @@ impl Network {
         self.echo.take()
     }
 
-    /// Queues a datagram whose destination is being resolved.
-    pub(crate) fn wait_to_leave(&mut self, to: MadAddress, source: IpAddr, mad: &[u8; MAD_BYTES]) {
+    /// Queues a datagram whose destination is being resolved. Drops it if the queue is full or has a copy.
+    pub(crate) fn queue_outgoing(&mut self, to: MadAddress, source: IpAddr, mad: &[u8; MAD_BYTES]) {
         let is_copy = |pending: &PendingMad| pending.to == to && *pending.mad == *mad;
         if self.outgoing.len() < WAITING && !self.outgoing.iter().any(is_copy) {
             let mad = Box::new(*mad);
@@ -375,8 +375,8 @@ impl Network {
         }
     }
 
-    /// Queues a datagram whose sender is being resolved.
-    pub(crate) fn wait_for_sender(&mut self, received: ReceivedMad) {
+    /// Queues a received datagram whose sender is being resolved. Drops it if the queue is full or has a copy.
+    pub(crate) fn queue_incoming(&mut self, received: ReceivedMad) {
         let is_copy = |other: &ReceivedMad| *other == received;
         if self.incoming.len() < WAITING && !self.incoming.iter().any(is_copy) {
             self.incoming.push_back(received);
@@ -388,7 +388,7 @@ impl Network {
         self.found.pop_front()
     }
 
-    /// Receives and sends frames, and runs due timers.
+    /// Receives frames, runs due timers, sends frames, and resolves the waiting datagrams again after a relevant event.
     pub(crate) fn turn(&mut self, now: Instant) -> Outcome {
         let time = since_start(now);
         let mut heard = false;
@@ -436,7 +436,7 @@ impl Network {
             told.extend(event);
         }
         let outcome = if settled {
-            self.settle(now)
+            self.retry_waiting(now)
         } else {
             Outcome::default()
         };
@@ -446,14 +446,14 @@ impl Network {
         }
     }
 
-    /// Tries again all waiting datagrams.
-    fn settle(&mut self, now: Instant) -> Outcome {
+    /// Resolves the addresses of all waiting datagrams again. Only datagrams that are still pending stay in the queues.
+    fn retry_waiting(&mut self, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         for pending in core::mem::take(&mut self.outgoing) {
             match self.way(pending.source, address_of(pending.to.path.gid), now) {
-                Way::Known(mac) => outcome.leave.push((pending.to, mac, pending.mad)),
-                Way::Pending => self.outgoing.push_back(pending),
-                Way::Unreachable(why) => {
+                NextHop::Known(mac) => outcome.leave.push((pending.to, mac, pending.mad)),
+                NextHop::Pending => self.outgoing.push_back(pending),
+                NextHop::Unreachable(why) => {
                     if let Some(unlogged) = self.log.unreachable.take(now.0) {
                         tracing::info!(why, unlogged, "nobody to send a datagram to");
                     }
@@ -465,9 +465,11 @@ impl Network {
             let [source, destination] =
                 [received.route.destination, received.route.source].map(address_of);
             match self.way(source, destination, now) {
-                Way::Known(_) => self.found.push_back(received),
-                Way::Pending => self.incoming.push_back(received),
-                Way::Unreachable(why) => tracing::debug!(why, "a datagram that cannot be answered"),
+                NextHop::Known(_) => self.found.push_back(received),
+                NextHop::Pending => self.incoming.push_back(received),
+                NextHop::Unreachable(why) => {
+                    tracing::debug!(why, "a datagram that cannot be answered")
+                }
             }
         }
         outcome
@@ -480,7 +482,7 @@ impl Network {
 }
 
 impl Log {
-    /// Logs an event. Returns whether datagrams may wait for this event, and the event for consumers.
+    /// Logs an event. Returns true if datagrams may wait for this event, and the event for consumers, if there is one.
     fn note(&mut self, event: &Event, now: Instant) -> (bool, Option<NetworkEvent>) {
         match *event {
             Event::Resolved { address, vlan, mac } => {

@@ -1,13 +1,13 @@
 //! The provider: the traits of `dat-core`, implemented on a ConnectX function.
 //!
 //! [`MlxProvider`] is an instance of an opened function ([`Hca`]). It shares QP1 with the other instances, and
-//! creates the queue objects that `dat-core` then owns. The provider keeps only what events need of each object: a
-//! table from device numbers to owner numbers. The objects hold everything else, so that posting and polling do not
-//! call the provider.
+//! creates the queue objects that `dat-core` then owns. The provider keeps only the data that events need: tables from
+//! device numbers to owner numbers, and the arm sequences of completion queues. The objects hold everything else, so
+//! posting and polling do not call the provider.
 //!
 //! Path of events: [`Hca`] drains the function's event queues. Completion events are counted for the queue they name
-//! (the queue's next arm request carries the count, see [`hw_mlx::cq`]). The others become [`ProviderEvent`]s if their
-//! object still exists. An event of a destroyed object is dropped, because its owner no longer needs it.
+//! (the queue's next arm request carries the count, see [`hw_mlx::cq`]). Other events that a consumer can use become
+//! [`ProviderEvent`]s. An event of a destroyed object is dropped, because its owner no longer needs it.
 //!
 //! Registered memory is `driver`'s [`DmaMemory`]: arena memory or memory lent by the caller. The region keeps a
 //! clone, so that the device's mapping exists longer than the key.
@@ -58,20 +58,20 @@ use self::limits::limits;
 use self::reach::Down;
 pub use self::region::Region;
 use crate::config::ProviderConfig;
-use crate::network::{Network, Way};
+use crate::network::{Network, NextHop};
 use crate::queues::{Cq, Qp, Srq};
 
 /// Maximum owner number. Owner numbers have 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;
-/// Maximum number of datagrams that one call receives without returning one, because they cannot be answered (yet).
-const DATAGRAMS_TO_NOBODY: usize = 64;
+/// Maximum number of datagrams from senders with unknown MACs that one call of `poll_mad` takes from QP1.
+const MAX_SKIPPED_DATAGRAMS: usize = 64;
 
-/// A completion queue of this instance, for the events that name it.
+/// Data of a completion queue of this instance that its events need.
 #[derive(Debug)]
 struct KnownCq {
     sequence: ArmSequence,
     owner: u32,
-    /// Whether events of the queue are reported (`ProviderEvent::CqEntries`).
+    /// True if each completion event of the queue is reported as `ProviderEvent::CqEntries`.
     watched: bool,
 }
 
@@ -138,7 +138,7 @@ impl OpenedProvider {
     }
 }
 
-/// One opened function as a provider.
+/// An instance of an opened function, as a provider.
 pub struct MlxProvider {
     hca: Hca,
     doorbells: Doorbells,
@@ -235,7 +235,8 @@ impl MlxProvider {
         })
     }
 
-    /// Ends the instance. The last one also destroys QP1 and closes the function ([`Hca::close`]).
+    /// Ends the instance. The last instance also leaves the network, destroys QP1 and closes the function
+    /// ([`Hca::close`]).
     ///
     /// # Errors
     /// As [`Hca::close`].
@@ -301,7 +302,8 @@ impl MlxProvider {
         self.collect();
     }
 
-    /// Converts the events that [`Hca`] collected into counts and provider events. Returns true if there was any.
+    /// Converts the events that [`Hca`] collected into counts and provider events, and repairs QP1 if it is in error.
+    /// Returns true if there was an event.
     fn collect(&mut self) -> bool {
         let mut handled = false;
         while let Some(cqn) = self.hca.next_completion() {
@@ -334,7 +336,7 @@ impl MlxProvider {
         let qp_owner = |qpn| self.qps.get(&qpn).copied();
         let srq_owner = |rmpn: Rmpn| self.srqs.get(&rmpn.get()).copied();
         match *event {
-            AsyncEvent::PortUp => Some(ProviderEvent::Network(self.port_now())),
+            AsyncEvent::PortUp => Some(ProviderEvent::Network(self.port_up_event())),
             AsyncEvent::PortDown => Some(ProviderEvent::Network(NetworkEvent::PortDown)),
             AsyncEvent::Network(event) => Some(ProviderEvent::Network(heard(event))),
             AsyncEvent::AddressRemoved { index, address } => Some(ProviderEvent::AddressRemoved {
@@ -474,8 +476,8 @@ impl Provider for MlxProvider {
         // Otherwise only `wait` checks the device's health, and a consumer that only polls never calls `wait`.
         self.hca.check_health();
         self.collect();
-        self.network_turn();
-        self.end_retired();
+        self.run_network();
+        self.clear_retired_addresses();
     }
 
     fn next_timeout(&self) -> Option<Nanos> {
@@ -856,7 +858,7 @@ impl Provider for MlxProvider {
     }
 
     fn echo(&mut self, destination: IpAddr, sequence: u16) -> Result<bool, ProviderError> {
-        self.echo_from_here(destination, sequence)
+        self.send_echo(destination, sequence)
     }
 
     fn take_echo(&mut self) -> Option<Echo> {
@@ -892,17 +894,17 @@ impl Provider for MlxProvider {
             return Err(ProviderError::Dead(cause.to_string()));
         }
         match self.way(to.path.gid, to.path.source_gid_index) {
-            Way::Known(mac) => self.send_over(to, mac, mad),
-            Way::Pending => {
+            NextHop::Known(mac) => self.send_over(to, mac, mad),
+            NextHop::Pending => {
                 if let (Some(mut network), Some(source)) = (
                     self.common.network(),
                     self.hca.gid_at(to.path.source_gid_index),
                 ) {
-                    network.wait_to_leave(*to, source.address, mad);
+                    network.queue_outgoing(*to, source.address, mad);
                 }
                 Ok(())
             }
-            Way::Unreachable(why) => {
+            NextHop::Unreachable(why) => {
                 tracing::debug!(why, "a datagram to nobody");
                 let gid = to.path.gid;
                 self.events.push_back(ProviderEvent::Unreachable { gid });
@@ -920,7 +922,7 @@ impl Provider for MlxProvider {
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
         // The loop is bounded, so that a peer that sends unanswerable datagrams does not delay the caller.
-        for _ in 0..DATAGRAMS_TO_NOBODY {
+        for _ in 0..MAX_SKIPPED_DATAGRAMS {
             let waited = self
                 .common
                 .network()
@@ -931,19 +933,23 @@ impl Provider for MlxProvider {
             };
             let index = self.source_index(received.route.destination);
             match self.way(received.route.source, index) {
-                Way::Known(_) => {
+                NextHop::Known(_) => {
                     datagrams::received(&self.hca, &received);
                     let priority = self.hca.priority(index);
                     return Some((received.sender(index, priority), received.mad));
                 }
-                Way::Pending => {
+                NextHop::Pending => {
                     if let Some(mut network) = self.common.network() {
-                        network.wait_for_sender(received);
+                        network.queue_incoming(received);
                     }
                 }
-                Way::Unreachable(why) => tracing::debug!(why, "a datagram that cannot be answered"),
+                NextHop::Unreachable(why) => {
+                    tracing::debug!(why, "a datagram that cannot be answered")
+                }
             }
         }
+        // More datagrams may wait, and QP1 raises no event for them. So the instance polls again.
+        self.hca.call_again();
         None
     }
 

@@ -1,8 +1,8 @@
 //! The card's queues, wrapped in types that implement the traits of `dat-core`.
 //!
 //! Each type wraps a card's queue and nothing else (`repr(transparent)`), and each call is forwarded to the queue. Two
-//! things differ: a completion's status is one of DAT's ([`crate::status`]), and the wrap of a completion queue is
-//! reported as an obstacle ([`Obstacles::others_turn`]).
+//! things differ: a completion's status is one of DAT's ([`crate::status`]), and after 2,048 entries a completion queue
+//! sets the obstacle that its caller must poll its other sources ([`Obstacles::set_poll_others`]).
 
 use dat_core::provider::{
     Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, Plain,
@@ -36,7 +36,7 @@ pub struct Srq(pub hw_mlx::srq::Srq);
 
 /// Converts a completion to DAT's.
 #[inline(always)]
-fn in_dat(completion: completion::Completion) -> Completion {
+fn into_dat(completion: completion::Completion) -> Completion {
     let completion::Completion {
         cookie,
         status,
@@ -84,7 +84,7 @@ impl CompletionQueue for Cq {
     #[inline(always)]
     fn advance(&mut self, obstacles: &mut Obstacles) {
         if self.0.advance() {
-            obstacles.others_turn();
+            obstacles.set_poll_others();
         }
     }
 
@@ -95,7 +95,7 @@ impl CompletionQueue for Cq {
         mut take: impl FnMut(&Entry) -> bool,
     ) -> bool {
         self.0
-            .take_while(|| obstacles.others_turn(), |entry| take(&Entry(*entry)))
+            .take_while(|| obstacles.set_poll_others(), |entry| take(&Entry(*entry)))
     }
 
     #[inline]
@@ -224,15 +224,15 @@ impl QueuePair for Qp {
     }
 
     fn complete(&mut self, entry: &Entry) -> Option<Completion> {
-        self.0.complete(&entry.0).map(in_dat)
+        self.0.complete(&entry.0).map(into_dat)
     }
 
     fn take_outstanding(&mut self) -> Option<Completion> {
-        self.0.take_outstanding().map(in_dat)
+        self.0.take_outstanding().map(into_dat)
     }
 
     fn take_lost(&mut self) -> Option<Completion> {
-        self.0.take_lost().map(in_dat)
+        self.0.take_lost().map(into_dat)
     }
 
     #[inline]
@@ -296,7 +296,7 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn complete(&mut self, entry: &Entry) -> Option<Completion> {
-        self.0.complete(&entry.0).map(in_dat)
+        self.0.complete(&entry.0).map(into_dat)
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! Addresses: which addresses may be ours, which are on link, and which properties an address alone shows.
+//! Checks of addresses: validity as an address of ours, the on-link test, and properties derived from an address alone.
 //!
 //! An address of ours has the prefix of its link, a VLAN, and perhaps a gateway. This module refuses invalid arguments
 //! of a caller and reports the values; later code does not check them again.
@@ -28,7 +28,7 @@ pub struct Vlan {
 pub struct Interface {
     /// The address. An IPv4-mapped IPv6 address (::ffff:a.b.c.d, as in a GID) is treated as IPv4.
     pub address: IpAddr,
-    /// Number of leading bits that the addresses of all neighbours have in common: at most 32 or 128.
+    /// Prefix length in bits: 0 to 32 for IPv4, 0 to 128 for IPv6. Addresses with the same prefix are on link.
     pub prefix: u8,
     /// VLAN of the address's frames. `None`: frames without a tag, or with a priority tag.
     pub vlan: Option<Vlan>,
@@ -39,7 +39,7 @@ pub struct Interface {
 /// Reason why an address is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The address is unspecified, loopback, multicast, broadcast or reserved.
+    /// The address is unspecified, loopback, multicast, broadcast or reserved, or is the network address of its prefix.
     #[error("{address}: no address of one node on a network")]
     NotUnicast {
         /// The refused address.
@@ -50,7 +50,7 @@ pub enum AddressError {
     Prefix {
         /// The refused address.
         address: IpAddr,
-        /// Prefix of the address, in bits.
+        /// Prefix length of the address, in bits.
         prefix: u8,
         /// Length of the address, in bits.
         most: u8,
@@ -70,7 +70,7 @@ pub enum AddressError {
         gateway: IpAddr,
         /// The address of ours that has the gateway.
         address: IpAddr,
-        /// The prefix of that address, in bits.
+        /// Prefix length of that address, in bits.
         prefix: u8,
     },
     /// The address is ours already. An address of ours can be in one VLAN only.
@@ -87,7 +87,7 @@ pub enum AddressError {
         /// Maximum number of addresses.
         most: usize,
     },
-    /// The MAC given for a neighbour is a group's or all zero.
+    /// The MAC given for a neighbour is a group address or all zero.
     #[error("{mac:02x?} is not the MAC of a neighbour")]
     NotAMac {
         /// The refused MAC.
@@ -151,8 +151,8 @@ impl Interface {
         same_family && on_link && is_unicast(address) && !self.is_edge(address)
     }
 
-    /// Returns whether `address` is the first or the last address of the prefix. These are the addresses of the network
-    /// and of its broadcast (RFC 1122, 3.2.1.3), except with prefixes of 31 bits or more (RFC 3021).
+    /// Returns whether `address` is the IPv4 network address (first) or broadcast address (last) of the prefix
+    /// (RFC 1122, 3.2.1.3). Prefixes of 31 bits or more have neither (RFC 3021). IPv6 prefixes have neither.
     pub(crate) fn is_edge(&self, address: IpAddr) -> bool {
         let (IpAddr::V4(address), true) = (address, self.prefix < 31) else {
             return false;
@@ -205,8 +205,8 @@ pub(crate) fn is_station(mac: Mac) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
 
-/// Returns the MAC from which a link-local address was formed, or `None` if it was not formed from a MAC (RFC 4291,
-/// appendix A).
+/// Returns the MAC from which an IPv6 link-local address was formed as modified EUI-64 (RFC 4291, appendix A);
+/// `None` if the address was not formed from the MAC of a station.
 pub(crate) fn named_mac(address: IpAddr) -> Option<Mac> {
     let IpAddr::V6(address) = address else {
         return None;
@@ -230,7 +230,7 @@ pub(crate) fn group_mac(group: Ipv6Addr) -> Mac {
     [0x33, 0x33, a, b, c, d]
 }
 
-/// Returns whether an ARP packet or a header may have this IPv4 address as its sender.
+/// Returns whether an ARP packet or an IPv4 header may have this address as its sender.
 pub(crate) fn is_sender(address: Ipv4Addr) -> bool {
     is_unicast(address.into())
 }

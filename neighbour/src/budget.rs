@@ -1,4 +1,4 @@
-//! Rate limit: a number of actions per second. After a pause, that number may come at once.
+//! Rate limit of a number of actions per second. After one second without an action, that number is allowed at once.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Makes a budget of `per_second` actions per second. After a pause, the actions of one second may come at once.
-    /// Zero counts as one per second.
+    /// Makes a budget of `per_second` actions per second. The actions of one second are allowed at once after one
+    /// second without an action. Zero counts as one per second.
     pub(crate) fn new(per_second: u32) -> Self {
         let burst = Duration::from_secs(1);
         let each = burst / per_second.max(1);

@@ -16,7 +16,7 @@ pub enum Detection {
     /// is announced; from then on, conflicts are detected (RFC 5227, 2.4).
     #[default]
     Optimistic,
-    /// The address becomes usable after detection, if no other node has claimed it: for IPv4 after five to eight
+    /// The address becomes usable after detection, if no other node has claimed it: for IPv4 after four to seven
     /// seconds (RFC 5227, 2.1), for IPv6 after one to two (RFC 4862, 5.4).
     First,
 }
@@ -32,20 +32,22 @@ pub struct Config {
     pub detection: Detection,
     /// Maximum number of our addresses; at most 64.
     pub addresses: usize,
-    /// Maximum number of neighbours learnt by requests. When it is reached, a new neighbour replaces the one that was
-    /// idle for longest.
+    /// Maximum number of neighbours learnt by requests. When the table is full, a new neighbour replaces the one that
+    /// was unused for longest, among those without an outstanding request.
     pub neighbours: usize,
-    /// Maximum number of frames queued for [`next_frame`](crate::Neighbours::next_frame). Replies can occupy at most
-    /// half of the queue, echo replies a quarter.
+    /// Maximum number of frames queued for [`next_frame`](crate::Neighbours::next_frame). A reply is queued only while
+    /// the queue is less than half full, an echo reply only while the queue is less than a quarter full.
     pub frames: usize,
     /// Maximum number of events queued for [`next_event`](crate::Neighbours::next_event). When the queue is full, a new
     /// event replaces the oldest.
     pub events: usize,
-    /// Maximum number of requests per second, to all neighbours together. After a pause, as many may be sent at once.
+    /// Maximum number of requests per second to all neighbours together. After an idle second, this number may be sent
+    /// at once.
     pub asks_per_second: u32,
-    /// Maximum number of replies per second to requests for our addresses. After a pause, as many may be sent at once.
+    /// Maximum number of replies per second to requests for our addresses. After an idle second, this number may be
+    /// sent at once.
     pub answers_per_second: u32,
-    /// Maximum number of echo replies per second. After a pause, as many may be sent at once.
+    /// Maximum number of echo replies per second. After an idle second, this number may be sent at once.
     pub echoes_per_second: u32,
     /// Time during which we send no further request to a neighbour that did not answer.
     pub holdoff: Duration,

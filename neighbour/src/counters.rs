@@ -22,15 +22,17 @@ pub enum Refusal {
     Address,
     /// The sender's IP address cannot be a sender's, or its MAC is not an individual address.
     Sender,
-    /// The frame is from our own MAC: our own frame has come back, or another node uses our MAC.
+    /// The sender's MAC is ours, or the source of an IPv6 or echo message is our IP address: our own frame has come
+    /// back, or another node uses our MAC or address.
     Ourselves,
-    /// The message is about a neighbour for which we sent no request, or it is an unexpected echo reply.
+    /// The message is about a neighbour that is not in the table or is static, an advertisement without a MAC is about
+    /// a neighbour with no known MAC, or an echo reply does not answer our outstanding request.
     Unasked,
     /// The link is down.
     LinkDown,
 }
 
-/// Number of reasons.
+/// Number of variants of [`Refusal`].
 const REFUSALS: usize = Refusal::LinkDown as usize + 1;
 
 /// Counters since the module was made.
@@ -64,7 +66,8 @@ pub struct Counters {
     pub answered: u64,
     /// Number of echo replies sent.
     pub echoed: u64,
-    /// Number of received requests without a reply, because of the rate limit, a full queue, or a too long reply.
+    /// Number of received requests without a reply: the rate limit or the quota of the queue was used up, or the reply
+    /// would be too long.
     pub unanswered: u64,
     /// Number of announcements of our addresses.
     pub announced: u64,

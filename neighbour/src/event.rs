@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::address::Mac;
 use crate::state::State;
 
-/// Result of the search for the next hop's MAC for a destination.
+/// Result of the resolution of the next hop's MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// The MAC is known: the caller sends frames to it.
@@ -45,7 +45,7 @@ pub enum Reason {
     /// The table is full of neighbours with outstanding requests.
     #[error("too many neighbours are being asked for")]
     TableFull,
-    /// Another neighbour replaced the entry, or the last address of ours in the entry's VLAN was removed.
+    /// We have no more address of the neighbour's family in its VLAN: the last one was removed or is a duplicate.
     #[error("no longer asked for")]
     Forgotten,
 }
@@ -93,8 +93,8 @@ pub enum Event {
         /// MAC of the other node.
         mac: Mac,
         /// True if duplicate detection was still running. The address is then not ours, and is not usable until the
-        /// caller adds it again or the link has been down. If false, the address stays ours, and we defend it
-        /// (RFC 5227, 2.4 (c)).
+        /// caller removes and adds it again, or the link has been down. If false, the address stays ours, and we
+        /// defend it (RFC 5227, 2.4 (c)).
         detecting: bool,
     },
     /// A neighbour, or a node behind a gateway, has answered [`echo`](crate::Neighbours::echo).
@@ -127,6 +127,6 @@ pub struct Entry {
     pub mac: Option<Mac>,
     /// State of the neighbour; `None` for a static entry.
     pub state: Option<State>,
-    /// Time since the neighbour entered the state.
+    /// Time since the neighbour entered the state; zero for a static entry.
     pub age: Duration,
 }

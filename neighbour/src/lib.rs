@@ -1,5 +1,5 @@
-//! Neighbours of an adapter: finds the MAC of an address, and answers requests for our addresses. A protocol
-//! implementation without I/O.
+//! Neighbour discovery for an adapter: finds the MAC of an IP address, and answers requests for our addresses. The
+//! crate does no I/O.
 //!
 //! The crate implements ARP for IPv4 (RFC 826, RFC 5227), neighbour discovery for IPv6 (RFC 4861, RFC 4862, RFC 4429),
 //! reports of our groups (RFC 3810), and echoes. [`Neighbours`] is a state machine. Its inputs are frames and the time,
@@ -24,8 +24,8 @@
 //! connections to a neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when traffic has
 //! come back from the neighbour. The crate renews only the entries of neighbours in use.
 //!
-//! **No sender is trusted.** Only our own requests create entries. A received message can only complete an entry for
-//! which we sent a request, or make us send a request to a known MAC (`docs/decisions/neighbours.md`).
+//! **No sender is trusted.** Only `resolve` and `echo` create entries. A received message can only complete or confirm
+//! an entry, or make us send a request to a known MAC (`docs/decisions/neighbours.md`).
 //!
 //! The crate does not handle router advertisements and redirects (addresses and gateways come from the caller),
 //! fragments, IPv4 options, ICMP errors, MLDv1 queries, and tags within tags. It sends no IGMP reports of IPv4 groups,

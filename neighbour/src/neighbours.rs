@@ -124,7 +124,7 @@ impl Neighbours {
         if let IpAddr::V6(address) = address {
             self.change_group(own.interface.vlan_id(), address, Record::Left);
         }
-        self.forget_unserved();
+        self.drop_unserved();
         self.run_timers();
         true
     }
@@ -162,15 +162,16 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Removes a static entry; requests then find the neighbour's MAC again. Returns `false` if there was no such
-    /// static entry.
+    /// Removes a static entry. The next use of the neighbour resolves its MAC by requests. Returns `false` if there was
+    /// no such static entry.
     pub fn remove_static(&mut self, address: IpAddr) -> bool {
         self.statics.remove(&address.to_canonical()).is_some()
     }
 
-    /// Sets the link up or down. While the link is down, nothing is sent. When it goes down, queued frames are dropped,
-    /// pending requests end with an event, and learnt MACs need a new request at their next use. When it comes up, our
-    /// addresses are announced, and detection starts again for those that were duplicates.
+    /// Sets the link up or down. While the link is down, nothing is sent. When the link goes down, queued frames are
+    /// dropped, pending requests end with an event, and entries with a learnt MAC become `Stale`. When the link comes
+    /// up, our addresses are announced, and detection starts again for addresses that were duplicates or under
+    /// detection.
     pub fn link(&mut self, up: bool, now: Duration) {
         self.pass(now);
         if self.up == up {
@@ -294,8 +295,8 @@ impl Neighbours {
         }
     }
 
-    /// Applies a step to an entry, if the entry exists, and reports the event. `why` is the reason in the event that
-    /// the neighbour is unreachable. Returns `false` if the step changed nothing.
+    /// Applies a step to an entry, if the entry exists. If `Incomplete` becomes `Unreachable`, queues
+    /// [`Event::Unreachable`] with the reason `why`. Returns `false` if the step changed nothing.
     pub(crate) fn step(&mut self, key: Key, step: Step, why: Reason) -> bool {
         use crate::State;
         let Some(entry) = self.table.get_mut(key) else {
@@ -320,13 +321,13 @@ impl Neighbours {
         true
     }
 
-    /// Makes `due` not later than the time of a timer.
+    /// Sets the time of the next timer to `due`, if `due` is earlier.
     pub(crate) fn wake_at(&mut self, due: Option<Duration>) {
         self.due = [self.due, due].into_iter().flatten().min();
     }
 
-    /// Drops neighbours of a VLAN and family in which no address of ours is left.
-    pub(crate) fn forget_unserved(&mut self) {
+    /// Drops neighbours of a VLAN and family in which we have no address, or only duplicate addresses.
+    pub(crate) fn drop_unserved(&mut self) {
         let served: BTreeSet<(Option<u16>, bool)> = self
             .own
             .iter()

@@ -10,11 +10,11 @@ use crate::event::Event;
 /// frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Our own frame: may fill the queue.
+    /// Our own frame: queued while the queue is not full.
     Ours,
-    /// A reply: may fill half of the queue.
+    /// A reply: queued while the queue is less than half full.
     Answer,
-    /// An echo reply: may fill a quarter of the queue.
+    /// An echo reply: queued while the queue is less than a quarter full.
     Echo,
 }
 
@@ -37,7 +37,7 @@ impl Outbox {
     }
 
     /// Returns whether the queue can take a frame of that purpose.
-    pub(crate) fn has_room(&self, share: Share) -> bool {
+    pub(crate) fn has_space(&self, share: Share) -> bool {
         let most = match share {
             Share::Ours => self.most_frames,
             Share::Answer => self.most_frames / 2,
@@ -48,7 +48,7 @@ impl Outbox {
 
     /// Queues a frame of our own. Counts the frame as lost if the queue is full.
     pub(crate) fn send(&mut self, frame: Vec<u8>, counters: &mut Counters) {
-        if self.has_room(Share::Ours) {
+        if self.has_space(Share::Ours) {
             self.frames.push_back(frame);
         } else {
             counters.frames_lost += 1;

@@ -10,8 +10,8 @@
 //!
 //! [`Detection`](crate::Detection) decides the first state. `Tentative` is RFC 4862's and, for IPv4, the probing of
 //! RFC 5227, 2.1; `Optimistic` is RFC 4429's. A `Preferred` address stays ours even in a conflict (RFC 5227, 2.4 (c);
-//! RFC 4862, 5.4.4, leaves it open), because connections use it. Only [`Own::begin`] moves an address out of
-//! `Duplicate`: it runs after the link has been down, because the network may then be another.
+//! RFC 4862, 5.4.4, does not specify this case), because connections use it. Only [`Own::begin`] moves an address out
+//! of `Duplicate`, when the link comes up: the link may then be connected to another network.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -34,14 +34,14 @@ pub(crate) enum Claim {
     Optimistic,
     /// The address is ours.
     Preferred,
-    /// Another node also has the address; it is not usable.
+    /// Another node also has the address; we do not use it.
     Duplicate,
 }
 
 /// Result of duplicate detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
-pub(crate) enum Finding {
+pub(crate) enum DetectionResult {
     /// No other node has claimed the address.
     Passed,
     /// Another node has claimed the address.
@@ -50,8 +50,8 @@ pub(crate) enum Finding {
 
 impl Claim {
     /// Returns the next state by the transition table; `None` if the finding does not change the state.
-    pub(crate) const fn next(self, finding: Finding) -> Option<Self> {
-        use {Claim as C, Finding as F};
+    pub(crate) const fn next(self, finding: DetectionResult) -> Option<Self> {
+        use {Claim as C, DetectionResult as F};
         Some(match (self, finding) {
             (C::Tentative | C::Optimistic, F::Passed) | (C::Preferred, F::Conflict) => C::Preferred,
             (C::Tentative | C::Optimistic, F::Conflict) => C::Duplicate,
@@ -64,14 +64,14 @@ impl Claim {
         matches!(self, Self::Optimistic | Self::Preferred)
     }
 
-    const fn is_looked_for(self) -> bool {
+    const fn is_detecting(self) -> bool {
         matches!(self, Self::Optimistic | Self::Tentative)
     }
 }
 
 /// Action that is due for one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Todo {
+pub(crate) enum DueAction {
     /// Send a probe for the address.
     Probe,
     /// Detection has passed; the address is ours from now on.
@@ -83,7 +83,7 @@ pub(crate) enum Todo {
 
 /// Consequence of a conflict over one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ConflictAction {
     /// Detection has failed: the address is not ours.
     Lost,
     /// The address is ours, and we must defend it by an announcement.
@@ -144,7 +144,7 @@ impl Own {
             self.begin(detection);
         }
         let wait = match (self.claim, self.address()) {
-            // RFC 4429, 3.3: the address is usable as soon as the solicitation is sent, so that is sent now.
+            // RFC 4429, 3.3: the address is usable once the solicitation is sent, so we send the solicitation now.
             (Claim::Optimistic | Claim::Duplicate, _) => Duration::ZERO,
             (Claim::Preferred, _) => {
                 self.announcements = self.times();
@@ -168,13 +168,13 @@ impl Own {
         }
     }
 
-    /// Returns the next action that is due at `now`. The caller repeats the call until it returns `None`.
-    pub(crate) fn next_action(&mut self, now: Duration, draw: &mut Draw) -> Option<Todo> {
+    /// Returns the next action that is due at `now`. The caller repeats the call until the result is `None`.
+    pub(crate) fn next_action(&mut self, now: Duration, draw: &mut Draw) -> Option<DueAction> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
         let v4 = self.address().is_ipv4();
-        if self.claim.is_looked_for() {
+        if self.claim.is_detecting() {
             if let Some(left) = self.probes.checked_sub(1) {
                 self.probes = left;
                 let [least, most] = PROBE_INTERVAL;
@@ -184,11 +184,11 @@ impl Own {
                     (false, _) => RETRANS_TIMER,
                 };
                 self.due = Some(now + wait);
-                return Some(Todo::Probe);
+                return Some(DueAction::Probe);
             }
-            self.step(Finding::Passed);
+            self.step(DetectionResult::Passed);
             self.announcements = self.times();
-            return Some(Todo::Pass);
+            return Some(DueAction::Pass);
         }
         let Some(left) = self.announcements.checked_sub(1) else {
             self.due = None;
@@ -198,28 +198,28 @@ impl Own {
         self.announcements = left;
         let interval = if v4 { ANNOUNCE_INTERVAL } else { RETRANS_TIMER };
         self.due = (left > 0).then(|| now + interval + draw.up_to(ANNOUNCE_JITTER));
-        Some(Todo::Announce { first })
+        Some(DueAction::Announce { first })
     }
 
     /// Handles another node's use of the address, and returns the consequence.
-    pub(crate) fn conflict(&mut self, now: Duration) -> Verdict {
+    pub(crate) fn conflict(&mut self, now: Duration) -> ConflictAction {
         let was = self.claim;
-        if !self.step(Finding::Conflict) {
-            return Verdict::Nothing;
+        if !self.step(DetectionResult::Conflict) {
+            return ConflictAction::Nothing;
         }
         if was != Claim::Preferred {
             self.due = None;
-            return Verdict::Lost;
+            return ConflictAction::Lost;
         }
         let recently = |then: Duration| now < then + DEFEND_INTERVAL;
         if self.defended.is_some_and(recently) {
-            return Verdict::Nothing;
+            return ConflictAction::Nothing;
         }
         self.defended = Some(now);
-        Verdict::Defend
+        ConflictAction::Defend
     }
 
-    fn step(&mut self, finding: Finding) -> bool {
+    fn step(&mut self, finding: DetectionResult) -> bool {
         let next = self.claim.next(finding);
         self.claim = next.unwrap_or(self.claim);
         next.is_some()

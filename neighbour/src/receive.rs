@@ -1,9 +1,10 @@
 //! Received frames.
 //!
-//! A frame can have four effects: we answer it; it completes or proves an entry, or answers our echo request; it makes
-//! us send a request; or another node takes one of our addresses, for which detection is running. A frame never creates
-//! an entry. Each effect is bounded: replies and echoes by a rate and by their quota of the queue, requests by one per
-//! second and neighbour, the defence of an address by one announcement in ten seconds.
+//! A frame can have four effects: we reply to the frame; the frame completes or confirms an entry, or answers our echo
+//! request; the frame makes us probe a known MAC; or the frame shows that another node claims one of our addresses,
+//! which we then lose (detection is running) or defend. A frame never creates an entry. Each effect is bounded: replies
+//! and echo replies by a rate and by their quota of the queue, requests by one per second and neighbour, the defence of
+//! an address by one announcement in ten seconds.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::counters::Refusal;
 use crate::event::{Event, Reason};
 use crate::neighbours::{Echoing, Neighbours};
 use crate::outbox::Share;
-use crate::own::{Claim, Own, Verdict};
+use crate::own::{Claim, ConflictAction, Own};
 use crate::route::ECHO_DATA;
 use crate::state::{State, Step};
 use crate::table::Key;
@@ -55,12 +56,14 @@ impl Neighbours {
             return Err(Refusal::Elsewhere);
         }
         match wire::parse(&link, payload)? {
-            Message::Arp(arp) => self.take_arp(&link, arp),
-            Message::Solicitation(solicitation) => self.take_solicitation(&link, solicitation),
-            Message::Advertisement(advertisement) => self.take_advertisement(&link, advertisement),
-            Message::Echo(echo) => self.take_echo(&link, &echo),
-            Message::EchoReply(reply) => self.take_echo_reply(&link, &reply),
-            Message::Query(query) => self.take_query(&link, query),
+            Message::Arp(arp) => self.handle_arp(&link, arp),
+            Message::Solicitation(solicitation) => self.handle_solicitation(&link, solicitation),
+            Message::Advertisement(advertisement) => {
+                self.handle_advertisement(&link, advertisement)
+            }
+            Message::Echo(echo) => self.handle_echo(&link, &echo),
+            Message::EchoReply(reply) => self.handle_echo_reply(&link, &reply),
+            Message::Query(query) => self.handle_query(&link, query),
         }
     }
 
@@ -80,7 +83,7 @@ impl Neighbours {
         to == self.config.mac || to == BROADCAST || in_vlan.any(in_group)
     }
 
-    fn take_arp(&mut self, link: &Link, arp: Arp) -> Taken {
+    fn handle_arp(&mut self, link: &Link, arp: Arp) -> Taken {
         match arp.reply {
             true => self.counters.arp_replies += 1,
             false => self.counters.arp_requests += 1,
@@ -90,10 +93,10 @@ impl Neighbours {
         }
         let target = self.own_in(link, arp.target.into());
         // RFC 5227, 2.1.1: another node's probe for an address that we are probing for is a conflict, too.
-        let races =
+        let is_probe_conflict =
             |at: &usize| arp.sender.is_unspecified() && self.own[*at].claim() == Claim::Tentative;
         let claimed = self.own_in(link, arp.sender.into());
-        if let Some(at) = claimed.or(target.filter(races)) {
+        if let Some(at) = claimed.or(target.filter(is_probe_conflict)) {
             self.conflict(at, arp.sender_mac);
             return Ok(());
         }
@@ -113,15 +116,15 @@ impl Neighbours {
             vlan: link.vlan,
             address: arp.sender.into(),
         };
-        match self.heard(key, arp.sender_mac, answers) {
-            // RFC 826: the sender is not in the table, but its request for our address is answered all the same.
+        match self.handle_named_mac(key, arp.sender_mac, answers) {
+            // RFC 826: a request for our address is answered even if its sender has no entry in the table.
             Err(_) if !arp.reply && serving.is_some() => Ok(()),
             Err(_) if !arp.reply => Err(Refusal::Address),
             taken => taken,
         }
     }
 
-    fn take_solicitation(&mut self, link: &Link, solicitation: Solicitation) -> Taken {
+    fn handle_solicitation(&mut self, link: &Link, solicitation: Solicitation) -> Taken {
         self.counters.solicitations += 1;
         let Solicitation {
             source,
@@ -137,8 +140,8 @@ impl Neighbours {
                 vlan: link.vlan,
                 address: source.into(),
             };
-            // RFC 4861, 7.2.3: a solicitation updates an existing entry. We create no entry for it.
-            let _ = self.heard(key, mac, false);
+            // RFC 4861, 7.2.3: a solicitation updates an existing entry. We create no entry for its sender.
+            let _ = self.handle_named_mac(key, mac, false);
         }
         let at = self.own_in(link, target.into()).ok_or(Refusal::Address)?;
         let overrides = match (self.own[at].claim(), detects) {
@@ -154,7 +157,7 @@ impl Neighbours {
         };
         // A static entry for the asking node takes precedence over the MAC in the message.
         let fixed = self.statics.get(&IpAddr::V6(source)).copied();
-        let asker = (!detects).then(|| ndisc::Asker {
+        let asker = (!detects).then(|| ndisc::Solicitor {
             address: source,
             mac: fixed.or(mac).unwrap_or(link.source),
         });
@@ -163,7 +166,7 @@ impl Neighbours {
         Ok(())
     }
 
-    fn take_advertisement(&mut self, link: &Link, advertisement: Advertisement) -> Taken {
+    fn handle_advertisement(&mut self, link: &Link, advertisement: Advertisement) -> Taken {
         self.counters.advertisements += 1;
         let target = IpAddr::V6(advertisement.target);
         if advertisement.mac == Some(self.config.mac) {
@@ -181,13 +184,13 @@ impl Neighbours {
             .own_in(link, advertisement.destination.into())
             .is_some();
         let answers = advertisement.solicited && is_ours && link.destination == self.config.mac;
-        // An advertisement without the MAC option is about the MAC that we asked (RFC 4861, 7.2.5).
+        // An advertisement without the MAC option is about the MAC to which we sent the request (RFC 4861, 7.2.5).
         let known = self.table.get(key).and_then(|entry| entry.usable_mac());
         let mac = advertisement.mac.or(known).ok_or(Refusal::Unasked)?;
-        self.heard(key, mac, answers)
+        self.handle_named_mac(key, mac, answers)
     }
 
-    fn take_echo(&mut self, link: &Link, echo: &Echo<'_>) -> Taken {
+    fn handle_echo(&mut self, link: &Link, echo: &Echo<'_>) -> Taken {
         self.counters.echo_requests += 1;
         let at = self.own_in(link, echo.destination);
         let at = at.filter(|&at| self.own[at].claim().serves());
@@ -198,7 +201,7 @@ impl Neighbours {
         if self.own_in(link, echo.source).is_some() {
             return Err(Refusal::Ourselves);
         }
-        if !self.outbox.has_room(Share::Echo) || self.echoes.take(self.now).is_err() {
+        if !self.outbox.has_space(Share::Echo) || self.echoes.take(self.now).is_err() {
             self.counters.unanswered += 1;
             return Ok(());
         }
@@ -214,7 +217,7 @@ impl Neighbours {
     }
 
     /// Handles the reply to our outstanding echo request. A second reply to the same request is refused.
-    fn take_echo_reply(&mut self, link: &Link, reply: &Echo<'_>) -> Taken {
+    fn handle_echo_reply(&mut self, link: &Link, reply: &Echo<'_>) -> Taken {
         self.counters.echo_replies += 1;
         if link.destination != self.config.mac {
             return Err(Refusal::Elsewhere);
@@ -238,7 +241,7 @@ impl Neighbours {
         Ok(())
     }
 
-    fn take_query(&mut self, link: &Link, query: Query) -> Taken {
+    fn handle_query(&mut self, link: &Link, query: Query) -> Taken {
         self.counters.queries += 1;
         let asked = |group: Ipv6Addr| query.group.is_unspecified() || query.group == group;
         let concerns = |own: &Own| match own.address() {
@@ -265,7 +268,7 @@ impl Neighbours {
 
     /// Sends a reply to a request for one of our addresses, unless the rate limit or the queue's quota is used up.
     fn answer_with(&mut self, emit: impl FnOnce(Mac) -> Vec<u8>) {
-        if self.outbox.has_room(Share::Answer) && self.answers.take(self.now).is_ok() {
+        if self.outbox.has_space(Share::Answer) && self.answers.take(self.now).is_ok() {
             self.counters.answered += 1;
             self.send(emit(self.config.mac));
         } else {
@@ -278,27 +281,27 @@ impl Neighbours {
         self.counters.conflicts += 1;
         let interface = self.own[at].interface;
         let verdict = self.own[at].conflict(self.now);
-        if verdict == Verdict::Nothing {
+        if verdict == ConflictAction::Nothing {
             return;
         }
         self.tell(Event::Duplicate {
             address: interface.address,
             vlan: interface.vlan_id(),
             mac,
-            detecting: verdict == Verdict::Lost,
+            detecting: verdict == ConflictAction::Lost,
         });
         match verdict {
-            Verdict::Defend => {
+            ConflictAction::Defend => {
                 self.counters.defended += 1;
                 self.announce(interface.address, interface.vlan);
             }
-            Verdict::Lost | Verdict::Nothing => self.forget_unserved(),
+            ConflictAction::Lost | ConflictAction::Nothing => self.drop_unserved(),
         }
     }
 
     /// Handles a message that names a neighbour's MAC. `answers` is true if the message answers a request of ours,
     /// false if it is unsolicited. The sender may be another node than the neighbour.
-    fn heard(&mut self, key: Key, mac: Mac, answers: bool) -> Taken {
+    fn handle_named_mac(&mut self, key: Key, mac: Mac, answers: bool) -> Taken {
         if self.statics.contains_key(&key.address) {
             return Err(Refusal::Unasked);
         }
@@ -313,7 +316,7 @@ impl Neighbours {
                     Step::Hinted
                 };
                 self.step(key, step, Reason::NoAnswer);
-                self.tell_found(key, known, mac);
+                self.report_resolved(key, known, mac);
             }
             State::Unreachable => {
                 self.step(key, Step::Hinted, Reason::NoAnswer);
@@ -322,7 +325,7 @@ impl Neighbours {
                 if known != Some(mac) {
                     self.contradicted(key);
                 } else if answers {
-                    // An unsolicited message proves nothing, so it takes no step. Only `Probe` changes its state here.
+                    // An unsolicited message confirms nothing, so no step is applied. `Answered` changes only `Probe`.
                     self.step(key, Step::Answered, Reason::NoAnswer);
                 }
             }
@@ -331,8 +334,8 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Handles a message that names another MAC than the known MAC of the neighbour. We ask the known MAC: at once, or
-    /// when the neighbour has been reachable for a second.
+    /// Handles a message that names another MAC than the known MAC of the neighbour. Probes the known MAC: now, or when
+    /// the neighbour has been reachable for a second.
     fn contradicted(&mut self, key: Key) {
         self.counters.contradicted += 1;
         let Some(entry) = self.table.get_mut(key) else {
@@ -349,8 +352,8 @@ impl Neighbours {
         }
     }
 
-    /// Reports the MAC of a neighbour that we asked for. If the MAC differs from the known one, reports that as well.
-    fn tell_found(&mut self, key: Key, known: Option<Mac>, mac: Mac) {
+    /// Reports the MAC of a neighbour that we resolved. If the MAC differs from the known one, reports that as well.
+    fn report_resolved(&mut self, key: Key, known: Option<Mac>, mac: Mac) {
         let Key { vlan, address } = key;
         if let Some(old) = known.filter(|&old| old != mac) {
             self.counters.moved += 1;

@@ -16,15 +16,16 @@ use crate::wire::Echo;
 pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 
 impl Neighbours {
-    /// Returns which of our addresses to send from. The rules, in this order:
+    /// Returns the source address, one of ours, for a destination. The rules, in this order:
     ///
     /// - the destination itself, if it is one of our addresses;
     /// - an address whose prefix contains the destination and that has the destination's scope (link-local or not); of
     ///   several such addresses, one with the longest prefix;
-    /// - for a link-local destination: any link-local address; for another destination: an address with a gateway.
+    /// - for a link-local destination: any link-local address; for another destination: an address with a gateway that
+    ///   is not link-local.
     ///
-    /// Of two equal addresses, the one that was added first is returned. An address under detection is not used, unless
-    /// it is optimistic.
+    /// Of several addresses that fit a rule equally, the one that was added first is returned. An address under
+    /// detection is not used, unless the address is optimistic.
     #[must_use]
     pub fn source(&self, destination: IpAddr) -> Option<IpAddr> {
         let destination = destination.to_canonical();
@@ -48,19 +49,19 @@ impl Neighbours {
         found.map(|own| own.address)
     }
 
-    /// Returns the neighbour to which frames from `source` to `destination` go. Events name this neighbour. It is the
-    /// destination if the destination is on link. Otherwise it is the gateway of the source, or the gateway of another
-    /// of our addresses in the source's VLAN.
+    /// Returns the next hop of frames from `source` to `destination`. Events name this neighbour. The next hop is the
+    /// destination if the destination is on link. Otherwise the next hop is the gateway of the source, or the gateway
+    /// of another of our addresses in the source's VLAN.
     ///
     /// # Errors
-    /// The reason why there is no route. A reason that results from asking a neighbour is never returned.
+    /// The reason why there is no route. A reason that results from a request to a neighbour is never returned.
     pub fn next_hop(&self, source: IpAddr, destination: IpAddr) -> Result<IpAddr, Reason> {
         self.route(source.to_canonical(), destination.to_canonical())
             .map(|(key, _)| key.address)
     }
 
     /// Returns the MAC to which frames from `source`, one of our addresses, to `destination` are sent. If the MAC is
-    /// not known, asks the neighbours for it.
+    /// not known, sends a request for it.
     pub fn resolve(&mut self, source: IpAddr, destination: IpAddr, now: Duration) -> Resolution {
         self.pass(now);
         let destination = destination.to_canonical();
@@ -71,7 +72,7 @@ impl Neighbours {
         if is_ours {
             return Resolution::Known(self.config.mac);
         }
-        // A static entry for the destination applies to it, even if the destination is behind a gateway.
+        // A static entry for the destination is used even if the destination is behind a gateway.
         let fixed = [destination, key.address];
         if let Some(&mac) = fixed.iter().find_map(|address| self.statics.get(address)) {
             return Resolution::Known(mac);
@@ -178,11 +179,11 @@ impl Neighbours {
             .ok_or(Reason::NoRoute)
     }
 
-    /// Creates the entry of a neighbour that is not in the table, and starts to ask for its MAC.
+    /// Creates the entry of a neighbour that is not in the table, and starts to resolve its MAC.
     fn begin(&mut self, key: Key, source: IpAddr) -> Resolution {
         let named = named_mac(key.address).filter(|&mac| mac != self.config.mac);
         if !self.up {
-            // No entry is created. The first sender after the link is up asks for the neighbour.
+            // No entry is created. The first sender after the link is up causes a request.
             let unreachable = Resolution::Unreachable(Reason::LinkDown);
             return named.map_or(unreachable, Resolution::Known);
         }
@@ -211,8 +212,9 @@ impl Neighbours {
         }
     }
 
-    /// Returns the address from which we ask for a neighbour: `wanted`, the address that wants to send, or otherwise
-    /// another of our addresses in the same VLAN. An optimistic or tentative address must not ask (RFC 4429, 3.2).
+    /// Returns the source address of requests for a neighbour: `wanted`, the address of the sender, or otherwise
+    /// another of our addresses in the same VLAN. An optimistic or tentative address must send no requests (RFC 4429,
+    /// 3.2).
     pub(crate) fn asker(&self, key: Key, wanted: IpAddr) -> Option<&Own> {
         let may_ask = |own: &&Own| {
             own.claim() == Claim::Preferred

@@ -17,14 +17,14 @@
 //! ```
 //!
 //! The states are those of RFC 4861, 7.3.2, with four differences:
-//! - If nobody answers, the entry stays in `Unreachable` for a while. Senders get the error at once, and the network is
-//!   not asked again for each of them. RFC 7048 has a state of the same name for the same reason.
-//! - If the neighbour does not answer in `Probe`, we ask all nodes (`Incomplete`). RFC 4861, 7.3.3, would delete the
-//!   entry, and the next sender would ask.
-//! - A message that contradicts a known MAC is never believed. It makes us ask the known MAC
+//! - If no node answers, the entry stays in `Unreachable` for a while. Senders get the error immediately, and no
+//!   request is sent for them. RFC 7048 has a state of the same name for the same reason.
+//! - If the neighbour does not answer in `Probe`, we send requests to all nodes (`Incomplete`). RFC 4861, 7.3.3, would
+//!   delete the entry, and the next sender would cause a request.
+//! - A message that contradicts a known MAC never replaces that MAC. It makes us probe the known MAC
 //!   (docs/decisions/neighbours.md). RFC 4861, 7.2.5, would take the new MAC, or make the entry `Stale`.
-//! - A link-local address that names its MAC starts in `Delay`, as if we had learnt that MAC. The MAC is used at once,
-//!   and asked soon.
+//! - A link-local address that names its MAC starts in `Delay`, as if we had learnt that MAC. The MAC is used
+//!   immediately, and probed soon.
 
 /// State of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,15 +32,15 @@
 pub enum State {
     /// The table has no entry for the neighbour.
     Absent,
-    /// We have asked all nodes; no MAC is usable yet.
+    /// We send requests to all nodes; no MAC is usable yet.
     Incomplete,
     /// The MAC was proven recently.
     Reachable,
     /// The MAC may still be valid; no sender uses it.
     Stale,
-    /// A sender uses the MAC. We ask the neighbour if nothing proves the MAC soon.
+    /// A sender uses the MAC. We probe the neighbour if no message proves the MAC soon.
     Delay,
-    /// A sender uses the MAC, and we are asking the neighbour.
+    /// A sender uses the MAC, and we are probing the neighbour.
     Probe,
     /// No reply has come; senders get an error until the hold-off time is over.
     Unreachable,
@@ -85,7 +85,7 @@ impl State {
             (S::Reachable | S::Stale | S::Delay | S::Probe, E::Confirmed) => S::Reachable,
             (S::Reachable | S::Stale | S::Delay, E::Contradicted) => S::Probe,
             (S::Reachable | S::Stale | S::Delay | S::Probe, E::LinkDown) => S::Stale,
-            // The neighbour exists after all, or the hold-off is over: the next sender asks.
+            // The neighbour has sent a message, or the hold-off is over: the next sender causes a request.
             (S::Unreachable, E::Elapsed | E::Hinted) => S::Absent,
             _ => return None,
         })
@@ -100,7 +100,7 @@ impl State {
         )
     }
 
-    /// Returns whether we are asking in this state.
+    /// Returns whether we send requests in this state.
     #[must_use]
     pub const fn is_asking(self) -> bool {
         matches!(self, Self::Incomplete | Self::Probe)

@@ -1,4 +1,4 @@
-//! Table of the neighbours whose MACs we found by asking.
+//! Table of the neighbours whose MACs we found by requests (ARP, neighbour solicitation).
 //!
 //! An entry is created only when a local sender needs the neighbour. [`state`](crate::state) has the transitions of an
 //! entry. This module sets the duration of a state when the entry enters the state. The table is ordered by key, so
@@ -13,7 +13,7 @@ use crate::config::{Config, DELAY_FIRST_PROBE};
 use crate::draw::Draw;
 use crate::state::{State, Step};
 
-/// Key of a neighbour.
+/// Key of a neighbour: VLAN ID and IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) vlan: Option<u16>,
@@ -31,7 +31,7 @@ pub(crate) struct Neighbour {
     pub(crate) asker: IpAddr,
     /// Number of requests sent in this state.
     pub(crate) tries: u8,
-    /// True if a message has named another MAC since the state began. Then the known MAC is asked at `due`.
+    /// True if a message has named another MAC since the state began. Then the known MAC is probed at `due`.
     pub(crate) suspect: bool,
     /// Time of the next action.
     pub(crate) due: Option<Duration>,
@@ -143,7 +143,7 @@ impl Table {
         self.entries.values().filter_map(|entry| entry.due).min()
     }
 
-    /// Returns the neighbour that has been unused for longest, among those that we are not asking.
+    /// Returns the neighbour that has been unused for longest, among those to which we are not sending requests.
     pub(crate) fn idle(&self) -> Option<Key> {
         let idle = self.iter().filter(|(_, entry)| !entry.state.is_asking());
         idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key)

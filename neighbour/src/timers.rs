@@ -8,15 +8,16 @@ use crate::config::{MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT, RETRANS_TIMER};
 use crate::event::{Event, Reason};
 use crate::membership::Membership;
 use crate::neighbours::Neighbours;
-use crate::own::{Claim, Todo};
+use crate::own::{Claim, DueAction};
 use crate::state::{State, Step};
 use crate::table::Key;
 use crate::wire::{arp, mld, ndisc};
 
 impl Neighbours {
-    /// Does everything that is due, and computes the time of the next timer.
+    /// Runs all actions that are due, and computes the time of the next timer.
     pub(crate) fn run_timers(&mut self) {
-        // Groups are reported first, so that a node that detects duplicates receives the answers (RFC 4862, 5.4.2).
+        // Groups are reported before duplicate detection starts, so that a snooping switch forwards the answers to us
+        // (RFC 4862, 5.4.2).
         let vlans: Vec<Option<u16>> = self.memberships.keys().copied().collect();
         for vlan in vlans {
             self.report_if_due(vlan);
@@ -70,19 +71,20 @@ impl Neighbours {
             .asker(key, entry.asker)
             .map(|own| (own.address(), own.interface.vlan))
         else {
-            // No address may ask now, since an optimistic one must not (RFC 4429, 3.2). The request waits for one.
-            self.put_off(key, None);
+            // We have no preferred address yet, and an optimistic address must not send requests (RFC 4429, 3.2). The
+            // request waits until detection has passed.
+            self.reschedule(key, None);
             return;
         };
         if let Err(later) = self.asks.take(self.now) {
             self.counters.asks_put_off += 1;
-            self.put_off(key, Some(later));
+            self.reschedule(key, Some(later));
             return;
         }
         if let Some(entry) = self.table.get_mut(key) {
             entry.tries += 1;
         }
-        self.put_off(key, Some(self.now + RETRANS_TIMER));
+        self.reschedule(key, Some(self.now + RETRANS_TIMER));
         let mac = self.config.mac;
         let frame = match (source, key.address) {
             (IpAddr::V4(sender), IpAddr::V4(target)) => {
@@ -104,7 +106,7 @@ impl Neighbours {
         self.send(frame);
     }
 
-    fn put_off(&mut self, key: Key, due: Option<Duration>) {
+    fn reschedule(&mut self, key: Key, due: Option<Duration>) {
         if let Some(entry) = self.table.get_mut(key) {
             entry.due = due;
         }
@@ -112,11 +114,11 @@ impl Neighbours {
     }
 
     /// Carries out an action that is due for one of our addresses.
-    fn act(&mut self, at: usize, todo: Todo) {
+    fn act(&mut self, at: usize, todo: DueAction) {
         let interface = self.own[at].interface;
         let mac = self.config.mac;
         match todo {
-            Todo::Probe => {
+            DueAction::Probe => {
                 let frame = match interface.address {
                     // RFC 5227, 2.1.1: the sender is 0.0.0.0, so that the probe changes no neighbour cache.
                     IpAddr::V4(target) => arp::Out {
@@ -133,8 +135,10 @@ impl Neighbours {
                 self.counters.probed += 1;
                 self.send(frame);
             }
-            Todo::Pass => self.wake_askers(interface.vlan_id(), interface.address.is_ipv4()),
-            Todo::Announce { first } => {
+            DueAction::Pass => {
+                self.wake_waiting_requests(interface.vlan_id(), interface.address.is_ipv4())
+            }
+            DueAction::Announce { first } => {
                 if first {
                     self.tell(Event::Announced {
                         address: interface.address,
@@ -165,7 +169,7 @@ impl Neighbours {
     }
 
     /// Makes the requests due that waited until one of our addresses in this VLAN is usable.
-    fn wake_askers(&mut self, vlan: Option<u16>, v4: bool) {
+    fn wake_waiting_requests(&mut self, vlan: Option<u16>, v4: bool) {
         let now = self.now;
         for (key, entry) in self.table.iter_mut() {
             let waits = entry.state().is_asking() && entry.due.is_none();
@@ -199,7 +203,7 @@ impl Neighbours {
             IpAddr::V4(_) => None,
         });
         let tag = in_vlan.clone().find_map(|own| own.interface.vlan);
-        // After its last address was removed, the priority of a VLAN is not known any more; the report uses 0.
+        // If the last address of a VLAN was removed, its priority is no longer known, and the report has priority 0.
         let tag = tag.or(vlan.map(|id| Vlan { id, priority: 0 }));
         let source = source.unwrap_or(Ipv6Addr::UNSPECIFIED);
         for records in records.chunks(mld::MOST_RECORDS) {

@@ -11,9 +11,10 @@
 //! peer that answers needs one round trip. A flood from many addresses could only keep that peer out by replacing all
 //! of the listener's requests within that time.
 //!
-//! A request that the consumer has refused is no longer pending. It is remembered for a while, because the refusal
-//! may be lost and then has to be repeated. Refused requests have a limit of their own; when it is reached, the
-//! oldest one is dropped ([`Refusals`]).
+//! A request that the consumer has refused is no longer pending. It is remembered for a while, because the refusal may
+//! be lost and then has to be repeated. Refused requests have a separate limit; when their number exceeds it, the
+//! oldest one is dropped ([`Refusals`]). The oldest one is also dropped when a request arrives while the connections
+//! are at their limit.
 //!
 //! Established connections are not counted here: the consumer has agreed to each of them.
 
@@ -24,9 +25,10 @@ use super::name::{ConnId, ListenId, PeerName};
 use super::params::Config;
 use super::state::State;
 use super::wire::RejectReason;
+use crate::provider::Qpn;
 
 /// Divisor of `max_connections`: this fraction is reserved for connections that we start.
-const KEPT_FOR_US: usize = 16;
+const ACTIVE_RESERVE_DIVISOR: usize = 16;
 
 /// Divisor of `max_pending_per_listener`. An address may replace an accepted request if the number of its pending
 /// requests, at all listeners, is below this fraction.
@@ -106,9 +108,9 @@ impl Pending {
     }
 }
 
-/// Returns the number of connections from which on requests of peers are refused.
+/// Returns the number of connections at which further requests of peers are refused.
 pub(super) const fn room(config: &Config) -> usize {
-    config.max_connections - config.max_connections / KEPT_FOR_US
+    config.max_connections - config.max_connections / ACTIVE_RESERVE_DIVISOR
 }
 
 /// Refused requests of peers, remembered so that the refusal can be repeated.
@@ -181,17 +183,18 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
 }
 
 impl Conn {
-    /// Returns the peer's communication ID with its GID and GUID, or `None` before the peer has sent them.
-    pub(super) fn peer_comm_id(&self) -> Option<PeerName> {
+    /// Returns the peer's communication ID with the peer's GID and GUID, or `None` before the peer has sent the ID.
+    pub(super) fn peer_comm_id(&self) -> Option<PeerName<u32>> {
         self.remote_id.map(|number| self.peer_name(number))
     }
 
-    /// Returns the peer's queue pair number with its GID and GUID, or `None` before the peer has sent them.
-    pub(super) fn peer_qp(&self) -> Option<PeerName> {
-        self.remote_qpn.map(|qpn| self.peer_name(qpn.get()))
+    /// Returns the peer's queue pair number with the peer's GID and GUID, or `None` before the peer has sent the
+    /// number.
+    pub(super) fn peer_qp(&self) -> Option<PeerName<Qpn>> {
+        self.remote_qpn.map(|qpn| self.peer_name(qpn))
     }
 
-    fn peer_name(&self, number: u32) -> PeerName {
+    fn peer_name<N>(&self, number: N) -> PeerName<N> {
         PeerName {
             gid: self.peer.path.gid,
             ca_guid: self.remote_ca_guid,

@@ -4,7 +4,7 @@
 //! small fields and with the extreme values of wide ones (`cm/tests/numbers.rs`). It also compares the table with
 //! `docs/decisions/strangers.md`.
 
-/// How the connection manager treats a field of a received message.
+/// Treatment of a field of a received message by the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
     /// The field is not read.
@@ -61,7 +61,7 @@ pub const PEER_NUMBERS: &[PeerNumber] = &[
     row("REQ", "initiator_depth", AsItIs, "told to the program; the endpoint's own number goes into the queue pair"),
     row("REQ", "remote_eecn", Ignored, "of reliable datagrams"),
     row("REQ", "remote_response_timeout", Bounded, "how long we let it wait before an MRA, and how long a refusal is remembered: 8.6 s at most (code 21)"),
-    row("REQ", "transport", Refused, "if not RC: reason 11"),
+    row("REQ", "transport", Refused, "if not RC: reason 9"),
     row("REQ", "flow_control", Ignored, "queue pairs here have no end-to-end credits"),
     row("REQ", "starting_psn", AsItIs, "24 bits, of which every value is good"),
     row("REQ", "local_response_timeout", Bounded, "how long we wait for an RTU: 8.6 s at most (code 21) for each repetition"),
@@ -75,7 +75,7 @@ pub const PEER_NUMBERS: &[PeerNumber] = &[
     row("REQ", "extended_transport", Ignored, "means something with transport 3 only, which is refused"),
     row("REQ", "primary.local_lid", Ignored, "RoCE has no LIDs"),
     row("REQ", "primary.remote_lid", Ignored, "RoCE has no LIDs"),
-    row("REQ", "primary.local_gid", Refused, "if it is not the source address: reason 13"),
+    row("REQ", "primary.local_gid", Refused, "if it is not the source address: reason 12"),
     row("REQ", "primary.remote_gid", Ignored, "the datagram's own destination counts"),
     row("REQ", "primary.flow_label", AsItIs, "of our packets to it; the endpoint's own setting goes before"),
     row("REQ", "primary.packet_rate", Ignored, "the queue pair has the port's"),

@@ -15,18 +15,18 @@ use super::wire::{
 use crate::provider::{MadAddress, Nanos, Qpn};
 
 /// Maximum number of times that a remembered refusal is prolonged because the peer still sends messages.
-const MAX_HOLDS: u8 = 16;
+const MAX_REFUSAL_EXTENSIONS: u8 = 16;
 /// Maximum number of repetitions of a request that the peer refuses as stale. When the first repetition arrives, the
 /// peer has normally ended its old connection; it has not if the message that ends that connection was lost.
 pub(super) const MAX_STALE: u8 = 4;
 
 /// Upper limit for the response timeout code in a peer's request: 8.6 s. Linux sends 20, which is 4.3 s
 /// (`CMA_CM_RESPONSE_TIMEOUT`). A longer timeout would only let an unknown peer occupy our resources for longer.
-const MAX_NAMED: u8 = 21;
+const MAX_RESPONSE_CODE: u8 = 21;
 
 /// Upper limit for the service timeout code in a peer's MRA: 69 s, the value that Linux sends (`CMA_CM_MRA_SETTING`
 /// 24).
-const MAX_SERVICE: u8 = 24;
+const MAX_SERVICE_CODE: u8 = 24;
 
 /// Our side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +55,12 @@ pub(super) struct Conn {
     pub(super) local_id: u32,
     /// The peer's communication ID. The active side learns it from the REP.
     pub(super) remote_id: Option<u32>,
-    /// GUID of the peer's adapter, learned together with `remote_id`.
+    /// GUID of the peer's adapter, learned from the REQ, or from the REP that we accept.
     pub(super) remote_ca_guid: u64,
     /// Our queue pair. The passive side learns it when the consumer accepts.
     pub(super) local_qpn: Option<Qpn>,
-    /// The peer's queue pair, learned together with `remote_id`.
+    /// The peer's queue pair, learned from the same message as `remote_ca_guid`. A REP that we do not accept sets
+    /// `remote_id` only.
     pub(super) remote_qpn: Option<Qpn>,
     /// Our port if we started the connection through the RDMA CM, otherwise 0.
     pub(super) local_port: u16,
@@ -187,12 +188,15 @@ impl Conn {
             repeatable: None,
             retries: 0,
             max_retries: req.max_cm_retries,
-            response_wait: Self::round_trip(config, req.local_response_timeout.min(MAX_NAMED)),
-            peer_wait: Self::round_trip(config, req.remote_response_timeout.min(MAX_NAMED)),
+            response_wait: Self::round_trip(
+                config,
+                req.local_response_timeout.min(MAX_RESPONSE_CODE),
+            ),
+            peer_wait: Self::round_trip(config, req.remote_response_timeout.min(MAX_RESPONSE_CODE)),
             service_wait: 0,
             // We send the MRA after half of the time that the peer waits. The other half is for the wire and for our
             // own queue.
-            mra_after: code_nanos(req.remote_response_timeout.min(MAX_NAMED)) / 2,
+            mra_after: code_nanos(req.remote_response_timeout.min(MAX_RESPONSE_CODE)) / 2,
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
             refusal_data: Box::default(),
@@ -208,17 +212,17 @@ impl Conn {
 
     /// Returns whether the peer has already sent an MRA for our reply. A peer may do so once. If each repetition of our
     /// reply could bring a further MRA, the peer would occupy the endpoint many times as long.
-    pub(super) fn has_asked_for_time(&self) -> bool {
+    pub(super) fn has_sent_mra(&self) -> bool {
         self.role == Role::Passive && self.service_wait != 0
     }
 
     /// Extends the wait for an answer by the `service_timeout` code of the peer's MRA.
     pub(super) fn extend_wait(&mut self, service_timeout: u8) {
-        self.service_wait = Self::round_trip(&self.config, service_timeout.min(MAX_SERVICE));
+        self.service_wait = Self::round_trip(&self.config, service_timeout.min(MAX_SERVICE_CODE));
     }
 
     /// Returns the input that the expiry of the state's deadline causes. Counts a repetition if that input is `Retry`.
-    pub(super) fn time_is_up(&mut self) -> Input {
+    pub(super) fn deadline_expired(&mut self) -> Input {
         match self.state {
             State::ReqReceived => Input::MraDue,
             State::Refused | State::TimeWait => Input::HoldOver,
@@ -255,7 +259,7 @@ impl Conn {
     }
 
     /// Returns whether a request that the peer refuses as stale may be repeated.
-    pub(super) fn may_be_stale(&self) -> bool {
+    pub(super) fn may_repeat_stale(&self) -> bool {
         self.stale < MAX_STALE && matches!(self.state, State::ReqSent | State::ReqAcknowledged)
     }
 
@@ -263,7 +267,7 @@ impl Conn {
     /// deadline unchanged, `Some(None)` clears it.
     pub(super) fn wait_after(&mut self, from: State, input: Input) -> Option<Option<Nanos>> {
         if self.state == State::Refused && from == State::Refused {
-            if self.holds == MAX_HOLDS || input == Input::Abort {
+            if self.holds == MAX_REFUSAL_EXTENSIONS || input == Input::Abort {
                 return None;
             }
             self.holds += 1;
@@ -286,8 +290,9 @@ impl Conn {
             State::ReqReceived => Some(self.mra_after),
             State::Refused => Some(2 * self.peer_wait),
             State::TimeWait => Some(self.time_wait),
-            // These states have no deadline here. The consumer ends `RepReceived` with `ready` and `MraSent` and
-            // `Withdrawn` with its decision, or its own timeout ends them. `Established` and `Closed` have no limit.
+            // These states have no deadline here. `RepReceived` ends with the consumer's `ready` or with the consumer's
+            // timeout, `MraSent` and `Withdrawn` with the consumer's decision. `Established` and `Closed` have no
+            // limit.
             State::RepReceived
             | State::MraSent
             | State::Withdrawn
@@ -308,7 +313,9 @@ impl Conn {
                     let dreq = DreqRepr {
                         local_comm_id,
                         remote_comm_id,
-                        remote_qpn: self.remote_qpn?,
+                        // PANIC: only an established connection sends a DREQ, and the message that established it
+                        // named the queue pair.
+                        remote_qpn: self.remote_qpn.expect("the peer has named its queue pair"),
                     };
                     self.transaction_id = self.disconnect_transaction_id;
                     self.repeatable =

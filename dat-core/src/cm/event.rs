@@ -10,7 +10,7 @@ use crate::provider::{Path, Psn, Qpn};
 pub struct PeerRequest {
     /// Listener that the request came to.
     pub listen: ListenId,
-    /// Service ID that the peer asked for.
+    /// Service ID in the peer's request.
     pub service_id: u64,
     /// GID of the peer.
     pub remote_gid: [u8; 16],
@@ -18,15 +18,16 @@ pub struct PeerRequest {
     pub path: Path,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// First packet sequence number the peer wants us to send.
+    /// Starting PSN that the peer requests for the packets we send.
     pub remote_psn: Psn,
-    /// Number of RDMA Reads that the peer wants to have outstanding towards us.
+    /// Number of outstanding RDMA Reads towards us that the peer requests (its initiator depth).
     pub reads_in: u8,
     /// Number of RDMA Reads that the peer can answer at a time, so our maximum.
     pub reads_out: u8,
     /// Path MTU code, 1..=5.
     pub mtu: u8,
-    /// ACK timeout code we should use, 0..=31.
+    /// ACK timeout code for our queue pair, 1..=31: the code that the peer requests, at most `Config::max_ack_timeout`;
+    /// 0 becomes that maximum.
     pub ack_timeout: u8,
     /// Transport retries we should make, 0..=7.
     pub retry_count: u8,
@@ -45,9 +46,9 @@ pub struct PeerRequest {
 pub struct PeerReply {
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// First packet sequence number the peer wants us to send.
+    /// Starting PSN that the peer requests for the packets we send.
     pub remote_psn: Psn,
-    /// Number of RDMA Reads that the peer wants to have outstanding towards us.
+    /// Number of outstanding RDMA Reads towards us that the peer requests (its initiator depth).
     pub reads_in: u8,
     /// Number of RDMA Reads that the peer can answer at a time, so our maximum.
     pub reads_out: u8,
@@ -62,12 +63,12 @@ pub struct PeerReply {
 /// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
-    /// Passive side: a peer asks for a connection. The consumer answers with `accept` or `reject`, at any time. The
+    /// Passive side: a peer requests a connection. The consumer answers with `accept` or `reject`, at any time. The
     /// peer decides how long it waits.
     Request {
         /// Identifier of the new connection.
         conn: ConnId,
-        /// What the peer asks for.
+        /// Contents of the peer's REQ.
         request: Box<PeerRequest>,
     },
     /// Active side: the peer accepts. The consumer moves its queue pair to RTS and calls `ready`, or it calls `reject`.
@@ -75,7 +76,7 @@ pub enum CmEvent {
     Reply {
         /// The connection.
         conn: ConnId,
-        /// What the peer answers.
+        /// Contents of the peer's REP.
         reply: PeerReply,
     },
     /// Passive side: the accepted connection is established.
@@ -95,7 +96,8 @@ pub enum CmEvent {
         /// in total. Empty if the peer sent none, or if its consumer did not refuse.
         private_data: Vec<u8>,
     },
-    /// Active side: the peer did not answer the request or any repetition.
+    /// Active side: neither a REP nor a REJ came for the request or any repetition, or no host answers at the peer's
+    /// address.
     Unreachable {
         /// The connection.
         conn: ConnId,
@@ -105,17 +107,20 @@ pub enum CmEvent {
         /// The connection.
         conn: ConnId,
     },
-    /// The peer disconnected, and its DREQ is answered.
+    /// The peer has ended the connection: by a DREQ, which is answered, by a REJ, or by a REQ or REP that names the
+    /// same queue pair for a new connection.
     Disconnected {
         /// The connection.
         conn: ConnId,
     },
-    /// Our `disconnect` is complete: the peer answered the DREQ, or all repetitions were sent without an answer.
+    /// Our `disconnect` is complete. An attempt ends at once. For an established connection, the peer answered the
+    /// DREQ, or all repetitions were sent without an answer.
     DisconnectDone {
         /// The connection.
         conn: ConnId,
     },
-    /// Passive side: the accepted connection will not be established, because the peer refused, gave up, or is gone.
+    /// Passive side: the accepted connection will not be established, because the peer refused it, stopped waiting, has
+    /// begun another connection, or does not answer, or because a request of another peer replaced it.
     AcceptFailed {
         /// The connection.
         conn: ConnId,
@@ -152,7 +157,8 @@ pub struct Counters {
     pub repeated: u64,
     /// Datagrams received that are not a known connection management message.
     pub malformed: u64,
-    /// Datagrams received that belong to no connection, or do not come from the connection's peer.
+    /// Datagrams received that belong to no connection, do not come from the connection's peer, or name another queue
+    /// pair than the connection's.
     pub foreign: u64,
     /// Datagrams received that the state of their connection does not allow.
     pub unexpected: u64,

@@ -21,7 +21,8 @@
 //!
 //! [`State::next`] is the table of all transitions. Datagrams may be lost. So REQ, REP and DREQ are repeated until
 //! answered, a bounded number of times, and the receiver of a repetition repeats its answer. Every wait ends, except
-//! two that the consumer controls: its decision about a request, and the established connection.
+//! those that the consumer controls: for its decision about a request, for its `ready` after a reply, and for the end
+//! of an established connection.
 //!
 //! A received datagram is matched to a connection by the communication IDs, which are random, and by the GID of its
 //! sender. A datagram that does not match is counted ([`Counters`]) and dropped. All other identifiers in a datagram
@@ -95,9 +96,9 @@ pub struct Cm {
     /// Connections by our communication ID.
     by_local: BTreeMap<u32, ConnId>,
     /// Connections by the peer's communication ID.
-    by_remote: BTreeMap<PeerName, ConnId>,
+    by_remote: BTreeMap<PeerName<u32>, ConnId>,
     /// Connections by the peer's queue pair.
-    by_remote_qp: BTreeMap<PeerName, ConnId>,
+    by_remote_qp: BTreeMap<PeerName<Qpn>, ConnId>,
     timers: Timers,
     outbox: Outbox,
     events: VecDeque<CmEvent>,
@@ -379,6 +380,12 @@ impl Cm {
         self.call(now, id, Input::Reject)
     }
 
+    /// Returns the maximum bytes of private data in the rejection of a request; `None` if there is no such connection.
+    pub fn reject_limit(&self, id: ConnId) -> Option<usize> {
+        let conn = self.conns.get(id)?;
+        Some(private_data::reject_limit(conn.service_id))
+    }
+
     /// Refuses a request for lack of capacity, and keeps no state for it. If its sender repeats the request, that is a
     /// new request. The `ConnId` becomes invalid.
     pub fn decline(&mut self, now: Nanos, id: ConnId, reason: RejectReason) {
@@ -422,7 +429,7 @@ impl Cm {
         self.abort(now, id);
         if let Some(conn) = self.conns.get_mut(id) {
             conn.released = true;
-            self.forget_if_over(id);
+            self.remove_if_closed(id);
         }
     }
 
@@ -463,7 +470,7 @@ impl Cm {
             self.timers.set(id, &mut conn.deadlines, kind, None);
             let input = match kind {
                 Kind::Consumer => Input::Expired,
-                Kind::State => conn.time_is_up(),
+                Kind::State => conn.deadline_expired(),
             };
             if input == Input::Retry {
                 self.counters.repeated += 1;
@@ -485,13 +492,14 @@ impl Cm {
             let Some(conn) = self.conns.get_mut(id) else {
                 continue;
             };
-            let input = conn.time_is_up();
+            let input = conn.deadline_expired();
             self.counters.repeated += 1;
             self.step(now, id, input, None);
         }
     }
 
-    /// Ends the attempts that await an answer from this address. The caller has found out that no host answers there.
+    /// Ends every wait for the answer to a REQ, REP or DREQ that was sent to this address. The caller has found out
+    /// that no host answers there.
     pub fn unreachable(&mut self, now: Nanos, gid: [u8; 16]) {
         let waiting: Vec<ConnId> = self
             .conns
@@ -510,7 +518,7 @@ impl Cm {
         &self.counters
     }
 
-    /// Returns the state of a connection; `None` if the name is not in use.
+    /// Returns the state of a connection; `None` if the connection does not exist.
     #[must_use]
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.conns.get(id).map(|conn| conn.state)
@@ -594,7 +602,7 @@ impl Cm {
         self.pending.follow(id, conn);
         let most = self.config.max_pending_per_listener;
         let oldest = self.refusals.follow(id, conn, most);
-        self.forget_if_over(id);
+        self.remove_if_closed(id);
         if let Some(oldest) = oldest {
             self.step(now, oldest, Input::HoldOver, None);
         }
@@ -602,7 +610,7 @@ impl Cm {
     }
 
     /// Removes a closed connection from the indices. Frees the connection if the consumer has released it.
-    fn forget_if_over(&mut self, id: ConnId) {
+    fn remove_if_closed(&mut self, id: ConnId) {
         let Some(conn) = self
             .conns
             .get(id)

@@ -6,7 +6,7 @@ use super::wire::Mad;
 use crate::provider::MadAddress;
 
 /// Maximum number of queued datagrams. Peers determine how many answers we have to send. Answers over the limit are
-/// dropped; the peer repeats its message and so asks for them again.
+/// dropped; the peer then repeats its message, and the repetition is answered.
 const ROOM: usize = 4096;
 
 /// Datagrams to send, oldest first.

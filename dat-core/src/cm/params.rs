@@ -16,7 +16,8 @@ pub struct Config {
     pub packet_lifetime: u8,
     /// Maximum number of repetitions of a message, at most 15.
     pub max_retries: u8,
-    /// Additional time that our MRA asks the peer to wait while our consumer decides (5 bits, 4.096 us * 2^n).
+    /// Service timeout in our MRA: additional time for which the peer waits while our consumer decides (5 bits,
+    /// 4.096 us * 2^n).
     pub service_timeout: u8,
     /// Time that our adapter takes to acknowledge a packet, reported to peers (5 bits, 4.096 us * 2^n).
     pub ack_delay: u8,
@@ -82,7 +83,7 @@ impl Config {
         }
     }
 
-    /// Returns the ACK timeout code that our queue pair uses if the peer asks for `asked`.
+    /// Returns the ACK timeout code that our queue pair uses if the peer requests `asked`.
     pub(super) fn bounded(&self, asked: u8) -> u8 {
         let most = self.max_ack_timeout;
         if asked == 0 { most } else { asked.min(most) }

@@ -42,13 +42,13 @@ pub enum PrivateDataError {
     Header(#[from] HeaderError),
 }
 
-/// Returns the bytes of consumer private data that a REQ to `service_id` can carry.
+/// Returns the maximum length, in bytes, of the consumer's private data in a REQ to `service_id`.
 #[must_use]
 pub const fn request_limit(service_id: u64) -> usize {
     req::PRIVATE_DATA_BYTES - request_header_bytes(service_id)
 }
 
-/// Returns the bytes of consumer private data that a REP to a REQ to `service_id` can carry.
+/// Returns the maximum length, in bytes, of the consumer's private data in a REP to a REQ to `service_id`.
 #[must_use]
 pub const fn reply_limit(service_id: u64) -> usize {
     rep::PRIVATE_DATA_BYTES
@@ -59,7 +59,7 @@ pub const fn reply_limit(service_id: u64) -> usize {
         }
 }
 
-/// Returns the bytes of consumer private data that the rejection of a REQ to `service_id` can carry.
+/// Returns the maximum length, in bytes, of the consumer's private data in a REJ for a REQ to `service_id`.
 #[must_use]
 pub const fn reject_limit(service_id: u64) -> usize {
     rej::PRIVATE_DATA_BYTES

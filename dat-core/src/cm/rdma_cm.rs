@@ -9,10 +9,8 @@
 //!        +--------+------------+-------------+----------------+---------------------+
 //! ```
 //!
-//! Only the REQ has it; REP carries the consumer's bytes alone. Addresses are handled as GIDs here, an IPv4 address
-//! being `::ffff:a.b.c.d`, so that they compare with the entries of a port's GID table.
-
-use layout::layout;
+//! Only the REQ has this header; the REP carries the consumer's bytes alone. Addresses are handled as GIDs here, an
+//! IPv4 address as `::ffff:a.b.c.d`, so that they can be compared with the entries of a port's GID table.
 
 use super::wire::mad::narrow;
 
@@ -37,17 +35,23 @@ pub const fn is_service_id(service_id: u64) -> bool {
     service_id & !0xffff == SERVICE_ID_BASE
 }
 
-layout! {
-    /// The header, in the bytes of the private data.
-    pub struct HeaderLayout(0x24) {
-        /// Version of the header, 0.
-        cma_version: 0x00 u8,
-        ip_version: 0x00[23:20],
-        port: 0x02 u16,
-        src_addr: 0x04 [u8; 16],
-        dst_addr: 0x14 [u8; 16],
+/// Module that limits the visibility of the layout to its parent module.
+mod table {
+    use layout::layout;
+
+    layout! {
+        /// The header, in the bytes of the private data.
+        pub struct HeaderLayout(0x24) {
+            /// Version of the header, 0.
+            cma_version: 0x00 u8,
+            ip_version: 0x00[23:20],
+            port: 0x02 u16,
+            src_addr: 0x04 [u8; 16],
+            dst_addr: 0x14 [u8; 16],
+        }
     }
 }
+use table::HeaderLayout;
 
 /// Reason why an IP header is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,14 +67,14 @@ pub enum HeaderError {
     MixedFamilies,
 }
 
-/// The IP header: the requester's address and port, and the address of ours that the requester asks for.
+/// The IP header: the requester's address and port, and the address of ours to which the request is directed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Port of the requester.
     pub source_port: u16,
     /// Address of the requester, as a GID.
     pub source: [u8; 16],
-    /// Our address that the requester asks for, as a GID.
+    /// Our address to which the request is directed, as a GID.
     pub destination: [u8; 16],
 }
 

@@ -1,7 +1,7 @@
 //! Handling of received datagrams.
 //!
-//! Each message is first matched to a connection, by the rules of its kind. Only then is it passed to the state table.
-//! No contents of a datagram are stored before it has matched.
+//! Each message is first matched to a connection, by the rules of its kind, and then passed to the state table. A REQ
+//! that matches no connection creates one if it is admitted. No contents of any other unmatched datagram are stored.
 
 use super::admission::room;
 use super::conn::{Conn, Role};
@@ -96,7 +96,7 @@ impl Cm {
         if header.is_some_and(|header| header.source != from.path.gid) {
             return Err(RejectReason::InvalidGid);
         }
-        self.expel_stale(now, from, req)?;
+        self.end_stale(now, from, req)?;
         if self.conns.len() >= room(&self.config)
             && let Some(oldest) = self.refusals.oldest()
         {
@@ -120,13 +120,13 @@ impl Cm {
     /// volume 1, "Stale Connection"): the peer has to wait until none of its packets can be in the network. If it was
     /// not yet established, the peer has given it up, and the request is not refused. If we are disconnecting the old
     /// connection ourselves, it sends no more packets, and the request is not refused either.
-    fn expel_stale(
+    fn end_stale(
         &mut self,
         now: Nanos,
         from: &MadAddress,
         req: &ReqRepr,
     ) -> Result<(), RejectReason> {
-        let name = req_name(from, req, req.local_qpn.get());
+        let name = req_name(from, req, req.local_qpn);
         let Some(&old) = self.by_remote_qp.get(&name) else {
             return Ok(());
         };
@@ -180,7 +180,7 @@ impl Cm {
         self.by_remote
             .insert(req_name(from, req, req.local_comm_id), id);
         self.by_remote_qp
-            .insert(req_name(from, req, req.local_qpn.get()), id);
+            .insert(req_name(from, req, req.local_qpn), id);
         self.counters.requests += 1;
         let request = PeerRequest {
             listen: admitted.listen,
@@ -233,7 +233,7 @@ impl Cm {
             .get_mut(id)
             .filter(|conn| conn.state.next(Input::Mra).is_some())
         {
-            if conn.has_asked_for_time() {
+            if conn.has_sent_mra() {
                 self.counters.unexpected += 1;
                 return;
             }
@@ -261,7 +261,7 @@ impl Cm {
         };
         let again = rej.reason == RejectReason::StaleConnection
             && rej.rejected == Rejected::Req
-            && self.conns.get(id).is_some_and(Conn::may_be_stale);
+            && self.conns.get(id).is_some_and(Conn::may_repeat_stale);
         let input = if again { Input::RejStale } else { Input::Rej };
         self.advance(now, id, input, Some(told));
     }
@@ -324,8 +324,9 @@ impl Cm {
             number: rep.local_comm_id,
         };
         let queue_pair = PeerName {
-            number: rep.local_qpn.get(),
-            ..name
+            gid: name.gid,
+            ca_guid: name.ca_guid,
+            number: rep.local_qpn,
         };
         if self.by_remote.contains_key(&name) {
             return self.ignore_foreign();
@@ -432,7 +433,7 @@ impl Cm {
 }
 
 /// Returns the identifier of an object (a communication ID or queue pair) of the request's sender.
-fn req_name(from: &MadAddress, req: &ReqRepr, number: u32) -> PeerName {
+fn req_name<N>(from: &MadAddress, req: &ReqRepr, number: N) -> PeerName<N> {
     PeerName {
         gid: from.path.gid,
         ca_guid: req.local_ca_guid,

@@ -45,10 +45,11 @@
 //!   established connection ended is a late duplicate.
 //! - DREQ in `ReqReceived` or `RepReceived`: a peer can only disconnect a connection that it saw established.
 //! - A second MRA in `ReqAcknowledged` or `RepAcknowledged`: it could extend the wait for ever.
-//! - The consumer cannot `disconnect` in `ReqReceived` and `MraSent`; it rejects.
+//! - `disconnect` in `ReqReceived`, `MraSent` or `Withdrawn`: the consumer rejects the request instead.
 //! - A request for which there is no room does not go through `Refused`: it is declined, and `Closed` at once.
 //!
-//! `TimeWait` and `Refused` end by time, whatever the peer does. A name is not used again before that.
+//! `TimeWait` and `Refused` end by time, whatever the peer does. The connection's communication ID is not used again
+//! before that.
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,8 +93,8 @@ pub enum Input {
     Mra,
     /// A REJ arrived.
     Rej,
-    /// A REJ of our request as stale arrived: only our request showed the peer that our queue pair's former connection
-    /// is gone.
+    /// A REJ of our request with reason 10 (stale connection) arrived, and the request may be repeated. The peer has
+    /// ended the former connection of our queue pair because of our request.
     RejStale,
     /// A REP arrived.
     Rep,
@@ -103,7 +104,7 @@ pub enum Input {
     Dreq,
     /// A DREP for our DREQ arrived.
     Drep,
-    /// Another message names the peer's queue pair for a new connection, so the peer does not know this one any more.
+    /// A REQ or REP names the peer's queue pair for a new connection, so the peer no longer knows this connection.
     Superseded,
     /// The consumer accepts.
     Accept,
@@ -173,13 +174,13 @@ pub enum Tell {
     EstablishedAndDisconnected,
     /// The peer has refused.
     Rejected,
-    /// The peer never answered.
+    /// No REP and no final REJ has arrived. After a refusal as stale the request is repeated.
     Unreachable,
     /// The consumer's timeout has passed.
     TimedOut,
     /// The accepted connection was not established.
     AcceptFailed,
-    /// The peer disconnected.
+    /// The peer has ended the connection.
     Disconnected,
     /// Our disconnect is done.
     DisconnectDone,

@@ -23,7 +23,8 @@ pub fn code_nanos(code: u8) -> Nanos {
 /// Kind of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// End of the state's time: the message is repeated, the attempt given up, or the connection forgotten.
+    /// End of the state's time: a message is repeated, an MRA is sent, the attempt is given up, or the connection is
+    /// forgotten.
     State,
     /// End of the time that the consumer allows for establishing the connection.
     Consumer,
@@ -75,7 +76,7 @@ impl Timers {
         self.queue.first().map(|&(at, ..)| at)
     }
 
-    /// Returns the earliest deadline that has passed. It stays set until the caller moves or clears it.
+    /// Returns the earliest deadline that has passed. The deadline stays set until the caller moves or clears it.
     pub(super) fn due(&self, now: Nanos) -> Option<(ConnId, Kind)> {
         self.queue
             .first()

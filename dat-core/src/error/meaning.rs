@@ -3,7 +3,7 @@
 use super::{ReturnType, Subtype};
 
 impl ReturnType {
-    /// Returns the meaning of the type, and the remedy.
+    /// Returns the meaning of the type. For some types, the text also says what to do.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {

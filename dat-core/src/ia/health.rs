@@ -2,13 +2,13 @@
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 
-/// Text of the error of calls that start new work after the system has asked for the device.
+/// Text of the error of calls that start new work after the system has requested the device's release.
 const WANTED: &str = "the system wants the device back: close the adapter";
 
 #[derive(Default)]
 pub(in crate::ia) struct Health {
     dead: bool,
-    /// True if the system has asked for the device to be given back.
+    /// True if the system has requested that the device be released.
     leaving: bool,
     said: Option<String>,
 }
@@ -23,12 +23,12 @@ impl Health {
     }
 
     /// Marks the device as dead. Returns false if it was dead before.
-    pub(in crate::ia) const fn die(&mut self) -> bool {
+    pub(in crate::ia) const fn mark_dead(&mut self) -> bool {
         !core::mem::replace(&mut self.dead, true)
     }
 
-    /// Records that the system has asked for the device. Returns false if it had asked before, or if the device is
-    /// dead.
+    /// Records that the system has requested the device's release. Returns false if this was recorded before, or if the
+    /// device is dead.
     pub(in crate::ia) fn leave(&mut self) -> bool {
         if self.dead || core::mem::replace(&mut self.leaving, true) {
             return false;
@@ -42,12 +42,12 @@ impl Health {
         self.said = Some(said);
     }
 
-    pub(in crate::ia) fn last_word(&self) -> Option<&str> {
+    pub(in crate::ia) fn last_error(&self) -> Option<&str> {
         self.said.as_deref()
     }
 
-    /// Fails if the device is dead, or if the system has asked for it back. Calls that need the device, or that start
-    /// new work, check this first.
+    /// Fails if the device is dead, or if the system has requested its release. Calls that need the device, or that
+    /// start new work, check this first.
     pub(in crate::ia) fn check(&self) -> DatResult<()> {
         let why = match (self.dead, self.leaving) {
             (true, _) => "the device is dead",

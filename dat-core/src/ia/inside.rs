@@ -25,7 +25,7 @@ impl<P: Provider> Ia<P> {
 
     /// Returns the time at which a wait that begins now would wake up.
     pub(crate) fn sleeps_until(&self, now: Nanos) -> Nanos {
-        self.nap(now, true, None)
+        self.sleep_deadline(now, true, None)
     }
 
     /// Returns the number of scheduled keep-alive checks.

@@ -4,13 +4,13 @@
 //! with the call's name. Each method takes the IA by reference, so the borrow checker provides the serialisation that
 //! DAT asks of consumers (MT-Level "Unsafe").
 //!
-//! The library has no thread of its own. `evd_wait`, an `evd_dequeue` that finds nothing, and [`Ia::progress`] poll for
-//! events of the device and of peers.
+//! The library has no thread of its own. [`Ia::progress`] and `evd_wait` poll for events of the device and of peers. So
+//! does `evd_dequeue`, once in many calls.
 //!
-//! [`Ia::close`] closes an [`Ia`] and releases all its resources in order. Dropping an `Ia` closes it at once: the
-//! device is stopped.
+//! [`Ia::close`] closes an [`Ia`] and releases all its resources in order. Dropping the only instance of an adapter
+//! stops the device. Dropping one of several instances closes it abruptly.
 
-use crate::adapter::{Adapter, Seat};
+use crate::adapter::{Adapter, InstanceIndex};
 use crate::attributes::{IaAttr, ProviderAttr};
 use crate::cm::{self, ConnId, ListenId};
 use crate::error::{DatError, DatResult, Subtype};
@@ -109,9 +109,9 @@ impl TransportConfig {
         }
     }
 
-    /// Returns the number of RNR retries towards a peer that asked for `asked`. This is the endpoint's own setting if
+    /// Returns the number of RNR retries towards a peer that requested `asked`. This is the endpoint's own setting if
     /// it has one, otherwise `asked`, but at most the adapter's setting. The limit is needed because 7 means without
-    /// limit: a peer that asks for 7 and posts no receive would block every Send for ever.
+    /// limit: a peer that requests 7 and posts no receive would block every Send for ever.
     pub(in crate::ia) fn rnr_retry_asked(self, own: &EpTransport, asked: u8) -> u8 {
         own.rnr_retry.unwrap_or(asked.min(self.rnr_retry))
     }
@@ -138,7 +138,7 @@ pub struct IaParam<'a> {
     pub async_evd: EvdHandle,
     /// Attributes of the adapter.
     pub ia: &'a IaAttr,
-    /// Attributes of this instance.
+    /// Attributes of the provider.
     pub provider: &'a ProviderAttr,
 }
 
@@ -152,7 +152,7 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) evds: Slots<EvdKey, Evd<P>>,
     pub(in crate::ia) srqs: SlotMap<SrqKey, Srq<P>>,
     // Other fields.
-    pub(in crate::ia) provider: Held<P>,
+    pub(in crate::ia) provider: ProviderSlot<P>,
     pub(in crate::ia) pzs: SlotMap<PzKey, Pz<P>>,
     /// RMRs that a peer may invalidate, by the RMR context of the last posted bind.
     pub(in crate::ia) rmrs_invalidatable: BTreeMap<u32, RmrKey>,
@@ -167,7 +167,7 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) crs: SlotMap<CrKey, Cr>,
     pub(in crate::ia) adapter: Arc<Adapter>,
     /// Identity of this instance among the adapter's instances.
-    pub(in crate::ia) seat: Seat,
+    pub(in crate::ia) instance_index: InstanceIndex,
     /// Number of times the port has come up, as far as this instance was notified.
     pub(in crate::ia) port_ups: u64,
     /// Endpoint of each connection. Connections of undecided requests are in `crs` instead.
@@ -177,7 +177,7 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) draining: WatchedEvds,
     /// EVDs on which a completion may show an error whose connection event goes to another EVD.
     pub(in crate::ia) feeding: WatchedEvds,
-    /// Keep-alive checks of idle connections.
+    /// Keep-alive checks of connections, and deadlines of graceful disconnects.
     pub(in crate::ia) keep_alives: KeepAlives,
     pub(in crate::ia) log: Log,
     /// Endpoints with high watermarks.
@@ -257,7 +257,7 @@ impl<P: Provider> Ia<P> {
         let mut evds = Slots::new(id);
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
         let mut state = adapter.lock();
-        let (seat, port_ups) = state.join(id, provider.waker());
+        let (instance_index, port_ups) = state.join(id, provider.waker());
         let measured = state.is_measured();
         drop(state);
         let mut ia = Self {
@@ -266,7 +266,7 @@ impl<P: Provider> Ia<P> {
             eps: Slots::new(id),
             evds,
             srqs: SlotMap::with_key(),
-            provider: Held(Some(provider)),
+            provider: ProviderSlot(Some(provider)),
             pzs: SlotMap::with_key(),
             rmrs_invalidatable: BTreeMap::new(),
             rmrs: SlotMap::with_key(),
@@ -277,7 +277,7 @@ impl<P: Provider> Ia<P> {
             contexts: HashMap::new(),
             crs: SlotMap::with_key(),
             adapter,
-            seat,
+            instance_index,
             port_ups,
             conns: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -331,7 +331,7 @@ impl<P: Provider> Ia<P> {
     /// Returns the text of the device's last error.
     #[must_use]
     pub fn last_device_error(&self) -> Option<&str> {
-        self.health.last_word()
+        self.health.last_error()
     }
 
     /// Returns the number of connections that the connection manager holds, in any state. Ended connections whose peers
@@ -374,8 +374,8 @@ impl Opened {
         Ia::on(self.0.upgrade().ok_or(closed)?, provider, config)
     }
 
-    /// Returns the connection manager's counters of datagrams, and the number of instances. Returns `None` if the
-    /// adapter is closed.
+    /// Returns the counters of the connection manager, and the number of instances. Returns `None` if the adapter is
+    /// closed.
     #[must_use]
     pub fn counters(&self) -> Option<(crate::cm::Counters, usize)> {
         let adapter = self.0.upgrade()?;
@@ -384,9 +384,9 @@ impl Opened {
     }
 
     /// Asks every instance for a view, and wakes the sleeping instances. Returns the numbers of the instances, and the
-    /// channel that receives the views. An instance answers when its thread runs [`Ia::progress`]: in a wait, in a
-    /// dequeue from an empty EVD, or by calling `progress` itself. A busy instance answers later, and a closed instance
-    /// never answers. Returns `None` if the adapter is closed.
+    /// channel that receives the views. An instance answers when its thread runs [`Ia::progress`]: in a wait, in some
+    /// of the dequeues from an empty EVD, or by calling `progress` itself. A busy instance answers later, and a closed
+    /// instance never answers. Returns `None` if the adapter is closed.
     #[must_use]
     pub fn ask(&self, what: Wanted) -> Option<(Vec<u32>, Receiver<InstanceView>)> {
         let (to, answers) = channel();
@@ -417,11 +417,11 @@ impl Opened {
 }
 
 /// The provider of an IA; `None` after the IA has been closed.
-pub(crate) struct Held<P>(Option<P>);
+pub(crate) struct ProviderSlot<P>(Option<P>);
 
-impl<P> Held<P> {
+impl<P> ProviderSlot<P> {
     /// Returns whether the IA is open.
-    pub(in crate::ia) const fn is_there(&self) -> bool {
+    pub(in crate::ia) const fn is_open(&self) -> bool {
         self.0.is_some()
     }
 
@@ -431,7 +431,7 @@ impl<P> Held<P> {
     }
 }
 
-impl<P> Deref for Held<P> {
+impl<P> Deref for ProviderSlot<P> {
     type Target = P;
 
     fn deref(&self) -> &P {
@@ -440,7 +440,7 @@ impl<P> Deref for Held<P> {
     }
 }
 
-impl<P> DerefMut for Held<P> {
+impl<P> DerefMut for ProviderSlot<P> {
     fn deref_mut(&mut self) -> &mut P {
         // PANIC: as above.
         self.0.as_mut().expect("an IA that is open")

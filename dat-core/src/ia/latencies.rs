@@ -25,7 +25,7 @@ pub(in crate::ia) struct Latencies {
 pub(in crate::ia) struct OfEp {
     pub(in crate::ia) completion: Histogram,
     pub(in crate::ia) wakeup: Histogram,
-    /// Earliest time at which a request may be timed again.
+    /// Time from which a request may be timed again, even if few requests were posted since the last timed one.
     pub(in crate::ia) next: Nanos,
     /// Number of the last timed request.
     pub(in crate::ia) last: u64,

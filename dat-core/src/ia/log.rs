@@ -30,7 +30,7 @@ impl Log {
     }
 
     /// Ends the span of an endpoint's attempt, if the new state `to` ends the attempt.
-    pub(in crate::ia) fn stepped(&mut self, key: EpKey, to: EpState) {
+    pub(in crate::ia) fn state_changed(&mut self, key: EpKey, to: EpState) {
         match to {
             EpState::Unconnected | EpState::Connected | EpState::Disconnected => {}
             EpState::Reserved

@@ -1,12 +1,12 @@
-//! Errors of calls when the device is dead, when the system has asked for the device, or when the device refuses.
+//! Errors of calls when the device is dead, when the system has requested its release, or when the device refuses.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::ia::instance::Ia;
 use crate::provider::{Provider, ProviderError};
 
 impl<P: Provider> Ia<P> {
-    /// Fails if the device is dead, or if the system has asked for it back. Calls that need the device, or that start
-    /// new work, check this first.
+    /// Fails if the device is dead, or if the system has requested its release. Calls that need the device, or that
+    /// start new work, check this first.
     pub(in crate::ia) fn alive(&self) -> DatResult<()> {
         self.health.check()
     }
@@ -38,7 +38,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Returns the error of a call when the device refused to destroy its object; the object is unchanged.
+    /// Returns the error of a call whose object the device refused to stop or to destroy, and stores the provider's
+    /// text. The object is unchanged.
     #[cold]
     pub(in crate::ia) fn not_ended(
         &mut self,

@@ -10,7 +10,7 @@ use crate::handle::EvdKey;
 use crate::round_robin::{Counted, RoundRobin};
 
 /// Maximum number of EVDs that are polled per call.
-pub(in crate::ia) const LOOKS: usize = 32;
+pub(in crate::ia) const MAX_PER_CALL: usize = 32;
 
 /// Watched EVDs that are watched for the same reason.
 pub(in crate::ia) struct WatchedEvds {

@@ -1,5 +1,5 @@
-//! An in-memory provider for the tests of this crate: any number of nodes on one lossless wire, with a clock that moves
-//! only when a node sleeps.
+//! An in-memory provider for the tests of this crate: any number of nodes on one wire. Only a test can make the wire
+//! lose datagrams. The clock advances when a node sleeps, or when a test advances it.
 //!
 //! Requests are carried out when they are posted. After [`Net::hold`] they wait for [`Net::release`]. The mock
 //! transfers only lengths, flags and statuses; tests that check data bytes run against the simulator.
@@ -36,8 +36,8 @@ pub(crate) struct World {
     mad_room: Option<(usize, usize)>,
     /// All datagrams sent.
     mads: Vec<Mad>,
-    /// Time after which a command that connects or resets a queue pair fails without an answer; `None` if the device
-    /// answers.
+    /// Time after which a command that moves a queue pair to RTS or rewinds it fails without an answer; `None` if the
+    /// device answers.
     silence: Option<Nanos>,
     /// Age of every completion queue entry by the device's clock; `None` if the device has no clock.
     age: Option<Nanos>,
@@ -100,7 +100,8 @@ impl Net {
         self.0.borrow_mut().drop_mads = lost;
     }
 
-    /// Makes commands that connect or reset a queue pair fail without an answer from now on; each takes `waits`.
+    /// Makes commands that move a queue pair to RTS or rewind it fail without an answer, from now on. Each takes
+    /// `waits` ns.
     pub(crate) fn silence(&self, waits: Nanos) {
         self.0.borrow_mut().silence = Some(waits);
     }

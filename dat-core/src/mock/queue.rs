@@ -105,7 +105,7 @@ impl CompletionQueue for MockCq {
         state.entries.pop_front();
         state.taken += 1;
         if state.taken.is_multiple_of(OTHERS_TURN) {
-            obstacles.others_turn();
+            obstacles.set_poll_others();
         }
     }
 
@@ -231,8 +231,8 @@ impl QpState {
             owner,
             queue: Queue::Init,
             remote: None,
-            receive_psn: Psn::new(0),
-            send_psn: Psn::new(0),
+            receive_psn: Psn::masked(0),
+            send_psn: Psn::masked(0),
             ack_timeout: 0,
             rnr_retry: 0,
             fail_next: None,
@@ -281,8 +281,8 @@ impl QpState {
             solicited: false,
             detail: DtoDetail::None,
         };
-        // The device reports the success of a suppressed request only if the provider asked for a report, every
-        // `max_requests`.
+        // The device reports the success of a suppressed request only if the provider asked for a report. The mock asks
+        // for one with every `max_requests`-th request.
         let tell = !request.suppress
             || request
                 .post

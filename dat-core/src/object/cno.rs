@@ -134,14 +134,14 @@ impl Cno {
         }
         let other = self.evds.iter().next();
         match other {
-            None => self.dissolve(),
+            None => self.release_waiters(),
             Some(other) if self.triggered == Some(evd) => self.triggered = Some(other),
             Some(_) => {}
         }
     }
 
     /// Releases all waiters without an EVD, and calls the agent with `None`.
-    pub(crate) fn dissolve(&mut self) {
+    pub(crate) fn release_waiters(&mut self) {
         self.triggered = None;
         self.released += 1;
         if let Some(Agent(call)) = self.agent.take() {

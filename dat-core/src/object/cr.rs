@@ -1,5 +1,5 @@
-//! A connection request that the consumer has neither accepted nor rejected, with the parameters that its peer asked
-//! for.
+//! A connection request that the consumer has neither accepted nor rejected, with the parameters that its peer
+//! requested.
 
 use super::ep::Remote;
 use crate::attributes::address_of;
@@ -30,7 +30,7 @@ pub(crate) struct Cr {
     pub(crate) remote_gid: [u8; 16],
     pub(crate) remote_port: u16,
     pub(crate) private_data: Vec<u8>,
-    /// Number of RDMA Reads that the peer wants to have outstanding here.
+    /// Number of outstanding RDMA Reads towards this side that the peer requests.
     pub(crate) reads_in: u8,
     /// Endpoint that the provider or an RSP supplies for the request; `None` if the consumer supplies it.
     pub(crate) local_ep: Option<EpKey>,

@@ -8,9 +8,9 @@
 //! The provider records what belongs to the whole adapter: commands, datagrams, events of the device
 //! ([`Provider::record`](crate::provider::Provider::record)).
 //!
-//! When a failure occurs, possibly no program asks for the records. So a [`Keeper`] receives them when a connection
-//! breaks, and when the instance's thread panics, which drops the recorder. A peer can break connections as often as it
-//! wants, so the number of calls for broken connections is limited.
+//! Possibly no program asks for the records after a failure. So a [`Keeper`] receives them when a connection breaks,
+//! and when the instance's thread panics, which drops the recorder. A peer can break connections as often as it wants,
+//! so the number of calls for broken connections is limited.
 
 use core::fmt;
 use std::net::IpAddr;
@@ -34,8 +34,9 @@ pub struct Record {
     pub cookie: u64,
     /// Number of bytes posted or transferred; 4 GiB - 1 also stands for any larger number.
     pub bytes: u32,
-    /// Number that depends on the kind. For a post: the peer's `rmr_context`. For a failed completion: the device's
-    /// syndrome, with the vendor syndrome in the upper half. For a state: the queue pair number. Otherwise 0.
+    /// Number that depends on the kind. For a bind: the new `rmr_context`. For another post: the peer's `rmr_context`.
+    /// For a failed completion: the device's syndrome, with the vendor syndrome in the upper half. For a state: the
+    /// queue pair number. Otherwise 0.
     pub context: u32,
     /// Number of the endpoint in the instance.
     pub ep: u32,
@@ -278,7 +279,7 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn keep_by(&mut self, keeper: Keeper) {
+    pub(crate) fn set_keeper(&mut self, keeper: Keeper) {
         self.keeper = Some(keeper);
     }
 
@@ -287,7 +288,7 @@ impl Recorder {
         self.keeper.is_some() && self.budget.take(now).is_some()
     }
 
-    pub(crate) fn hand_over(&mut self, occasion: Occasion, dump: RecorderDump) {
+    pub(crate) fn call_keeper(&mut self, occasion: Occasion, dump: RecorderDump) {
         if let Some(keeper) = &mut self.keeper {
             keeper(occasion, dump);
         }
@@ -408,7 +409,7 @@ mod tests {
     fn a_thread_that_panics_hands_its_recorder_over() {
         let (to, kept) = std::sync::mpsc::channel();
         let mut recorder = Recorder::new(3);
-        recorder.keep_by(Box::new(move |occasion, dump| {
+        recorder.set_keeper(Box::new(move |occasion, dump| {
             to.send((occasion, dump)).expect("somebody listens");
         }));
         recorder.push(Record::ended(5, 1, EndCause::TimedOut));
@@ -425,7 +426,7 @@ mod tests {
     #[test]
     fn a_recorder_dropped_without_a_panic_is_not_handed_over() {
         let mut recorder = Recorder::new(3);
-        recorder.keep_by(Box::new(|occasion, _| panic!("{occasion:?}")));
+        recorder.set_keeper(Box::new(|occasion, _| panic!("{occasion:?}")));
         drop(recorder);
     }
 

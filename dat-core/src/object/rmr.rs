@@ -31,13 +31,13 @@ pub(crate) struct Rmr<P: Provider> {
 }
 
 /// The LMRs that an RMR no longer uses.
-pub(crate) struct LetGo {
+pub(crate) struct ReleasedLmrs {
     /// Former binding according to the posted binds; `None` if the binding is unchanged.
     pub(crate) bound: Option<Bound>,
     /// LMRs that the RMR's window, or a bind of the RMR, no longer uses.
     pub(crate) held: [Option<LmrKey>; 2],
     /// True if the window may still have the binding of an earlier bind, so that a command must unbind it.
-    pub(crate) reaches_still: bool,
+    pub(crate) needs_unbind: bool,
 }
 
 impl<P: Provider> Rmr<P> {
@@ -80,33 +80,33 @@ impl<P: Provider> Rmr<P> {
     }
 
     /// Handles the completion of a bind.
-    pub(crate) fn bind_ended(&mut self, bind: &PendingBind, succeeded: bool) -> LetGo {
+    pub(crate) fn bind_ended(&mut self, bind: &PendingBind, succeeded: bool) -> ReleasedLmrs {
         if succeeded {
             let void = bind.number <= self.void_up_to;
             let now = bind.lmr.filter(|_| !void);
             let before = core::mem::replace(&mut self.settled, now);
-            return LetGo {
+            return ReleasedLmrs {
                 bound: None,
                 held: [before, bind.lmr.filter(|_| void)],
-                reaches_still: false,
+                needs_unbind: false,
             };
         }
         let is_last = self.binds == bind.number;
-        LetGo {
+        ReleasedLmrs {
             bound: self.posted.take_if(|_| is_last),
             held: [bind.lmr, None],
-            reaches_still: is_last,
+            needs_unbind: is_last,
         }
     }
 
     /// Handles an invalidation by a peer. If a bind is outstanding, its completion releases the LMR that the window
     /// uses.
-    pub(crate) fn invalidated(&mut self, is_under_way: bool) -> LetGo {
+    pub(crate) fn invalidated(&mut self, is_under_way: bool) -> ReleasedLmrs {
         self.void_up_to = self.binds;
-        LetGo {
+        ReleasedLmrs {
             bound: self.posted.take(),
             held: [self.settled.take_if(|_| !is_under_way), None],
-            reaches_still: false,
+            needs_unbind: false,
         }
     }
 

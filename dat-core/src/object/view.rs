@@ -28,8 +28,8 @@ pub(crate) struct Question {
 pub struct Wanted {
     /// Maximum number of objects of each kind. If an instance has more, the answer has the first ones.
     pub objects: usize,
-    /// Maximum number of flight recorder events. If the recorder has more, the answer has the last ones. 0 asks for
-    /// none.
+    /// Maximum number of flight recorder events. If the recorder has more, the answer has the last ones. With 0 the
+    /// answer has none.
     pub events: usize,
 }
 
@@ -57,7 +57,7 @@ pub struct InstanceView {
     pub addresses: Vec<Address>,
     /// Latencies of all endpoints of the instance, freed endpoints included.
     pub latencies: LatencyView,
-    /// Last recorded events, if the instance records and the question asked for events.
+    /// Last recorded events, if the instance records and [`Wanted::events`] was not 0.
     pub recorded: Option<RecorderDump>,
 }
 

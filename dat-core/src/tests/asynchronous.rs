@@ -7,7 +7,7 @@ fn async_evd(side: &mut Side, qlen: u32) -> EvdHandle {
 }
 
 /// Posts more receives than the endpoint's soft high watermark allows. Returns the event that this causes.
-fn exceed_mark(side: &mut Side) -> AsyncEvent {
+fn exceed_watermark(side: &mut Side) -> AsyncEvent {
     side.post_recv(0).expect("posts");
     side.ia
         .ep_set_watermark(side.ep, Some(0), None)
@@ -26,7 +26,7 @@ fn the_own_asynchronous_evd_hears_of_the_adapter_and_of_objects_and_a_bound_one_
     for evd in [bound, bound, own] {
         a.ia.async_evd_bind(evd).expect("once is as good as twice");
     }
-    let event = exceed_mark(&mut a);
+    let event = exceed_watermark(&mut a);
     a.ia.progress();
     assert_eq!(a.ia.next_async_event(), Some(event));
     assert_eq!(a.ia.next_async_event(), None);

@@ -12,7 +12,7 @@ fn of_several_faults_the_first_in_order_is_answered() {
     let foreign =
         a.ia.lmr_create((0x90_0000, 64), other, MemPrivFlags::empty())
             .expect("an LMR");
-    let barren =
+    let without_rights =
         a.ia.lmr_create((0xa0_0000, 64), a.pz, MemPrivFlags::empty())
             .expect("an LMR");
     let at = |context, address, bytes| LmrTriplet {
@@ -25,7 +25,7 @@ fn of_several_faults_the_first_in_order_is_answered() {
     let unknown = at(1, 0, u64::MAX);
     let outside = at(foreign.lmr_context, 0, 65);
     let elsewhere = at(foreign.lmr_context, 0x90_0000, 64);
-    let unreadable = at(barren.lmr_context, 0xa0_0000, 64);
+    let unreadable = at(without_rights.lmr_context, 0xa0_0000, 64);
     let long = a.triplet(0, 65);
     let fine = a.triplet(0, 8);
     let bad_flags = CompletionFlags::from_bits_retain(0x40);

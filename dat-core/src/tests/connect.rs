@@ -63,8 +63,8 @@ fn private_data_travels_both_ways_byte_for_byte() {
     assert_eq!(a.ia.ep_private_data(a.ep), Ok(&b""[..]));
 }
 
-/// IBTA volume 1, "Starting PSN": a message names the first PSN that its receiver sends. (Linux' software RoCE, whose
-/// REP named 0xfcf99f, answered a first packet with another PSN by a NAK that named 0xfcf99f.)
+/// IBTA volume 1, "Starting PSN": a message names the first PSN that its receiver sends. (Observed with Linux software
+/// RoCE: its REP named 0xfcf99f, and it answered a first packet that had another PSN with a NAK for 0xfcf99f.)
 #[test]
 fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     let (net, a, b) = connected();
@@ -225,6 +225,32 @@ fn a_rejection_names_the_rejecting_side_and_flushes_receives() {
     );
     assert_eq!(a.completions(a.recv), [(9, DtoStatus::ErrFlushed)]);
     assert_eq!(b.state(), EpState::Unconnected);
+}
+
+/// The private data of a rejection is limited by the service ID in the peer's REQ: 144 bytes unless it is an RDMA CM
+/// port (148). A handoff to a qualifier of the other kind does not change the limit, and loses no private data.
+#[test]
+fn a_handoff_does_not_change_how_much_a_rejection_can_carry() {
+    let port = ConnQual(5);
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    b.ia.psp_create(port, b.connect, PspFlags::CONSUMER)
+        .expect("listens");
+    let cr = request(&mut a, &mut b, b"");
+    b.ia.cr_handoff(cr, port).expect("handed off");
+    let cr = match b.ia.evd_dequeue(b.connect) {
+        Ok(Some(Event::ConnectionRequest(request))) => request.cr,
+        other => panic!("no request but {other:?}"),
+    };
+    let refused = b.ia.cr_reject_with(cr, &[7; 145]);
+    assert_eq!(
+        refused,
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
+    );
+    b.ia.cr_reject_with(cr, &[7; 144]).expect("rejects");
+    settle(&mut a, &mut b);
+    assert_eq!(a.connection_events(), [Kind::PeerRejected]);
+    assert_eq!(a.ia.ep_private_data(a.ep), Ok(&[7; 144][..]));
 }
 
 #[test]

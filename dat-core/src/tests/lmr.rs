@@ -108,11 +108,11 @@ fn the_sync_calls_check_segments_but_neither_zone_nor_rights() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
     let other = a.ia.pz_create().expect("a PZ");
-    let barren =
+    let without_rights =
         a.ia.lmr_create((0x90_0000, 64), other, MemPrivFlags::empty())
             .expect("an LMR");
     let elsewhere = LmrTriplet {
-        lmr_context: barren.lmr_context,
+        lmr_context: without_rights.lmr_context,
         virtual_address: 0x90_0000,
         segment_length: 64,
     };
@@ -141,7 +141,7 @@ fn the_sync_calls_check_segments_but_neither_zone_nor_rights() {
             bad
         );
     }
-    a.ia.lmr_free(barren.lmr).expect("frees");
+    a.ia.lmr_free(without_rights.lmr).expect("frees");
     assert_eq!(
         a.ia.lmr_sync_rdma_read(&[elsewhere]),
         Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))

@@ -164,7 +164,7 @@ pub(super) fn dtos(events: &[Event]) -> Vec<(u64, DtoStatus)> {
         .collect()
 }
 
-/// Runs the housekeeping of both sides until no work is due.
+/// Runs the housekeeping of both sides eight times, which is enough for all messages of a handshake or of a disconnect.
 pub(super) fn settle(a: &mut Side, b: &mut Side) {
     for _ in 0..8 {
         a.ia.progress();

@@ -165,7 +165,7 @@ fn each_end_has_its_cause() {
     assert_eq!(cause(&a), Some(EndCause::AdapterWanted));
 }
 
-/// The library's network event numbers differ from DAT's numbers in this range: DAT 1.2 has 0x08001 to 0x08006, and DAT
+/// The library's network event numbers differ from DAT's numbers in this range: DAT 1.2 has 0x08001 to 0x08005, and DAT
 /// 2.0 has 0x08101 and 0x08102.
 #[test]
 fn network_event_numbers_are_not_dats() {

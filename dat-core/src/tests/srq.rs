@@ -76,11 +76,11 @@ fn a_post_checks_as_a_receive_does_against_the_zone_of_the_srq() {
         a.ia.srq_create(a.pz, ATTR).expect("an SRQ"),
         a.ia.srq_create(other, ATTR).expect("an SRQ"),
     );
-    let barren =
+    let without_rights =
         a.ia.lmr_create((0x90_0000, 64), a.pz, MemPrivFlags::LOCAL_READ)
             .expect("an LMR");
     let unwritable = LmrTriplet {
-        lmr_context: barren.lmr_context,
+        lmr_context: without_rights.lmr_context,
         virtual_address: 0x90_0000,
         segment_length: 64,
     };

@@ -1,8 +1,9 @@
-//! Calls in every state of the endpoint, checked against the table of calls and states.
+//! Results of calls on endpoints in the different states.
 
 use super::*;
 
-/// Calls `visit` for every state that a consumer can bring an endpoint into, with an endpoint in that state.
+/// Calls `visit` with an endpoint in each state, except RESERVED, PASSIVE_CONNECTION_PENDING and
+/// TENTATIVE_CONNECTION_PENDING.
 fn every_state(mut visit: impl FnMut(EpState, &Net, &mut Side, &mut Side)) {
     let states = [
         EpState::Unconnected,

@@ -12,10 +12,10 @@ const MANY: usize = 150;
 const FEW: u64 = 40;
 
 /// Many endpoints, each with the EVD that receives its completions.
-type Crowd = Vec<(EpHandle, EvdHandle)>;
+type ManyEndpoints = Vec<(EpHandle, EvdHandle)>;
 
 /// Makes many endpoints, each with its own completion queue, and one EVD for all their connection events.
-fn crowd(side: &mut Side) -> Crowd {
+fn many_endpoints(side: &mut Side) -> ManyEndpoints {
     let flags = EvdFlags::CONNECTION | EvdFlags::CR;
     side.connect = side.ia.evd_create(512, flags).expect("an EVD");
     let one = |_| {
@@ -28,10 +28,10 @@ fn crowd(side: &mut Side) -> Crowd {
 }
 
 /// Makes two sides with many endpoints each.
-fn crowds() -> (Net, Side, Crowd, Side, Crowd) {
+fn two_sides_with_many() -> (Net, Side, ManyEndpoints, Side, ManyEndpoints) {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
-    let (of_a, of_b) = (crowd(&mut a), crowd(&mut b));
+    let (of_a, of_b) = (many_endpoints(&mut a), many_endpoints(&mut b));
     (net, a, of_a, b, of_b)
 }
 
@@ -50,7 +50,7 @@ fn wait_without_event(side: &mut Side) {
 
 #[test]
 fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
-    let (net, mut a, of_a, mut b, of_b) = crowds();
+    let (net, mut a, of_a, mut b, of_b) = two_sides_with_many();
     (a.ep, b.ep) = (of_a[MANY - 1].0, of_b[0].0);
     connect(&mut a, &mut b);
     wait_without_event(&mut a);
@@ -71,7 +71,7 @@ fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
 
 #[test]
 fn polling_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_error() {
-    let (net, mut a, of_a, mut b, of_b) = crowds();
+    let (net, mut a, of_a, mut b, of_b) = two_sides_with_many();
     (a.ep, b.ep) = (of_a[MANY / 2].0, of_b[0].0);
     connect(&mut a, &mut b);
     let poll = |a: &mut Side| a.ia.evd_dequeue(a.connect).expect("an EVD of its own");
@@ -86,7 +86,7 @@ fn polling_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_
 
 #[test]
 fn endpoints_that_are_being_disconnected_are_not_looked_at_until_they_are_done() {
-    let (net, mut a, of_a, mut b, of_b) = crowds();
+    let (net, mut a, of_a, mut b, of_b) = two_sides_with_many();
     for ((ep, _), (other, _)) in of_a.iter().zip(&of_b) {
         (a.ep, b.ep) = (*ep, *other);
         connect(&mut a, &mut b);
@@ -146,7 +146,7 @@ fn a_buffer_for_a_full_srq_is_refused_without_a_look_at_all_its_endpoints() {
 
 #[test]
 fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
-    let (net, mut a, of_a, mut b, of_b) = crowds();
+    let (net, mut a, of_a, mut b, of_b) = two_sides_with_many();
     let (ep, evd) = of_a[MANY - 2];
     (a.ep, b.ep) = (ep, of_b[0].0);
     connect(&mut a, &mut b);

@@ -10,23 +10,23 @@ pub(super) trait ForDat<T> {
     fn for_dat(self) -> Result<T, ProviderError>;
 }
 
-impl<T, E: Refusal> ForDat<T> for Result<T, E> {
+impl<T, E: DriverError> ForDat<T> for Result<T, E> {
     fn for_dat(self) -> Result<T, ProviderError> {
-        self.map_err(Refusal::in_dat)
+        self.map_err(DriverError::into_dat)
     }
 }
 
 /// An error of the driver.
-pub(super) trait Refusal {
+pub(super) trait DriverError {
     /// Returns the error as a `ProviderError`.
-    fn in_dat(self) -> ProviderError;
+    fn into_dat(self) -> ProviderError;
 }
 
-impl Refusal for MlxError {
-    fn in_dat(self) -> ProviderError {
+impl DriverError for MlxError {
+    fn into_dat(self) -> ProviderError {
         let text = self.to_string();
         match self {
-            MlxError::Cmd(error) => error.in_dat(),
+            MlxError::Cmd(error) => error.into_dat(),
             MlxError::Dma(_) | MlxError::TooManyPages { .. } | MlxError::Random(_) => {
                 ProviderError::Resources(text)
             }
@@ -76,8 +76,8 @@ impl Refusal for MlxError {
     }
 }
 
-impl Refusal for CmdError {
-    fn in_dat(self) -> ProviderError {
+impl DriverError for CmdError {
+    fn into_dat(self) -> ProviderError {
         let text = self.to_string();
         match self {
             CmdError::Refused {
@@ -107,7 +107,7 @@ mod tests {
             entries: 70_000,
             segments: Some(3),
         };
-        let ProviderError::Unsupported(text) = asked.in_dat() else {
+        let ProviderError::Unsupported(text) = asked.into_dat() else {
             panic!("we asked for it");
         };
         assert_eq!(
@@ -118,7 +118,7 @@ mod tests {
             what: "QUERY_PAGES num_pages",
             value: 0x7fff_ffff,
         };
-        let ProviderError::Device(text) = answered.in_dat() else {
+        let ProviderError::Device(text) = answered.into_dat() else {
             panic!("the device says so");
         };
         assert_eq!(
@@ -134,7 +134,7 @@ mod tests {
             asked: 1 << 31,
             limit: 1 << 24,
         }
-        .in_dat();
+        .into_dat();
         assert!(
             matches!(
                 error,

@@ -1,4 +1,4 @@
-//! Joining the network, and opening without it if that fails.
+//! Joining the network, and opening without the network if joining fails.
 
 use hw_mlx::random::Random;
 use hw_mlx::uar::Doorbells;
@@ -8,10 +8,10 @@ use super::MlxProvider;
 use crate::config::Participation;
 use crate::network::Network;
 
-/// State of a function's part in the network.
+/// Participation of a function in the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkState {
-    /// The configuration does not ask for it ([`Participation::Off`]).
+    /// The configuration does not request participation ([`Participation::Off`]).
     Off,
     /// The function takes part.
     Joined,
@@ -20,8 +20,8 @@ pub enum NetworkState {
     Without(String),
 }
 
-/// Joins the network. With [`Participation::IfPossible`] a failure is returned as text, and the adapter opens without
-/// the network.
+/// Joins the network. With [`Participation::IfPossible`] a failure that leaves the device usable is returned as text,
+/// and the adapter opens without the network.
 ///
 /// # Errors
 /// The network is required and cannot be joined, or the device does not answer as it should.
@@ -40,7 +40,7 @@ pub(super) fn join(
         Err(error @ MlxError::TooManyGroups { .. }) => MlxError::NoNetwork(error.to_string()),
         Err(error) => error,
     };
-    if participation == Participation::Required || !is_well(hca, &error) {
+    if participation == Participation::Required || !can_continue(hca, &error) {
         return Err(error);
     }
     let why = if let MlxError::NoNetwork(why) = error {
@@ -56,9 +56,9 @@ pub(super) fn join(
     Ok((None, Some(why)))
 }
 
-/// Returns true if the failed attempt left the device unharmed: it refused a command, lacks a feature, or memory is
-/// short.
-fn is_well(hca: &Hca, error: &MlxError) -> bool {
+/// Returns true if the function can be used after the failed attempt: the device is alive, and the device refused a
+/// command or lacks a feature, or memory is short.
+fn can_continue(hca: &Hca, error: &MlxError) -> bool {
     let is_harmless = if let MlxError::Cmd(error) = error {
         error.is_refusal()
     } else {
@@ -77,7 +77,7 @@ fn is_well(hca: &Hca, error: &MlxError) -> bool {
 }
 
 impl MlxProvider {
-    /// Returns whether the function takes part in the network.
+    /// Returns the function's participation in the network.
     #[must_use]
     pub fn network_state(&self) -> NetworkState {
         match (&self.common.network, &self.common.without_network) {

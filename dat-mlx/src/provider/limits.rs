@@ -1,6 +1,6 @@
 //! Limits that DAT reports.
 //!
-//! A consumer may use all limits to the full at once. So each limit is computed as if the others were exhausted: the
+//! A consumer may reach all limits at once. So each limit is computed for the case that all others are reached too: the
 //! number of requests is the number that a ring holds if every request has the maximum number of segments.
 
 use dat_core::provider::Limits;
@@ -53,11 +53,11 @@ pub(super) fn limits(hca: &Hca) -> Limits {
     }
 }
 
-/// Returns how many regions of a program's own memory can exist at once, wherever that memory lies. Each needs one
-/// of the DMA mappings that are left; a part of the mappings is reserved for the arena. (Regions in the arena need no
-/// mapping of their own, and regions in memory that is lent already use its mapping.)
+/// Returns the number of regions in a program's own memory that can exist at once. Each region needs one of the
+/// `left` DMA mappings, of which a share is reserved for the arena. A region in the arena, or in memory that is
+/// already lent, needs no further mapping. `None` means that the number of mappings is not limited.
 fn mappings(left: Option<u32>) -> u32 {
-    /// Divisor of the arena's part: one mapping in 64. Of 65,535 mappings that is 64 GiB of chunks.
+    /// Divisor for the arena's share: one mapping in 64. Of 65,535 mappings the share is 1,023 chunks of 64 MiB.
     const ARENA: u32 = 64;
     left.map_or(u32::MAX, |left| (left - left / ARENA).max(1))
 }

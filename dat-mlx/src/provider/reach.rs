@@ -13,22 +13,22 @@ use hw_mlx::{AsyncEvent, GidEntry, MlxError, datagrams};
 
 use super::MlxProvider;
 use super::errors::ForDat;
-use crate::network::{LINK_TRAINING, Way};
+use crate::network::{LINK_TRAINING, NextHop};
 
 /// Time after which resolving a peer's MAC for a queue pair fails.
-const SEARCH: Duration = Duration::from_secs(5);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of a port that is down.
 #[derive(Clone, Copy)]
 pub(super) struct Down {
     /// Time at which we learned that the port is down.
     pub(super) since: Instant,
-    /// Whether the port was already down when the function came up. Then the link may still be training.
+    /// True if the port was already down when the function came up. Then the link may still be training.
     pub(super) trains: bool,
 }
 
 /// Returns the error for a destination that cannot be reached.
-fn no_way(what: String) -> ProviderError {
+fn unreachable_error(what: String) -> ProviderError {
     ProviderError::Unreachable {
         why: "nothing leads to this address now",
         what,
@@ -58,7 +58,7 @@ impl MlxProvider {
 
     /// Runs the network protocols once: repairs the port, receives and sends frames, runs due timers, and sends the
     /// datagrams whose destinations were resolved.
-    pub(super) fn network_turn(&mut self) {
+    pub(super) fn run_network(&mut self) {
         let Some(mut network) = self.common.network() else {
             return;
         };
@@ -82,7 +82,7 @@ impl MlxProvider {
     }
 
     /// Clears addresses that were removed and are no longer in use.
-    pub(super) fn end_retired(&mut self) {
+    pub(super) fn clear_retired_addresses(&mut self) {
         while let Some(entry) = self.hca.clear_retired() {
             if let Some(mut network) = self.common.network() {
                 network.remove(&mut self.hca, entry.address);
@@ -92,7 +92,7 @@ impl MlxProvider {
 
     /// Adds an address to the device and to the network.
     pub(super) fn add(&mut self, address: &Address) -> Result<(), MlxError> {
-        self.end_retired();
+        self.clear_retired_addresses();
         let entry = self.hca.add_address(address)?;
         let joined = match self.common.network() {
             Some(mut network) => network.add(&mut self.hca, &entry),
@@ -100,13 +100,13 @@ impl MlxProvider {
         };
         if joined.is_err() {
             self.hca.retire_address(entry.address)?;
-            self.end_retired();
+            self.clear_retired_addresses();
         }
         joined
     }
 
     /// Sends an echo request to a node. Returns false if the node's MAC must be resolved first.
-    pub(super) fn echo_from_here(
+    pub(super) fn send_echo(
         &mut self,
         destination: IpAddr,
         sequence: u16,
@@ -120,16 +120,16 @@ impl MlxProvider {
         let way = network.echo(source, destination, sequence, self.hca.now());
         drop(network);
         // Sends the queued frames.
-        self.network_turn();
+        self.run_network();
         match way {
-            Way::Known(_) => Ok(true),
-            Way::Pending => Ok(false),
-            Way::Unreachable(what) => Err(no_way(what)),
+            NextHop::Known(_) => Ok(true),
+            NextHop::Pending => Ok(false),
+            NextHop::Unreachable(what) => Err(unreachable_error(what)),
         }
     }
 
     /// Returns the event for a port that has just come up, with speed and MTU as far as the device reports them.
-    pub(super) fn port_now(&mut self) -> NetworkEvent {
+    pub(super) fn port_up_event(&mut self) -> NetworkEvent {
         let speed = self.hca.port_megabits();
         let state = self.hca.vport_state();
         if let Err(error) = &state {
@@ -178,9 +178,9 @@ impl MlxProvider {
     }
 
     /// Resolves a GID to a MAC, with our address at an index as the source.
-    pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> Way {
+    pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> NextHop {
         let unresolved = match self.hca.resolve(gid) {
-            Ok(mac) => return Way::Known(mac),
+            Ok(mac) => return NextHop::Known(mac),
             Err(error) => error,
         };
         match (self.common.network(), self.hca.gid_at(source_index)) {
@@ -188,33 +188,33 @@ impl MlxProvider {
                 let destination = address_of(gid);
                 network.way(source.address, destination, self.hca.now())
             }
-            (None, _) | (_, None) => Way::Unreachable(unresolved.to_string()),
+            (None, _) | (_, None) => NextHop::Unreachable(unresolved.to_string()),
         }
     }
 
-    /// Returns the MAC through which a peer is reached. Waits while the MAC is resolved, at most for `SEARCH`.
+    /// Returns the MAC through which a peer is reached. Waits while the MAC is resolved, at most for `RESOLVE_TIMEOUT`.
     pub(super) fn find(&mut self, path: &Path) -> Result<[u8; 6], ProviderError> {
-        let patience = self.hca.now() + SEARCH;
+        let patience = self.hca.now() + RESOLVE_TIMEOUT;
         loop {
             match self.way(path.gid, path.source_gid_index) {
-                Way::Known(mac) => return Ok(mac),
-                Way::Unreachable(what) => return Err(no_way(what)),
-                Way::Pending if self.hca.now() >= patience => {
+                NextHop::Known(mac) => return Ok(mac),
+                NextHop::Unreachable(what) => return Err(unreachable_error(what)),
+                NextHop::Pending if self.hca.now() >= patience => {
                     let address = address_of(path.gid);
                     return Err(ProviderError::Unreachable {
                         why: "nobody answers for this address",
-                        what: format!("{address} was asked for {} s", SEARCH.as_secs()),
+                        what: format!("{address} was asked for {} s", RESOLVE_TIMEOUT.as_secs()),
                     });
                 }
-                Way::Pending => {}
+                NextHop::Pending => {}
             }
-            self.network_turn();
+            self.run_network();
             let until = self
                 .next_timeout()
                 .map_or(patience, |due| patience.min(Instant(due)));
             self.hca.wait(until).for_dat()?;
             self.collect();
-            self.network_turn();
+            self.run_network();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Essential commands of a bring-up, and the feature that is lost with each of the others.
 //!
-//! Each command that opens an adapter with a part in the network is refused once. Either the adapter does not open,
-//! and the error names the command; or it opens, reports the feature that is lost, and closes without leaving objects.
+//! Each command that is sent while an adapter opens and joins the network is refused once. Either the adapter does not
+//! open, and the error names the command; or it opens, reports the lost feature, and closes without leaving objects.
 //! The table of results is in `docs/generations.md`.
 
 use std::fmt::Write as _;
@@ -20,8 +20,8 @@ const MARK: &str = "0x00abcdef";
 /// Maximum number of commands of an opening, which bounds the test's loop.
 const MOST: u32 = 500;
 const ESSENTIAL: &str = "essential";
-/// Commands whose refusal is not reported: registers of the port, which virtual functions may not read either.
-const UNSAID: &str = "lost: what the register says, as on a virtual function";
+/// Result for commands whose refusal is not reported: accesses to port registers, which virtual functions may not read.
+const NOT_REPORTED: &str = "lost: what the register says, as on a virtual function";
 
 /// Returns a card that has every feature for which bring-up sends a command.
 fn profile() -> Profile {
@@ -44,7 +44,7 @@ fn profile() -> Profile {
     profile
 }
 
-/// Opens an adapter and refuses the command after `spared` others.
+/// Opens an adapter whose device executes `spared` commands and refuses the next one.
 fn open(spared: u32) -> (Sim, Arc<SimFunction>, Result<MlxProvider, MlxError>) {
     let sim = Sim::new(SimConfig::default());
     let function = sim.add_function(profile());
@@ -103,7 +103,7 @@ fn outcome(provider: &MlxProvider) -> Option<(String, String)> {
         }
         (None, NetworkState::Joined) => {
             assert_eq!(*opcode, Opcode::ACCESS_REG, "refused, and nothing said");
-            UNSAID.to_owned()
+            NOT_REPORTED.to_owned()
         }
         (loss, state) => panic!("{opcode:?}: {loss:?}, {state:?}"),
     };

@@ -12,6 +12,8 @@ use hw_mlx::{HcaConfig, MlxError};
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::CmdStatus;
 
+use crate::datapath::mad_from;
+
 /// Changes the profile of a device.
 pub(crate) type Shape = fn(&mut Profile);
 
@@ -19,7 +21,7 @@ pub(crate) type Shape = fn(&mut Profile);
 pub(crate) struct Missing {
     /// Name of the case.
     pub name: &'static str,
-    /// Text of the reason.
+    /// Part of the text of the expected reason.
     pub why: &'static str,
     pub shape: Shape,
 }
@@ -28,7 +30,7 @@ const fn missing(name: &'static str, why: &'static str, shape: Shape) -> Missing
     Missing { name, why, shape }
 }
 
-/// All such capabilities. Each generation is also brought up without each of them (`profiles::matrix`).
+/// All capabilities that participation needs. `profiles::matrix` brings up each generation without each of them.
 pub(crate) const MISSING: [Missing; 9] = [
     missing("no Ethernet queues", "eth_net_offloads is 0", |profile| {
         profile.general.set(|caps| {
@@ -213,4 +215,27 @@ fn silence_in_the_middle_of_joining_ends_the_opening() {
     );
     let error = open(&function, Participation::IfPossible).expect_err("silence");
     assert!(error.to_string().contains("CREATE_SQ"), "{error}");
+}
+
+/// More datagrams that cannot be answered than one call takes in do not hold up the datagram behind them: the instance
+/// is woken to poll again.
+#[test]
+fn datagrams_of_strangers_do_not_stall_the_datagram_of_a_neighbour() {
+    let (sim, function) = world(|_| {});
+    let mut provider = open(&function, Participation::Off).expect("open");
+    for _ in 0..65 {
+        sim.deliver(&function, &mad_from([192, 0, 2], 77));
+    }
+    sim.deliver(&function, &mad_from([192, 0, 2], 2));
+    let mut calls = 0;
+    let (from, _) = loop {
+        let limit = provider.now() + 1_000_000_000;
+        assert!(provider.wait(limit).expect("alive"), "it is woken");
+        calls += 1;
+        if let Some(mad) = provider.poll_mad() {
+            break mad;
+        }
+    };
+    assert_eq!((calls, from.path.gid), (2, gid_of(neighbour(2))));
+    provider.close().expect("closed");
 }

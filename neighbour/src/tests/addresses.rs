@@ -1,4 +1,4 @@
-//! Tests of which addresses we may have, and of properties that follow from an address alone.
+//! Tests of the checks of our addresses, and of properties derived from an address alone.
 
 use super::*;
 use crate::address::{group_mac, named_mac, solicited_node};
@@ -155,8 +155,8 @@ fn static_entries_are_stations_and_win() {
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Pending);
 }
 
-/// Groups and their MACs are as in the RFCs: RFC 4291, 2.7.1, by the RFC's own example; RFC 2464, 7, by the last four
-/// bytes.
+/// The solicited-node group is that of the example in RFC 4291, 2.7.1. The group's MAC has the last four bytes of the
+/// group (RFC 2464, 7).
 #[test]
 fn groups_are_made_as_the_rfcs_say() {
     let address = peer::v6("4037::1:800:200e:8c6c");
@@ -165,7 +165,7 @@ fn groups_are_made_as_the_rfcs_say() {
     assert_eq!(group_mac(group), [0x33, 0x33, 0xff, 0x0e, 0x8c, 0x6c]);
 }
 
-/// RFC 2464, 4, by the RFC's own example: the MAC 34-56-78-9A-BC-DE.
+/// Example of RFC 2464, 4: the MAC 34-56-78-9A-BC-DE is derived from the address.
 #[test]
 fn a_link_local_address_of_eui_64_names_its_mac() {
     let mac = [0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde];
@@ -174,7 +174,7 @@ fn a_link_local_address_of_eui_64_names_its_mac() {
         "fe80::1",
         "2001:db8::3656:78ff:fe9a:bcde",
         "fe80::1:3656:78ff:fe9a:bcde",
-        // These name the MAC of a group, and the zero MAC.
+        // The first address names the MAC of a group, the second the zero MAC.
         "fe80::3756:78ff:fe9a:bcde",
         "fe80::200:ff:fe00:0",
         "10.0.0.1",

@@ -77,7 +77,7 @@ fn an_optimistic_address_does_not_ask_until_it_is_ours() {
     assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
 }
 
-/// A preferred address of ours asks in place of the optimistic one.
+/// Requests are sent from a preferred address of ours in place of the optimistic one.
 #[test]
 fn another_address_asks_for_what_an_optimistic_one_wants() {
     let mut us = Us::bare(Detection::Optimistic);

@@ -286,7 +286,7 @@ fn an_answer_to_a_question_to_all_is_taken_with_any_flags() {
     }
 }
 
-/// RFC 4861, 7.2.5, gives the flags effects on a known MAC. Here the flags have no effect: we ask the known MAC.
+/// RFC 4861, 7.2.5, gives the flags effects on a known MAC. Here the flags have no effect: we probe the known MAC.
 #[test]
 fn no_flag_replaces_a_mac_that_is_known() {
     for flags in [0, S, O, S | O] {
@@ -316,7 +316,7 @@ fn a_solicitation_of_a_neighbour_completes_its_entry_and_proves_nothing() {
     assert_eq!(us.state(PEER_V6), State::Probe, "that is no answer");
 }
 
-/// RFC 4291, appendix A, and RFC 4861, 7.3.3: the MAC in a link-local address is used at once, and is asked after
+/// RFC 4291, appendix A, and RFC 4861, 7.3.3: the MAC in a link-local address is used immediately, and is probed after
 /// DELAY_FIRST_PROBE_TIME.
 #[test]
 fn an_address_that_names_its_mac_is_known_at_once_and_asked_later() {

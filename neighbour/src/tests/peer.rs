@@ -14,7 +14,7 @@ pub(super) const ADVERTISE: u8 = 136;
 pub(super) const S: u8 = 0x40;
 pub(super) const O: u8 = 0x20;
 
-/// Returns the one's complement sum of RFC 1071. Adds one word at a time and folds after each, so that it is simple.
+/// Returns the one's complement sum of RFC 1071. The code adds one 16-bit word at a time, and folds after each word.
 pub(super) fn sum(words: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in words.chunks(2) {

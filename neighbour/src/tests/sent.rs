@@ -1,5 +1,5 @@
-//! Parses the frames that we send by hand, with the offsets of the RFCs. etherparse parses each frame as well, and must
-//! find the same checksums.
+//! Hand-written parser of the frames that we send, with the offsets of the RFCs. etherparse parses each frame as well,
+//! and must find the same checksums.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -5,7 +5,7 @@ use strum::VariantArray;
 
 use super::peer::{O, S};
 use super::*;
-use crate::own::{Claim, Finding};
+use crate::own::{Claim, DetectionResult};
 use crate::state::Step;
 
 #[test]
@@ -23,7 +23,7 @@ fn every_pair_of_state_and_step_is_as_the_checked_in_table_says() {
 #[test]
 fn every_pair_of_claim_and_finding_is_as_the_checked_in_table_says() {
     let pairs = Claim::VARIANTS.iter().flat_map(|claim| {
-        Finding::VARIANTS
+        DetectionResult::VARIANTS
             .iter()
             .map(move |finding| (*claim, *finding))
     });
@@ -103,8 +103,8 @@ fn a_neighbour_is_asked_for_three_times_a_second_apart_and_then_is_unreachable()
     }
 }
 
-/// RFC 4861, 7.3.2: an entry is REACHABLE for ReachableTime, and then STALE. When a sender uses it, it is DELAY for
-/// DELAY_FIRST_PROBE_TIME, and then PROBE, which asks by unicast.
+/// RFC 4861, 7.3.2: an entry is REACHABLE for ReachableTime, and then STALE. When a sender uses the entry, the entry is
+/// DELAY for DELAY_FIRST_PROBE_TIME, and then PROBE. In PROBE we send requests by unicast.
 #[test]
 fn a_neighbour_goes_from_reachable_to_stale_and_is_asked_by_unicast_once_it_is_used() {
     for (ours, peer) in FAMILIES {
@@ -269,7 +269,7 @@ fn a_neighbour_that_answers_at_its_old_mac_has_not_moved_and_is_asked_once_a_sec
     }
 }
 
-/// If a message contradicts a MAC that was proven within the last second, we ask the MAC when that second is over.
+/// If a message contradicts a MAC that was proven within the last second, we probe the MAC when that second is over.
 #[test]
 fn a_contradiction_just_after_an_answer_is_looked_into_a_second_later() {
     for (ours, peer) in FAMILIES {

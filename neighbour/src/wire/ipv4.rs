@@ -1,4 +1,4 @@
-//! Parses IPv4 packets, as far as an echo needs it (RFC 791, RFC 1122).
+//! Parses IPv4 packets with an ICMP echo request or reply (RFC 791, RFC 1122).
 
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet, IpProtocol, Ipv4Packet};
 

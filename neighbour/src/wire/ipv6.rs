@@ -22,7 +22,7 @@ pub(crate) const HEADER_BYTES: usize = 40;
 pub(crate) const LINK_HOP_LIMIT: u8 = 255;
 
 /// Fields of the headers before a received ICMPv6 message.
-pub(crate) struct Around {
+pub(crate) struct ReceivedHeaders {
     pub(crate) source: Ipv6Addr,
     pub(crate) destination: Ipv6Addr,
     pub(crate) hop_limit: u8,
@@ -36,7 +36,7 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     if packet.version() != 6 {
         return Err(Refusal::Malformed);
     }
-    let mut around = Around {
+    let mut around = ReceivedHeaders {
         source: packet.src_addr(),
         destination: packet.dst_addr(),
         hop_limit: packet.hop_limit(),
@@ -102,7 +102,7 @@ fn is_alert(options: &[u8]) -> bool {
     })
 }
 
-fn echo<'a>(around: &Around, icmp: Icmpv6Packet<&'a [u8]>) -> Result<Echo<'a>, Refusal> {
+fn echo<'a>(around: &ReceivedHeaders, icmp: Icmpv6Packet<&'a [u8]>) -> Result<Echo<'a>, Refusal> {
     if around.source.is_unspecified() {
         return Err(Refusal::Sender);
     }

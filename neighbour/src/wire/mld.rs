@@ -8,7 +8,7 @@ use smoltcp::wire::{
     Icmpv6Message, Icmpv6Packet, MldAddressRecord, MldAddressRecordRepr, MldRecordType,
 };
 
-use super::ipv6::{Around, Out};
+use super::ipv6::{Out, ReceivedHeaders};
 use super::{Message, Query};
 use crate::address::{Mac, Vlan};
 use crate::counters::Refusal;
@@ -21,13 +21,13 @@ const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
 const REPORT_BYTES: usize = 8;
 /// Length of a record without sources, in bytes (RFC 3810, 5.2).
 const RECORD_BYTES: usize = 20;
-/// Maximum number of records in a packet. With 40 bytes of IPv6 header, 8 of options and 8 of report header, 72 would
-/// fit; 64 is a round number.
+/// Maximum number of records in a packet. A packet of 1,500 bytes has room for 72 after 40 bytes of IPv6 header, 8 of
+/// options and 8 of report header; 64 is a round number.
 pub(crate) const MOST_RECORDS: usize = 64;
 
 /// Parses an MLDv2 query. Refuses a query that does not come from a node on the link (RFC 3810, 5.1.14, 6.2 and 8.1).
 pub(crate) fn query<'a>(
-    around: &Around,
+    around: &ReceivedHeaders,
     icmp: Icmpv6Packet<&'a [u8]>,
 ) -> Result<Message<'a>, Refusal> {
     if around.hop_limit != 1 || !around.alert {

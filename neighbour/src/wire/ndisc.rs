@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use smoltcp::wire::{EthernetAddress, Icmpv6Packet, NdiscNeighborFlags, NdiscRepr};
 
-use super::ipv6::{Around, LINK_HOP_LIMIT, Out};
+use super::ipv6::{LINK_HOP_LIMIT, Out, ReceivedHeaders};
 use super::{Advertisement, Message, Solicitation};
 use crate::address::{Mac, Vlan, is_station, solicited_node};
 use crate::counters::Refusal;
@@ -16,7 +16,7 @@ const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
 
 /// Parses a solicitation, with the checks of RFC 4861, 7.1.1.
 pub(crate) fn solicitation<'a>(
-    around: &Around,
+    around: &ReceivedHeaders,
     icmp: Icmpv6Packet<&'a [u8]>,
 ) -> Result<Message<'a>, Refusal> {
     let target = target(around, &icmp)?;
@@ -34,7 +34,7 @@ pub(crate) fn solicitation<'a>(
 
 /// Parses an advertisement, with the checks of RFC 4861, 7.1.2.
 pub(crate) fn advertisement<'a>(
-    around: &Around,
+    around: &ReceivedHeaders,
     icmp: Icmpv6Packet<&'a [u8]>,
 ) -> Result<Message<'a>, Refusal> {
     let target = target(around, &icmp)?;
@@ -56,9 +56,9 @@ pub(crate) fn advertisement<'a>(
     }))
 }
 
-/// Checks what both messages must fulfil: no router has forwarded the message, and its target is a unicast address.
-/// Returns the target.
-fn target(around: &Around, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refusal> {
+/// Returns the target address of a solicitation or advertisement. Checks that no router has forwarded the message, and
+/// that the target is a unicast address.
+fn target(around: &ReceivedHeaders, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refusal> {
     if around.hop_limit != LINK_HOP_LIMIT {
         return Err(Refusal::HopLimit);
     }
@@ -99,8 +99,9 @@ fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Ref
     }
 }
 
-/// Makes the frame of a solicitation from `source`. It goes by unicast to the MAC `to`, or to the target's
-/// solicited-node group if `to` is `None`. It names our MAC, unless the source is unspecified (RFC 4861, 4.3).
+/// Makes the frame of a solicitation from `source`. The destination is the target at the MAC `to`, or the target's
+/// solicited-node group if `to` is `None`. The solicitation contains our MAC, unless the source is unspecified
+/// (RFC 4861, 4.3).
 pub(crate) fn ask(
     source: Ipv6Addr,
     target: Ipv6Addr,
@@ -117,9 +118,9 @@ pub(crate) fn ask(
     emit(source, destination, to, mac, vlan, message)
 }
 
-/// The node that an advertisement of ours answers.
+/// Sender of the solicitation that our advertisement answers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Solicitor {
     pub(crate) address: Ipv6Addr,
     pub(crate) mac: Mac,
 }
@@ -128,7 +129,7 @@ pub(crate) struct Asker {
 /// because we do not forward packets.
 pub(crate) fn say(
     target: Ipv6Addr,
-    asker: Option<Asker>,
+    asker: Option<Solicitor>,
     overrides: bool,
     mac: Mac,
     vlan: Option<Vlan>,

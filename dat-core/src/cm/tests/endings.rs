@@ -1,7 +1,7 @@
 //! Tests of how connections end.
 
 use super::super::conn::MAX_STALE;
-use super::super::wire::{RejRepr, RejectReason, Rejected};
+use super::super::wire::{DreqRepr, RejRepr, RejectReason, Rejected};
 use super::*;
 
 fn kinds_sent(pair: &Pair) -> Vec<(End, u16)> {
@@ -180,6 +180,29 @@ fn dreq_for_another_queue_pair_is_ignored() {
     );
 }
 
+/// Before the consumer accepts, the connection has no queue pair that a DREQ could name (Linux `cm_dreq_handler` drops
+/// it).
+#[test]
+fn dreq_before_the_accept_is_ignored_whatever_queue_pair_it_names() {
+    let (mut pair, a, b) = Pair::requested();
+    let own = |cm: &Cm, id| cm.conns.get(id).expect("it lives").local_id;
+    for remote_qpn in [Qpn::SMI, Qpn::GSI, connect_params().qpn] {
+        let (mut counters, state) = (*pair.b.counters(), pair.b.state(b));
+        let dreq = DreqRepr {
+            local_comm_id: own(&pair.a, a),
+            remote_comm_id: own(&pair.b, b),
+            remote_qpn,
+        };
+        let now = pair.now;
+        let mad = Message::Dreq(dreq).to_mad(7);
+        pair.b.handle_mad(now, &A.address(), &mad, 0);
+        counters.received += 1;
+        counters.foreign += 1;
+        assert_eq!((*pair.b.counters(), pair.b.state(b)), (counters, state));
+        assert_eq!(pair.b.poll_transmit(), None);
+    }
+}
+
 #[test]
 fn messages_from_another_address_are_ignored_and_counted() {
     let (mut pair, a, b) = Pair::established();
@@ -269,8 +292,8 @@ fn restarted_peer_is_connected_at_once_if_the_acceptor_is_ending_the_old_connect
     assert_eq!(pair.count(B, is_rej), 0);
 }
 
-/// If the peer that is called has restarted, its REP contains a queue pair that we believe to be connected. The old
-/// connection ends, and the new one is established.
+/// If the peer that receives our REQ has restarted, its REP contains a queue pair that is connected according to our
+/// state. The old connection ends, and the new one is established.
 #[test]
 fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the_new_one() {
     let (mut pair, old, _) = Pair::established();

@@ -17,7 +17,7 @@ fn request_reaches_the_listener_as_it_was_given() {
         remote_gid: A.gid(),
         path: End::path_to(A),
         remote_qpn: Qpn::new(0x00_0a0a),
-        remote_psn: Psn::new(0xaa_aaaa),
+        remote_psn: Psn::masked(0xaa_aaaa),
         reads_in: 4,
         reads_out: 8,
         mtu: 3,
@@ -44,7 +44,7 @@ fn reply_reaches_the_requester_as_it_was_given() {
     pair.run_for(LATENCY);
     let reply = PeerReply {
         remote_qpn: Qpn::new(0x00_0b0b),
-        remote_psn: Psn::new(0xbb_bbbb),
+        remote_psn: Psn::masked(0xbb_bbbb),
         reads_in: 2,
         reads_out: 3,
         rnr_retry: 5,
@@ -187,7 +187,7 @@ fn attempts_to_an_unreachable_address_end_at_once_and_nothing_else_does() {
     pair.a.unreachable(pair.now, B.gid());
     pair.run_for(LATENCY);
     assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: a }]);
-    // Only its queue pair ends an established connection.
+    // `unreachable` does not end an established connection; only a failure of its queue pair would.
     let (mut pair, a, _) = Pair::established();
     pair.a.unreachable(pair.now, B.gid());
     pair.run_for(LATENCY);

@@ -78,7 +78,8 @@ impl Random {
     }
 }
 
-/// Faults of the wire, in percent, and the longest delay of a datagram.
+/// Probabilities of loss and of duplication of a datagram, in percent, and its maximum additional delay, in
+/// nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     lose: u64,
@@ -129,7 +130,7 @@ fn connect_params() -> ConnectParams<'static> {
         source: A.gid(),
         path: End::path_to(B),
         qpn: Qpn::new(0x00_0a0a),
-        psn: Psn::new(0xaa_aaaa),
+        psn: Psn::masked(0xaa_aaaa),
         reads_out: 4,
         reads_in: 8,
         mtu: 3,
@@ -146,7 +147,7 @@ fn connect_params() -> ConnectParams<'static> {
 fn accept_params() -> AcceptParams<'static> {
     AcceptParams {
         qpn: Qpn::new(0x00_0b0b),
-        psn: Psn::new(0xbb_bbbb),
+        psn: Psn::masked(0xbb_bbbb),
         reads_out: 2,
         reads_in: 3,
         rnr_retry: 5,

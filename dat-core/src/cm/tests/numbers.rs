@@ -47,7 +47,7 @@ fn of_req() -> Vec<Field<ReqRepr>> {
         remote_response_timeout: 5, |it, to| it.remote_response_timeout = of(to);
         transport: 2, |it, to| it.transport = of(to);
         flow_control: 1, |it, to| it.flow_control = to != 0;
-        starting_psn: 24, |it, to| it.starting_psn = Psn::new(of(to));
+        starting_psn: 24, |it, to| it.starting_psn = Psn::masked(of(to));
         local_response_timeout: 5, |it, to| it.local_response_timeout = of(to);
         retry_count: 3, |it, to| it.retry_count = of(to);
         partition_key: 16, |it, to| it.partition_key = of(to);
@@ -113,7 +113,7 @@ fn of_rep() -> Vec<Field<RepRepr>> {
         local_q_key: 32, |it, to| it.local_q_key = of(to);
         local_qpn: 24, |it, to| it.local_qpn = Qpn::new(of(to));
         local_eecn: 24, |it, to| it.local_eecn = of(to);
-        starting_psn: 24, |it, to| it.starting_psn = Psn::new(of(to));
+        starting_psn: 24, |it, to| it.starting_psn = Psn::masked(of(to));
         responder_resources: 8, |it, to| it.responder_resources = of(to);
         initiator_depth: 8, |it, to| it.initiator_depth = of(to);
         target_ack_delay: 5, |it, to| it.target_ack_delay = of(to);
@@ -218,7 +218,7 @@ fn told(event: &CmEvent) -> Vec<(&'static str, u64)> {
     }
 }
 
-/// Upper limit for the time that a REQ or REP can keep a connection that is not established, in nanoseconds.
+/// Upper limit, in nanoseconds, for the time that a REQ can keep a connection that is not established.
 const GONE: Nanos = 180 * SECOND;
 
 /// Checks that a field, whatever its value, affects the event only as its row says.
@@ -244,7 +244,7 @@ fn judge(message: &str, field: &str, value: u64, usual: &CmEvent, event: Option<
             Treatment::AsItIs if field == "private_data" => {}
             Treatment::AsItIs if field == "primary.sl" => assert_eq!(is, value & 7, "{what}"),
             Treatment::AsItIs | Treatment::Refused => assert_eq!(is, value, "{what}"),
-            // `tests/network.rs` checks the limit, which is applied to the queue pair.
+            // `tests/transport.rs` checks the limit, which is applied to the queue pair.
             Treatment::Bounded if field == "rnr_retry" => assert_eq!(is, value, "{what}"),
             Treatment::Bounded => {
                 let most = Config::default().max_ack_timeout.into();

@@ -78,7 +78,7 @@ fn both_stay_connected(pair: &mut Pair, a: ConnId, b: ConnId) {
     assert_eq!(pair.b.state(b), Some(State::Established));
 }
 
-/// A stranger that names another's GUID and QPN in its REQ ends no connection. The stale connection rule (IBTA volume
+/// A REQ with the GUID and QPN of another node ends no connection of that node. The stale connection rule (IBTA volume
 /// 1, 12.9.8.3.1) is for a peer that has lost its state; GUID and QPN are only claims of the sender.
 #[test]
 fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
@@ -106,7 +106,7 @@ fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
     }
 }
 
-/// Makes a REP to a request, which names B's adapter and queue pair.
+/// Makes a REP to a request. The REP names B's adapter and queue pair.
 pub(super) fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
     let Ok((tid, Message::Req(req))) = Message::parse(request) else {
         panic!("a REQ")
@@ -117,7 +117,7 @@ pub(super) fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
         local_q_key: 0,
         local_qpn: accept_params().qpn,
         local_eecn: 0,
-        starting_psn: Psn::new(1),
+        starting_psn: Psn::masked(1),
         responder_resources: 1,
         initiator_depth: 1,
         target_ack_delay,
@@ -207,8 +207,8 @@ fn a_stranger_that_knows_every_name_of_a_connection_cannot_end_it() {
     both_stay_connected(&mut pair, a, b);
 }
 
-/// A stranger cannot end, answer or prolong a pending connection: REP, RTU and MRA count only from the peer's own
-/// address.
+/// An attacker cannot end, answer or prolong a pending connection: REP, RTU and MRA are accepted only from the peer's
+/// own address.
 #[test]
 fn a_stranger_that_knows_every_name_of_a_pending_connection_cannot_take_part_in_it() {
     let mra = |theirs, ours, acknowledged| {
@@ -306,7 +306,7 @@ fn request_over_the_limit_keeps_no_state() {
     assert_eq!(pair.a.state(a), Some(State::ReqSent));
 }
 
-/// Undecided requests of a stranger leave capacity for other peers and for our own connections. In this test the
+/// Undecided requests of an attacker leave capacity for other peers and for our own connections. In this test the
 /// consumer never decides, so the attacker's requests stay pending.
 #[test]
 fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
@@ -371,9 +371,9 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
     );
 }
 
-/// Accepted requests that nobody completes are bounded and keep no peer out. The consumer accepts everything at once
-/// and gives each request an endpoint. Attackers at a hundred addresses send requests as fast as they can and answer
-/// nothing. Each connection attempt of the honest peer succeeds within two loop iterations.
+/// Accepted requests whose requesters never send an RTU are bounded, and other peers can still connect. The consumer
+/// accepts each request immediately and gives it an endpoint. Attackers at a hundred addresses send requests as fast
+/// as they can and answer nothing. Each connection attempt of the honest peer succeeds within two loop iterations.
 #[test]
 fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let mut pair = Pair::listening();
@@ -460,7 +460,8 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     assert!(most_endpoints > most / 2, "the bound is reached");
 }
 
-/// An address with many requests displaces no requests of others. An address with few requests may displace a few.
+/// An address with many requests displaces no requests of other addresses. An address with few requests may displace a
+/// few.
 #[test]
 fn an_address_with_many_requests_does_not_drop_those_of_others() {
     let mut pair = Pair::listening();
@@ -576,7 +577,7 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
     }
 }
 
-/// Refused requests block no others, and the memory for them is bounded. In this test the consumer refuses all
+/// Refused requests block no other requests, and the memory for them is bounded. In this test the consumer refuses all
 /// requests but the peer's.
 #[test]
 fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {

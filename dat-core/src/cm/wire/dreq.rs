@@ -7,9 +7,6 @@ use super::mad::{Mad, body, put};
 use super::rtu::PairLayout;
 use crate::provider::Qpn;
 
-/// Private data bytes of a DREQ.
-pub const PRIVATE_DATA_BYTES: usize = 220;
-
 layout! {
     /// A DREQ after the MAD header.
     pub struct DreqLayout(0xe8) {

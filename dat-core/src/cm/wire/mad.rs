@@ -1,5 +1,5 @@
-//! The header at the start of every management datagram (IBTA volume 1, "MAD Base Format"), and how a message lies
-//! behind it.
+//! The header at the start of every management datagram (IBTA volume 1, "MAD Base Format"), and the position of the
+//! message behind it.
 
 use layout::layout;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -21,7 +21,7 @@ const BASE_VERSION: u8 = 1;
 const MGMT_CLASS: u8 = 0x07;
 /// Class version of IBTA 1.2 and later.
 const CLASS_VERSION: u8 = 2;
-/// Method "Send", the only method of the class used here; the class has no Get or Set.
+/// Method "Send", of all messages handled here. The class has Get and Set only for ClassPortInfo, which is not handled.
 const METHOD_SEND: u8 = 0x03;
 
 layout! {
@@ -102,14 +102,20 @@ impl AttributeId {
 }
 
 /// Returns the value of a field of at most eight bits.
+///
+/// # Panics
+/// The value has more than eight bits: the field is wider than that.
 pub(in crate::cm) const fn narrow(field: u32) -> u8 {
-    let [.., low] = field.to_be_bytes();
+    let [0, 0, 0, low] = field.to_be_bytes() else {
+        panic!("the field has more than eight bits");
+    };
     low
 }
 
 /// Returns the message after the MAD header, as a `T` to read.
 pub(super) fn body<T: FromBytes + KnownLayout + Immutable + Unaligned>(mad: &Mad) -> &T {
-    // PANIC: a layout that `put` takes is exactly as long as a MAD without its header, and each is given to it.
+    const { assert!(size_of::<T>() == BODY_BYTES) };
+    // PANIC: the lengths are equal, as checked above when compiled; a `T` needs no alignment.
     T::ref_from_bytes(&mad[HEADER_BYTES..]).expect("layouts fill the datagram")
 }
 

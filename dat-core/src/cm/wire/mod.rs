@@ -1,6 +1,6 @@
 //! Encoding of connection management messages.
 //!
-//! A message is one management datagram of 256 bytes: the 24-byte MAD header ([`mad`]) and 232 bytes
+//! A message is one management datagram of 256 bytes: the 24-byte MAD header and 232 bytes
 //! whose meaning the attribute ID of the header gives (IBTA volume 1, chapter 12, "Message Contents").
 //! There are two levels, as in smoltcp. A *layout* (`…Layout`) is the table of a message's bytes, in the notation of
 //! [`layout!`](layout::layout), with dwords counted from the end of the header. A *representation* (`…Repr`) holds
@@ -15,17 +15,17 @@
 //! Absent: LAP and APR (alternate paths have no meaning on Ethernet) and SIDR (datagram services, which are not
 //! offered here). They parse as [`ParseError::Attribute`] and are dropped.
 
-pub mod dreq;
-pub mod mad;
-pub mod mra;
-pub mod rej;
-pub mod rep;
-pub mod req;
-pub mod rtu;
+pub(in crate::cm) mod dreq;
+pub(in crate::cm) mod mad;
+pub(in crate::cm) mod mra;
+pub(in crate::cm) mod rej;
+pub(in crate::cm) mod rep;
+pub(in crate::cm) mod req;
+pub(in crate::cm) mod rtu;
 mod words;
 
 pub use dreq::{DrepRepr, DreqRepr};
-pub use mad::{AttributeId, MAD_BYTES, Mad, MadHeader};
+pub use mad::{AttributeId, MAD_BYTES, Mad};
 pub use mra::MraRepr;
 pub use rej::{RejRepr, RejectReason, Rejected};
 pub use rep::RepRepr;
@@ -48,7 +48,7 @@ pub enum ParseError {
         /// Class version of the datagram; ours is 2.
         class_version: u8,
     },
-    /// The method is not Send (3), the only one of the class.
+    /// The method is not Send (3), the only method handled here.
     #[error("method {0:#04x} is not Send")]
     Method(u8),
     /// The attribute is not handled here.
@@ -115,7 +115,6 @@ impl Message {
     /// # Panics
     /// A number is wider than its field.
     pub fn emit(&self, transaction_id: u64, mad: &mut Mad) {
-        mad.fill(0);
         mad::emit_header(mad, self.attribute(), transaction_id);
         match self {
             Self::Req(repr) => repr.emit(mad),

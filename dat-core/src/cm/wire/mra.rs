@@ -6,9 +6,6 @@ use layout::layout;
 use super::mad::{Mad, body, narrow, put};
 use super::rej::Rejected;
 
-/// Private data bytes of an MRA.
-pub const PRIVATE_DATA_BYTES: usize = 222;
-
 layout! {
     /// An MRA after the MAD header.
     pub struct MraLayout(0xe8) {

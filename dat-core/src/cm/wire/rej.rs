@@ -63,8 +63,8 @@ impl Rejected {
     }
 }
 
-/// Reason for refusing a connection. Reasons that this connection manager sends, or that its tests distinguish, have
-/// variants of their own.
+/// Reason for refusing a connection. The reasons that this connection manager counts separately have variants of their
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
     /// 1: no queue pair available.
@@ -205,7 +205,7 @@ impl RejRepr {
         self
     }
 
-    /// Returns the GUID of the sender's adapter, if the additional information has the length of a GUID.
+    /// Returns the GUID of the sender's adapter, if the additional information has at least the 8 bytes of a GUID.
     #[must_use]
     pub fn ca_guid(&self) -> Option<u64> {
         let bytes = self.additional.first_chunk()?;

@@ -57,9 +57,9 @@ layout! {
 /// A path, as the requester sees it: "local" is the requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRepr {
-    /// LID of the requester; 0xffff if the fabric has no LIDs.
+    /// LID of the requester. On RoCE: 0xffff on a routed path, otherwise 0.
     pub local_lid: u16,
-    /// LID of the other side; 0xffff if the fabric has no LIDs.
+    /// LID of the other side. On RoCE: 0xffff on a routed path, otherwise 0.
     pub remote_lid: u16,
     /// GID of the requester.
     pub local_gid: [u8; 16],

@@ -5,9 +5,6 @@ use layout::layout;
 
 use super::mad::{Mad, body, put};
 
-/// Length of the private data of an RTU, and of a DREP, in bytes.
-pub const PRIVATE_DATA_BYTES: usize = 224;
-
 layout! {
     /// An RTU or a DREP after the MAD header: two communication IDs and private data.
     pub struct PairLayout(0xe8) {

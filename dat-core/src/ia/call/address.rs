@@ -126,7 +126,7 @@ impl<P: Provider> Ia<P> {
         for key in concerned {
             self.drain_queues_of(key);
             self.settle_effects();
-            self.blame(key, EndCause::AddressRemoved);
+            self.set_end_cause(key, EndCause::AddressRemoved);
             self.connection_failed(key);
         }
     }

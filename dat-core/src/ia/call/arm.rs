@@ -110,7 +110,7 @@ impl<P: Descriptor> Ia<P> {
         if self.have_events(evds) {
             return Ok(Arm::Ready);
         }
-        let until = self.nap(self.provider.now(), quiet, None);
+        let until = self.sleep_deadline(self.provider.now(), quiet, None);
         self.may_sleep = true;
         Ok(Arm::Armed(Armed {
             ia: self,
@@ -121,7 +121,7 @@ impl<P: Descriptor> Ia<P> {
 
     fn have_events(&mut self, evds: &[EvdHandle]) -> bool {
         evds.iter().any(|evd| {
-            self.look_around(evd.key);
+            self.drain_with_feeders(evd.key);
             self.evds[evd.key].len() > 0
         })
     }
@@ -134,7 +134,8 @@ impl<P: Descriptor> AsFd for Armed<'_, P> {
 }
 
 impl<P: Descriptor> Armed<'_, P> {
-    /// Returns the longest permitted sleep, which ends at the next timer of a connection.
+    /// Returns the longest permitted sleep: at most one second, and not beyond the next timer of a connection or of the
+    /// device.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.until.saturating_sub(self.ia.provider.now()))

@@ -1,10 +1,10 @@
 //! Closing an IA.
 //!
-//! Objects are freed in phases, each kind before those it refers to: CNOs first, so that their agents are notified of
-//! the close only; then connection requests and service points, endpoints, memory, and last the EVDs with their
-//! events. No call waits for an event. If the device refuses to free an object, the command is repeated. If the device
-//! goes on refusing, or if the whole close takes longer than the limit for one command, the device is stopped. After
-//! the close all objects are freed.
+//! Objects are freed by kind. CNOs are first, so that their agents are notified of the close only. The other kinds
+//! follow, each before the kinds that it refers to: connection requests, reserved service points, endpoints, public
+//! service points, RMRs, LMRs, SRQs, EVDs with their events, and protection zones. No call waits for an event. If the
+//! device refuses to free an object, the command is repeated. If the device goes on refusing, or if the whole close
+//! takes longer than the limit for one command, the device is stopped. After the close all objects are freed.
 
 use super::progress::FINAL_SEND_TIMEOUT;
 use crate::cm::RejectReason;
@@ -150,14 +150,14 @@ impl<P: Provider> Ia<P> {
             return Err(CloseRefused { ia: self, error });
         }
         let _span = tracing::info_span!("close", instance = self.id).entered();
-        self.end_everything();
+        self.free_all_objects();
         self.leave();
         // PANIC: only this statement and `drop` take the provider.
         Ok(self.provider.take().expect("an IA that is open"))
     }
 
     /// Frees all objects. The time limit for this also covers the provider's own close.
-    pub(in crate::ia) fn end_everything(&mut self) {
+    pub(in crate::ia) fn free_all_objects(&mut self) {
         self.provider.one_limit(true);
         self.end_all();
         self.transmit_last();
@@ -166,7 +166,7 @@ impl<P: Provider> Ia<P> {
     /// Removes this instance from the adapter. It is called once per instance.
     pub(in crate::ia) fn leave(&mut self) {
         let now = self.provider.now();
-        self.adapter.lock().leave(self.seat, now);
+        self.adapter.lock().leave(self.instance_index, now);
         self.transmit();
     }
 
@@ -176,7 +176,7 @@ impl<P: Provider> Ia<P> {
         let now = self.provider.now();
         let of_requests = self.crs.values().map(|cr| cr.conn);
         for conn in self.conns.keys().copied().chain(of_requests) {
-            self.adapter.lock().release(now, conn, self.seat);
+            self.adapter.lock().release(now, conn, self.instance_index);
         }
         self.transmit_last();
         self.provider
@@ -198,33 +198,33 @@ impl<P: Provider> Ia<P> {
             self.remove_rsp(key);
         }
         for key in closing.eps {
-            self.insist("ending an endpoint", |ia| ia.remove_ep(key));
+            self.end_or_stop_device("ending an endpoint", |ia| ia.remove_ep(key));
         }
         for key in closing.psps {
             self.remove_psp(key);
         }
         for key in closing.rmrs {
-            self.insist("ending an RMR", |ia| ia.remove_rmr(key));
+            self.end_or_stop_device("ending an RMR", |ia| ia.remove_rmr(key));
         }
         for key in closing.lmrs {
-            self.insist("ending an LMR", |ia| ia.remove_lmr(key));
+            self.end_or_stop_device("ending an LMR", |ia| ia.remove_lmr(key));
         }
         for key in closing.srqs {
             if self.srqs.get(key).is_some_and(|srq| srq.users == 0) {
-                self.insist("ending an SRQ", |ia| ia.remove_srq(key));
+                self.end_or_stop_device("ending an SRQ", |ia| ia.remove_srq(key));
             }
         }
         for key in closing.evds {
             self.async_evd_unbind(self.evd_handle(key));
             // The IA's own asynchronous EVD receives the last events, so it is not freed here if it still has streams.
             if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
-                self.insist("ending an EVD", |ia| ia.remove_evd(key));
+                self.end_or_stop_device("ending an EVD", |ia| ia.remove_evd(key));
             }
         }
         // Endpoints made for requests that arrived during the close were freed with the EVDs.
         for key in closing.pzs {
             if self.pzs.get(key).is_some_and(|pz| pz.users == 0) {
-                self.insist("ending a PZ", |ia| ia.remove_pz(key));
+                self.end_or_stop_device("ending a PZ", |ia| ia.remove_pz(key));
             }
         }
         self.settle_effects();
@@ -241,7 +241,7 @@ impl<P: Provider> Drop for Ia<P> {
     /// ends the device's use of all memory. Only after that is the memory freed. During a panic any state may be
     /// inconsistent: then no peer is notified, and the device is stopped.
     fn drop(&mut self) {
-        if self.provider.is_there() {
+        if self.provider.is_open() {
             let panics = std::thread::panicking();
             let alone = self.provider.retire();
             if panics && !alone {
@@ -253,7 +253,7 @@ impl<P: Provider> Drop for Ia<P> {
                     ia = self.id,
                     "an instance was dropped, not closed: it is closed now"
                 );
-                self.end_everything();
+                self.free_all_objects();
             } else if !self.health.is_dead() && !panics {
                 tracing::info!(
                     ia = self.id,

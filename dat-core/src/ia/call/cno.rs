@@ -14,12 +14,12 @@
 //! call [`Ia::progress`].
 //!
 //! Deliberately absent: freeing an EVD does not revoke a trigger, because the same poll may have noticed events of
-//! other EVDs too. Only when the last EVD of a CNO is freed are all its waiters released, without an EVD.
+//! other EVDs too. Freeing the last EVD of a CNO revokes the trigger, and releases all waiters without an EVD.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey};
 use crate::ia::instance::Ia;
-use crate::ia::watched_evds::LOOKS;
+use crate::ia::watched_evds::MAX_PER_CALL;
 use crate::object::cno::{Agent, Cno};
 use crate::provider::{CompletionQueue, Nanos, Provider};
 use crate::types::Timeout;
@@ -76,7 +76,7 @@ impl<P: Provider> Ia<P> {
     pub fn cno_modify_agent(&mut self, cno: CnoHandle, agent: Option<Agent>) -> DatResult<()> {
         let key = self.cno_key(cno)?;
         self.cnos[key].set_agent(agent);
-        self.look_after_cno(key);
+        self.poll_cno(key);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_cno_wait.
     ///
     /// # Errors
-    /// As [`Ia::cno_wait`]; the wait is over after an error.
+    /// The errors of [`Ia::cno_wait`]; the wait is over after an error.
     pub fn cno_wait_look(&mut self, mut wait: CnoWait) -> DatResult<CnoLook> {
         // The handle is still valid, because a CNO with a waiter cannot be freed.
         let key = self.cno_key(wait.cno)?;
@@ -162,7 +162,7 @@ impl<P: Provider> Ia<P> {
         self.progress();
         let mut quiet = true;
         if !self.over(key, &wait) {
-            self.look_at_cno(key, usize::MAX);
+            self.poll_cno_evds(key, usize::MAX);
         }
         if !self.over(key, &wait) {
             // EVDs of pending drains were armed when they were last polled.
@@ -187,7 +187,7 @@ impl<P: Provider> Ia<P> {
                 DatError::new(ReturnType::QueueEmpty, Subtype::None)
             });
         }
-        let until = self.nap(now, quiet, wait.deadline);
+        let until = self.sleep_deadline(now, quiet, wait.deadline);
         Ok(CnoLook::Pending(wait, until))
     }
 
@@ -231,7 +231,7 @@ impl<P: Provider> Ia<P> {
                 evd.cno = None;
             }
         }
-        cno.dissolve();
+        cno.release_waiters();
     }
 
     /// Triggers a CNO because a notification event was queued on one of its EVDs.
@@ -247,7 +247,7 @@ impl<P: Provider> Ia<P> {
         self.cnos[cno].attach(evd);
         self.watch(evd);
         self.mark_unarmed(evd);
-        self.look_after_cno(cno);
+        self.poll_cno(cno);
     }
 
     /// Detaches an EVD from a CNO. `gone` is true if the EVD was freed.
@@ -258,32 +258,32 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Polls the EVDs of all CNOs.
-    pub(in crate::ia) fn look_after_cnos(&mut self) {
+    pub(in crate::ia) fn poll_cnos(&mut self) {
         for at in 0..self.cno_keys.len() {
-            self.look_after_cno(self.cno_keys[at]);
+            self.poll_cno(self.cno_keys[at]);
         }
     }
 
     /// Polls the EVDs of a CNO that is not triggered. With an agent, polls all of them and keeps them armed. Without an
     /// agent, polls a bounded number.
-    fn look_after_cno(&mut self, key: CnoKey) {
+    fn poll_cno(&mut self, key: CnoKey) {
         if self.cnos[key].is_triggered() {
             return;
         }
         let has_agent = self.cnos[key].has_agent();
-        self.look_at_cno(key, if has_agent { usize::MAX } else { LOOKS });
+        self.poll_cno_evds(key, if has_agent { usize::MAX } else { MAX_PER_CALL });
         if has_agent && !self.cnos[key].is_triggered() {
             self.arm_evds_of(key);
         }
     }
 
     /// Polls at most `most` EVDs of a CNO, until the CNO triggers.
-    fn look_at_cno(&mut self, key: CnoKey, most: usize) {
+    fn poll_cno_evds(&mut self, key: CnoKey, most: usize) {
         if self.cnos[key].evds().next().is_none() {
             return;
         }
         // Some of the EVDs may receive connection events, which errors on feeders cause.
-        self.look_at_feeders();
+        self.poll_feeders();
         self.settle_effects();
         for _ in 0..self
             .cnos
@@ -296,7 +296,7 @@ impl<P: Provider> Ia<P> {
             if let Some(evd) = cno.unarmed.next()
                 && self.evds[evd].mode.enabled
             {
-                self.look_around(evd);
+                self.drain_with_feeders(evd);
             }
         }
     }

@@ -33,7 +33,7 @@ pub struct CrParam<'a> {
     pub remote_ia_address: IpAddr,
     /// The peer's port; 0 if the request did not come through the RDMA CM.
     pub remote_port_qual: u64,
-    /// The connection qualifier that the peer asked for.
+    /// The connection qualifier in the peer's request.
     pub conn_qual: ConnQual,
     /// The peer's private data. From an RDMA CM port it always has 56 bytes, padded with zeros.
     pub private_data: &'a [u8],
@@ -161,7 +161,7 @@ impl<P: Provider> Ia<P> {
             ep.key,
             tracing::info_span!("accept", instance = self.id, ep = ?ep.key, remote = %remote.address, port = remote.port_qual, outcome = field::Empty),
         );
-        self.stepped(ep.key, from);
+        self.state_changed(ep.key, from);
         if let Err(error) = accepted {
             // The peer's request ended before the consumer accepted it.
             tracing::info!(%error, "cr_accept: the request is over");
@@ -196,7 +196,10 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: private data too long; nothing has changed.
     pub fn cr_reject_with(&mut self, cr: CrHandle, private_data: &[u8]) -> DatResult<()> {
-        let limit = reject_limit(service_id(self.cr(cr)?.conn_qual));
+        let request = self.cr(cr)?;
+        // The service ID in the peer's REQ decides, also after a handoff to another qualifier.
+        let limit = self.adapter.lock().cm.reject_limit(request.conn);
+        let limit = limit.unwrap_or_else(|| reject_limit(service_id(request.conn_qual)));
         if private_data.len() > limit {
             return Err(DatError::parameter(Subtype::Arg2, "private_data").because(
                 "private data is longer than a rejection can carry: 148 bytes from an RDMA-CM port, 144 else",
@@ -220,7 +223,12 @@ impl<P: Provider> Ia<P> {
         self.cr(cr)?;
         let here = self.service_point(conn_qual);
         let service = service_id(conn_qual);
-        if here.is_none() && !self.adapter.lock().is_listened_to(service, self.seat) {
+        if here.is_none()
+            && !self
+                .adapter
+                .lock()
+                .is_listened_to(service, self.instance_index)
+        {
             return Err(DatError::parameter(Subtype::Arg2, "conn_qual")
                 .because("no service point of the adapter listens at that qualifier"));
         }
@@ -228,13 +236,16 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         self.forget_context(cr);
-        self.take_back_ep(&request);
+        self.return_ep(&request);
         request.local_ep = None;
         request.lent = false;
         if here.is_some() {
             self.request_arrived(here, request);
         } else {
-            let handed = self.adapter.lock().hand_off(self.seat, service, request);
+            let handed = self
+                .adapter
+                .lock()
+                .hand_off(self.instance_index, service, request);
             if let Err(request) = handed {
                 // The service point that listened there was freed after the check above.
                 self.decline_connection(request.conn);
@@ -265,7 +276,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Refuses a request, and returns its endpoint to the owner.
+    /// Refuses a request. Returns its endpoint to the owner, or frees the endpoint if it was made for the request.
     pub(in crate::ia) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
         self.refuse_request_with(key, reason, &[]);
     }
@@ -276,14 +287,14 @@ impl<P: Provider> Ia<P> {
         };
         self.forget_context(CrHandle { key, ia: self.id });
         self.refuse_connection(cr.conn, reason, private_data);
-        self.take_back_ep(&cr);
+        self.return_ep(&cr);
     }
 
     /// Returns the endpoint of a finished request to its owner, or frees it if it was made for the request.
-    fn take_back_ep(&mut self, cr: &Cr) {
+    fn return_ep(&mut self, cr: &Cr) {
         let Some(ep) = cr.local_ep else { return };
         if cr.lent {
-            self.insist("taking back a lent endpoint", |ia| ia.remove_ep(ep));
+            self.end_or_stop_device("taking back a lent endpoint", |ia| ia.remove_ep(ep));
         } else if self.move_to(ep, EpEvent::RequestRejected)
             && let Some(ep) = self.eps.get_mut(ep)
         {
@@ -298,7 +309,7 @@ impl<P: Provider> Ia<P> {
         if let Err(error) = adapter.cm.reject_with(now, conn, reason, private_data) {
             tracing::debug!(%error, "a request to be refused is over already");
         }
-        adapter.release(now, conn, self.seat);
+        adapter.release(now, conn, self.instance_index);
     }
 
     /// Declines a request because the backlog is full. Keeps no state for the request, so that a peer cannot use up
@@ -308,7 +319,7 @@ impl<P: Provider> Ia<P> {
         let now = self.provider.now();
         self.adapter
             .lock()
-            .decline(now, conn, self.seat, RejectReason::NoResources);
+            .decline(now, conn, self.instance_index, RejectReason::NoResources);
     }
 
     /// Handles a new request: queues its event, or refuses it if the backlog is full.
@@ -331,7 +342,7 @@ impl<P: Provider> Ia<P> {
             return;
         };
         if lend {
-            match self.lend_ep(cr.reads_in, cr.peer.reads_out, cr.remote()) {
+            match self.create_tentative_ep(cr.reads_in, cr.peer.reads_out, cr.remote()) {
                 Ok(ep) => (cr.local_ep, cr.lent) = (Some(ep), true),
                 Err(error) => {
                     if let Some(unlogged) = self.log.no_endpoint.take(self.provider.now()) {

@@ -47,7 +47,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Checks the connections whose check is due, at most `CHECKS_PER_CALL`.
+    /// Checks the connections whose check is due, and ends the graceful disconnects whose deadline has passed, at most
+    /// `CHECKS_PER_CALL` together.
     pub(in crate::ia) fn check_idle(&mut self) {
         if self.keep_alives.next().is_none() {
             return;
@@ -88,14 +89,15 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Stops the keep-alive checks of an endpoint whose connection ends.
+    /// Cancels the next keep-alive check of an endpoint, or the deadline of its graceful disconnect.
     pub(in crate::ia) fn stop_checks(&mut self, key: EpKey) {
         if let Some(ep) = self.eps.get(key) {
             self.keep_alives.remove(ep.next_check, key);
         }
     }
 
-    /// Probes a connection if nothing was posted and nothing completed on it since its last check.
+    /// Probes a connection if no request was posted and none completed since its last check; receives do not count.
+    /// Posts no probe while one is outstanding, or if an outstanding request would itself reveal a dead peer.
     fn probe_if_idle(&mut self, key: EpKey, request_evd: Option<EvdKey>) {
         let is_tried = self.eps.get(key).is_some_and(|ep| ep.own_outstanding);
         // The completion of the last probe may have arrived.
@@ -112,7 +114,7 @@ impl<P: Provider> Ia<P> {
         let Some(qp) = ep.qp.get_mut() else { return };
         let now = (qp.counts().requests, qp.requests_outstanding());
         let fails_by_itself = all_seen && now.1 != 0 && !qp.ends_silently();
-        // Posting the probe fails only if the queue has the maximum size of the device: otherwise `make_qp` has
+        // Posting the probe fails only if the queue has the maximum size of the device: otherwise `create_ep_qp` has
         // reserved an entry for the probe.
         if now == ep.idle_since
             && !fails_by_itself

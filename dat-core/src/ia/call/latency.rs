@@ -77,7 +77,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Stops the samples of an endpoint that is freed.
-    pub(in crate::ia) fn measure_no_more(&mut self, key: EpKey) {
+    pub(in crate::ia) fn stop_measuring(&mut self, key: EpKey) {
         self.end_sample(key);
         self.forget_timed(key);
         if let Some(all) = &mut self.latencies {
@@ -93,7 +93,7 @@ impl<P: Provider> Ia<P> {
 
     /// Handles some of the measured endpoints. If a connected endpoint is due, its next request becomes a sample. If an
     /// endpoint is no longer connected, its sample is ended, because it will not complete.
-    pub(in crate::ia) fn look_after_samples(&mut self) {
+    pub(in crate::ia) fn schedule_samples(&mut self) {
         let now = self.provider.now();
         let Some(all) = self.measured() else { return };
         for _ in 0..all.timed_eps.len().min(EPS_PER_CALL) {

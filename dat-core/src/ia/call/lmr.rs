@@ -80,7 +80,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_lmr_create.
     ///
     /// # Errors
-    /// As [`Ia::lmr_create`]; DAT_INVALID_HANDLE|LMR: the existing region.
+    /// The errors of [`Ia::lmr_create`]; DAT_INVALID_HANDLE|LMR: the existing region.
     pub fn lmr_create_from_lmr(
         &mut self,
         source: LmrHandle,
@@ -117,7 +117,7 @@ impl<P: Provider> Ia<P> {
         let created = self.register(memory, kind, pz, privileges)?;
         if bytes.is_some_and(|bytes| bytes != created.registered_size) {
             // The caller never receives the handle of this new region, so the region is freed here.
-            self.insist("deregistering memory", |ia| ia.remove_lmr(created.lmr.key));
+            self.end_or_stop_device("deregistering memory", |ia| ia.remove_lmr(created.lmr.key));
             return Err(DatError::parameter(Subtype::Arg4, "id")
                 .because("the same shared_memory_id stands for memory of another length"));
         }
@@ -250,7 +250,7 @@ impl<P: Provider> Ia<P> {
         }
         if self.lmr(lmr)?.is_held() {
             // Until those binds complete, the key is valid, and peers can use it to reach the memory.
-            self.look_after_binds();
+            self.poll_binds();
             if self.lmr(lmr)?.is_held() {
                 return Err(DatError::state(Subtype::StateLmrInUse)
                     .because("a bind that names it, or moves an RMR away from it, is not done"));
@@ -319,7 +319,7 @@ impl<P: Provider> Ia<P> {
         } else if let Some(lmr) = self.regions.retired_mut(key) {
             lmr.let_go();
             if !lmr.is_held() {
-                self.insist("deregistering memory", |ia| ia.end_retired(key));
+                self.end_or_stop_device("deregistering memory", |ia| ia.end_retired(key));
             }
         }
     }

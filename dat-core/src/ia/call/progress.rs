@@ -2,7 +2,8 @@
 //! connection manager's timers and events.
 //!
 //! [`Ia::progress`] runs on every wait. It also runs on a dequeue that finds no event, but only once in many such
-//! dequeues. It therefore does no work per endpoint: an event, a timer or a datagram names the endpoint it concerns.
+//! dequeues. Unless the device is dead, its work does not grow with the number of endpoints: an event, a timer or a
+//! datagram names the endpoint it concerns, and checks of all endpoints are spread over many calls.
 //! The order matters in one case: the device's report about a queue pair is handled before the peer's message about the
 //! connection. Otherwise a broken connection would be reported as disconnected.
 
@@ -24,11 +25,11 @@ use crate::types::{CloseFlags, ConnQual};
 pub(in crate::ia) const FINAL_SEND_TIMEOUT: Nanos = 100_000_000;
 /// Maximum number of datagrams received per call.
 const DATAGRAMS: usize = 64;
-/// Number of times that the device is asked to free or stop an object.
-const INSIST_TRIES: u32 = 3;
-/// Time in nanoseconds after which a failed request is not repeated: such a delay means that the device did not answer
+/// Number of attempts to make the device free or stop an object.
+const END_TRIES: u32 = 3;
+/// Time in nanoseconds after which a failed command is not repeated: such a delay means that the device did not answer
 /// at all.
-const INSIST_TIMEOUT: Nanos = 10_000_000_000;
+const END_TIMEOUT: Nanos = 10_000_000_000;
 /// Maximum number of wake-ups while the last datagrams are sent.
 const FINAL_SEND_WAKEUPS: u32 = 10_000;
 
@@ -52,14 +53,14 @@ impl<P: Provider> Ia<P> {
         }
         drop(adapter);
         self.connection_manager_events();
-        self.check_some_marks();
-        self.look_after_drains();
+        self.check_some_watermarks();
+        self.poll_draining();
         self.check_idle();
         if self.observed {
-            self.look_after_samples();
+            self.schedule_samples();
         }
         self.settle_effects();
-        self.look_after_cnos();
+        self.poll_cnos();
         self.transmit();
     }
 
@@ -138,7 +139,7 @@ impl<P: Provider> Ia<P> {
     pub(in crate::ia) fn connection_manager_events(&mut self) {
         loop {
             // The lock is released before the arrival is handled.
-            let arrival = self.adapter.lock().next_arrival(self.seat);
+            let arrival = self.adapter.lock().next_arrival(self.instance_index);
             match arrival {
                 Some(Arrival::Event(event)) => self.connection_manager_event(event),
                 Some(Arrival::HandedOff(listen, request)) => {
@@ -146,7 +147,7 @@ impl<P: Provider> Ia<P> {
                     self.request_arrived(at, *request);
                 }
                 Some(Arrival::Question(Question { what, to })) => {
-                    // An error means that the caller that asked no longer waits for the view.
+                    // An error means that the caller that requested the view no longer waits for it.
                     let _ = to.send(self.view(what));
                 }
                 Some(Arrival::Measure(on)) => self.measure(on),
@@ -227,7 +228,7 @@ impl<P: Provider> Ia<P> {
                 {
                     ep.private_data = private_data.into();
                 }
-                self.blame_for(
+                self.set_end_cause_of(
                     conn,
                     EndCause::Rejected {
                         by_consumer,
@@ -247,15 +248,15 @@ impl<P: Provider> Ia<P> {
                 } else {
                     EndCause::PortDown
                 };
-                self.blame_for(conn, cause);
+                self.set_end_cause_of(conn, cause);
                 self.attempt_ended(conn, ConnectionEventKind::Unreachable);
             }
             CmEvent::TimedOut { .. } => {
-                self.blame_for(conn, EndCause::TimedOut);
+                self.set_end_cause_of(conn, EndCause::TimedOut);
                 self.attempt_ended(conn, ConnectionEventKind::TimedOut);
             }
             CmEvent::AcceptFailed { .. } => {
-                self.blame_for(conn, EndCause::AcceptFailed);
+                self.set_end_cause_of(conn, EndCause::AcceptFailed);
                 self.attempt_ended(conn, ConnectionEventKind::AcceptCompletionError);
             }
             CmEvent::Disconnected { .. } => {
@@ -263,7 +264,7 @@ impl<P: Provider> Ia<P> {
                 // An error completion that is already in the queues precedes the peer's disconnect.
                 self.drain_queues_of(key);
                 self.settle_effects();
-                self.blame(key, EndCause::PeerDisconnected);
+                self.set_end_cause(key, EndCause::PeerDisconnected);
                 self.enter_disconnected(
                     key,
                     EpEvent::ConnectionEnded,
@@ -313,7 +314,7 @@ impl<P: Provider> Ia<P> {
         let up = self.bring_up(key, &peer, receive_psn);
         if let Err(error) = up {
             self.note_device_error("bringing a queue pair up", &error);
-            self.blame(key, EndCause::NotBroughtUp);
+            self.set_end_cause(key, EndCause::NotBroughtUp);
             self.attempt_ended(conn, ConnectionEventKind::NonPeerRejected);
             return;
         }
@@ -338,9 +339,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    fn blame_for(&mut self, conn: ConnId, cause: EndCause) {
+    fn set_end_cause_of(&mut self, conn: ConnId, cause: EndCause) {
         if let Some(key) = self.ep_of(conn) {
-            self.blame(key, cause);
+            self.set_end_cause(key, cause);
         }
     }
 
@@ -364,7 +365,7 @@ impl<P: Provider> Ia<P> {
                 }
                 self.drain_queues_of(key);
                 self.settle_effects();
-                self.blame(key, EndCause::QueuePair(event));
+                self.set_end_cause(key, EndCause::QueuePair(event));
                 self.connection_failed(key);
             }
             ProviderEvent::SrqLastBuffer { owner } => {
@@ -379,7 +380,7 @@ impl<P: Provider> Ia<P> {
                     self.empty_discard(key);
                 }
             }
-            ProviderEvent::CqError { owner } => self.queue_lost(owner),
+            ProviderEvent::CqError { owner } => self.cq_overran(owner),
             ProviderEvent::SrqLimit { owner } => {
                 if let Some(key) = self.srq_owner(owner) {
                     self.srq_ran_low(key);
@@ -409,8 +410,8 @@ impl<P: Provider> Ia<P> {
                 let now = self.provider.now();
                 self.adapter.lock().cm.unreachable(now, gid);
             }
-            ProviderEvent::DeviceDead => self.device_is_gone(),
-            ProviderEvent::DeviceRequested => self.device_is_wanted(),
+            ProviderEvent::DeviceDead => self.handle_dead_device(),
+            ProviderEvent::DeviceRequested => self.handle_device_request(),
         }
     }
 
@@ -424,10 +425,10 @@ impl<P: Provider> Ia<P> {
 
     /// Breaks the connections of a completion queue that lost an entry: the completions of its endpoints can no
     /// longer be reported.
-    fn queue_lost(&mut self, owner: u32) {
+    fn cq_overran(&mut self, owner: u32) {
         if owner & DISCARD_OWNER != 0 {
             if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
-                self.blame(key, EndCause::CompletionQueue);
+                self.set_end_cause(key, EndCause::CompletionQueue);
                 self.connection_failed(key);
             }
             return;
@@ -438,7 +439,7 @@ impl<P: Provider> Ia<P> {
         tracing::error!(evd = ?self.evd_handle(evd), "the completion queue of an EVD overran");
         self.push_async(AsyncEvent::EvdOverflow(self.evd_handle(evd)));
         for key in self.eps_of(evd) {
-            self.blame(key, EndCause::CompletionQueue);
+            self.set_end_cause(key, EndCause::CompletionQueue);
             self.connection_failed(key);
         }
     }
@@ -455,22 +456,23 @@ impl<P: Provider> Ia<P> {
     /// Handles a wait that found the device dead.
     pub(in crate::ia) fn device_died(&mut self, error: &ProviderError) {
         self.note_device_error("waiting", error);
-        self.device_is_gone();
+        self.handle_dead_device();
     }
 
-    /// Breaks every connection and reports the death of the device on every asynchronous EVD. Does so only once.
-    fn device_is_gone(&mut self) {
-        if !self.health.die() {
+    /// Breaks every connection, and reports the death of the device on the IA's own asynchronous EVD. Does so only
+    /// once.
+    fn handle_dead_device(&mut self) {
+        if !self.health.mark_dead() {
             return;
         }
         tracing::error!("the device is dead");
-        // If the system asked for the device earlier, the consumer already knows that the adapter is unusable.
+        // If the system requested the release of the device earlier, the consumer already got this event.
         if !self.health.is_leaving() {
             self.push_async(AsyncEvent::IaCatastrophic);
         }
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
-            self.blame(key, EndCause::AdapterDead);
+            self.set_end_cause(key, EndCause::AdapterDead);
             self.connection_failed(key);
         }
         self.flush_in_software();
@@ -479,7 +481,7 @@ impl<P: Provider> Ia<P> {
     /// Handles the system's request to give the device back. The consumer gets the event that the adapter is unusable,
     /// and every connection ends as by an abrupt disconnect. The device still works, so peers are notified, and the
     /// device flushes outstanding requests. The consumer then has to close the adapter.
-    fn device_is_wanted(&mut self) {
+    fn handle_device_request(&mut self) {
         if !self.health.leave() {
             return;
         }
@@ -487,10 +489,10 @@ impl<P: Provider> Ia<P> {
         self.push_async(AsyncEvent::IaCatastrophic);
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
-            self.blame(key, EndCause::AdapterWanted);
+            self.set_end_cause(key, EndCause::AdapterWanted);
             let ep = EpHandle { key, ia: self.id };
             // Disconnecting an endpoint without a connection is an error of another type and changes nothing.
-            self.insist("disconnecting", |ia| {
+            self.end_or_stop_device("disconnecting", |ia| {
                 match ia.ep_disconnect(ep, CloseFlags::Abrupt) {
                     Err(error) if error.return_type() == ReturnType::InternalError => Err(error),
                     Err(_) | Ok(()) => Ok(()),
@@ -500,33 +502,33 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Calls `end`, which frees or stops an object, where no call can report a failure: for the consumer the object has
-    /// already ended. If the device refuses, `end` is called again, up to `INSIST_TRIES` times in all. Then the device
+    /// already ended. If the device refuses, `end` is called again, up to `END_TRIES` times in all. Then the device
     /// is stopped, and `end` is called once more, which now works in software only.
-    pub(in crate::ia) fn insist(
+    pub(in crate::ia) fn end_or_stop_device(
         &mut self,
         what: &'static str,
         mut end: impl FnMut(&mut Self) -> DatResult<()>,
     ) {
         let begun = self.provider.now();
-        for _ in 0..INSIST_TRIES {
+        for _ in 0..END_TRIES {
             if end(self).is_ok() {
                 return;
             }
-            if self.provider.now().saturating_sub(begun) > INSIST_TIMEOUT {
+            if self.provider.now().saturating_sub(begun) > END_TIMEOUT {
                 break;
             }
         }
         tracing::error!(what, "the device keeps refusing and is stopped");
         self.provider.stop(what);
-        self.device_is_gone();
+        self.handle_dead_device();
         if let Err(error) = end(self) {
             // The device may still write to memory, so the provider does not reuse that memory.
             tracing::error!(what, %error, "the device cannot be stopped");
         }
     }
 
-    /// Flushes all outstanding requests of a dead device, in order. Called again by `progress`, for requests that were
-    /// posted after the death. Buffers on SRQs stay, because no endpoint has taken them.
+    /// Flushes all outstanding DTOs of a dead device, in order. `progress` calls this function again, for DTOs that
+    /// were posted after the death. Buffers on SRQs stay, because no endpoint has taken them.
     fn flush_in_software(&mut self) {
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
@@ -535,11 +537,11 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Moves an endpoint's queue pair to ERR after the device refused to reset or to destroy it. If the refusal left
-    /// the queue pair in RESET, the device has forgotten the requests posted so far and will flush only later ones. The
-    /// forgotten requests are flushed here.
+    /// the queue pair in RESET, the device has forgotten the DTOs posted so far and will flush only later ones. The
+    /// forgotten DTOs are flushed here.
     pub(in crate::ia) fn stop_half_way(&mut self, key: EpKey) {
         self.flush_endpoint(key, QueuePair::take_lost);
-        self.insist("stopping a queue pair", |ia| ia.halt(key));
+        self.end_or_stop_device("stopping a queue pair", |ia| ia.halt(key));
     }
 
     /// Reports the outstanding DTOs of an endpoint that `take` returns as flushed, after the completions that the

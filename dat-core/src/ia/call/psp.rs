@@ -1,6 +1,7 @@
 //! Public service points: `dat_psp_create`, `_create_any`, `_query`, `_free`.
 //!
-//! A PSP is a listener of the connection manager. Its backlog is the length of its EVD's queue.
+//! A PSP is a listener of the connection manager. Its backlog is the length of its EVD's queue, less the slots that are
+//! kept for connection events of endpoints.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{EvdHandle, EvdKey, PspHandle, PspKey};
@@ -56,7 +57,8 @@ impl<P: Provider> Ia<P> {
     /// goes to the instance with the fewest connections. DAT 1.2 has no such call.
     ///
     /// # Errors
-    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: another service point, not created by this call, listens there.
+    /// The errors of [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: another service point, not created by this call, listens
+    /// at the qualifier.
     pub fn psp_create_shared(
         &mut self,
         conn_qual: ConnQual,
@@ -146,7 +148,7 @@ impl<P: Provider> Ia<P> {
         let listen = self
             .adapter
             .lock()
-            .listen(self.seat, service_id(conn_qual), shared)
+            .listen(self.instance_index, service_id(conn_qual), shared)
             .map_err(|_in_use| qualifier_in_use())?;
         let key = self.psps.insert(Psp {
             listen,
@@ -190,7 +192,9 @@ impl<P: Provider> Ia<P> {
         let Some(psp) = self.psps.remove(key) else {
             return;
         };
-        self.adapter.lock().unlisten(self.seat, psp.listen);
+        self.adapter
+            .lock()
+            .unlisten(self.instance_index, psp.listen);
         self.listeners.remove(&psp.listen);
         self.evds[psp.evd].streams.detach(Stream::Other);
         self.forget_context(self.psp_handle(key));

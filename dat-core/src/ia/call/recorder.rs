@@ -51,7 +51,7 @@ impl<P: Provider> Ia<P> {
     /// panics. [`Ia::recorder_stop`] removes `keeper`. Does nothing while the instance does not record.
     pub fn recorder_keep(&mut self, keeper: Keeper) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.keep_by(keeper);
+            recorder.set_keeper(keeper);
         }
     }
 
@@ -74,7 +74,7 @@ impl<P: Provider> Ia<P> {
             && let Some(dump) = self.recorder_dump()
             && let Some(recorder) = &mut self.recorder
         {
-            recorder.hand_over(Occasion::Broken { ep, cause }, dump);
+            recorder.call_keeper(Occasion::Broken { ep, cause }, dump);
         }
     }
 
@@ -97,11 +97,11 @@ impl<P: Provider> Ia<P> {
 
     /// Records a state change of an endpoint, if its state differs from `from`, and logs the end of an attempt to
     /// connect.
-    pub(in crate::ia) fn stepped(&mut self, key: EpKey, from: EpState) {
+    pub(in crate::ia) fn state_changed(&mut self, key: EpKey, from: EpState) {
         if let Some(ep) = self.eps.get(key)
             && ep.hot.state != from
         {
-            self.log.stepped(key, ep.hot.state);
+            self.log.state_changed(key, ep.hot.state);
         }
         if let Some(recorder) = &mut self.recorder
             && let Some(ep) = self.eps.get(key)
@@ -113,7 +113,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a post; `what` is the kind of the post and the peer's RMR context.
+    /// Records a post; `what` is the kind of the post, and the RMR context that the post names or a bind returned, or
+    /// 0.
     #[inline]
     pub(in crate::ia) fn record_post(
         &mut self,

@@ -61,7 +61,7 @@ impl<P: Provider> Ia<P> {
         let listen = self
             .adapter
             .lock()
-            .listen(self.seat, service_id(conn_qual), false)
+            .listen(self.instance_index, service_id(conn_qual), false)
             .map_err(|_in_use| qualifier_in_use())?;
         let ep = ep.map(|ep| ep.key);
         if let Some(ep) = ep {
@@ -114,7 +114,7 @@ impl<P: Provider> Ia<P> {
         let rsp = self.rsps.get_mut(key)?;
         let listen = rsp.spend()?;
         let (evd, ep) = (rsp.evd, rsp.ep);
-        self.adapter.lock().unlisten(self.seat, listen);
+        self.adapter.lock().unlisten(self.instance_index, listen);
         self.listeners.remove(&listen);
         self.evds[evd].streams.detach(Stream::Other);
         ep

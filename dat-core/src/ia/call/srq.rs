@@ -11,7 +11,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::event::AsyncEvent;
 use crate::handle::{EvdKey, HandleType, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
-use crate::ia::watched_evds::LOOKS;
+use crate::ia::watched_evds::MAX_PER_CALL;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
 use crate::object::srq::Srq;
 use crate::object::srq::state::{SrqInput, SrqState, SrqTell, Watermark};
@@ -351,8 +351,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Posts a buffer a second time, after the first post found the SRQ full. First reclaims buffers whose completions
-    /// nobody dequeues. Any other refusal is returned as an error.
+    /// Posts a buffer a second time, after the first post found the SRQ full. First reclaims completed buffers of
+    /// endpoints without a receive EVD. Any other refusal is returned as an error.
     #[cold]
     #[inline(never)]
     fn post_to_srq_again<const TELL: bool, S: Segment>(
@@ -365,7 +365,7 @@ impl<P: Provider> Ia<P> {
         if refusal != Refusal::SrqFull {
             return Err(refusal.error());
         }
-        for _ in 0..self.srqs[srq.key].unwanted.len().min(LOOKS) {
+        for _ in 0..self.srqs[srq.key].unwanted.len().min(MAX_PER_CALL) {
             if self.reclaim_unwanted(srq.key) {
                 break;
             }

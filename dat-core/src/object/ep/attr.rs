@@ -24,7 +24,7 @@ pub struct EpAttr {
     pub max_request_dtos: u32,
     /// Maximum number of segments per receive. Ignored if the endpoint uses an SRQ.
     pub max_recv_iov: u32,
-    /// Maximum number of segments per request.
+    /// Maximum number of segments per Send, and the default limit for RDMA Reads and RDMA Writes.
     pub max_request_iov: u32,
     /// Maximum number of the peer's RDMA Reads that may be outstanding here.
     pub max_rdma_read_in: u32,

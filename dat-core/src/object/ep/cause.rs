@@ -14,7 +14,7 @@ use crate::types::DtoStatus;
 pub enum EndCause {
     /// This side disconnected, or gave up the attempt.
     Disconnected,
-    /// The peer disconnected in an orderly way.
+    /// The peer disconnected, or has begun another connection with the same queue pair.
     PeerDisconnected,
     /// This side disconnected gracefully, but requests were still outstanding at the time limit. These requests are
     /// flushed.
@@ -36,9 +36,9 @@ pub enum EndCause {
     AcceptFailed,
     /// The device refused to connect the queue pair (to move it to RTR or RTS).
     NotBroughtUp,
-    /// A request failed.
+    /// A request or a receive failed.
     Dto {
-        /// Status of the failed request.
+        /// Status of the failed request or receive.
         status: DtoStatus,
         /// Syndrome and vendor syndrome that the device reported.
         syndrome: (u8, u8),
@@ -54,11 +54,11 @@ pub enum EndCause {
     CompletionQueue,
     /// The endpoint held more receive buffers than its hard high watermark.
     HardHighWatermark,
-    /// The address that the connection left from was removed from the adapter.
+    /// The connection's source address was removed from the adapter.
     AddressRemoved,
     /// The adapter is dead.
     AdapterDead,
-    /// The system has asked for the adapter to be given back.
+    /// The system has requested that the adapter's device be released.
     AdapterWanted,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for EndCause {
                 syndrome: (syndrome, vendor),
             } => write!(
                 f,
-                "a request failed: {}, syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}",
+                "a DTO failed: {}, syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}",
                 status.name()
             ),
             Self::KeepAlive {

@@ -14,7 +14,7 @@ use crate::handle::EvdHandle;
 pub struct EpEvds {
     /// EVD for completions of receives.
     pub recv: Option<EvdHandle>,
-    /// EVD for completions of requests: Sends, RDMA Writes, RDMA Reads, binds.
+    /// EVD for completions of requests: Sends, RDMA Writes, RDMA Reads, atomic operations, binds.
     pub request: Option<EvdHandle>,
     /// EVD for connection events.
     pub connect: Option<EvdHandle>,
@@ -28,33 +28,34 @@ impl EpEvds {
         connect: None,
     };
 
-    /// Returns EVDs that send all three streams to one EVD.
+    /// Returns a set in which one EVD receives all three streams.
     #[must_use]
     pub const fn all(evd: EvdHandle) -> Self {
         Self::dto(evd).connect(evd)
     }
 
-    /// Returns EVDs that send completions of receives and of requests to one EVD. Connection events are dropped.
+    /// Returns a set in which one EVD receives the completions of receives and of requests. Connection events are
+    /// dropped.
     #[must_use]
     pub const fn dto(evd: EvdHandle) -> Self {
         Self::NONE.recv(evd).request(evd)
     }
 
-    /// Sends completions of receives to this EVD.
+    /// Sets the EVD for completions of receives.
     #[must_use]
     pub const fn recv(mut self, evd: EvdHandle) -> Self {
         self.recv = Some(evd);
         self
     }
 
-    /// Sends completions of requests to this EVD.
+    /// Sets the EVD for completions of requests.
     #[must_use]
     pub const fn request(mut self, evd: EvdHandle) -> Self {
         self.request = Some(evd);
         self
     }
 
-    /// Sends connection events to this EVD.
+    /// Sets the EVD for connection events.
     #[must_use]
     pub const fn connect(mut self, evd: EvdHandle) -> Self {
         self.connect = Some(evd);

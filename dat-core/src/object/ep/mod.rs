@@ -6,7 +6,7 @@
 //!
 //! | endpoint | queue pair |
 //! |---|---|
-//! | UNCONNECTED, ACTIVE_CONNECTION_PENDING | INIT |
+//! | UNCONNECTED, RESERVED, PASSIVE_, TENTATIVE_ and ACTIVE_CONNECTION_PENDING | INIT |
 //! | COMPLETION_PENDING | RTS, but we post nothing |
 //! | CONNECTED, DISCONNECT_PENDING | RTS |
 //! | DISCONNECTED | ERR: the device flushes outstanding and later requests |
@@ -33,7 +33,7 @@ use crate::types::CompletionFlags;
 use attr::EpAttr;
 use cause::EndCause;
 use installed::Installed;
-use state::{EpEvent, EpState, Lifecycle, Now};
+use state::{CurrentState, EpEvent, EpState, Lifecycle};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -134,8 +134,8 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) idle_since: (u64, u32),
     /// Time of the next keep-alive check, or the deadline of a graceful disconnect.
     pub(crate) next_check: Nanos,
-    /// True if the queue pair has ever been able to receive. If so, the device will report the queue pair's last SRQ
-    /// buffer.
+    /// True if the queue pair has been able to receive since it was created, reset or rewound. If so, the device will
+    /// report the queue pair's last SRQ buffer.
     pub(crate) has_received: bool,
     /// True if the device has reported the queue pair's last SRQ buffer.
     pub(crate) last_buffer: bool,
@@ -215,10 +215,10 @@ impl Bounds {
 
 /// Lets all modules read `hot.state`, and none write it.
 impl Deref for Hot {
-    type Target = Now;
+    type Target = CurrentState;
 
     #[inline]
-    fn deref(&self) -> &Now {
+    fn deref(&self) -> &CurrentState {
         &self.life
     }
 }

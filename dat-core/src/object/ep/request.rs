@@ -132,12 +132,12 @@ pub(crate) trait Operation: Copy {
     /// Returns the number of bytes of local memory to use; `None` means all.
     fn limit(self) -> Option<u64>;
 
-    /// Returns the part of the only segment of an admitted request that the request uses.
+    /// Returns the only segment of an admitted request, shortened to the bytes that the request uses.
     #[inline(always)]
     fn data<S: Segment>(self, one: &S) -> DataSegment {
         let mut data = one.data();
         if let Some(limit) = self.limit() {
-            // CAST: `limit` is not more than the segment's length, a `u32`: `admit` has compared them.
+            // CAST: `limit` is not more than the segment's length, a `u32`: `fits` or `admit` has compared them.
             #[expect(clippy::cast_possible_truncation, reason = "at most a u32")]
             {
                 data.bytes = limit as u32;

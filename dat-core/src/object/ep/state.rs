@@ -78,7 +78,7 @@ pub enum EpEvent {
     RequestArrived,
     /// `cr_accept` was called with this endpoint.
     Accept,
-    /// `cr_reject` rejected the request that holds this endpoint.
+    /// The request that holds this endpoint was rejected or handed off.
     RequestRejected,
     /// The connection handshake is complete.
     Established,
@@ -98,16 +98,16 @@ pub enum EpEvent {
 
 /// The current state of an endpoint. All modules can read it; only [`Lifecycle`] can change it.
 #[derive(Debug)]
-pub(crate) struct Now {
+pub(crate) struct CurrentState {
     pub(crate) state: EpState,
 }
 
 /// The state of an endpoint, together with its transitions; it begins as UNCONNECTED.
 #[derive(Debug)]
-pub(crate) struct Lifecycle(Now);
+pub(crate) struct Lifecycle(CurrentState);
 
 impl Lifecycle {
-    pub(crate) const NEW: Self = Self(Now {
+    pub(crate) const NEW: Self = Self(CurrentState {
         state: EpState::Unconnected,
     });
 
@@ -125,10 +125,10 @@ impl Lifecycle {
 }
 
 impl Deref for Lifecycle {
-    type Target = Now;
+    type Target = CurrentState;
 
     #[inline]
-    fn deref(&self) -> &Now {
+    fn deref(&self) -> &CurrentState {
         &self.0
     }
 }

@@ -78,7 +78,7 @@ pub enum EvdInput {
 pub enum Wakes {
     /// No waiter is woken.
     Nobody,
-    /// The blocked thread is woken, and then checks its threshold.
+    /// The blocked thread is woken. It then checks whether it was evicted, and its threshold.
     Waiter,
     /// The CNO is triggered, if the EVD has one.
     Cno,

@@ -5,9 +5,10 @@
 //! Within a stream, an event in `queue` is older than those in the completion queue, so it is delivered first.
 //!
 //! Completions and other events in `queue` have separate limits, each equal to the length that the consumer sees. So
-//! completions that were polled early never displace a connection event. Memory for both is allocated at creation. In
-//! one case the limit is exceeded: the completions that must precede a DISCONNECTED event are all polled (at most as
-//! many as the completion queue holds).
+//! completions that were polled early never displace a connection event. Memory for both is allocated at creation, for
+//! at most 65,536 events each. The limit of completions is exceeded where a whole completion queue must be polled, for
+//! example before a DISCONNECTED event, or for a waiter that a notification event ends. Each time at most as many
+//! completions are added as the completion queue holds.
 
 use super::mode::{CurrentMode, EvdInput, Waiter, Wakes};
 use super::streams::{Stream, Streams};
@@ -25,7 +26,7 @@ pub(crate) struct Evd<P: Provider> {
     /// Reasons why a dequeue must not poll `cq` directly: events in `queue`, a waiter, recording, timed requests, and
     /// the reasons that `cq` adds.
     pub(crate) obstacles: Obstacles,
-    /// Number of further polls of an empty `cq` that do no other work ([`Evd::take_idle_look`]).
+    /// Number of further polls of an empty `cq` that do no other work ([`Evd::count_idle_poll`]).
     idle: u8,
     /// Events in order of delivery.
     queue: VecDeque<Queued>,
@@ -72,9 +73,10 @@ impl<P: Provider> Resident<EvdKey> for Evd<P> {
 }
 
 /// Number of polls of an empty completion queue between two polls that also do other work.
-const IDLE_LOOKS: u8 = 127;
+const IDLE_POLLS: u8 = 127;
 
-/// Maximum number of events for which memory is reserved at creation; a longer queue grows on demand.
+/// Maximum number of completions, and of other events, for which memory is reserved at creation; a longer queue grows
+/// on demand.
 const MAX_RESERVED: usize = 65_536;
 
 /// An event in the software queue.
@@ -127,10 +129,10 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Counts one poll of an empty completion queue. Returns false once in many such polls: the caller must then do all
-    /// other work of the IA first, and call [`Evd::others_had_their_turn`]. Otherwise a program that only polls would
+    /// other work of the IA first, and call [`Evd::restart_idle_polls`]. Otherwise a program that only polls would
     /// never connect.
     #[inline]
-    pub(crate) const fn take_idle_look(&mut self) -> bool {
+    pub(crate) const fn count_idle_poll(&mut self) -> bool {
         match self.idle.checked_sub(1) {
             Some(left) => {
                 self.idle = left;
@@ -141,9 +143,9 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Restarts the count of idle polls, after all other work of the IA was done.
-    pub(crate) const fn others_had_their_turn(&mut self) {
-        self.idle = IDLE_LOOKS;
-        let _was_due = self.obstacles.is_others_turn();
+    pub(crate) const fn restart_idle_polls(&mut self) {
+        self.idle = IDLE_POLLS;
+        let _was_due = self.obstacles.take_poll_others();
     }
 
     fn count_obstacles(&mut self) {

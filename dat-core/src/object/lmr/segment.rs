@@ -5,9 +5,10 @@
 //! compares.
 //!
 //! Each segment is checked in this order. An empty segment is skipped without inspecting its other fields. Then the LMR
-//! must exist, the range must lie inside the LMR, the LMR's PZ must be the queue's, and the LMR must have the needed
-//! right. The first fault is returned, and nothing is posted. `check` checks all segments before the provider sees any
-//! of them. So the second pass (`pieces`), which encodes the segments, cannot fail.
+//! must exist, the range must lie inside the LMR, the LMR's PZ must be the queue's, the LMR must have the needed right,
+//! and the length must be at most `MAX_SEGMENT_BYTES`. The first fault is returned, and nothing is posted. `check`
+//! checks all segments before the provider sees any of them. So the second pass (`pieces`), which encodes the segments,
+//! cannot fail.
 
 use crate::object::lmr::table::LmrTable;
 use crate::provider::{DataSegment, MAX_SEGMENT_BYTES};

@@ -27,9 +27,9 @@ pub(crate) struct Srq<P: Provider> {
     pub(crate) users: u32,
     /// EVDs on which the receives of these endpoints complete.
     pub(crate) recv_evds: Counted<EvdKey>,
-    /// Endpoints that use the SRQ and have no receive EVD. Nobody dequeues their completions.
+    /// Endpoints that use the SRQ and have no receive EVD, so that no call dequeues their completions.
     pub(crate) unwanted: RoundRobin<EpKey>,
-    /// Number of posts that found the SRQ full.
+    /// Number of posts that were refused because the SRQ was full.
     pub(crate) full: u64,
 }
 

@@ -10,9 +10,9 @@
 //!       '------ Set, enough there -----------'     Set, too few there: Fired at once, from anywhere
 //! ```
 //!
-//! In the diagram, *tells* is the asynchronous event that a transition reports. *Short* means that fewer buffers than
-//! the mark are on the queue. The device and our own count may report *Short* any number of times, but the mark
-//! triggers only once each time it is set. A queue in error reports nothing more.
+//! In the diagram, *tells* names the asynchronous event of a transition. *Set to none* also leads from Armed to Off.
+//! *Short* means that fewer buffers than the mark are on the queue. The device may report *Short* any number of times,
+//! but the mark triggers only once each time it is set. A queue in error reports nothing more.
 //!
 //! (uDAPL 1.2: dat_srq_set_lw, dat_srq_post_recv, DAT_SRQ_STATE.)
 
@@ -64,7 +64,7 @@ pub enum SrqInput {
     Short,
     /// `srq_resize` was called.
     Resize,
-    /// The device takes no more buffers from the SRQ.
+    /// The device stops taking buffers from the SRQ, because of an error.
     Fail,
 }
 

@@ -1,4 +1,4 @@
-//! Waiting: arming, events, and other output of the provider than completions.
+//! Arming, waiting, and the provider's events.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ fn a_wait_without_a_reason_lasts_until_its_deadline() {
     p.finish(qa, qb);
 }
 
-/// Every completion after an arm wakes a waiter, also after many rounds, because the arm sequence number is kept.
+/// The first completion after an arm wakes the waiter in each of 20 rounds, because events advance the arm sequence
+/// number.
 #[test]
 fn each_arm_is_good_for_one_wakeup() {
     let mut p = pair_with(
@@ -75,7 +76,7 @@ fn arming_for_solicited_entries_sleeps_through_the_others() {
             .unwrap();
     }
     p.b.cq().arm(true);
-    // First wait for the event of the connection being established (the first packet).
+    // Each wakeup must have an event (the first packet establishes the connection). The unsolicited Send wakes nobody.
     let mut woken_early = 0;
     qa.post_request(
         RequestOp::Send,
@@ -113,12 +114,12 @@ fn the_first_packet_before_rts_is_an_event_of_its_queue_pair() {
     let mut qa = p.a.create_qp(SIZES, 0xa);
     let mut qb = p.b.create_qp(SIZES, 0xb);
     let (gid_a, gid_b) = (p.a.gid(), p.b.gid());
-    // Only the passive side is in RTR. It has received no packet yet.
+    // The passive side is in RTR, not in RTS, and has received no packet yet.
     let path = p.b.provider.route(gid_a, None).unwrap();
     let attributes = dat_core::provider::ReadyToReceive {
         path,
         remote_qpn: qa.number(),
-        receive_psn: dat_core::provider::Psn::new(5),
+        receive_psn: dat_core::provider::Psn::masked(5),
         mtu: 3,
         reads_in: 1,
         min_rnr_timer: 1,

@@ -1,6 +1,6 @@
 //! Tests of the data path against the register-level simulator: two functions on a link, each driven by the shipped
 //! provider. The simulator refuses what hardware refuses, and reports driver errors that hardware would ignore
-//! silently; every test checks that this report is empty.
+//! silently. Tests that close their nodes check that this report is empty.
 
 mod errors;
 mod events;
@@ -11,3 +11,5 @@ mod pair;
 mod rewind;
 mod shared;
 mod transfers;
+
+pub(crate) use network::mad_from;

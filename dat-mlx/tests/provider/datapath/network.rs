@@ -16,7 +16,7 @@ use super::pair::{Node, Pair, config, profile};
 const SECOND: u64 = 1_000_000_000;
 
 /// Creates two functions on one link that have no configured neighbours.
-fn strangers() -> Pair {
+fn unconfigured_pair() -> Pair {
     let sim = Sim::new(SimConfig::default());
     let functions = [1, 2].map(|n| sim.add_function(profile(n).ethernet()));
     let link = sim.connect(&functions[0], &functions[1], LinkFaults::NONE);
@@ -43,7 +43,7 @@ fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
     }
 }
 
-/// Runs both nodes until `next` of one of them returns an event, or for the given time.
+/// Runs both nodes until `look` returns a value, at most for `patience` ns.
 fn until<T>(
     p: &mut Pair,
     patience: u64,
@@ -81,7 +81,7 @@ fn event(p: &mut Pair) -> Option<ProviderEvent> {
 
 #[test]
 fn a_datagram_waits_until_its_destination_is_found_and_its_receiver_until_the_sender_is() {
-    let mut p = strangers();
+    let mut p = unconfigured_pair();
     let address = to(&p.a, address(2));
     let mad = [7; 256];
     p.a.provider.send_mad(&address, &mad).expect("it waits");
@@ -96,10 +96,10 @@ fn a_datagram_waits_until_its_destination_is_found_and_its_receiver_until_the_se
 }
 
 /// An address that no host has is requested three times, one second apart, and is then reported as unreachable (RFC
-/// 4861, 7.3.3: MAX_MULTICAST_SOLICIT requests, RETRANS_TIMER apart; ARP requests follow the same rule).
+/// 4861, 7.2.2: MAX_MULTICAST_SOLICIT requests, RETRANS_TIMER apart; ARP requests follow the same rule).
 #[test]
 fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachable() {
-    let mut p = strangers();
+    let mut p = unconfigured_pair();
     let nobody = to(&p.a, address(99));
     p.a.provider.send_mad(&nobody, &[7; 256]).expect("it waits");
     let started = p.a.provider.now();
@@ -115,22 +115,21 @@ fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachabl
     p.finish_bare();
 }
 
-/// A datagram from an unknown address is dropped if no host answers for this address, because we could not reply.
-#[test]
-fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
-    let mut p = strangers();
-    let forged = Packet {
+/// Returns a frame with a MAD from the address and station with number `from`, for the station and address of number 1.
+pub(crate) fn mad_from(network: [u8; 3], from: u8) -> Vec<u8> {
+    let [a, b, c] = network;
+    Packet {
         link: EthRepr {
             dst: [2, 0, 0, 0, 0, 1],
-            src: [2, 0, 0, 0, 0, 77],
+            src: [2, 0, 0, 0, 0, from],
             vlan: None,
             ethertype: 0,
         }
         .into(),
         network: Network::Ipv4(
             Ipv4Repr {
-                src: [10, 0, 0, 77],
-                dst: [10, 0, 0, 1],
+                src: [a, b, c, from],
+                dst: [a, b, c, 1],
                 tos: 0,
                 ident: 0,
                 dont_fragment: true,
@@ -142,7 +141,7 @@ fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
                 payload_len: 0,
             },
         ),
-        bth: BthRepr::new(Opcode::ud(false), Qpn::GSI, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::GSI, Psn::masked(0)),
         headers: Headers {
             deth: Some(DethRepr {
                 qkey: GSI_Q_KEY,
@@ -152,7 +151,14 @@ fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
         },
         payload: &[9; 256],
     }
-    .emit();
+    .emit()
+}
+
+/// A datagram from an unknown address is dropped if no host answers for this address, because we could not reply.
+#[test]
+fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
+    let mut p = unconfigured_pair();
+    let forged = mad_from([10, 0, 0], 77);
     p.sim.deliver(&p.a.function, &forged);
     let passed_on = until(&mut p, 10 * SECOND, |p| {
         assert_eq!(event(p), None);

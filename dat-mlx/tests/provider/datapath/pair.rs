@@ -1,4 +1,4 @@
-//! Two providers on a link, and the shortest way to a connected pair of queue pairs.
+//! Two providers on a link, and functions that create and connect a queue pair on each.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl Node {
             .expect("a QP destroyed");
     }
 
-    /// Returns the queue pair to INIT with the posted receives. Returns false if one of them was consumed.
+    /// Moves the queue pair back to INIT, with its posted receives. Returns false if a receive was consumed.
     pub fn rewind_qp(&mut self, qp: &mut Qp) -> bool {
         let cq = self.cq.as_mut().expect("a CQ");
         self.provider
@@ -221,7 +221,7 @@ pub fn pair() -> Pair {
     pair_with(0, LinkFaults::NONE)
 }
 
-/// Creates a pair whose port MTU holds the largest packets.
+/// Creates a pair with a port MTU of 4,500 bytes, which allows the largest path MTU (4,096 bytes).
 pub fn jumbo_pair() -> Pair {
     let sim = Sim::new(SimConfig {
         seed: 0,
@@ -299,7 +299,7 @@ pub fn ready(
 ) {
     ready_to_receive(node, qp, peer_gid, peer_qpn, psns.1, terms);
     let send = ReadyToSend {
-        send_psn: Psn::new(psns.0),
+        send_psn: Psn::masked(psns.0),
         reads_out: terms.reads,
         retry_count: terms.retry_count,
         rnr_retry: terms.rnr_retry,
@@ -321,7 +321,7 @@ pub fn ready_to_receive(
     let receive = ReadyToReceive {
         path,
         remote_qpn: peer_qpn,
-        receive_psn: Psn::new(receive_psn),
+        receive_psn: Psn::masked(receive_psn),
         mtu: terms.mtu,
         reads_in: terms.reads,
         min_rnr_timer: 1,
@@ -330,7 +330,7 @@ pub fn ready_to_receive(
 }
 
 impl Pair {
-    /// Connects two queue pairs, with first PSNs that soon wrap.
+    /// Connects two queue pairs. A's PSN wraps after 16 packets.
     pub fn connect(&mut self, qa: &mut Qp, qb: &mut Qp, terms: Terms) {
         let (gid_a, gid_b) = (self.a.gid(), self.b.gid());
         let (psn_a, psn_b) = (0xff_fff0, 0x12_3456);
@@ -349,7 +349,7 @@ impl Pair {
         (qa, qb)
     }
 
-    /// Closes both sides and checks the simulator's report.
+    /// Destroys the queue pairs, closes both nodes, and checks the simulator's report.
     pub fn finish(self, qa: Qp, qb: Qp) {
         let Self {
             sim, mut a, mut b, ..

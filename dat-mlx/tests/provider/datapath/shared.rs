@@ -62,7 +62,7 @@ fn two_queue_pairs_are_fed_from_one_queue() {
         );
         assert_eq!(p.b.bytes(4096, 16), data[..16]);
     }
-    assert_eq!(srq.0.distrusted(), 0);
+    assert_eq!(srq.0.unmatched_entries(), 0);
     for qa in senders {
         p.a.destroy_qp(qa);
     }
@@ -109,7 +109,7 @@ fn the_limit_event_comes_once_when_buffers_run_low() {
     p.finish_bare();
 }
 
-/// If a queue pair is destroyed before its completions are polled, the shared receive queue gets their buffers back.
+/// If a queue pair is destroyed before its completions are polled, the shared receive queue frees the consumed entries.
 #[test]
 fn buffers_of_a_destroyed_queue_pair_come_back() {
     let mut p = pair();
@@ -137,7 +137,7 @@ fn buffers_of_a_destroyed_queue_pair_come_back() {
         assert_eq!(srq.outstanding(), 1, "round {round}");
         p.a.destroy_qp(qa);
     }
-    assert_eq!(srq.0.distrusted(), 0);
+    assert_eq!(srq.0.unmatched_entries(), 0);
     p.b.provider.destroy_srq(&mut srq).unwrap();
     p.finish_bare();
 }

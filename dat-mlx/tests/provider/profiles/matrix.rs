@@ -1,8 +1,8 @@
 //! Bring-up on every generation, as physical and as virtual function, under all variations between cards.
 //!
 //! Each case either comes up, or ends with an error that names the missing capability. The expected results are in
-//! [`AXES`], and in [`MISSING`] for the part in the network. The table of actual results is in `docs/generations.md`,
-//! and the test compares it.
+//! [`AXES`], and in [`MISSING`] for participation in the network. The test compares the table of actual results with
+//! the one in `docs/generations.md`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::not_joined::{MISSING, Missing, Shape};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expect {
     Up,
-    /// The function comes up without a part in the network, for this reason.
+    /// The function comes up but does not join the network, for this reason.
     Alone(&'static str),
     /// The bring-up fails with an error that contains this text.
     Refused(&'static str),
@@ -32,7 +32,7 @@ struct Axis {
     name: &'static str,
     shape: fn(&mut Profile, &mut HcaConfig),
     expect: Expect,
-    /// Expected result for a virtual function. It may differ, because the owner may influence the virtual function.
+    /// Expected result for a virtual function. It may differ, because the physical function controls the vport.
     of_virtual: Expect,
 }
 

@@ -30,7 +30,7 @@ pub struct Batch<'a, P: Provider> {
     /// Number of requests posted when the doorbell last rang.
     told: u64,
     /// True if the queue holds receives for which the doorbell record was not written.
-    untold: bool,
+    unpublished: bool,
 }
 
 /// A batch of buffers posted to an SRQ ([`Ia::srq_batch`]). Dropping it announces them to the device, unless that was
@@ -38,7 +38,7 @@ pub struct Batch<'a, P: Provider> {
 pub struct SrqBatch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
     srq: SrqHandle,
-    untold: bool,
+    unpublished: bool,
 }
 
 impl<P: Provider> Ia<P> {
@@ -72,7 +72,7 @@ impl<P: Provider> Ia<P> {
             place: if there { index_of(ep.key) } else { u32::MAX },
             unrung: false,
             told,
-            untold: false,
+            unpublished: false,
         })
     }
 
@@ -90,7 +90,7 @@ impl<P: Provider> Ia<P> {
         post(&mut SrqBatch {
             ia: self,
             srq,
-            untold: false,
+            unpublished: false,
         })
     }
 }
@@ -99,7 +99,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a Send ([`Ia::ep_post_send`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_send`].
+    /// The errors of [`Ia::ep_post_send`].
     #[inline(always)]
     pub fn send<S: Segment>(
         &mut self,
@@ -113,7 +113,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds an RDMA Write ([`Ia::ep_post_rdma_write`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_rdma_write`].
+    /// The errors of [`Ia::ep_post_rdma_write`].
     #[inline(always)]
     pub fn rdma_write<S: Segment>(
         &mut self,
@@ -128,7 +128,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds an RDMA Read ([`Ia::ep_post_rdma_read`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_rdma_read`].
+    /// The errors of [`Ia::ep_post_rdma_read`].
     #[inline(always)]
     pub fn rdma_read<S: Segment>(
         &mut self,
@@ -143,7 +143,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a Send with immediate data ([`Ia::ep_post_send_immediate`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_send_immediate`].
+    /// The errors of [`Ia::ep_post_send_immediate`].
     #[inline(always)]
     pub fn send_immediate<S: Segment>(
         &mut self,
@@ -158,7 +158,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a Send that invalidates a context of the peer ([`Ia::ep_post_send_invalidate`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_send_invalidate`].
+    /// The errors of [`Ia::ep_post_send_invalidate`].
     #[inline(always)]
     pub fn send_invalidate<S: Segment>(
         &mut self,
@@ -173,7 +173,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds an RDMA Write with immediate data ([`Ia::ep_post_rdma_write_immediate`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_rdma_write_immediate`].
+    /// The errors of [`Ia::ep_post_rdma_write_immediate`].
     #[inline(always)]
     pub fn rdma_write_immediate<S: Segment>(
         &mut self,
@@ -189,7 +189,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a fetch-and-add ([`Ia::ep_post_fetch_add`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_fetch_add`].
+    /// The errors of [`Ia::ep_post_fetch_add`].
     pub fn fetch_add<S: Segment>(
         &mut self,
         result: &[S],
@@ -203,7 +203,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a compare-and-swap ([`Ia::ep_post_compare_swap`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_compare_swap`].
+    /// The errors of [`Ia::ep_post_compare_swap`].
     pub fn compare_swap<S: Segment>(
         &mut self,
         result: &[S],
@@ -217,7 +217,7 @@ impl<P: Provider> Batch<'_, P> {
     /// Adds a receive ([`Ia::ep_post_recv`]).
     ///
     /// # Errors
-    /// As [`Ia::ep_post_recv`].
+    /// The errors of [`Ia::ep_post_recv`].
     #[inline(always)]
     pub fn recv<S: Segment>(
         &mut self,
@@ -229,12 +229,12 @@ impl<P: Provider> Batch<'_, P> {
         if let Some((_, ep)) = eps.at_mut(self.place)
             && ep.recv_at_once::<false, _>(regions.table(), iov, cookie, flags)
         {
-            self.untold = true;
+            self.unpublished = true;
             return Ok(());
         }
         self.ia.recv_in_order(self.ep, iov, Recv, cookie, flags)?;
         // This post has written the doorbell record, which announces the earlier ones, too.
-        self.untold = false;
+        self.unpublished = false;
         Ok(())
     }
 
@@ -279,11 +279,11 @@ fn posted<P: Provider>(ep: &Ep<P>) -> u64 {
 
 impl<P: Provider> Drop for Batch<'_, P> {
     fn drop(&mut self) {
-        if (self.unrung || self.untold)
+        if (self.unrung || self.unpublished)
             && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
             && let Some(qp) = ep.qp.get_mut()
         {
-            if self.untold {
+            if self.unpublished {
                 qp.tell_of_recvs();
             }
             if self.unrung {
@@ -298,18 +298,18 @@ impl<P: Provider> SrqBatch<'_, P> {
     /// Adds a buffer ([`Ia::srq_post_recv`]).
     ///
     /// # Errors
-    /// As [`Ia::srq_post_recv`].
+    /// The errors of [`Ia::srq_post_recv`].
     #[inline(always)]
     pub fn recv<S: Segment>(&mut self, iov: &[S], cookie: DtoCookie) -> DatResult<()> {
         self.ia.post_to_srq::<false, S>(self.srq, iov, cookie)?;
-        self.untold = true;
+        self.unpublished = true;
         Ok(())
     }
 }
 
 impl<P: Provider> Drop for SrqBatch<'_, P> {
     fn drop(&mut self) {
-        if self.untold
+        if self.unpublished
             && let Some(srq) = self.ia.srqs.get_mut(self.srq.key)
         {
             srq.queue.tell();

@@ -1,10 +1,11 @@
 //! Connecting and disconnecting: `dat_ep_connect`, `_disconnect`, `_reset`, and the reports of the connection manager
 //! and of the device about a connection.
 //!
-//! Every transition to DISCONNECTED goes through [`Ia::enter_disconnected`]. The state changes; the connection manager
-//! drops the connection and notifies the peer; the queue pair goes to the error state, which flushes outstanding
-//! requests; and one event is queued. Completions that have arrived precede that event if they share its EVD. A second
-//! cause finds the state changed and does nothing, so there is exactly one terminal event.
+//! Every end of a connection, or of an attempt, goes through `Ia::leave_connection`. Only freeing an endpoint moves it
+//! to DISCONNECTED in another way, without an event. The state changes; the connection manager drops the connection and
+//! notifies the peer; the queue pair goes to the error state, which flushes outstanding requests (`ep_disconnect` does
+//! this first); and one event is queued. Completions that have arrived precede that event if they share its EVD. A
+//! second cause finds the state changed and does nothing, so there is exactly one terminal event.
 //!
 //! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions show that, except for
 //! requests whose completion the consumer suppressed. So after a request posted with SUPPRESS we post a *marker*, an
@@ -197,7 +198,7 @@ impl<P: Provider> Ia<P> {
             DatError::resources(Subtype::ResourceTep)
                 .because("the connection manager refused; see last_device_error")
         })?;
-        adapter.own(conn, self.seat);
+        adapter.own(conn, self.instance_index);
         let local_port = adapter.cm.local_port(conn);
         drop(adapter);
         self.conns.insert(conn, ep.key);
@@ -216,12 +217,13 @@ impl<P: Provider> Ia<P> {
             ep.key,
             tracing::info_span!("connect", instance = self.id, ep = ?ep.key, %remote, port = conn_qual.0, outcome = field::Empty),
         );
-        self.stepped(ep.key, from);
+        self.state_changed(ep.key, from);
         self.transmit();
         Ok(())
     }
 
-    /// Ends a connection, or an attempt. One event DISCONNECTED follows.
+    /// Ends a connection, or an attempt. One event DISCONNECTED follows. Does nothing if the endpoint is DISCONNECTED
+    /// already.
     ///
     /// Page: dat_ep_disconnect.
     ///
@@ -307,11 +309,12 @@ impl<P: Provider> Ia<P> {
         target.private_data = Box::default();
         target.path = None;
         target.cause = None;
-        self.stepped(ep.key, from);
+        self.state_changed(ep.key, from);
         Ok(())
     }
 
-    /// Calls `f` with an endpoint's queue pair and its completion queues.
+    /// Calls `change` with an endpoint's queue pair and its completion queues. Returns the default value if there is no
+    /// queue pair.
     fn with_queues<T: Default>(
         &mut self,
         key: EpKey,
@@ -341,9 +344,9 @@ impl<P: Provider> Ia<P> {
 
     /// Undoes a `bring_up` that failed half-way. The endpoint keeps its receives, unless a packet has arrived for one
     /// of them; then the others are flushed. Before the undo succeeds, the queue pair may be able to receive, so a
-    /// device that goes on refusing is stopped.
+    /// device that refuses repeatedly is stopped.
     pub(in crate::ia) fn rewind(&mut self, key: EpKey) {
-        self.insist("rewinding a queue pair", |ia| {
+        self.end_or_stop_device("rewinding a queue pair", |ia| {
             if ia.health.is_dead() {
                 // The device is dead, so the receives have been flushed in software.
                 return Ok(());
@@ -364,19 +367,19 @@ impl<P: Provider> Ia<P> {
 
     /// Returns a random first packet sequence number.
     pub(in crate::ia) fn random_psn(&mut self) -> Psn {
-        let [.., a, b, c] = self.provider.random().to_be_bytes();
-        Psn::new(u32::from_be_bytes([0, a, b, c]))
+        let [.., a, b, c, d] = self.provider.random().to_be_bytes();
+        Psn::masked(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// Applies an event that needs no other action to an endpoint's state. Returns false if the state does not allow
-    /// the event.
+    /// Changes an endpoint's state by an event, and records the change. Does nothing else that the event may need.
+    /// Returns false if there is no such endpoint, or if its state does not allow the event.
     pub(in crate::ia) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
         let Some(ep) = self.eps.get_mut(key) else {
             return false;
         };
         let from = ep.hot.state;
         let moved = ep.step(event).is_ok();
-        self.stepped(key, from);
+        self.state_changed(key, from);
         moved
     }
 
@@ -405,13 +408,15 @@ impl<P: Provider> Ia<P> {
         if let Some(conn) = self.eps.get_mut(key).and_then(|ep| ep.conn.take()) {
             self.conns.remove(&conn);
             let now = self.provider.now();
-            self.adapter.lock().release(now, conn, self.seat);
+            self.adapter.lock().release(now, conn, self.instance_index);
         }
     }
 
-    /// Moves an endpoint to DISCONNECTED; no other function does. Does nothing if the state does not allow `event`.
-    /// Afterwards the queue pair receives no packets. If the device refuses to stop the queue pair, the device is
-    /// stopped, because the refusal cannot be returned to a caller.
+    /// Ends a connection, or an attempt: moves the endpoint to DISCONNECTED and stops the queue pair. Does nothing if
+    /// the state does not allow `event`. Two callers do without this function: `ep_disconnect` has stopped the queue
+    /// pair itself, and freeing an endpoint makes no event. Afterwards the queue pair receives no packets. If the
+    /// device refuses to stop the queue pair, the device is stopped, because the refusal cannot be returned to a
+    /// caller.
     pub(in crate::ia) fn enter_disconnected(
         &mut self,
         key: EpKey,
@@ -435,7 +440,7 @@ impl<P: Provider> Ia<P> {
             return;
         }
         if kind == ConnectionEventKind::Disconnected {
-            self.blame(key, EndCause::Disconnected);
+            self.set_end_cause(key, EndCause::Disconnected);
         }
         self.drain_over(key);
         self.stop_checks(key);
@@ -453,7 +458,7 @@ impl<P: Provider> Ia<P> {
             self.report_behind(shared, key, kind);
         }
         if !halted {
-            self.insist("stopping a queue pair", |ia| ia.halt(key));
+            self.end_or_stop_device("stopping a queue pair", |ia| ia.halt(key));
         }
         if !attempt {
             self.report_behind(shared, key, kind);
@@ -498,7 +503,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Records why a connection or an attempt is about to end. If a cause is recorded already, the first one is kept.
-    pub(in crate::ia) fn blame(&mut self, key: EpKey, cause: EndCause) {
+    pub(in crate::ia) fn set_end_cause(&mut self, key: EpKey, cause: EndCause) {
         if let Some(ep) = self.eps.get_mut(key) {
             ep.cause.get_or_insert(cause);
         }
@@ -627,7 +632,7 @@ impl<P: Provider> Ia<P> {
         // If the device loses a completion, the marker may not be among the outstanding requests any more.
         let outstanding = outstanding.saturating_sub(own);
         tracing::warn!(ep = ?key, outstanding, "a graceful disconnect has timed out");
-        self.blame(key, EndCause::DrainTimedOut);
+        self.set_end_cause(key, EndCause::DrainTimedOut);
         self.enter_disconnected(
             key,
             EpEvent::ConnectionEnded,

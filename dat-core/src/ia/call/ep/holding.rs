@@ -21,7 +21,7 @@ use crate::object::ep::state::EpState;
 use crate::provider::{Provider, QueuePair};
 
 /// Maximum number of endpoints whose watermarks are checked per call.
-const LOOKS: usize = 32;
+const MAX_PER_CALL: usize = 32;
 
 /// Result of `ep_recv_query`. `None` is DAT_VALUE_UNKNOWN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,22 +71,22 @@ impl<P: Provider> Ia<P> {
         self.marked.remove(ep.key);
         if !uses_srq && (soft.is_some() || hard.is_some()) {
             self.marked.insert(ep.key);
-            self.check_marks(ep.key);
+            self.check_watermarks(ep.key);
         }
         self.settle_effects();
         Ok(())
     }
 
-    /// Checks the watermarks of at most `LOOKS` endpoints, in round-robin order.
-    pub(in crate::ia) fn check_some_marks(&mut self) {
-        for _ in 0..self.marked.len().min(LOOKS) {
+    /// Checks the watermarks of at most `MAX_PER_CALL` endpoints, in round-robin order.
+    pub(in crate::ia) fn check_some_watermarks(&mut self) {
+        for _ in 0..self.marked.len().min(MAX_PER_CALL) {
             if let Some(key) = self.marked.next() {
-                self.check_marks(key);
+                self.check_watermarks(key);
             }
         }
     }
 
-    fn check_marks(&mut self, key: EpKey) {
+    fn check_watermarks(&mut self, key: EpKey) {
         let Some(held) = self.buffers_held(key) else {
             return;
         };
@@ -105,7 +105,7 @@ impl<P: Provider> Ia<P> {
             self.push_async(AsyncEvent::EpSoftHighWatermark(ep));
         }
         if breaks {
-            self.blame(key, EndCause::HardHighWatermark);
+            self.set_end_cause(key, EndCause::HardHighWatermark);
             self.connection_failed(key);
         }
     }

@@ -91,7 +91,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Posts the Send. With `AT_ONCE`, also returns [`Refusal::State`] if the post has to be recorded.
+    /// Posts the Send. With `AT_ONCE`, also returns [`Refusal::State`] if the post has to be recorded or timed.
     #[inline(always)]
     fn post_inline<const AT_ONCE: bool>(
         &mut self,

@@ -1,7 +1,8 @@
 //! The calls on endpoints: `dat_ep_create`, `_create_with_srq`, `_query`, `_get_status`, `_free`; the others are in
 //! files of their own.
 //!
-//! A DAT endpoint owns a queue pair of the device, which is created and destroyed with it.
+//! An endpoint that has a PZ owns a queue pair of the device. The queue pair is destroyed with the endpoint, or when
+//! `ep_modify` replaces it.
 //!
 //! A null EVD means that the consumer does not need those completions. The device still writes them, so such an
 //! endpoint has a completion queue of its own, `discard`, which is always armed. It is drained when the device reports
@@ -41,11 +42,12 @@ const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 pub struct EpParam {
     /// State of the endpoint.
     pub state: EpState,
-    /// The local address.
+    /// Address of the adapter (`ia_address`), also if the connection has another source address.
     pub local_ia_address: IpAddr,
     /// The local port qualifier; 0 if there is none.
     pub local_port_qual: u64,
-    /// The peer's address, while there is a connection or an attempt.
+    /// The peer's address. An attempt or a request sets it; a reset of the endpoint, or a rejection of the request,
+    /// removes it.
     pub remote_ia_address: Option<IpAddr>,
     /// The peer's port qualifier; 0 when unknown.
     pub remote_port_qual: u64,
@@ -57,11 +59,11 @@ pub struct EpParam {
     pub request_evd: Option<EvdHandle>,
     /// The EVD that receives connection events.
     pub connect_evd: Option<EvdHandle>,
-    /// The SRQ that its receive buffers come from.
+    /// The SRQ that supplies the endpoint's receive buffers.
     pub srq: Option<SrqHandle>,
     /// The attributes, as requested.
     pub attr: EpAttr,
-    /// Transport settings of its connections, as requested.
+    /// Transport settings of the endpoint's connections, as requested.
     pub transport: EpTransport,
 }
 
@@ -154,9 +156,10 @@ impl<P: Provider> Ia<P> {
         Ok(EpHandle { key, ia: self.id })
     }
 
-    /// Creates an endpoint for a request to a PSP with the PROVIDER flag. It has no PZ and no EVDs, is tentative until
-    /// the request is decided, and has the RDMA Read depths that the peer requests, up to the adapter's limits.
-    pub(in crate::ia) fn lend_ep(
+    /// Creates an endpoint for a request to a PSP with the PROVIDER flag, or to an RSP without an endpoint. The
+    /// endpoint has no PZ and no EVDs. It is TENTATIVE until the request is decided. Its RDMA Read depths are those
+    /// that the peer requests, up to the adapter's limits.
+    pub(in crate::ia) fn create_tentative_ep(
         &mut self,
         reads_in: u8,
         reads_out: u8,
@@ -182,7 +185,7 @@ impl<P: Provider> Ia<P> {
         let from = ep.hot.state;
         ep.step(EpEvent::Lent)?;
         ep.remote = Some(remote);
-        self.stepped(key, from);
+        self.state_changed(key, from);
         Ok(key)
     }
 
@@ -192,7 +195,7 @@ impl<P: Provider> Ia<P> {
         let mut ep = Ep::new(setup, attr.read_iov(&self.attr));
         ep.set_recorded(self.recorder.is_some());
         let key = self.eps.insert(ep);
-        match self.make_qp(key, setup) {
+        match self.create_ep_qp(key, setup) {
             Ok((qp, discard)) => {
                 let ep = &mut self.eps[key];
                 (ep.qp, ep.discard) = (qp.into(), discard);
@@ -208,9 +211,14 @@ impl<P: Provider> Ia<P> {
         Ok(key)
     }
 
-    /// Creates the queue pair of an endpoint and its discard queue, if the endpoint has a PZ.
+    /// Creates the queue pair of an endpoint that has a PZ, and its discard queue if its request EVD or receive EVD is
+    /// null.
     #[allow(clippy::type_complexity, reason = "the two things an endpoint gets")]
-    fn make_qp(&mut self, key: EpKey, setup: &Setup) -> DatResult<(Option<P::Qp>, Option<P::Cq>)> {
+    fn create_ep_qp(
+        &mut self,
+        key: EpKey,
+        setup: &Setup,
+    ) -> DatResult<(Option<P::Qp>, Option<P::Cq>)> {
         let Some(pz) = setup.pz else {
             return Ok((None, None));
         };
@@ -287,7 +295,7 @@ impl<P: Provider> Ia<P> {
             Err(error) => {
                 let refused = self.device_refused("ep_create", error, Subtype::ResourceTep);
                 if let Some(mut cq) = discard {
-                    self.insist("destroying a completion queue", |ia| {
+                    self.end_or_stop_device("destroying a completion queue", |ia| {
                         ia.end_discard(&mut cq)
                     });
                 }
@@ -320,7 +328,7 @@ impl<P: Provider> Ia<P> {
 
     /// Destroys a queue pair and its discard queue. If the device refuses, `qp` and `discard` keep the objects that are
     /// left. Completions already taken from the completion queues stay delivered.
-    fn unmake_qp(
+    fn destroy_ep_qp(
         &mut self,
         qp: &mut Option<P::Qp>,
         discard: &mut Option<P::Cq>,
@@ -340,7 +348,7 @@ impl<P: Provider> Ia<P> {
         *qp = None;
         if let Some(cq) = discard {
             // Only this queue pair used the discard queue, and it is destroyed.
-            self.insist("destroying a completion queue", |ia| ia.end_discard(cq));
+            self.end_or_stop_device("destroying a completion queue", |ia| ia.end_discard(cq));
         }
         *discard = None;
         Ok(())
@@ -449,8 +457,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Returns the state of an endpoint, and whether its queues are empty. This call does not poll the device: an
-    /// operation is outstanding until its completion was dequeued.
+    /// Returns the state of an endpoint, and whether its queues are empty. This call does not poll the device. An
+    /// operation counts as outstanding until another call polls its completion.
     ///
     /// Page: dat_ep_get_status.
     ///
@@ -539,7 +547,7 @@ impl<P: Provider> Ia<P> {
         let setup = ep.setup();
         let last = ep.stats();
         let (mut qp, mut discard) = (ep.qp.exchange(None), ep.discard.take());
-        let unmade = self.unmake_qp(&mut qp, &mut discard, &setup);
+        let unmade = self.destroy_ep_qp(&mut qp, &mut discard, &setup);
         if let Err(error) = unmade {
             if let Some(ep) = self.eps.get_mut(key) {
                 (ep.qp, ep.discard) = (qp.into(), discard);
@@ -550,7 +558,7 @@ impl<P: Provider> Ia<P> {
         }
         self.ended.ep(&last);
         self.abandon_binds(key);
-        self.measure_no_more(key);
+        self.stop_measuring(key);
         self.eps.remove(key);
         self.marked.remove(key);
         self.forget_context(EpHandle { key, ia: self.id });

@@ -3,7 +3,8 @@
 //! The device fixes the sizes and queues of a queue pair at its creation. So a change of them creates a new queue pair.
 //! The receives posted to the old queue pair move to the new one, and the old one is destroyed. A receive whose memory
 //! is not in the new PZ stays posted, and fails when a message needs it. A change is refused if posted receives do not
-//! fit the new queue pair. As the page requires, the completion flags of receives cannot change once there are any.
+//! fit the new queue pair. As the page requires, the completion flags of receives cannot change while receives are
+//! posted.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, PzHandle};
@@ -30,7 +31,7 @@ pub struct EpChange {
     pub connect_evd: Option<Option<EvdHandle>>,
     /// All attributes. Start from those that `ep_query` returns.
     pub attr: Option<EpAttr>,
-    /// All transport settings of its connections. Start from those that `ep_query` returns.
+    /// All transport settings of the endpoint's connections. Start from those that `ep_query` returns.
     pub transport: Option<EpTransport>,
 }
 
@@ -112,7 +113,7 @@ impl<P: Provider> Ia<P> {
             self.room_for_keep_alive(&after)?;
             let posted = self.recvs_to_keep(ep.key, &before, &after)?;
             let room = self.room_for_binds(&after);
-            let (mut qp, discard) = self.make_qp(ep.key, &after)?;
+            let (mut qp, discard) = self.create_ep_qp(ep.key, &after)?;
             if let Some(qp) = &mut qp {
                 for recv in posted {
                     let segments = recv.segments.iter().copied();
@@ -133,8 +134,8 @@ impl<P: Provider> Ia<P> {
                 target.counts.keep(&counted);
             }
             let mut old_discard = core::mem::replace(&mut target.discard, discard);
-            self.insist("replacing a queue pair", |ia| {
-                ia.unmake_qp(&mut old_qp, &mut old_discard, &before)
+            self.end_or_stop_device("replacing a queue pair", |ia| {
+                ia.destroy_ep_qp(&mut old_qp, &mut old_discard, &before)
             });
         }
         self.detach(ep.key, &before);

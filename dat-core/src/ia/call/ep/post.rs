@@ -7,11 +7,12 @@
 //! Most posts are correct and have one segment, on a connected endpoint. These are made *at once*
 //! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): with the same checks, in the fastest order, returning only whether
 //! the post was made. If it was not made, nothing has changed. Then the call checks everything *in order*
-//! ([`Ia::request_in_order`]), and finds the error or still makes the post. There are three reasons why a correct post
-//! is not made at once. The post has a list of segments. The endpoint is disconnected: its queue pair is in the error
-//! state, and the device itself completes the post as flushed. Or a queue looks full because its completions were not
-//! polled lately (or are never polled: their EVD is null, or all of them are suppressed). Such a queue is reclaimed
-//! once before the call returns DAT_INSUFFICIENT_RESOURCES.
+//! ([`Ia::request_in_order`]), and finds the error or still makes the post. A correct post is not made at once in these
+//! cases. The post has no segment, an empty segment, or a list of segments. It is an atomic operation. It has to be
+//! recorded or timed. The endpoint is disconnected: its queue pair is in the error state, and the device itself
+//! completes the request as flushed. A queue looks full because its completions were not polled lately (or are never
+//! polled: their EVD is null, or all of them are suppressed). Such a queue is reclaimed once before the call returns
+//! DAT_INSUFFICIENT_RESOURCES.
 
 use crate::error::{DatError, DatResult};
 use crate::handle::{EpHandle, EpKey, EvdKey};
@@ -27,7 +28,7 @@ use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
 /// A post: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or one that DAT 1.2 does not have ([`crate::post`]).
 ///
-/// [`Post::at_once`] never panics. A facade that must know whether a call can panic calls it first.
+/// [`Post::at_once`] never panics. A facade that must know whether a call can panic calls `at_once` first.
 pub trait Post: Copy {
     /// Posts if the fast path can do so. Returns false if nothing was posted.
     fn at_once<P: Provider, S: Segment>(
@@ -103,8 +104,8 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: neither CONNECTED nor DISCONNECTED.
     /// DAT_INVALID_PARAMETER: |ARG2 more than `max_request_iov` segments, |ARG5 flags unknown or not
-    /// allowed by the endpoint, |ARG3 a segment reaches outside its LMR, the message is longer than
-    /// `max_message_size`. DAT_PROTECTION_VIOLATION: an LMR is in another PZ.
+    /// allowed by the endpoint, |ARG3 a segment reaches outside its LMR or is longer than 2^31 - 1 bytes; without a
+    /// subtype: the message is longer than `max_message_size`. DAT_PROTECTION_VIOLATION: an LMR is in another PZ.
     /// DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local read.
     /// DAT_INSUFFICIENT_RESOURCES: `max_request_dtos` are outstanding.
     #[inline]

@@ -23,7 +23,7 @@ pub struct EvdParam {
     pub qlen: u32,
     /// State: enabled or not, waitable or not, and how waiters are released.
     pub state: EvdState,
-    /// The streams it may carry.
+    /// Event streams that the EVD may carry.
     pub flags: EvdFlags,
     /// The CNO that its notification events trigger.
     pub cno: Option<CnoHandle>,
@@ -243,7 +243,7 @@ impl<P: Provider> Ia<P> {
     pub fn evd_modify_cno(&mut self, evd: EvdHandle, cno: Option<CnoHandle>) -> DatResult<()> {
         self.evd(evd)?;
         let cno = cno.map(|cno| self.cno_key(cno)).transpose()?;
-        self.look_around(evd.key);
+        self.drain_with_feeders(evd.key);
         let target = &mut self.evds[evd.key];
         let old = core::mem::replace(&mut target.cno, cno);
         if old == cno {
@@ -268,7 +268,7 @@ impl<P: Provider> Ia<P> {
         self.turn(evd, EvdInput::Enable)?;
         if self.evds[evd.key].cno.is_some() {
             self.mark_unarmed(evd.key);
-            self.look_after_cnos();
+            self.poll_cnos();
         }
         Ok(())
     }
@@ -287,9 +287,9 @@ impl<P: Provider> Ia<P> {
     /// queued first.
     fn turn(&mut self, evd: EvdHandle, input: EvdInput) -> DatResult<()> {
         self.evd(evd)?;
-        self.look_around(evd.key);
+        self.drain_with_feeders(evd.key);
         let evd = &mut self.evds[evd.key];
-        // A waiter that this evicts finds that out at its next check.
+        // A waiter that this input evicts ends its wait at its next check.
         let _wakes = evd.step(input).map_err(DatError::state)?;
         Ok(())
     }
@@ -326,7 +326,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Queues an event of the provider. If the EVD is null, the event is dropped. If the EVD is full, the event is
-    /// lost, and an asynchronous event reports the loss.
+    /// lost. An asynchronous event reports the loss, unless the EVD itself receives asynchronous events.
     pub(in crate::ia) fn push_event(&mut self, evd: Option<EvdKey>, event: Event) {
         let Some(key) = evd else { return };
         let Some(target) = self.evds.get_mut(key) else {

@@ -5,9 +5,9 @@
 //! [`Ia::dequeue_slow`], which also runs [`Ia::progress`], so that a consumer that only polls still connects and
 //! disconnects. A consumer that always finds an event takes the slow path once in many entries
 //! ([`CompletionQueue::advance`]). A consumer that finds none takes it only once in many polls
-//! ([`Evd::take_idle_look`]), because a busy thread mostly polls an empty queue.
+//! ([`Evd::count_idle_poll`]), because a busy thread mostly polls an empty queue.
 //!
-//! [`Evd::take_idle_look`]: super::queue::Evd::take_idle_look
+//! [`Evd::count_idle_poll`]: super::queue::Evd::count_idle_poll
 
 use crate::error::{DatError, DatResult};
 use crate::event::{DtoCompletion, DtoDetail, Event};
@@ -74,7 +74,7 @@ impl<P: Provider> Ia<P> {
             && let Some(cq) = &mut queue.cq
         {
             let Some(entry) = cq.peek() else {
-                return if queue.take_idle_look() {
+                return if queue.count_idle_poll() {
                     Look::Empty
                 } else {
                     Look::Elsewhere
@@ -142,7 +142,8 @@ impl<P: Provider> Ia<P> {
             {
                 let before = places.len();
                 let ep = EpHandle { key, ia: evd.ia };
-                // This refuses an entry of another queue pair: it must not complete a request of this one.
+                // `complete_plain` refuses an entry of another queue pair, which must not complete a request of this
+                // one.
                 empty = cq.take_while(&mut queue.obstacles, |entry| {
                     if !places.as_slice().is_empty()
                         && let Some(done) = qp.complete_plain(entry)
@@ -162,9 +163,9 @@ impl<P: Provider> Ia<P> {
         Run { taken, empty }
     }
 
-    /// Dequeues if the next entry, if any, does not complete the oldest DTO of a queue pair. Buffers of an SRQ, and
-    /// requests that follow suppressed ones, are common; all other cases are rare. The entry is read again, and only
-    /// this second reading is used.
+    /// Dequeues an event where the fast path cannot: an obstacle exists, other work is due, or the next entry is not
+    /// the plain completion of its endpoint's oldest DTO. Buffers of an SRQ, and requests that follow suppressed ones,
+    /// are common; all other cases are rare. The entry is read again, and only this second reading is used.
     // The handle is passed as its two fields, which stay in registers. As a struct it would go through memory, also on
     // the fast path.
     #[inline(never)]
@@ -172,7 +173,7 @@ impl<P: Provider> Ia<P> {
         if self
             .evd_mut(EvdHandle { key: evd, ia })?
             .obstacles
-            .is_others_turn()
+            .take_poll_others()
         {
             // Even if the consumer always finds an entry, connections and the device's health must be checked now and
             // then.
@@ -233,13 +234,13 @@ impl<P: Provider> Ia<P> {
         if let Some(event) = self.pop(evd) {
             return Ok(Some(event));
         }
-        self.look_around(evd);
+        self.drain_with_feeders(evd);
         if let Some(event) = self.pop(evd) {
             return Ok(Some(event));
         }
         self.progress();
-        self.evds[evd].others_had_their_turn();
-        self.look_around(evd);
+        self.evds[evd].restart_idle_polls();
+        self.drain_with_feeders(evd);
         Ok(self.pop(evd))
     }
 

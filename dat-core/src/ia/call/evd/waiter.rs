@@ -82,8 +82,8 @@ pub struct EvdWait {
     evd: EvdHandle,
     deadline: Option<Nanos>,
     threshold: u32,
-    /// Number of notification events of the EVD when the wait began. `None` before the first check, at which only the
-    /// number of queued events decides.
+    /// Number of notification events of the EVD at the first check. `None` before that check, at which only the number
+    /// of queued events decides.
     seen: Option<u64>,
 }
 
@@ -106,7 +106,7 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG3: `threshold` is 0 or beyond the queue's length.
     /// DAT_INVALID_STATE: |EVD_WAITER another thread waits on it, |EVD_UNWAITABLE the EVD is unwaitable, or
     /// `threshold` is not 1 although a stream of the EVD is UNSIGNALLED or SOLICITED_WAIT. DAT_TIMEOUT_EXPIRED: fewer
-    /// than `threshold` events came. DAT_ABORT: the device is dead and nothing is queued.
+    /// than `threshold` events came. DAT_ABORT: the device is dead, and fewer than `threshold` events are queued.
     #[inline(always)]
     pub fn evd_wait(
         &mut self,
@@ -142,7 +142,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Takes an event that has already arrived, for a wait with threshold 1. Returns the event, and the number of
-    /// events left. After `None` the caller must begin a wait: an event may still be there. This call polls only the
+    /// events left. After `None` the caller must begin a wait: an event may still be queued. This call polls only the
     /// EVD. Once in many calls it returns `None` without polling, because the wait then also serves the rest of the IA.
     ///
     /// Page: dat_evd_wait.
@@ -154,7 +154,7 @@ impl<P: Provider> Ia<P> {
             return None;
         }
         let queue = self.evds.named_mut(evd.key, evd.ia)?;
-        if queue.mode.next(EvdInput::Wait).is_err() || !queue.take_idle_look() {
+        if queue.mode.next(EvdInput::Wait).is_err() || !queue.count_idle_poll() {
             return None;
         }
         if !queue.is_clear() {
@@ -181,7 +181,7 @@ impl<P: Provider> Ia<P> {
     fn count_left(&mut self, evd: EvdKey) -> u32 {
         let cq = self.evds[evd].cq.as_ref();
         if cq.is_some_and(|cq| cq.peek().is_some()) {
-            self.look_around(evd);
+            self.drain_with_feeders(evd);
         }
         self.count(evd)
     }
@@ -235,7 +235,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_evd_wait.
     ///
     /// # Errors
-    /// As [`Ia::evd_wait`]; the wait is over after an error.
+    /// The errors of [`Ia::evd_wait`]; the wait is over after an error.
     pub fn evd_wait_look(&mut self, mut wait: EvdWait) -> Result<EvdLook, WaitError> {
         let key = wait.evd.key;
         if wait.seen.is_some() && self.evd(wait.evd).is_ok() {
@@ -252,11 +252,11 @@ impl<P: Provider> Ia<P> {
                 .into());
         }
         self.progress();
-        self.evds[key].others_had_their_turn();
+        self.evds[key].restart_idle_polls();
         let seen = match wait.seen {
             Some(seen) => seen,
             None => {
-                self.look_around(key);
+                self.drain_with_feeders(key);
                 if self.count(key) >= wait.threshold {
                     return self.take(key);
                 }
@@ -269,7 +269,7 @@ impl<P: Provider> Ia<P> {
         let quiet = self.arm_for(key);
         // Between arming and sleeping only completion queues may be polled, not the device's event queue: consuming an
         // event here would leave the completion queue unarmed while the caller sleeps.
-        self.look_around(key);
+        self.drain_with_feeders(key);
         let count = self.count(key);
         if count >= wait.threshold && self.evds[key].notifications != seen {
             return self.take(key);
@@ -277,7 +277,7 @@ impl<P: Provider> Ia<P> {
         let now = self.provider.now();
         let expired = wait.deadline.is_some_and(|deadline| now >= deadline);
         if !expired && !self.health.is_dead() {
-            let until = self.nap(now, quiet, wait.deadline);
+            let until = self.sleep_deadline(now, quiet, wait.deadline);
             return Ok(EvdLook::Pending(wait, until));
         }
         if count >= wait.threshold {
@@ -317,7 +317,12 @@ impl<P: Provider> Ia<P> {
 
     /// Returns the time until which to sleep. `quiet` is false if a watched queue could not be emptied and armed. Such
     /// a queue raises no interrupt, so the sleep is short.
-    pub(in crate::ia) fn nap(&self, now: Nanos, quiet: bool, deadline: Option<Nanos>) -> Nanos {
+    pub(in crate::ia) fn sleep_deadline(
+        &self,
+        now: Nanos,
+        quiet: bool,
+        deadline: Option<Nanos>,
+    ) -> Nanos {
         if self.more_datagrams {
             return now;
         }
@@ -337,28 +342,29 @@ impl<P: Provider> Ia<P> {
 
     /// Drains this EVD. If it takes connection events, also drains some of the feeders: EVDs whose errors cause such
     /// events.
-    pub(in crate::ia) fn look_around(&mut self, key: EvdKey) {
+    pub(in crate::ia) fn drain_with_feeders(&mut self, key: EvdKey) {
         // If the consumer controls notification, the drain is unbounded: a notification event may follow many events
         // that do not notify.
         let streams = &self.evds[key].streams;
         let (bounded, connections) = (!streams.consumer_controlled(), streams.connections());
         self.drain_evd(key, bounded);
         if connections != 0 {
-            self.look_at_feeders();
+            self.poll_feeders();
         }
         self.settle_effects();
     }
 
-    /// Arms every completion queue that can end the wait. Returns false if one of them still has entries that the EVD
-    /// does not take, so that it is not armed: it would interrupt at once.
+    /// Arms every completion queue that can end the wait. Returns false if a watched queue still has entries for which
+    /// its EVD has no room. Such a queue is not armed, because it would interrupt at once.
     pub(in crate::ia) fn arm_for(&mut self, key: EvdKey) -> bool {
         let quiet = self.arm_watched(key);
         self.arm_own(key);
         quiet
     }
 
-    /// Arms the completion queue of an EVD. A caller that waits for several EVDs does this last: as a feeder of another
-    /// EVD, it may have been armed for errors only, which is less than its waiter needs, and the last arming counts.
+    /// Arms the completion queue of an EVD. A caller that waits for several EVDs arms these queues last, because the
+    /// last arming counts: a queue that is also a feeder may have been armed for errors only, which is less than the
+    /// waiter needs.
     pub(in crate::ia) fn arm_own(&mut self, key: EvdKey) {
         let evd = &mut self.evds[key];
         let solicited_only = evd.streams.solicited_only();

@@ -1,9 +1,9 @@
-//! Watched EVDs ([`WatchedEvds`](crate::ia::watched_evds::WatchedEvds)): the device reports when a completion queue
-//! of a watched EVD has entries, and only then is that queue polled.
+//! Watched EVDs ([`WatchedEvds`](crate::ia::watched_evds::WatchedEvds)): the device reports when the completion queue
+//! of a watched EVD has entries. These functions poll such a queue only after a report, or if it was never armed.
 
 use crate::handle::EvdKey;
 use crate::ia::instance::Ia;
-use crate::ia::watched_evds::LOOKS;
+use crate::ia::watched_evds::MAX_PER_CALL;
 use crate::provider::{CompletionQueue, Provider};
 
 impl<P: Provider> Ia<P> {
@@ -33,8 +33,8 @@ impl<P: Provider> Ia<P> {
 
     /// Drains and arms unarmed EVDs on which requests of endpoints in DISCONNECT_PENDING complete; a bounded number per
     /// call.
-    pub(in crate::ia) fn look_after_drains(&mut self) {
-        for _ in 0..self.draining.unarmed().min(LOOKS) {
+    pub(in crate::ia) fn poll_draining(&mut self) {
+        for _ in 0..self.draining.unarmed().min(MAX_PER_CALL) {
             if let Some(key) = self.draining.next()
                 && self.drain_evd(key, true)
             {
@@ -44,8 +44,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Drains unarmed feeders, which are EVDs that may show errors of connections; a bounded number per call.
-    pub(in crate::ia) fn look_at_feeders(&mut self) {
-        for _ in 0..self.feeding.unarmed().min(LOOKS) {
+    pub(in crate::ia) fn poll_feeders(&mut self) {
+        for _ in 0..self.feeding.unarmed().min(MAX_PER_CALL) {
             if let Some(key) = self.feeding.next() {
                 self.drain_evd(key, true);
             }

@@ -253,7 +253,7 @@ impl<P: Provider> Ia<P> {
             return;
         };
         let over = rmr.bind_ended(&pending, succeeded);
-        if over.reaches_still {
+        if over.needs_unbind {
             self.effects.push_back(Effect::BindFailed(pending.rmr));
         }
         self.let_go_of(over);
@@ -262,7 +262,7 @@ impl<P: Provider> Ia<P> {
     /// Unbinds, by a command, an RMR whose last bind failed: the device's window still has an earlier binding. The
     /// consumer was already notified that the RMR is unbound. So if the device keeps refusing, the device is stopped.
     pub(in crate::ia) fn unbind_by_command(&mut self, key: RmrKey) {
-        self.insist("unbinding a memory window", |ia| ia.unbind(key));
+        self.end_or_stop_device("unbinding a memory window", |ia| ia.unbind(key));
     }
 
     fn unbind(&mut self, key: RmrKey) -> DatResult<()> {
@@ -286,7 +286,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Polls the completions of outstanding binds of all endpoints.
-    pub(in crate::ia) fn look_after_binds(&mut self) {
+    pub(in crate::ia) fn poll_binds(&mut self) {
         let evds: Vec<EvdKey> = self
             .eps
             .values()

@@ -23,7 +23,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{PzHandle, RmrHandle, RmrKey};
 use crate::ia::instance::Ia;
 use crate::object::lmr::segment::LmrTriplet;
-use crate::object::rmr::{LetGo, Rmr};
+use crate::object::rmr::{ReleasedLmrs, Rmr};
 use crate::provider::Provider;
 use crate::types::MemPrivFlags;
 
@@ -145,7 +145,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Releases the LMRs that an RMR no longer uses.
-    fn let_go_of(&mut self, over: LetGo) {
+    fn let_go_of(&mut self, over: ReleasedLmrs) {
         if let Some(bound) = over.bound {
             self.rmrs_invalidatable.remove(&bound.rmr_context);
             self.unbound_from(bound.lmr);
