@@ -10,8 +10,8 @@
 //! | [`timed`] | functions of this process, for which one thread advances virtual time |
 //! | [`profile`] | profiles of functions, by a generation's name or from a file |
 //!
-//! Absent on purpose: any driver. The driver of a function is in this process (`udapl`, whose module `fabric` exports
-//! all of this, too) or behind a socket (`simnic`).
+//! This crate contains no driver. The driver of a function is in this process (`udapl`, whose module `fabric`
+//! re-exports this crate) or in a process at the other end of a socket (`simnic`).
 #![forbid(unsafe_code)]
 
 pub mod pace;

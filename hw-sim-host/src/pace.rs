@@ -1,15 +1,15 @@
 //! Coupling of virtual time to real time, for functions with a wire to another process.
 //!
-//! The thread that advances virtual time sometimes does not run for a while. If virtual time then caught up at once,
-//! timers would expire one after the other before an answer that waits at the wire is read. The missed time is
-//! therefore dropped: virtual time stays behind real time by it.
+//! The operating system may not schedule the thread that advances virtual time for a while. If virtual time then
+//! advanced by all of that time at once, timers would expire before the thread reads answers that have arrived at the
+//! wire. So a step is limited, and virtual time stays behind real time by the rest.
 
 use std::time::{Duration, Instant};
 
 /// Largest step of virtual time.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Computes the steps of virtual time.
+/// Computes the steps of virtual time from real time.
 #[derive(Debug)]
 pub struct Pace {
     /// Real time of the last step.

@@ -1,9 +1,9 @@
 //! Functions of this process that run in real time: those of `sim:` names in `udapl`, unless they have `time=virtual`.
 //!
-//! A register write runs the simulation until it is idle, in the thread that writes. So work without delay needs no
-//! other thread. Delayed work (a retry, a link that trains, a slow command) is due in virtual time. One thread for all
-//! simulators of the process makes their virtual time follow real time. The thread runs while an adapter has such a
-//! function open, and sleeps until something is due.
+//! The thread that writes a register runs the simulation until it is idle. So work without delay needs no other thread.
+//! Delayed work (a retry, link training, a slow command) is due at a virtual time. One thread for all simulators of the
+//! process advances their virtual time with real time. The thread exists while an adapter has such a function open. It
+//! sleeps until delayed work is due, at most `LAG`.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,8 @@ use hw_sim::{Alarm, Sim, SimFunction};
 
 use crate::pace::Pace;
 
-/// Longest time by which virtual time lags behind real time while nothing is due.
+/// Maximum sleep of the thread that advances virtual time: virtual time lags behind real time by at most this time
+/// while no work is due.
 pub const LAG: Duration = Duration::from_millis(5);
 
 /// A function that runs in real time.
@@ -29,7 +30,8 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// Puts a real-time front before a function. `moved` keeps the virtual time of its simulator advancing.
+    /// Wraps a function so that its driver gets a real-time clock. `moved` keeps the virtual time of the function's
+    /// simulator advancing.
     pub fn before(device: Arc<SimFunction>, moved: Arc<Moved>) -> Arc<TimedFunction> {
         let clock = Arc::clone(&moved.mover.clock);
         let front = Self {
@@ -46,14 +48,14 @@ impl Front<SimFunction> for Timed {
     }
 }
 
-/// Token that keeps virtual time advancing as long as it exists.
+/// Token: while it exists, the virtual time of one simulator advances.
 pub struct Moved {
     _token: Arc<()>,
     mover: Arc<Mover>,
 }
 
 impl Moved {
-    /// Starts to advance the virtual time of a simulator.
+    /// Starts to advance the virtual time of a simulator. Starts the thread in `mover` if it does not run.
     ///
     /// # Errors
     /// The operating system's error if the thread cannot be started.

@@ -1,14 +1,15 @@
 //! The wire of a simulated function to another process.
 //!
-//! Each wire has a thread. For a wire to another process with a simulator (`unix:`), the thread waits at the path until
-//! the other side connects, and then delivers arriving frames to the function. When the other side disconnects, the
-//! thread waits for the next process. The function's port has a carrier while the other side is connected. With
-//! datagrams (`dgram:`), the format of QEMU's network devices, there is no connection, and the carrier is always on. A
-//! path can have two users; a third is refused.
+//! Each wire has a thread. For a wire to another process with a simulator (`unix:`), the thread connects to the process
+//! that waits at the path, or waits at the path until another process connects. Then the thread delivers arriving
+//! frames to the function. When the other side disconnects, the thread waits for the next process. The function's port
+//! has a carrier while the other side is connected. With datagrams (`dgram:`), the format of QEMU's network devices,
+//! there is no connection, and the carrier is always on. Two processes can use a path; a third is refused.
 //!
-//! The thread that creates an outgoing frame sends it ([`Wire::send_at_once`]), and does not wait for capacity on the
-//! wire. Frames that do not fit are sent later, in order, by the thread that advances virtual time ([`Wire::send`]). So
-//! the receiving thread never waits for the other side, which may be waiting for the receiving thread.
+//! With `Wake::NoRoom`, the thread that creates an outgoing frame sends it ([`Wire::send_at_once`]), and does not wait
+//! for capacity on the wire. The thread that advances virtual time sends all other frames later, in order
+//! ([`Wire::send`]). So the receiving thread never waits for the other side, which may be waiting for the receiving
+//! thread.
 //!
 //! Frames of another process arrive in shared memory ([`FrameSocket`]). The first available thread receives them: the
 //! wire's thread, a thread of the program that reads the clock, as a polling thread does repeatedly ([`Wire::attend`]),
@@ -40,27 +41,28 @@ use hw_sim::{Alarm, Fault, LinkFaults, LinkId, Sim, SimFunction};
 /// has stopped.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Time between two attempts to open an end of the wire after the operating system has refused it.
+/// Time until the next attempt to open an end of the wire, or to receive a datagram, after an error of the operating
+/// system.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Time for which two other processes may occupy a path before a third one gets an error. One of the two may be about
+/// Time for which an occupied path is retried before an error is reported. One of the two other processes may be about
 /// to disconnect.
 const OCCUPIED: Duration = Duration::from_secs(1);
 /// Time between two attempts while the path is occupied.
 const TRY: Duration = Duration::from_millis(5);
 
 /// Time between two checks by the wire's thread while the program receives the frames.
-const TURN: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Longest time between two such checks, if no thread of the program was active since the last check.
-const LONG_TURN: Duration = Duration::from_millis(16);
+/// Maximum of that time. The time doubles at each check that finds no activity of the program's threads.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(16);
 
 /// Time for which the wire's thread polls for a frame before it sleeps.
-const LOOKS: Duration = Duration::from_micros(20);
+const POLL_TIME: Duration = Duration::from_micros(20);
 
-/// Maximum number of frames that are received before other work is done.
+/// Maximum number of frames that a thread receives without releasing the lock.
 const FRAMES: usize = 64;
-/// Maximum number of frames that are received before the resulting frames are sent.
+/// Maximum number of frames that a thread receives before it sends the resulting frames.
 const UNANSWERED: usize = 8;
 
 /// Address of a wire: `unix:PATH` or `dgram:HERE,THERE`.
@@ -125,7 +127,7 @@ impl Peer {
         }
     }
 
-    /// Sends a frame if there is capacity for it now. Returns false if there is none.
+    /// Sends a frame if there is capacity for it now. Otherwise returns false.
     fn send_now(&self, frame: &[u8]) -> io::Result<bool> {
         match self {
             Self::Process(socket) => socket.send(frame),
@@ -144,11 +146,11 @@ impl Peer {
 /// State of a wire's thread.
 #[derive(Debug)]
 enum ThreadState {
-    /// No connection: the last one has ended, and the next one is not established.
+    /// No connection, and the thread does not wait for one: before the first connection, and after each one.
     Between,
     /// The thread waits for the other side to connect.
     Waits(Arc<FrameListener>),
-    /// The other side is connected. The side that came first keeps the path occupied meanwhile.
+    /// The other side is connected. Meanwhile the side that was first at the path keeps the path occupied.
     Carries(Peer),
     /// The wire is cut.
     Over,
@@ -157,14 +159,14 @@ enum ThreadState {
 /// The thread or alarm that a wire wakes when outgoing frames have to be sent.
 #[derive(Clone, Debug)]
 pub enum Wake {
-    /// Channel to the thread that advances virtual time and sends outgoing frames. It is woken after every received
-    /// frame.
+    /// Channel to the thread that advances virtual time and sends outgoing frames. The thread is woken after each
+    /// batch of received frames.
     Always(SyncSender<()>),
     /// Alarm that is notified only if there is no capacity on the wire for an outgoing frame.
     NoRoom(Arc<Alarm>),
 }
 
-/// Activity of the program's threads, as of the last check by the wire's thread.
+/// Value of `Wire::attended` at the last check by the wire's thread, and the time until the next check.
 struct Activity {
     attended: u64,
     turn: Duration,
@@ -182,7 +184,7 @@ pub struct Wire {
     left: AtomicBool,
     /// Buffer for one frame. The thread that holds the lock receives frames.
     receiving: Mutex<Vec<u8>>,
-    /// Number of times that a thread of the program has called [`Wire::attend`].
+    /// Number of calls of [`Wire::attend`] and `Wire::sleep` by threads of the program.
     attended: AtomicU64,
     /// Number of threads of the program that are in [`Wire::sleep`].
     sleepers: AtomicUsize,
@@ -206,7 +208,7 @@ impl Wire {
         Self::lay_waking(sim, function, path, faults, Wake::Always(poke))
     }
 
-    /// Creates the wire as [`Wire::lay`] does. `wake` selects what the wire wakes to send frames.
+    /// Creates the wire as [`Wire::lay`] does. `wake` selects the thread or alarm that the wire wakes to send frames.
     ///
     /// # Errors
     /// As [`Wire::lay`].
@@ -257,7 +259,7 @@ impl Wire {
         self.link
     }
 
-    /// Cuts the wire and joins its thread. The other side still receives the frames sent so far, and then the end.
+    /// Cuts the wire and joins its thread. The other side receives the frames sent so far, and then the disconnect.
     pub fn cut(&self) {
         match std::mem::replace(&mut *self.at(), ThreadState::Over) {
             ThreadState::Waits(listener) => listener.shut(),
@@ -301,7 +303,7 @@ impl Wire {
                 FrameEnd::Second(socket) => (Ok(socket), None),
             };
             let met = met.map(|socket| self.carry(Peer::Process(socket)));
-            // From here on, others can use the path.
+            // This frees the path for other processes.
             drop(kept);
             let next = met.and_then(|()| FrameEnd::at(path));
             let Some(next) = self.next(next, path) else {
@@ -348,7 +350,7 @@ impl Wire {
         met
     }
 
-    /// Receives frames until the other side disconnects or the wire is cut.
+    /// Receives frames until the other side disconnects or fails, or the wire is cut.
     fn carry(&self, other: Peer) {
         if !self.set_state(ThreadState::Carries(other.clone())) {
             return;
@@ -357,7 +359,7 @@ impl Wire {
         let mut logged = String::new();
         let mut seen = Activity {
             attended: self.attended.load(Ordering::Relaxed),
-            turn: TURN,
+            turn: CHECK_INTERVAL,
         };
         loop {
             let received = match &other {
@@ -380,8 +382,7 @@ impl Wire {
                     if matches!(other, Peer::Process(_)) {
                         break;
                     }
-                    // A datagram peer stays the same, so the thread retries. A temporary failure of the operating
-                    // system may pass.
+                    // There is no connection to lose with datagrams, so the thread retries. The error may be temporary.
                     let clock = RealClock::new();
                     clock.wait(&[], clock.now() + AGAIN);
                 }
@@ -404,8 +405,8 @@ impl Wire {
         let has_moved = seen.attended != before;
         let is_attended = has_moved || self.sleepers.load(Ordering::Relaxed) > 0;
         seen.turn = match has_moved {
-            true => TURN,
-            false => LONG_TURN.min(2 * seen.turn),
+            true => CHECK_INTERVAL,
+            false => MAX_CHECK_INTERVAL.min(2 * seen.turn),
         };
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
@@ -413,7 +414,7 @@ impl Wire {
             // The socket is checked, because the program's threads do not notice if the other side has disconnected.
             Arrived::AtSocket
         } else {
-            socket.wait(LOOKS)?
+            socket.wait(POLL_TIME)?
         };
         if matches!(*self.at(), ThreadState::Over) {
             return Ok(Taken::Gone);
@@ -434,7 +435,7 @@ impl Wire {
         taken
     }
 
-    /// Receives the frames that have arrived, and sends the frames that result.
+    /// Receives the frames that have arrived, at most `FRAMES`, and sends the frames that result.
     fn take_in(
         &self,
         socket: &FrameSocket,
@@ -496,8 +497,8 @@ impl Wire {
         }
     }
 
-    /// Sleeps in a thread of the program, and receives frames meanwhile. Returns `None` if the thread has to sleep
-    /// without the wire.
+    /// Sleeps in a thread of the program, and receives frames meanwhile. Returns `None` if the other side is not a
+    /// process whose frames arrive in shared memory, or has disconnected; the caller then has to sleep itself.
     pub fn sleep(
         &self,
         interrupts: &[Interrupt],
@@ -559,9 +560,9 @@ impl Wire {
         }
     }
 
-    /// Sends the frames that the function has sent. Returns whether there were any. Frames are lost if no other side is
-    /// connected, as on a wire. They are also lost if there is no capacity for a long time, because the other process
-    /// has stopped then.
+    /// Sends the frames that the function has sent. Returns true if there were frames or there may be more. Frames are
+    /// lost if no other side is connected. A frame is also lost if there is no capacity for 100 ms, because the other
+    /// process has stopped then.
     pub fn send(&self) -> bool {
         let mut left = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         self.left.store(false, Ordering::SeqCst);
@@ -580,7 +581,7 @@ impl Wire {
     /// Sends the frames that the function has sent as long as there is capacity, unless another thread is sending.
     /// Returns false if frames remain; the caller then has to arrange a call of [`Wire::send`].
     pub fn send_at_once(&self) -> bool {
-        // A sender checks this flag after it has sent, so one of the two threads finds the frames.
+        // The sending thread checks this flag after it has sent, so one of the two threads finds the frames.
         self.left.store(true, Ordering::SeqCst);
         while self.left.load(Ordering::SeqCst) {
             let mut waiting = match self.sending.try_lock() {
@@ -596,8 +597,8 @@ impl Wire {
         true
     }
 
-    /// Sends the waiting frames and then those that the function has sent. Returns false if there is no capacity for
-    /// all of them.
+    /// Sends the waiting frames and then the frames that the function has sent. Returns false if there is no capacity
+    /// for all of them.
     fn send_all(&self, waiting: &mut VecDeque<Vec<u8>>) -> bool {
         let other = self.other();
         loop {

@@ -18,7 +18,7 @@ impl Alarm {
         Arc::default()
     }
 
-    /// Wakes the waiting thread, or the next one to wait.
+    /// Wakes the waiting thread. If no thread waits, the next wait ends at once.
     pub fn ring(&self) {
         *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
@@ -36,7 +36,7 @@ impl Alarm {
 #[derive(Debug)]
 pub(crate) struct Watch {
     alarm: Arc<Alarm>,
-    /// Virtual time in ns at which the sleeping thread wakes by itself. Later events do not ring the alarm.
+    /// Virtual time in ns at which the sleeping thread wakes by itself. Only an earlier event rings the alarm.
     until: u64,
 }
 

@@ -3,7 +3,7 @@
 //! Event, completion and work queues are in host memory that a command described page by page (PAS). The page size is
 //! per queue. An address of the list need only be aligned to 4 KiB, even if the queue's pages are larger, and
 //! `page_offset` counts sixty-fourths of a page (`mlx5_umem_find_best_quantized_pgoff` in Linux
-//! drivers/infiniband/hw/mlx5/mlx5_ib.h). A queue in user memory is a part of that memory's list.
+//! drivers/infiniband/hw/mlx5/mlx5_ib.h). A queue in a user memory object (umem) uses a part of the umem's page list.
 
 use crate::iommu::Iommu;
 
@@ -105,7 +105,7 @@ impl QueueBuffer {
     pub fn iova(&self, at: u64) -> u64 {
         let at = at + self.offset;
         let page = usize::try_from(at >> self.log_page).unwrap_or(usize::MAX);
-        // Beyond the list: return an address at which nothing can be mapped.
+        // A byte beyond the list gets an address at which nothing can be mapped.
         self.pages.get(page).map_or(u64::MAX - 0xfff, |page| {
             page.wrapping_add(at & ((1 << self.log_page) - 1))
         })

@@ -86,7 +86,7 @@ impl Clock for SimClock {
                 let waited = changed.wait_timeout(world, SLICE);
                 let timeout;
                 (world, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                // While other threads take steps, the number of checks starts again.
+                // A step of another thread restarts the count of checks.
                 patience = if timeout.timed_out() {
                     patience - 1
                 } else {

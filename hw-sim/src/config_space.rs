@@ -15,7 +15,7 @@
 
 use crate::profile::Profile;
 
-/// Bytes of extended configuration space.
+/// Size of the configuration space in bytes, extended space included.
 pub const CONFIG_BYTES: usize = 4096;
 /// Offset of the MSI-X table inside BAR 0.
 pub const MSIX_TABLE_OFFSET: u32 = 0x2000;
@@ -30,7 +30,7 @@ const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
 const CAP_VENDOR: usize = 0xc0;
 const VENDOR_BYTES: u8 = 0x18;
-/// Offset of the register with the selected address space and, in bits 31:29, its status: nonzero if it exists.
+/// Offset of the register that selects an address space. Bits 31:29 are nonzero if the selected space exists.
 const VENDOR_CONTROL: usize = CAP_VENDOR + 0x4;
 /// Offset of the counter from which software reads tickets for the semaphore.
 const VENDOR_COUNTER: usize = CAP_VENDOR + 0x8;
@@ -44,7 +44,7 @@ const INITIATE_FLR: u8 = 0x80;
 /// Effect of a configuration write on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigEffect {
-    /// Nothing.
+    /// No effect on the device.
     None,
     /// Software set Initiate Function Level Reset.
     FunctionLevelReset,
@@ -75,7 +75,7 @@ impl ConfigSpace {
         space
     }
 
-    /// Copies bytes out; reads beyond the end return ones, like an unanswered request.
+    /// Reads bytes into `out`. Bytes beyond the end read as ones, as an unanswered request does.
     pub fn read(&self, offset: u16, out: &mut [u8]) {
         for (at, byte) in (usize::from(offset)..).zip(out.iter_mut()) {
             *byte = self.bytes.get(at).copied().unwrap_or(0xff);
@@ -100,8 +100,8 @@ impl ConfigSpace {
         effect
     }
 
-    /// Handles a write of the semaphore. A ticket takes the semaphore if it is free, and the counter then advances.
-    /// Zero releases it.
+    /// Handles a write of the semaphore. A nonzero value takes the semaphore if it is free, and the counter then
+    /// advances. Zero releases the semaphore.
     fn semaphore_written(&mut self, data: &[u8]) {
         let Some(&ticket) = data.first_chunk::<4>() else {
             return;
@@ -263,8 +263,8 @@ mod tests {
     }
 
     /// The semaphore is taken as Linux drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c does it: read zero, read
-    /// the counter, write it and read it back. No address space exists. Without the capability `mlx5_core` warns:
-    /// "Failed to get valid vendor specific ID".
+    /// the counter, write the counter's value and read that value back. No address space exists. Without the capability
+    /// `mlx5_core` warns: "Failed to get valid vendor specific ID".
     #[test]
     fn the_vendor_semaphore_is_taken_with_a_ticket_and_no_space_exists_behind_it() {
         let mut space = ConfigSpace::new(&Profile::default());

@@ -18,8 +18,8 @@ impl Nic {
         Some(classes().of_headers(Some(tag), Some(class)))
     }
 
-    /// Handles a marked packet that one of our queue pairs has accepted: notifies its sender.
-    pub(crate) fn congestion_met(&mut self, env: &mut Env, qpn: u32) {
+    /// Handles a marked packet that one of the function's queue pairs has accepted: notifies the packet's sender.
+    pub(crate) fn marked_packet_received(&mut self, env: &mut Env, qpn: u32) {
         let seat = self.seat;
         let uplink = &mut env.card_mut(seat).uplink;
         uplink.congestion.marked_received += 1;
@@ -40,7 +40,7 @@ impl Nic {
     }
 
     /// Handles a frame that may be a notification: slows down the queue pair. Returns whether it was a notification.
-    pub(crate) fn congestion_told(&mut self, env: &mut Env, frame: &[u8]) -> bool {
+    pub(crate) fn cnp_received(&mut self, env: &mut Env, frame: &[u8]) -> bool {
         let Ok(qpn) = parse_cnp(frame).map(Qpn::get) else {
             return false;
         };

@@ -1,14 +1,15 @@
 //! Completion queues, from the device's side.
 //!
 //! The device writes a CQE to slot `producer & (n - 1)`, with the owner bit equal to the parity of the lap, and byte
-//! 0x3f last. The consumer counter is word 0 of the doorbell record in host memory; the device reads it before it
-//! writes. A CQE for a full ring is an overflow, unless `oi` disables the check. After an overflow, or if ring or
-//! record cannot be accessed, the queue stays in error: the context has status 9 or 0xa, and no further CQE is written.
+//! 0x3f last. The consumer counter is word 0 of the doorbell record in host memory. The device reads this counter
+//! before it writes a CQE. A CQE for a full ring is an overflow. With `oi` the device neither reads the counter nor
+//! detects overflows. After an overflow, or if ring or record cannot be accessed, the queue stays in error: the context
+//! has status 9 or 0xa, and no further CQE is written.
 //!
 //! Arming requests *one* completion event. The request carries a 2-bit sequence number. The device increments its own
-//! with each event it sends, and ignores requests with an old number, because the event that they request was already
-//! sent. An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If such an entry is already
-//! beyond the request's consumer counter, the device sends the event at once.
+//! sequence number with each event it sends, and ignores requests with another number, because the event that they
+//! request was already sent. An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If such an
+//! entry is already beyond the request's consumer counter, the device sends the event at once.
 //!
 //! Resizing takes effect with the command: the device ends the old ring with a RESIZE CQE and continues in the new
 //! ring, with the producer counter one higher. (`copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux treats
@@ -32,7 +33,7 @@ pub const STATUS_WRITE_FAILURE: u32 = 0xa;
 pub enum Completed {
     /// The CQE was written.
     Written {
-        /// Whether a completion event must be sent: the queue was armed, and is not armed any more.
+        /// True if a completion event must be sent: the queue was armed, and is not armed any more.
         event: bool,
     },
     /// The CQE is lost, because the queue was already in error.
@@ -49,13 +50,24 @@ pub enum Completed {
 pub enum Armed {
     /// The request was accepted.
     Taken {
-        /// Whether a completion event must be sent at once, because entries of the requested kind were already written.
+        /// True if a completion event must be sent at once, because entries of the requested kind were already written.
         event: bool,
     },
-    /// The request was ignored, because its sequence number is old.
+    /// The request was ignored, because its sequence number is not the current one.
     Stale,
     /// The consumer counter is beyond the entries that were written.
     Ahead,
+}
+
+/// Reason for which a queue was not resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotResized {
+    /// This number of outstanding entries and the RESIZE entry do not fit into one of the rings.
+    Outstanding(u32),
+    /// The queue is in error, with this status.
+    InError(u32),
+    /// The old ring or the doorbell record cannot be accessed.
+    Inaccessible,
 }
 
 /// Geometry of a CQ's ring.
@@ -85,9 +97,9 @@ pub struct Cq {
     pub cqe_offset: usize,
     /// `cqe_sz` of the context.
     pub cqe_sz: u32,
-    /// Whether all CQEs go to entry 0.
+    /// True if all CQEs go to entry 0.
     pub collapsed: bool,
-    /// Whether overruns are not detected (`oi`).
+    /// True if overruns are not detected (`oi`).
     pub ignore_overrun: bool,
     /// UAR page of the queue's arm doorbell.
     pub uar: u32,
@@ -106,7 +118,7 @@ pub struct Cq {
     arm: Arm,
     sequence: u32,
     last_notified: u32,
-    /// Value of `producer` when the last solicited or error CQE was written; `None` before the first.
+    /// Value of `producer` after the last solicited or error CQE was written; `None` before the first.
     last_solicited: Option<u32>,
 }
 
@@ -158,7 +170,7 @@ impl Cq {
         self.last_notified & COUNTER_MASK
     }
 
-    /// Returns the producer counter at which the last solicited CQE was written.
+    /// Returns the producer counter after the last solicited or error CQE; 0 if there was none.
     pub fn last_solicited(&self) -> u32 {
         self.last_solicited.unwrap_or(0) & COUNTER_MASK
     }
@@ -286,8 +298,7 @@ impl Cq {
             return Armed::Ahead;
         }
         let waiting = if solicited_only {
-            // The newest solicited CQE is `age` entries old. It is unread if it is among the last
-            // `behind` entries.
+            // The newest solicited CQE is unread if fewer than `behind` CQEs were written after it.
             self.last_solicited
                 .is_some_and(|at| (self.producer.wrapping_sub(at) & COUNTER_MASK) < behind)
         } else {
@@ -305,24 +316,30 @@ impl Cq {
         Armed::Taken { event: waiting }
     }
 
-    /// Continues in another ring (MODIFY_CQ resize). Returns false and changes nothing if the new ring cannot hold the
-    /// outstanding entries, or if the old ring has no free slot for the RESIZE entry.
-    pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> bool {
-        if self.status != 0 || self.read_consumer(iommu).is_err() {
-            return false;
+    /// Continues in another ring (MODIFY_CQ resize).
+    ///
+    /// # Errors
+    /// [`NotResized`]. The old ring stays in use: the new ring cannot hold the outstanding entries, the old ring has no
+    /// free slot for the RESIZE entry, the queue is in error, or old ring or record cannot be accessed.
+    pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> Result<(), NotResized> {
+        if self.status != 0 {
+            return Err(NotResized::InError(self.status));
+        }
+        if self.read_consumer(iommu).is_err() {
+            return Err(NotResized::Inaccessible);
         }
         let with_marker = self.outstanding() + 1;
         if with_marker > 1 << self.ring.log_size || with_marker > 1 << ring.log_size {
-            return false;
+            return Err(NotResized::Outstanding(self.outstanding()));
         }
         let mut marker = [0; CQE_BYTES];
         marker[CQE_BYTES - 1] = CqeOpcode::RESIZE_CQ.0 << 4;
         if self.write(iommu, None, &marker).is_err() {
             self.status = 0;
-            return false;
+            return Err(NotResized::Inaccessible);
         }
         self.ring = ring;
-        true
+        Ok(())
     }
 }
 
@@ -512,7 +529,7 @@ mod tests {
             log_page_size: 0,
             page_offset: 0,
         };
-        assert!(cq.resize(&mut iommu, ring.clone()));
+        assert_eq!(cq.resize(&mut iommu, ring.clone()), Ok(()));
         assert_eq!(memory.load_u8(0x1000 + 63) >> 4, CqeOpcode::RESIZE_CQ.0);
         assert_eq!((cq.producer(), cq.ring.log_size), (1, 2));
         cq.complete(&mut iommu, None, &send_done(), false);
@@ -521,8 +538,9 @@ mod tests {
             log_size: 1,
             ..ring
         };
-        assert!(
-            !cq.resize(&mut iommu, outstanding),
+        assert_eq!(
+            cq.resize(&mut iommu, outstanding),
+            Err(NotResized::Outstanding(2)),
             "two and the marker in two places"
         );
     }

@@ -1,8 +1,8 @@
 //! DCQCN, the sender's side: a queue pair slows down when it is notified of congestion, and recovers otherwise.
 //!
 //! The algorithm is that of Zhu et al. ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section
-//! 3.1 and figure 7). A notification reduces the current rate by the factor α/2 and keeps the previous rate as the
-//! target. α estimates the fraction of marked packets: it grows with a notification and shrinks while none arrives.
+//! 3.1 and figure 7). A notification reduces the current rate by the fraction α/2 of it, and keeps the previous rate as
+//! the target. α estimates the fraction of marked packets: it grows with a notification and shrinks while none arrives.
 //! Two clocks raise the rate again, one of time and one of bytes sent. Their ticks since the last cut select the step:
 //!
 //! ```text
@@ -31,8 +31,8 @@ const MEGABIT: u64 = 1_000_000;
 const BYTE_RESET_UNIT: u64 = 64;
 /// Maximum number of ticks that one call applies. With any useful parameters the rate has recovered by then.
 const TICKS: usize = 1 << 14;
-/// The value that stands for α = 1 in the device's registers. `dce_tcp_g` is the complement of the gain, 1 - g. No
-/// public text says so, but cards are shipped with 1019, and a gain of that size would disable the average.
+/// Value that represents α = 1 in the device's registers. `dce_tcp_g` is the complement of the gain, 1 - g. This is
+/// inferred: cards are shipped with 1019, and a gain of 1019/1024 would disable the average.
 const ALPHA_ONE: f64 = 1024.0;
 const ALL_OF_ALPHA: u32 = 1024;
 /// Smallest α with a measurable effect on the rate.

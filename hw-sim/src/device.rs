@@ -33,7 +33,7 @@ use std::time::Duration;
 pub struct SimConfig {
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Whether the event log is kept. Long runs can save its memory.
+    /// True if the event log is kept. Without the log, long runs use less memory.
     pub event_log: bool,
 }
 
@@ -81,7 +81,7 @@ impl Sim {
         self.seed
     }
 
-    /// Adds a function, as after power-on. It is the physical function of a new card.
+    /// Adds a function, as after power-on. The function becomes the physical function of a new card.
     ///
     /// # Errors
     /// There is no memory for its BAR.
@@ -90,8 +90,8 @@ impl Sim {
         Ok(card.physical)
     }
 
-    /// Adds a card, as after power-on. If it has virtual functions, its physical function is named `NAME/pf` and the
-    /// virtual functions `NAME/vf0` and so on.
+    /// Adds a card, as after power-on. If the card has virtual functions, its physical function is named `NAME/pf` and
+    /// the virtual functions `NAME/vf0` and so on.
     ///
     /// # Errors
     /// There is no memory for a BAR.
@@ -110,8 +110,8 @@ impl Sim {
                 function.expect("known virtual functions")
             })
             .collect();
-        // The BAR memory belongs to this process: drivers are in this process, or access the BAR by messages. It is
-        // allocated for all functions before any function is added.
+        // The BAR memory belongs to this process: drivers are in this process, or access the BAR by messages. The
+        // memory of all BARs is allocated before any function is added.
         let bar = |profile: &Profile| SharedMemory::of_this_process(profile.bar_bytes);
         let of_physical = bar(&physical)?;
         let of_virtual: Vec<SharedMemory> = virtual_functions
@@ -183,8 +183,8 @@ impl Sim {
     }
 
     /// Connects a function's port to the outside of the simulator. Frames that the function sends wait for
-    /// [`Sim::take_frames`]; frames for it are passed to [`Sim::deliver`]. The carrier does not change. Only the faults
-    /// of the outward direction, `a_to_b`, apply.
+    /// [`Sim::take_frames`]; the caller passes frames for the function to [`Sim::deliver`]. The carrier does not
+    /// change. Only the faults of the outward direction, `a_to_b`, apply.
     pub fn connect_outside(&self, function: &SimFunction, faults: LinkFaults) -> LinkId {
         let mut world = lock(&self.world);
         let function = function.index;
@@ -234,7 +234,7 @@ impl Sim {
         Arc::new(SimClock::new(Arc::clone(&self.world)))
     }
 
-    /// Sets who drives the simulator.
+    /// Sets the way in which register writes drive the simulation.
     pub fn set_drive(&self, drive: Drive) {
         let mut world = lock(&self.world);
         world.input(|| Record::Stepped(drive == Drive::Stepped));
@@ -280,14 +280,14 @@ impl Sim {
         while world.wait_step(deadline) {}
     }
 
-    /// Returns the time of the next event, for a caller that makes the simulator's time follow another clock; `None` if
-    /// there is none. The time is in the past or now if [`Sim::advance`] already has something to do.
+    /// Returns the time of the next event, or `None` if there is none. For a caller that makes the simulator's time
+    /// follow another clock. The time is not in the future if [`Sim::advance`] already has work to do.
     pub fn next_due(&self) -> Option<Instant> {
         lock_to_go_on(&self.world).next_due().map(Instant)
     }
 
-    /// Returns the time until the next event, at most `limit`. If an event becomes due before that, the alarm rings
-    /// once. This is for a caller that makes the simulator's time follow the machine's, and sleeps meanwhile.
+    /// Returns the time until the next event, at most `limit`. The alarm rings once if an event becomes due before that
+    /// time. For a caller that makes the simulator's time follow the machine's clock and sleeps until the next event.
     pub fn watch(&self, alarm: &Arc<Alarm>, limit: Duration) -> Duration {
         let mut world = lock_to_go_on(&self.world);
         let now = world.env.now;
@@ -345,7 +345,7 @@ impl Sim {
     /// Records all inputs of the simulator, which must be empty. `about` is a description for the reader.
     ///
     /// # Errors
-    /// [`RecordError`]: there are functions already, or the writer failed.
+    /// [`RecordError`]: there are functions already, time has advanced, or the writer failed.
     pub fn record(
         &self,
         writer: impl Write + Send + 'static,
@@ -361,7 +361,7 @@ impl Sim {
             about: about.to_owned(),
         };
         let recorder = Recorder::new(Box::new(writer), &header)?;
-        world.env.log.gather_news();
+        world.env.log.collect_lines();
         world.tape = Some(Arc::new(Mutex::new(recorder)));
         Ok(())
     }
@@ -375,14 +375,14 @@ impl Sim {
             .is_some_and(|tape| recorder::lock(tape).flush(&mut env.log))
     }
 
-    /// Starts collecting lines of the log for [`Sim::take_news`].
-    pub(crate) fn gather_news(&self) {
-        lock(&self.world).env.log.gather_news();
+    /// Starts collecting lines of the log for [`Sim::take_lines`].
+    pub(crate) fn collect_lines(&self) {
+        lock(&self.world).env.log.collect_lines();
     }
 
     /// Takes the lines that were added to the log since the last call.
-    pub(crate) fn take_news(&self) -> String {
-        lock(&self.world).env.log.take_news()
+    pub(crate) fn take_lines(&self) -> String {
+        lock(&self.world).env.log.take_lines()
     }
 
     /// Runs one event that is due by `until`. Returns whether there may be more such events.
@@ -477,15 +477,15 @@ impl Sim {
         world.driven();
     }
 
-    /// Takes the number of a function's commands since the last call, by opcode and by the fault that they met.
+    /// Takes the numbers of a function's commands since the last call, by opcode and by the fault that affected them.
     pub fn take_meetings(&self, function: &SimFunction) -> Meetings {
         lock(&self.world).nics[function.index]
             .faults
             .take_meetings()
     }
 
-    /// Removes the faults of a function that wait for a command, a page, an interrupt, a doorbell or a completion, and
-    /// those that repeat. Queue pairs that were stuck continue.
+    /// Removes the faults of a function that wait for a command, a page, an interrupt, a doorbell or a completion, once
+    /// or repeatedly. Stuck queue pairs continue.
     pub fn mend(&self, function: &SimFunction) {
         let mut world = lock(&self.world);
         let function = function.index;
@@ -592,7 +592,7 @@ impl SimFunction {
         });
     }
 
-    /// Sets the port's priorities and congestion control in place of its host.
+    /// Sets the port's priorities and congestion control, as the port's host would.
     pub(crate) fn set_qos(&self, qos: PortQos) {
         let checked = qos.check();
         assert!(checked.is_ok(), "settings of a port: {checked:?}");

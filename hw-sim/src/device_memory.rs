@@ -26,7 +26,7 @@ const WINDOW_BYTES: u32 = 256 << 10;
 pub const MOST: u32 = 128 << 10;
 /// Log2 of the unit of size and address of a piece, in bytes (Linux `MLX5_MEMIC_BASE_SIZE`).
 pub const LOG_UNIT: u32 = 6;
-/// Log2 of the largest alignment, in units. It is one page; the value was chosen freely.
+/// Log2 of the largest alignment, in units: one page. The value is chosen, not taken from hardware.
 pub const LOG_MOST_ALIGNMENT: u32 = 6;
 /// Minimum size of the BAR of a function with device memory: the window, and as much again for everything else.
 const LEAST_BAR_BYTES: usize = 2 * WINDOW_BYTES as usize;
@@ -167,7 +167,7 @@ impl DeviceMemory {
         piece.map(|(taken, _)| taken.keys += 1).is_some()
     }
 
-    /// Uncounts a destroyed key that referred to the piece with this byte.
+    /// Subtracts a destroyed key from the number of keys that refer to the piece with this byte.
     pub fn release(&mut self, at: u64) {
         if let Some((_, taken)) = self.taken.range_mut(..=at).next_back() {
             taken.keys = taken.keys.saturating_sub(1);

@@ -53,7 +53,7 @@ pub struct Env {
     pub rng: ChaCha8Rng,
     /// The log.
     pub log: EventLog,
-    /// Whether register writes arrive only after software has continued. Host memory may then be newer than the write.
+    /// True if register writes arrive only after software has continued. Host memory may then be newer than the write.
     pub posted_writes: bool,
     /// The cards of all functions.
     pub cards: Vec<Card>,
@@ -75,9 +75,9 @@ pub struct Env {
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
     /// Number of bytes that queue pairs have sent.
     pub sent_bytes: u64,
-    /// Whether frames carry an ICRC that is checked.
+    /// True if frames carry an ICRC that is checked.
     seals: bool,
-    /// Whether frames on links still lack their ICRC.
+    /// True if frames on links still lack their ICRC.
     links_wait: bool,
     /// Spare buffers of delivered frames: of short frames, and of long frames.
     spare: [Vec<Vec<u8>>; 2],
@@ -124,8 +124,8 @@ impl Env {
         self.sequence += 1;
     }
 
-    /// Returns whether frames carry an ICRC that is checked. While frames stay between functions of the simulator,
-    /// unobserved, computing the ICRC would be useless.
+    /// Returns whether frames carry an ICRC that is checked. No ICRC is computed while frames pass only between
+    /// functions of the simulator and nothing observes them.
     pub(crate) const fn seals(&self) -> bool {
         self.seals
     }

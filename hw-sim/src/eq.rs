@@ -44,7 +44,7 @@ impl Arm {
 pub enum Posted {
     /// The entry was written.
     Written {
-        /// Whether the vector must be raised: the queue was armed, and is not armed any more.
+        /// True if the vector must be raised: the queue was armed, and is not armed any more.
         interrupt: bool,
     },
     /// The ring is full, and the entry is lost.
@@ -58,7 +58,7 @@ pub enum Posted {
 pub enum Rung {
     /// The counter was accepted.
     Taken {
-        /// Whether the vector must be raised: the doorbell armed the queue while entries were outstanding.
+        /// True if the vector must be raised: the doorbell armed the queue while entries were outstanding.
         interrupt: bool,
     },
     /// The counter is beyond the entries that were written.
@@ -88,7 +88,7 @@ pub struct Eq {
     pub uar: u32,
     /// MSI-X vector.
     pub vector: u16,
-    /// Whether overruns are not detected (`oi`).
+    /// True if overruns are not detected (`oi`).
     pub ignore_overrun: bool,
     /// Event types that the queue carries, one bit for each type; 0 in an EQ for completion queues.
     pub events: u64,
@@ -98,7 +98,7 @@ pub struct Eq {
     pub log_page_size: u32,
     /// `page_offset` of the context.
     pub page_offset: u32,
-    /// Whether a write to the ring has failed (context status 0xa).
+    /// True if a write to the ring has failed (context status 0xa).
     pub failed: bool,
     consumer: u32,
     producer: u32,

@@ -11,7 +11,7 @@ use std::fmt::{self, Write};
 pub struct EventLog {
     text: String,
     enabled: bool,
-    /// Lines not yet taken by [`EventLog::take_news`]; `None` if they are not collected.
+    /// Lines not yet taken by [`EventLog::take_lines`]; `None` if they are not collected.
     news: Option<String>,
 }
 
@@ -46,8 +46,8 @@ impl EventLog {
         self.text.as_bytes()
     }
 
-    /// Starts collecting lines for [`EventLog::take_news`].
-    pub fn gather_news(&mut self) {
+    /// Starts collecting lines for [`EventLog::take_lines`].
+    pub fn collect_lines(&mut self) {
         self.news.get_or_insert_default();
     }
 
@@ -57,7 +57,7 @@ impl EventLog {
     }
 
     /// Takes the lines that were added since the last call.
-    pub fn take_news(&mut self) -> String {
+    pub fn take_lines(&mut self) -> String {
         self.news.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

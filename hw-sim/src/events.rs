@@ -74,12 +74,12 @@ impl Nic {
         self.event(env, EventType::PAGE_REQUEST, &mut eqe);
     }
 
-    /// Offers the pages of a virtual function that was reset to the manager.
+    /// Offers to the manager the pages of a virtual function that was reset.
     fn vf_reset(&mut self, env: &mut Env, vport: u16) {
         let held = self
             .pages_of
             .get(&vport)
-            .map_or(0, FirmwarePages::spoken_for);
+            .map_or(0, FirmwarePages::pages_not_offered);
         if held > 0 {
             let seat = Seat { vport, ..self.seat };
             env.vport_mut(seat).needs_pages = true;
@@ -88,8 +88,8 @@ impl Nic {
         }
     }
 
-    /// Sends an event that requests pages of a virtual function (positive) or offers them back (negative) (Linux
-    /// `pagealloc.c` `req_pages_handler`).
+    /// Sends an event that requests pages for a virtual function (positive) or offers the function's pages back
+    /// (negative) (Linux `pagealloc.c` `req_pages_handler`).
     pub fn request_pages_of(&mut self, env: &mut Env, function: u16, pages: i32) {
         let verify = self.profile.pages.verify;
         let account = self.pages_of.entry(function).or_insert_with(|| {
@@ -146,15 +146,14 @@ impl Nic {
         self.eqe(env, eqn, &eqe);
     }
 
-    /// Posts an event that names a queue pair (kind 0) or a shared receive queue.
+    /// Posts an event that names a queue pair or a shared receive queue. The queue type in the event data is 0.
     pub fn queue_event(&mut self, env: &mut Env, event: EventType, number: u32) {
         let mut eqe = Eqe::new();
         eqe.event_data_mut()[24..28].copy_from_slice(&number.to_be_bytes());
         self.event(env, event, &mut eqe);
     }
 
-    /// Handles the failure of a CQ. Posts the error event now; attached queue pairs move to ERR after the caller
-    /// returns.
+    /// Handles the failure of a CQ. Posts the error event. Attached queue pairs move to ERR after the caller returns.
     pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
         env.note(
             self.index,

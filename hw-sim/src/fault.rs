@@ -4,9 +4,9 @@
 //! not at all, firmware that stops in one of the ways that the health buffer reports, a device that is removed.
 //!
 //! A command fault waits for its opcode and is consumed by it. Only such a fault can be planned for later
-//! ([`Fault::Later`]). Faults of pages, interrupts, doorbells, queue pairs and completions wait for those in the same
-//! way. All of these survive a reset of the function, because a driver resets it before it does anything else. They
-//! end when they are used up or by [`Sim::mend`](crate::Sim::mend). The others take effect at once.
+//! ([`Fault::Later`]). A fault of pages, interrupts, doorbells, queue pairs or completions waits for such an event in
+//! the same way. All faults that wait survive a reset of the function, because a driver begins with a reset. They end
+//! when they are used up or by [`Sim::mend`](crate::Sim::mend). All other faults take effect at once.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -37,8 +37,7 @@ pub enum Fault {
         /// Number of affected commands.
         count: u32,
     },
-    /// The next `count` commands with this opcode are never answered. The device keeps owning their
-    /// slots.
+    /// The next `count` commands with this opcode are never answered. The device continues to own their slots.
     CommandSilence {
         /// Opcode of the affected commands; `None`: any.
         opcode: Option<u16>,
@@ -76,8 +75,8 @@ pub enum Fault {
     HealthSyndrome(u8),
     /// The firmware stops running: its health counter stops and no command is answered. Traffic continues.
     HealthCounterStops,
-    /// The health counter stops for this time, as that of busy firmware may (Linux `poll_health` reports the fourth
-    /// equal reading, two seconds apart, and continues).
+    /// The health counter stops for this time. The counter of busy firmware may stop, too: Linux `poll_health` reports
+    /// the fourth equal reading, two seconds apart, and continues.
     HealthCounterStalls(Duration),
     /// Every read of the BAR returns ones and every write is lost, as if the PCIe link to the slot were
     /// down.
@@ -89,7 +88,7 @@ pub enum Fault {
     BusError,
     /// The system asks the driver to release the function.
     WantedBack,
-    /// The next interrupts, as many as this number, are not delivered.
+    /// This number of the next interrupts is not delivered.
     LostInterrupts(u32),
     /// Every vector is raised once, without a reason.
     StrayInterrupts,
@@ -97,32 +96,32 @@ pub enum Fault {
     LinkDown,
     /// The port of the function's card gets its carrier back.
     LinkUp,
-    /// Doorbells of send queues are lost after the next `spared`. Resets do not end that, only
-    /// [`mend`](crate::Sim::mend) does.
+    /// Doorbells of send queues are lost after the next `spared`. Only [`mend`](crate::Sim::mend) ends this fault;
+    /// resets do not.
     LostDoorbells {
         /// Number of doorbells that still arrive.
         spared: u32,
     },
-    /// After the next `spared` doorbells, queue pairs read doorbell records but fetch and send nothing. Resets do not
-    /// end that, only [`mend`](crate::Sim::mend) does.
+    /// After the next `spared` doorbells, queue pairs read doorbell records but fetch and send nothing. Only
+    /// [`mend`](crate::Sim::mend) ends this fault; resets do not.
     StuckQueues {
         /// Number of doorbells that still take effect.
         spared: u32,
     },
     /// After the next `spared` entries, no entries of completion queues are written and no completion events are sent.
-    /// Resets do not end that, only [`mend`](crate::Sim::mend) does.
+    /// Only [`mend`](crate::Sim::mend) ends this fault; resets do not.
     LostCompletions {
         /// Number of entries that are still written.
         spared: u32,
     },
-    /// A command fault that is preceded by a number of spared commands, which it would otherwise have affected.
+    /// A command fault that takes effect after a number of matching commands have passed unaffected.
     // A recording stores fault and number separately, so that a record contains no nested fault. A skipped variant must
     // be the last, because variants after it would be read with other numbers than they were written with.
     #[serde(skip)]
     Later {
         /// Number of commands that are spared.
         commands: u32,
-        /// The fault. It must be one of the first four above, which wait for a command.
+        /// The fault. It must be a command fault, which is one of the first four variants.
         fault: Box<Fault>,
     },
 }
@@ -192,7 +191,7 @@ impl Planned {
     }
 }
 
-/// Faults that wait for a command, or for something else that the function does.
+/// Injected faults that wait for a command, a page, an interrupt, a doorbell or a completion.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     planned: Vec<Planned>,
@@ -264,7 +263,7 @@ impl FaultPlan {
     /// Adds a fault that waits. Returns false if `fault` takes effect at once.
     ///
     /// # Panics
-    /// [`Later`](Fault::Later) contains a fault that is no command fault and would take effect at once.
+    /// [`Later`](Fault::Later) contains a fault that is no command fault.
     pub fn add(&mut self, fault: &Fault) -> bool {
         let (opcode, fault, left) = match *fault {
             Fault::CommandFailure {
@@ -391,8 +390,9 @@ impl FaultPlan {
         self.doorbells.is_lost()
     }
 
-    /// Counts a doorbell that arrived. From a certain doorbell on, queue pairs are stuck.
-    pub fn doorbell_heard(&mut self) {
+    /// Counts a doorbell that arrived. After the spared number of doorbells ([`Fault::StuckQueues`]), queue pairs are
+    /// stuck.
+    pub fn count_doorbell(&mut self) {
         self.stuck |= self.fetches.is_lost();
     }
 
@@ -478,7 +478,7 @@ mod tests {
         assert_eq!(met, [false, false, false, true, false]);
     }
 
-    /// A fault that waits for no command cannot be planned for later, because it would take effect at once.
+    /// A fault that waits for no command cannot be planned for later.
     #[test]
     fn a_fault_that_waits_for_no_command_cannot_come_later() {
         let later = |fault| Fault::Later {

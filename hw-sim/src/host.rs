@@ -76,7 +76,7 @@ pub trait Host {
     /// Writes a CQE of 128 bytes. `first` is the half before the 64-byte CQE.
     fn complete_wide(&mut self, cqn: u32, first: [u8; 64], cqe: Cqe64, solicited: bool);
 
-    /// Raises an asynchronous event that names this queue pair.
+    /// Raises an asynchronous event that names the queue pair `qpn`.
     fn qp_event(&mut self, event: EventType, qpn: u32);
 
     /// Takes the next WQE of a shared receive queue, if there is one. Sends the limit event if the limit is reached.
@@ -96,7 +96,7 @@ pub trait Host {
         vec![0; bytes]
     }
 
-    /// Returns whether frames must carry their ICRC, because it may be read.
+    /// Returns whether frames must carry their ICRC, because something may read it.
     fn seals(&self) -> bool {
         true
     }
@@ -115,7 +115,8 @@ pub trait Host {
         self.transmit(frame);
     }
 
-    /// Returns the entry of the port's GID table at `index`, if it is used. On InfiniBand only its GID has a meaning.
+    /// Returns the entry of the port's GID table at `index`, if the entry is set. On InfiniBand only the entry's GID
+    /// has a meaning.
     fn gid(&self, index: u8) -> Option<GidEntry>;
 
     /// Returns a number that changes whenever a result of [`Host::gid`] or [`Host::lid`] may change; `None` if
@@ -207,11 +208,11 @@ pub struct KeyScope {
     pub pd: u32,
     /// Number of the queue pair.
     pub qpn: u32,
-    /// Whether the peer named the key (rkey). Otherwise a WQE of this function named it (lkey).
+    /// True if the peer named the key (rkey). Otherwise a WQE of this function named it (lkey).
     pub remote: bool,
-    /// Whether the access is an atomic operation.
+    /// True if the access is an atomic operation.
     pub atomic: bool,
-    /// Whether the queue pair may use the reserved lkey (QPC `rlky`).
+    /// True if the queue pair may use the reserved lkey (QPC `rlky`).
     pub rlky: bool,
 }
 

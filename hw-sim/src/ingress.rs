@@ -1,4 +1,4 @@
-//! Frames from the wire, and how their receiver is chosen.
+//! Frames from the wire, and the choice of their receiver.
 //!
 //! A RoCE packet is for this function if its destination MAC is in the RoCE address table. An InfiniBand packet is for
 //! this function if its destination LID is the port's. Such a packet that does not parse is dropped and counted by
@@ -45,7 +45,7 @@ impl Nic {
         };
         let packet = match parsed {
             Ok(packet) => packet,
-            Err(WireError::Opcode(CNP)) if self.congestion_told(env, frame) => return,
+            Err(WireError::Opcode(CNP)) if self.cnp_received(env, frame) => return,
             Err(error) => {
                 self.count_drop(env, reason(error));
                 return;
@@ -70,8 +70,8 @@ impl Nic {
         self.alive() && slot.is_some()
     }
 
-    /// Returns the number of the queue pair that a packet is for. The two for MADs have numbers of their own on the
-    /// wire, and others inside the device.
+    /// Returns the number of the queue pair that a packet is for. QP 0 and QP 1 of the wire have other numbers inside
+    /// the device.
     fn destination(&self, packet: &Packet<'_>) -> Option<u32> {
         match packet.dest_qpn() {
             Qpn::SMI => self.smi,
@@ -95,7 +95,7 @@ impl Nic {
         };
         let delivered = self.with_qp(env, qpn, |qp, view| qp.receive(packet, view));
         if delivered.is_some() && packet.network.ecn() == Ecn::Marked {
-            self.congestion_met(env, qpn);
+            self.marked_packet_received(env, qpn);
         }
         delivered.is_some()
     }

@@ -1,16 +1,22 @@
 //! The initialization segment: the first pages of BAR 0, seen from the device.
 //!
-//! Registers live in BAR memory, big-endian, so that a read is a plain memory access. When virtual time advances, the
+//! Registers are in BAR memory, big-endian, so that a read is a plain memory access. When virtual time advances, the
 //! device rewrites the registers that change by themselves (timers, health counter, `initializing`). The device
-//! restores the registers that software may not write. Software may write only four registers: the two halves of the
-//! command queue address, the command doorbell, and the `nic_interface` bits beside the address.
+//! restores the registers that software may not write. Software may change only the command queue address, the
+//! `nic_interface` bits beside its low half, and the command doorbell. A write of the word of `initializing` or of
+//! `clear_int` is accepted without effect.
+//!
+//! A write of the low half of the command queue address activates the queue, at the high half that was written before
+//! (Linux `mlx5_cmd_enable`, Snabb and illumos write the high half first). It is inferred that a later write of the
+//! high half has no effect before the next write of the low half. A command doorbell between both is a driver bug,
+//! because the queue is not where the driver expects it.
 //!
 //! The word at 0x14 has two meanings. On a write it is the low address and `nic_interface`. On a read its low byte is
 //! the geometry of the queue (32 entries of 64 bytes, 0x56), whatever software wrote to that byte. Drivers read the
 //! word back to change `nic_interface` alone.
 //!
-//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the segment and the window of device memory with
-//! ones, and the segment ignores everything from then on.
+//! A device that was removed from the bus reads as ones: [`InitSegment::remove_from_bus`] fills the segment and the
+//! window of device memory with ones, and the segment ignores everything from then on.
 //!
 //! A device that was just reset also reads as ones for a while. After that the segment is readable, but the firmware
 //! does not read it yet: revisions and geometry read zero, and writes are lost. `initializing` reads 1 in both phases.
@@ -24,9 +30,9 @@ use driver::SharedMemory;
 use mlx_prm::COMMAND_INTERFACE_REVISION;
 use std::ops::Range;
 
-/// log2 of the command queue entries.
+/// Log2 of the number of command queue entries.
 pub const LOG_CMDQ_SIZE: u32 = 5;
-/// log2 of the bytes from one command queue entry to the next.
+/// Log2 of the number of bytes from one command queue entry to the next.
 pub const LOG_CMDQ_STRIDE: u32 = 6;
 /// Number of bytes of BAR 0 before the UAR pages.
 pub const SEGMENT_BYTES: u64 = 0x4000;
@@ -62,7 +68,8 @@ pub enum RegisterEffect {
     CommandDoorbell(u32),
     /// The driver changed `nic_interface` to this value.
     NicInterface(u32),
-    /// The driver wrote to a register or in a phase that permits no write. The text says which.
+    /// The driver wrote to a read-only register, in a boot phase that permits no write, or to the command doorbell
+    /// before the queue's address was complete. The text describes the write.
     Bug(String),
 }
 
@@ -111,13 +118,15 @@ pub struct InitSegment {
     /// Byte range of the device memory in the BAR.
     window: Range<u64>,
     cmdq_address: u64,
+    /// High half of the address as last written. The next write of the low half makes it effective.
+    cmdq_high: u32,
     queue_active: bool,
     nic_interface: u32,
     boot: Boot,
     phase: Phase,
     health_syndrome: u8,
     /// Virtual time in ns until which the health counter does not advance.
-    counter_stands_until: u64,
+    counter_stopped_until: u64,
     dark: bool,
     khz: u32,
     firmware: (u16, u16, u16),
@@ -131,12 +140,13 @@ impl InitSegment {
             bar,
             window: device_memory::window(profile, &profile.general.current),
             cmdq_address: 0,
+            cmdq_high: 0,
             queue_active: false,
             nic_interface: NIC_FULL_DRIVER,
             boot: Boot::default(),
             phase: Phase::Listening,
             health_syndrome: 0,
-            counter_stands_until: 0,
+            counter_stopped_until: 0,
             dark: false,
             khz: profile.general.current.device_frequency_khz(),
             firmware: profile.firmware,
@@ -150,18 +160,19 @@ impl InitSegment {
             return;
         }
         self.cmdq_address = 0;
+        self.cmdq_high = 0;
         self.queue_active = false;
         self.nic_interface = NIC_FULL_DRIVER;
         self.boot = boot;
         self.health_syndrome = 0;
-        self.counter_stands_until = 0;
+        self.counter_stopped_until = 0;
         self.enter(boot.phase(now));
         self.tick(now);
     }
 
-    /// Returns the number of bytes at the beginning of the BAR that a reset fills. The doorbell pages behind them are
-    /// megabytes, and opening a device should not touch them. `fill_window` fills the device memory at the end of the
-    /// BAR.
+    /// Returns the number of bytes at the beginning of the BAR that a reset fills. A reset does not write the doorbell
+    /// pages that follow, because they are several megabytes long and a device must open fast. `fill_window` fills the
+    /// device memory at the end of the BAR.
     fn readable(&self) -> usize {
         const READ: usize = 1 << 16;
         self.bar.len().min(READ)
@@ -200,7 +211,7 @@ impl InitSegment {
         self.boot.moments().into_iter().any(|moment| now < moment)
     }
 
-    /// Returns the DMA address of the command queue, once software has written both halves.
+    /// Returns the DMA address of the command queue; `None` until software has written the low half of the address.
     pub fn command_queue(&self) -> Option<u64> {
         self.queue_active.then_some(self.cmdq_address)
     }
@@ -215,12 +226,12 @@ impl InitSegment {
         self.health_syndrome
     }
 
-    /// Returns whether the device is gone from the bus.
-    pub fn is_dark(&self) -> bool {
+    /// Returns whether the device was removed from the bus.
+    pub fn is_off_bus(&self) -> bool {
         self.dark
     }
 
-    /// Returns whether the BAR reads as ones, because the device is gone or in reset.
+    /// Returns whether the BAR reads as ones, because the device was removed from the bus or is in reset.
     pub fn is_silent(&self) -> bool {
         self.dark || self.phase == Phase::Silent
     }
@@ -242,7 +253,7 @@ impl InitSegment {
         let [high, low] = halves(device_ticks(now, self.khz));
         self.bar.store_be32(INTERNAL_TIMER_H, high);
         self.bar.store_be32(INTERNAL_TIMER_L, low);
-        if now >= self.counter_stands_until {
+        if now >= self.counter_stopped_until {
             // The health counter advances once per 10 ms, because recovery code reads it every 50 ms.
             let [_, counter] = halves((now / 10_000_000) & 0x00ff_ffff);
             self.bar.store_be32(
@@ -266,16 +277,16 @@ impl InitSegment {
 
     /// Returns whether the firmware no longer runs: the health counter never advances again.
     pub fn is_stuck(&self) -> bool {
-        self.counter_stands_until == u64::MAX
+        self.counter_stopped_until == u64::MAX
     }
 
     /// Stops the health counter until the virtual time `until`, in ns.
     pub fn freeze_health_counter(&mut self, until: u64) {
-        self.counter_stands_until = until;
+        self.counter_stopped_until = until;
     }
 
-    /// Marks the device as gone: every register reads as ones from now on.
-    pub fn go_dark(&mut self) {
+    /// Marks the device as removed from the bus: every register reads as ones from now on.
+    pub fn remove_from_bus(&mut self) {
         self.dark = true;
         self.fill_with_ones();
     }
@@ -319,13 +330,13 @@ impl InitSegment {
         };
         match offset {
             CMDQ_ADDR_H => {
-                self.cmdq_address = u64::from(value) << 32 | (self.cmdq_address & 0xffff_ffff);
+                self.cmdq_high = value;
                 RegisterEffect::None
             }
             CMDQ_ADDR_L_SZ => self.address_low_written(value),
             CMD_DBELL => {
                 self.bar.store_be32(CMD_DBELL, 0);
-                RegisterEffect::CommandDoorbell(value)
+                self.doorbell_written(value)
             }
             CLEAR_INT => RegisterEffect::None,
             // Bit 22 acknowledges a firmware reset request, which this firmware never makes.
@@ -342,8 +353,20 @@ impl InitSegment {
         }
     }
 
+    fn doorbell_written(&self, slots: u32) -> RegisterEffect {
+        let [high, _] = halves(self.cmdq_address);
+        if self.queue_active && high != self.cmdq_high {
+            return RegisterEffect::Bug(format!(
+                "command doorbell {slots:#x} is lost: the queue is at {:#x}, because the high half {:#x} of its \
+                 address was written after the low half",
+                self.cmdq_address, self.cmdq_high
+            ));
+        }
+        RegisterEffect::CommandDoorbell(slots)
+    }
+
     fn address_low_written(&mut self, value: u32) -> RegisterEffect {
-        self.cmdq_address = (self.cmdq_address & !0xffff_ffff) | u64::from(value & 0xffff_f000);
+        self.cmdq_address = u64::from(self.cmdq_high) << 32 | u64::from(value & 0xffff_f000);
         self.queue_active = true;
         let wanted = value >> 8 & 7;
         let changed = wanted != self.nic_interface;
@@ -370,8 +393,8 @@ impl InitSegment {
             CMDIF_REV,
             COMMAND_INTERFACE_REVISION << 16 | u32::from(subminor),
         );
-        let [high, low] = halves(self.cmdq_address);
-        bar.store_be32(CMDQ_ADDR_H, high);
+        let [_, low] = halves(self.cmdq_address);
+        bar.store_be32(CMDQ_ADDR_H, self.cmdq_high);
         let geometry = LOG_CMDQ_SIZE << 4 | LOG_CMDQ_STRIDE;
         bar.store_be32(CMDQ_ADDR_L_SZ, low | self.nic_interface << 8 | geometry);
         bar.store_be32(CMD_DBELL, 0);

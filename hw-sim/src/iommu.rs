@@ -190,7 +190,7 @@ impl Recent {
 #[derive(Debug, Default)]
 pub struct Iommu {
     mappings: BTreeMap<u64, Mapping>,
-    /// Mappings accessed last, and the index of the entry to replace next. Unmapping a mapping also removes it here.
+    /// Mappings accessed last, and the index of the entry to replace next. Unmapping empties this list.
     recent: [Option<Recent>; RECENT],
     oldest: usize,
     bus_master: bool,

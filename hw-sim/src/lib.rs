@@ -37,8 +37,8 @@
 //! | [`switch`], `network` | switches, and the ports of cards on them |
 //! | `congestion`, `dcqcn` | notification of marked packets, and the sender's reaction |
 //!
-//! Absent on purpose: DAT, any driver logic (layouts are in [`mlx_prm`], which driver and simulator share), threads,
-//! real time.
+//! Absent on purpose: DAT and any driver logic (layouts are in [`mlx_prm`], which driver and simulator share). The
+//! simulator creates no threads, and its events depend on virtual time only.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

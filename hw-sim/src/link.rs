@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Number of parts in which fault rates count: a rate is a number of frames per million.
+/// Denominator of fault rates: a rate is a number of frames per million.
 const MILLION: u32 = 1_000_000;
 
 /// One end of a link.
@@ -203,7 +203,7 @@ impl PartialOrd for InFlight {
 }
 
 impl Ord for InFlight {
-    /// Compares in reverse, because `BinaryHeap` yields its greatest element and we want the earliest frame.
+    /// Compares in reverse, because `BinaryHeap` yields its greatest element and the earliest frame must come first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.due, other.sequence).cmp(&(self.due, self.sequence))
     }
@@ -216,8 +216,8 @@ pub struct Link {
     rng: ChaCha8Rng,
     queue: BinaryHeap<InFlight>,
     sequence: u64,
-    /// Latest due time of an in-order frame, per direction. A later frame is never due before it, so jitter cannot
-    /// reorder.
+    /// Latest due time of an in-order frame, per direction. No frame that is sent later in order is due before this
+    /// time, so jitter cannot reorder frames.
     horizon: [u64; 2],
     counters: [LinkCounters; 2],
 }

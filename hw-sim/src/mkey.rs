@@ -16,7 +16,7 @@ use crate::objects::Table;
 pub const ANY_QP: u32 = 0x00ff_ffff;
 /// Read permission bit of a translation entry, in a key created with `pg_access`.
 const PAGE_READ: u64 = 1;
-/// Write permission bit of such an entry.
+/// Write permission bit of a translation entry, in a key created with `pg_access`.
 const PAGE_WRITE: u64 = 2;
 
 /// Access rights of a key.
@@ -263,18 +263,19 @@ impl Mkey {
     }
 }
 
-/// Updates the references of the key at `index` to the keys behind it, after the key changed. A key that others
-/// reference cannot be destroyed (status 0x09). Keys of another protection domain are not referenced.
+/// Updates the references of the key at `index` to the keys that its table names, after the key changed. A key that
+/// others reference cannot be destroyed (status 0x09). Keys of another protection domain are not referenced.
 pub fn recount_targets(keys: &mut Table<Mkey>, index: u32) {
     let Some(mkey) = keys.get(index) else {
         return;
     };
     let (pd, targets) = (mkey.pd, mkey.targets());
-    // Entries that name no existing key are not referenced; they fail when they are used.
+    // Entries that name no existing key are not referenced; they fail when they are used. The owner of a target is not
+    // checked, because a key of a user context may name keys that Linux created under its own uid.
     let held: Vec<u32> = targets
         .into_iter()
         .filter(|&target| {
-            keys.get(target).is_some_and(|target| target.pd == pd) && keys.hold(target).is_ok()
+            keys.get(target).is_some_and(|target| target.pd == pd) && keys.hold_any(target).is_ok()
         })
         .collect();
     if let Some(mkey) = keys.get_mut(index) {
@@ -489,7 +490,7 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the end of an access that begins at byte `from`. Fails if the end is behind byte `room`.
+/// Returns the end of an access that begins at byte `from`. Fails if the end is beyond byte `room`.
 fn within(from: u64, access: Use, room: u64) -> Result<u64, KeyError> {
     let Use { key, va, bytes, .. } = access;
     from.checked_add(bytes)

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   card: frames of functions -> queue of their priority, at the port's rate -> link -> switch -> link -> card
-//!                                   ^ silent while the switch asks for it
+//!                                   ^ paused while the switch requests a pause
 //! ```
 //!
 //! A card on a switch has a port with a rate. A card on a bare link, or on a link to the outside, has no port with a
-//! rate, and frames pass it in no time. So nothing here has an effect on a simulation without switches.
+//! rate, and sends frames without delay. So nothing here has an effect on a simulation without switches.
 //!
 //! Such a port never drops a frame. When a priority has [`PORT_BYTES`] queued, the queue pairs of that priority wait,
 //! as on a card, which fetches no more than it can send. The port obeys pauses of the priorities enabled in register

@@ -1,8 +1,8 @@
 //! One function: its registers, its tables, and the connections between its parts.
 //!
 //! A [`Nic`] does nothing by itself. The simulation's step loop passes it register writes, frames and timers, each with
-//! the [`Env`] (time, randomness, log, work queues) as an argument. It owns everything that a function-level reset
-//! erases.
+//! the [`Env`] (time, randomness, log, work queues) as an argument. A [`Nic`] owns everything that a function-level
+//! reset erases, except the state of its port, which is in its card.
 //!
 //! Two rules hold everywhere. First, events caused by a command are posted after the command has been answered. While
 //! the command executes, they collect in `after_command`. Second, a completion queue that fails moves its queue pairs
@@ -33,9 +33,10 @@ use std::time::Duration;
 
 /// Maximum number of driver bugs, and of refused commands, that are kept as records. Later bugs are only logged, and
 /// later refusals only counted.
-const MOST_IN_WORDS: usize = 1_000;
+const MAX_RECORDS: usize = 1_000;
 
-/// Progress of bring-up (PRM "Initialization"). The pages that the driver has given determine the boot stage.
+/// Progress of bring-up (PRM "Initialization"). Whether an enabled function has its boot pages is recorded separately
+/// ([`FirmwarePages::booted`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// After a reset or DISABLE_HCA.
@@ -169,7 +170,7 @@ impl Nic {
         self.objects.clear();
         self.objects.set_limits(&self.caps);
         if !self.profile.habits.counts_queue_pairs_on {
-            self.objects.qps.count_anew();
+            self.objects.qps.restart_numbering();
         }
         self.gsi = None;
         self.smi = None;
@@ -214,7 +215,7 @@ impl Nic {
         }
     }
 
-    /// Sets the number of interrupt vectors of a virtual function, which its manager decides, also in configuration
+    /// Sets the number of interrupt vectors of a virtual function, as its manager decided, and rebuilds configuration
     /// space.
     pub fn set_vectors(&mut self, vectors: u16) {
         self.profile.msix_vectors = vectors;
@@ -242,7 +243,7 @@ impl Nic {
 
     /// Returns whether the function is present and healthy: the firmware serves commands and the data path runs.
     pub fn alive(&self) -> bool {
-        !self.removed && self.init.health_syndrome() == 0 && !self.init.is_dark()
+        !self.removed && self.init.health_syndrome() == 0 && !self.init.is_off_bus()
     }
 
     /// Reads configuration space.
@@ -283,7 +284,7 @@ impl Nic {
             self.driver_bug(env, format!("write beyond BAR 0 at {offset:#x}"));
             return;
         };
-        if self.removed || self.init.is_dark() {
+        if self.removed || self.init.is_off_bus() {
             self.bar.fill(at, bytes.len(), 0xff);
             return;
         }
@@ -380,7 +381,7 @@ impl Nic {
         }
     }
 
-    /// Raises an MSI-X vector. A vector without an eventfd is kept until one is set.
+    /// Raises an MSI-X vector. An interrupt of a vector without an eventfd is kept until an eventfd is set.
     pub fn raise(&mut self, env: &mut Env, vector: u16) {
         if !self.iommu.bus_master() {
             // An MSI-X message is a memory write, so the function cannot send it without bus mastering.
@@ -411,9 +412,9 @@ impl Nic {
     pub fn driver_bug(&mut self, env: &mut Env, what: String) {
         env.note(self.index, format_args!("driver bug: {what}"));
         let kept = &mut self.record.driver_bugs;
-        if kept.len() < MOST_IN_WORDS {
+        if kept.len() < MAX_RECORDS {
             // A driver that keeps writing doorbells repeats the same message a thousand times, for example after
-            // another program reset its function. So an equal message is not logged again.
+            // another program reset its function. So a message equal to the last one is not logged again.
             if kept.last() != Some(&what) {
                 tracing::warn!(function = %self.profile.name, "driver bug: {what}");
             }
@@ -429,7 +430,7 @@ impl Nic {
     /// Counts a refused command, and records it if the limit permits.
     pub fn count_refusal(&mut self, refused: Refused) {
         *self.record.refusals.entry(refused.opcode).or_default() += 1;
-        if self.record.refused.len() < MOST_IN_WORDS {
+        if self.record.refused.len() < MAX_RECORDS {
             self.record.refused.push(refused);
         }
     }
@@ -497,9 +498,9 @@ impl Nic {
                 let until = env.now.saturating_add(nanoseconds(time));
                 self.init.freeze_health_counter(until);
             }
-            Fault::BarAllOnes => self.init.go_dark(),
+            Fault::BarAllOnes => self.init.remove_from_bus(),
             Fault::SurpriseRemoval => {
-                self.init.go_dark();
+                self.init.remove_from_bus();
                 self.removed = true;
                 self.iommu.set_bus_master(false);
                 self.objects.clear();

@@ -34,7 +34,7 @@ pub struct QpSlot {
     pub pages: Vec<u64>,
     /// True if the queue pair is in the simulation's run queue.
     pub queued: bool,
-    /// Entry of the queue pair in the simulation's timer set.
+    /// Virtual time in ns at which the queue pair's timer is due; `None` if no timer is set.
     pub timer: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Objects {
     pub fn new(profile: &Profile, caps: &Capabilities) -> Self {
         const LAST: u32 = 0x00ff_ffff;
         let general = &caps.general;
-        // Device memory is behind the doorbell pages.
+        // Device memory follows the doorbell pages.
         let pages = device_memory::window(profile, general).start >> 12;
         let last_uar = u32::try_from(pages).unwrap_or(u32::MAX) - 1;
         let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
@@ -139,7 +139,7 @@ impl Objects {
         }
     }
 
-    /// Returns the number of objects of each kind that has any.
+    /// Returns the number of objects of each kind that has objects.
     pub fn census(&self) -> BTreeMap<&'static str, usize> {
         [
             (self.uars.kind(), self.uars.len()),

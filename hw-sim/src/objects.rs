@@ -115,7 +115,7 @@ impl<T> Table<T> {
     }
 
     /// Restarts the allocation of numbers at the first number.
-    pub fn count_anew(&mut self) {
+    pub fn restart_numbering(&mut self) {
         self.cursor = 0;
     }
 
@@ -145,8 +145,8 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Sets the acting owner: it owns the objects created from now on, and look-ups of commands are limited to its
-    /// rights.
+    /// Sets the acting owner, who owns the objects created from now on. Look-ups of commands find only objects that the
+    /// acting owner may name.
     pub fn act_for(&mut self, owner: u16) {
         self.acting = owner;
     }
@@ -219,6 +219,14 @@ impl<T> Table<T> {
         if !self.contains(number) {
             return Err(TableError::Unknown);
         }
+        self.hold_any(number)
+    }
+
+    /// Adds a reference to the object on behalf of the function itself, whatever the object's owner.
+    ///
+    /// # Errors
+    /// [`TableError::Unknown`].
+    pub fn hold_any(&mut self, number: u32) -> Result<(), TableError> {
         let entry = self.entries.get_mut(&number).ok_or(TableError::Unknown)?;
         entry.references += 1;
         Ok(())
@@ -261,7 +269,7 @@ impl<T> Table<T> {
     /// Destroys the object unless it is referenced.
     ///
     /// # Errors
-    /// As [`Table::removable`]. The object stays in the table.
+    /// The errors of [`Table::removable`]. The object stays in the table.
     pub fn remove(&mut self, number: u32) -> Result<T, TableError> {
         self.removable(number)?;
         match self.entries.remove(&number) {
@@ -343,6 +351,8 @@ mod tests {
         assert_eq!(table.hold(own), Err(TableError::Unknown));
         assert_eq!(table.remove(own), Err(TableError::Unknown));
         assert_eq!(table.remove(shared), Err(TableError::Unknown));
+        assert_eq!(table.hold_any(own), Ok(()));
+        table.release(own);
         assert!(table.contains(shared) && !table.owns(shared));
         table.hold(shared).unwrap();
         table.act_for(DRIVER);

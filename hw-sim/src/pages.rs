@@ -55,14 +55,14 @@ impl PageProfile {
     };
 }
 
-/// Reason for which the firmware refused a give of pages.
+/// Reason for which the firmware refused pages that software gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveError {
     /// Software gave more pages than the firmware requested.
     TooMany,
     /// Software gave only a part of the pages for a stage that must come in one command.
     Pieces {
-        /// Number of pages that the stage needs.
+        /// Number of pages that the firmware still needed before this command.
         missing: usize,
     },
     /// This page address is not 4 KiB aligned.
@@ -77,7 +77,7 @@ pub enum GiveError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeFinding {
     /// Software wrote to the page at this address while the firmware owned it.
-    Scribbled(u64),
+    Modified(u64),
     /// The device can no longer read the page at this address.
     Unreachable(u64),
 }
@@ -90,8 +90,8 @@ pub struct FirmwarePages {
     wanted: usize,
     /// True between INIT_HCA and TEARDOWN_HCA.
     in_use: bool,
-    /// Number of pages that events have requested and software has still to give. A negative number is to be taken
-    /// back.
+    /// Number of pages that events have requested and software has still to give. If negative: number of pages that
+    /// events have offered and software has still to take back.
     unanswered: i64,
     /// True if the event for the profile's `runtime` pages was sent.
     pub runtime_requested: bool,
@@ -121,7 +121,7 @@ impl FirmwarePages {
     }
 
     /// Returns the number of pages that the firmware owns and has not offered back.
-    pub fn spoken_for(&self) -> usize {
+    pub fn pages_not_offered(&self) -> usize {
         self.owned.len().min(self.wanted)
     }
 
@@ -227,7 +227,7 @@ impl FirmwarePages {
     }
 
     /// Handles MANAGE_PAGES take: returns at most `most` pages and the errors found in them. Returns fewer pages if the
-    /// firmware still needs them, or if the profile limits the number per command.
+    /// firmware needs the others, or if the profile limits the number per command.
     pub fn take(
         &mut self,
         iommu: &mut Iommu,
@@ -282,7 +282,7 @@ fn verify(iommu: &mut Iommu, address: u64) -> Option<TakeFinding> {
     {
         return Some(TakeFinding::Unreachable(address));
     }
-    (page != pattern(address)).then_some(TakeFinding::Scribbled(address))
+    (page != pattern(address)).then_some(TakeFinding::Modified(address))
 }
 
 #[cfg(test)]
@@ -381,7 +381,7 @@ mod tests {
         memory.store_u8(PAGE_BYTES + 7, 0);
         let (taken, findings) = pages.take(&mut iommu, 100, false);
         assert_eq!(taken, [0x2000, 0x1000]);
-        assert_eq!(findings, [TakeFinding::Scribbled(0x2000)]);
+        assert_eq!(findings, [TakeFinding::Modified(0x2000)]);
     }
 
     #[test]

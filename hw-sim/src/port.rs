@@ -1,8 +1,9 @@
-//! State of a port that one function has: addresses, lists, counters.
+//! The part of a port's state that belongs to one function: addresses, lists, counters.
 //!
 //! The RoCE address table gives source addresses to outgoing packets and decides which incoming packets go to the
 //! RDMA engine. The vport context keeps settings that software writes (MTU, MAC lists, promiscuity, RoCE enable) and
-//! returns them on request; the e-switch makes its rules from them ([`crate::card`]). A reset erases all of it.
+//! returns them on request; the e-switch makes its rules from them ([`crate::card`]). A reset erases all of this state,
+//! except the number of changes of the address table and parts of an InfiniBand port's subnet state.
 
 use crate::host::GidEntry;
 use crate::profile::{PortType, Profile};
@@ -11,7 +12,7 @@ use crate::wire::LrhPacket;
 
 /// Number of bytes of the port MTU beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add the same 22).
 pub const ETHERNET_OVERHEAD: u16 = 22;
-/// Number of header bytes of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux
+/// Number of header bytes of the largest RoCE packet: GRH or IPv6, UDP, BTH, XRCETH, AtomicETH, ICRC (Linux
 /// `iboe_get_mtu`).
 const ROCE_OVERHEAD: u16 = 96;
 /// Number of bytes of the frame check sequence, which simulated frames do not have.
@@ -104,7 +105,7 @@ pub struct AddressLists {
     pub vlan: Vec<u64>,
 }
 
-/// State of a port that one function has.
+/// The part of a port's state that belongs to one function.
 #[derive(Clone, Debug)]
 pub struct Port {
     /// L2 MTU of the vport context in bytes, including Ethernet header, VLAN tag and FCS, as mlx5e counts it
@@ -114,8 +115,9 @@ pub struct Port {
     pub roce: bool,
     /// Promiscuity for unicast, for multicast, and for all frames.
     pub promiscuous: [bool; 3],
-    /// True if loopback of the function's own unicast, or multicast, is off. Here it does not affect RoCE traffic
-    /// between queue pairs of one function; no source says whether it does on hardware.
+    /// True if loopback of the function's own unicast frames, and of its own multicast frames, is off. In the simulator
+    /// this setting does not affect RoCE traffic between queue pairs of one function. No source states the behaviour of
+    /// hardware.
     pub loopback_off: [bool; 2],
     /// MAC and VLAN lists of the vport context.
     pub lists: AddressLists,

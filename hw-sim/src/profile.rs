@@ -123,12 +123,12 @@ pub struct Most {
     pub current: u64,
 }
 
-/// Choices between behaviours where no public source says which one hardware has. Drivers have to work with both, and
-/// the data path of every generation is tested with both (`docs/generations.md`).
+/// Choices between two behaviours where no public source states the behaviour of hardware. Drivers have to work with
+/// both, and the data path of every generation is tested with both (`docs/generations.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Habits {
-    /// True if `wqe_counter` in a receive's CQE is an index within the ring. If false, it counts up to 2^16. Drivers
-    /// ignore the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
+    /// True if `wqe_counter` in a receive's CQE is an index within the ring. If false, the field counts modulo 2^16.
+    /// Drivers ignore the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
     pub cuts_receive_counter: bool,
     /// True if the first packet of every connection causes an event (COMM_EST). If false, only a packet that finds its
     /// queue pair in RTR causes the event (IBTA volume 1, section 11.6.3.1).
@@ -173,14 +173,14 @@ pub struct Profile {
     pub carrier_without_link: bool,
     /// Time that the firmware takes to boot after a reset.
     pub boot_time: Duration,
-    /// Time from the reset in which BAR 0 reads as ones and ignores writes; at most `boot_time`.
+    /// Time after the reset during which BAR 0 reads as ones and ignores writes; at most `boot_time`.
     pub silent_time: Duration,
-    /// Time from the reset in which the firmware does not read the initialization segment, so that writes to it are
-    /// lost; at most `boot_time`.
+    /// Time after the reset during which the firmware does not read the initialization segment, so that writes to the
+    /// segment are lost; at most `boot_time`.
     pub deaf_time: Duration,
     /// Minimum time that a command takes.
     pub command_time: Duration,
-    /// Maximum additional time, drawn per command. With it, commands in several slots finish in any order.
+    /// Maximum additional time, drawn per command. The jitter lets commands in several slots finish in any order.
     pub command_jitter: Duration,
     /// Numbers of firmware pages.
     pub pages: PageProfile,
@@ -214,7 +214,7 @@ pub struct Profile {
     pub eswitch: EswitchCap,
     /// Recorded pages of other types, by type.
     pub other_pages: BTreeMap<u16, RawPage>,
-    /// Recorded registers, by number. They answer reads of registers that the simulator does not implement.
+    /// Recorded registers, by number. Reads of registers that the simulator does not implement return them.
     pub registers: BTreeMap<u16, Vec<u8>>,
 }
 

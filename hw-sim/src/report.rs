@@ -25,7 +25,7 @@ pub struct FunctionReport {
     pub refused: Vec<Refused>,
     /// Number of all refused commands, by opcode.
     pub refusals: BTreeMap<u16, u64>,
-    /// Number of received frames without a receiver, by reason.
+    /// Number of dropped frames, received or sent, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Frames that the port sent to the wire.
     pub transmitted: Traffic,
@@ -51,7 +51,8 @@ pub struct Refused {
     pub opcode: u16,
     /// Output status.
     pub status: u8,
-    /// Output syndrome. It is a hash of the reason, so that equal reasons have equal syndromes.
+    /// Output syndrome: a hash of the reason, or the syndrome recorded on a real card. Equal reasons have equal
+    /// syndromes.
     pub syndrome: u32,
     /// Reason of the refusal, as text.
     pub reason: String,

@@ -9,7 +9,7 @@
 //! A cyclic queue is a plain ring instead: the device takes WQEs in order and ignores the links. UCX uses this with
 //! DevX (`srq_topo`, src/uct/ib/mlx5/rc/rc_mlx5_iface.c).
 //!
-//! A limit (`lwm`) requests one event when fewer WQEs are left. The event disarms the limit.
+//! A limit (`lwm`) requests one event when fewer WQEs than the limit are left. The event disarms the limit.
 
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, SrqWqe, XrcSource};

@@ -19,7 +19,7 @@ const CQ_ARM: u32 = 0x20;
 const EQ_ARM: u32 = 0x40;
 const EQ_UPDATE: u32 = 0x48;
 const SEND: u32 = 0x800;
-/// Distance between the two send doorbell registers of a page, in bytes.
+/// Distance between the send doorbell registers of a page, in bytes.
 const SEND_HALF: u32 = 0x100;
 
 impl Nic {
@@ -185,7 +185,7 @@ impl Nic {
         if self.faults.loses_doorbell() {
             return;
         }
-        self.faults.doorbell_heard();
+        self.faults.count_doorbell();
         if let Some(slot) = self.objects.eth.sqs.get(qpn) {
             if slot.uar == page {
                 self.with_sq(env, qpn, |sq, view| sq.doorbell(value, view));

@@ -29,7 +29,7 @@ pub struct View<'a> {
     pub nic: &'a mut Nic,
     /// State that all functions of the simulator have in common.
     pub env: &'a mut Env,
-    /// Number of the queue pair.
+    /// Number of the queue pair, send queue or receive queue.
     pub qpn: u32,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! All pending work is in queues of the [`World`]. [`World::step_now`] takes one item from the first queue that is not
 //! empty, in this order: events of cards, register writes in the order they were made, frames leaving ports, frames
-//! arriving inside a function, frames arriving over links, queue pairs with work, timers. There is no other activity. A
-//! run is therefore determined by the seed and by the actions of software, and its log can be compared byte by byte.
+//! arriving at a function, frames arriving over links, events of switches, queue pairs with work, timers. There is no
+//! other activity. A run is therefore determined by the seed and by the actions of software, and its log can be
+//! compared byte by byte.
 //!
 //! [`World::run_until_idle`] may process several items at once if nothing can come between them: if a packet is the
 //! only pending work, it goes to the queue pair at the other end of a cable in one step, without being written as a
@@ -13,8 +14,8 @@
 //! and only to the next time at which something is due. In the inline drive, every register write runs the simulation
 //! until it is idle, without advancing time, before the write returns. In the stepped drive, the write is only queued.
 //!
-//! One lock protects the whole world. The only external calls under this lock are those that signal the eventfds of
-//! interrupts.
+//! One lock protects the whole world. External calls under this lock are those that signal eventfds, access memory of
+//! other processes by messages, and write the capture and the recording.
 
 use crate::alarm::Watch;
 use crate::card::seat::{PHYSICAL, Place, Seat};
@@ -70,8 +71,8 @@ fn side_of(cable: &Cable, end: End) -> (LinkPort, End) {
 
 /// Maximum number of frames per card that wait to be fetched from outside. Further frames are dropped, as in a switch.
 const OUTSIDE_FRAMES: usize = 4096;
-/// Number of a card's waiting frames from which its queue pairs do not run. Earlier frames reach the wire before new
-/// ones are created, so that an acknowledgement does not queue behind megabytes of data.
+/// Number of waiting frames of a card at which the card's queue pairs stop running. So earlier frames reach the wire
+/// before new frames are created, and an acknowledgement does not queue behind megabytes of data.
 const EGRESS_FRAMES: usize = 64;
 
 /// Destination of a copy of a frame, and the copy's bytes if they differ from the frame.
@@ -467,8 +468,9 @@ impl World {
             self.nics[nic].frame_received(&mut self.env, &frame, origin);
             self.env.recycle(frame);
         } else if self.deliver() {
-            // Arrived frames are handled before queue pairs continue. A port does not wait for queue pairs. Otherwise a
-            // responder, which answers without delay in virtual time, could never have too much to answer.
+            // Arrived frames are handled before queue pairs run, because a port does not wait for queue pairs.
+            // Otherwise a responder, which answers without delay in virtual time, would never have many unanswered
+            // requests.
         } else if self.network.is_some() && self.run_network() {
             // Switches are also handled before queue pairs continue, for the same reason.
         } else if let Some((nic, qpn)) = self.next_runnable() {
@@ -513,8 +515,8 @@ impl World {
 
     /// Forwards a frame that a function sends to its destinations on the card's switch.
     fn leave(&mut self, nic: usize, frame: Vec<u8>) {
-        // Seal the frames that are already on links before this frame follows: it may come from software, and its own
-        // ICRC must not be replaced.
+        // Seal the frames that are already on links before this frame is sent. This frame may come from software, and
+        // its own ICRC must not be replaced.
         self.seal_links();
         let seat = self.nics[nic].seat;
         if !self.env.is_up(seat) {

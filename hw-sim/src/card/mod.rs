@@ -5,7 +5,7 @@
 //!     |          |         |
 //!   function   function  function        Nic: registers, commands, objects
 //!     |          |         |
-//!   vport 0    vport 1   vport 2         Vport: what the switch knows of a function's port
+//!   vport 0    vport 1   vport 2         Vport: the e-switch's state of a function's port
 //!     '----------+---------'
 //!            e-switch                    rules made of address lists, or a manager's flow tables
 //!                |
@@ -53,26 +53,27 @@ pub struct CardRules {
     /// Time from the moment when the cable is plugged and the port is administratively up until the link is up. Real
     /// cards take 0.1 s to 10 s. A card that was cabled at power-on has trained before its first driver starts.
     pub link_training: Duration,
-    /// Whether a change of a vport's lists while its manager was not armed is reported when the manager arms again.
-    /// Linux reads the lists before it arms (`eswitch.c` `esw_vport_change_handle_locked`), so a change in between
-    /// would be lost otherwise.
+    /// True if a change of a vport's lists, made while the manager's event is not armed, is reported when the manager
+    /// arms the event again. Linux reads the lists before it arms the event (`eswitch.c`
+    /// `esw_vport_change_handle_locked`), so it would otherwise miss a change in between.
     pub remembers_changes: bool,
-    /// Whether frames to the physical function's factory address pass without an entry of the forwarding table.
+    /// True if frames to the physical function's factory address pass without an entry of the forwarding table.
     pub factory_address_passes: bool,
-    /// Whether unicast frames from the wire to unknown addresses pass (firmware option UNKNOWN_UPLINK_MAC_FLOOD, off by
+    /// True if unicast frames from the wire to unknown addresses pass (firmware option UNKNOWN_UPLINK_MAC_FLOOD, off by
     /// default).
     pub unknown_unicast_passes: bool,
-    /// Whether a function may write its own `permanent_address`. No known driver does.
+    /// True if a function may write its own `permanent_address`. No known driver does.
     pub own_permanent_address: bool,
-    /// Whether frames longer than a vport's MTU are dropped. Linux writes a vport's MTU together with the port's
+    /// True if frames longer than a vport's MTU are dropped. Linux writes a vport's MTU together with the port's
     /// (`en_main.c` `mlx5e_set_mtu`). It is inferred that each vport drops such frames.
     pub vport_mtu_limits: bool,
-    /// Whether virtual functions stay in pre-initialization until the physical function's driver enables them.
+    /// True if virtual functions stay in pre-initialization until the physical function's driver enables them.
     pub virtual_functions_wait: bool,
     /// Number of pages that the firmware requests from the physical function's driver when the driver enables a virtual
-    /// function. It is not known when real firmware requests them; here the function boots once it has them. A reset of
-    /// the function returns them (the commit that introduced Linux' `release_all_pages` measures that by resetting four
-    /// functions), and the function's next INIT_HCA waits for new pages.
+    /// function. It is not known when real firmware requests these pages. Here the virtual function boots when it has
+    /// them. A reset of the virtual function returns the pages to the manager (the commit that introduced Linux'
+    /// `release_all_pages` measures that by resetting four functions), and the function's next INIT_HCA waits for new
+    /// pages.
     pub virtual_function_pages: u16,
 }
 
@@ -129,7 +130,7 @@ pub struct Card {
     pub uplink: Uplink,
     /// Unicast addresses admitted from the wire (SET_L2_TABLE_ENTRY), by index.
     pub forwarding: BTreeMap<u32, [u8; 6]>,
-    /// Whether the physical function may write the forwarding table. If it may not, as on a BlueField seen from its
+    /// True if the physical function may write the forwarding table. If it may not, as on a BlueField seen from its
     /// host, the card enters the addresses that the function lists.
     managed: bool,
     /// The manager's flow tables. While they are empty, the card derives the rules.
@@ -176,7 +177,8 @@ impl Card {
         &self.vports
     }
 
-    /// Leaves the management of the InfiniBand ports' subnet to an external subnet manager.
+    /// Makes an external subnet manager responsible for the InfiniBand ports: the ports lose their LIDs and start in
+    /// Init.
     pub fn unmanage(&mut self) {
         let ports = self.vports.iter_mut().map(|vport| &mut vport.port);
         ports
@@ -184,7 +186,7 @@ impl Card {
             .for_each(Subnet::unmanage);
     }
 
-    /// Clears the manager's flow tables, because its driver has ended.
+    /// Clears the FDB and the access lists of all vports. Called when the manager's function is reset.
     pub fn forget_manager(&mut self) {
         self.fdb.clear();
         for vport in &mut self.vports {
@@ -219,17 +221,18 @@ pub enum CardEvent {
     },
     /// A virtual function was enabled or disabled by its manager.
     Enabled(bool),
-    /// To the manager: a virtual function was reset, and its firmware returns its memory.
+    /// To the manager: a virtual function was reset, and the firmware returns the memory of this function.
     VfReset {
         /// Number of the virtual function's vport.
         vport: u16,
     },
-    /// To the manager: the firmware of a virtual function needs its memory again.
+    /// To the manager: the firmware of a virtual function requests memory again, after a reset returned its memory.
     VfNeedsPages {
         /// Number of the virtual function's vport.
         vport: u16,
     },
-    /// To a virtual function: whether its manager gave it the memory (false: the manager reported that it cannot).
+    /// To a virtual function: the manager's answer to its request for memory. True if the manager gave the memory,
+    /// false if the manager reported that it cannot.
     PagesAnswered(bool),
     /// To a virtual function: number of interrupt vectors that its manager assigned to it.
     Vectors(u16),

@@ -17,7 +17,7 @@ impl Env {
         &self.cards[seat.card]
     }
 
-    /// Returns the card of a function, to change it. [`Env::settle`] then notifies the functions concerned.
+    /// Returns the card of a function, to change it. After a change of link state, the caller calls [`Env::settle`].
     ///
     /// # Panics
     /// As [`Env::card`].
@@ -57,7 +57,8 @@ impl Env {
         self.card(seat).is_up(self.vport(seat))
     }
 
-    /// Resets the port of a function that is reset.
+    /// Resets a function's part of its port. A reset of the physical function also resets the physical port, the
+    /// forwarding table and the e-switch's tables.
     pub fn reset_port(&mut self, seat: Seat, profile: &Profile) {
         let card = self.card_mut(seat);
         if !seat.is_virtual() {
@@ -72,6 +73,10 @@ impl Env {
         self.vport_mut(seat).reported_up = up;
         if listed {
             self.vport_changed(seat, Interest::LISTS);
+        }
+        // The drivers of the virtual functions still run, so changes of their ports are reported.
+        if !seat.is_virtual() {
+            self.settle(seat);
         }
     }
 
@@ -115,7 +120,8 @@ impl Env {
         }
     }
 
-    /// Records that a driver changed something of its vport, and notifies the manager if its event is armed.
+    /// Records that a driver changed the parts `what` of its vport, and notifies the manager if the manager's event is
+    /// armed.
     pub fn vport_changed(&mut self, seat: Seat, what: Interest) {
         let card = self.card_mut(seat);
         let remembers = card.rules.remembers_changes;

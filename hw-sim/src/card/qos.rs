@@ -17,10 +17,10 @@ use crate::switch::{Classes, TrafficClasses, stored};
 /// Settings of a port. At power-on pauses and priorities are off, and congestion control is on in each priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortQos {
-    /// Pause frames of the whole port (register PFCC): whether the port sends them, and whether it obeys them.
+    /// Pause frames of the whole port (register PFCC): true if the port sends them, and true if the port obeys them.
     pub pause: (bool, bool),
-    /// Priorities with priority flow control, one bit each: those for which the port sends pauses, and those for which
-    /// it obeys pauses.
+    /// Priorities with priority flow control, one bit each: priorities for which the port sends pauses, and priorities
+    /// for which the port obeys pauses.
     pub paused_priorities: (u8, u8),
     /// Field of a frame from which the port takes the priority (register QPTS).
     #[serde(with = "stored::trust")]
@@ -30,8 +30,8 @@ pub struct PortQos {
     pub priorities: [u8; 64],
     /// Traffic class of each priority, and the classes' parts of the port's bandwidth (registers QTCT and QETCR).
     pub traffic: TrafficClasses,
-    /// Priorities with congestion control (QUERY_CONG_STATUS), one bit each: those in which a notified sender slows
-    /// down, and those in which a receiver sends notifications.
+    /// Priorities with congestion control (QUERY_CONG_STATUS), one bit each: priorities in which a notified sender
+    /// reduces its rate, and priorities in which a receiver sends notifications.
     pub congestion: (u8, u8),
     /// DSCP and priority of notifications (QUERY_CONG_PARAMS).
     pub cnp: (u8, u8),

@@ -17,9 +17,10 @@
 //! | any other, from a vport | the wire | the device's miss |
 //! | any other, from the wire | the physical function | the device's miss |
 //!
-//! Promiscuity without trust has no effect (`esw_update_vport_rx_mode`). A frame from the wire never returns to the
-//! wire. A frame returns to its sending vport only if that vport has loopback on. RoCE frames follow the same rules:
-//! an address that is only in the RoCE address table makes no rule.
+//! Promiscuity without trust has no effect (`esw_update_vport_rx_mode`). A promiscuous vport also counts as
+//! all-multicast. A frame from the wire never returns to the wire. A frame returns to its sending vport only if it is
+//! unicast, and is RoCE or the vport has loopback on. RoCE frames follow the same rules: an address that is only in
+//! the RoCE address table makes no rule.
 //!
 //! Unicast frames from the wire pass the forwarding table (MPFS) before the rules. The physical function's driver
 //! writes its own addresses into the table (`lib/mpfs.c`, called by `en_fs.c`). The addresses of the virtual functions
@@ -42,7 +43,7 @@ const ALL_MULTICAST: usize = 1;
 const ALL: usize = 2;
 /// The reason why a frame was dropped.
 pub type Lost = &'static str;
-/// Reason of a frame that arrived at a port that is down.
+/// Reason for a drop at a vport or uplink that is down.
 const PORT_DOWN: Lost = "port down";
 
 /// A copy of a frame that the switch sends, with its destination.
@@ -61,7 +62,7 @@ impl Card {
     ) -> Result<Vec<Copy<'f>>, Lost> {
         let frame = match from {
             Place::Vport(number) => self.enters(number, frame)?,
-            Place::Wire => self.comes_in(frame)?,
+            Place::Wire => self.admitted_from_wire(frame)?,
         };
         let &dst = frame.first_chunk().ok_or("truncated")?;
         let mut copies = Vec::new();
@@ -91,7 +92,7 @@ impl Card {
             return None;
         }
         match from {
-            Place::Wire => drop(self.comes_in(frame).ok()?),
+            Place::Wire => drop(self.admitted_from_wire(frame).ok()?),
             Place::Vport(number) => {
                 let vport = self.vport(number)?;
                 if vport.settings.spoof_check || !self.is_clear(vport, frame) {
@@ -105,7 +106,7 @@ impl Card {
             (Some(vport), None, _) => {
                 let to = Place::Vport(vport.number);
                 let passes =
-                    self.is_clear(vport, frame) && (from != to || comes_back(vport, frame));
+                    self.is_clear(vport, frame) && (from != to || loops_back(vport, frame));
                 passes.then_some(to)
             }
             (None, None, Place::Vport(_)) => {
@@ -126,7 +127,7 @@ impl Card {
     }
 
     /// Returns whether the sender is the only receiver of a frame.
-    pub fn turns_around(&self, number: u16, frame: &[u8]) -> bool {
+    pub fn only_loops_back(&self, number: u16, frame: &[u8]) -> bool {
         let from = Place::Vport(number);
         if let Some(to) = self.passes(from, frame) {
             return to == from;
@@ -168,7 +169,7 @@ impl Card {
     }
 
     /// Returns a frame from the wire if the port and the forwarding table admit it.
-    fn comes_in<'f>(&self, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
+    fn admitted_from_wire<'f>(&self, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
         if !self.uplink.is_up() {
             return Err(PORT_DOWN);
         }
@@ -184,21 +185,21 @@ impl Card {
 
     /// Returns whether unicast frames from the wire to an address are admitted.
     fn is_announced(&self, dst: [u8; 6]) -> bool {
-        // A manager that writes its own rules writes this table too.
-        let made_here = |vport: &Vport| match vport.number {
+        // A manager that writes its own rules (FDB) also writes the forwarding table.
+        let derived_by_card = |vport: &Vport| match vport.number {
             PHYSICAL => !self.managed,
             _ => self.fdb.root().is_none(),
         };
         self.rules.unknown_unicast_passes
             || self.forwarding.values().any(|&mac| mac == dst)
             || self.vports().iter().any(|vport| {
-                has_effect(vport, ALL) || made_here(vport) && vport.port.lists_unicast(dst)
+                has_effect(vport, ALL) || derived_by_card(vport) && vport.port.lists_unicast(dst)
             })
             || self.rules.factory_address_passes
                 && self.vport(PHYSICAL).is_some_and(|vport| vport.mac() == dst)
     }
 
-    /// Returns the destinations by the manager's tables. If there are none, the card's own rules decide.
+    /// Returns the destinations by the manager's tables, or by the card's own rules if the manager has no tables.
     fn decide(&self, from: Place, dst: [u8; 6], frame: &[u8]) -> Vec<Place> {
         if self.fdb.root().is_none() {
             return self.rules(from, dst);
@@ -255,7 +256,7 @@ impl Card {
             Place::Vport(number) => number,
         };
         let vport = self.vport(number).ok_or("no such vport")?;
-        if from == to && !comes_back(vport, frame) {
+        if from == to && !loops_back(vport, frame) {
             return Err("own frame");
         }
         let listed = access(&vport.egress, from, frame)?;
@@ -334,7 +335,7 @@ fn has_effect(vport: &Vport, kind: usize) -> bool {
 /// Returns whether the switch returns a function's own frame to it. The switch does not return multicast frames: the
 /// function copies them itself, if its TIRs accept them. Loopback of unicast can be turned off, but not for RoCE, see
 /// [`Port::loopback_off`](crate::port::Port::loopback_off).
-fn comes_back(vport: &Vport, frame: &[u8]) -> bool {
+fn loops_back(vport: &Vport, frame: &[u8]) -> bool {
     let unicast = frame.first().is_some_and(|first| first & 1 == 0);
     unicast && (!vport.port.loopback_off[0] || is_roce(frame))
 }

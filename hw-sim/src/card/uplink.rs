@@ -47,13 +47,13 @@ pub struct Uplink {
     pub admin: AdminState,
     /// State that the driver set for the switch's connection to the wire (MODIFY_VPORT_STATE, op_mod 2).
     pub switch_state: LinkState,
-    /// Whether the port receives light, that is, a cable connects it to a peer.
+    /// True if the port receives light, that is, a cable connects it to a peer.
     pub light: bool,
     /// Longest frame that may pass, in bytes, including Ethernet header, VLAN tag and check sequence.
     pub mtu: u16,
     /// Settings for priorities and congestion.
     pub qos: PortQos,
-    /// The same settings as the host made them. A reset of the physical function restores them.
+    /// Settings that the host made. A reset of the physical function restores them.
     qos_of_host: PortQos,
     /// Pauses requested by the peer, by priority.
     pub pauses: [PauseCounters; 8],
@@ -92,8 +92,8 @@ impl Uplink {
         self.qos = qos;
     }
 
-    /// Resets the port with the physical function. The MTU and the congestion parameters that its driver set are lost;
-    /// the administrative state remains.
+    /// Resets the port with the physical function. Erases the MTU, the settings for priorities and congestion, and the
+    /// state of the switch's connection that the function's driver set. Keeps the administrative state `admin`.
     pub fn reset(&mut self) {
         self.mtu = USUAL_MTU;
         self.qos = self.qos_of_host.clone();
@@ -115,7 +115,7 @@ impl Uplink {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))
     }
 
-    /// Starts or ends training. If training starts now, returns the time at which it will end.
+    /// Starts or ends training. If training starts now, returns the time in ns at which it will end.
     pub fn settle(&mut self, now: u64, training: u64) -> Option<u64> {
         let wanted = self.light && self.admin == AdminState::Up;
         self.training = match self.training {

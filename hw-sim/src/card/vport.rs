@@ -46,9 +46,9 @@ impl LinkState {
 pub struct VfSettings {
     /// MAC address. If there is none, the function's driver chooses one.
     pub mac: Option<[u8; 6]>,
-    /// Whether promiscuous mode of the function has effect.
+    /// True if promiscuous mode of the function has effect.
     pub trust: bool,
-    /// Whether the switch drops frames whose source is not the function's MAC address. A function without an address
+    /// True if the switch drops frames whose source is not the function's MAC address. A function without an address
     /// then cannot send (Linux warns of that: `eswitch.c` `mlx5_eswitch_set_vport_spoofchk`).
     pub spoof_check: bool,
     /// VLAN tag that the switch adds to the function's frames and removes from frames sent to the function (VST).
@@ -121,13 +121,15 @@ pub struct Vport {
     pub settings: VfSettings,
     /// GUIDs of the system image, the port and the node, in this order.
     pub guids: [u64; 3],
+    /// Headers that send queues must have inline (`min_wqe_inline_mode`). The manager sets it for a virtual function.
+    pub min_inline: u8,
     /// Maximum capabilities of the function, which its manager can query.
     pub capabilities: CmdHcaCap,
     /// State that the manager controls.
     pub life: Life,
-    /// Whether a reset returned the function's memory to the manager.
+    /// True if a reset returned the function's memory to the manager, which has not given new memory since.
     pub needs_pages: bool,
-    /// Whether the function's driver has enabled it.
+    /// True if the function's driver has enabled the function.
     pub driven: bool,
     /// Access list for the frames that the function sends.
     pub ingress: FlowTables,
@@ -149,6 +151,7 @@ impl Vport {
             port: Port::new(profile),
             settings: VfSettings::default(),
             guids: [0; 3],
+            min_inline: 0,
             capabilities: profile.general.max.clone(),
             life: Life::Running,
             needs_pages: false,
@@ -189,6 +192,7 @@ impl Vport {
         self.port = Port::new(profile).in_place_of(&self.port);
         if self.number == super::seat::PHYSICAL {
             self.settings.state = LinkState::Follow;
+            self.min_inline = 0;
             self.identify(profile);
         }
         listed
@@ -212,8 +216,8 @@ impl Vport {
         self.armed
     }
 
-    /// Records that the vport's driver changed something. Returns true if the manager must be notified; the manager
-    /// then has to arm again.
+    /// Records that the vport's driver changed the parts `what`. Returns true if the manager must be notified; the
+    /// manager then has to arm again.
     pub(super) fn change(&mut self, what: Interest, remember: bool) -> bool {
         if (self.armed & what).is_empty() {
             if remember {

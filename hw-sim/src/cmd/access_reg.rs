@@ -24,7 +24,7 @@ const ETH_100G: u32 = 0x0070_0000;
 /// EDR, four lanes.
 const IB_EDR: u32 = 0x20;
 const IB_4X: u32 = 4;
-/// Virtual lanes 0 and 1 (PVLC `vl_hw_cap`).
+/// Code of virtual lane 0 only (PVLC `vl_hw_cap`; Linux `MLX5_VL_HW_0`).
 const VIRTUAL_LANES: u8 = 1;
 /// MCQS `identifier` of the boot image, and `component_status` of a component in use.
 const BOOT_IMAGE: u32 = 1;
@@ -88,7 +88,7 @@ fn access(
         RegisterId::MCAM if cmd.nic.caps.general.mcam_reg() => mcam(image, read),
         RegisterId::MCQS if cmd.nic.caps.general.mcam_reg() => mcqs(image, read),
         RegisterId::MCQI if cmd.nic.caps.general.mcam_reg() => mcqi(cmd, image, read),
-        RegisterId::PVLC if cmd.nic.profile.port_type == PortType::InfiniBand => pvlc(image),
+        RegisterId::PVLC if cmd.nic.profile.port_type == PortType::InfiniBand => pvlc(image, read),
         _ => match cmd.nic.profile.registers.get(&register.0) {
             Some(recorded) if read => Ok(recorded.clone()),
             Some(_) => Err(refuse!(
@@ -229,12 +229,12 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Reads or writes register PFCC. The pauses are those configured in the simulator until the physical function's
-/// driver sets them. The masks of a write select the values that it leaves unchanged: the whole port's pause by a set
-/// bit, priorities by clear bits (Linux `mlx5_set_port_pause`, `mlx5_set_port_pfc` and
-/// `mlx5_set_port_stall_watermark` in drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the
-/// priorities then win, since a port does one or the other (IEEE 802.1Q, "Priority-based flow control"). A virtual
-/// function's write is accepted without effect.
+/// Reads or writes register PFCC. The pauses configured in the simulator apply until the physical function's driver
+/// writes the register. The masks of a write select the values that the write leaves unchanged: a set bit for the whole
+/// port's pause, a clear bit for a priority (Linux `mlx5_set_port_pause`, `mlx5_set_port_pfc` and
+/// `mlx5_set_port_stall_watermark` in drivers/net/ethernet/mellanox/mlx5/core/port.c). Software may set both kinds of
+/// pause. Inferred: priority flow control then applies, because a port uses one kind or the other (IEEE 802.1Q,
+/// "Priority-based flow control"). A virtual function's write is accepted without effect.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;
@@ -325,10 +325,18 @@ fn node_description(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u
     Ok(cmd.port().node_description.to_vec())
 }
 
-fn pvlc(image: &[u8]) -> Result<Vec<u8>, Refusal> {
+/// Reads PVLC. `local_port` is byte 1. `vl_hw_cap`, `vl_admin` and `vl_operational` are the low four bits of bytes 7,
+/// 11 and 15 (Linux `mlx5_ifc_pvlc_reg_bits`).
+fn pvlc(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let mut out = bytes_back(image, 0x10)?;
-    out[1] = 1; // local port
-    out[7] = VIRTUAL_LANES << 4 | VIRTUAL_LANES;
+    own_port(u32::from(image[1]))?;
+    if !read {
+        return Err(refuse!(BAD_PARAM, "virtual lanes are fixed"));
+    }
+    out[1] = image[1];
+    for at in [7, 11, 15] {
+        out[at] = VIRTUAL_LANES;
+    }
     Ok(out)
 }
 

@@ -2,11 +2,12 @@
 //!
 //! A page that is set replaces the current one. Firmware accepts changes of few fields only: `WRITABLE` lists those
 //! that some stock driver writes. A change of any other field is refused, even below its maximum, and so is a value
-//! above the maximum. Bits that no field names must stay as they were queried. Two pages are special. In the atomic
+//! above the maximum. Bits that no field names must stay as they were queried. Three pages are special. In the atomic
 //! page only the endianness mode is used, because drivers send the rest as zeros and firmware accepts that. In the
-//! general page `roce` may only change if `roce_rw_supported` is set.
+//! ODP page every bit may be set that is set in the maximum. In the general page `roce` may only change if
+//! `roce_rw_supported` is set.
 
-use super::function::{own_turn, virtual_function};
+use super::function::{check_stage, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::CardEvent;
 use crate::card::seat::{PHYSICAL, Seat};
@@ -19,9 +20,9 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Fields that SET_HCA_CAP accepts: those that drivers are known to write. Linux `main.c` `handle_hca_cap`,
-/// `handle_hca_cap_roce`, `handle_hca_cap_2`, `handle_hca_cap_odp` (every scheme); rdma-core `mlx5_vfio.c`
-/// `handle_hca_cap`.
+/// Fields of three pages that SET_HCA_CAP accepts: those that drivers are known to write. Linux `main.c`
+/// `handle_hca_cap`, `handle_hca_cap_roce`, `handle_hca_cap_2`; rdma-core `mlx5_vfio.c` `handle_hca_cap`. In the ODP
+/// page every field is accepted, because Linux `handle_hca_cap_odp` writes every scheme.
 const WRITABLE: [(CapType, &[&str]); 3] = [
     (
         CapType::GENERAL,
@@ -29,7 +30,7 @@ const WRITABLE: [(CapType, &[&str]); 3] = [
             "cache_line_128byte",
             "cmdif_checksum",
             "dct",
-            // rdma-core's VFIO driver writes it if its user requests that.
+            // rdma-core's VFIO driver writes `disable_link_up` at its user's request.
             "disable_link_up",
             "event_on_vhca_state_active",
             "event_on_vhca_state_allocated",
@@ -150,7 +151,7 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     if seat != cmd.nic.seat {
         return set_other_function(cmd, seat, input.capability());
     }
-    own_turn(true, cmd.nic.stage != Stage::Initialised)?;
+    check_stage(true, cmd.nic.stage != Stage::Initialised)?;
     if cmd.op_mod & 1 == 1 {
         return Err(refuse!(BAD_OP, "only the current page can be set"));
     }

@@ -2,7 +2,7 @@
 
 use super::umem::QueuePlace;
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::cq::{Cq, CqRing};
+use crate::cq::{Cq, CqRing, NotResized};
 use crate::umem::Places;
 use mlx_prm::{
     Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn,
@@ -19,12 +19,12 @@ const SELECT_PERIOD_MODE: u32 = 16;
 /// Bits of `modify_field_select` with op_mod 1: new size, page offset and page size, all three at once.
 const SELECT_RESIZE: u32 = 7;
 const OP_MOD_RESIZE: u32 = 1;
-/// `cqe_sz` of 64-byte entries at a stride of 128 bytes, for hosts with cache lines of 128 bytes. It needs
+/// `cqe_sz` of 64-byte entries at a stride of 128 bytes, for hosts with cache lines of 128 bytes. This value needs
 /// `cqe_128_always`.
 const CQE_SZ_PADDED: u32 = 2;
 
-/// Returns the ring that a context describes. It is in the command's page list, or in user memory, given by number
-/// and offset.
+/// Returns the ring that a context describes. The ring is in the pages of the command's list, or in the user memory
+/// object `umem`, given by number and offset in bytes.
 fn ring(
     cmd: &Cmd<'_>,
     context: &Cqc,
@@ -204,12 +204,26 @@ fn resize(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
     let ring = ring(cmd, input.cq_context(), cqe_sz, umem)?;
     let nic = &mut *cmd.nic;
     let cq = nic.objects.cqs.named_mut(input.cqn()).ok_or_else(no_such)?;
-    if !cq.resize(&mut nic.iommu, ring) {
-        return Err(refuse!(
+    // BAD_RES_STATE of a queue that does not work is inferred.
+    cq.resize(&mut nic.iommu, ring).map_err(|why| match why {
+        NotResized::Outstanding(count) => refuse!(
             BAD_SIZE_OUTS_CQES,
-            "smaller than the outstanding CQEs"
-        ));
-    }
+            "smaller than the outstanding CQEs",
+            "{count} and the RESIZE entry"
+        ),
+        NotResized::InError(status) => refuse!(
+            BAD_RES_STATE,
+            "resize of a CQ in error",
+            "CQ {:#x}, status {status:#x}",
+            input.cqn()
+        ),
+        NotResized::Inaccessible => refuse!(
+            BAD_RES_STATE,
+            "ring or doorbell record of a CQ cannot be accessed",
+            "CQ {:#x}",
+            input.cqn()
+        ),
+    })?;
     let before = cq.places;
     cq.places.queue = umem.map(|(number, _)| number);
     let after = cq.places;

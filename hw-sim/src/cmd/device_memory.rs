@@ -5,7 +5,7 @@ use crate::device_memory::{LOG_MOST_ALIGNMENT, LOG_UNIT, MOST, window};
 use mlx_prm::{AllocMemicIn, AllocMemicOut, DeallocMemicIn, DeallocMemicOut};
 use std::ops::Range;
 
-/// Bytes of a page of the window, as Linux divides it.
+/// Page size in bytes by which Linux divides the window.
 const PAGE: u64 = 4096;
 
 /// Returns the window of the device, if it has device memory. The driver shares the window among programs. The

@@ -20,18 +20,20 @@ use mlx_prm::{
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Offset of the list behind a flow context.
+/// Offset in bytes of the list that follows a flow context in the input.
 const LIST: usize = SetFlowTableEntryIn::SIZE;
 /// `modify_field_select` of MODIFY_FLOW_TABLE: miss action and miss table.
 const SELECT_MISS: u32 = 1;
-/// `table_miss_action` of the table type's default, which is to drop the frame here.
+/// `table_miss_action` of the table type's default: NIC_RX drops the frame, the FDB forwards it by the card's miss
+/// rule, and an access list passes it.
 const MISS_DEFAULT: u32 = 0;
 /// Bits of `modify_enable_mask`: action, flow tag, destination list, counter list.
 const ENABLE_ACTION: u32 = 1;
 const ENABLE_TAG: u32 = 2;
 const ENABLE_DESTINATIONS: u32 = 4;
 const ENABLE_COUNTERS: u32 = 8;
-/// Maximum number of groups, and of entries, in all tables together: about as many as the largest table can have.
+/// Maximum number of groups, and of entries, in all tables of one domain together: about as many as the largest table
+/// can have.
 const MOST_GROUPS: usize = 1 << 16;
 const MOST_ENTRIES: usize = 1 << 16;
 const OP_SET: u32 = 0;
@@ -248,8 +250,8 @@ fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Ref
     Ok(number)
 }
 
-/// Returns the miss table of a context. It must have a higher level than the context's table, so that no frame
-/// circulates between tables.
+/// Returns the miss table of a context. The miss table must have a higher level than the context's table, so that no
+/// frame circulates between tables.
 fn miss_table(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -351,7 +353,7 @@ fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<(), Re
     Ok(())
 }
 
-/// Executes SET_FLOW_TABLE_ROOT. With op_mod 1 it restores the default.
+/// Executes SET_FLOW_TABLE_ROOT. op_mod 1 restores the default.
 ///
 /// # Errors
 /// No such table.
@@ -637,7 +639,8 @@ fn destinations(
     each.collect()
 }
 
-/// Returns the counters of an entry. They need the action COUNT, and the capability limits their number.
+/// Returns the counters of an entry. An entry has counters if and only if its action contains COUNT. The capability
+/// `log_max_flow_counter` limits their number.
 fn counters(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -696,7 +699,8 @@ fn destination(cmd: &Cmd<'_>, domain: Domain, format: &DestFormat) -> Result<Des
     }
 }
 
-/// Refuses a destination table whose level is not higher than that of the entry's own table.
+/// Refuses a destination table that does not exist. Unless `any_level`, also refuses a destination table whose level
+/// is not higher than the level of the entry's own table.
 fn later(
     cmd: &Cmd<'_>,
     domain: Domain,

@@ -42,7 +42,8 @@ pub(super) fn dealloc_flow_counter(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DeallocFlowCounterOut::new())
 }
 
-/// Returns one counter, or consecutive counters. A counter that does not exist reads as zero.
+/// Executes QUERY_FLOW_COUNTER: returns one counter, or consecutive counters. Among several counters, a counter that
+/// does not exist reads as zero.
 pub(super) fn query_flow_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryFlowCounterIn = cmd.read();
     if input.dump_to_memory() || input.mkey() != 0 || input.address() != 0 {

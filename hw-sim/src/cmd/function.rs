@@ -56,7 +56,7 @@ pub(super) fn virtual_function(cmd: &Cmd<'_>, number: u32) -> Result<Seat, Refus
 
 /// Refuses a command that is out of order. A function's own ENABLE_HCA is the first command of all. The manager
 /// sends ENABLE_HCA for a virtual function after its own INIT_HCA.
-pub(super) fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
+pub(super) fn check_stage(own: bool, wanted: bool) -> Result<(), Refusal> {
     if own != wanted {
         return Err(refuse!(BAD_SYS_STATE, "not at this stage of bring-up"));
     }
@@ -64,9 +64,9 @@ pub(super) fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
 }
 
 /// Boots a virtual function (Linux `sriov.c` `mlx5_device_enable_sriov`), as soon as the function has its memory. A
-/// second ENABLE_HCA is refused: that was observed for sub-functions, and is inferred for virtual functions.
+/// second ENABLE_HCA is refused. This was observed for sub-functions, and is inferred for virtual functions.
 fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
-    in_life(cmd, seat, cmd.env.vport(seat).life == Life::Disabled)?;
+    check_life_state(cmd, seat, cmd.env.vport(seat).life == Life::Disabled)?;
     let pages = cmd.env.card(seat).rules.virtual_function_pages;
     if pages == 0 {
         run_virtual(cmd, seat);
@@ -89,10 +89,10 @@ fn run_virtual(cmd: &mut Cmd<'_>, seat: Seat) {
         .push_back((function, CardEvent::Enabled(true)));
 }
 
-/// Disables a virtual function, whatever its driver does, and requests the return of its memory (Linux waits for
-/// that: `pagealloc.c` `mlx5_wait_for_pages`).
+/// Disables a virtual function, whatever its driver does, and requests the return of its memory. Linux waits for the
+/// return (`pagealloc.c` `mlx5_wait_for_pages`).
 fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
-    in_life(cmd, seat, cmd.env.vport(seat).life != Life::Disabled)?;
+    check_life_state(cmd, seat, cmd.env.vport(seat).life != Life::Disabled)?;
     let vport = cmd.env.vport_mut(seat);
     vport.life = Life::Disabled;
     let function = vport.function;
@@ -103,7 +103,7 @@ fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
         .nic
         .pages_of
         .get(&seat.vport)
-        .map_or(0, FirmwarePages::spoken_for);
+        .map_or(0, FirmwarePages::pages_not_offered);
     if held > 0 {
         let back = i32::try_from(held).unwrap_or(i32::MAX);
         cmd.nic.request_pages_of(cmd.env, seat.vport, -back);
@@ -111,7 +111,7 @@ fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn in_life(cmd: &Cmd<'_>, seat: Seat, fits: bool) -> Result<(), Refusal> {
+fn check_life_state(cmd: &Cmd<'_>, seat: Seat, fits: bool) -> Result<(), Refusal> {
     if !fits {
         return Err(refuse!(
             BAD_RES_STATE,
@@ -127,7 +127,7 @@ fn in_life(cmd: &Cmd<'_>, seat: Seat, fits: bool) -> Result<(), Refusal> {
 pub(super) fn enable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     let input: EnableHcaIn = cmd.read();
     let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
-    own_turn(seat == cmd.nic.seat, cmd.nic.stage == Stage::Reset)?;
+    check_stage(seat == cmd.nic.seat, cmd.nic.stage == Stage::Reset)?;
     if seat != cmd.nic.seat {
         enable_virtual(cmd, seat)?;
         return output(&EnableHcaOut::new());
@@ -141,7 +141,7 @@ pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     let input: DisableHcaIn = cmd.read();
     let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
     let running = cmd.nic.stage == Stage::Initialised;
-    own_turn(seat == cmd.nic.seat, !running)?;
+    check_stage(seat == cmd.nic.seat, !running)?;
     if seat != cmd.nic.seat {
         disable_virtual(cmd, seat)?;
         return output(&DisableHcaOut::new());
@@ -248,7 +248,7 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
         1 => cmd.list(ManagePagesIn::SIZE, entries)?,
         _ => Vec::new(),
     };
-    room_for_pages(cmd, entries)?;
+    check_output_room(cmd, entries)?;
     let nic = &mut *cmd.nic;
     let Some(pages) = nic.pages_of.get_mut(&seat.vport) else {
         return Err(refuse!(
@@ -283,7 +283,8 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
     output(&ManagePagesOut::new())
 }
 
-/// Reports to a running virtual function whether the memory it waits for was given.
+/// Sends a running virtual function the answer to its request for memory. `given` is true if the manager gave the
+/// memory.
 fn report_pages(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
     let vport = cmd.env.vport_mut(seat);
     if vport.life == Life::Running && vport.needs_pages {
@@ -295,7 +296,7 @@ fn report_pages(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
     }
 }
 
-fn room_for_pages(cmd: &Cmd<'_>, entries: usize) -> Result<(), Refusal> {
+fn check_output_room(cmd: &Cmd<'_>, entries: usize) -> Result<(), Refusal> {
     let room = cmd.room.saturating_sub(ManagePagesOut::SIZE) / 8;
     if cmd.op_mod == 2 && room < entries {
         return Err(refuse!(
@@ -308,7 +309,7 @@ fn room_for_pages(cmd: &Cmd<'_>, entries: usize) -> Result<(), Refusal> {
 }
 
 fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
-    room_for_pages(cmd, entries)?;
+    check_output_room(cmd, entries)?;
     let nic = &mut *cmd.nic;
     let in_use = nic.stage == Stage::Initialised;
     let (pages, findings) = nic.pages.take(&mut nic.iommu, entries, in_use);
@@ -320,7 +321,7 @@ fn pages_taken(cmd: &mut Cmd<'_>, pages: &[u64], findings: Vec<TakeFinding>) -> 
     let nic = &mut *cmd.nic;
     for finding in findings {
         match finding {
-            TakeFinding::Scribbled(_) => {
+            TakeFinding::Modified(_) => {
                 nic.driver_bug(
                     cmd.env,
                     "software wrote into a page the firmware owned".to_owned(),
@@ -332,7 +333,7 @@ fn pages_taken(cmd: &mut Cmd<'_>, pages: &[u64], findings: Vec<TakeFinding>) -> 
         }
     }
     let mut out = ManagePagesOut::new();
-    // CAST: there are at most `entries` pages, and that is a 32-bit field.
+    // CAST: there are at most `entries` pages, and `entries` comes from a 32-bit field.
     out.set_output_num_entries(u32::try_from(pages.len()).unwrap_or(u32::MAX));
     let mut bytes = out.as_bytes().to_vec();
     bytes.extend(pages.iter().flat_map(|page| page.to_be_bytes()));

@@ -25,7 +25,8 @@ const ROCE_PKEYS: &[u16] = &[0xffff];
 const SELECT_PORT_GUID: u32 = 1 << 1;
 const SELECT_NODE_GUID: u32 = 1 << 2;
 
-/// Returns the port's subnet, if the command names our port and the port is InfiniBand.
+/// Returns the port's subnet if the port is InfiniBand, `ib_virt` is set, and the command names the function's own
+/// port.
 fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'n Subnet, Refusal> {
     let subnet = cmd.port().subnet.as_ref();
     let Some(subnet) = subnet.filter(|_| cmd.nic.caps.general.ib_virt()) else {
@@ -146,7 +147,7 @@ pub(super) fn query_hca_vport_pkey(cmd: &mut Cmd<'_>) -> Outcome {
     Ok(bytes)
 }
 
-/// Returns one entry of a table, or all.
+/// Returns the entry of a table at `index`, or the whole table for `WHOLE_TABLE`.
 fn part<T>(table: &[T], index: u32) -> Result<&[T], Refusal> {
     if index == WHOLE_TABLE {
         return Ok(table);

@@ -194,7 +194,8 @@ impl Nic {
         Ok((input, output))
     }
 
-    /// Walks a mailbox chain as far as a message of `length` bytes uses it.
+    /// Follows a mailbox chain through the mailboxes that a message of `length` bytes uses, and calls `each` for each
+    /// of them.
     fn chain(
         &mut self,
         token: u32,

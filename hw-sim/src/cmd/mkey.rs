@@ -14,11 +14,11 @@ const MODE_MTT: u32 = 1;
 const MODE_KLM: u32 = 2;
 const MODE_KSM: u32 = 3;
 const MODE_MEMIC: u32 = 5;
-/// Bytes of a translation octoword. It holds two page addresses or one KLM.
+/// Size of a translation octoword in bytes. An octoword holds two page addresses or one KLM.
 const OCTOWORD: u64 = 16;
 /// Log2 of the smallest page of a translation table, in bytes.
 const LOG_MIN_PAGE: u32 = 12;
-/// Log2 of the largest page, unless the device has the capability for a sixth bit of `log_page_size`.
+/// Log2 of the largest page, in bytes. The capability for a sixth bit of `log_page_size` is not simulated.
 const LOG_MAX_PAGE: u32 = 31;
 /// Permission bits of a translation entry.
 const PAGE_PERMISSIONS: u64 = 7;
@@ -248,8 +248,8 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
         .collect();
     let is_ksm = context.access_mode_1_0() == MODE_KSM;
     if !context.free() {
-        // The owner of these keys is not checked, because Linux creates user MRs under its own uid. The protection
-        // domain protects them.
+        // The owner of the keys that the entries name is not checked, because Linux creates user MRs under its own uid.
+        // The check of the protection domain protects these keys.
         let missing = |entry: &&Klm| {
             entry.names_key(is_ksm) && cmd.nic.objects.mkeys.get(entry.key >> 8).is_none()
         };

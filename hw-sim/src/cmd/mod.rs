@@ -2,12 +2,13 @@
 //!
 //! A command is looked up by opcode and passes these checks, in order: known opcode (status 0x02), allowed at this
 //! stage of bring-up (0x04), known op_mod (0x02), input long enough (0x50), output long enough for a status (0x51),
-//! no bit set that the layout does not name (0x03), uid of the driver itself or of an existing user context (0x05).
-//! Then its handler runs. It reads the input once, checks everything, and only then changes state.
+//! no bit set that the layout does not name (0x03), uid of the driver itself, of an existing user context, or the
+//! shared uid (0x05). Then the command's handler runs. The handler reads the input once, checks everything, and only
+//! then changes state.
 //!
-//! A refusal carries a reason as text. The syndrome in the output is a hash of the reason. So the same refusal has the
-//! same syndrome in every run, and a log of syndromes can be compared with the event log. Hardware's syndromes are not
-//! published, so no driver may depend on their values.
+//! A refusal carries a reason as text. The syndrome in the output is a hash of the reason, or a real card's syndrome if
+//! one was recorded. So the same refusal has the same syndrome in every run, and a log of syndromes can be compared
+//! with the event log. Hardware's syndromes are not published, so no driver may depend on their values.
 
 pub mod access_reg;
 pub mod caps;
@@ -70,7 +71,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Returns an answer injected by a test.
+    /// Returns the answer of a failed command: this status and syndrome, and zeros. Used for refusals and for failures
+    /// that a test injects.
     pub fn injected(status: u8, syndrome: u32) -> Self {
         let mut bytes = vec![0; 16];
         bytes[0] = status;
@@ -115,7 +117,7 @@ impl Cmd<'_> {
         user == DRIVER || context.is_some_and(|context| context.rights & right != 0)
     }
 
-    /// Refuses a feature that only the driver may use if a user context asks for it.
+    /// Refuses a feature that only the driver may use, if the command requests it (`is_asked`) for a user context.
     ///
     /// # Errors
     /// BAD_PARAM: a user context asks for the feature.
@@ -354,7 +356,7 @@ fn owner(header: &InputHeader) -> u16 {
 /// In all other commands those bits are reserved.
 fn without_user(opcode: Opcode, input: &[u8]) -> Cow<'_, [u8]> {
     let mut input = Cow::Borrowed(input);
-    if uctx::may_give(opcode) && input.get(2..4).is_some_and(|user| user != [0, 0]) {
+    if uctx::may_carry_uid(opcode) && input.get(2..4).is_some_and(|user| user != [0, 0]) {
         input.to_mut()[2..4].fill(0);
     }
     input

@@ -80,7 +80,7 @@ fn eeprom(serial: &str) -> [u8; 2 * PAGE] {
     bytes[..3].copy_from_slice(&[QSFP28, 8, 0x04]);
     // Identifier, power class 1, no separable connector; see the extended code for more.
     bytes[128..132].copy_from_slice(&[QSFP28, 0, 0x23, 0x80]);
-    // 25.78 Gb/s a lane in units of 250 Mb/s, one metre, copper without equalization.
+    // Bit rate of 25.75 Gb/s per lane (103 units of 250 Mb/s), one metre, copper without equalization.
     bytes[140] = 0xff;
     bytes[146..148].copy_from_slice(&[1, 0xa0]);
     bytes[222] = 103;

@@ -124,9 +124,10 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
     Ok(service)
 }
 
-/// Refuses a user context a queue pair that accesses memory without a key, pages, keys of all protection domains or
-/// the port's management (Linux `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets `rlky` and `fre` for the
-/// kernel's queue pairs; UCX' and rdma-core's contexts set neither).
+/// Refuses a queue pair that only the driver may have, if a user context creates it. Such a queue pair accesses memory
+/// without a key (`rlky`), registers pages (`fre`), changes keys of all protection domains (REG_UMR) or manages the
+/// port (QP0, QP1). Linux `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets `rlky` and `fre` for the
+/// kernel's queue pairs. UCX' and rdma-core's contexts set neither.
 fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(), Refusal> {
     let is_drivers = matches!(
         service,
@@ -140,14 +141,14 @@ fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(
 /// Returns the objects that a context names. All of them must exist.
 fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRefs, Refusal> {
     let objects = &cmd.nic.objects;
-    // The UMR queue pair is in no protection domain: Linux leaves the field 0 for it
-    // (`create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
+    // The UMR queue pair is in no protection domain: its PD field is 0 (Linux `create_kernel_qp` in
+    // drivers/infiniband/hw/mlx5/qp.c).
     let pd = Some(context.pd()).filter(|&pd| pd != 0 || service != ServiceType::REG_UMR);
     if let Some(pd) = pd {
         must_exist(&objects.pds, pd)?;
     }
-    // The receive-only end of an XRC connection has no queue of its own, so it needs no doorbells. Linux leaves page
-    // and record 0 (`create_xrc_tgt_qp` in drivers/infiniband/hw/mlx5/qp.c).
+    // The receive-only end of an XRC connection has no queue of its own, so it needs no doorbells. Linux writes 0 as
+    // UAR page and doorbell record (`create_xrc_tgt_qp` in drivers/infiniband/hw/mlx5/qp.c).
     let uar = has_queues(context).then(|| context.uar_page());
     if let Some(uar) = uar {
         must_exist(&objects.uars, uar)?;
@@ -244,8 +245,8 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     if (context.cs_req() != 0 || context.cs_res() != 0) && !caps.sctr_data_cqe() {
         return Err(refuse!(BAD_PARAM, "scatter to CQE is not supported"));
     }
-    // Inferred: the first 64 bytes would go before the entry, which in a queue of 64-byte entries is the previous
-    // entry.
+    // Inferred: data of 64 bytes needs entries of 128 bytes. In a queue of 64-byte entries the data would overwrite the
+    // previous entry.
     let (send, receive) = needs_wide_entries(context);
     for (wide, cqn) in [(send, context.cqn_snd()), (receive, context.cqn_rcv())] {
         let cq = cmd.nic.objects.cqs.named(cqn);
@@ -261,7 +262,7 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
 }
 
 /// Returns log2 of the number of blocks in the smallest send queue that a known driver creates. Inferred: drivers
-/// reserve 128 bytes for each request of a datagram queue pair, however short (rdma-core `mlx5_calc_sq_size`, Linux
+/// reserve at least 128 bytes for each request of a datagram queue pair (rdma-core `mlx5_calc_sq_size`, Linux
 /// `calc_sq_size`). A connected queue pair with a single block was observed: perftest's `ib_send_bw -R` over rdma-core
 /// 56.
 fn least_log_sq_size(context: &Qpc) -> u32 {

@@ -89,7 +89,7 @@ fn list(cmd: &Cmd<'_>, size: u32, room: u32) -> Result<Vec<u32>, Refusal> {
     Ok(entries)
 }
 
-/// Executes MODIFY_RQT, which replaces the entries. Their number may change.
+/// Executes MODIFY_RQT, which replaces the entries. The number of entries may change.
 ///
 /// # Errors
 /// No such table, more entries than the table can hold, or a receive queue that does not exist.

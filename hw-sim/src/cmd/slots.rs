@@ -16,7 +16,7 @@ pub(super) struct Running {
     pub(super) input: Vec<u8>,
     pub(super) output_mailboxes: Vec<u64>,
     pub(super) output_length: usize,
-    /// Whether a command EQ existed when the command was submitted.
+    /// True if a command EQ existed when the command was submitted.
     pub(super) events: bool,
     pub(super) fault: Option<CommandFault>,
     pub(super) state: Waiting,

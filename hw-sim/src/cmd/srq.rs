@@ -117,7 +117,7 @@ pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
             ));
         }
         srq.limit = limit;
-        // The number of receives is already below the limit, so the event is sent at once.
+        // If the number of posted receives is already below the limit, the event is sent at once.
         if srq.limit_reached(&mut nic.iommu).unwrap_or(false) {
             nic.queue_event(cmd.env, EventType::SRQ_RQ_LIMIT, number);
         }

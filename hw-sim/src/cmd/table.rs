@@ -53,7 +53,7 @@ pub(super) struct Entry {
     pub(super) op_mods: OpMods,
     pub(super) min_input: usize,
     pub(super) reserved: fn(&[u8]) -> Option<usize>,
-    /// Whether the command creates an object. Such a command waits while the firmware waits for pages.
+    /// True if the command creates an object. Such a command waits while the firmware waits for pages.
     pub(super) creates: bool,
     pub(super) handler: Handler,
 }
@@ -102,8 +102,8 @@ pub(super) fn opcodes() -> impl Iterator<Item = Opcode> {
 }
 
 static TABLE: &[Entry] = &[
-    // Function control. ENABLE_HCA for the function itself is its first command. For a virtual function it follows the
-    // manager's INIT_HCA.
+    // Function control. A function's own ENABLE_HCA is its first command. The manager sends ENABLE_HCA for a virtual
+    // function after its own INIT_HCA.
     Entry::new::<prm::EnableHcaIn>(RESET | INITIALISED, function::enable_hca),
     Entry::new::<prm::DisableHcaIn>(ENABLED_ON, function::disable_hca),
     Entry::new::<prm::QueryIssiIn>(ENABLED_ON, function::query_issi),

@@ -52,7 +52,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateTisIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// Checks the port affinity. There is one port: software may name it (1) or no port (0).
+/// Checks the port affinity. Software may name the only port (1) or no port (0).
 fn affinity(context: &Tisc) -> Result<(), Refusal> {
     if context.lag_tx_port_affinity() > 1 {
         return Err(refuse!(

@@ -106,7 +106,7 @@ fn write(class: &mut TrafficClass, wanted: &EtsTcnConfig) -> Result<(), Refusal>
         };
     }
     if wanted.r() {
-        // PANIC: the value is an 8-bit field.
+        // CAST: the value is an 8-bit field.
         let value = u8::try_from(wanted.max_bw_value()).unwrap_or(u8::MAX);
         class.limit = match (wanted.max_bw_units(), value) {
             (RateUnit::NONE, _) => None,

@@ -7,8 +7,9 @@ use mlx_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut, Opcode
 
 /// Commands that have no uid field in their layout but that user contexts send with a uid. Linux writes the uid into
 /// every command of a program (`devx_is_general_cmd`, `devx_is_obj_query_cmd` and others in
-/// drivers/infiniband/hw/mlx5/devx.c). Commands about the function, its port or its e-switch are not among them.
-const WITHOUT_A_PLACE: [Opcode; 35] = [
+/// drivers/infiniband/hw/mlx5/devx.c). The list has queries of the function, its port and its e-switch, but no command
+/// that changes them.
+const WITHOUT_UID_FIELD: [Opcode; 35] = [
     Opcode::NOP,
     Opcode::QUERY_ISSI,
     Opcode::QUERY_LAG,
@@ -47,8 +48,8 @@ const WITHOUT_A_PLACE: [Opcode; 35] = [
 ];
 
 /// Returns whether user contexts may send a command that has no uid field.
-pub(super) fn may_give(opcode: Opcode) -> bool {
-    WITHOUT_A_PLACE.contains(&opcode)
+pub(super) fn may_carry_uid(opcode: Opcode) -> bool {
+    WITHOUT_UID_FIELD.contains(&opcode)
 }
 
 pub(super) fn create_uctx(cmd: &mut Cmd<'_>) -> Outcome {

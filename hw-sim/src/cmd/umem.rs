@@ -30,7 +30,7 @@ pub(super) struct QueuePlace {
     pub(super) page_offset: u32,
     /// Length in bytes.
     pub(super) bytes: u64,
-    /// Whether the device writes to the queue.
+    /// True if the device writes to the queue.
     pub(super) written: bool,
 }
 
@@ -120,8 +120,8 @@ impl Cmd<'_> {
         self.mapped(buffer, place.bytes)
     }
 
-    /// Returns the DMA address of a doorbell record. The record is at `address`, which must not be 0, or at that offset
-    /// in user memory `umem`. It must be 8-byte aligned.
+    /// Returns the DMA address of a doorbell record, and its place in user memory if `umem` is given. The record is at
+    /// `address`, or at this offset in the user memory `umem`. The DMA address must be 8-byte aligned and not 0.
     pub(super) fn record(
         &self,
         umem: Option<u32>,

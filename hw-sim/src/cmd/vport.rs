@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 /// Offset of the address list in MODIFY_NIC_VPORT_CONTEXT. The context is at 0x100 and has 0x100 bytes.
 const ADDRESS_LIST: usize = 0x200;
-/// Smallest L2 MTU of a vport.
+/// Smallest L2 MTU of a vport, in bytes.
 const MIN_MTU: u32 = 68;
 /// op_mod of the vport state commands for the switch's connection to the wire. 0 and 1 select the two sides of a
 /// vport, which have one state here.
@@ -30,9 +30,9 @@ const ROCE_V2: u32 = 2;
 const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
 
-/// Returns the vport that a command names: the function's own, or another of its card if the function manages them.
-/// Linux also names vport 0 with `other_vport` (`eswitch.c` `esw_vport_change_handle_locked` queries the manager's own
-/// address like that).
+/// Returns the vport that a command names: the function's own, or another vport of the function's card if the function
+/// manages vports. Linux also names vport 0 with `other_vport`, to query the manager's own address (`eswitch.c`
+/// `esw_vport_change_handle_locked`).
 pub(crate) fn named_vport(cmd: &Cmd<'_>, other: bool, number: u32) -> Result<Seat, Refusal> {
     let own = cmd.nic.seat;
     if !other && number == 0 {
@@ -109,7 +109,8 @@ pub(super) fn modify_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
     output(&ModifyVportStateOut::new())
 }
 
-/// Checks that the switch's connection to the wire has a state of its own.
+/// Checks that the function may access the state of the switch's connection to the wire: the function is physical and
+/// has `uplink_follow`.
 fn uplink(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     if cmd.nic.seat.is_virtual() || !cmd.nic.caps.general.uplink_follow() {
         return Err(refuse!(BAD_OP, "uplink_follow is not supported"));
@@ -138,6 +139,7 @@ pub(super) fn query_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     let context = out.nic_vport_context_mut();
     context
         .set_roce_en(port.roce)
+        .set_min_wqe_inline_mode(u32::from(vport.min_inline))
         .set_disable_uc_local_lb(loopback_uc_off)
         .set_disable_mc_local_lb(loopback_mc_off)
         .set_arm_change_event(!armed.is_empty())
@@ -224,6 +226,10 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         }
         (None, _) => {}
     }
+    if select.min_inline() {
+        // CAST: the value is at most 3.
+        vport.min_inline = u8::try_from(context.min_wqe_inline_mode()).unwrap_or(0);
+    }
     if select.permanent_address() {
         let mac = mac_of(context.permanent_address());
         vport.settings.mac = (mac != [0; 6]).then_some(mac);
@@ -243,7 +249,7 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     output(&ModifyNicVportContextOut::new())
 }
 
-/// Returns the changes for which a manager arms its event. Without the arming bit there are none.
+/// Returns the changes for which a manager arms its event. Returns none if the arming bit is not set.
 fn interest(context: &NicVportContext) -> Interest {
     let bits = [
         (context.event_on_uc_address_change(), Interest::UNICAST),
@@ -258,10 +264,11 @@ fn interest(context: &NicVportContext) -> Interest {
     wanted.fold(Interest::default(), |all, &(_, one)| all | one)
 }
 
-/// Checks writes of a vport's permanent address and GUIDs, which only the manager controls. Linux writes all three
-/// with `other_vport` only (`vport.c` `mlx5_modify_nic_vport_mac_address`, `mlx5_modify_nic_vport_node_guid`). A
-/// function's write of its own values is refused, except for the address if
-/// [`CardRules::own_permanent_address`](crate::card::CardRules) is set.
+/// Checks writes of a vport's permanent address, GUIDs and inline mode, and the arming of vport events. Linux writes
+/// address, GUIDs and inline mode with `other_vport` only (`vport.c` `mlx5_modify_nic_vport_mac_address`,
+/// `mlx5_modify_nic_vport_node_guid`, `mlx5_modify_nic_vport_min_inline`). A function may write its own address only if
+/// [`CardRules::own_permanent_address`](crate::card::CardRules) is set. A virtual function may write neither its own
+/// GUIDs nor its own inline mode. Only a manager of vports may arm their events.
 fn identity_is_writable(
     cmd: &Cmd<'_>,
     select: &NicVportFieldSelect,
@@ -273,6 +280,9 @@ fn identity_is_writable(
     }
     if (select.node_guid() || select.port_guid()) && !other && cmd.nic.seat.is_virtual() {
         return Err(refuse!(BAD_PARAM, "GUID of the own vport"));
+    }
+    if select.min_inline() && !other && cmd.nic.seat.is_virtual() {
+        return Err(refuse!(BAD_PARAM, "inline mode of the own vport"));
     }
     if select.change_event() && !cmd.nic.caps.general.vport_group_manager() {
         return Err(refuse!(BAD_PARAM, "events of vports are their manager's"));
@@ -333,7 +343,7 @@ pub(super) fn set_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     let versions = cmd.nic.caps.roce.roce_version();
     let version = input.roce_address().roce_version();
     if versions & 1 << version.min(31) == 0 {
-        // A write that clears an entry names a version too, so it is also checked.
+        // The version of a write that clears an entry is checked, too.
         return Err(refuse!(
             BAD_PARAM,
             "RoCE version that the device does not have",

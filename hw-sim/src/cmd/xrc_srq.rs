@@ -1,5 +1,5 @@
-//! XRC shared receive queues. An XRC SRQ is the same linked list as a receive memory pool, but has its own completion
-//! queue and user index. Peers address it by number over any QP of its XRC domain.
+//! XRC shared receive queues. An XRC SRQ is a linked list of WQEs, as a receive memory pool can be, but has its own
+//! completion queue and user index. Peers address an XRC SRQ by number over any QP of its XRC domain.
 //!
 //! RMPs and XRC SRQs are in one table and share one number range, because drivers keep both in one table too
 //! (`mlx5_cmd_create_srq` of Linux drivers/infiniband/hw/mlx5/srq_cmd.c).
@@ -133,7 +133,7 @@ pub(super) fn arm_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     srq.limit = input.lwm();
-    // The number of receives is already below the limit, so the event is sent at once.
+    // If the number of posted receives is already below the limit, the event is sent at once.
     if srq.limit_reached(&mut nic.iommu).unwrap_or(false) {
         nic.queue_event(cmd.env, EventType::SRQ_RQ_LIMIT, number);
     }

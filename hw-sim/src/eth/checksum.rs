@@ -39,11 +39,12 @@ pub fn fill(frame: &mut [u8], network: bool, transport: bool) {
 /// Checksum fields of a received frame's CQE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the frame has an IP header with a correct checksum.
+    /// True if the frame has a whole IP packet and, for IPv4, a correct header checksum.
     pub network_ok: bool,
-    /// Whether the frame has a TCP or UDP header whose checksum is correct or was not sent.
+    /// True if the frame has a TCP or UDP header whose checksum is correct or was not sent.
     pub transport_ok: bool,
-    /// One's complement sum of the IP packet without padding; 0 if the frame has no IP packet.
+    /// One's complement sum of the IP packet without padding; 0 if the frame has no IP packet. With the capability
+    /// `cqe_checksum_full`: sum of everything after the Ethernet header.
     pub sum: u16,
 }
 

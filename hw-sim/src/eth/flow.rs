@@ -1,9 +1,9 @@
 //! Flow tables, groups and entries: the objects. [`super::steering`] looks frames up in them.
 //!
 //! A table has 2^`log_size` entries and a level. A group owns a range of entries of its table; the ranges do not
-//! overlap. An entry is in its group's range, and forwards to tables of higher levels or to TIRs. The look-up of a
-//! frame begins at the root that software has set. Without a set root it begins at the driver's table of the lowest
-//! level.
+//! overlap. An entry is in its group's range, and forwards to tables of higher levels, to TIRs, or to ports of the
+//! e-switch. The look-up of a frame begins at the root table that software has set. If software has set none, the
+//! look-up begins at the driver's table of the lowest level.
 
 use super::matching::Pattern;
 use crate::card::seat::Place;
@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 /// `table_miss_action` that continues with the named table.
 pub(crate) const MISS_TABLE: u32 = 1;
-/// Maximum number of tables of a function.
+/// Maximum number of flow tables of one type.
 const MOST_TABLES: u32 = 1 << 12;
 /// Maximum number of flow counters of a function.
 pub(crate) const MOST_COUNTERS: u32 = 1 << 15;
 
-/// A flow counter: counts the frames that match the entries which name it. Inferred: octets are those of the frame as
-/// software sees it, without its FCS.
+/// Flow counter: number of frames and bytes that matched the entries that name the counter. Inferred: bytes are those
+/// of the frame as software sees it, without its FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounter {
     /// Number of frames.
@@ -52,7 +52,7 @@ pub enum Destination {
 pub struct Entry {
     /// The context as it was set.
     pub context: FlowContext,
-    /// The list behind the context, as it was set.
+    /// The list that follows the context, as it was set.
     pub list: Vec<u64>,
     /// Bits that the entry compares.
     pub mask: Pattern,
@@ -121,7 +121,7 @@ impl FlowTables {
         (self.root, self.groups, self.entries) = (None, 0, 0);
     }
 
-    /// Returns the table in which the look-up of a received frame begins.
+    /// Returns the number of the table in which the look-up of a frame begins.
     #[inline]
     pub fn root(&self) -> Option<u32> {
         // Fast path, because nearly every access list is empty.

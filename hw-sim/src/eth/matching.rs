@@ -39,7 +39,7 @@ impl Pattern {
             return Some(mask);
         }
         let outer = criteria.outer_headers();
-        // A group that compares `l4_type`, or other fields that no simulated frame has, is refused.
+        // A group that compares `l4_type`, or a bit that the layout does not name, is refused.
         if outer.reserved_bits().is_some() || outer.l4_type() != 0 {
             return None;
         }

@@ -6,9 +6,9 @@
 //!
 //! A send queue's WQE describes a frame: headers inline, and data behind pointers. The device computes checksums and
 //! segments the data if the WQE requests it ([`transmit`]). A received frame that is not RoCE is looked up in the flow
-//! tables, starting at the root ([`flow`], [`matching`]). The TIR that it reaches names the receive queue or selects
-//! one by a hash ([`rss`]), and the frame is written to the queue's next WQE ([`receive`]). The peer's bytes are
-//! arbitrary, so every field of a frame is checked before use ([`frame`](crate::wire::frame)).
+//! tables, starting at the root ([`flow`], [`matching`]). The TIR that the frame reaches names the receive queue, or
+//! selects a receive queue by a hash ([`rss`]), and the frame is written to the queue's next WQE ([`receive`]). The
+//! peer's bytes are arbitrary, so every field of a frame is checked before use ([`frame`](crate::wire::frame)).
 //!
 //! Each object has a module here, and a module of the same name in `cmd` with its commands. References are counted:
 //! those of TIS and TIR to their transport domain, of queues to CQ, PD, UAR and TIS, of a TIR to its RQ or RQ table, of
@@ -33,7 +33,8 @@ use crate::capabilities::Capabilities;
 use crate::cmd::refusal::{Refusal, refuse};
 use crate::objects::Table;
 
-/// First number of send queues. Queue pair numbers are lower, because the doorbells of both look the same.
+/// First number of send queues. Queue pair numbers are lower, because a doorbell names a send queue or a queue pair by
+/// its number alone.
 pub const FIRST_SQN: u32 = 0x80_0003;
 const LAST: u32 = 0x00ff_fffe;
 /// State of a receive or send queue (PRM, RQC and SQC `state`).

@@ -2,7 +2,8 @@
 //!
 //! The port accepts frames to its own address, to the addresses in the vport's lists, to the broadcast address, and
 //! those that promiscuity adds. Accepted frames are looked up in the flow tables. Each TIR that a frame reaches writes
-//! a copy to one receive queue. A frame that the function sent itself returns only to TIRs with loopback on.
+//! a copy to one receive queue. A TIR accepts a frame that the function sent itself only if the TIR has loopback on, or
+//! if the frame is a multicast copy of another transport domain.
 
 use super::checksum::Verdict;
 use super::matching::Pattern;
@@ -101,9 +102,9 @@ impl Nic {
         }
     }
 
-    /// Returns the headers of a frame if the port passes the frame to steering. Inferred: copies of multicast frames
-    /// that the function has sent need not be to a group in the port's list. rdma-core's tests send to a group that is
-    /// in no list (`PacketConsts.DST_MAC`).
+    /// Returns the headers of a frame if the port passes the frame to steering. Inferred: a copy of a multicast frame
+    /// that the function has sent is accepted even if its group is in no list of the port. rdma-core's tests send to
+    /// such a group (`PacketConsts.DST_MAC`).
     fn for_software(
         &self,
         env: &Env,
@@ -164,12 +165,13 @@ impl Nic {
             return;
         };
         // A frame that the switch returns to this port does not count as transmitted.
-        let turns_around = env.card(self.seat).turns_around(self.seat.vport, &frame);
-        if env.is_up(self.seat) && !turns_around {
+        let only_loops_back = env.card(self.seat).only_loops_back(self.seat.vport, &frame);
+        if env.is_up(self.seat) && !only_loops_back {
             let transmitted = &mut env.port_mut(self.seat).ethernet.transmitted;
             transmitted.count(headers.dst, frame.len());
         }
-        // The switch returns unicast frames to the own address. Of multicast frames a copy is returned here.
+        // The switch returns unicast frames for the function's own address. Copies of multicast frames are returned
+        // here.
         if headers.is_multicast()
             && let Some(domain) = self.domain_of(sqn)
             && self.wants_own_multicast(env, domain)

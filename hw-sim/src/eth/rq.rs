@@ -15,7 +15,7 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 pub struct RqSlot {
     /// The queue; `None` while one of its methods runs.
     pub rq: Option<Box<Rq>>,
-    /// Number of its completion queue.
+    /// Number of the queue's completion queue.
     pub cqn: u32,
     /// Protection domain; `None` for a queue that drops all frames.
     pub pd: Option<u32>,
@@ -38,7 +38,7 @@ pub struct Rq {
 pub struct Report {
     /// Hash of the frame.
     pub hash: Hash,
-    /// One's complement sum of the IP packet.
+    /// One's complement sum of the IP packet, or of everything after the Ethernet header (`cqe_checksum_full`).
     pub check_sum: u16,
     /// `hds_ip_ext`.
     pub ok: u8,
@@ -59,7 +59,7 @@ pub enum Taken {
     NoWqe,
     /// The frame is lost, because the queue is not ready.
     Idle,
-    /// The frame is lost, and a WQE was consumed.
+    /// The frame is lost, because the doorbell record or the WQE is invalid, or the frame does not fit.
     Failed,
 }
 

@@ -138,8 +138,8 @@ impl Input {
     }
 }
 
-/// Returns the Toeplitz hash. For every bit set in the input, it XORs the 32 bits of the key that begin at the position
-/// of this bit.
+/// Returns the Toeplitz hash: the XOR, over every bit set in the input, of the 32 key bits that begin at the position
+/// of the input bit.
 pub fn toeplitz(key: &[u8; KEY_BYTES], input: &[u8]) -> u32 {
     let mut result = 0;
     let [a, b, c, d, ..] = *key;
@@ -169,7 +169,8 @@ mod tests {
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// Test vectors of that page: source, its port, destination, its port, hash of the addresses, hash with the ports.
+    /// Test vectors of the same page: source address and port, destination address and port, hash of the addresses,
+    /// hash of addresses and ports.
     const VECTORS: [(&str, u16, &str, u16, u32, u32); 8] = [
         (
             "66.9.149.187",

@@ -16,9 +16,9 @@ const FIRST_ONLY: u8 = 0x80;
 /// Offloads that the Ethernet segment requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// Whether the device computes the IPv4 header's checksum.
+    /// True if the device computes the IPv4 header's checksum.
     pub network: bool,
-    /// Whether the device computes TCP's or UDP's checksum.
+    /// True if the device computes TCP's or UDP's checksum.
     pub transport: bool,
 }
 

@@ -14,11 +14,11 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 pub struct SqSlot {
     /// The queue; `None` while one of its methods runs.
     pub sq: Option<Box<Sq>>,
-    /// Number of its completion queue.
+    /// Number of the queue's completion queue.
     pub cqn: u32,
-    /// UAR page of its doorbells.
+    /// UAR page of the queue's doorbells.
     pub uar: u32,
-    /// Whether the queue is in the simulator's run queue.
+    /// True if the queue is in the simulator's run queue.
     pub queued: bool,
     pub(crate) pd: u32,
     pub(crate) tis: Option<u32>,

@@ -1,8 +1,9 @@
 //! Steering: the TIRs, or ports of the e-switch, to which a frame is sent.
 //!
-//! The look-up begins at the root table. In each table the matching entry with the lowest index applies: it sends the
-//! frame to tables and TIRs, or drops it. If no entry matches, the table's miss action applies. Levels increase from
-//! table to table, so that the look-up ends. If software may ignore levels, the look-up ends after 256 tables.
+//! The look-up begins at the root table. In each table the matching entry with the lowest index applies: the entry
+//! sends the frame to tables, TIRs or ports, or drops the frame. If no entry matches, the table's miss action applies.
+//! Levels increase from table to table, so that the look-up ends. If software may ignore levels, the look-up ends after
+//! 256 tables.
 
 use super::flow::{Destination, Entry, FlowTables, MISS_TABLE};
 use super::matching::Pattern;
@@ -15,7 +16,7 @@ const MOST_VISITS: usize = 256;
 
 /// A TIR to which steering has sent a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handed {
+pub struct SteeredTir {
     /// Number of the TIR.
     pub tirn: u32,
     /// Flow tag of the entry that sent the frame.
@@ -26,7 +27,7 @@ pub struct Handed {
 #[derive(Debug, Default)]
 pub struct Steered {
     /// TIRs that receive the frame.
-    pub handed: Vec<Handed>,
+    pub handed: Vec<SteeredTir>,
     /// Counters of the entries that the frame matched.
     pub counters: Vec<u32>,
 }
@@ -72,7 +73,8 @@ impl FlowTables {
         met
     }
 
-    /// Returns the TIRs for a received frame. There is none if steering drops the frame.
+    /// Returns the TIRs for a received frame, and the counters of the matching entries. Returns no TIR if steering
+    /// drops the frame.
     pub fn steer(&self, frame: Pattern) -> Steered {
         let mut steered = Steered::default();
         for met in self.walk(frame) {
@@ -83,7 +85,7 @@ impl FlowTables {
             }
             for destination in &entry.destinations {
                 if let Destination::Tir(tirn) = *destination {
-                    steered.handed.push(Handed {
+                    steered.handed.push(SteeredTir {
                         tirn,
                         flow_tag: entry.context.flow_tag(),
                     });
@@ -94,7 +96,7 @@ impl FlowTables {
     }
 
     /// Returns the e-switch's destinations for a frame; `None` if no entry decides. An entry that only forwards to a
-    /// table leaves the decision to that table.
+    /// table does not decide; the table does.
     pub fn switch(&self, frame: Pattern) -> Option<Vec<Place>> {
         let mut decided = None;
         for met in self.walk(frame) {

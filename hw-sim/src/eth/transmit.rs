@@ -21,7 +21,7 @@ use zerocopy::FromBytes;
 const NETWORK_CHECKSUM: u8 = 1 << 6;
 /// Bit of `cs_flags` that requests TCP's or UDP's checksum.
 const TRANSPORT_CHECKSUM: u8 = 1 << 7;
-/// Bit of `inline_hdr_sz` for a VLAN tag in the place of inline headers.
+/// Bit of `inline_hdr_sz`: the field for inline headers holds a VLAN tag to insert.
 const INSERT_TAG: u16 = 1 << 15;
 /// Bytes of inline headers that are in the Ethernet segment itself.
 const INLINE_IN_SEGMENT: usize = 2;
@@ -50,7 +50,7 @@ pub enum Inline {
 pub struct Rules {
     /// Longest frame in bytes, without the check sequence.
     pub longest: usize,
-    /// Whether the device can insert VLAN tags.
+    /// True if the device can insert VLAN tags.
     pub insert_tag: bool,
     /// Headers that every WQE must have inline.
     pub inline: Inline,
@@ -289,7 +289,8 @@ impl Sq {
                 return Err(Malformed("frame shorter than its header").into());
             }
             if length > rules.longest as u64 {
-                // The frame is dropped before its data is fetched, because the length is only what the driver claims.
+                // The frame is dropped before its data is fetched, because the length that the driver states may be
+                // arbitrarily large.
                 return Ok(Sent {
                     frames: Vec::new(),
                     oversize: 1,

@@ -21,7 +21,7 @@ fn boots(until: u64) -> Boot {
 
 /// A driver that sees `initializing` clear sees the whole segment. Such a driver may run in another thread, and
 /// continues as soon as `initializing` is clear (Linux `mlx5_function_enable`). If a reset cleared the whole segment
-/// first, with `initializing` in it, the driver would find the segment ready but without a revision.
+/// first, including `initializing`, the driver would find the segment ready but without a revision.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -129,6 +129,25 @@ fn the_queue_geometry_reads_back_whatever_was_written() {
     assert_eq!(bar.load_be32(0x14), 0xab0f_e056);
 }
 
+/// The write of the low half activates the queue, so a driver that writes the high half last rings the doorbell of a
+/// queue at another address. Linux `mlx5_cmd_enable` writes the high half first.
+#[test]
+fn a_high_half_written_last_is_reported_at_the_doorbell() {
+    let (mut segment, bar) = segment();
+    write(&mut segment, &bar, 0x14, 0xab0f_e000);
+    let rung = write(&mut segment, &bar, 0x18, 1);
+    assert_eq!(rung, RegisterEffect::CommandDoorbell(1), "below 4 GiB");
+    write(&mut segment, &bar, 0x10, 7);
+    assert_eq!(segment.command_queue(), Some(0xab0f_e000));
+    assert_eq!(bar.load_be32(0x10), 7);
+    let rung = write(&mut segment, &bar, 0x18, 1);
+    assert!(matches!(rung, RegisterEffect::Bug(_)), "{rung:?}");
+    write(&mut segment, &bar, 0x14, 0xab0f_e000);
+    assert_eq!(segment.command_queue(), Some(0x7_ab0f_e000));
+    let rung = write(&mut segment, &bar, 0x18, 1);
+    assert_eq!(rung, RegisterEffect::CommandDoorbell(1));
+}
+
 #[test]
 fn changing_nic_interface_keeps_the_address() {
     let (mut segment, bar) = segment();
@@ -173,7 +192,7 @@ fn a_health_syndrome_shows_in_buffer_and_counter_word() {
 #[test]
 fn a_dark_device_reads_as_ones_and_takes_no_write() {
     let (mut segment, bar) = segment();
-    segment.go_dark();
+    segment.remove_from_bus();
     write(&mut segment, &bar, 0x14, 0x1000);
     segment.tick(9_000_000_000);
     assert_eq!(bar.load_be32(0x230), u32::MAX);

@@ -174,8 +174,8 @@ impl Document {
         }
     }
 
-    /// Returns this document with the statements of its base added where it has none. Evidence about another device
-    /// becomes `Evidence::Derived`. Evidence of the common base, which is about all devices, stays as it is.
+    /// Returns this document with the statements of its base added where this document has none. Evidence about another
+    /// device becomes `Evidence::Derived`. Evidence of the common base, which is about all devices, stays as it is.
     #[must_use]
     pub fn over(mut self, base: Self) -> Self {
         let of_all = base.base.is_none();
@@ -248,8 +248,8 @@ impl Document {
     }
 }
 
-/// Returns the section and the field that a field of section `vf` stands for. `device_id` stands for the field of
-/// section `pci`, and `general.uar_sz` for the field of the general page.
+/// Splits the name of a field of section `vf` into section and field: `general.uar_sz` is field `uar_sz` of section
+/// `general`. A name without a dot, such as `device_id`, is a field of section `pci`.
 pub(super) fn virtual_place(field: &str) -> (&str, &str) {
     field.split_once('.').unwrap_or(("pci", field))
 }
@@ -350,7 +350,8 @@ fn bytes_of(rows: &str, length: usize) -> Result<Vec<u8>, String> {
         let Some((at, words)) = parsed else {
             return Err(format!("{row:?} is not an offset and dwords"));
         };
-        let room = bytes.get_mut(at..at + words.len() * 4);
+        let end = at.checked_add(words.len() * 4);
+        let room = end.and_then(|end| bytes.get_mut(at..end));
         let Some(room) = room.filter(|room| room.len() <= ROW_BYTES) else {
             return Err(format!("the row at {at:#x} leaves the {length:#x} bytes"));
         };
@@ -423,6 +424,10 @@ mod tests {
             (
                 "[[page]]\ntype = 0\nmax = \"ffc: 00000000 00000001\"\ncurrent = \"\"",
                 "the row at 0xffc leaves the 0x1000 bytes",
+            ),
+            (
+                "[[page]]\ntype = 0\nmax = \"fffffffffffffffc: 00000000 00000001\"\ncurrent = \"\"",
+                "the row at 0xfffffffffffffffc leaves the 0x1000 bytes",
             ),
             (
                 "[[register]]\nid = 0x10000",

@@ -1,7 +1,8 @@
 //! The part of a device's capabilities that the simulator implements.
 //!
-//! A bit is reported only if the simulator implements the command, the event or the data path behind it. A number is
-//! reported only up to the implemented limit. Capabilities that only describe (sizes, clocks) are reported unchanged.
+//! A bit is reported only if the simulator implements the command, the event or the data path behind it. Masks of
+//! atomic operations, atomic sizes and RoCE versions are reduced to the implemented bits. Capabilities that only
+//! describe (sizes, clocks) are reported unchanged.
 
 /// Fields of the general page that the simulator reports. All others are zero.
 const GENERAL: &[&str] = &[

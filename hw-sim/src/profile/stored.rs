@@ -15,7 +15,7 @@ use mlx_prm::Layout;
 
 /// Maximum time of any firmware operation.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Length in bytes that a recorded register does not reach, because the length field has 16 bits.
+/// Exclusive upper limit of the length of a recorded register, in bytes: the length field has 16 bits.
 const REGISTER_BYTES: usize = 1 << 16;
 
 pub(super) fn serialize<T: Layout, S: Serializer>(layout: &T, to: S) -> Result<S::Ok, S::Error> {

@@ -37,7 +37,7 @@ enum Answer {
 pub(super) struct ReadStream {
     /// PSN of the next packet.
     pub(super) psn: Psn,
-    /// PSN behind the last packet.
+    /// PSN that follows the PSN of the last packet.
     pub(super) end: Psn,
     pub(super) rkey: u32,
     pub(super) scope: KeyScope,
@@ -123,8 +123,8 @@ impl Answers {
             || self.queue.iter().any(|answer| answer.covers(psn))
     }
 
-    /// Queues an acknowledgement. It replaces a waiting acknowledgement at the end of the queue, and a NAK also
-    /// replaces a waiting NAK. So the queue does not grow while the port is blocked.
+    /// Queues an acknowledgement, which replaces a waiting acknowledgement at the end of the queue. A NAK also replaces
+    /// a waiting NAK. So the queue does not grow while the port is blocked.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
         let refuses = !matches!(syndrome, AckSyndrome::Ack(_));
         while let Some(Answer::Acknowledge { syndrome, .. }) = self.queue.back()
@@ -139,8 +139,8 @@ impl Answers {
         });
     }
 
-    /// Queues the answer to a read. A duplicate replaces the rest of an answer that is still being sent. If that answer
-    /// is the original's, the new one counts as the original.
+    /// Queues the answer to a read. A duplicate replaces the rest of an answer that is still being sent. If the
+    /// replaced answer is the original's, the new answer counts as the original.
     pub(super) fn read(&mut self, mut stream: ReadStream) {
         if stream.is_duplicate {
             self.queue.retain(|answer| {

@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Returns the completion queue and the user index for a receive. If the WQE came from an XRC SRQ, they are the
+    /// Returns the completion queue and the user index for a receive. If the WQE came from an XRC SRQ, both are the
     /// SRQ's.
     fn receiver(&self, host: &dyn Host, xrc: Option<XrcSource>) -> (u32, u32) {
         match xrc {

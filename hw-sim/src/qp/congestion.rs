@@ -30,7 +30,7 @@ pub(super) struct Congestion {
     /// Virtual time until which the next packet must wait, in ns.
     held_until: Option<u64>,
     /// Virtual time from which on the queue pair may notify its peer again, in ns.
-    tell_again: u64,
+    next_notice_ns: u64,
 }
 
 impl Congestion {
@@ -84,7 +84,7 @@ impl Qp {
     /// Returns whether a notification was sent.
     pub(crate) fn notify_sender(&mut self, notice: Notice, host: &mut dyn Host) -> bool {
         let now = host.now();
-        if now < self.congestion.tell_again {
+        if now < self.congestion.next_notice_ns {
             return false;
         }
         let headers = self.core.path.as_ref().and_then(|path| path.headers(host));
@@ -105,7 +105,7 @@ impl Qp {
             id,
             priority: notice.priority,
         });
-        self.congestion.tell_again = now.saturating_add(nanoseconds(notice.interval));
+        self.congestion.next_notice_ns = now.saturating_add(nanoseconds(notice.interval));
         host.transmit(emit_cnp(
             &eth,
             &network,

@@ -119,8 +119,9 @@ pub(super) fn merge(
     Ok(())
 }
 
-/// Returns whether a transition must name the port. QP1 and QP0 belong to a port, and Linux names it at every step
-/// upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs keep the port from their first transition.
+/// Returns whether a transition must name the port. QP1 and QP0 belong to a port, and Linux names the port in every
+/// transition to a higher state (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs keep the port from their first
+/// transition.
 const fn names_its_port(service: Service, transition: Transition) -> bool {
     matches!(service, Service::Gsi | Service::Smi)
         && matches!(

@@ -1,8 +1,8 @@
-//! Unreliable datagrams, and the general services interface, which sends datagrams as QP 1.
+//! Unreliable datagrams, and the management interfaces, which send datagrams as QP 0 and QP 1.
 //!
-//! A datagram is one packet and completes when it has left. A received datagram needs the right Q_Key and a receive
-//! WQE; without either it is dropped. The first forty bytes of the receive buffer are for the network header: a GRH, an
-//! IPv6 header, or an IPv4 header in the last 20 of these bytes. The payload follows.
+//! A datagram is one packet and completes when it has left. A received datagram is dropped if its Q_Key is wrong (not
+//! checked on QP 0) or if no receive WQE is posted. The first forty bytes of the receive buffer are for the network
+//! header: a GRH, an IPv6 header, or an IPv4 header in the last 20 of these bytes. The payload follows.
 
 use super::completion::Receipt;
 use super::core::{Broken, Core, Outgoing};
@@ -30,12 +30,14 @@ pub(super) struct Datagrams {
 
 impl Datagrams {
     pub(super) const fn new() -> Self {
-        Self { psn: Psn::new(0) }
+        Self {
+            psn: Psn::masked(0),
+        }
     }
 
     /// Starts the PSNs, when the queue pair enters RTS.
     pub(super) fn start(&mut self, core: &Core) {
-        self.psn = Psn::new(core.context.next_send_psn());
+        self.psn = Psn::masked(core.context.next_send_psn());
     }
 
     /// Returns the value of `next_send_psn` for QUERY_QP.
@@ -167,8 +169,8 @@ pub(super) fn refuse(
     Err(Broken)
 }
 
-/// Returns the source QPN of datagrams. The general services interface sends as QP 1, whatever its number in the
-/// device. Queue pairs that send on its behalf have the source QPN in `deth_sqpn` of their context.
+/// Returns the source QPN of datagrams. The management interfaces send as QP 0 and QP 1, whatever their numbers in the
+/// device. Queue pairs that send on behalf of QP 1 have the source QPN in `deth_sqpn` of their context.
 fn source_qpn(core: &Core) -> Qpn {
     match (core.service, core.context.deth_sqpn()) {
         (Service::Gsi, _) => Qpn::GSI,

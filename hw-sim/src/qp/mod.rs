@@ -87,6 +87,8 @@ pub struct Qp {
     congestion: Congestion,
     /// True if posted WQEs must be flushed.
     flushing: bool,
+    /// End of the flush in RTS: the number of WQEBBs posted, modulo 2^16, at SQERR2RTS. Later WQEs are executed.
+    flush_end: u16,
     /// Next virtual time to read the record, and the current interval, both in ns. Set in ERR if the queue pair has its
     /// own receive queue.
     poll: Option<(u64, u64)>,
@@ -130,6 +132,7 @@ impl Qp {
             datagrams: Datagrams::new(),
             congestion: Congestion::default(),
             flushing: false,
+            flush_end: 0,
             poll: None,
             requester_is_next: false,
         })
@@ -195,10 +198,11 @@ impl Qp {
                 self.requester.start(&self.core);
                 self.datagrams.start(&self.core);
             }
+            // A flush that is not finished goes on up to here.
+            Transition::SqErrToRts => (_, self.flush_end) = self.send_queue.counters(),
             Transition::RstToInit
             | Transition::InitToInit
             | Transition::RtsToRts
-            | Transition::SqErrToRts
             | Transition::SqdToRts
             | Transition::ToErr
             | Transition::ToRst => {}
@@ -462,11 +466,17 @@ impl Qp {
             send_queue,
             receive_queue,
             requester,
+            flush_end,
             ..
         } = self;
+        let end = if core.state == State::ReadyToSend {
+            *flush_end
+        } else {
+            send_queue.counters().1
+        };
         if let Some((index, opcode)) = requester
             .abandon()
-            .or_else(|| send_queue.skip(&core.rings, host))
+            .or_else(|| send_queue.skip_before(end, &core.rings, host))
         {
             core.fail_send(host, index, opcode, Syndrome::WR_FLUSH_ERR);
             return true;

@@ -119,8 +119,8 @@ impl Path {
         Some((eth.into(), self.network(&source)))
     }
 
-    /// Returns the headers of packets with forced loopback, from an address of the function to the same address. How a
-    /// card marks such packets is not known, but they never leave the card.
+    /// Returns the headers of packets with forced loopback, from an address of the function to the same address. It is
+    /// not known how a card marks such packets, but they never leave the card.
     fn looped(host: &dyn Host) -> Option<(Link, Network)> {
         let own = (0..=u8::MAX).find_map(|index| host.gid(index))?;
         let eth = EthRepr {
@@ -154,8 +154,8 @@ impl Path {
     }
 
     fn infiniband(&self, host: &dyn Host, lid: u16) -> Option<(Link, Network)> {
-        // Inferred: a packet to the permissive LID also has the permissive source LID. Otherwise its answer would
-        // return by LID, and not along the directed route (IBTA volume 1, section 14.2.2).
+        // Inferred: a packet to the permissive LID also has the permissive source LID. Otherwise the answer to the
+        // packet would return by LID, and not along the directed route (IBTA volume 1, section 14.2.2).
         let is_unaddressed = lid == 0 || self.dlid == PERMISSIVE_LID;
         let lrh = LrhRepr {
             vl: 0,
@@ -220,7 +220,8 @@ impl Path {
     }
 }
 
-/// Returns the given port. If it is 0, returns a port of the dynamic range that is constant for a pair of queue pairs.
+/// Returns the port `given`. If `given` is 0, returns a port of the dynamic range that is constant for a pair of queue
+/// pairs.
 fn source_port(given: u32, entropy: u32) -> u16 {
     match u16::try_from(given) {
         Ok(port) if port != 0 => port,

@@ -45,7 +45,7 @@ pub(crate) struct ReceiveWqe {
 }
 
 impl ReceiveWqe {
-    /// Writes `data` to the buffer, behind the bytes written so far.
+    /// Writes `data` to the buffer, after the bytes written so far.
     pub(crate) fn append(&mut self, host: &mut dyn Host, data: &[u8]) -> Result<(), ScatterError> {
         self.check_room(data.len() as u64)?;
         let mut skip = self.written;
@@ -73,7 +73,7 @@ impl ReceiveWqe {
         Ok(())
     }
 
-    /// Counts `bytes` as written that were scattered to the CQE instead of the buffer.
+    /// Counts as written the `bytes` bytes that were scattered to the CQE instead of the buffer.
     pub(super) fn count(&mut self, bytes: u64) -> Result<(), ScatterError> {
         self.check_room(bytes)?;
         self.written += bytes;
@@ -111,7 +111,7 @@ impl ReceiveQueue {
         (self.taken, self.posted)
     }
 
-    /// Takes the next posted WQE. It comes from the XRC SRQ if the packet names one.
+    /// Takes the next posted WQE, from the XRC SRQ `xrc_srq` if the packet names one.
     pub(super) fn take(
         &mut self,
         core: &Core,

@@ -55,14 +55,14 @@ pub(super) struct Requester {
     sent: Psn,
     next: Psn,
     /// PSN from which on the last WQE of the row cannot be sent, and the syndrome of its error CQE.
-    poison: Option<(Psn, Syndrome)>,
+    send_failure: Option<(Psn, Syndrome)>,
     retries: u32,
     rnr_retries: u32,
-    /// True if the last started WQE was a UMR that makes a key usable. Here it has completed at this point; on a real
-    /// device it may still be in progress.
+    /// True if the last started WQE was a UMR that makes a key usable. In the simulator such a UMR has completed at
+    /// this point; on a real device it may still be in progress.
     behind_umr: bool,
-    /// True if the requester went back because of a hole in the responses. Further responses beyond the hole are
-    /// ignored.
+    /// True if the requester returned to `unacked` because of a hole in the responses. Further responses beyond the
+    /// hole are ignored.
     hole_seen: bool,
     ack_deadline: Option<u64>,
     early: EarlyTimer,
@@ -72,7 +72,7 @@ pub(super) struct Requester {
 
 impl Requester {
     pub(super) fn new() -> Self {
-        let zero = Psn::new(0);
+        let zero = Psn::masked(0);
         Self {
             row: VecDeque::new(),
             staged: None,
@@ -80,7 +80,7 @@ impl Requester {
             cursor: zero,
             sent: zero,
             next: zero,
-            poison: None,
+            send_failure: None,
             retries: 0,
             rnr_retries: 0,
             behind_umr: false,
@@ -94,7 +94,7 @@ impl Requester {
 
     /// Sets the first PSN and the retry counters, when the queue pair enters RTS for the first time.
     pub(super) fn start(&mut self, core: &Core) {
-        let first = Psn::new(core.context.next_send_psn());
+        let first = Psn::masked(core.context.next_send_psn());
         (self.unacked, self.cursor, self.sent, self.next) = (first, first, first, first);
         self.reset_retries(core);
     }
@@ -124,7 +124,7 @@ impl Requester {
         if core.state != State::ReadyToSend || self.rnr_deadline.is_some() {
             return false;
         }
-        if self.poison.is_some_and(|(psn, _)| psn == self.cursor) {
+        if self.send_failure.is_some_and(|(psn, _)| psn == self.cursor) {
             return false;
         }
         if self.cursor != self.next {
@@ -159,7 +159,7 @@ impl Requester {
                 return Ok(());
             }
             self.admit(core, host, wqe);
-            if self.cursor == self.next || self.poison.is_some() {
+            if self.cursor == self.next || self.send_failure.is_some() {
                 return self.complete(core, queue, host);
             }
         }
@@ -211,17 +211,18 @@ impl Requester {
                 "QP {:#x}, WQE {:#06x}: an atomic on a function without that capability",
                 core.qpn, request.wqe.index
             ));
-            self.poison = Some((self.next, Syndrome::LOCAL_QP_OP_ERR));
+            self.send_failure = Some((self.next, Syndrome::LOCAL_QP_OP_ERR));
         } else if request.is_too_long(core) {
-            self.poison = Some((self.next, Syndrome::LOCAL_LENGTH_ERR));
+            self.send_failure = Some((self.next, Syndrome::LOCAL_LENGTH_ERR));
         } else if let Err(syndrome) = request.execute_locally(core, host) {
-            self.poison = Some((self.next, syndrome));
+            self.send_failure = Some((self.next, syndrome));
         }
         self.next = request.end();
         self.row.push_back(request);
     }
 
-    /// Appends a WQE that could not be fetched. It fails when everything before it has completed.
+    /// Appends a placeholder for a WQE that could not be fetched. The placeholder fails after all WQEs before it have
+    /// completed.
     pub(super) fn refuse(
         &mut self,
         core: &Core,
@@ -244,7 +245,7 @@ impl Requester {
         queue.skip(&core.rings, host);
         let request = Request::new(core, SendWqe::failed(index, opcode), self.next);
         self.row.push_back(request);
-        self.poison = Some((self.next, syndrome));
+        self.send_failure = Some((self.next, syndrome));
         self.complete(core, queue, host)
     }
 
@@ -278,7 +279,7 @@ impl Requester {
         match request.send(core, host, psn, ack_interval) {
             Ok(after) => self.cursor = after,
             Err(syndrome) => {
-                self.poison = Some((psn, syndrome));
+                self.send_failure = Some((psn, syndrome));
                 return self.complete(core, queue, host);
             }
         }
@@ -449,8 +450,8 @@ impl Requester {
         }
     }
 
-    /// Handles an answer which shows that an earlier response was lost (an implied NAK). The requester goes back once
-    /// per hole.
+    /// Handles an answer which shows that an earlier response was lost (an implied NAK). The requester returns to
+    /// `unacked` once per hole.
     fn go_back_over_hole(
         &mut self,
         core: &Core,
@@ -472,9 +473,9 @@ impl Requester {
         host: &mut dyn Host,
         why: QCounter,
     ) -> Result<(), Broken> {
-        // During an RNR wait the packet is only counted: the end of the wait also resends from `unacked`, and nothing
-        // is in flight before. A responder may send both NAKs for one PSN: Linux' software RoCE sends an RNR NAK for
-        // one message and a sequence NAK for the message behind it.
+        // During an RNR wait the packet is only counted, because the end of the wait also resends from `unacked`. A
+        // responder may send both NAKs for one PSN: Linux' software RoCE sends an RNR NAK for one message and a
+        // sequence NAK for the next message.
         if self.rnr_deadline.is_some() {
             core.count(host, why);
             return Ok(());
@@ -546,7 +547,7 @@ impl Requester {
         host: &mut dyn Host,
     ) -> Result<(), Broken> {
         while let Some(request) = self.row.front() {
-            if let (1, Some((_, syndrome))) = (self.row.len(), self.poison) {
+            if let (1, Some((_, syndrome))) = (self.row.len(), self.send_failure) {
                 return self.fail_front(core, queue, host, syndrome);
             }
             // The first request never begins behind `unacked`, because everything before it is acknowledged.
@@ -579,7 +580,7 @@ impl Requester {
         self.ack_deadline = None;
         self.early.rewind();
         self.rnr_deadline = None;
-        self.poison = None;
+        self.send_failure = None;
         Err(Broken)
     }
 
@@ -588,7 +589,7 @@ impl Requester {
         self.ack_deadline = None;
         self.early.rewind();
         self.rnr_deadline = None;
-        self.poison = None;
+        self.send_failure = None;
         // PSNs that were not sent are free again. An unreliable queue pair continues from the cursor.
         (self.unacked, self.sent, self.next) = (self.cursor, self.cursor, self.cursor);
         let wqe = self

@@ -1,9 +1,9 @@
 //! The responder: it executes the requests of a connected queue pair's peer.
 //!
-//! By its PSN a request packet is expected, early or late. An expected packet is executed. An early packet shows that a
-//! packet was lost. It causes one sequence NAK, after which every packet is dropped until the expected one arrives. A
-//! late packet is a duplicate. It is answered again without being executed again, except a read, which is executed from
-//! the current contents of memory (IBTA volume 1, section 9.7.5).
+//! The PSN of a request packet is expected, early or late. An expected packet is executed. An early packet shows that
+//! a packet was lost. The first early packet causes a sequence NAK, and every early packet is dropped until the
+//! expected packet arrives. A late packet is a duplicate. A duplicate is answered again without being executed again,
+//! except a read, which is executed from the current contents of memory (IBTA volume 1, section 9.7.5).
 //!
 //! A duplicate read must repeat an accepted read, or the end of one. The responder remembers as many reads as it has
 //! resources. Any other duplicate read is dropped (Linux `rxe_resp.c` `duplicate_request`, class D error), so that a
@@ -20,8 +20,8 @@
 //! Atomics are executed once. Their results stay in a replay buffer for duplicates; the buffer has as many entries as
 //! the responder has resources.
 //!
-//! A request that cannot be accepted condemns the queue pair: earlier requests are answered, then the NAK is sent, then
-//! the queue pair goes to ERR.
+//! A request that cannot be accepted ends the connection: earlier requests are answered, then the NAK is sent, then the
+//! queue pair goes to ERR.
 //!
 //! The unreliable connection has no answers. An unexpected PSN abandons the message in progress, and the next First or
 //! Only packet starts a new message.
@@ -105,7 +105,7 @@ enum Outcome {
 pub(super) struct Responder {
     expected: Psn,
     /// True if a NAK for `expected` was sent. No further NAK is sent until `expected` arrives.
-    nak_is_out: bool,
+    nak_sent: bool,
     heard: bool,
     message: Option<Message>,
     /// Receive WQE of an abandoned unreliable message, which the next message reuses.
@@ -114,27 +114,27 @@ pub(super) struct Responder {
     replay: VecDeque<(Psn, u64)>,
     /// The most recent reads, each with its first PSN and the PSN that follows its last.
     reads: VecDeque<(Psn, Psn)>,
-    condemned: Option<Option<EventType>>,
+    pending_failure: Option<Option<EventType>>,
 }
 
 impl Responder {
     pub(super) fn new() -> Self {
         Self {
-            expected: Psn::new(0),
-            nak_is_out: false,
+            expected: Psn::masked(0),
+            nak_sent: false,
             heard: false,
             message: None,
             spare: None,
             answers: Answers::default(),
             replay: VecDeque::new(),
             reads: VecDeque::new(),
-            condemned: None,
+            pending_failure: None,
         }
     }
 
     /// Sets the first expected PSN, when the queue pair enters RTR.
     pub(super) fn start(&mut self, core: &Core) {
-        self.expected = Psn::new(core.context.next_rcv_psn());
+        self.expected = Psn::masked(core.context.next_rcv_psn());
     }
 
     /// Returns the values of `next_rcv_psn` and `rmsn` for QUERY_QP.
@@ -144,7 +144,7 @@ impl Responder {
 
     /// Returns whether `Responder::step` has work to do.
     pub(super) fn is_ready(&self) -> bool {
-        !self.answers.is_empty() || self.condemned.is_some()
+        !self.answers.is_empty() || self.pending_failure.is_some()
     }
 
     /// Handles a request packet.
@@ -155,7 +155,7 @@ impl Responder {
         host: &mut dyn Host,
         packet: &Packet<'_>,
     ) {
-        if self.condemned.is_some() || packet.bth.pkey != DEFAULT_PKEY {
+        if self.pending_failure.is_some() || packet.bth.pkey != DEFAULT_PKEY {
             return;
         }
         if packet.bth.opcode.transport() == Transport::Uc {
@@ -165,14 +165,14 @@ impl Responder {
         let psn = packet.bth.psn;
         match psn.ahead_of(self.expected) {
             0 => {
-                self.nak_is_out = false;
+                self.nak_sent = false;
                 self.note_first_packet(core, host);
                 self.receive_expected(core, queue, host, packet);
             }
             1.. => {
                 core.count(host, QCounter::OutOfSequence);
-                if !self.nak_is_out {
-                    self.nak_is_out = true;
+                if !self.nak_sent {
+                    self.nak_sent = true;
                     self.answers
                         .acknowledge(self.expected, AckSyndrome::Nak(NakCode::Sequence));
                 }
@@ -214,7 +214,7 @@ impl Responder {
             }
             Ok(Outcome::NotReady) => {
                 core.count(host, QCounter::OutOfBuffer);
-                self.nak_is_out = true;
+                self.nak_sent = true;
                 // CAST: the field has five bits.
                 let timer = u8::try_from(core.context.min_rnr_nak()).unwrap_or(0);
                 self.answers.acknowledge(psn, AckSyndrome::Rnr(timer));
@@ -551,13 +551,13 @@ impl Responder {
         refusal.count(core, host);
         self.answers
             .acknowledge(self.expected, AckSyndrome::Nak(refusal.code));
-        self.condemned = Some(refusal.event);
+        self.pending_failure = Some(refusal.event);
     }
 
     /// Sends one answer packet.
     pub(super) fn step(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), Broken> {
         if self.answers.is_empty() {
-            return match self.condemned.take() {
+            return match self.pending_failure.take() {
                 None => Ok(()),
                 Some(event) => {
                     if let Some(event) = event {
@@ -568,11 +568,11 @@ impl Responder {
             };
         }
         if let Err(Interrupted(psn)) = self.answers.send_one(core, host) {
-            // No answer behind this one can be sent.
+            // The answers that follow cannot be sent.
             self.answers.clear();
             self.answers
                 .acknowledge(psn, AckSyndrome::Nak(Refusal::ACCESS.code));
-            self.condemned = Some(Refusal::ACCESS.event);
+            self.pending_failure = Some(Refusal::ACCESS.event);
             Refusal::ACCESS.count(core, host);
         }
         Ok(())
@@ -581,7 +581,7 @@ impl Responder {
     /// Drops all answers, because the queue pair goes to ERR. Returns the receive WQE that was being filled, if any.
     pub(super) fn abandon(&mut self) -> Option<ReceiveWqe> {
         self.answers.clear();
-        self.condemned = None;
+        self.pending_failure = None;
         match self.message.take() {
             Some(Message::Send(wqe)) => Some(wqe),
             Some(Message::Write { .. }) | None => self.spare.take(),
@@ -620,7 +620,7 @@ impl Responder {
                     self.spare = Some(wqe);
                 }
             }
-            Err(refusal) => self.condemned = Some(refusal.event),
+            Err(refusal) => self.pending_failure = Some(refusal.event),
         }
     }
 }
@@ -673,7 +673,7 @@ fn remote_scope(core: &Core, host: &dyn Host, packet: &Packet<'_>) -> Result<Key
             pd: target.pd,
             ..scope
         }),
-        // Inferred: no source names the NAK code for this case. This one is the closest.
+        // Inferred: no source names the NAK code for this case. Invalid Request is the closest code.
         _ => Err(Refusal::INVALID),
     }
 }

@@ -1,10 +1,10 @@
 //! Location of work queues in memory, and access to their entries.
 //!
 //! One buffer holds both queues of a queue pair: the receive queue first, the send queue behind it (PRM "Work Queues").
-//! The buffer is a list of physical pages (PAS) of one size; an access that crosses a page boundary is split into two.
+//! The buffer is a list of physical pages (PAS) of one size; an access that crosses a page boundary is split there.
 //! Entries are counted by 16-bit indices that wrap at 2^16. Only this module masks an index to the size of the ring.
 //!
-//! Each queue of an Ethernet port has a buffer of its own.
+//! Each Ethernet send queue or receive queue describes a buffer of its own.
 
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, Host};

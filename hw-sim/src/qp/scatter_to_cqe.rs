@@ -20,7 +20,7 @@ const IN_FRONT: usize = 32;
 /// Size in bytes of the first half of a 128-byte entry, before the 64-byte CQE.
 const FIRST_HALF: usize = 64;
 
-/// Maximum size in bytes of data that is scattered to the CQE; 0 means that none is.
+/// Maximum size in bytes of data that is scattered to the CQE; 0 means that no data is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InEntry {
     /// Maximum for the response to a read or an atomic.

@@ -205,8 +205,18 @@ impl SendQueue {
     /// Skips the next WQE without executing it, so that it can be flushed. Returns its index and opcode. A WQE of
     /// invalid size counts as one block.
     pub(crate) fn skip(&mut self, rings: &Rings, host: &mut dyn Host) -> Option<(u16, WqeOpcode)> {
+        self.skip_before(self.posted, rings, host)
+    }
+
+    /// Skips the next WQE like [`SendQueue::skip`] if it lies before the index `end`, which is at most `posted`.
+    pub(crate) fn skip_before(
+        &mut self,
+        end: u16,
+        rings: &Rings,
+        host: &mut dyn Host,
+    ) -> Option<(u16, WqeOpcode)> {
         let ring = rings.send?;
-        if !self.has_more() {
+        if self.fetched == end {
             return None;
         }
         let index = self.fetched;
@@ -214,11 +224,11 @@ impl SendQueue {
         // An unreadable WQE is flushed as a NOP of one block.
         let _ = rings.read(host, ring, index, &mut first);
         let control = CtrlSeg::from_array(first);
-        let posted = u32::from(self.posted.wrapping_sub(index));
+        let left = u32::from(end.wrapping_sub(index));
         let blocks = control
             .ds()
             .div_ceil(SEGMENTS_PER_BLOCK)
-            .clamp(1, posted.min(16));
+            .clamp(1, left.min(16));
         // CAST: `blocks` is at most 16.
         self.fetched = index.wrapping_add(u16::try_from(blocks).unwrap_or(1));
         self.completed = self.fetched;

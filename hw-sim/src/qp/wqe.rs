@@ -116,8 +116,8 @@ impl Action {
     }
 
     /// Returns whether the operation makes a key usable, so that the next WQE on a reliable queue pair has to be
-    /// fenced. A local invalidation makes its key unusable, and Linux does not fence the WQE behind one (`next_fence`
-    /// in `mlx5_ib_post_send`, drivers/infiniband/hw/mlx5/wr.c).
+    /// fenced. A local invalidation makes its key unusable, and Linux does not fence the WQE that follows it
+    /// (`next_fence` in `mlx5_ib_post_send`, drivers/infiniband/hw/mlx5/wr.c).
     pub(super) fn makes_a_key_usable(&self) -> bool {
         let Self::Umr {
             control, context, ..
@@ -403,8 +403,8 @@ fn parse_action(
     })
 }
 
-/// Parses a datagram's address vector. It is short if it has no extension; the short form suffices inside an InfiniBand
-/// subnet (`compact_address_vector`; UCX's `uct_ib_mlx5_wqe_av_size`).
+/// Parses a datagram's address vector. The vector has 16 bytes if its extension bit is clear. This short form suffices
+/// inside an InfiniBand subnet (`compact_address_vector`; UCX's `uct_ib_mlx5_wqe_av_size`).
 fn address_vector(rest: &mut Segments<'_>) -> Result<Av, Malformed> {
     const SHORT: usize = 16;
     let mut bytes = [0; Av::SIZE];

@@ -123,7 +123,7 @@ pub enum Record {
     Interrupts {
         /// Number of the function.
         function: usize,
-        /// Number of enabled vectors; they are the first ones.
+        /// Number of enabled vectors, from vector 0 on.
         vectors: usize,
     },
     /// A frame arrived from outside of the simulation.

@@ -29,7 +29,7 @@ pub const VERSION: u16 = 2;
 const OLDEST: u16 = 1;
 /// Number of the variant [`Record::Qos`] in a file.
 const QOS_NUMBER: u8 = 30;
-/// First version with the present fields of that record.
+/// First version with the current fields of [`Record::Qos`].
 const QOS_SINCE: u16 = 2;
 /// Number of record bytes from which on a block is written to the file.
 const BLOCK: usize = 256 << 10;

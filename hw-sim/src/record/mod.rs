@@ -6,10 +6,10 @@
 //!
 //! ```text
 //!   of the world    cards with their profiles, links, switches, faults, settings
-//!   of drivers      register and configuration writes, resets, interrupts, memory mapped and taken back
-//!   of their memory the data of each DMA read; a sum over the data of DMA writes
-//!   of the network  frames that arrive from another world, and when those for it are taken
-//!   of time         how far it advances
+//!   of drivers      register and configuration writes, resets, enabled interrupts, mapped and unmapped memory
+//!   of their memory the data of each DMA read; a checksum of the data of DMA writes
+//!   of the network  frames that arrive from outside, and each fetch of the frames that left
+//!   of time         each advance
 //!   the event log   the results
 //! ```
 //!

@@ -19,7 +19,7 @@ pub const LARGEST: u64 = 4 << 30;
 /// Reason for which a simulation cannot be recorded.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The simulation already has functions, which would be missing in the recording.
+    /// The simulation already has functions, or its time has advanced. Both would be missing in the recording.
     #[error("a world is recorded from its beginning, and this one has functions already")]
     Begun,
     /// The underlying writer failed.
@@ -81,7 +81,7 @@ impl Recorder {
             };
             self.add(&record);
         }
-        let news = log.take_news();
+        let news = log.take_lines();
         let mut rest = news.as_str();
         while !rest.is_empty() {
             let room = rest.floor_char_boundary(LONGEST_RECORD / 2);
@@ -148,7 +148,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // The error is ignored here. A caller that needs it has called `flush` before.
+        // The error is ignored here, because a caller that needs it calls `flush` first.
         if let Some(writer) = &mut self.writer {
             let _ = writer.flush();
         }

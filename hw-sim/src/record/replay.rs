@@ -281,7 +281,7 @@ impl Replay {
             seed: header.seed,
             event_log: false,
         });
-        sim.gather_news();
+        sim.collect_lines();
         let source = Arc::new(Mutex::new(Source {
             reader,
             next: None,
@@ -346,8 +346,8 @@ impl Replay {
         self.sim.pcap(writer)
     }
 
-    /// Returns the number of the next record, from 1, and whether the record sets up the simulation. Records that do
-    /// come first. Returns `None` at the end of the file.
+    /// Returns the number of the next record, from 1, and whether the record sets up the simulation (cards, links,
+    /// switches and their settings). Returns `None` at the end of the file.
     #[must_use]
     pub fn next(&self) -> Option<(u64, bool)> {
         let mut source = lock(&self.source);
@@ -398,7 +398,7 @@ impl Replay {
         self.carry_out(&record)
             .and_then(|()| self.bounded())
             .map_err(impossible)?;
-        let log = self.sim.take_news();
+        let log = self.sim.take_lines();
         self.compare(number, &record, &log)?;
         for line in log.lines() {
             if self.before.len() == CONTEXT {

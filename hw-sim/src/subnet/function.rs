@@ -25,8 +25,8 @@ const CHANNEL_ADAPTER: u8 = 1;
 const ANSWERED_NS: u64 = 1_000_000;
 
 impl Env {
-    /// Schedules that the link of a card's port goes down at both ends and trains again, once the answer to the Set has
-    /// left. Until then this port shows Down, and another such Set changes nothing.
+    /// Schedules the link of a card's port to go down at both ends and to train again, after the answer to the Set has
+    /// left. Until then the port reports Down, and another such Set changes nothing.
     pub(crate) fn retrain_soon(&mut self, seat: Seat) {
         if let Some(function) = self.manager(seat)
             && !self.retrains(seat)

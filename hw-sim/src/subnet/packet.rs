@@ -82,7 +82,7 @@ pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Opti
         network,
         bth: BthRepr {
             pkey: request.bth.pkey,
-            ..BthRepr::new(Opcode::ud(false), deth.src_qpn, Psn::new(0))
+            ..BthRepr::new(Opcode::ud(false), deth.src_qpn, Psn::masked(0))
         },
         headers: Headers {
             deth: Some(DethRepr {

@@ -25,7 +25,7 @@ pub const PERMISSIVE_LID: u16 = 0xffff;
 /// Subnet prefix of link-local GIDs.
 pub const LINK_LOCAL: u64 = 0xfe80_0000_0000_0000;
 
-/// PortState codes. `NO_CHANGE` and `DOWN` have this meaning in a Set; the others are both read and written.
+/// PortState codes. A Get never reports `NO_CHANGE`, and a Set never requests `INIT`.
 const NO_CHANGE: u32 = 0;
 const DOWN: u32 = 1;
 const INIT: u32 = 2;
@@ -78,9 +78,9 @@ impl PortState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Up,
-    /// The other end has no peer, or the link is training.
+    /// The port has no carrier, the link is training, or the link is scheduled to go down and train again.
     Dark,
-    /// A Set of PortPhysicalState disabled the link.
+    /// The link was disabled, by a Set of PortPhysicalState or by the driver.
     Disabled,
 }
 

@@ -42,8 +42,8 @@ const GROUPS: usize = 1024;
 const PARTITIONS: usize = 32;
 /// Capability mask of port 0: SL mapping, system image GUID, extended speeds. Adapter ports have these bits, too.
 const CAPABILITIES: u32 = 0x0000_4840;
-/// LID of the first switch of a preset subnet. Adapter ports derive their LIDs from their MAC addresses, normally below
-/// this value.
+/// LID of the first switch of a preset subnet. Adapter ports derive their LIDs from their MAC addresses, and these LIDs
+/// are below 0x8000.
 const FIRST_LID: u16 = 0xbf00;
 
 /// A port of a switch. Port 0 is one, too.
@@ -309,7 +309,7 @@ impl SubnetSwitch {
         pma::answer(mad, &mut counters)
     }
 
-    /// Returns the answer of the subnet management agent, if it answers.
+    /// Returns the answer of the subnet management agent, if the agent answers.
     fn managed(&mut self, by: u8, request: &Smp) -> Option<Smp> {
         let access = access(&mut self.ports[0].port.info, request, false);
         if access == Access::None || MadMethod(request.method()) == MadMethod::TRAP_REPRESS {

@@ -103,7 +103,7 @@ fn packet(payload: &[u8], dlid: u16, slid: u16, vl: u8, qpn: u32) -> Vec<u8> {
             packet_len: 0,
         }),
         network: Network::Local,
-        bth: BthRepr::new(Opcode::ud(false), Qpn::new(qpn), Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::new(qpn), Psn::masked(0)),
         headers: Headers {
             deth: Some(DethRepr {
                 qkey: 0,

@@ -130,7 +130,7 @@ mod tests {
         let packet = Packet {
             link: eth.into(),
             network,
-            bth: BthRepr::new(Opcode::ud(false), Qpn::new(7), Psn::new(1)),
+            bth: BthRepr::new(Opcode::ud(false), Qpn::new(7), Psn::masked(1)),
             headers: Headers {
                 deth: Some(crate::wire::DethRepr {
                     qkey: 1,

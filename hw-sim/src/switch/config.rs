@@ -57,9 +57,9 @@ pub enum Buffer {
 /// Treatment of frames to unknown unicast addresses, to multicast groups and to the broadcast address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unknown {
-    /// The switch sends them through every other port.
+    /// The switch sends such a frame through every other port.
     Flood,
-    /// The switch drops them. Needed for a loop of switches, where a flooded frame would circulate forever.
+    /// The switch drops such a frame. Required in a loop of switches, where a flooded frame would circulate forever.
     Drop,
 }
 

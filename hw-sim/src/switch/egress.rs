@@ -35,7 +35,7 @@ pub(crate) struct Credit {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub frame: Vec<u8>,
-    /// Time at which the frame's last byte has left, in ns.
+    /// Time at which the wire is free again: the end of the gap after the frame, in ns.
     pub out: u64,
 }
 
@@ -93,7 +93,7 @@ impl Egress {
         u64::try_from(ns).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Queues a control frame. It is sent before all other frames and is never paused.
+    /// Queues a control frame, which is sent before all other frames and is never paused.
     pub(crate) fn push_control(&mut self, frame: Vec<u8>) {
         self.control.push_back(frame);
     }

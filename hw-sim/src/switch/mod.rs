@@ -57,9 +57,9 @@ const LONGEST_FRAME: usize = 16 << 10;
 /// Counters of a port of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Number of frames received.
+    /// Number of frames received, not counting control frames.
     pub received: u64,
-    /// Number of bytes of the frames received.
+    /// Number of bytes of the frames received, not counting control frames.
     pub received_bytes: u64,
     /// Number of frames sent, control frames included. A frame counts when its transmission begins.
     pub sent: u64,
@@ -102,7 +102,7 @@ struct Port {
     egress: Egress,
     ingress: [Ingress; PRIORITIES],
     /// Time in ns until which the watchdog drops new frames for the queue, per priority.
-    shut_until: [u64; PRIORITIES],
+    drop_until: [u64; PRIORITIES],
     counters: PortCounters,
 }
 
@@ -141,7 +141,7 @@ impl Switch {
         let port = |_| Port {
             egress: Egress::new(config.rate_bps),
             ingress: [Ingress::default(); PRIORITIES],
-            shut_until: [0; PRIORITIES],
+            drop_until: [0; PRIORITIES],
             counters: PortCounters::default(),
         };
         Ok(Self {
@@ -273,7 +273,7 @@ impl Switch {
     /// Queues a frame at an egress port, or drops it if the memory is full.
     fn admit(&mut self, now: u64, from: usize, to: usize, priority: usize, mut frame: Vec<u8>) {
         let bytes = frame.len();
-        if self.ports[to].shut_until[priority] > now {
+        if self.ports[to].drop_until[priority] > now {
             self.ports[to].counters.dropped_watchdog += 1;
             return;
         }
@@ -326,7 +326,7 @@ impl Switch {
             .sum()
     }
 
-    /// Pauses the sender at a port if its queued frames exceed XOFF, and repeats the pause when that is due.
+    /// Pauses the sender at a port if its queued frames exceed XOFF, and repeats a pause that is due.
     fn pause_if_full(&mut self, now: u64, at: usize, priority: usize) {
         let Some(pfc) = self.config.pfc else {
             return;
@@ -378,7 +378,7 @@ impl Switch {
         for (priority, quanta) in pauses.iter().enumerate() {
             if let Some(quanta) = *quanta
                 && named >> priority & 1 == 1
-                && port.shut_until[priority] <= now
+                && port.drop_until[priority] <= now
             {
                 let until = now.saturating_add(pfc::pause_ns(quanta, port.egress.rate_bps()));
                 port.egress.pause(now, priority, until);
@@ -387,8 +387,8 @@ impl Switch {
         self.go_on(now, at);
     }
 
-    /// Processes a port: frees the memory of a frame that has left, runs the watchdog, and begins the next frame. Does
-    /// the same for other ports that this affects.
+    /// Processes a port: frees the memory of a frame that has left, runs the watchdog, and begins the next frame. Also
+    /// processes the other ports that are affected.
     fn go_on(&mut self, now: u64, at: usize) {
         let mut touched = vec![at];
         while let Some(at) = touched.pop() {
@@ -427,7 +427,7 @@ impl Switch {
         {
             let port = &mut self.ports[at];
             port.egress.pause(now, priority, now);
-            port.shut_until[priority] = now.saturating_add(limit);
+            port.drop_until[priority] = now.saturating_add(limit);
             port.counters.watchdog += 1;
             let lost = port.egress.discard(priority);
             port.counters.dropped_watchdog += lost.len() as u64;

@@ -76,7 +76,7 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
 
     /// Returns the packet sequence number.
     pub fn psn(&self) -> Psn {
-        Psn::new(be24(self.buffer.as_ref(), 9))
+        Psn::masked(be24(self.buffer.as_ref(), 9))
     }
 }
 

@@ -10,7 +10,7 @@ pub const CNP: u8 = 0x81;
 const RESERVED_BYTES: usize = 16;
 const BECN: u8 = 0x40;
 
-/// Builds a CNP as an Ethernet frame without FCS. The function sets the lengths in `network`.
+/// Builds a CNP as an Ethernet frame without FCS. Ignores the lengths in `network`, and writes the correct lengths.
 #[must_use]
 pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: Qpn) -> Vec<u8> {
     let (mut eth, mut network) = (*eth, *network);

@@ -486,8 +486,7 @@ impl Outline {
     pub fn write(&self, frame: &mut Vec<u8>, seal: bool) {
         frame.drain(..self.lead);
         let (start, trailer) = (self.link.buffer_len(), self.trailer());
-        // Zero everything first, because the headers' `emit` does not write fields that are zero.
-        frame[..self.payload].fill(0);
+        // The buffer has arbitrary contents. Headers write all of their bytes, but nothing below writes the padding.
         frame[self.payload + self.payload_len..].fill(0);
         self.link.emit(frame);
         self.network.emit(&mut frame[start..]);

@@ -2,7 +2,8 @@
 //!
 //! The route of a frame depends on its link header and its length, and on cables, switches, ports and address lists.
 //! These change seldom, and queue pairs never change them. The cache holds a few routes, and is cleared whenever
-//! something outside the data path happens: a command, a register write, a timer of a function, a call from outside.
+//! something outside the data path happens: an event of a card, a command, a write of the initialization segment, a
+//! timer of a function, or a call that may change the simulation.
 
 use crate::link::Port;
 use crate::wire::Link;
@@ -26,7 +27,7 @@ pub(crate) struct Route {
 /// A route over a cable to a function that has the destination address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CableRoute {
-    /// Number of the cable, and the sender's side of it.
+    /// Number of the cable, and the sender's end of the cable.
     pub(crate) cable: usize,
     pub(crate) from: Port,
     /// Index of the receiving function.

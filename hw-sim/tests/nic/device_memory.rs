@@ -1,7 +1,7 @@
-//! Tests of device memory (MEMIC): allocated from a window of the BAR, written by the processor, read and written
+//! Tests of device memory (MEMIC): allocations from a window of the BAR, writes by the processor, and reads and writes
 //! through keys.
 //!
-//! The fields are where Linux has them (`mlx5_ifc_alloc_memic_in_bits`, `mlx5_ifc_device_mem_cap_bits` in
+//! The fields have the offsets of Linux (`mlx5_ifc_alloc_memic_in_bits`, `mlx5_ifc_device_mem_cap_bits` in
 //! include/linux/mlx5/mlx5_ifc.h). The ranges are whole pages, as in `mlx5_cmd_alloc_memic`
 //! (drivers/infiniband/hw/mlx5/dm.c).
 
@@ -86,7 +86,7 @@ fn memory_is_taken_in_the_range_that_software_gives_and_no_other() {
     );
     let second = place(&mut bench, &ask(start + 0x1000, PAGE, 256, 2)).unwrap();
     assert!(second.is_multiple_of(256) && second != first, "{second:#x}");
-    // If a range is full, Linux tries the next one after EAGAIN, which this status becomes.
+    // Linux converts this status to EAGAIN, and then tries the next range.
     let full = ask(start + 0x1000, PAGE, PAGE, 0);
     assert_eq!(bench.status(&full), CmdStatus::NO_RESOURCES);
     assert_eq!(
@@ -354,7 +354,7 @@ fn no_key_of_other_keys_reaches_device_memory() {
     }
 }
 
-/// A user context can neither allocate device memory nor create a key of it: the commands have no field for a user
+/// A user context can neither allocate device memory nor create a key of it. ALLOC_MEMIC has no field for a user
 /// context (`mlx5_ifc_alloc_memic_in_bits`).
 #[test]
 fn a_user_context_takes_no_device_memory_and_makes_no_key_of_it() {
@@ -421,8 +421,8 @@ fn device_memory_of_a_device_that_is_gone_reads_as_ones() {
     }
 }
 
-/// The device sees a processor's store only after the call that reports it, because that is the point at which a
-/// recording has the store.
+/// The device reads the value of a processor's store only after the call that reports the store, because a recording
+/// contains the store at that point.
 #[test]
 fn a_store_that_was_not_reported_yet_is_hidden_from_the_device() {
     let (mut side, at) = looped(modest(), |_| {});

@@ -40,7 +40,7 @@ fn tcp6(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Asserts that the checksums of a frame equal those that the library computes.
+/// Asserts that the checksums of a frame are the checksums that the `etherparse` library computes.
 fn assert_good(frame: &[u8]) {
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
     let net = packet.net.unwrap();
@@ -85,7 +85,7 @@ fn a_frame_arrives_whole_and_completes_on_both_sides() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(2);
     let frame = plain(0, MACS[1], 300);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     let cqe = a.sent().unwrap();
     assert_eq!(cqe.opcode(), CqeOpcode::REQ);
     assert_eq!((cqe.qpn(), cqe.wqe_counter()), (a.sq.number, 0));
@@ -106,10 +106,10 @@ fn frames_arrive_in_order_and_only_what_asks_for_it_completes() {
     for number in 0..12 {
         last = a.sq.posted;
         let ce = if number == 11 { 2 } else { 0 };
-        let how = How {
+        let how = SendOptions {
             inline: number * 8,
             ce,
-            ..How::default()
+            ..SendOptions::default()
         };
         a.send(&plain(0, MACS[1], 100 + number), how);
     }
@@ -138,9 +138,9 @@ fn a_short_frame_is_padded_to_sixty_bytes() {
     let frame = plain(0, MACS[1], 10);
     a.send(
         &frame,
-        How {
+        SendOptions {
             inline: 0,
-            ..How::default()
+            ..SendOptions::default()
         },
     );
     let (cqe, bytes) = b.received().unwrap();
@@ -164,9 +164,9 @@ fn checksums_left_to_the_device_are_those_of_an_independent_encoder() {
             blank[at..at + 2].fill(0xee);
         }
         blank[transport..transport + 2].fill(0xdd);
-        let how = How {
+        let how = SendOptions {
             checksums: CHECKSUMS,
-            ..How::default()
+            ..SendOptions::default()
         };
         a.send(&blank, how);
         let (cqe, bytes) = b.received().unwrap();
@@ -176,7 +176,7 @@ fn checksums_left_to_the_device_are_those_of_an_independent_encoder() {
     // If the WQE does not request checksums, a wrong checksum stays unchanged.
     let mut wrong = udp(0, 1, &[1; 64]);
     wrong[40] ^= 1;
-    a.send(&wrong, How::default());
+    a.send(&wrong, SendOptions::default());
     assert_eq!(b.received().unwrap().1, wrong);
 }
 
@@ -215,12 +215,12 @@ fn a_large_send_becomes_segments_that_an_independent_decoder_finds_good() {
     let payload: Vec<u8> = (0..=240_u8).cycle().take(3_500).collect();
     let frame = tcp6(&payload);
     let header = frame.len() - payload.len();
-    let how = How {
+    let how = SendOptions {
         opcode: WqeOpcode::LSO,
         checksums: CHECKSUMS,
         mss: 1_000,
         inline: header,
-        ..How::default()
+        ..SendOptions::default()
     };
     a.send(&frame, how);
     let mut together: Vec<u8> = Vec::new();
@@ -247,12 +247,12 @@ fn a_large_send_of_udp_becomes_datagrams_with_ids_that_count_up() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(3);
     let frame = udp(0, 1, &[9; 250]);
-    let how = How {
+    let how = SendOptions {
         opcode: WqeOpcode::LSO,
         checksums: CHECKSUMS,
         mss: 100,
         inline: 42,
-        ..How::default()
+        ..SendOptions::default()
     };
     a.send(&frame, how);
     let first = u16::from_be_bytes([frame[18], frame[19]]);
@@ -270,8 +270,8 @@ fn a_large_send_of_udp_becomes_datagrams_with_ids_that_count_up() {
     }
 }
 
-/// A send queue waits if too many frames wait outside, and no frame is lost. 4096 frames can wait outside; more would
-/// be dropped.
+/// No frame of a send queue is lost if the program outside of the simulator fetches none. The send queue pauses before
+/// 4096 frames wait to be fetched; the simulator drops further frames.
 #[test]
 fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost() {
     const SENDS: u8 = 31;
@@ -282,11 +282,11 @@ fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost(
     sim.connect_outside(&side.bench.function, LinkFaults::NONE);
     sim.inject(&side.bench.function, &Fault::LinkUp);
     let payload: Vec<u8> = (0..FRAMES).flat_map(|frame| [frame; BYTES]).collect();
-    let how = How {
+    let how = SendOptions {
         opcode: WqeOpcode::LSO,
         mss: u16::try_from(BYTES).unwrap(),
         inline: 42,
-        ..How::default()
+        ..SendOptions::default()
     };
     let frame = udp(0, 1, &payload);
     for _ in 0..SENDS {
@@ -318,11 +318,11 @@ fn a_large_send_of_too_many_pieces_is_an_error() {
     ] {
         let (sim, mut a, _b) = pair();
         let payload = vec![7; bytes];
-        let how = How {
+        let how = SendOptions {
             opcode: WqeOpcode::LSO,
             mss,
             inline: 42,
-            ..How::default()
+            ..SendOptions::default()
         };
         let mut frame = udp(0, 1, &[]);
         frame.extend(payload);
@@ -339,11 +339,11 @@ fn a_queue_with_many_frames_in_its_wqes_lets_others_have_their_turn() {
     let mut side = Side::new(&sim, profile(0));
     sim.connect_outside(&side.bench.function, LinkFaults::NONE);
     sim.inject(&side.bench.function, &Fault::LinkUp);
-    let how = How {
+    let how = SendOptions {
         opcode: WqeOpcode::LSO,
         mss: 20,
         inline: 42,
-        ..How::default()
+        ..SendOptions::default()
     };
     let frame = udp(0, 1, &[9; 40 * 20]);
     for _ in 0..16 {
@@ -361,9 +361,9 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     let frame = plain(0, MACS[1], 100);
     let mut wqe = a.wqe(
         &frame,
-        How {
+        SendOptions {
             inline: 0,
-            ..How::default()
+            ..SendOptions::default()
         },
     );
     wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
@@ -379,9 +379,9 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     b.bench.exec(&modify).unwrap();
     let mut wqe = a.wqe(
         &frame,
-        How {
+        SendOptions {
             inline: 0,
-            ..How::default()
+            ..SendOptions::default()
         },
     );
     wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
@@ -399,11 +399,11 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
 fn without_a_receive_wqe_a_frame_is_dropped_and_counted() {
     let (_sim, mut a, mut b) = pair();
     let frame = plain(0, MACS[1], 64);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     assert!(a.sent().is_some(), "the sender does not know");
     assert_eq!(b.dropped("no receive WQE"), 1);
     b.post_receives(1);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     assert_eq!(b.received().unwrap().1, frame);
 }
 
@@ -411,9 +411,9 @@ fn without_a_receive_wqe_a_frame_is_dropped_and_counted() {
 fn a_frame_longer_than_the_port_carries_is_lost_on_either_side() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(2);
-    a.send(&plain(0, MACS[1], 1_504), How::default());
+    a.send(&plain(0, MACS[1], 1_504), SendOptions::default());
     assert_eq!(b.received().unwrap().1.len(), 1_518);
-    a.send(&plain(0, MACS[1], 1_505), How::default());
+    a.send(&plain(0, MACS[1], 1_505), SendOptions::default());
     assert_eq!(a.sent().into_iter().chain(a.sent()).count(), 2);
     assert_eq!(a.dropped("larger than the MTU"), 1);
     b.deliver(&plain(0, MACS[1], 1_505));
@@ -428,18 +428,18 @@ fn a_wqe_whose_memory_its_key_does_not_cover_takes_the_send_queue_into_error() {
     let frame = plain(0, MACS[1], 100);
     let wrong = a.wqe(
         &frame,
-        How {
+        SendOptions {
             key: Some(a.key ^ 0xff),
             ce: 0,
-            ..How::default()
+            ..SendOptions::default()
         },
     );
     a.post(&wrong);
     let behind = a.wqe(
         &frame,
-        How {
+        SendOptions {
             ce: 0,
-            ..How::default()
+            ..SendOptions::default()
         },
     );
     a.post(&behind);
@@ -464,12 +464,12 @@ fn a_wqe_whose_memory_its_key_does_not_cover_takes_the_send_queue_into_error() {
     );
     assert_eq!(a.sq_state(), ERROR);
     assert!(b.received().is_none());
-    // Only a reset makes the queue ready again. It starts from index 0 then.
+    // Only a reset makes the queue ready again. After the reset the queue starts from index 0.
     assert_eq!(a.modify_sq(ERROR, READY), CmdStatus::BAD_RES_STATE);
     assert_eq!(a.modify_sq(ERROR, RESET), CmdStatus::OK);
     assert_eq!(a.modify_sq(RESET, READY), CmdStatus::OK);
     a.sq.posted = 0;
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     assert_eq!(b.received().unwrap().1, frame);
 }
 
@@ -492,10 +492,11 @@ fn malformed_wqes_are_local_queue_errors() {
     for (what, spoil) in cases {
         let (_sim, mut a, mut b) = pair();
         b.post_receives(1);
-        let mut wqe = a.wqe(&plain(0, MACS[1], 100), How::default());
+        let mut wqe = a.wqe(&plain(0, MACS[1], 100), SendOptions::default());
         spoil(&mut wqe);
         a.post(&wqe);
-        // The WQE has another queue number than the doorbell register's. The doorbell is valid, and the WQE fails.
+        // The value for the doorbell register always has the right queue number, so the doorbell is valid and the WQE
+        // fails.
         a.sq.last[4..7].copy_from_slice(&a.sq.number.to_be_bytes()[1..]);
         a.ring();
         let error = ErrCqe::from_array(*a.sent().expect(what).as_array());
@@ -521,27 +522,27 @@ fn a_buffer_too_small_costs_the_frame_and_a_wrong_key_the_queue() {
     b.rq.post(&b.bench, BUFFER, key);
     b.post_receives(1);
     let frame = plain(0, MACS[1], 200);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     let mut next = || {
         let cqe = b.received().unwrap().0;
         let error = ErrCqe::from_array(*cqe.as_array());
         (cqe.opcode(), Syndrome(error.syndrome()), cqe.wqe_counter())
     };
     assert_eq!(next(), (CqeOpcode::RESP_ERR, Syndrome::LOCAL_LENGTH_ERR, 0));
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     let (opcode, _, counter) = next();
     assert_eq!((opcode, counter), (CqeOpcode::RESP_SEND, 1));
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     assert_eq!(next(), (CqeOpcode::RESP_ERR, Syndrome::LOCAL_PROT_ERR, 2));
     assert_eq!(next(), (CqeOpcode::RESP_ERR, Syndrome::WR_FLUSH_ERR, 3));
     assert_eq!(b.rq_state(), ERROR);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     assert_eq!(b.dropped("receive queue is not ready"), 1);
     assert_eq!(b.modify_rq(ERROR, RESET), CmdStatus::OK);
     assert_eq!(b.modify_rq(RESET, READY), CmdStatus::OK);
     b.rq.posted = 0;
     b.post_receives(1);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     assert_eq!(b.received().unwrap().1, frame);
 }
 
@@ -549,7 +550,7 @@ fn a_buffer_too_small_costs_the_frame_and_a_wrong_key_the_queue() {
 fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(1);
-    let wqe = a.wqe(&plain(0, MACS[1], 64), How::default());
+    let wqe = a.wqe(&plain(0, MACS[1], 64), SendOptions::default());
     a.post(&wqe);
     let other = a.bench.exec(&AllocUarIn::new()).unwrap().uar();
     a.bench.write64(
@@ -564,18 +565,20 @@ fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
 }
 
 /// A doorbell that arrives after the doorbell record has advanced is valid. A doorbell ahead of the record is a driver
-/// bug. Doorbells of served functions come by a socket, which buffers many of them while the record advances.
+/// bug. Doorbells of a function in another process arrive by a socket, which buffers many of them while the record
+/// advances.
 #[test]
 fn a_late_doorbell_is_no_driver_bug_and_one_before_its_record_is() {
     const ON_THEIR_WAY: usize = 1 << 16 | 100;
     let (_sim, mut a, _b) = pair();
     let mut doorbells = VecDeque::new();
     for _ in 0..2 * ON_THEIR_WAY {
-        let wqe = a.wqe(&plain(0, MACS[1], 64), How::default());
+        let wqe = a.wqe(&plain(0, MACS[1], 64), SendOptions::default());
         a.post(&wqe);
         let last = a.sq.last;
         doorbells.push_back(last);
-        // A post needs some doorbell, so the first one is repeated until enough doorbells are delayed.
+        // The device handles a post only after a doorbell. So the oldest doorbell is written again until enough
+        // doorbells are delayed.
         a.sq.last = doorbells[0];
         if doorbells.len() > ON_THEIR_WAY {
             doorbells.pop_front();
@@ -605,19 +608,19 @@ fn own_frames_come_back_only_to_a_tir_with_loopback() {
     let (_sim, mut a, mut b) = pair();
     a.post_receives(4);
     b.post_receives(4);
-    a.send(&plain(0, BROADCAST, 64), How::default());
+    a.send(&plain(0, BROADCAST, 64), SendOptions::default());
     assert!(b.received().is_some() && a.received().is_none());
-    a.send(&plain(0, MACS[0], 64), How::default());
+    a.send(&plain(0, MACS[0], 64), SendOptions::default());
     assert!(b.received().is_none() && a.received().is_none());
     a.allow_loopback(3);
-    a.send(&plain(0, BROADCAST, 64), How::default());
+    a.send(&plain(0, BROADCAST, 64), SendOptions::default());
     assert!(b.received().is_some() && a.received().is_some());
-    a.send(&plain(0, MACS[0], 64), How::default());
+    a.send(&plain(0, MACS[0], 64), SendOptions::default());
     assert!(b.received().is_none() && a.received().is_some());
 }
 
-/// A function gets a copy of a frame that it sends to a group, if the copy is for another transport domain. Linux
-/// enables loopback as soon as two programs have a transport domain each (`mlx5_ib_enable_lb`).
+/// A frame that a function sends to a group is also delivered to a TIR of another transport domain of the same
+/// function. Linux enables loopback as soon as there are two transport domains (`mlx5_ib_enable_lb`).
 #[test]
 fn a_copy_of_what_goes_to_a_group_comes_back_into_another_transport_domain() {
     let (_sim, mut a, mut b) = pair();
@@ -636,13 +639,13 @@ fn a_copy_of_what_goes_to_a_group_comes_back_into_another_transport_domain() {
     a.entry(table, group, 0, &FteMatchParam::new(), &[to])
         .unwrap();
     let unlisted = [0x01, 0x50, 0x56, 0x19, 0x20, 0xa7];
-    a.send(&plain(0, unlisted, 64), How::default());
+    a.send(&plain(0, unlisted, 64), SendOptions::default());
     assert!(a.received().is_some() && b.received().is_none());
     let mut modify = ModifyNicVportContextIn::new();
     modify.field_select_mut().set_disable_mc_local_lb(true);
     modify.nic_vport_context_mut().set_disable_mc_local_lb(true);
     a.bench.exec(&modify).unwrap();
-    a.send(&plain(0, unlisted, 64), How::default());
+    a.send(&plain(0, unlisted, 64), SendOptions::default());
     assert!(a.received().is_none());
 }
 
@@ -652,8 +655,8 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     b.post_receives(4);
     let stranger = [2, 9, 9, 9, 9, 9];
     let group = [0x33, 0x33, 0, 0, 0, 1];
-    a.send(&plain(0, stranger, 64), How::default());
-    a.send(&plain(0, group, 64), How::default());
+    a.send(&plain(0, stranger, 64), SendOptions::default());
+    a.send(&plain(0, group, 64), SendOptions::default());
     assert!(b.received().is_none());
     assert_eq!(b.dropped("unannounced address"), 1);
     assert_eq!(
@@ -665,8 +668,8 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     modify.field_select_mut().set_promisc(true);
     modify.nic_vport_context_mut().set_promisc_all(true);
     b.bench.exec(&modify).unwrap();
-    a.send(&plain(0, stranger, 64), How::default());
-    a.send(&plain(0, group, 64), How::default());
+    a.send(&plain(0, stranger, 64), SendOptions::default());
+    a.send(&plain(0, group, 64), SendOptions::default());
     assert!(b.received().is_some() && b.received().is_some());
 }
 
@@ -692,7 +695,7 @@ fn a_capture_has_the_frames_as_they_were_on_the_wire() {
     sim.pcap(capture.clone()).unwrap();
     b.post_receives(1);
     let frame = plain(0, MACS[1], 30);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     sim.flush_pcap().unwrap();
     let bytes = capture.0.lock().unwrap().clone();
     let mut reader = PcapNgReader::new(bytes.as_slice()).unwrap();
@@ -712,9 +715,9 @@ fn frames_are_counted_by_kind_of_destination_and_foreign_ones_not_at_all() {
     b.post_receives(8);
     let group = [0x33, 0x33, 0, 0, 0, 1];
     for to in [MACS[1], BROADCAST, BROADCAST, group, [2, 9, 9, 9, 9, 9]] {
-        a.send(&plain(0, to, 86), How::default());
+        a.send(&plain(0, to, 86), SendOptions::default());
     }
-    a.send(&plain(0, MACS[0], 86), How::default());
+    a.send(&plain(0, MACS[0], 86), SendOptions::default());
     let counters = |side: &mut Side| side.bench.exec(&QueryVportCounterIn::new()).unwrap();
     let sent = counters(&mut a);
     assert_eq!(sent.transmitted_eth_unicast().packets(), 2);
@@ -769,18 +772,18 @@ fn a_packet_for_the_roce_port_is_software_s_only_if_it_is_whole() {
         builder.write(&mut frame, &[0; 32]).unwrap();
         frame
     };
-    a.send(&datagram(50_000, 4_791), How::default());
+    a.send(&datagram(50_000, 4_791), SendOptions::default());
     assert!(
         b.received().is_none(),
         "RoCE by its port, and no ICRC that holds"
     );
     assert_eq!(b.dropped("ICRC"), 1);
-    a.send(&datagram(4_791, 50_000), How::default());
+    a.send(&datagram(4_791, 50_000), SendOptions::default());
     assert!(b.received().is_some());
 }
 
-/// A queue may begin at any offset of a page, or in user memory. A raw packet queue pair has both its queues in one
-/// buffer, so one of them does not begin at a page boundary (Linux `create_raw_packet_qp_sq` and
+/// A queue may begin at any multiple of 64 bytes in a page, or in user memory. A raw packet queue pair has both its
+/// queues in one buffer, so one of them does not begin at a page boundary (Linux `create_raw_packet_qp_sq` and
 /// `create_raw_packet_qp_rq`, drivers/infiniband/hw/mlx5/qp.c). DPDK's queues are in user memory
 /// (`mlx5_devx_sq_create`).
 #[test]
@@ -794,11 +797,11 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     ] {
         let (_sim, mut a, mut b) = pair_placed(profile, place);
         b.post_receives(RQ_ENTRIES);
-        // There are more frames than the ring has blocks, so the frames wrap around the ring and cross the page
-        // boundary.
+        // There are 48 frames. They wrap around the receive ring of 16 entries, and at offsets 31 and 0x440 the
+        // send ring crosses the page boundary.
         for round in 0..3 * RQ_ENTRIES {
             let frame = plain(0, MACS[1], 200 + round);
-            a.send(&frame, How::default());
+            a.send(&frame, SendOptions::default());
             assert_eq!(b.received().unwrap().1, frame, "{place:?} {round}");
             b.post_receives(1);
             assert!(a.sent().is_some());

@@ -232,7 +232,7 @@ fn every_field_of_the_outer_headers_is_compared() {
         side.post_receives(2);
         side.deliver(frame);
         assert!(side.received().is_some(), "{what}");
-        // An ARP frame has only the MAC addresses among these fields, so it does not match.
+        // An ARP frame to another MAC address has none of these values.
         let mut arp = plain(0, [2, 1, 0, 0, 0, 2], 46);
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
         side.deliver(&arp);
@@ -272,7 +272,7 @@ fn a_hash_spreads_frames_over_the_queues_of_a_table() {
     let group = side.group(table, 0, 0, &nothing()).unwrap();
     side.entry(table, group, 0, &nothing(), &[destination(TIR, tir)])
         .unwrap();
-    // Test vectors from the same page as the key.
+    // Microsoft's test vectors for this key.
     let rows = [
         (
             [66, 9, 149, 187],
@@ -369,7 +369,7 @@ fn an_object_in_use_is_not_destroyed() {
         destroy.set_cqn(cqn);
         assert_eq!(bench.status(&destroy), referenced);
     }
-    // All objects are destroyed, from the steering rules down to the domains. None remains.
+    // In this order all objects of Ethernet can be destroyed. Only the bench's objects and the memory key remain.
     let mut delete = DeleteFlowTableEntryIn::new();
     delete.set_table_id(number);
     let mut destroy_sq = DestroySqIn::new();

@@ -50,8 +50,9 @@ fn the_port_announces_what_a_stock_network_driver_looks_for() {
     assert!(receive.log_max_ft_size() >= 16 && receive.max_ft_level() >= 58);
 }
 
-/// An Ethernet port has exactly one P_Key, the default one. Linux's RDMA core queries the P_Keys of every port, RoCE's
-/// too (`ib_cache_update`). If a device refuses, it fails with "Couldn't set up InfiniBand P_Key/GID cache".
+/// An Ethernet port has exactly one P_Key, the default P_Key. Linux's RDMA core queries the P_Keys of every port,
+/// including RoCE ports (`ib_cache_update`). If the device refuses the query, the RDMA core fails with "Couldn't set up
+/// InfiniBand P_Key/GID cache".
 #[test]
 fn an_ethernet_port_has_the_default_partition_and_no_other() {
     let (mut bench, _) = Bench::usable(modest());
@@ -62,7 +63,8 @@ fn an_ethernet_port_has_the_default_partition_and_no_other() {
     assert_eq!(bench.status(&query), CmdStatus::BAD_PARAM);
 }
 
-/// A receive queue that only drops may have PD 0: `mlx5e_build_drop_rq_param` of Linux leaves the field at 0.
+/// A receive queue may have PD 0, if no receive is ever posted to it: Linux creates such a queue to drop frames
+/// (`mlx5e_build_drop_rq_param` leaves the field at 0).
 #[test]
 fn a_receive_queue_that_only_drops_needs_no_protection_domain() {
     let (_sim, mut a, _b) = pair();
@@ -89,7 +91,8 @@ fn objects_of_ethernet_ports_do_not_exist_on_infiniband_ports() {
     assert_eq!(bench.status(&CreateFlowTableIn::new()), CmdStatus::BAD_OP);
 }
 
-/// The registers and commands behind `ip -s link` and `ethtool -S` all count a frame.
+/// A frame is counted by QUERY_VPORT_COUNTER of both functions and by the receiver's PPCNT register, which `ip -s link`
+/// and `ethtool -S` read.
 #[test]
 fn a_frame_is_counted_where_statistics_are_read() {
     let (_sim, mut a, mut b) = pair();
@@ -97,7 +100,7 @@ fn a_frame_is_counted_where_statistics_are_read() {
     let mut frame = [MACS[1], MACS[0]].concat();
     frame.extend([0x88, 0xb5]);
     frame.resize(300, 0x5a);
-    a.send(&frame, How::default());
+    a.send(&frame, SendOptions::default());
     b.received().unwrap();
     let vport = |side: &mut Side| side.bench.exec(&QueryVportCounterIn::new()).unwrap();
     let counted = |counter: &TrafficCounter| (counter.packets(), counter.octets());
@@ -169,7 +172,7 @@ fn loopback_is_forced_where_the_capability_says_so_and_of_reliable_connections()
     for (capability, service, expected) in [
         (false, ServiceType::RC, CmdStatus::BAD_PARAM),
         (true, ServiceType::UC, CmdStatus::BAD_PARAM),
-        // The loopback is accepted; the command fails later because the queue pair does not exist.
+        // Forced loopback is accepted. The command fails later, because the queue pair does not exist.
         (true, ServiceType::RC, CmdStatus::BAD_RESOURCE),
     ] {
         let mut profile = modest();

@@ -55,7 +55,7 @@ fn table(side: &mut Side) -> (u32, u32) {
     (table, group)
 }
 
-/// Sets entry 0. It counts in `counters`, and forwards to the TIR if its action says so.
+/// Sets entry 0 of a flow table. The entry counts in `counters`, and forwards to the TIR if `action` has that bit.
 fn set(side: &mut Side, (table, group): (u32, u32), action: u32, counters: &[u32]) -> CmdStatus {
     let forwards = action & flow_action::FWD_DEST != 0;
     let to = destination(FlowDestinationType::TIR, side.tir);

@@ -15,7 +15,8 @@ fn the_vport_is_active_with_a_lid_and_without_carrier_it_is_down() {
     let query = QueryHcaVportContextIn::new();
     let context = bench.exec(&query).unwrap();
     let context = context.hca_vport_context();
-    // PortInfo says Active and LinkUp. Linux reads the port's state from `vport_state` (`mlx5_query_hca_port`).
+    // PortState is Active and PortPhysicalState is LinkUp. Linux reads the port's state from `vport_state`
+    // (`mlx5_query_hca_port`).
     assert_eq!(
         (
             context.vport_state(),
@@ -32,6 +33,29 @@ fn the_vport_is_active_with_a_lid_and_without_carrier_it_is_down() {
         (context.vport_state(), context.port_physical_state()),
         (1, 2)
     );
+}
+
+/// The port has virtual lane 0 only, as PortInfo says (VLCap 1; IBTA volume 1, PortInfo). PVLC has three fields of four
+/// bits, at the ends of its last three dwords (Linux `mlx5_ifc_pvlc_reg_bits`), all coded alike (`MLX5_VL_HW_0` is 1).
+#[test]
+fn the_port_has_one_virtual_lane_which_is_in_operation() {
+    let (mut bench, _) = usable();
+    let mut ask = |op_mod: u32, port: u8| {
+        let mut access = AccessRegIn::new();
+        access.set_register_id(RegisterId::PVLC.bits());
+        access.set_op_mod(op_mod);
+        let mut bytes = access.as_array().to_vec();
+        bytes.extend([0, port, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bench.raw(&bytes, 0x20)
+    };
+    let told = ask(1, 1).unwrap();
+    assert_eq!(
+        told[0x10..],
+        [0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
+    );
+    let refused = Err(crate::bench::Failure::Refused(CmdStatus::BAD_PARAM));
+    assert_eq!(ask(1, 2), refused, "there is one port");
+    assert_eq!(ask(0, 1), refused, "the lanes are fixed");
 }
 
 #[test]
@@ -195,9 +219,9 @@ fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
     bench.exec(&dealloc).unwrap();
 }
 
-/// A queue's page offset counts in 64ths of the page, whatever the page size. libmlx5 places a queue at an offset in a
-/// 64 KiB page. A simulator that counted 64ths of 4 KiB read the send queue 64 bytes after the page's start, and the
-/// first WQE of every other process failed.
+/// The unit of a queue's page offset is 1/64 of the page, for all page sizes. libmlx5 places a queue at an offset in a
+/// 64 KiB page. Regression test: the simulator used 1/64 of 4 KiB as the unit and read the send queue 64 bytes after
+/// the page's start, so the first WQE of every other process failed.
 #[test]
 fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     let (mut bench, resources) = usable();
@@ -241,9 +265,9 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     );
 }
 
-/// The firmware version is that of the boot image, the only component. Linux' `mlx5_fw_version_query` for `devlink dev
-/// info` queries which registers exist, which component is the boot image, and its version. Without them it warns "fw
-/// query isn't supported by the FW".
+/// The firmware has one component, the boot image, whose version is the firmware version. For `devlink dev info`,
+/// Linux' `mlx5_fw_version_query` reads the registers that exist (MCAM), the component that is the boot image (MCQS),
+/// and its version (MCQI). Without these registers Linux warns "fw query isn't supported by the FW".
 #[test]
 fn the_firmware_version_is_that_of_the_only_component() {
     let (mut bench, _) = usable();
@@ -306,7 +330,7 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!(data[33] >> 4, 5, "LinkUp");
     assert_eq!(data[16..18], [0, 1], "the LID");
     assert_eq!((data[36] >> 4, data[41] & 0xf), (5, 5), "4096 bytes");
-    // Linux takes the length of the GID table from this field.
+    // Linux reads the length of the GID table from this field.
     assert_eq!(data[50], 8, "GUIDCap counts GUIDs");
     assert_eq!(
         smp(&mut bench, 0x15, 1 << 31 | 1).status(),

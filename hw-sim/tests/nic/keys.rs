@@ -1,4 +1,5 @@
-//! Tests of the limits for programs on memory keys: on pages, on keys of others, and on the number of keys.
+//! Tests of the limits on memory keys of programs: registration of pages by UMR, keys of other programs, and memory for
+//! keys.
 
 use hw_sim::{Sim, SimConfig};
 use mlx_prm::*;
@@ -107,8 +108,8 @@ fn every_queue_pair_of_its_domain_can_free_a_region() {
     assert_eq!(done, CqeOpcode::REQ);
 }
 
-/// Keys use memory only for the translation entries that were written, and return it when they are destroyed. Linux'
-/// cache declares long tables for keys that have no entries yet.
+/// A key uses memory only for the translation entries that were written, and frees this memory when it is destroyed.
+/// Linux' cache creates keys with long tables and without entries.
 #[test]
 fn keys_take_memory_for_what_is_there_and_give_it_back() {
     let mut side = looped(|qpc| _ = qpc.set_fre(true));
@@ -122,8 +123,8 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
         .set_pd(side.resources.pd)
         .set_log_page_size(12)
         .set_translations_octword_size(u32::MAX);
-    // A UMR that writes the last entries of a key allocates a table of 32 MiB. The sixteenth table does not fit into
-    // the memory that remains beside the keys.
+    // A UMR that writes the last of 2^21 octwords allocates a table of 32 MiB. Sixteen tables of this size do not fit
+    // into the memory for keys.
     let grow_by = |side: &mut Side, index: u32, offset: u32| {
         let mut control = UmrCtrlSeg::new();
         control
@@ -152,7 +153,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     destroy.set_mkey_index(keys[0]);
     side.bench.exec(&destroy).unwrap();
     assert_eq!(grow(&mut side, keys[15]), CqeOpcode::REQ);
-    // This table uses the remaining memory except 64 KiB. Keys created with a table of 2 KiB use up the rest.
+    // This table is 64 KiB shorter. It fits, and keys that are created with a table of 2 KiB use up the rest.
     let done = grow_by(&mut side, keys[16], 0x1f_fffc - 4096);
     assert_eq!(done, CqeOpcode::REQ);
     const ENTRIES: usize = 256;

@@ -23,8 +23,9 @@ fn the_initialization_segment_says_what_drivers_look_for() {
     assert_eq!(bench.read32(0xffc), 0, "no timeout registers");
 }
 
-/// While a function boots, its registers read as ones and writes are lost. Linux reads only `initializing` until that
-/// is clear (`mlx5_function_enable`: "wait for firmware to accept initialization segments configurations").
+/// While a function boots, writes are lost, and its registers first read as ones and then as 0 except `initializing`.
+/// Linux reads only `initializing` until that bit is clear (`mlx5_function_enable`: "wait for firmware to accept
+/// initialization segments configurations").
 #[test]
 fn a_booting_function_reads_ones_and_loses_writes() {
     let bench = Bench::power_on(modest());
@@ -398,8 +399,8 @@ fn only_fields_that_stock_drivers_write_can_be_set() {
     assert_eq!(kept, caps, "a refusal changes nothing");
 }
 
-/// Capability bits that no table names are kept. A recorded page has such bits; drivers write them back unchanged and
-/// may not change them.
+/// SET_HCA_CAP accepts capability bits without a field name only if they are unchanged. A recorded page has such bits,
+/// and drivers write them back unchanged.
 #[test]
 fn bits_without_a_name_come_back_as_they_were() {
     let mut bench = Bench::booted(few_pages("connectx-4-lx-14.12"));
@@ -419,8 +420,8 @@ fn bits_without_a_name_come_back_as_they_were() {
     }
 }
 
-/// The second general page and the page of on-demand paging can be read if the general page announces them. Linux
-/// writes `sw_vhca_id_valid` of the second general page only if the device offers it.
+/// The second general page and the page of on-demand paging exist if the general page announces them. Linux writes
+/// `sw_vhca_id_valid` of the second general page only if the device supports this field.
 #[test]
 fn the_newer_pages_exist_where_the_general_page_announces_them() {
     let mut bench = Bench::booted(few_pages("connectx-5"));

@@ -1,4 +1,5 @@
-//! Tests of links: each fault has its effect, which depends only on the seed, and captures can be read back.
+//! Tests of links and captures: each fault of a link has its effect, which depends only on the seed, and captures can
+//! be parsed.
 
 use hw_sim::PortType;
 use hw_sim::link::{Faults, Link, LinkFaults, Port};

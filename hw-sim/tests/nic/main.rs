@@ -1,6 +1,6 @@
-//! Tests of the simulated function as software without a driver sees it: commands, queues and packets, byte by byte.
+//! Tests of the simulated function without a driver: commands, queues and packets, byte by byte.
 //!
-//! All files are one test program, because each program would be linked with the whole simulator.
+//! All files are modules of one test program, because each test program is linked with the whole simulator.
 
 mod bench;
 mod commands;

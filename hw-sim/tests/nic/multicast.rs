@@ -1,7 +1,8 @@
 //! Tests of multicast groups of datagram queue pairs, on an Ethernet port.
 //!
-//! Linux joins groups and receives their packets in `mlx5_ib_mcg_attach` (drivers/infiniband/hw/mlx5/main.c) and
-//! `ib_attach_mcast`. The addresses follow `cma_iboe_set_mgid` and `ib_resolve_eth_dmac` of its RDMA core.
+//! Linux attaches a queue pair to a group by `ib_attach_mcast`, which calls `mlx5_ib_mcg_attach`
+//! (drivers/infiniband/hw/mlx5/main.c). The addresses are those of `cma_iboe_set_mgid` and `ib_resolve_eth_dmac` of
+//! Linux' RDMA core.
 
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
@@ -15,7 +16,7 @@ const QKEY: u32 = 0x1_1111;
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 const GROUP_MAC: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
 /// GID of another group (238.129.2.3) with the same MAC address.
-const LOOKS_LIKE_IT: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 238, 129, 2, 3];
+const SAME_MAC_GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 238, 129, 2, 3];
 const EVERYBODY: u32 = 0xff_ffff;
 /// Number of bytes before the payload of a received datagram.
 const HEADER: u32 = 40;
@@ -256,7 +257,7 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_no_other() {
     assert_eq!(counts, [1, 1, 0], "the third is no member");
     assert_eq!(b.received(&mut stranger, GROUP), 0, "another Q_Key");
     // The GID identifies the group, not the MAC address.
-    a.send(&mut sender, LOOKS_LIKE_IT);
+    a.send(&mut sender, SAME_MAC_GROUP);
     assert_eq!(b.received(&mut there[0], GROUP), 0);
     assert_eq!(b.leave(there[0].qpn, GROUP), CmdStatus::OK);
     a.send(&mut sender, GROUP);
@@ -268,7 +269,7 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_no_other() {
     }
 }
 
-/// A member of a group also gets packets that its own function sends (Linux `ipoib_ib_handle_rx_wc`), unless its
+/// A member of a group also gets packets of its own function (Linux `ipoib_ib_handle_rx_wc`), unless the member's
 /// context has `block_lb_mc` (`IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`).
 #[test]
 fn a_member_gets_packets_of_its_own_function_unless_it_blocks_them() {
@@ -310,7 +311,7 @@ fn groups_are_of_datagram_queue_pairs_that_exist_and_stay() {
         assert_eq!(a.join(qpn, group), status, "{what}");
     }
     assert_eq!(a.leave(gsi.qpn, GROUP), CmdStatus::BAD_RESOURCE);
-    assert_eq!(a.leave(member.qpn, LOOKS_LIKE_IT), CmdStatus::BAD_RESOURCE);
+    assert_eq!(a.leave(member.qpn, SAME_MAC_GROUP), CmdStatus::BAD_RESOURCE);
     assert_eq!(a.destroy(member.qpn), CmdStatus::BAD_RES_STATE);
     for group in [GROUP, [0xff; 16]] {
         assert_eq!(a.leave(member.qpn, group), CmdStatus::OK);
@@ -331,7 +332,7 @@ fn groups_and_their_members_are_as_many_as_announced() {
     assert_eq!(a.join(first, GROUP), CmdStatus::OK);
     assert_eq!(a.join(second, GROUP), CmdStatus::OK);
     assert_eq!(a.join(third, GROUP), CmdStatus::EXCEED_LIM);
-    assert_eq!(a.join(third, LOOKS_LIKE_IT), CmdStatus::OK);
+    assert_eq!(a.join(third, SAME_MAC_GROUP), CmdStatus::OK);
     assert_eq!(a.join(third, [0xff; 16]), CmdStatus::EXCEED_LIM);
     let report = a.bench.sim.report(&a.bench.function);
     assert_eq!(report.objects["multicast group"], 2);

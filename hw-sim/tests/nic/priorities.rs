@@ -1,4 +1,5 @@
-//! Tests of the port's registers and commands for priorities and congestion, and of the permissions for them.
+//! Tests of the port's registers and commands for priorities and congestion, of their permissions and limits, and of
+//! their effects on packets.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -77,7 +78,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     let mut watermark = port();
     watermark.set_pptx_mask_n(true).set_pprx_mask_n(true);
     assert_eq!(access(&mut bench, 0, &watermark), Ok((true, true, 0, 0)));
-    // Pauses of priorities. The same write disables the pause of the whole port.
+    // This write enables pauses of priorities, and disables the pause of the whole port.
     let mut priorities = port();
     priorities
         .set_prio_mask_tx(0xff)
@@ -94,7 +95,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     assert_eq!(access(&mut bench, 0, &priorities), Ok((false, false, 8, 0)));
 }
 
-/// Accesses a register. Returns its image, which follows the command's output.
+/// Accesses a register. Returns the register's image from the command's output.
 fn register(
     bench: &mut Bench,
     number: RegisterId,
@@ -322,8 +323,8 @@ fn congestion_parameters_of_the_port_change_one_at_a_time() {
         (now.rpg_ai_rate(), now.rpg_hai_rate(), now.rpg_time_reset()),
         (7, 50, 300)
     );
-    // Invalid: a time of zero, a gain above one, a missing parameter, and a parameter that is reported but not
-    // implemented.
+    // Invalid: a rate of 0, a time of 0, a gain above 1, a parameter that does not exist, and a parameter that is
+    // reported but not implemented.
     for wrong in [
         rate(0),
         reacts(RpField::TIME_RESET, |_| {}),
@@ -444,8 +445,8 @@ fn the_port_sends_a_traffic_class_at_the_rate_that_the_driver_writes() {
     assert_eq!(sent(&mut sides, switch), 12);
 }
 
-/// A port that obeys pauses of priorities obeys them whatever else is set. Inferred: a port obeys either these or
-/// pauses of the whole port (IEEE 802.1Q, "Priority-based flow control").
+/// A port with pauses of priorities enabled obeys them even if the pause of the whole port is also enabled. A port
+/// without them ignores them. Inferred: a port obeys either kind (IEEE 802.1Q, "Priority-based flow control").
 #[test]
 fn a_pause_of_a_priority_is_obeyed_by_a_port_that_obeys_priorities_whatever_else_is_set() {
     let config = SwitchConfig {

@@ -1,4 +1,5 @@
-//! Tests of reliable connections between two queue pairs: all kinds of transfers arrive in order and exactly once.
+//! Tests of reliable connections between two queue pairs: each kind of transfer arrives in order and exactly once, also
+//! on a wire with faults.
 
 use hw_sim::link::{Faults, LinkFaults, Port};
 use hw_sim::wire::Operation;
@@ -380,8 +381,8 @@ fn both_directions_work_at_once() {
     assert_eq!(pair.a.host.read(DATA + 0x4000, 3000), right);
 }
 
-/// A device may report every connection with an event, even in RTS. The simulator has this option to test drivers whose
-/// event queues are too short for it.
+/// The simulator can report the first packet of every connection by a COMM_EST event, even in RTS. This option tests
+/// drivers whose event queues are too short for one event per connection.
 #[test]
 fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
     for (every, events) in [(false, vec![]), (true, vec![EventType::COMM_EST])] {
@@ -395,8 +396,8 @@ fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
     }
 }
 
-/// A receive CQE has the whole receive counter, or the counter modulo the ring size. No public source says which of the
-/// two hardware reports; rdma-core (`mlx5_parse_cqe`) and Linux read only the part within the ring.
+/// A receive CQE has the whole 16-bit receive counter, or the counter modulo the ring size. No public source documents
+/// which of the two hardware reports. rdma-core (`mlx5_parse_cqe`) and Linux use only the counter modulo the ring size.
 #[test]
 fn receive_counters_are_told_whole_or_cut_to_the_ring() {
     for cuts in [false, true] {
@@ -449,8 +450,8 @@ fn query_shows_live_state_psns_and_counters() {
     assert_eq!((a.pd(), a.cqn_snd(), a.uar_page()), (7, CQN_SEND, 9));
 }
 
-/// Runs sends, writes, reads and atomics over a wire with these faults. Checks that each arrives exactly once, in order
-/// and intact.
+/// Runs sends, reads and atomics over a wire that has these faults during the first half. Checks that each operation
+/// has its effect exactly once, in order, and with the right data.
 fn everything_survives(seed: u64, faults: LinkFaults) {
     let mut pair = Pair::faulty(seed, faults);
     let rounds: u16 = 20;

@@ -1,4 +1,4 @@
-//! Tests of the counter sets of both sides of a reliable connection, event by event.
+//! Tests of the counter sets of both sides of a reliable connection, with one kind of event per test.
 
 use hw_sim::link::Port;
 use hw_sim::q_counters::QCounter;
@@ -8,7 +8,7 @@ use crate::bench::list;
 use crate::rc_support::*;
 use crate::strict::{named, qp_input, usable};
 
-/// Returns the counters of a side and their names.
+/// Returns the names and values of a side's counters that are not 0.
 fn counted(side: &Side) -> Vec<(QCounter, u32)> {
     let all = side.host.counted.iter();
     all.map(|(&(_, what), &times)| (what, times)).collect()

@@ -1,5 +1,5 @@
-//! Tests of the services other than reliable connections: datagrams and the general services interface, the unreliable
-//! connection, and key changes.
+//! Tests of the services other than reliable connections: datagrams, the general services interface and unreliable
+//! connections; and tests of key changes by UMR.
 
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
@@ -262,6 +262,56 @@ fn unreliable_connection_sends_again_after_an_error_in_the_middle_of_a_message()
     );
 }
 
+/// SQERR2RTS ends the flush at the WQEs that were posted before it: those are flushed, and later ones are executed
+/// (IBTA volume 1, "Send Queue Error": work requests behind the failed one complete with a flush error; in RTS they
+/// are processed). There are more WQEs here than the device flushes in one go.
+#[test]
+fn a_send_posted_after_the_recovery_is_not_flushed_with_those_before_it() {
+    let half = Wqe::send(DATA, 2 * MTU).data(NO_KEY, DATA, MTU);
+    let too_long = Wqe::datagram(2, QKEY, 0, DATA, 1025);
+    let datagram = Wqe::datagram(2, QKEY, 0, DATA, 4);
+    for (options, bad, good, syndrome, blocks) in [
+        (
+            datagrams(),
+            too_long,
+            datagram,
+            Syndrome::LOCAL_LENGTH_ERR,
+            2,
+        ),
+        (
+            unreliable(),
+            half,
+            Wqe::send(DATA, 4),
+            Syndrome::LOCAL_PROT_ERR,
+            1,
+        ),
+    ] {
+        let mut pair = Pair::with(&options);
+        pair.a.post(&bad);
+        for _ in 0..20 {
+            pair.a.post(&good);
+        }
+        while pair.a.qp.state() != State::SendQueueError {
+            assert!(pair.a.qp.pending(), "the first WQE fails");
+            pair.a.qp.run(&mut pair.a.host);
+        }
+        let again = pair
+            .a
+            .qp
+            .modify(Transition::SqErrToRts, 0, &Qpc::new(), &mut pair.a.host);
+        assert_eq!(again, Ok(()));
+        pair.a.post(&good);
+        pair.settle();
+        let flushed = (1..=20).map(|place| (place * blocks, FLUSHED));
+        let expected: Vec<(u16, u8)> = std::iter::once((0, syndrome.0))
+            .chain(flushed)
+            .chain([(21 * blocks, 0)])
+            .collect();
+        assert_eq!(pair.a.send_results(), expected);
+        assert_eq!(pair.a.qp.state(), State::ReadyToSend);
+    }
+}
+
 #[test]
 fn packets_of_another_transport_are_dropped() {
     let mut pair = Pair::new();
@@ -313,8 +363,9 @@ fn a_wqe_behind_a_key_change_waits_for_it_or_is_a_driver_bug() {
     }
 }
 
-/// In an InfiniBand subnet, an address vector without its extension is sufficient. UCX's `ud_x` uses that if the device
-/// has `compact_address_vector` (`uct_ib_mlx5_wqe_av_size`). On Ethernet the extension contains the destination.
+/// In an InfiniBand subnet, an address vector without its extension is sufficient. UCX's `ud_x` posts such vectors if
+/// the device has `compact_address_vector` (`uct_ib_mlx5_wqe_av_size`). On Ethernet the extension is required, because
+/// it contains the destination.
 #[test]
 fn an_address_vector_without_its_extension_is_enough_inside_a_subnet() {
     for lid in [Some(5), None] {
@@ -391,9 +442,9 @@ fn a_key_changes_by_a_table_longer_than_the_largest_message() {
     }
 }
 
-/// A UMR WQE must contain exactly the entries that it announces. rdma-core `set_bind_wr` ends a bind to nothing after
-/// the key context (`ds` 8), and otherwise pads the block of inline entries; Linux `set_reg_wr` and `handle_local_inv`
-/// do the same.
+/// A UMR WQE must contain exactly the entries that its `klm_octwords` announces. For a bind of zero bytes, rdma-core's
+/// `set_bind_wr` ends the WQE after the key context (`ds` 8). Otherwise it pads the inline entries to whole blocks.
+/// Linux `set_reg_wr` and `handle_local_inv` do the same.
 #[test]
 fn a_key_change_brings_the_entries_it_announces_and_no_more() {
     let announces = |octowords: u32, bytes: usize| {

@@ -566,7 +566,7 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
             assert_eq!(pair.b.qp.state(), State::ReadyToSend, "{what}: step {n}");
             let frame = forged(
                 *operation,
-                Psn::new(FIRST_PSN).advance(n),
+                Psn::masked(FIRST_PSN).advance(n),
                 *headers,
                 payload,
             );
@@ -624,7 +624,7 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
         if *operation == O::AtomicAcknowledge {
             headers.atomic_ack = Some(hw_sim::wire::AtomicAckEthRepr { original: 1 });
         }
-        let mut frame = forged(*operation, Psn::new(FIRST_PSN), headers, payload);
+        let mut frame = forged(*operation, Psn::masked(FIRST_PSN), headers, payload);
         // The forged packet is addressed to B, so it is readdressed to A.
         let mut packet = Packet::parse(&frame).expect("our own packet");
         packet.bth.dest_qpn = Qpn::new(qpn(1));
@@ -644,7 +644,7 @@ fn packets_with_another_partition_key_are_dropped() {
     let mut pair = Pair::new();
     let mut frame = forged(
         Operation::WriteOnly,
-        Psn::new(FIRST_PSN),
+        Psn::masked(FIRST_PSN),
         write_headers(4),
         &[9; 4],
     );
@@ -658,8 +658,8 @@ fn packets_with_another_partition_key_are_dropped() {
 }
 
 /// A duplicate read whose key no longer exists is dropped, at its arrival or in the middle of its response. An NVMe
-/// target's response invalidates the key of a read that the target has received completely, while a needless retry of
-/// that read is still being answered. Inferred that a card drops it: rxe refuses it.
+/// target's response invalidates the key of a read that the target has received completely, although a needless retry
+/// of that read may still be in progress. Inferred: a card drops the duplicate; rxe refuses it.
 #[test]
 fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
     for sent in 0..3 {
@@ -674,7 +674,7 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
             }),
             ..Headers::NONE
         };
-        let again = forged(Operation::ReadRequest, Psn::new(FIRST_PSN), headers, &[]);
+        let again = forged(Operation::ReadRequest, Psn::masked(FIRST_PSN), headers, &[]);
         let gone = |pair: &mut Pair| pair.b.host.keys.remove(&READ_ONLY).map(|_| ());
         if sent == 0 {
             gone(&mut pair);
@@ -695,8 +695,8 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
     }
 }
 
-/// A duplicate read that interrupts its own first response is refused if its key no longer exists. The requester cannot
-/// have received the whole first response, because it was still being sent.
+/// A duplicate read that arrives during the first response is refused if its key no longer exists. The requester cannot
+/// have received the whole first response, because the response was not completely sent.
 #[test]
 fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone() {
     let mut pair = Pair::new();
@@ -708,7 +708,7 @@ fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone()
         }),
         ..Headers::NONE
     };
-    let request = forged(Operation::ReadRequest, Psn::new(FIRST_PSN), headers, &[]);
+    let request = forged(Operation::ReadRequest, Psn::masked(FIRST_PSN), headers, &[]);
     for _ in 0..2 {
         pair.deliver(Port::B, &request);
         pair.b.qp.run(&mut pair.b.host);
@@ -747,7 +747,7 @@ fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
             }),
             ..Headers::NONE
         };
-        let psn = Psn::new(FIRST_PSN.wrapping_sub(back));
+        let psn = Psn::masked(FIRST_PSN.wrapping_sub(back));
         let frame = forged(Operation::ReadRequest, psn, headers, &[]);
         pair.deliver(Port::B, &frame);
         pair.settle();

@@ -70,7 +70,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
         pair.a.qp.run(&mut pair.a.host);
     }
     pair.settle();
-    let nak = (Psn::new(FIRST_PSN), AckSyndrome::Nak(NakCode::Sequence));
+    let nak = (Psn::masked(FIRST_PSN), AckSyndrome::Nak(NakCode::Sequence));
     assert_eq!(
         seen.borrow()
             .iter()
@@ -96,7 +96,7 @@ fn silent_peer_fails_the_wqe_after_all_retries_at_the_right_times() {
     pair.run_until(4 * ACK_TIMEOUT_NS);
     let exceeded = Syndrome::TRANSPORT_RETRY_EXC_ERR.0;
     assert_eq!(pair.a.send_results(), [(0, exceeded), (1, FLUSHED)]);
-    let first = Psn::new(FIRST_PSN);
+    let first = Psn::masked(FIRST_PSN);
     let times: Vec<u64> = pair
         .seen
         .iter()
@@ -508,7 +508,8 @@ fn a_responder_that_cannot_send_keeps_one_nak_however_often_a_request_comes() {
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.deliver(Port::B, first);
     for _ in 0..100 {
-        // `second` has no receive. Between its retries arrives a duplicate of `first`, which is completed.
+        // `second` finds no receive. A duplicate of `first`, which is complete, arrives between the retries of
+        // `second`.
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, first);

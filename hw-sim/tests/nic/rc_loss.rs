@@ -1,9 +1,9 @@
-//! Tests of reliable connections on a wire that loses and reorders packets: throughput, and the part of timeouts and
-//! NAKs in recovery.
+//! Tests of reliable connections on a wire that loses and reorders packets: throughput, and the numbers of timeouts and
+//! NAKs.
 //!
-//! The workload is that of a storage protocol with several concurrent exchanges: a command by Send, data by Write or
-//! Read, a response by Send. Time is virtual, and only reordered frames are delayed. All time that passes is therefore
-//! waiting time.
+//! The workload is the workload of a storage protocol with concurrent exchanges: a command by Send, data by Write or
+//! Read or in the command, a response by Send. Time is virtual, and only reordered frames are delayed. So all time that
+//! passes is waiting time for timers and reordered frames.
 
 use hw_sim::link::{Faults, Link, LinkFaults};
 use hw_sim::q_counters::QCounter;
@@ -210,8 +210,9 @@ const BOTH: Faults = Faults {
     ..REORDER
 };
 
-/// On a lossy wire, a run takes milliseconds with adaptive retransmission and half-seconds without. With one exchange
-/// at a time no packet follows a lost one, so only a timer detects the loss. With many exchanges the next packet does.
+/// On a lossy wire, a timeout takes milliseconds with adaptive retransmission and half a second without. With one
+/// exchange at a time, no packet follows a lost command or response, so only a timer detects the loss. With 16
+/// concurrent exchanges, usually the next packet reveals the loss.
 #[test]
 fn a_wire_of_losses_costs_milliseconds_with_adaptive_retransmission_and_half_seconds_without() {
     println!(
@@ -231,7 +232,7 @@ fn a_wire_of_losses_costs_milliseconds_with_adaptive_retransmission_and_half_sec
     }
 }
 
-/// Most losses among many packets are recovered by NAKs: the packet after a lost one causes the NAK.
+/// Most losses with 16 concurrent exchanges are recovered by NAKs: the packet after a lost packet causes the NAK.
 #[test]
 fn most_losses_among_many_packets_are_recovered_by_naks() {
     for data in [Data::ByWrite, Data::ByRead, Data::InCommand] {

@@ -1,4 +1,4 @@
-//! Tests of queue pairs as objects: the commands accepted in each state, and the WQEs and doorbells that are refused.
+//! Tests of queue pairs: the state transitions that each state accepts, and the WQEs and doorbells that are refused.
 
 use hw_sim::qp::QueueMemory;
 use hw_sim::qp::{Qp, Service, State, Transition};
@@ -307,7 +307,7 @@ fn malformed_wqes_are_operation_errors_and_reported() {
         ("size beyond what was posted", beyond),
     ];
     for (what, bytes) in encoded {
-        // The doorbell is valid, because it repeats the first bytes of the WQE.
+        // The doorbell has the same first eight bytes as the WQE, so only the WQE is wrong.
         let (results, bugs) = posted(&bytes, None);
         assert_eq!(
             (results.last().map(|last| last.1), bugs),

@@ -1,4 +1,5 @@
-//! Tests of forged recordings: a replay limits the resources that a recording can request.
+//! Tests of invalid and old recordings: a replay limits the resources that a recording can request, and checks the
+//! version.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -146,7 +147,8 @@ fn a_recording_of_version_1_is_read_but_for_the_settings_of_a_port() {
         assert!(ended.contains(&format!("version {version}")), "{ended}");
     }
     let qos = PortQos::default();
-    // Record variant 30 and the function, then the fields in order: trust state PCP, no priorities of DSCPs.
+    // The old record has variant 30, the function and then the fields in order. The trust state is PCP, and the
+    // priority of each of the 64 DSCPs is 0.
     let halves = [[0_u8; 32]; 2];
     let old = postcard::to_stdvec(&(
         (30_u8, 0_u8),

@@ -1,6 +1,6 @@
 //! Tests of scatter to CQE: the device writes short data into the CQE and not to memory (QPC `cs_res` for receives,
-//! `cs_req` for responses to requests). The data is where rdma-core reads it (providers/mlx5/cq.c): before the CQE's
-//! other fields, or in the 64 bytes before the CQE.
+//! `cs_req` for responses to requests). As rdma-core expects (providers/mlx5/cq.c), the data is in the first half of
+//! the CQE, or in the 64 bytes before the CQE.
 
 use hw_sim::link::Port;
 use hw_sim::qp::Qp;
@@ -142,7 +142,8 @@ fn an_unreliable_connection_scatters_to_the_entry_too() {
     );
 }
 
-/// Data that goes into the CQE does not access memory, so the receive's length is checked and its key is not.
+/// The device does not access the receive buffer if the data is written into the CQE. So the device checks the length
+/// of the receive, but not its key.
 #[test]
 fn a_short_send_that_its_receive_has_no_room_for_is_a_length_error() {
     let mut pair = pair(UP_TO_32);

@@ -433,9 +433,9 @@ pub fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
     create
 }
 
-/// A send queue must be as long as the smallest one of any known driver. rdma-core `mlx5_calc_sq_size` and Linux
-/// `calc_sq_size` reserve 128 bytes for a datagram, however small it is. A connected queue pair may have one block:
-/// perftest's `ib_send_bw -R` creates one.
+/// A send queue must be at least as long as the shortest send queue of any known driver. For datagrams, rdma-core
+/// `mlx5_calc_sq_size` and Linux `calc_sq_size` reserve at least 128 bytes. A connected queue pair may have one block:
+/// perftest's `ib_send_bw -R` creates such a queue pair.
 #[test]
 fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     let (mut bench, resources) = usable();
@@ -465,7 +465,7 @@ fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     assert_eq!(answered, CmdStatus::OK, "without a send queue");
 }
 
-/// QP0 and QP1 must name their port at every transition; other queue pairs name it once and inherit it (Linux
+/// For QP0 and QP1, every transition must contain the port number. For other queue pairs, RST2INIT is sufficient (Linux
 /// `__mlx5_ib_modify_qp`, `is_sqp`).
 #[test]
 fn a_special_queue_pair_names_its_port_at_every_step_and_others_once() {
@@ -971,9 +971,9 @@ fn an_async_eq_that_overruns_is_fatal() {
     assert_eq!(bench.bar.load_u8(0x23d), HealthSyndrome::ASYNC_EQ_OVERRUN.0);
 }
 
-/// A RoCE address with a version that the device does not support is refused, even if the command clears the entry.
-/// Linux mlx5_ib `set_roce_addr`: a cleared entry has a version as well, and 0 is RoCE v1. A function without v1
-/// refuses that with syndrome 0x12822d (linux-rdma, April 2021).
+/// SET_ROCE_ADDRESS with a RoCE version that the device does not support is refused, even if the command clears the
+/// entry. Linux mlx5_ib `set_roce_addr`: a command that clears an entry also has a version, and 0 is RoCE v1. A
+/// function without v1 refuses this command with syndrome 0x12822d (linux-rdma, April 2021).
 #[test]
 fn an_address_of_a_version_that_the_device_lacks_is_refused_also_where_it_is_cleared() {
     let mut profile = modest();

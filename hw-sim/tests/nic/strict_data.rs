@@ -1,4 +1,4 @@
-//! Tests of working queues between two functions: overruns, arming, error events, and the effects of link and seed.
+//! Tests of queues between two functions: CQ overruns, arming, error events, and the effects of links and seeds.
 
 use driver::Device;
 use hw_sim::{Fault, Faults, FunctionReport, LinkFaults, Profile, Sim, SimConfig};
@@ -324,6 +324,38 @@ fn a_cq_that_overflows_raises_its_error_event_and_takes_its_queue_pairs_along() 
     assert_eq!(a.bench.exec(&query).unwrap().cq_context().status(), 9);
 }
 
+/// BAD_SIZE_OUTS_CQES is the status for entries that do not fit into the new ring. A queue that is in error or cannot
+/// be accessed has another one.
+#[test]
+fn a_resize_is_refused_with_the_status_of_its_reason() {
+    let resize = |bench: &mut Bench, cqn: u32, log_size: u32| {
+        let (_, ring) = bench.alloc(4096);
+        let mut modify = ModifyCqIn::new();
+        modify.set_op_mod(1);
+        modify.set_cqn(cqn).set_modify_field_select(7);
+        modify.cq_context_mut().set_log_cq_size(log_size);
+        bench.status_with(&modify, &list(&[ring]))
+    };
+    let (mut a, mut b) = pair_in(&Sim::new(SimConfig::seeded(3)), LinkFaults::NONE, 2);
+    for (sends, log_size, status) in [
+        (3, 1, CmdStatus::BAD_SIZE_OUTS_CQES),
+        (3, 6, CmdStatus::BAD_RES_STATE),
+    ] {
+        for _ in 0..sends {
+            b.post_receive(64);
+            a.post_send(1, false);
+            b.poll();
+        }
+        assert_eq!(resize(&mut a.bench, a.cq.number, log_size), status);
+    }
+    assert!(a.bench.log().contains("resize of a CQ in error"));
+    let nowhere = crate::bench::BASE + u64::try_from(a.bench.memory.len()).unwrap();
+    let create = crate::bench::cq_input(a.resources.uar, a.resources.eq.number, 4, nowhere);
+    let (_, ring) = a.bench.alloc(4096);
+    let cqn = a.bench.exec_with(&create, &list(&[ring])).unwrap().cqn();
+    assert_eq!(resize(&mut a.bench, cqn, 6), CmdStatus::BAD_RES_STATE);
+}
+
 #[test]
 fn a_completion_event_comes_once_per_arming_and_interrupts_the_armed_eq() {
     let (mut a, mut b) = pair();
@@ -380,8 +412,8 @@ fn queue_pairs_that_were_stuck_with_work_go_on_when_they_are_mended() {
     assert_eq!(b.wait_cqe().opcode(), CqeOpcode::RESP_SEND);
 }
 
-/// Returns the log and the reports of a run: messages over a link that goes down and up, and over one that loses
-/// frames. With `seal_frames`, the headers and the ICRC of every frame are written.
+/// Returns the log and the reports of a run: messages over a link that goes down and up, and that loses frames. If
+/// `seal_frames` is true, every frame has an ICRC that is checked.
 fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
     let sim = Sim::new(SimConfig::seeded(5));
     if seal_frames {
@@ -400,7 +432,8 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
         assert_eq!(a.wait_cqe().opcode(), CqeOpcode::REQ);
         assert_eq!(b.wait_cqe().byte_cnt(), bytes);
     };
-    // One packet, several packets, one again: a route that is cached for short frames is not valid for longer ones.
+    // The messages have one packet or several, because a route that is cached for short frames is not valid for longer
+    // frames.
     [13, 3001, 13, 1, 1024].into_iter().for_each(&mut message);
     for function in &functions {
         sim.inject(function, &Fault::LinkDown);
@@ -428,7 +461,7 @@ fn an_unmapped_completion_ring_is_an_access_violation() {
     let (mut a, mut b) = pair();
     a.events();
     b.post_receive(64);
-    // All memory of the sender is unmapped, so its completion cannot be written.
+    // All memory of the sender is unmapped, so already the device's first DMA access for the send fails.
     a.bench
         .function
         .dma_unmap(crate::bench::BASE, a.bench.memory.len())

@@ -1,4 +1,4 @@
-//! Test with random commands: no command may panic or block the simulator.
+//! Tests with random commands, register writes and doorbells: none may panic or block the simulator.
 
 use hw_sim::Profile;
 use mlx_prm::*;

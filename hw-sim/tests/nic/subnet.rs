@@ -16,7 +16,7 @@ use crate::bench::{Bench, Resources, modest};
 
 const PERMISSIVE: u16 = 0xffff;
 
-/// Returns a Get with a directed route of one hop, in the form in which it leaves the sender.
+/// Returns a SubnGet with a directed route of one hop, as it is on the wire to the last node of the route.
 fn directed(attribute: u16) -> [u8; 256] {
     let mut smp = [0; 256];
     smp[..4].copy_from_slice(&[1, 0x81, 1, 1]);
@@ -39,7 +39,7 @@ fn frame(mad: &[u8; 256], dlid: u16, slid: u16, vl: u8, qpn: u32) -> Vec<u8> {
             packet_len: 0,
         }),
         network: Network::Local,
-        bth: BthRepr::new(Opcode::ud(false), Qpn::new(qpn), Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::new(qpn), Psn::masked(0)),
         headers: Headers {
             deth: Some(DethRepr {
                 qkey: if qpn == 1 { 0x8001_0000 } else { 0 },
@@ -64,7 +64,7 @@ fn mad_in(frame: &[u8]) -> [u8; 256] {
     packet.payload.try_into().unwrap()
 }
 
-/// Returns a port without a driver, in a subnet with an outside manager.
+/// Returns a port without a driver, in a subnet whose manager is not part of the simulator.
 fn port() -> (Sim, Arc<SimFunction>) {
     let sim = Sim::new(SimConfig::seeded(1));
     sim.leave_subnet_to_manager();
@@ -262,7 +262,8 @@ fn performance_counters_are_read_and_cleared_over_the_wire() {
     // A frame of one byte, shorter than a VCRC and than an LRH.
     counters(2, 0x12, [1, 0xff, 0xff]);
     assert_eq!(exchange(&sim, &function, vec![0]), None);
-    // The count has the bytes of the Get plus one byte of that frame, minus the frame's two CRC bytes.
+    // PortRcvData, in words of 4 bytes, counts the Get with 288 bytes, and the frame with 1 byte less 2 bytes for its
+    // VCRC.
     assert_eq!(word(&counters(1, 0x12, [1, 0, 0]), 92), (288 + 1 - 2) / 4);
     assert_eq!(sim.report(&function).dropped.get("no LRH"), Some(&1));
 }
@@ -287,8 +288,8 @@ fn managed() -> (Bench, Resources) {
     (bench, resources)
 }
 
-/// The driver gets events for changes of LID, state, GID prefix, P_Keys and for reregistration. The event subtypes are
-/// those of Linux `handle_port_event` (drivers/infiniband/hw/mlx5/main.c).
+/// The driver gets events for changes of LID, state, GID prefix and P_Keys, and for reregistration. The event subtypes
+/// are those of Linux `handle_port_event` (drivers/infiniband/hw/mlx5/main.c).
 #[test]
 fn the_driver_gets_events_of_lid_state_prefix_partitions_and_reregistration() {
     let (mut bench, _) = managed();

@@ -6,14 +6,14 @@
 //! event queue rings are in the test's memory), and UAR numbers, which the simulator assigns differently. Mailboxes
 //! that are missing from the recording are invented: a page list has the test's own pages, a register image is zero.
 //!
-//! The function has the card's identity, the profile `connectx-4-lx-14.12`: its capability pages, its page counts and
-//! its firmware version. So no command has to be split or shortened. The test compares behaviour with the recording:
-//! whether each command is accepted at its place, with its lengths, tokens and reserved bits; the state after
-//! SET_HCA_CAP; the bytes that are returned and the bytes that are left unchanged.
+//! The function has the profile `connectx-4-lx-14.12`: the card's capability pages, page counts and firmware version.
+//! So no command has to be split or shortened. The test compares behaviour with the recording: whether each command is
+//! accepted in this order, with its lengths, tokens and reserved bits; the state after SET_HCA_CAP; the bytes that are
+//! returned and the bytes that are unchanged.
 //!
 //! One behaviour of the card is not required of the simulator: before INIT_HCA the card signed the entries of its
-//! answers although checksums were off (QUERY_PAGES, twice). It computed the signature while the ownership bit was
-//! still set. No driver checks that.
+//! answers although checksums were off (QUERY_PAGES, twice). The card computed the signature while the ownership bit
+//! was still set. No driver checks this signature.
 //!
 //! `trace_replay.expected` has the result of each command: *same answer*; *same shape* (zero exactly where the card's
 //! answer was zero) for numbers that each device chooses; *refused as unsupported*; or *differs*. With `TRACE_BLESS=1`
@@ -94,14 +94,14 @@ fn connectx4lx(commands: &[Recorded]) -> Profile {
 
 /// Result of the comparison for one command.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fate {
+enum Comparison {
     Same,
     SameShape(Vec<usize>),
     Unsupported,
     Differs(String),
 }
 
-impl std::fmt::Display for Fate {
+impl std::fmt::Display for Comparison {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Same => f.write_str("accepted: same answer"),
@@ -244,11 +244,11 @@ impl Replay {
     }
 
     /// Runs one command and compares the answer with the recorded one.
-    fn replay(&mut self, command: &Recorded) -> Fate {
+    fn replay(&mut self, command: &Recorded) -> Comparison {
         let (entry, output) = self.say(command);
         let recorded = command.output.entry.status();
         if entry.status() != recorded {
-            return Fate::Differs(format!(
+            return Comparison::Differs(format!(
                 "delivery {:?}, recorded {recorded:?}",
                 entry.status()
             ));
@@ -258,14 +258,14 @@ impl Replay {
         let length = answer.len();
         let status = CmdStatus(output[0]);
         if status == CmdStatus::BAD_OP {
-            return Fate::Unsupported;
+            return Comparison::Unsupported;
         }
         if status.0 != answer[0] {
             let refused = self.bench.sim.report(&self.bench.function).refused;
             let reason = refused
                 .last()
                 .map_or(String::new(), |refused| refused.reason.clone());
-            return Fate::Differs(format!("{status:?}: {reason}"));
+            return Comparison::Differs(format!("{status:?}: {reason}"));
         }
         if command.opcode == Opcode::ALLOC_UAR {
             let number = |bytes: &[u8]| {
@@ -281,7 +281,7 @@ impl Replay {
 }
 
 /// Compares two answers dword by dword.
-fn compare(recorded: &[u8], ours: &[u8]) -> Fate {
+fn compare(recorded: &[u8], ours: &[u8]) -> Comparison {
     let differing: Vec<(usize, &[u8], &[u8])> = recorded
         .chunks(4)
         .zip(ours.chunks(4))
@@ -291,7 +291,7 @@ fn compare(recorded: &[u8], ours: &[u8]) -> Fate {
         .collect();
     let zero = |dword: &[u8]| dword.iter().all(|&byte| byte == 0);
     if differing.is_empty() {
-        return Fate::Same;
+        return Comparison::Same;
     }
     let other_kind: Vec<String> = differing
         .iter()
@@ -299,16 +299,16 @@ fn compare(recorded: &[u8], ours: &[u8]) -> Fate {
         .map(|(at, recorded, ours)| format!("{at:#05x} {recorded:02x?} is {ours:02x?}"))
         .collect();
     if other_kind.is_empty() {
-        return Fate::SameShape(differing.iter().map(|&(at, ..)| at).collect());
+        return Comparison::SameShape(differing.iter().map(|&(at, ..)| at).collect());
     }
-    Fate::Differs(other_kind.join(", "))
+    Comparison::Differs(other_kind.join(", "))
 }
 
 #[test]
 fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
     let commands = trace::connectx4lx();
     let mut replay = Replay::new(&commands);
-    let mut table: Vec<(Opcode, u32, Fate, usize)> = Vec::new();
+    let mut table: Vec<(Opcode, u32, Comparison, usize)> = Vec::new();
     for command in &commands {
         let fate = replay.replay(command);
         let row = table.iter_mut().find(|(opcode, op_mod, known, _)| {

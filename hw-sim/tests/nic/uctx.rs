@@ -4,7 +4,7 @@ use mlx_prm::*;
 
 use crate::bench::{Bench, Failure, Resources, cq_input, modest};
 
-/// Rights that Linux gives to contexts of programs with CAP_NET_RAW.
+/// Right to send raw frames, which Linux gives to contexts of programs with CAP_NET_RAW.
 const RAW_TX: u32 = 1;
 
 fn usable() -> (Bench, Resources) {
@@ -130,8 +130,8 @@ fn raw_frames_are_a_right_of_their_own() {
     }
 }
 
-/// A user context cannot create queues or keys that access memory without a region. Without a key, or with a key of bus
-/// addresses, a queue could access memory of others.
+/// A user context cannot create queue pairs of the services QP1 and REG_UMR, queues with the reserved lkey or with
+/// `fre`, or keys of DMA addresses, because these could access memory of other programs.
 #[test]
 fn no_context_reaches_memory_without_a_region() {
     let (mut bench, resources) = usable();
@@ -176,6 +176,53 @@ fn no_context_reaches_memory_without_a_region() {
     }
 }
 
+/// A key of a user context references the keys that its table names, although they belong to the driver. Linux creates
+/// the MRs of programs under uid 0 (`reg_create` in drivers/infiniband/hw/mlx5/mr.c), and DevX sets the context's uid
+/// in each command (devx.c, method OBJ_CREATE). A referenced key cannot be destroyed (status 0x09).
+#[test]
+fn a_key_of_a_context_holds_the_drivers_keys_that_it_names() {
+    const KLM: u32 = 2;
+    const KSM: u32 = 3;
+    let mut profile = modest().devx();
+    profile.general.set(|page| {
+        page.set_fixed_buffer_size(true);
+    });
+    let (mut bench, _) = Bench::usable(profile);
+    let uid = context(&mut bench, 0);
+    let domain = pd(&mut bench, uid);
+    for mode in [KLM, KSM] {
+        let region = bench.create_pa_key(domain);
+        let mut create = CreateMkeyIn::new();
+        create
+            .set_uid(uid)
+            .memory_key_mkey_entry_mut()
+            .set_access_mode_1_0(mode)
+            .set_lr(true)
+            .set_qpn(0xff_ffff)
+            .set_pd(domain)
+            .set_len(4096)
+            .set_log_page_size(12)
+            .set_translations_octword_size(4);
+        create.set_translations_octword_actual_size(1);
+        let entry = [4096 << 32 | u64::from(region), 0];
+        let indirect = bench
+            .exec_with(&create, &crate::bench::list(&entry))
+            .unwrap()
+            .mkey_index();
+        let mut destroy = DestroyMkeyIn::new();
+        destroy.set_mkey_index(region >> 8);
+        assert_eq!(
+            bench.status(&destroy),
+            CmdStatus::BAD_RES_STATE,
+            "access mode {mode}"
+        );
+        let mut first = DestroyMkeyIn::new();
+        first.set_uid(uid).set_mkey_index(indirect);
+        assert_eq!(bench.status(&first), CmdStatus::OK);
+        assert_eq!(bench.status(&destroy), CmdStatus::OK);
+    }
+}
+
 #[test]
 fn function_port_and_switch_are_the_drivers() {
     let (mut bench, _) = usable();
@@ -209,8 +256,8 @@ fn a_context_is_destroyed_when_it_owns_nothing() {
     assert_eq!(bench.status(&destroy(0)), CmdStatus::BAD_RESOURCE);
 }
 
-/// A context can be destroyed while it has doorbell pages, and keeps its number until they are freed. Linux 6.12
-/// destroys the context of a program with a mapped doorbell page like this.
+/// A context can be destroyed while it has doorbell pages. Its number is not reused until the pages are freed. Linux
+/// 6.12 destroys the context of a program before its mapped doorbell page.
 #[test]
 fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_they_are_gone() {
     let (mut bench, _) = usable();

@@ -21,8 +21,8 @@ fn umem_input(pages: u64, log_page_size: u32, offset: u32) -> CreateUmemIn {
     create
 }
 
-/// Creates a umem in one 4 KiB page, which starts at `offset` bytes. Returns its number, and its offset in the bench's
-/// memory.
+/// Creates a umem in one 4 KiB page. The umem starts at byte `offset` of the page. Returns the umem's number, and its
+/// offset in the bench's memory.
 fn umem(bench: &mut Bench, offset: u32, rights: u64) -> (u32, usize) {
     let (at, iova) = bench.alloc(4096);
     let create = umem_input(1, 0, offset);
@@ -36,8 +36,8 @@ fn destroy(number: u32) -> DestroyUmemIn {
     destroy
 }
 
-/// The driver itself can create a umem only if the device announces `umem_uid_0`. Without it, rdma-core's VFIO driver
-/// fails with EOPNOTSUPP.
+/// The driver can create a umem with the uid 0 only if the device announces `umem_uid_0`. Without that capability,
+/// rdma-core's VFIO driver fails with EOPNOTSUPP.
 #[test]
 fn user_memory_of_the_driver_itself_is_announced_and_refused_where_it_is_not() {
     let (mut bench, _) = usable();

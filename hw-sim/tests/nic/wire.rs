@@ -23,9 +23,8 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// A UC SEND Only captured on the wire, ICRC included. Fields, payload and ICRC (0x78f353f3) are
-/// those of the first packet in Scapy's `test/contrib/roce.uts`; the bytes are what Scapy 2.5.0
-/// builds from them.
+/// Returns a captured UC SEND Only with its ICRC. Fields, payload and ICRC (0x78f353f3) are those of the first packet
+/// in Scapy's `test/contrib/roce.uts`. Scapy 2.5.0 has built the bytes from these values.
 fn captured_uc_send() -> Vec<u8> {
     unhex(
         "248a07a8fa22 248a07a8fa22 0800
@@ -37,7 +36,7 @@ fn captured_uc_send() -> Vec<u8> {
     )
 }
 
-/// A CNP captured on a ConnectX-4 Lx (Scapy `test/contrib/roce.uts`, last packet), ICRC 0x82fd002a.
+/// Returns a CNP captured on a ConnectX-4 Lx (Scapy `test/contrib/roce.uts`, last packet), with ICRC 0x82fd002a.
 fn captured_cnp() -> Vec<u8> {
     unhex(
         "e41d2dab2bc2 7cfe90643b32 0800
@@ -72,7 +71,7 @@ fn captured_uc_packet_is_understood() {
         Opcode::uc(Operation::SendOnly).expect("defined")
     );
     assert_eq!(packet.dest_qpn(), Qpn::new(211));
-    assert_eq!(packet.bth.psn, Psn::new(13_571_856));
+    assert_eq!(packet.bth.psn, Psn::masked(13_571_856));
     assert_eq!(
         (packet.bth.pad, packet.bth.pkey, packet.bth.migrated),
         (2, 0xffff, true)
@@ -190,7 +189,7 @@ fn bth(opcode: Opcode) -> BthRepr {
     BthRepr {
         solicited: true,
         ack_request: true,
-        ..BthRepr::new(opcode, Qpn::new(0x12_3456), Psn::new(0xab_cdef))
+        ..BthRepr::new(opcode, Qpn::new(0x12_3456), Psn::masked(0xab_cdef))
     }
 }
 
@@ -325,8 +324,8 @@ fn any_single_flipped_bit_is_noticed_or_is_one_that_routers_may_change() {
             let mut damaged = frame.clone();
             damaged[bit / 8] ^= 0x80 >> (bit % 8);
             if let Ok(got) = Packet::parse(&damaged) {
-                // A corrupted packet passes only if the ICRC masks the corrupted bits, which are not in addresses or
-                // payload.
+                // A corrupted packet passes only if the ICRC does not cover the corrupted bit. Such bits are not in
+                // addresses, extension headers or payload.
                 assert_eq!(
                     (got.headers, got.payload),
                     (clean.headers, clean.payload),
@@ -604,6 +603,38 @@ fn reserved_opcodes_do_not_exist() {
         0x15, 0x18, 0x1f, 0x2c, 0x31, 0x40, 0x60, 0x66, 0x80, 0x81, 0xb5, 0xc0, 0xff,
     ] {
         assert_eq!(Opcode::from_bits(bits), None, "{bits:#x}");
+    }
+}
+
+/// A frame does not depend on the earlier contents of its buffer: headers write their reserved bits, too.
+#[test]
+fn a_used_buffer_leaves_no_trace_in_a_frame() {
+    let vlan = Vlan {
+        id: 0xabc,
+        priority: 5,
+    };
+    let placed = [None, Some(vlan)]
+        .into_iter()
+        .flat_map(|vlan| [ipv4(), ipv6(), grh()].map(|network| (Link::from(eth(vlan)), network)))
+        .chain([Network::Local, grh()].map(|network| (lrh(), network)));
+    for (link, network) in placed {
+        for (opcode, headers) in all_opcodes() {
+            for bytes in 0..4 {
+                let payload = vec![0x5a; bytes];
+                let packet = Packet {
+                    link,
+                    network,
+                    bth: bth(opcode),
+                    headers,
+                    payload: &payload,
+                };
+                let outline = packet.outline(bytes);
+                let mut used = vec![0xff; outline.memory_len()];
+                outline.payload_mut(&mut used).copy_from_slice(&payload);
+                outline.write(&mut used, true);
+                assert_eq!(used, packet.emit(), "{opcode:?} {network:?}");
+            }
+        }
     }
 }
 

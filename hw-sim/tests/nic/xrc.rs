@@ -72,7 +72,8 @@ impl Ends {
             record,
             sent: 0,
         };
-        // Linux names an XRC SRQ and a completion queue of its own, and leaves doorbell page and doorbell record 0.
+        // For the receiving queue pair, Linux names an XRC SRQ and a CQ of the driver, and leaves the doorbell page and
+        // the doorbell record 0.
         let own = ends.srq(xrcd, ends.resources.pd, 0);
         let mut create = CreateQpIn::new();
         create
@@ -157,7 +158,7 @@ impl Ends {
             .store_be32(srq.record, u32::from(srq.posted));
     }
 
-    /// Posts a work request. An XRC segment follows the control segment, and `segments` follow it.
+    /// Posts a work request: a control segment, an XRC segment with the number `srqn`, and then `segments`.
     fn post(&mut self, opcode: WqeOpcode, srqn: u32, segments: &[[u8; 16]]) {
         let mut control = CtrlSeg::new();
         let size = u32::try_from(segments.len()).unwrap() + 2;

@@ -20,7 +20,7 @@ const OUTPUT_MAILBOXES: usize = 0x10_0000;
 const FREE: usize = 0x20_0000;
 const MAILBOX_SPACING: usize = 0x400;
 
-/// A function, and the state of its test driver.
+/// A function, and the state of a minimal driver for it.
 pub struct Bench {
     pub sim: Sim,
     pub function: Arc<SimFunction>,
@@ -326,7 +326,7 @@ impl Bench {
             .collect()
     }
 
-    /// Creates an EQ with 2^log_size entries and arms it.
+    /// Creates an EQ with 2^log_size entries for `ALL_EVENTS`, or for no event if `kind` is 0, and arms it.
     pub fn create_eq(
         &mut self,
         uar: u32,
@@ -425,7 +425,7 @@ impl Bench {
         })
     }
 
-    /// Creates a key for all of the bench's memory. The key's addresses are DMA addresses.
+    /// Creates a key for all DMA addresses, with local and remote rights to read and write.
     pub fn create_pa_key(&mut self, pd: u32) -> u32 {
         let mut create = CreateMkeyIn::new();
         create
@@ -472,7 +472,7 @@ impl Bench {
         self.exec_with(&modify, &list(&entries)).unwrap();
     }
 
-    /// Returns whether the function is a virtual function, judging by its PCI device ID.
+    /// Returns whether the function has the PCI device ID 0x1018 of a virtual function.
     pub fn is_virtual(&self) -> bool {
         let mut id = [0; 2];
         self.function.config_read(2, &mut id);
@@ -546,7 +546,7 @@ pub fn cq_input(uar: u32, eqn: u32, log_size: u32, record: u64) -> CreateCqIn {
     create
 }
 
-/// Returns 64-bit numbers as big-endian bytes of a command.
+/// Returns the numbers as big-endian bytes, in order.
 pub fn list(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }

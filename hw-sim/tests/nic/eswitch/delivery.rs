@@ -10,8 +10,9 @@ use mlx_prm::*;
 const NOBODY: [usize; 4] = [0; 4];
 
 /// Unicast frames reach a virtual function that lists their address, and no other function. Linux `eswitch.c`
-/// `esw_add_uc_addr`: rules come only from the vport's own unicast list. They come neither from the address that the
-/// administrator gave (`mlx5_esw_set_vport_mac_locked` writes only address and GUID), nor from the RoCE address table.
+/// `esw_add_uc_addr` makes rules only from the vport's own unicast list. It makes none from the address that the
+/// administrator gave (`mlx5_esw_set_vport_mac_locked` writes only address and GUID), and none from the RoCE address
+/// table.
 #[test]
 fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
     let mut rig = Rig::new();
@@ -64,14 +65,15 @@ fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     assert_eq!(rig.sim.report(&rig.far.bench.function).dropped, before);
 }
 
-/// A frame that matches no rule goes to the wire if it comes from a vport, and to the physical function if it comes
-/// from the wire.
+/// A frame of a vport that matches no rule is sent to the wire. A frame from the wire that matches no rule is delivered
+/// to the physical function.
 #[test]
 fn a_miss_leaves_by_the_wire_or_goes_to_the_physical_function() {
     let mut rig = Rig::announced();
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
-    // The forwarding table accepts this address and no list has it, so the frame goes to the physical function.
+    // The forwarding table has an entry for this address, but no vport lists it. So the frame goes to the physical
+    // function.
     rig.pf.bench.let_in(5, UNKNOWN_MAC);
     set_promiscuity(&mut rig.pf, [true, false, false]);
     send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
@@ -100,8 +102,8 @@ fn unicast_from_the_wire_to_an_unannounced_address_is_dropped() {
     assert_eq!(rig.received(), NOBODY);
 }
 
-/// The factory address needs an entry in the forwarding table, unless the card has a built-in one. No source says which
-/// cards need the entry; the default is that it is needed.
+/// Frames to the factory address need an entry in the forwarding table, unless the card always accepts this address. No
+/// source documents which cards need the entry. By default a simulated card needs it.
 #[test]
 fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
     for (passes, expected) in [(false, 0), (true, 1)] {
@@ -114,9 +116,9 @@ fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
     }
 }
 
-/// Frames to a group go to the vports that list the group and to the wire (Linux `eswitch.c` `esw_add_mc_addr`,
-/// `update_allmulti_vports`). The broadcast address is a group (`en_fs.c` `mlx5e_fill_addr_array` puts it first in the
-/// list).
+/// Frames of a vport to a group go to the vports that list the group and to the wire. Frames from the wire go only to
+/// these vports (Linux `eswitch.c` `esw_add_mc_addr`, `update_allmulti_vports`). The broadcast address is a group
+/// (`en_fs.c` `mlx5e_fill_addr_array` puts it first in the list).
 #[test]
 fn groups_and_broadcast_reach_the_vports_that_list_them() {
     let mut rig = Rig::announced();
@@ -142,9 +144,9 @@ fn groups_and_broadcast_reach_the_vports_that_list_them() {
     }
 }
 
-/// Promiscuity has an effect only on a trusted vport, and never shows frames between other functions. Linux `eswitch.c`
-/// `esw_update_vport_rx_mode` clears the bits of an untrusted vport. `esw_apply_vport_rx_mode` makes two rules for a
-/// trusted one: for all groups, and for frames from the wire that match nothing.
+/// Promiscuity has an effect only on a trusted vport, and never delivers frames between other functions. Linux
+/// `eswitch.c` `esw_update_vport_rx_mode` clears the bits of an untrusted vport. For a trusted vport,
+/// `esw_apply_vport_rx_mode` makes two rules: for all groups, and for frames from the wire that match no other rule.
 #[test]
 fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
     let mut rig = Rig::announced();
@@ -182,7 +184,8 @@ fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
     );
 }
 
-/// If two functions list the same address, both get every frame: Linux `fs_core.c` joins the destinations of one match.
+/// If two functions list the same address, both get every frame to it: Linux `fs_core.c` joins the destinations of one
+/// match.
 #[test]
 fn an_address_in_two_lists_is_delivered_twice() {
     let mut rig = Rig::announced();

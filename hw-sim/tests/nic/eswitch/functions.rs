@@ -1,4 +1,4 @@
-//! Tests of virtual functions: identity, permissions, and state that is kept during their resets.
+//! Tests of virtual functions: identity, permissions, pages, and the state that a reset keeps.
 
 use super::rig::*;
 use crate::bench::Bench;
@@ -56,8 +56,8 @@ fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
     assert_eq!(after.node_guid(), 0x5254_00ff_fe00_0001);
 }
 
-/// A function cannot write the permanent address of its own vport. Linux `vport.c`: a driver never writes its own, and
-/// a manager writes those of others only with `other_vport`.
+/// A function cannot write the permanent address of its own vport. In Linux `vport.c`, a driver never writes its own
+/// permanent address, and a manager writes the addresses of other vports with `other_vport`.
 #[test]
 fn a_function_cannot_write_its_own_permanent_address() {
     let mut rig = Rig::new();
@@ -78,8 +78,39 @@ fn a_function_cannot_write_its_own_permanent_address() {
     assert_eq!(lenient.vfs[0].bench.status(&modify), CmdStatus::OK);
 }
 
+/// The manager writes the inline mode of a vport, and the vport's function reads it back: Linux `eswitch_offloads.c`
+/// `mlx5_devlink_eswitch_inline_mode_set` writes it, `vport.c` `mlx5_query_min_inline` reads it. It stays over a reset
+/// of the function, as the other settings of the manager. A virtual function cannot lower it.
+#[test]
+fn the_inline_mode_that_the_manager_writes_is_the_one_that_the_function_reads() {
+    let mut rig = Rig::new();
+    let mut modify = ModifyNicVportContextIn::new();
+    modify.field_select_mut().set_min_inline(true);
+    modify.nic_vport_context_mut().set_min_wqe_inline_mode(2);
+    assert_eq!(rig.vfs[0].bench.status(&modify), CmdStatus::BAD_PARAM);
+    modify.set_other_vport(true).set_vport_number(1);
+    rig.pf.bench.exec(&modify).unwrap();
+    let modes = |rig: &mut Rig| {
+        let [first, second] = &mut rig.vfs;
+        [&mut rig.pf, first, second].map(|side| context(&mut side.bench).min_wqe_inline_mode())
+    };
+    assert_eq!(modes(&mut rig), [0, 2, 0]);
+    let mut query = QueryNicVportContextIn::new();
+    query.set_other_vport(true).set_vport_number(1);
+    let read = |rig: &mut Rig| {
+        let out = rig.pf.bench.exec(&query).unwrap();
+        out.nic_vport_context().min_wqe_inline_mode()
+    };
+    driver::Device::reset(&*rig.vfs[0].bench.function);
+    assert_eq!(read(&mut rig), 2);
+    modify.nic_vport_context_mut().set_min_wqe_inline_mode(4);
+    assert_eq!(rig.pf.bench.status(&modify), CmdStatus::BAD_PARAM);
+    assert_eq!(read(&mut rig), 2);
+}
+
 /// A virtual function may not access other vports or functions, nor the forwarding table. The table belongs to the port
-/// (the commit that made Linux's `lib/mpfs.c`), the others belong to their manager. A refused command changes nothing.
+/// (the commit that added Linux's `lib/mpfs.c`). The manager controls the other vports and functions. A refused command
+/// changes nothing.
 #[test]
 fn a_virtual_function_may_not_name_others_nor_the_switch() {
     let mut rig = Rig::announced();
@@ -119,7 +150,8 @@ fn a_virtual_function_may_not_name_others_nor_the_switch() {
 }
 
 /// Writes of a virtual function to port registers are accepted without effect. Complete logs of ConnectX-5 virtual
-/// functions (firmware 16.26, 16.27) show no refused register, although mlx5e writes PAOS and PMTU on every function.
+/// functions (firmware 16.26, 16.27) contain no refused register access, although mlx5e writes PAOS and PMTU on every
+/// function.
 #[test]
 fn a_virtual_functions_writes_to_the_port_are_taken_without_effect() {
     let mut rig = Rig::announced();

@@ -91,7 +91,7 @@ fn source(port: u32) -> FteMatchParam {
 }
 
 impl Fdb {
-    /// Runs steps 1 to 7: creates both tables, directs misses of the first to the second, and creates three groups.
+    /// Creates both tables, directs misses of the first table to the second, and creates three groups in the second.
     fn create(bench: &mut Bench) -> Self {
         let vepa = create_table(bench, FlowTableType::FDB, VEPA_LEVEL, 0);
         let table = create_table(bench, FlowTableType::FDB, FDB_LEVEL, 0);
@@ -185,7 +185,8 @@ impl Fdb {
         bench.exec(&delete).unwrap();
     }
 
-    /// Destroys the groups, the miss rules and the tables, as at the end of `mlx5_eswitch_disable_sriov`.
+    /// Destroys the groups, resets the first table's miss action and destroys the tables, as at the end of
+    /// `mlx5_eswitch_disable_sriov`.
     fn destroy(self, bench: &mut Bench) {
         for group in self.groups {
             let mut destroy = DestroyFlowGroupIn::new();
@@ -336,8 +337,8 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     );
 }
 
-/// The promiscuous rule matches only frames from the wire (Linux `esw_apply_vport_rx_mode`: all groups to the vport and
-/// the wire; frames from the wire that match nothing).
+/// The promiscuous rule matches only frames from the wire. Linux `esw_apply_vport_rx_mode` makes one rule that sends
+/// frames to all groups to the vport and the wire, and one for frames from the wire that match no other rule.
 #[test]
 fn the_promiscuous_rule_matches_what_the_wire_brings_alone() {
     let mut rig = Rig::new();
@@ -408,9 +409,8 @@ fn the_manager_gives_address_guid_and_state() {
     );
 }
 
-/// Ingress and egress access lists filter a vport's frames before and after the switch. The lists are those of a vport
-/// with the spoof check and of one in a VLAN, without inserting or stripping tags (Linux `esw/acl/ingress_lgcy.c` and
-/// `egress_lgcy.c`).
+/// An ingress access list filters the frames of its vport before the switch. The list is that of a vport with the spoof
+/// check: it allows one source address and drops all other frames (Linux `esw/acl/ingress_lgcy.c`).
 #[test]
 fn access_lists_stand_before_and_behind_the_switch() {
     let mut rig = Rig::announced();
@@ -486,9 +486,9 @@ fn an_impossible_rule_of_the_switch_is_refused() {
     assert_eq!(rig.pf.bench.status(&create), CmdStatus::BAD_PARAM);
 }
 
-/// A virtual function leaves pre-initialization only when its manager has enabled it and given it pages. Linux:
-/// `sriov.c` `mlx5_device_enable_sriov`, and the comment in `ecpf.c`. The firmware first requests the function's memory
-/// from the manager (`pagealloc.c` `req_pages_handler`).
+/// `initializing` of a virtual function is cleared only after its manager has enabled the function and given pages for
+/// it. Linux: `sriov.c` `mlx5_device_enable_sriov`, and the comment in `ecpf.c`. The firmware requests these pages from
+/// the manager (`pagealloc.c` `req_pages_handler`).
 #[test]
 fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -573,7 +573,7 @@ fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_one
     assert_eq!(ended(&vf, slot), CmdStatus::NO_RESOURCES);
 }
 
-/// Runs a function's driver up to INIT_HCA, and does not wait for the answer. Returns the command's slot.
+/// Runs a function's driver up to INIT_HCA, and does not wait for the result of INIT_HCA. Returns the command's slot.
 fn begin_init(vf: &mut Bench) -> usize {
     vf.start();
     vf.exec(&EnableHcaIn::new()).unwrap();

@@ -105,7 +105,7 @@ fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
     assert_eq!(rig.received(), [0, 1, 0, 0]);
 }
 
-/// A link trains before it comes up, and goes down at once. All functions get an event when it is up.
+/// A link goes down immediately, and comes up only after link training. Then all functions get an event.
 #[test]
 fn a_link_trains_and_then_all_functions_get_an_event() {
     let mut rig = Rig::with(CardRules {
@@ -139,6 +139,26 @@ fn the_administrative_state_stays_over_a_reset() {
     set_paos(&mut rig.pf.bench, false);
     driver::Device::reset(&*rig.card.physical());
     assert!(!link_is_up(&mut rig.vfs[0]));
+}
+
+/// A reset of the physical function connects the switch to the wire again (MODIFY_VPORT_STATE, op_mod 2), and the
+/// virtual functions get an event when they come up with it, because their drivers still run.
+#[test]
+fn a_reset_that_brings_the_switch_back_up_is_an_event_for_virtual_functions() {
+    let mut rig = Rig::announced();
+    let mut modify = ModifyVportStateIn::new();
+    modify.set_op_mod(2);
+    modify.set_admin_state(0);
+    rig.pf.bench.exec(&modify).unwrap();
+    assert_eq!(up(&mut rig), [false; 3]);
+    for vf in &mut rig.vfs {
+        assert_eq!(port_events(vf), [PortChange::DOWN]);
+    }
+    driver::Device::reset(&*rig.card.physical());
+    for vf in &mut rig.vfs {
+        assert!(link_is_up(vf));
+        assert_eq!(port_events(vf), [PortChange::ACTIVE]);
+    }
 }
 
 /// A card has no link before a cable is connected, and neither have its virtual functions.

@@ -1,7 +1,7 @@
 //! A card with a physical function and two virtual functions, and a second card at the far end of its wire.
 
 use crate::bench::{Bench, modest};
-use crate::eth_support::{BUFFER, How, Side};
+use crate::eth_support::{BUFFER, SendOptions, Side};
 use hw_sim::{CardConfig, CardRules, LinkFaults, Profile, Sim, SimCard, SimConfig, VfSettings};
 use mlx_prm::*;
 
@@ -37,7 +37,8 @@ pub fn profile(name: &str, mac: [u8; 6]) -> Profile {
 pub fn card(sim: &Sim, rules: CardRules) -> SimCard {
     let mut physical = profile("card", PF_MAC);
     physical.general.set(|caps| {
-        caps.set_receive_discard_vport_down(true)
+        caps.set_uplink_follow(true)
+            .set_receive_discard_vport_down(true)
             .set_transmit_discard_vport_down(true);
     });
     sim.add_card(&CardConfig::new(physical, 2).with_rules(rules))
@@ -124,7 +125,7 @@ pub fn tagged(from: [u8; 6], to: [u8; 6], vlan: u16, priority: u16) -> Vec<u8> {
 
 pub fn send(side: &mut Side, frame: &[u8]) {
     assert!(frame.len() < BUFFER);
-    side.send(frame, How::default());
+    side.send(frame, SendOptions::default());
     while side.sent().is_some() {}
 }
 

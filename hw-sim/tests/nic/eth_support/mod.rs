@@ -60,13 +60,13 @@ pub struct SendQueue {
     pub cq: CompletionQueue,
     pub consumed: u32,
     pub posted: u16,
-    /// First eight bytes of the last WQE, which the doorbell register gets.
+    /// First eight bytes of the last WQE, which are the value for the doorbell register.
     pub last: [u8; 8],
     ring: usize,
     record: usize,
 }
 
-/// A receive queue. Its buffers begin at offset `data`.
+/// A receive queue. `data` is the offset and the DMA address of its buffers.
 pub struct ReceiveQueue {
     pub number: u32,
     pub cq: CompletionQueue,
@@ -93,7 +93,7 @@ pub struct Side {
 
 /// Send parameters of a frame.
 #[derive(Clone, Copy)]
-pub struct How {
+pub struct SendOptions {
     pub opcode: WqeOpcode,
     pub checksums: u8,
     pub mss: u16,
@@ -103,7 +103,7 @@ pub struct How {
     pub key: Option<u32>,
 }
 
-impl Default for How {
+impl Default for SendOptions {
     fn default() -> Self {
         Self {
             opcode: WqeOpcode::SEND,
@@ -131,7 +131,7 @@ pub fn profile(side: usize) -> Profile {
     profile
 }
 
-/// Returns two functions on one link. Each steers every frame to its receive queue.
+/// Creates two functions on one link. Each function steers every frame to its receive queue.
 pub fn pair() -> (Sim, Side, Side) {
     pair_with(profile)
 }
@@ -140,7 +140,8 @@ pub fn pair_with(profile: impl Fn(usize) -> Profile) -> (Sim, Side, Side) {
     pair_placed(profile, Place::Pages(0))
 }
 
-/// Returns two functions on one link with their queues at `place`. Each steers every frame to its receive queue.
+/// Creates two functions on one link with their queues at `place`. Each function steers every frame to its receive
+/// queue.
 pub fn pair_placed(profile: impl Fn(usize) -> Profile, place: Place) -> (Sim, Side, Side) {
     let sim = Sim::new(SimConfig::seeded(1));
     let mut sides = [0, 1].map(|side| Side::placed(&sim, profile(side), place));
@@ -264,14 +265,14 @@ impl Side {
     }
 
     /// Posts a WQE for `frame` and writes the doorbell.
-    pub fn send(&mut self, frame: &[u8], how: How) {
+    pub fn send(&mut self, frame: &[u8], how: SendOptions) {
         let wqe = self.wqe(frame, how);
         self.post(&wqe);
         self.ring();
     }
 
     /// Returns the WQE of a frame, and writes the frame's non-inline bytes to memory.
-    pub fn wqe(&mut self, frame: &[u8], how: How) -> Vec<u8> {
+    pub fn wqe(&mut self, frame: &[u8], how: SendOptions) -> Vec<u8> {
         let (inline, rest) = frame.split_at(how.inline.min(frame.len()));
         self.bench.memory.write_bytes(self.data.0, rest);
         let mut wqe = vec![0; CtrlSeg::SIZE + 14];
@@ -350,7 +351,7 @@ impl Side {
         self.rq.received(&self.bench)
     }
 
-    /// Delivers a frame to the function from outside.
+    /// Delivers a frame to the function's port, as from the wire.
     pub fn deliver(&self, frame: &[u8]) {
         self.bench.sim.deliver(&self.bench.function, frame);
         self.bench.sim.run_until_idle();

@@ -262,7 +262,9 @@ pub fn result(cqe: &Cqe64) -> (u16, u8) {
 pub const FLUSHED: u8 = Syndrome::WR_FLUSH_ERR.0;
 
 pub const fn first_psn(node: u8) -> u32 {
-    Psn::new(FIRST_PSN).advance((node as u32 - 1) * 100).get()
+    Psn::masked(FIRST_PSN)
+        .advance((node as u32 - 1) * 100)
+        .get()
 }
 
 /// A packet that was seen on the wire.
@@ -282,7 +284,7 @@ impl Seen {
     }
 }
 
-/// Function that decides whether a packet is delivered. The number counts the packets of the same direction.
+/// Function that returns whether a packet is delivered. The number is the index of the packet in its direction, from 0.
 pub type Filter = Box<dyn FnMut(Port, usize, &Packet<'_>) -> bool>;
 
 /// Two sides, the link between them, and virtual time.
@@ -428,8 +430,8 @@ impl Pair {
         self.now = until.max(self.now);
     }
 
-    /// Advances time as long as `waiting` returns true, at most ten virtual seconds. Returns whether the condition
-    /// ended.
+    /// Advances time as long as `waiting` returns true, until there is no event before the time 10 s. Returns whether
+    /// `waiting` has returned false.
     pub fn run_while(&mut self, mut waiting: impl FnMut(&Self) -> bool) -> bool {
         self.settle();
         while waiting(self) {
@@ -441,7 +443,7 @@ impl Pair {
         true
     }
 
-    /// Returns the operations of the requests seen from `port`.
+    /// Returns the operations of all packets that `port` has sent, in order.
     pub fn operations(&self, port: Port) -> Vec<Operation> {
         let from = self.seen.iter().filter(|seen| seen.from == port);
         from.map(Seen::operation).collect()
