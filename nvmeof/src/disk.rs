@@ -8,7 +8,7 @@
 mod claim;
 pub mod faults;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -488,12 +488,19 @@ fn copy(file: &File) -> Result<File, ReactorError> {
     }
 }
 
+/// Returns whether a descriptor that was handed in can be written. Refuses one that cannot be read.
 fn is_writable(file: &File) -> Result<bool, DiskError> {
-    let flags = fcntl(file.as_std(), FcntlArg::F_GETFL).map_err(|error| DiskError::Given {
+    let refused = |error| DiskError::Given {
         name: file.path().display().to_string(),
-        error: error.into(),
-    })?;
-    Ok(OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
+        error,
+    };
+    let flags = fcntl(file.as_std(), FcntlArg::F_GETFL).map_err(|error| refused(error.into()))?;
+    let mode = OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE;
+    if mode == OFlag::O_WRONLY {
+        let why = "it is open for writing only (O_WRONLY), and a disk is also read";
+        return Err(refused(std::io::Error::other(why)));
+    }
+    Ok(mode == OFlag::O_RDWR)
 }
 
 /// Sets or clears O_DIRECT. Returns whether that succeeded.

@@ -5,14 +5,14 @@
 //!      |  connection: one for each queue
 //!      v
 //!   serve    the RDMA transport: workers, an instance of an adapter each, with their queues      one thread each
-//!      |        A command that reads or writes touches its worker alone
-//!      |        Every other command goes to the model, behind one lock; the powers of authentication, which take
-//!      |        long, are computed by a thread of their own
+//!      |        Commands of I/O queues, except reservations, use only their worker
+//!      |        All other commands go to the model, behind one lock. A thread of its own computes the modular
+//!      |        exponentiations of authentication, which take long
 //!      |---- io      I/O commands without a wire: checks, states, steps, a worker's namespaces, buffers, disks
 //!      v
 //!   model    subsystems, namespaces, controllers: what each command means. No I/O, no clock, no thread
 //!      |
-//!   nvme     what the specifications lay down: bytes and numbers; nothing that acts
+//!   nvme     data structures and constants of the specifications
 //! ```
 //!
 //! The target uses only the public interface of [`udapl`], and contains no unsafe code. docs/nvmeof.md lists which

@@ -1,6 +1,6 @@
 //! Limits of log lines that peers can cause, by the address of the peer.
 //!
-//! Each kind of line has a limit for each source ([`LogBudget`]). At most [`SOURCES`] budgets exist at a time; one that
+//! Each kind of line has a limit for each source ([`LogBudget`]). At most [`BUDGETS`] budgets exist at a time; one that
 //! was not used for a period can be replaced. If all are in use, the line is not written. The next line that is written
 //! contains the number of lines that were not.
 
@@ -12,7 +12,7 @@ use udapl::log_budget::{LogBudget, PERIOD};
 use crate::model::Moment;
 
 /// Maximum number of budgets, one for each source and kind of line.
-const SOURCES: usize = 64;
+const BUDGETS: usize = 64;
 
 /// The budgets of log lines.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Lines {
     /// since the last one.
     pub(crate) fn take(&mut self, source: IpAddr, kind: &'static str, now: Moment) -> Option<u64> {
         let whose = (source, kind);
-        if self.budgets.len() >= SOURCES && !self.budgets.contains_key(&whose) {
+        if self.budgets.len() >= BUDGETS && !self.budgets.contains_key(&whose) {
             let used = |(_, (last, _)): &(&_, &(Moment, _))| *last;
             let oldest = self.budgets.iter().min_by_key(used);
             let oldest = oldest.map(|(whose, (last, _))| (*whose, *last));

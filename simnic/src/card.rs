@@ -73,7 +73,8 @@ fn vlan_of(text: &str) -> Option<Vlan> {
         id: id.parse().ok()?,
         priority: priority.parse().ok()?,
     };
-    ((1..=4095).contains(&vlan.id) && vlan.priority <= 7).then_some(vlan)
+    // IEEE 802.1Q reserves 4095 (FFFh), and 0 means that a frame has only a priority.
+    ((1..=4094).contains(&vlan.id) && vlan.priority <= 7).then_some(vlan)
 }
 
 /// `--card-rules`: optional behaviour of the card.
@@ -188,6 +189,11 @@ mod tests {
             },
         };
         assert_eq!(text.parse(), Ok(expected));
+        for id in [1, 4094] {
+            let read = format!("0:vlan={id}").parse::<VfOptions>();
+            let vlan = read.expect("a VLAN").settings.vlan;
+            assert_eq!(vlan, Some(Vlan { id, priority: 0 }));
+        }
     }
 
     #[test]
@@ -199,6 +205,7 @@ mod tests {
                 "is no setting of a virtual function",
             ),
             ("0:vlan=0", "is no setting of a virtual function"),
+            ("0:vlan=4095", "is no setting of a virtual function"),
             ("0:vlan=5/8", "is no setting of a virtual function"),
             ("0:state=up", "is no setting of a virtual function"),
             ("0:", "is no setting of a virtual function"),

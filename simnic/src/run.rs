@@ -58,8 +58,8 @@ const LONGEST: u64 = 365 * 24 * 60 * 60;
 pub const NO_STATUS: u8 = 125;
 /// Exit status of a run that `--timeout` has ended.
 const TIMED_OUT: u8 = 124;
-/// Time limit for an emulated machine to begin the command. It takes a minute on an idle host and several minutes on a
-/// busy one.
+/// Time limit for the machine to begin the command. An emulated machine takes a minute on an idle host, and several
+/// minutes on a busy host.
 const BOOT: Duration = Duration::from_secs(1200);
 /// Time limit for the server to serve the functions.
 const SERVED: Duration = Duration::from_secs(300);
@@ -309,7 +309,7 @@ fn finish(
     Ok(drained)
 }
 
-/// Prints a message on standard error. Gives up after a short time if nobody reads standard error.
+/// Prints a message on standard error. Stops waiting after a short time if no process reads standard error.
 pub fn print_error(text: &str) {
     let text = format!("simnic: {text}");
     let (said, is_said) = sync_channel(1);

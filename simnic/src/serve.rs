@@ -101,7 +101,7 @@ pub struct Options {
     pub steer: Option<PathBuf>,
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal ends the server.
 ///
 /// # Errors
 /// Invalid options, an unavailable socket or file, or no server left.
@@ -215,7 +215,7 @@ pub fn serve(
     for (function, listener) in functions.into_iter().zip(listeners) {
         let device = Arc::new(Fronted {
             device: function,
-            front: Poking(poke.clone()),
+            front: WakingFront(poke.clone()),
         });
         thread::spawn(move || {
             let error = VfioUserServer::serve(device, listener);
@@ -359,7 +359,7 @@ fn planned(
     Ok(planned)
 }
 
-/// Advances virtual time with real time until the program is asked to end, or no server thread is left.
+/// Advances virtual time with real time until `over` is set, or no server thread is left.
 #[expect(clippy::too_many_arguments, reason = "all that a server has, once")]
 fn follow(
     sim: &Sim,
@@ -431,17 +431,17 @@ fn flush(sim: &Sim) -> bool {
     flushed.is_ok()
 }
 
-/// Wakes the thread that advances virtual time whenever a register is written.
-struct Poking(SyncSender<()>);
+/// Front of a function that wakes the thread that advances virtual time after each register write and each reset.
+struct WakingFront(SyncSender<()>);
 
-impl Poking {
+impl WakingFront {
     fn poke(&self) {
         // If the channel is full, a wake-up is pending. If it is closed, the thread has ended, and so will the process.
         let _ = self.0.try_send(());
     }
 }
 
-impl Front<SimFunction> for Poking {
+impl Front<SimFunction> for WakingFront {
     fn bar_written(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
         function.bar_written(index, offset, bytes);
         self.poke();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 
-/// Exit status of a process ended by Ctrl-C: 128 plus the signal's number, as in shells.
+/// Exit status after a second signal of any kind: 128 plus the number of SIGINT, as in shells.
 const ENDED: i32 = 130;
 
 /// Time after the first signal in which further signals are considered part of it.

@@ -36,7 +36,7 @@ enum FaultWord {
 /// A planned fault of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionFault {
-    /// Number of the function: the position of its socket on the command line, from 0.
+    /// Number of the function among the served functions, from 0: first those of cards, then those of `--socket`.
     pub function: usize,
     /// Time of the fault, from the start.
     pub after: Duration,

@@ -1,5 +1,5 @@
-//! Counts the cost of messages for tests, for each thread. A test limits the number of operations, not the time, which
-//! depends on the machine's load.
+//! Counters of cryptographic operations for tests, per thread. A test limits the number of operations. The time would
+//! depend on the machine's load.
 
 use std::cell::Cell;
 

@@ -71,7 +71,7 @@ macro_rules! power {
     }};
 }
 
-/// A secret exponent of 512 bits. RFC 7919 asks for 225 to 400.
+/// A secret exponent of 512 bits. RFC 7919 recommends 225 to 400.
 pub(super) struct Secret(U512);
 
 impl Drop for Secret {
@@ -111,6 +111,21 @@ impl Secret {
 mod tests {
     use super::*;
 
+    const PRIMES: [&str; 5] = [
+        primes::P2048,
+        primes::P3072,
+        primes::P4096,
+        primes::P6144,
+        primes::P8192,
+    ];
+
+    /// Returns the bytes of a number in hexadecimal digits.
+    fn number_of(digits: &str) -> Vec<u8> {
+        let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+        let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).expect("two digits"));
+        bytes.collect()
+    }
+
     #[test]
     fn both_sides_come_to_the_same_and_values_outside_of_the_group_are_refused() {
         for number in 1..=5 {
@@ -122,19 +137,30 @@ mod tests {
             );
             assert_eq!((of_a.len(), of_a == of_b), (group.bytes(), false));
             assert_eq!(a.shared(group, &of_b), b.shared(group, &of_a));
-            let mut last = vec![0xff; group.bytes()];
+            // A value y of the other side has 1 < y < p - 1 (RFC 7919, section 5.1).
+            let prime = number_of(PRIMES[usize::from(number) - 1]);
+            assert_eq!(prime.len(), group.bytes());
+            // The last byte of each prime is FFh, so nothing is borrowed from the byte before it.
+            let below = |by: u8| {
+                let (last, others) = prime.split_last().expect("a number");
+                [others, &[last - by]].concat()
+            };
+            let padded = |value: u8| [vec![0; group.bytes() - 1], vec![value]].concat();
             for outside in [
-                &[][..],
-                &[0],
-                &[1],
-                &last.clone(),
-                &vec![2; group.bytes() + 1],
+                vec![],
+                vec![0],
+                vec![1],
+                padded(0),
+                padded(1),
+                below(1),
+                prime.clone(),
+                vec![0xff; group.bytes()],
+                vec![2; group.bytes() + 1],
             ] {
-                assert_eq!(a.shared(group, outside), None);
+                assert_eq!(a.shared(group, &outside), None, "{outside:x?}");
             }
-            // p ends in ...ff, so that p - 1 ends in ...fe. It is the highest value that is refused.
-            last[group.bytes() - 1] = 0xfe;
-            assert_eq!(a.shared(group, &last), None);
+            assert!(a.shared(group, &below(2)).is_some(), "p - 2");
+            assert_eq!(a.shared(group, &padded(2)), Some(of_a), "the generator");
         }
         assert!(Group::of(6).is_none() && Secret::new([1; 64]).public(Group::Null).is_none());
     }

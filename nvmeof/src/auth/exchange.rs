@@ -32,7 +32,7 @@ mod why {
     pub(super) const MESSAGE: u8 = 7;
 }
 
-/// Names of the two parties of an exchange.
+/// Names of the host and the subsystem in an exchange.
 #[derive(Clone, Debug)]
 pub struct Parties {
     /// NQN of the host.
@@ -188,7 +188,7 @@ impl Exchange {
         random(&mut self.challenge);
         let mut bytes = [0; 4];
         random(&mut bytes);
-        // Sequence number 0 would mean that no response is wanted.
+        // Sequence number 0 would mean that no response is requested.
         self.sequence = U32::from_bytes(bytes).get().max(1);
         let mut secret = [0; 64];
         random(&mut secret);
@@ -239,7 +239,7 @@ impl Exchange {
         }
         if message[8] != 0 {
             let key = self.keys.controller.as_ref().ok_or(why::FAILED)?;
-            // If we answered our own challenge, a host that reflects it would get the response expected from itself.
+            // The host must not reflect our own challenge: we refuse to answer it.
             if bool::from(self.challenge.as_slice().ct_eq(challenge)) {
                 return Err(why::FAILED);
             }
@@ -260,7 +260,8 @@ impl Exchange {
         Ok(State::Success)
     }
 
-    /// Returns the next message for the host (Authentication Receive); `None` if a message of the host is due.
+    /// Returns the next message for the host (Authentication Receive); `None` if the host must send the next message,
+    /// or if the exchange has ended.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         let length = u8::try_from(self.hash.bytes()).unwrap_or(0);
         let head = |kind, what| {
@@ -444,8 +445,7 @@ mod tests {
         }
     }
 
-    /// Our own challenge is not answered. Otherwise, where host and controller have the same key, a host could make us
-    /// compute the response of another host.
+    /// A host that sends our own challenge back as its own gets no answer.
     #[test]
     fn our_own_challenge_is_not_answered_whoever_sends_it() {
         let answer = computed();

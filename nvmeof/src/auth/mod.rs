@@ -10,8 +10,8 @@
 //! ```
 //!
 //! With a group, the challenge is combined with the shared secret. FAILURE1 reports any error, without details of the
-//! secret, and ends the exchange; the host cannot try again. Keys are zeroized when dropped, and compared in constant
-//! time.
+//! secret, and ends the exchange; the host cannot try again. Keys are zeroized when dropped. The host's response is
+//! compared in constant time.
 
 #[cfg(test)]
 pub(crate) mod cost;

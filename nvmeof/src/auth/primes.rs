@@ -1,7 +1,8 @@
 //! Primes of the groups ffdhe2048 to ffdhe8192 (RFC 7919): p = 2^b - 2^(b-64) + (floor(2^(b-130) e) + X) 2^64 - 1,
 //! where X is the least number for which p and (p - 1) / 2 are prime. The generator is 2.
 //!
-//! A longer prime therefore begins with the same digits as a shorter one, which are those of e. Each has its own end.
+//! The digits of e follow the leading 64 one bits, so a longer prime begins with the digits of a shorter prime. The
+//! last digits of each prime are its own.
 
 /// Digits at the start of a prime that all longer primes share.
 macro_rules! digits {

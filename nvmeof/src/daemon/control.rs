@@ -393,7 +393,7 @@ fn name(text: &str) -> Result<Nqn, Refusal> {
         .map_err(|error: crate::nvme::nqn::NqnError| wrong(error.to_string()))
 }
 
-/// Parses a host's name, with the strictness of the settings.
+/// Parses a host's NQN. `strict` in the settings selects the checks.
 fn host(text: &str, daemon: &Daemon) -> Result<Nqn, Refusal> {
     let name = Nqn::of_host(text, daemon.settings().strict);
     name.map_err(|error| wrong(error.to_string()))

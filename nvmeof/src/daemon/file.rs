@@ -2,7 +2,7 @@
 //!
 //! serde parses the form of the file, and stops at the first mistake: a syntax error, an unknown key, or a text in
 //! place of a number. A file of the right form is then checked as a whole, and every mistake is reported.
-//! nvmeof/nvmeofd.example.toml has every key.
+//! nvmeof/deploy/nvmeofd.example.toml has every key.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -248,8 +248,8 @@ fn of_name(error: &OpenError) -> String {
     }
 }
 
-/// Returns the known word that a mistyped word probably means. At most two letters may differ, and at least half of
-/// the known word's letters must be the same.
+/// Returns the known word that a mistyped word probably means: the nearest one, whose [`distance`] must be at most 2
+/// and at most half of the known word's length.
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distances = known.iter().map(|one| (distance(word, one), *one));
     let (distance, one) = distances.min()?;

@@ -34,7 +34,7 @@ pub fn log_filter(text: &str) -> Result<EnvFilter, String> {
     filter(text, is_known)
 }
 
-/// Parses the value of `RUST_LOG` to a filter. It may name targets of other programs.
+/// Parses the value of `RUST_LOG` to a filter. The value may name targets of other programs.
 ///
 /// # Errors
 /// The mistake, and the expected form.

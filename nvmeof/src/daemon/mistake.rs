@@ -20,7 +20,7 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// Makes the mistake for a file that cannot be read.
+    /// Makes the mistake for a file that cannot be read, or is too long.
     pub(super) fn of_file(message: impl Into<String>) -> Self {
         Self {
             line: 0,

@@ -3,12 +3,12 @@
 //! ```text
 //!   file        text of a configuration file  -->  Settings, or mistakes with their lines
 //!   Settings    wanted state: ports, subsystems, namespaces, hosts
-//!   Daemon      current state: a target and its workers, and the settings that it was made by
+//!   Daemon      current state: a target and its workers, and the settings that describe them
 //!   reload      other Settings  -->  the steps from the current state to the wanted one
-//!   control     the control socket: methods that look, and methods that take one such step
+//!   control     the control socket: methods that query, and methods that make one such step
 //!   metrics     counters as OpenMetrics text
-//!   check       the files, cards and addresses that a configuration names, as they are now
-//!   log         the filter of the log, and mistakes in it
+//!   check       checks that the files, adapters and addresses that a configuration names exist now
+//!   log         the filter of the log, and mistakes in the filter
 //!   notify      messages to the service manager
 //! ```
 //!

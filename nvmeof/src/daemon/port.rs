@@ -143,8 +143,8 @@ impl Port {
         &self.addresses
     }
 
-    /// Removes the addresses of the port: it listens nowhere.
-    pub(super) fn listens_no_more(&mut self) {
+    /// Clears the addresses of the port, because no worker of the port listens any more.
+    pub(super) fn clear_addresses(&mut self) {
         self.addresses.clear();
     }
 
@@ -156,7 +156,7 @@ impl Port {
     }
 
     /// Asks the port's workers to end, without waiting for them.
-    pub(super) fn tell_to_stop(&self, target: &Target) {
+    pub(super) fn request_stop(&self, target: &Target) {
         for worker in &self.workers {
             target.stop_worker(worker.id);
         }
@@ -164,7 +164,7 @@ impl Port {
 
     /// Ends the port, with its connections and threads. Returns the sums of the workers' counters.
     pub(super) fn stop(self, target: &Target) -> Over {
-        self.tell_to_stop(target);
+        self.request_stop(target);
         let mut all = Over::default();
         for worker in self.workers {
             match worker.thread.join() {

@@ -33,7 +33,7 @@ pub struct Settings {
     pub referrals: BTreeMap<SocketAddr, u16>,
 }
 
-/// Settings of the control socket. Its file mode is 0600, or 0660 with a group.
+/// Settings of the control socket. A socket that the daemon creates has file mode 0600, or 0660 with a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSettings {
     /// Path of the socket, or the name of a socket that was handed in.
@@ -129,7 +129,8 @@ impl SubsystemSettings {
 /// Default model number of a subsystem.
 pub const MODEL: &str = "uDAPL NVMe over RDMA";
 
-/// UUID namespace for the default identifiers of namespaces. It must never change: hosts recognise disks by them.
+/// UUID namespace (RFC 9562) for the default identifiers of namespaces and the default serial numbers. The value must
+/// never change, because hosts recognise disks by these identifiers.
 const SPACE: Uuid = Uuid::from_u128(0x6e76_6d65_6f66_5d01_8a5e_75da_706c_0001);
 
 /// Settings of a host that may connect to a subsystem.

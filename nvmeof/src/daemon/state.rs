@@ -210,7 +210,8 @@ impl Daemon {
         })
     }
 
-    /// Adds a subsystem with its hosts and namespaces. If one of them fails, nothing is added.
+    /// Adds a subsystem with its hosts and namespaces. If one of them fails, neither the subsystem nor any namespace or
+    /// key is added.
     ///
     /// # Errors
     /// [`DaemonError`].
@@ -235,9 +236,6 @@ impl Daemon {
                 model: settings.model.clone(),
                 any_host: settings.any_host,
             })?;
-            for (host, of_host) in keys {
-                model.set_keys(host, Some(of_host));
-            }
             let fill = || -> Result<(), ModelError> {
                 for host in settings.hosts.keys() {
                     model.allow_host(name, host.clone())?;
@@ -251,7 +249,12 @@ impl Daemon {
             if filled.is_err() {
                 model.remove_subsystem(name)?;
             }
-            Ok(filled?)
+            filled?;
+            // The hosts see the model only when this step is complete, so the order of keys and hosts has no effect.
+            for (host, of_host) in keys {
+                model.set_keys(host, Some(of_host));
+            }
+            Ok(())
         })?;
         self.settings
             .subsystems
@@ -368,6 +371,8 @@ impl Daemon {
         })?;
         let of = self.subsystem_mut(subsystem)?;
         of.hosts.insert(host.clone(), settings.clone());
+        // The host may have had a key here until now.
+        self.forget_key(host);
         tracing::info!(%subsystem, %host, "host may connect");
         Ok(())
     }
@@ -472,7 +477,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes a port, and disconnects the hosts that are connected by it. Waits for that for a bounded time.
+    /// Removes a port, and disconnects its hosts. Waits for a bounded time until the port's threads have ended.
     ///
     /// # Errors
     /// There is no such port.
@@ -525,15 +530,15 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes from discovery the ports whose workers have all ended, because their adapters are gone. Returns the
-    /// number of these ports.
+    /// Removes from discovery the ports whose workers have all ended, because their adapters cannot be used any more.
+    /// Returns the number of these ports.
     pub fn give_up_ports(&mut self) -> usize {
         let mut given_up = 0;
         for (id, port) in &mut self.ports {
             if port.workers().any(|(_, serves)| serves) || port.addresses().is_empty() {
                 continue;
             }
-            port.listens_no_more();
+            port.clear_addresses();
             // The model has the port as long as the settings have it.
             let _ = self.target.with(|model| model.move_port(*id, Vec::new()));
             tracing::error!(
@@ -548,7 +553,7 @@ impl Daemon {
     /// Ends all ports at the same time, each within its time limit.
     pub fn end(&mut self) {
         for port in self.ports.values() {
-            port.tell_to_stop(&self.target);
+            port.request_stop(&self.target);
         }
         for (id, port) in core::mem::take(&mut self.ports) {
             let over = port.stop(&self.target);
@@ -634,7 +639,7 @@ fn key_in(host: &Nqn, path: &Path) -> Result<Key, DaemonError> {
     })
 }
 
-/// Returns who, besides the owner, may read a file with this mode; `None` if nobody else may.
+/// Returns the users besides the owner that may read a file with this mode; `None` if there are none.
 const fn may_read(mode: u32) -> Option<&'static str> {
     match (mode & 0o040 != 0, mode & 0o004 != 0) {
         (_, true) => Some("everybody"),

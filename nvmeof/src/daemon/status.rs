@@ -19,7 +19,7 @@ pub struct Status {
     pub ports: Vec<PortStatus>,
     /// Status of each subsystem.
     pub subsystems: Vec<SubsystemStatus>,
-    /// Status of each controller: one for each host at each subsystem, and one for each host that runs discovery.
+    /// Status of each controller. Each association of a host with a subsystem or with discovery has one controller.
     pub controllers: Vec<ControllerStatus>,
 }
 

@@ -136,10 +136,13 @@ fn path(path: &Path) -> String {
 /// Writes the settings to a file. At any time, a reader of the file finds either the old content or the new content.
 ///
 /// # Errors
-/// The system's error; the old file is unchanged.
+/// The system's error. The old file is unchanged, unless only the final sync of the folder failed, which the error's
+/// text says.
 pub fn save(settings: &Settings, to: &Path) -> io::Result<()> {
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
+    // The folder is opened first, so that a folder that may not be read is refused before anything has changed.
+    let to_sync = std::fs::File::open(folder)?;
     let mut file = tempfile::Builder::new()
         .prefix(".nvmeofd-")
         .tempfile_in(folder)?;
@@ -149,5 +152,39 @@ pub fn save(settings: &Settings, to: &Path) -> io::Result<()> {
     }
     file.as_file().sync_all()?;
     file.persist(to).map_err(|error| error.error)?;
-    std::fs::File::open(folder)?.sync_all()
+    to_sync.sync_all().map_err(|error| {
+        let folder = folder.display();
+        let what = format!(
+            "the file has the new content, which a power failure may undo: {folder} cannot be synced: {error}"
+        );
+        io::Error::new(error.kind(), what)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::disk::tests::without_rights;
+
+    /// A folder that may be written and not read cannot be opened, and so not synced after a file was replaced in it.
+    #[test]
+    fn a_folder_that_cannot_be_synced_is_refused_before_the_file_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        fs::write(&path, "old").expect("a file");
+        let allow = |mode| {
+            let allowed = fs::set_permissions(folder.path(), Permissions::from_mode(mode));
+            allowed.expect("our own folder");
+        };
+        allow(0o333);
+        without_rights(|| {
+            let refused = save(&Settings::default(), &path).expect_err("it may not be read");
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
+        });
+        allow(0o700);
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "old");
+    }
 }

@@ -1,7 +1,7 @@
 //! Locks that let only one program use a disk at a time.
 //!
 //! A regular file is locked by flock(2): exclusively, or shared if it is only read. A block device is opened with
-//! `O_EXCL`. The kernel refuses that while the device is mounted, or while another program has opened it with `O_EXCL`.
+//! `O_EXCL`. The kernel refuses this open while the device is mounted, or while it is open with `O_EXCL` elsewhere.
 //! A block device that was handed in and that this process may not open by itself is locked by flock(2). If possible,
 //! the lock has its own open file. Then the lock ends with the namespace, not when the last worker closes its
 //! descriptor.
@@ -63,8 +63,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Locked disks on descriptors that were handed in, each with whether it is only read. All disks on the same descriptor
-/// share one open file, so flock does not exclude them from each other; this list does.
+/// Locked disks on descriptors that were handed in; the `bool` is true for a read-only disk. All disks on the same
+/// descriptor share one open file, so flock(2) does not exclude them from each other. This list excludes them.
 static GIVEN: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
 
 /// A held lock of a disk.

@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 
 /// Runs a test in a thread that may not open a file of mode 0. If the process is root, the thread sets another user
 /// for file access, and so has no CAP_DAC_OVERRIDE (setfsuid(2), capabilities(7)).
-fn without_rights(test: impl FnOnce() + Send) {
+pub(crate) fn without_rights(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if geteuid().is_root() {
@@ -35,7 +35,8 @@ fn without_rights(test: impl FnOnce() + Send) {
     });
 }
 
-/// Returns the descriptor of another program that opened the file, and the descriptor that this process got from it.
+/// Sets the file's mode to 0, so that it cannot be opened again. Returns the descriptor, in the role of the program
+/// that opened the file, and a copy, in the role of the descriptor that was handed to this process.
 fn handed_in(file: std::fs::File) -> Result<(std::fs::File, File), std::io::Error> {
     file.set_permissions(Permissions::from_mode(0o000))?;
     let given = File::from_std(file.try_clone()?, "disk");
@@ -122,6 +123,24 @@ fn a_descriptor_that_cannot_be_opened_again_gets_o_direct_when_it_is_served_and_
             another.try_lock().expect("it is free");
             another.unlock().expect("it was locked");
         });
+    }
+}
+
+/// A descriptor that is open for writing only cannot be read (open(2)). It is not taken for a read-only disk.
+#[test]
+fn a_descriptor_that_cannot_be_read_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk");
+    let created = fs::File::create(&path).and_then(|file| file.set_len(BYTES));
+    created.expect("room");
+    let opened = OpenOptions::new().write(true).open(&path).expect("a file");
+    let given = File::from_std(opened, "disk");
+    for serves in [false, true] {
+        let refused = taken(&given, serves).expect_err("no disk");
+        assert_eq!(
+            refused.to_string(),
+            "descriptor \"disk\": it is open for writing only (O_WRONLY), and a disk is also read"
+        );
     }
 }
 

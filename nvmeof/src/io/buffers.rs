@@ -1,9 +1,9 @@
 //! Buffers for data that is longer than a page, and the commands that wait for buffers.
 //!
 //! A host can delay its data until its connection times out. So each buffer in use has an owner, which is a party of
-//! `serve::admission`. A party may have at most three times the number of buffers that it leaves to others. This limit
-//! does not apply to its first two buffers, which it gets as soon as they are free. All guests together have
-//! [`GUEST_BUFFERS`], and each guest has one.
+//! `serve::admission`. A party may have at most three times the number of buffers that remain free. This limit does not
+//! apply to the party's first two buffers, which the party gets as soon as they are free. All guests together have at
+//! most [`GUEST_BUFFERS`], and each guest at most one.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ pub(crate) struct Owner {
 
 /// Number of buffers that a party gets before other parties get more than this number: a comparison needs two.
 const FIRST: usize = 2;
-/// Factor of the limit: a party may have this many times the buffers that it leaves to others.
+/// Factor of the limit: a party may have this many times the number of buffers that remain free.
 const TIMES: usize = 3;
 /// Maximum number of buffers of all guests together, for long log pages of discovery.
 const GUEST_BUFFERS: usize = 4;

@@ -1,4 +1,4 @@
-//! A command: its data, and the decision what is done for it next.
+//! A command: its data, and the choice of its next action.
 //!
 //! [`Io::next`] takes an event of a command and returns the next action. It performs no action itself:
 //! [`super::Commands`] has the buffers, disks and locks; the transport transfers data and sends responses.
@@ -23,7 +23,8 @@ use crate::nvme::{Sqe, Status};
 /// Bit of Write Zeroes that allows deallocating the blocks (DEAC).
 const MAY_DEALLOCATE: u32 = 1 << 25;
 
-/// Identifier of a command's queue: an index in the transport's table, and how often that entry has been reused.
+/// Identifier of a command's queue: an index in the transport's table, and the number of times that the entry was
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueId {
     pub place: u32,
@@ -111,7 +112,7 @@ pub(crate) enum Operation {
         offset: u64,
         bytes: u32,
         from: DataBuffer,
-        /// True if the data must pass the disk's volatile cache (FUA).
+        /// True if the data must be on the medium before the command completes, not only in a volatile cache (FUA).
         through: bool,
     },
     Sync,
@@ -204,9 +205,9 @@ pub(crate) struct Io {
     pub puts: bool,
     /// Time at which the command was received, if it is measured.
     pub began: Option<Moment>,
-    /// State and step of the first step that the state does not have: a bug.
+    /// State of the command and the first step that is not valid in this state. Such a step is a bug of this crate.
     pub mistake: Option<(State, Step)>,
-    /// Flag shared by the whole table: a command is lost.
+    /// True if a command of the table is lost; shared by all commands of the table.
     is_any_lost: Arc<AtomicBool>,
 }
 
@@ -420,7 +421,7 @@ impl Io {
         }
     }
 
-    /// Executes the command. On a null disk it completes at once.
+    /// Executes the command. A command on a null disk completes at once.
     #[inline]
     fn execute(&mut self, here: &Here<'_>) -> Do {
         let local = here.local;

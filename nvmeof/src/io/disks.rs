@@ -172,7 +172,7 @@ impl Disks {
         Some(self.late.swap_remove(at).1)
     }
 
-    /// Sleeps until an operation completes, one of these descriptors is readable, or the time is over.
+    /// Sleeps until an operation completes, a delay ends, one of these descriptors is readable, or the time is over.
     pub(crate) fn sleep(
         &mut self,
         on: &[std::os::fd::BorrowedFd<'_>],

@@ -78,8 +78,8 @@ impl Memory {
         (buffer, offset as usize) // CAST: widening.
     }
 
-    /// Copies the entries of a list out of data of this many bytes. The caller uses only the copy, because the memory
-    /// may change between two reads.
+    /// Copies a list of `bytes` bytes from the memory at `data`. The caller uses only the copy, because the memory may
+    /// change between two reads.
     pub(crate) fn list<T: FromBytes>(&self, data: DataBuffer, bytes: u32) -> Vec<T> {
         let (buffer, from) = self.at(data);
         let count = bytes as usize / size_of::<T>(); // CAST: widening.

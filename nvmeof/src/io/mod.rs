@@ -7,7 +7,7 @@
 //!   Commands   a worker's table of commands; carries out Do::{Buffer, Disk} itself
 //!      |  Event                                     ^  Do
 //!      v                                            |
-//!   Io::next   one command: its checks, its states, its steps. It acts on nothing
+//!   Io::next   one command: its checks, its states, its steps; performs no action
 //! ```
 //!
 //! A command passes these stages:
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! For each event, the transport names the command's queue by an [`Issuer`], and [`Commands`] finds the namespace. A
-//! read on a disk has two events. The second event, the disk's completion, needs neither.
+//! read on a disk has two events. The second event, the disk's completion, needs neither queue nor namespace.
 
 mod buffers;
 mod command;
@@ -265,7 +265,8 @@ impl Commands {
     }
 
     /// Handles the end of a command's connection. Returns true if nothing else uses the command; then the caller drops
-    /// it. Otherwise it ends when the adapter, the disk or the other workers of a lock have finished with it.
+    /// the command. Otherwise the command ends when the adapter, the disk or the other workers of a lock have finished
+    /// with it.
     pub(crate) fn orphan(&mut self, at: u32) -> bool {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         match io.state() {

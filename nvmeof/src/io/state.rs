@@ -29,8 +29,8 @@
 //!
 //! *Drop* leads to FREE from each state in which neither the adapter nor a disk accesses the command's memory: NEW,
 //! NEED_BUFFER, READY_TO_EXECUTE, PAIRED, BLOCKED, EXECUTED, READY_TO_COMPLETE. In FETCHING, EXECUTING and COMPLETING
-//! they do access it, and in LOCKING other workers still have to answer. Such a command ends when that is over, because
-//! its connection has ended.
+//! the adapter or a disk may access the memory, and in LOCKING other workers must still pass the lock. If the
+//! connection ends in one of these states, the command is freed after the access or the lock has completed.
 //!
 //! A step that a state does not have is a bug of this crate. It leads to LOST, which has no steps. The adapter or a
 //! disk may still access the entry's memory, so the entry is not used again. The worker logs the bug and ends the

@@ -30,9 +30,9 @@ use crate::nvme::{Nqn, Sqe, Status};
 /// Time from the Connect of a queue within which its host must authenticate.
 pub const PATIENCE: Moment = Moment::from_secs(60);
 /// Time within which a host may request the reason of its failure.
-const TIME_TO_ASK: Moment = Moment::from_secs(2);
+const REASON_TIME: Moment = Moment::from_secs(2);
 /// Time for the last answer to reach the host before its connection ends.
-const TIME_TO_LEAVE: Moment = Moment::from_millis(500);
+const LAST_ANSWER_TIME: Moment = Moment::from_millis(500);
 
 /// Unfinished authentications, by controller and queue. A queue that is missing has authenticated, or need not.
 pub(super) type Exchanges = std::collections::BTreeMap<(u16, u16), Pending>;
@@ -226,7 +226,8 @@ impl Model {
             return Err(Status::INVALID_FIELD.dnr());
         }
         let host = self.controllers.get(&id).map(|one| one.host().clone());
-        // The queue need not authenticate, or has done so. Below, the exchange is `None` while a turn is computed.
+        // Without an entry, the queue need not authenticate or has authenticated. The exchange of an entry is `None`
+        // while a turn is computed.
         let pending = self.exchanges.get_mut(&(id, queue));
         let (Some(pending), Some(host)) = (pending, host) else {
             return Err(Status::SEQUENCE.dnr());
@@ -265,14 +266,15 @@ impl Model {
             // At Connect the pool had space, but another controller has taken it since. The attempt is over.
             if let Some(pending) = self.pending_of(&turn) {
                 pending.has_failed = true;
-                pending.until = pending.until.min(now + TIME_TO_LEAVE);
+                pending.until = pending.until.min(now + LAST_ANSWER_TIME);
             }
             let answer = Answer::refused(Status::INTERRUPTED);
             self.note_error(id, queue, &turn.sqe, answer.status);
             return (answer, false);
         } else if turn.exchange.is_done() {
-            if let Some(unlogged) = self.lines.take(turn.source, "authenticated", now) {
-                tracing::info!(controller = id, queue, unlogged, "authenticated");
+            let source = turn.source;
+            if let Some(unlogged) = self.host_lines.take(source, "authenticated", now) {
+                tracing::info!(controller = id, queue, %source, unlogged, "authenticated");
             }
             self.exchanges.remove(&(id, queue));
             return (turn.answer, true);
@@ -289,9 +291,9 @@ impl Model {
         };
         if let Some(reason) = exchange.failure() {
             let patience = if exchange.is_over() {
-                TIME_TO_LEAVE
+                LAST_ANSWER_TIME
             } else {
-                TIME_TO_ASK
+                REASON_TIME
             };
             pending.until = pending.until.min(now + patience);
             if !core::mem::replace(&mut pending.has_failed, true)

@@ -61,7 +61,7 @@ pub struct NotConnected {
 }
 
 impl Connected {
-    /// Returns dword 0 of the completion: the controller's number, and the bits that require authentication.
+    /// Returns dword 0 of the completion: the controller's number, and bit ATR if the host must authenticate.
     #[must_use]
     pub const fn result(&self) -> u64 {
         self.controller as u64 | (self.must_authenticate as u64) << 17
@@ -137,7 +137,8 @@ impl Model {
         let namespaces = match self.subsystems.get(&name) {
             None if name.is_discovery() => None,
             None => return Err(NotConnected::in_data(at::SUBSYSTEM)),
-            // A host that is not allowed is told just that, so that it learns nothing else about the subsystem.
+            // The response to a host that is not allowed has this reason alone, so that it discloses nothing else about
+            // the subsystem.
             Some(subsystem) if !subsystem.allows(&host) => {
                 return Err(NotConnected {
                     status: Status::CONNECT_HOST.dnr(),

@@ -12,14 +12,15 @@ use crate::nvme::{Nqn, Sqe, Status};
 
 /// Number of entries of the error log.
 pub(super) const ERRORS: u8 = 128;
-/// Maximum number of changed namespaces that the log page lists. If there are more, it reports just that.
+/// Maximum number of changed namespaces that the log page lists. If there are more, the page has the only entry
+/// FFFFFFFFh.
 pub(super) const CHANGED: usize = 1024;
 /// Time after which a discovery controller without keep-alive and without a command ends.
 const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
 /// Time after which a subsystem's controller without keep-alive and without a command on any queue ends. Linux' target
 /// keeps such a controller until its connection breaks, which never happens if a host dies silently. A host whose disk
 /// is idle for longer connects again.
-const SILENCE: Moment = Moment::from_secs(60 * 60);
+const IDLE_TIMEOUT: Moment = Moment::from_secs(60 * 60);
 
 /// A controller.
 #[derive(Debug)]
@@ -212,7 +213,7 @@ impl Controller {
     pub(super) fn deadline(&self) -> Moment {
         let patience = match self.keep_alive_ms {
             0 if self.is_discovery || !self.is_ready() => DISCOVERY_PATIENCE,
-            0 => SILENCE,
+            0 => IDLE_TIMEOUT,
             // A host sends no keep-alives before it has enabled the controller.
             _ if !self.is_ready() => DISCOVERY_PATIENCE,
             ms => Moment::from_millis(ms.into()),

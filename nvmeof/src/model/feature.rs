@@ -113,16 +113,17 @@ pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
     said
 }
 
-/// Features whose value is only stored until the controller is reset, and has no effect. The target fulfils them in any
-/// case: commands are executed in order of arrival (arbitration); there is one power state, and one temperature; a
-/// disk's errors are reported at once (error recovery); blocks are written as a whole (atomicity).
+/// Features whose value is stored until the controller is reset. Only the temperature threshold has an effect: a
+/// warning in the health log page. The target fulfils the other features in any case: commands are executed in order of
+/// arrival (arbitration); there is one power state; a disk's errors are reported at once (error recovery); blocks are
+/// written as a whole (atomicity).
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<(u8, u32), u32>);
 
-/// Bits 21:16 of a temperature threshold: the sensor, and whether it is an over or under temperature threshold.
-const THERMOMETER: u32 = 0x3f << 16;
+/// Mask of bits 21:16 of the temperature threshold feature: the threshold type (over or under), and the sensor.
+const SENSOR_MASK: u32 = 0x3f << 16;
 /// Sensor value that selects all sensors.
-const ALL_THERMOMETERS: u32 = 0xf << 16;
+const ALL_SENSORS: u32 = 0xf << 16;
 
 impl Kept {
     /// Returns the default value of a feature.
@@ -142,7 +143,7 @@ impl Kept {
             id::ARBITRATION => Some(value & !0xf8),
             // Bits 4:0 are the power state; bits 7:5 are a hint.
             id::POWER if value & 0x1f == 0 => Some(value & 0xe0),
-            id::TEMPERATURE if matches!(value & THERMOMETER, 0 | ALL_THERMOMETERS) => {
+            id::TEMPERATURE if matches!(value & SENSOR_MASK, 0 | ALL_SENSORS) => {
                 Some(value & 0xffff)
             }
             // Bit 16 requests errors for deallocated blocks, which are not supported (NSFEAT).
@@ -164,7 +165,7 @@ impl Kept {
     }
 
     /// Returns whether a temperature has reached the threshold from which on the host wants a warning.
-    pub(super) fn is_too_hot(&self, kelvin: u16) -> bool {
+    pub(super) fn exceeds_threshold(&self, kelvin: u16) -> bool {
         self.get(id::TEMPERATURE, 0) <= kelvin.into()
     }
 
@@ -333,7 +334,7 @@ impl Model {
             return Status::INVALID_NAMESPACE.dnr().into();
         }
         match known.id {
-            id::TEMPERATURE if sqe.cdw11.get() & THERMOMETER != 0 => {
+            id::TEMPERATURE if sqe.cdw11.get() & SENSOR_MASK != 0 => {
                 Status::INVALID_FIELD.dnr().into()
             }
             id::ARBITRATION | id::POWER | id::TEMPERATURE | id::ERROR_RECOVERY | id::ATOMICITY

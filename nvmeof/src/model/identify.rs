@@ -170,7 +170,7 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
 }
 
 fn nvm_controller() -> Vec<u8> {
-    // MDTS is the only limit; ranges must fit a page.
+    // 0 in each field means no limit.
     nothing()
 }
 

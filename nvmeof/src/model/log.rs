@@ -8,7 +8,7 @@ use crate::nvme::command::{ALL_NAMESPACES, admin, io};
 use crate::nvme::log::{Health, Wanted, page};
 use crate::nvme::{Sqe, Status};
 
-/// Maximum length of a log page in bytes: the discovery log page is the longest.
+/// Maximum number of bytes that one Get Log Page may request.
 const LONGEST: u64 = 4 << 20;
 /// Reported temperature in kelvins. It is not measured.
 const TEMPERATURE: u16 = 300;
@@ -89,7 +89,7 @@ impl Model {
         let mut health = Health::new_zeroed();
         health.temperature = zerocopy::little_endian::U16::new(TEMPERATURE).to_bytes();
         // Bit 1 means that the temperature has reached a threshold.
-        health.warnings = u8::from(controller.kept.is_too_hot(TEMPERATURE)) << 1;
+        health.warnings = u8::from(controller.kept.exceeds_threshold(TEMPERATURE)) << 1;
         health.spare = 100;
         // A data unit is 512,000 bytes; the number is rounded up.
         let units = |bytes: u64| bytes.div_ceil(512 * 1000);

@@ -7,7 +7,7 @@
 //! ```text
 //!   Model ---- subsystems: by name      ---- namespaces, in a list; hosts that may connect
 //!         ---- ports: by number         ---- addresses, and access to each group of namespaces (ANA)
-//!         ---- controllers: by number   ---- one for each host that has connected: properties, features, events, logs
+//!         ---- controllers: by number   ---- one for each connected admin queue: properties, features, events, logs
 //! ```
 
 mod access;
@@ -149,7 +149,7 @@ pub enum Notice {
         /// Number of the controller.
         controller: u16,
     },
-    /// To all workers: the host of this I/O queue has failed to authenticate, so the connection ends.
+    /// To all workers: the host of this I/O queue has not authenticated, or not in time, so the connection ends.
     Queue {
         /// Number of the connection ([`Connected::connection`]).
         connection: u64,
@@ -189,8 +189,10 @@ pub struct Model {
     random: authenticate::Random,
     /// True if the name of a host must have the form of a qualified name (NQN).
     is_strict: bool,
-    /// Limits of log lines that peers cause.
+    /// Budgets for log lines that any peer causes.
     lines: crate::lines::Lines,
+    /// Budgets for log lines about hosts that have authenticated.
+    host_lines: crate::lines::Lines,
     /// Latest time that the caller has passed.
     latest: Moment,
 }
@@ -620,7 +622,7 @@ impl Model {
         }
     }
 
-    /// Adds an event to a controller. If an event request waits for it, its worker gets a notice.
+    /// Adds an event to a controller. If an event request can be answered now, the controller's worker gets a notice.
     fn tell(&mut self, id: u16, kind: event::Kind) {
         if let Some(controller) = self.controllers.get_mut(&id)
             && controller.events.happened(kind)

@@ -3,7 +3,7 @@
 //! ```text
 //!   CC.EN 0 -> 1    CSTS.RDY if the fields are supported, else CSTS.CFS
 //!   CC.EN 1 -> 0    CSTS.RDY is cleared, I/O queues and event requests end; the association stays
-//!   CC.SHN 0 -> n   CSTS.SHST complete, likewise; commands other than these are refused from then on
+//!   CC.SHN 0 -> n   CSTS.SHST complete, I/O queues and event requests end; then only Property Get and Set are accepted
 //!   CC.SHN n -> 0   CSTS.SHST normal
 //! ```
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::{Controller, Model, NotConnected};
 use crate::nvme::{Nqn, Status};
 
-/// Maximum number of authenticated controllers of subsystems. Discovery controllers, and controllers that have not
-/// authenticated, have their own pools.
+/// Maximum number of controllers of subsystems that have authenticated or need not authenticate. Discovery
+/// controllers, and controllers that have yet to authenticate, have their own pools.
 const CONTROLLERS: u32 = 1024;
 /// Maximum number of discovery controllers, and of controllers that have not authenticated. A new controller beyond the
 /// maximum ends the oldest controller of the address that has the most.
@@ -19,15 +19,15 @@ const FIRST_CONTROLLERS: u32 = 16;
 /// The owner that resources are counted for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
-    /// All hosts at this address that run discovery, have not authenticated, or connect to a subsystem that is open to
-    /// any host. They are not counted by name, because there a host can use any number of names.
+    /// All hosts at this address that have no key and that the subsystem does not list by name. They are not counted by
+    /// name, because a host without a key can use any number of names.
     Source(IpAddr),
-    /// A host that a subsystem lists by its name, or that has a key.
+    /// A host that the subsystem lists by its name, or that has a key.
     Host(Nqn),
 }
 
-/// Returns whether a party that has `own` units gets `asked` more, when `left` are free. Afterwards it may have at most
-/// as many as are left for others, or at most `first`, which every party gets.
+/// Returns whether a party that has `own` units gets `asked` more, when `left` are free. Afterwards the party may have
+/// at most as many units as are left for others, or at most `first` units, which every party gets.
 #[must_use]
 pub fn is_fair(own: u32, asked: u32, left: u32, first: u32) -> bool {
     let after = own.saturating_add(asked);

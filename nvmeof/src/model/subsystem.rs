@@ -21,7 +21,7 @@ pub struct SubsystemConfig {
     pub serial: String,
     /// Model: up to 40 characters.
     pub model: String,
-    /// Any host may connect.
+    /// True if any host may connect.
     pub any_host: bool,
 }
 

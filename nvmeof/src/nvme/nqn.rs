@@ -15,7 +15,7 @@ pub struct Nqn(Box<str>);
 /// Reason why a text is not a qualified name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NqnError {
-    /// The text does not begin with `nqn.`, a date and a domain.
+    /// The text does not begin with `nqn.`, a date and a domain, or contains a control character.
     #[error("a qualified name begins with nqn.YYYY-MM. and a domain: {0:?} does not")]
     Beginning(String),
     /// The text has more than 223 bytes.
@@ -45,7 +45,7 @@ impl Nqn {
         &*self.0 == DISCOVERY
     }
 
-    /// Reads a name from a field of 256 bytes. It ends at the first zero.
+    /// Reads a name from a field of 256 bytes. The name ends at the first zero.
     ///
     /// # Errors
     /// [`NqnError`].

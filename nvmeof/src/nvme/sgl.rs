@@ -9,7 +9,7 @@ use super::Status;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Sgl {
-    /// Address of the data, or their offset in the capsule.
+    /// Address of the data, or offset of the data in the capsule.
     pub address: U64,
     /// In a keyed descriptor: 24 bits of length, then the low 8 bits of the key. Otherwise 32 bits of length.
     low: U32,

@@ -2,8 +2,8 @@
 //!
 //! All connections of a worker take their receives from one shared receive queue, and the adapter gives any connection
 //! any free receive. A command occupies its slot (`place`) from its receive until its response has been sent. A host
-//! can delay that: it can post no receives for responses, or block access to its memory. So slots are covered by
-//! credit: the credits of all connections together never exceed the number of slots.
+//! can delay the response: it can post no receives for responses, or block access to its memory. So slots are covered
+//! by credit: the credits of all connections together never exceed the number of slots.
 //!
 //! ```text
 //!   places = 2 x ios               queues of hosts: Connect has made them queues of a subsystem, and a host with a
@@ -28,9 +28,9 @@
 //! the newcomer. No command of a guest changes its age, so no guest can occupy a slot for ever that another one needs.
 //!
 //! Each pool has one rule for a party that occupies many slots ([`is_fair`]): the party may not have more than it
-//! leaves free for all others. So each party leaves half of what it found. The first pieces of a party need only be
-//! free. The party is the host's name if the subsystem lists the host or the host has a key. If any host may connect,
-//! the party is the address, because anyone can invent names.
+//! leaves free for all others. So a party can get at most half of the units that are free without it. A party gets its
+//! first units whenever they are free. The party is the host's name if the subsystem lists the host or the host has a
+//! key. Otherwise the party is the address, because a host without a key can use any name.
 //!
 //! Credit limits the commands that stay pending. A host that sends faster than the worker polls can use up receives
 //! beyond its credit during one loop iteration of the worker. Other connections then get RNR NAKs, and their RNR
@@ -197,7 +197,7 @@ impl Admission {
     }
 
     /// Admits a connection from an address as a guest; `None` if the number of guests is at its limit.
-    pub(super) fn greet(&mut self, source: IpAddr) -> Option<Share> {
+    pub(super) fn admit_guest(&mut self, source: IpAddr) -> Option<Share> {
         if self.room.guests >= GUESTS {
             self.room.refused_guests += 1;
             return None;
@@ -247,7 +247,7 @@ impl Admission {
     }
 
     /// Frees the quota of a queue whose last command has ended.
-    pub(super) fn dismiss(&mut self, share: &Share) {
+    pub(super) fn release_share(&mut self, share: &Share) {
         match share.class {
             Class::Guest => self.room.guests -= 1,
             Class::Host(entries) => {
@@ -345,10 +345,10 @@ mod tests {
     }
 
     fn queue(there: &mut Admission, party: &Party, entries: u32) -> Option<Share> {
-        let mut share = there.greet(source(1)).expect("a guest");
+        let mut share = there.admit_guest(source(1)).expect("a guest");
         let admitted = there.admit(&mut share, 1, party, entries);
         if !admitted {
-            there.dismiss(&share);
+            there.release_share(&share);
         }
         admitted.then_some(share)
     }
@@ -362,7 +362,7 @@ mod tests {
         for number in 0..=u8::MAX {
             let entries = 2 + u32::from(number) % 127;
             shares.extend(queue(&mut there, &host(number % 7), entries));
-            shares.extend(there.greet(source(number)));
+            shares.extend(there.admit_guest(source(number)));
             let credit = |share: &Share| match share.class {
                 Class::Guest => GREETING,
                 Class::Host(entries) => 2 * entries,
@@ -372,7 +372,7 @@ mod tests {
         }
         assert!(there.room.refused_hosts > 0);
         for share in &shares {
-            there.dismiss(share);
+            there.release_share(share);
         }
         let room = Room {
             refused_hosts: there.room.refused_hosts,
@@ -440,7 +440,7 @@ mod tests {
     #[test]
     fn the_oldest_of_the_address_with_the_most_ends_for_a_newcomer() {
         let mut there = Admission::new(2);
-        let mut newcomer = |last| there.greet(source(last)).expect("a guest");
+        let mut newcomer = |last| there.admit_guest(source(last)).expect("a guest");
         let (many, few) = (newcomer(1), newcomer(2));
         let of = |share: &Share, count: u32, from: u32| {
             let id = share.source();

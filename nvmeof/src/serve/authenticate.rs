@@ -68,7 +68,7 @@ impl Running<'_> {
 
 impl Target {
     /// Queues a turn for the thread, and starts the thread if none runs. Returns the turn if too many are queued.
-    fn work_out(&self, job: Job) -> Result<(), Box<Turn>> {
+    fn submit_job(&self, job: Job) -> Result<(), Box<Turn>> {
         let owner = job.turn.who();
         let begins = self.waiting().with(|waiting| {
             let put = waiting.lanes.put(owner, job);
@@ -127,7 +127,7 @@ impl Worker {
                     inbox: Arc::clone(&self.membership.inbox),
                     io: at,
                 };
-                let Err(turn) = self.target.work_out(job) else {
+                let Err(turn) = self.target.submit_job(job) else {
                     return Ok(());
                 };
                 self.target.with(|model| model.give_up_turn(turn))
@@ -193,7 +193,7 @@ mod tests {
             inbox: Arc::clone(&inbox),
             io: 7,
         };
-        target.work_out(job).expect("room");
+        target.submit_job(job).expect("room");
         let mut fds = [PollFd::new(inbox.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::NONE).expect("an answer comes");
         let mut messages = inbox.take();

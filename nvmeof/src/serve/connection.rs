@@ -17,10 +17,10 @@ use crate::nvme::rdma::{AcceptData, Reject, RequestData};
 /// Maximum number of outstanding RDMA Reads of a connection. The adapter delays further ones.
 const READS: u32 = 16;
 /// Maximum lifetime of a connection without Connect.
-const STRANGERS: Moment = Moment::from_secs(60);
+const CONNECT_TIMEOUT: Moment = Moment::from_secs(60);
 
 /// Time-outs of connections, which a host cannot change. If a host posts no receives, the target retries a response
-/// seven times, each after up to 655 ms: the connection breaks after 4.6 s. If a host does not acknowledge, the target
+/// six times, each after up to 655 ms: the connection breaks after 3.9 s. If a host does not acknowledge, the target
 /// waits eight time-outs of 1.07 s: 8.6 s (an adapter may take up to four times as long). If the target has no receive,
 /// a host waits 10.24 ms before each of at most seven retries. A loop iteration of the worker may take as long as these
 /// retries while other hosts have used up the receives.
@@ -61,7 +61,7 @@ impl Worker {
     /// Accepts or rejects a connection request.
     pub(super) fn asked(&mut self, request: &ConnectionRequest) -> Result<(), WorkerError> {
         let Ok(asked) = self.ia.cr_query(request.cr) else {
-            // The host has withdrawn the request.
+            // Does not happen: a request stays valid until it is decided, even if the host has given up.
             return Ok(());
         };
         let host = asked.remote_ia_address;
@@ -74,7 +74,7 @@ impl Worker {
                 if let Some(unlogged) = told {
                     tracing::warn!(worker = self.id, %host, %error, unlogged, "no endpoint for one more queue");
                 }
-                self.admission.dismiss(&share);
+                self.admission.release_share(&share);
                 Reject::Resources
             })?;
             Ok((data, entries, share, ep))
@@ -98,7 +98,7 @@ impl Worker {
             if let Some(unlogged) = told {
                 tracing::info!(worker = self.id, %host, %error, unlogged, "connection not accepted");
             }
-            self.admission.dismiss(&share);
+            self.admission.release_share(&share);
             return Ok(self.ia.ep_free(ep)?);
         }
         self.over.connections += 1;
@@ -112,7 +112,7 @@ impl Worker {
         let room = self.ia.query().ia.max_dto_per_ep;
         let now = self.target.now();
         self.queues.add(ep, (place, share), room, now);
-        self.tell_room();
+        self.report_capacity();
         self.displace(&share)
     }
 
@@ -121,12 +121,12 @@ impl Worker {
         // An I/O queue will become a host's, so its entries must be free. An admin queue may stay a guest (discovery).
         if data.queue.get() != 0 && !self.admission.has_entries(entries.into()) {
             self.admission.room.refused_hosts += 1;
-            self.tell_room();
+            self.report_capacity();
             return None;
         }
-        let share = self.admission.greet(host);
+        let share = self.admission.admit_guest(host);
         if share.is_none() {
-            self.tell_room();
+            self.report_capacity();
         }
         share
     }
@@ -184,7 +184,7 @@ impl Worker {
                 );
             }
         }
-        self.tell_room();
+        self.report_capacity();
         is_admitted
     }
 
@@ -200,7 +200,7 @@ impl Worker {
         u16::try_from(here + there).unwrap_or(u16::MAX)
     }
 
-    fn endpoint(&mut self, entries: u16) -> Result<EpHandle, udapl::DatError> {
+    pub(super) fn endpoint(&mut self, entries: u16) -> Result<EpHandle, udapl::DatError> {
         let limits = self.ia.query().ia;
         let attr = EpAttr {
             // Twice a response and the RDMA Write before it: a host that has the response may send the next command
@@ -291,7 +291,7 @@ impl Worker {
                 self.drop_io(at)?;
             }
         }
-        self.clear_away(id)
+        self.remove_ended(id)
     }
 
     /// Ends the connections of a controller that has ended.
@@ -313,7 +313,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the connection of a queue whose host has failed to authenticate.
+    /// Ends the connection of a queue whose host has not authenticated, or not in time.
     pub(super) fn queue_over(&mut self, connection: u64) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
             let queue = self.queues.get(id);
@@ -325,7 +325,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Handles that a controller was disabled or shut down: ends its I/O queues whose connection number is at most
+    /// Handles the disabling or shutdown of a controller: ends its I/O queues whose connection number is at most
     /// `last`, and answers its event requests.
     pub(super) fn controller_reset(
         &mut self,
@@ -349,13 +349,13 @@ impl Worker {
     }
 
     /// Ends connections that have been without Connect for too long.
-    pub(super) fn expire_strangers(&mut self, now: Moment) -> Result<(), WorkerError> {
+    pub(super) fn expire_unconnected(&mut self, now: Moment) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
             let Some(queue) = self.queues.get(id) else {
                 continue;
             };
             if matches!(queue.state(), State::Accepted | State::Connected)
-                && now.saturating_sub(queue.since) >= STRANGERS
+                && now.saturating_sub(queue.since) >= CONNECT_TIMEOUT
             {
                 if let Some(unlogged) = self.lines.take(queue.place.source, "stranger", now) {
                     tracing::info!(
@@ -401,8 +401,5 @@ impl Worker {
 
 /// Returns whether one side has disconnected, so that the end is not a failure.
 const fn is_orderly(cause: EndCause) -> bool {
-    matches!(
-        cause,
-        EndCause::Disconnected | EndCause::PeerDisconnected | EndCause::DrainTimedOut
-    )
+    matches!(cause, EndCause::Disconnected | EndCause::PeerDisconnected)
 }

@@ -34,7 +34,7 @@ pub enum WorkerError {
         /// Maximum.
         most: u32,
     },
-    /// The device is dead, or the system wants the device back.
+    /// The device is dead, or the system has requested its release.
     #[error("the adapter is gone")]
     Gone,
 }

@@ -25,12 +25,12 @@ impl Worker {
         }
         self.held.entry(controller).or_default().push_back(request);
         self.drop_io(at)?;
-        self.tell_events(controller);
+        self.report_events(controller);
         Ok(())
     }
 
     /// Answers the oldest event request of a controller, if an event is pending and no event is being reported.
-    pub(super) fn tell_events(&mut self, controller: u16) {
+    pub(super) fn report_events(&mut self, controller: u16) {
         let Some(held) = self.held.get_mut(&controller) else {
             return;
         };
@@ -38,7 +38,7 @@ impl Worker {
             return;
         };
         let queue = self.queues.get_mut(request.queue);
-        let Some(queue) = queue.filter(|queue| !queue.is_telling) else {
+        let Some(queue) = queue.filter(|queue| !queue.is_reporting) else {
             return;
         };
         let Some(at) = self.spare_events.last().copied() else {
@@ -56,7 +56,7 @@ impl Worker {
         self.spare_events.pop();
         queue.held -= 1;
         queue.outstanding += 1;
-        queue.is_telling = true;
+        queue.is_reporting = true;
         if queue.share.is_guest() {
             // The slot is not one of the receives' slots, so the result of the guests' limit is ignored.
             let _within = self.admission.borrow(queue.outstanding);
@@ -68,15 +68,15 @@ impl Worker {
         }
     }
 
-    /// Handles that the response to an event request has been sent: reports the next event.
+    /// Reports the next event, because the response to an event request has been sent.
     #[cold]
-    pub(super) fn event_told(&mut self, id: QueueId) {
+    pub(super) fn event_sent(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get_mut(id) else {
             return;
         };
-        queue.is_telling = false;
+        queue.is_reporting = false;
         if let Some(controller) = queue.attached.as_ref().map(|one| one.controller) {
-            self.tell_events(controller);
+            self.report_events(controller);
         }
     }
 
@@ -84,7 +84,7 @@ impl Worker {
     pub(super) fn abort_events(&mut self, controller: u16) {
         if let Some(held) = self.held.get_mut(&controller) {
             held.iter_mut().for_each(|one| one.is_aborted = true);
-            self.tell_events(controller);
+            self.report_events(controller);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) enum Message {
     Reset(u16, u64),
     /// This controller has ended: the worker ends its connections.
     Over(u16),
-    /// The host of this connection has failed to authenticate: the worker ends the connection.
+    /// The host of this connection has not authenticated, or not in time: the worker ends the connection.
     Queue(u64),
     /// The answer to an authentication message has been computed.
     Authenticated {
@@ -75,7 +75,8 @@ impl Inbox {
         }
         messages.waiting.push_back(message);
         self.has_some.store(true, Ordering::Release);
-        drop(messages);
+        // The descriptor is written and read under the lock. Otherwise `take` could take the message before the write,
+        // and the descriptor would stay readable without a message: no sleep would last until the next message.
         // An error means that the counter is at its maximum, so the descriptor is readable already.
         let _ = self.wakeup.write(1);
         true
@@ -92,10 +93,9 @@ impl Inbox {
         if !self.has_some.load(Ordering::Acquire) {
             return VecDeque::new();
         }
-        // An error means that the sender has not written to the descriptor yet. The worker then wakes once without a
-        // message.
-        let _ = self.wakeup.read();
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        // An error means that the descriptor is not readable, which is what this read is for.
+        let _ = self.wakeup.read();
         self.has_some.store(false, Ordering::Release);
         core::mem::take(&mut messages.waiting)
     }
@@ -130,5 +130,54 @@ impl Drop for Membership {
 impl AsFd for Inbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::thread::{scope, yield_now};
+
+    use super::*;
+
+    /// A sleep of a worker ends while the descriptor is readable (level-triggered). So the descriptor of an empty inbox
+    /// must not be readable, however the steps of sender and receiver interleave.
+    #[test]
+    fn an_inbox_that_was_emptied_ends_no_sleep() {
+        const ROUNDS: u32 = 10_000;
+        let inbox = Inbox::new().expect("a descriptor");
+        let (asked, done) = (AtomicU32::new(0), AtomicU32::new(0));
+        let until = |counter: &AtomicU32, round| {
+            while counter.load(Ordering::Acquire) != round {
+                yield_now();
+            }
+        };
+        // The rounds are counted and not asserted, so that the other thread always ends.
+        let mut readable = 0;
+        scope(|threads| {
+            threads.spawn(|| {
+                for round in 1..=ROUNDS {
+                    until(&asked, round);
+                    inbox.put(Message::Unlocked);
+                    done.store(round, Ordering::Release);
+                }
+            });
+            for round in 1..=ROUNDS {
+                asked.store(round, Ordering::Release);
+                while inbox.take().is_empty() {
+                    yield_now();
+                }
+                until(&done, round);
+                readable += u32::from(inbox.wakeup.read().is_ok());
+            }
+        });
+        assert_eq!(readable, 0, "rounds of {ROUNDS}");
+    }
+
+    #[test]
+    fn an_inbox_with_a_message_ends_a_sleep() {
+        let inbox = Inbox::new().expect("a descriptor");
+        assert!(inbox.put(Message::Stop) && inbox.put(Message::Unlocked));
+        assert_eq!(inbox.wakeup.read().ok(), Some(2), "readable");
     }
 }

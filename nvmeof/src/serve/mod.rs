@@ -5,16 +5,16 @@
 //!     |
 //!     +-- Worker  one thread, one instance of an adapter             hot, not shared
 //!           Ia         an event dispatcher, a shared receive queue
-//!           Admission  the share of each party in all that follows
+//!           Admission  the quotas of parties for connections, slots and buffers
 //!           Memory     of each command that can be pending: capsule, response, 4 KiB of data; longer buffers
-//!           Queues     a connection each
+//!           Queues     the connections
 //!           Commands   the commands themselves, their namespaces and disks (`io`)
 //! ```
 //!
-//! All workers of an adapter listen at one service. The adapter gives a new connection to the worker with the fewest
-//! connections, and the connection stays at that worker. A command that reads or writes blocks uses the data of its
-//! worker only. For every other command the worker calls the model. If the model needs another worker to act (to end a
-//! connection, to report an event), it sends that worker a message.
+//! All workers of a port listen at one service. The adapter gives a new connection to the worker with the fewest
+//! connections, and the connection stays at that worker. Commands of I/O queues, except reservation commands, use only
+//! the data of their worker. For every other command the worker calls the model. If another worker must act as a result
+//! (to end a connection, to report an event), [`Target`] sends that worker a message.
 
 mod admission;
 mod authenticate;

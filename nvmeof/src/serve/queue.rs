@@ -116,7 +116,7 @@ pub(super) struct Queue {
     /// Number of outstanding event requests, whose command slots are free already.
     pub held: u32,
     /// True while an event is being reported; only one is reported at a time.
-    pub is_telling: bool,
+    pub is_reporting: bool,
     /// Commands that came before the event that the connection is established.
     pub early: Vec<u32>,
     /// First command of a fused pair, which waits for the second.
@@ -240,7 +240,7 @@ impl Queues {
             entries: place.entries,
             outstanding: 0,
             held: 0,
-            is_telling: false,
+            is_reporting: false,
             early: Vec::new(),
             fused: None,
             behind: VecDeque::new(),

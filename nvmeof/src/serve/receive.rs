@@ -16,7 +16,7 @@ use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
 use crate::nvme::sgl::Data;
 
-/// Returns whether the model executes this I/O command without a disk.
+/// Returns whether the model executes a command of an I/O queue that has waited for a buffer.
 const fn is_models(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -132,7 +132,7 @@ impl Worker {
                         "a guest holds more commands than there are for it: its connection ends"
                     );
                 }
-                self.tell_room();
+                self.report_capacity();
                 self.drop_io(at)?;
                 self.leave(id)
             }
@@ -178,7 +178,8 @@ impl Worker {
         }
     }
 
-    /// Ends the controller of a host that violates the protocol, or only the connection if there is no controller.
+    /// Ends the controller of a host that violates the protocol. Ends only the connection if it has no controller, or
+    /// is an I/O queue that has not authenticated.
     pub(super) fn fail(&mut self, id: QueueId) -> Result<(), WorkerError> {
         let queue = self.queues.get(id);
         match queue.and_then(|queue| queue.attached.as_ref()) {
@@ -321,7 +322,7 @@ impl Worker {
                     self.carry_out(other, act)?;
                 }
             },
-            // `Commands` executes the last five itself and never returns them.
+            // `Commands` executes `Buffer`, `Disk`, `DiskEach`, `Block` and `Pair` itself, and never returns them.
             Do::Put | Do::Respond | Do::Fetch | Do::Wait => self.carry_out(at, act),
             Do::Buffer(_) | Do::Disk(_) | Do::DiskEach(_) | Do::Block | Do::Pair => {
                 self.refuse(at, Status::INTERNAL.dnr())
@@ -550,7 +551,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Answers a command with the model's answer. The data is no longer than the host's buffer.
+    /// Answers a command with the model's answer. The answer's data fits into the host's buffer.
     pub(super) fn answer_with(&mut self, at: u32, answer: &Answer) {
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         let data = io.buffer.unwrap_or(DataBuffer::Page(at));

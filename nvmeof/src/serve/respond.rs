@@ -1,4 +1,4 @@
-//! Responses: how they are posted, and what becomes free when they have been sent.
+//! Responses: posting them, and releasing their resources when they have been sent.
 
 use udapl::CompletionFlags;
 use udapl::error::ReturnType;
@@ -44,8 +44,8 @@ impl Worker {
     }
 
     /// Posts the responses of a loop iteration, those of one queue with one doorbell. Responses are sent in order, so
-    /// the completion of the last one covers all. In a long run, every so many responses have a completion, so that
-    /// their slots become free early enough.
+    /// the completion of the last one covers all. In a long run, one of every `stretch` responses has a completion, so
+    /// that the slots become free early enough.
     pub(super) fn respond(&mut self) -> Result<(), WorkerError> {
         let mut ready = core::mem::take(&mut self.ready);
         let mut rest = &ready[..];
@@ -76,7 +76,7 @@ impl Worker {
         let Some(queue) = queues.get_mut(id) else {
             return Ok(());
         };
-        // No more responses are posted at once than the queue has entries: that is its quota of slots.
+        // At most as many responses are posted at once as the queue has entries, which is the queue's quota of slots.
         let (run, later) = run.split_at(run.len().min(queue.answers_left()));
         if run.is_empty() {
             queue.behind.extend(later);
@@ -113,7 +113,7 @@ impl Worker {
                     }
                 }
                 let sq_head = if without_head {
-                    // SQHD FFFFh in the response to Connect tells the host that flow control is disabled.
+                    // SQHD FFFFh in the response to Connect means that flow control is disabled.
                     u16::from(io.sqe.opcode == admin::FABRICS).wrapping_neg()
                 } else {
                     head
@@ -253,17 +253,17 @@ impl Worker {
                 self.ready.push(next);
             }
             if of.state() == State::Ending {
-                return self.clear_away(queue);
+                return self.remove_ended(queue);
             }
         }
         if is_event {
-            self.event_told(queue);
+            self.event_sent(queue);
         }
         Ok(())
     }
 
-    /// Ends a command without a response. Its connection has ended, and neither the adapter nor a disk accesses its
-    /// memory.
+    /// Frees a command that gets no response. The caller ensures that neither the adapter nor a disk accesses the
+    /// command's memory.
     pub(super) fn drop_io(&mut self, at: u32) -> Result<(), WorkerError> {
         self.commands.ios[at as usize].step(Step::Drop); // CAST: widening.
         self.release(at)
@@ -285,10 +285,14 @@ impl Worker {
         let io = &self.commands.ios[at as usize]; // CAST: widening.
         let (nsid, opcode) = (io.sqe.nsid.get(), io.sqe.opcode);
         let queue = self.queues.get(io.queue);
-        if let Some(source) = queue.map(|queue| queue.place.source)
-            && let Some(unlogged) = self.lines.take(source, "disk", self.target.now())
+        if let Some((source, controller)) = queue.map(|queue| {
+            (
+                queue.place.source,
+                queue.attached.as_ref().map(|of| of.controller),
+            )
+        }) && let Some(unlogged) = self.disk_lines.take(source, "disk", self.target.now())
         {
-            tracing::warn!(worker = self.id, nsid, opcode, %error, unlogged, "a disk failed an operation");
+            tracing::warn!(worker = self.id, %source, controller, nsid, opcode, %error, unlogged, "a disk failed an operation");
         }
     }
 
@@ -319,7 +323,7 @@ impl Worker {
         });
     }
 
-    /// Handles that a block was unlocked: retries the commands that were blocked by a lock.
+    /// Retries the commands that were blocked by a lock, because a block was unlocked.
     pub(super) fn unlocked(&mut self) -> Result<(), WorkerError> {
         for _ in 0..self.commands.blocked() {
             let Some(at) = self.commands.unblock() else {
@@ -328,5 +332,75 @@ impl Worker {
             self.drive(at, Event::Unblocked)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use udapl::{OpenOptions, ia_open};
+
+    use super::super::queue::Attached;
+    use super::super::target::Target;
+    use super::super::worker::WorkerConfig;
+    use super::*;
+    use crate::model::{Party, Place};
+
+    /// Lines about disks have budgets of their own, which only hosts with a controller can use up.
+    #[test]
+    fn strangers_do_not_silence_the_line_that_a_disk_failed() {
+        let adapter = ia_open("sim:lines-about-disks", &OpenOptions::default());
+        let config = WorkerConfig {
+            ios: 16,
+            buffers: 2,
+            ..WorkerConfig::default()
+        };
+        let target = Target::default();
+        let worker = Worker::new(&target, adapter.expect("an adapter"), config);
+        let mut worker = worker.expect("a worker");
+        let (source, now) = (IpAddr::from([192, 0, 2, 1]), target.now());
+        let place = Place {
+            port: 1,
+            worker: worker.id,
+            queue: 1,
+            entries: 2,
+            source,
+        };
+        let ep = worker.endpoint(2).expect("an endpoint");
+        let share = worker.admission.admit_guest(source).expect("a guest");
+        let id = worker.queues.add(ep, (place, share), 8, now);
+        let queue = worker.queues.get_mut(id).expect("just added");
+        queue.attached = Some(Attached {
+            controller: 1,
+            number: 1,
+            connection: 1,
+            entries: 2,
+            without_head: false,
+            host_id: [0; 16],
+            must_authenticate: false,
+            list: None,
+            party: Party::Source(source),
+            access: Arc::default(),
+        });
+        worker.commands.ios[0].queue = id;
+        for stranger in 0..64 {
+            let from = IpAddr::from([192, 0, 3, stranger]);
+            assert!(worker.lines.take(from, "rejected", now).is_some());
+        }
+        assert!(worker.lines.take(source, "disk", now).is_none());
+        let error = ReactorError::Open {
+            path: "disk".into(),
+            source: std::io::ErrorKind::StorageFull.into(),
+        };
+        for _ in 0..1000 {
+            worker.warn_of_disk(0, &error);
+        }
+        // The next line counts those that followed the first eight, so these were written by a budget for disks.
+        let later = now + Duration::from_secs(3600);
+        let unlogged = worker.disk_lines.take(source, "disk", later);
+        assert!(unlogged.is_some_and(|lines| lines > 0), "{unlogged:?}");
     }
 }

@@ -255,7 +255,7 @@ impl Member {
     }
 
     /// Reports the worker's capacity.
-    pub(super) fn tell_room(&self, port: u16, room: Room) {
+    pub(super) fn report_capacity(&self, port: u16, room: Room) {
         lock(&self.target.0.rooms).insert(self.id, (port, room));
     }
 

@@ -11,8 +11,8 @@ use crate::nvme::command::io;
 
 /// One command of this many is timed.
 const EVERY: u32 = 64;
-/// Boundaries of the histograms in nanoseconds, as powers of two: from about a microsecond to half a minute. Longer
-/// latencies are only in the count and the sum.
+/// Exponent of the first boundary of a histogram: 2^10 ns, about a microsecond. The next constant is the number of
+/// boundaries. The last boundary is 2^35 ns, about 34 s. Longer latencies are only in the count and the sum.
 const FIRST: u32 = 10;
 const BOUNDARIES: usize = 26;
 

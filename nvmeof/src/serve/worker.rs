@@ -81,7 +81,7 @@ impl Default for WorkerConfig {
     }
 }
 
-/// A worker: see the module.
+/// A worker: a thread's state for one instance of an adapter. The module describes its loop.
 pub struct Worker {
     pub(super) target: Target,
     pub(super) id: WorkerId,
@@ -110,8 +110,10 @@ pub struct Worker {
     pub(super) spare_events: Vec<u32>,
     /// Outstanding event requests, by controller.
     pub(super) held: BTreeMap<u16, VecDeque<Held>>,
-    /// Budgets for log lines that peers cause.
+    /// Budgets for log lines that any peer causes.
     pub(super) lines: Lines,
+    /// Budgets for log lines about disks, which only admitted hosts can cause.
+    pub(super) disk_lines: Lines,
     next_tick: Moment,
     /// Number of turns since the last check of the clock.
     turns: u32,
@@ -197,13 +199,14 @@ impl Worker {
             spare_events: (places..all).collect(),
             held: BTreeMap::new(),
             lines: Lines::default(),
+            disk_lines: Lines::default(),
             next_tick: Moment::ZERO,
             turns: 0,
             is_stopping: None,
             over: Over::default(),
         };
         worker.post_spare()?;
-        worker.tell_room();
+        worker.report_capacity();
         Ok(worker)
     }
 
@@ -215,20 +218,21 @@ impl Worker {
 
     /// Reports the capacity that is left to the target.
     #[cold]
-    pub(super) fn tell_room(&self) {
-        self.member.tell_room(self.config.port, self.admission.room);
+    pub(super) fn report_capacity(&self) {
+        self.member
+            .report_capacity(self.config.port, self.admission.room);
     }
 
     /// Serves until [`Target::stop`] or [`Target::stop_worker`].
     ///
     /// # Errors
-    /// [`WorkerError::Gone`]: the device is dead, or the system wants the device back. Other errors: the adapter
+    /// [`WorkerError::Gone`]: the device is dead, or the system has requested its release. Other errors: the adapter
     /// refused a valid call.
     pub fn run(mut self) -> Result<Over, WorkerError> {
         let mut events = [Event::NONE; EVENTS];
         let mut idle = 0;
         loop {
-            let came = self.take_turn(&mut events)?;
+            let came = self.run_iteration(&mut events)?;
             if let Some(until) = self.is_stopping {
                 self.leave_drained(until)?;
             }
@@ -250,14 +254,14 @@ impl Worker {
     /// # Errors
     /// As [`Worker::run`].
     pub fn turn(&mut self) -> Result<bool, WorkerError> {
-        self.take_turn(&mut [Event::NONE; EVENTS])
+        self.run_iteration(&mut [Event::NONE; EVENTS])
     }
 
-    fn take_turn(&mut self, events: &mut [Event; EVENTS]) -> Result<bool, WorkerError> {
+    fn run_iteration(&mut self, events: &mut [Event; EVENTS]) -> Result<bool, WorkerError> {
         self.turns += 1;
         if self.turns == TURNS {
             self.turns = 0;
-            self.look_at_times()?;
+            self.check_timers()?;
         }
         let taken = self.ia.evd_poll(self.events, events)?;
         for event in &events[..taken] {
@@ -267,7 +271,7 @@ impl Worker {
             self.over.queues = self.queues.count();
             self.member.tell(&self.over);
         }
-        let moved = self.look_at_disks()?;
+        let moved = self.poll_disks()?;
         for message in self.membership.inbox.take() {
             self.hear(message)?;
         }
@@ -278,11 +282,11 @@ impl Worker {
     /// Sleeps until an event or a message comes, or the model's deadlines are due.
     fn sleep(&mut self) -> Result<(), WorkerError> {
         // The check may have put messages into the inbox, so the worker does not sleep.
-        if self.look_at_times()? {
+        if self.check_timers()? {
             return Ok(());
         }
         // Asynchronous events concern the adapter as a whole. They are polled only here: a dead adapter has no other
-        // events, so the worker soon comes to its sleep.
+        // events, so the worker soon becomes idle and calls this function.
         let of_adapter = self.ia.async_evd();
         let mut events = [Event::NONE; EVENTS];
         let taken = self.ia.evd_poll(of_adapter, &mut events)?;
@@ -302,7 +306,7 @@ impl Worker {
     }
 
     /// Checks the model's deadlines, if `TICK` has passed. Returns whether it has.
-    fn look_at_times(&mut self) -> Result<bool, WorkerError> {
+    fn check_timers(&mut self) -> Result<bool, WorkerError> {
         let now = self.target.now();
         if now < self.next_tick {
             return Ok(false);
@@ -314,12 +318,12 @@ impl Worker {
             heard.for_each(|controller| model.hear(controller, now));
             model.expire(now)
         });
-        self.expire_strangers(now)?;
+        self.expire_unconnected(now)?;
         Ok(true)
     }
 
     /// Handles the completed operations of the disks. Returns whether there were any.
-    fn look_at_disks(&mut self) -> Result<bool, WorkerError> {
+    fn poll_disks(&mut self) -> Result<bool, WorkerError> {
         self.commands.disks.look()?;
         let mut moved = false;
         while let Some(ended) = self.commands.disks.next() {
@@ -396,7 +400,7 @@ impl Worker {
 
     fn hear(&mut self, message: Message) -> Result<(), WorkerError> {
         match message {
-            Message::Event(controller) => self.tell_events(controller),
+            Message::Event(controller) => self.report_events(controller),
             Message::Fence(lock) => self.fence(lock),
             Message::Locked(io) => self.locked(io)?,
             Message::Unlocked => self.unlocked()?,
@@ -508,15 +512,15 @@ impl Worker {
     }
 
     /// Removes a queue whose connection has ended, once none of its commands is pending.
-    pub(super) fn clear_away(&mut self, id: QueueId) -> Result<(), WorkerError> {
+    pub(super) fn remove_ended(&mut self, id: QueueId) -> Result<(), WorkerError> {
         if let Some(queue) = self.queues.get(id)
             && queue.state() == super::queue::State::Ending
             && queue.outstanding == 0
         {
             let (ep, share) = (queue.ep, queue.share);
             self.queues.remove(id);
-            self.admission.dismiss(&share);
-            self.tell_room();
+            self.admission.release_share(&share);
+            self.report_capacity();
             self.ia.ep_free(ep)?;
         }
         Ok(())

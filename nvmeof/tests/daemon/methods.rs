@@ -4,10 +4,11 @@ use anyhow::{Context, Result, bail};
 use control::{Client, ClientError};
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
+use nvmeof::nvme::fabrics::ANY_CONTROLLER;
 use serde_json::{Value, json};
 
-use crate::host::transfer;
-use crate::process::{Place, SUBSYSTEM, parsed, run, subsystem};
+use crate::host::{HOST, transfer};
+use crate::process::{KEY, Place, SUBSYSTEM, parsed, run, subsystem};
 
 /// Returns the error text of a refused request.
 fn refused(client: &mut Client, method: &str, params: Value) -> Result<String> {
@@ -290,6 +291,39 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
         (&status["ports"], &status["controllers"]),
         (&json!([]), &json!([]))
     );
+    drop(host);
+    process.end()
+}
+
+/// A host with a key must authenticate at every subsystem, so a key that stayed would show: bit ATR of the result of
+/// Connect says whether the host must.
+#[test]
+fn a_subsystem_that_is_refused_leaves_no_key() -> Result<()> {
+    const UUID: &str = "6e766d65-0000-4000-8000-000000000001";
+    let place = Place::new()?;
+    std::fs::write(place.path("key"), KEY)?;
+    place.configure(&place.subsystem(&format!("uuid = \"{UUID}\"\n")))?;
+    let process = place.start()?;
+    let mut client = place.client()?;
+    let mut host = place.host()?;
+    let mut must_authenticate = || -> Result<u64> {
+        let mut queue = host.queue(0, 32)?;
+        let connected = host.connect(&mut queue, &subsystem(), ANY_CONTROLLER)?;
+        assert_eq!(connected.status(), Status::SUCCESS);
+        host.disconnect(&queue)?;
+        Ok(connected.result.get() >> 16)
+    };
+    let mut other = json!({
+        "nqn": "nqn.2026-11.test:b",
+        "host": [{"nqn": HOST, "key": place.path("key")}],
+        "namespace": [{"null": 4096, "uuid": UUID}],
+    });
+    let said = refused(&mut client, "subsystem.add", other.clone())?;
+    assert!(said.contains(UUID), "{said}");
+    assert_eq!(must_authenticate()?, 0, "the key is not there");
+    other["namespace"] = json!([{"null": 4096}]);
+    let _: bool = client.call("subsystem.add", other)?;
+    assert_eq!(must_authenticate()?, 0b10, "the key is there");
     drop(host);
     process.end()
 }

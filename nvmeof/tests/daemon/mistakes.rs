@@ -216,7 +216,7 @@ fn a_check_says_what_is_in_a_file_or_what_is_wrong_with_it() -> Result<()> {
 fn a_check_warns_of_what_is_not_there_as_of_now() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name).display().to_string();
-    // The first unusable port is one that another socket uses.
+    // The metrics address is in use by this socket.
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     std::fs::write(at("odd"), vec![0; 1000])?;
     std::fs::write(at("small"), vec![0; 100])?;

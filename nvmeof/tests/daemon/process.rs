@@ -23,6 +23,8 @@ use crate::host::Host;
 pub const SUBSYSTEM: &str = "nqn.2026-11.test:disks";
 pub const DISK: u64 = 4 << 20;
 const SERVICE: u16 = 4420;
+/// Key of a host in the format of the specification.
+pub const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 /// Time limit for any action of the process.
 const PATIENCE: Duration = Duration::from_secs(300);
 

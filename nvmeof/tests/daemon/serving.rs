@@ -11,10 +11,11 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
+use nvmeof::nvme::fabrics::ANY_CONTROLLER;
 use serde_json::{Value, json};
 
-use crate::host::{command, transfer};
-use crate::process::{Place, subsystem};
+use crate::host::{HOST, command, transfer};
+use crate::process::{KEY, Place, subsystem};
 
 /// FUA bit of Write: the data must be on the medium before the response.
 const FORCED: u32 = 1 << 30;
@@ -208,6 +209,37 @@ fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<(
         host.get(&mut admin, nvmeof::nvme::fabrics::property::CSTS)
             .is_ok()
     );
+    drop(host);
+    process.end()
+}
+
+/// Bit ATR of the result of Connect says whether the host must authenticate (Base specification, "Connect Response").
+#[test]
+fn sighup_takes_a_hosts_key_away_and_gives_it_back() -> Result<()> {
+    let place = Place::new()?;
+    fs::write(place.path("key"), KEY)?;
+    let keyed = format!("key = \"{}\"\n", place.path("key").display());
+    let listed = |key: &str| {
+        let host = format!("[[subsystem.host]]\nnqn = \"{HOST}\"\n{key}");
+        place.configure(&place.subsystem(&host))
+    };
+    listed(&keyed)?;
+    let process = place.start()?;
+    let mut host = place.host()?;
+    for (key, must_authenticate) in [(keyed.as_str(), 0b10), ("", 0), (keyed.as_str(), 0b10)] {
+        listed(key)?;
+        process.signal(Signal::SIGHUP)?;
+        place.told("RELOADING=1")?;
+        place.told("READY=1")?;
+        let mut queue = host.queue(0, 32)?;
+        let connected = host.connect(&mut queue, &subsystem(), ANY_CONTROLLER)?;
+        assert_eq!(
+            (connected.status(), connected.result.get() >> 16),
+            (Status::SUCCESS, must_authenticate),
+            "{key:?}"
+        );
+        host.disconnect(&queue)?;
+    }
     drop(host);
     process.end()
 }

@@ -43,8 +43,8 @@ fn hear(host: &mut Host, queue: &mut Queue) -> Result<Vec<u8>> {
     Ok(host.memory.read(0, 4096)?)
 }
 
-/// Authenticates by SHA-256 without a group, with the right response (`spoil` is 0) or a wrong one. Returns kind and
-/// result of the target's message.
+/// Authenticates by SHA-256 without a group, with the right response (`spoil` is 0) or a wrong one. Returns the
+/// identifier of the target's message and its byte 6: the reason code of FAILURE1, or the hash length of SUCCESS1.
 fn authenticate(
     host: &mut Host,
     queue: &mut Queue,

@@ -167,7 +167,7 @@ fn a_file_that_is_cut_ends_where_it_ends_and_a_namespace_keeps_at_least_a_block(
             }
             (resized, _) => assert_eq!(resized?, last),
         }
-        // The target would refuse a Verify beyond the new end at once, so the next round restores the old end.
+        // The target would refuse a Verify beyond the new end at once, so each round restores the old end.
         file.set_len(BYTES)?;
         world
             .target

@@ -50,11 +50,11 @@ pub struct Host {
     slot: usize,
     /// Transport attributes of the host's connections.
     pub transport: EpTransport,
-    /// Runs the target and all other parties while the host waits; `None` if they run in threads of their own.
+    /// Runs the target and the simulation while the host waits; `None` if they run in threads of their own.
     pub meanwhile: Option<Meanwhile>,
 }
 
-/// Function that runs one turn of all other parties.
+/// Function that runs one turn of the target and the simulation.
 pub type Meanwhile = Box<dyn FnMut() -> Result<()>>;
 /// Number of turns after which a wait fails.
 const TURNS: usize = 1_000_000;
@@ -145,6 +145,12 @@ impl Host {
         entries: u16,
         number: u16,
     ) -> Result<Result<Queue, Option<u16>>> {
+        let queue = self.call(private_data, entries, number)?;
+        self.answer(queue)
+    }
+
+    /// Sends a connection request, whose answer [`Host::answer`] returns.
+    pub fn call(&mut self, private_data: &[u8], entries: u16, number: u16) -> Result<Queue> {
         let events = self.ia.evd_create(
             512,
             EvdFlags::CONNECTION | EvdFlags::DTO | EvdFlags::RMR_BIND,
@@ -174,17 +180,22 @@ impl Host {
             Qos::BEST_EFFORT,
             none,
         )?;
-        let queue = Queue {
+        Ok(Queue {
             ep,
             events,
             number,
             entries,
             next: 0,
-        };
-        let Event::Connection(event) = self.event(events)? else {
+        })
+    }
+
+    /// Waits for the answer to a connection request, as [`Host::dial`] does.
+    pub fn answer(&mut self, queue: Queue) -> Result<Result<Queue, Option<u16>>> {
+        let entries = queue.entries;
+        let Event::Connection(event) = self.event(queue.events)? else {
             bail!("no connection event");
         };
-        let said = self.ia.ep_private_data(ep)?;
+        let said = self.ia.ep_private_data(queue.ep)?;
         match event.kind {
             ConnectionEventKind::Established => {
                 let (reply, _) = AcceptData::read_from_prefix(said)
@@ -247,7 +258,7 @@ impl Host {
     }
 
     /// Sends a command without data, and posts no receive for its response.
-    pub fn shout(&mut self, queue: &mut Queue, mut sqe: Sqe) -> Result<()> {
+    pub fn send_without_receive(&mut self, queue: &mut Queue, mut sqe: Sqe) -> Result<()> {
         sqe.cid = queue.next.into();
         queue.next = queue.next.wrapping_add(1);
         let slot = self.slot;
@@ -260,8 +271,13 @@ impl Host {
     }
 
     /// Disconnects from this side, and frees the endpoint.
-    pub fn hang_up(&mut self, queue: &Queue) -> Result<()> {
+    pub fn disconnect(&mut self, queue: &Queue) -> Result<()> {
         self.ia.ep_disconnect(queue.ep, CloseFlags::Abrupt)?;
+        self.see_off(queue)
+    }
+
+    /// Waits until the target ends a connection, and frees the endpoint.
+    pub fn see_off(&mut self, queue: &Queue) -> Result<()> {
         self.expect_end(queue)?;
         self.ia.ep_free(queue.ep)?;
         Ok(self.ia.evd_free(queue.events)?)
@@ -306,6 +322,17 @@ impl Host {
 
     /// Sends Connect, which makes the connection a queue of a controller.
     pub fn connect(&mut self, queue: &mut Queue, subsystem: &Nqn, controller: u16) -> Result<Cqe> {
+        self.send_connect(queue, subsystem, controller)?;
+        self.response(queue)
+    }
+
+    /// Sends Connect without waiting for the response. Its data is at the beginning of the host's memory.
+    pub fn send_connect(
+        &mut self,
+        queue: &mut Queue,
+        subsystem: &Nqn,
+        controller: u16,
+    ) -> Result<()> {
         let data = ConnectData::new(self.id, controller, subsystem.field(), self.name.field());
         self.memory.write_from(0, data.as_bytes())?;
         let mut sqe = command(admin::FABRICS);
@@ -319,7 +346,8 @@ impl Host {
             0
         }
         .into();
-        self.command(queue, sqe)
+        self.send(queue, sqe, &[])?;
+        Ok(())
     }
 
     /// Makes an admin queue with an enabled controller; returns the queue and the controller's number.

@@ -20,8 +20,8 @@ const CAPSULES: usize = 1500;
 const MEMORY: usize = 1 << 18;
 const GUARD: u8 = 0xa5;
 
-/// Returns a random capsule: a plausible command with in-capsule data or an SGL descriptor. One of four descriptors is
-/// wrong. If the descriptor is right, also returns the range of the host's memory that it names.
+/// Returns a random capsule: a plausible command with in-capsule data or an SGL descriptor. About one of four
+/// descriptors is wrong. For a right keyed descriptor, also returns the range of the host's memory that it names.
 fn capsule(
     host: &Host,
     random: &mut ChaCha8Rng,

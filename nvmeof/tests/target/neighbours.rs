@@ -37,7 +37,7 @@ const SETTLED: u64 = 50;
 const TICKED: u64 = 2048;
 
 /// An honest host, a hostile host and a worker.
-struct Street {
+struct Setup {
     fabric: Rc<Switched>,
     world: World,
     serving: Rc<RefCell<Vec<Worker>>>,
@@ -97,7 +97,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Street {
+impl Setup {
     fn new(config: WorkerConfig) -> Result<Self> {
         let faults = LinkFaults::default();
         let fabric = Switched::star(7, 3, SwitchConfig::default(), faults)?;
@@ -185,7 +185,7 @@ impl Street {
         let (status, _) = host.log(&mut discovers, 0x70, 1024)?;
         ensure!(status == Status::SUCCESS, "{status}");
         watch.took("the discovery log")?;
-        host.hang_up(&discovers)?;
+        host.disconnect(&discovers)?;
         watch.took("the end of discovery")?;
         let (admin, controller) = host.controller(&subsystem)?;
         watch.took("a controller")?;
@@ -194,9 +194,9 @@ impl Street {
         let read = host.read(&mut queue, 0, 1, 0, 512)?;
         ensure!(read == Status::SUCCESS, "{read}");
         watch.took("the first read")?;
-        host.hang_up(&queue)?;
+        host.disconnect(&queue)?;
         watch.took("the end of an I/O queue")?;
-        host.hang_up(&admin)?;
+        host.disconnect(&admin)?;
         watch.took("the end of a controller")
     }
 
@@ -242,7 +242,7 @@ impl Street {
 }
 
 /// Returns transport attributes that no honest host uses: unlimited RNR retries, each after 655 ms.
-fn deaf() -> EpTransport {
+fn without_receives() -> EpTransport {
     EpTransport {
         rnr_retry: Some(7),
         min_rnr_timer: Some(0),
@@ -259,249 +259,278 @@ fn property_get() -> Sqe {
 
 #[test]
 fn event_requests_of_128_discovery_controllers_hold_up_no_honest_host() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
+    let mut setup = Setup::new(WorkerConfig::default())?;
     let mut queues = Vec::new();
     for _ in 0..128 {
-        let (mut queue, _) = street.hostile.controller(&Nqn::discovery())?;
+        let (mut queue, _) = setup.hostile.controller(&Nqn::discovery())?;
         for _ in 0..4 {
             let request = command(admin::ASYNC_EVENT);
-            street.hostile.send(&mut queue, request, &[])?;
+            setup.hostile.send(&mut queue, request, &[])?;
         }
         queues.push(queue);
-        street.live()?;
+        setup.live()?;
     }
-    street.pass(SETTLED)?;
-    street.newcomer()?;
-    street.end("events")
+    setup.pass(SETTLED)?;
+    setup.newcomer()?;
+    setup.end("events")
 }
 
 #[test]
 fn a_host_that_takes_no_answers_before_connect_holds_up_no_honest_host() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
-    street.hostile.transport = deaf();
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    setup.hostile.transport = without_receives();
     let mut queues = Vec::new();
     for _ in 0..12 {
-        let mut queue = street.hostile.queue(0, 32)?;
+        let mut queue = setup.hostile.queue(0, 32)?;
         for _ in 0..64 {
             // The connection may have ended already.
-            if street.hostile.shout(&mut queue, property_get()).is_err() {
+            if setup
+                .hostile
+                .send_without_receive(&mut queue, property_get())
+                .is_err()
+            {
                 break;
             }
         }
         queues.push(queue);
-        street.pass(4)?;
-        street.live()?;
+        setup.pass(4)?;
+        setup.live()?;
     }
-    assert!(street.room().overdrawn > 0, "{:?}", street.room());
-    street.newcomer()?;
+    assert!(setup.room().overdrawn > 0, "{:?}", setup.room());
+    setup.newcomer()?;
     // Whatever transport attributes the host has, its connections break, and all their resources become free.
-    street.fabric.sim.advance(Duration::from_secs(1));
+    setup.fabric.sim.advance(Duration::from_secs(1));
     for queue in &queues {
-        street.hostile.expect_end(queue)?;
+        setup.hostile.expect_end(queue)?;
     }
-    street.pass(SETTLED)?;
-    assert_eq!(street.room().guests, 0, "{:?}", street.room());
-    street.end("no receives before Connect")
+    setup.pass(SETTLED)?;
+    assert_eq!(setup.room().guests, 0, "{:?}", setup.room());
+    setup.end("no receives before Connect")
 }
 
 #[test]
 fn a_discovery_host_that_takes_no_answers_holds_up_no_honest_host() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
-    street.hostile.transport = deaf();
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    setup.hostile.transport = without_receives();
     let mut queues = Vec::new();
     for _ in 0..8 {
-        let (mut queue, _) = street.hostile.controller(&Nqn::discovery())?;
+        let (mut queue, _) = setup.hostile.controller(&Nqn::discovery())?;
         for _ in 0..32 {
-            if street.hostile.shout(&mut queue, property_get()).is_err() {
+            if setup
+                .hostile
+                .send_without_receive(&mut queue, property_get())
+                .is_err()
+            {
                 break;
             }
         }
         queues.push(queue);
-        street.pass(4)?;
-        street.live()?;
+        setup.pass(4)?;
+        setup.live()?;
     }
-    street.newcomer()?;
+    setup.newcomer()?;
     for queue in &queues {
-        street.hostile.expect_end(queue)?;
+        setup.hostile.expect_end(queue)?;
     }
-    street.end("no receives after Connect to discovery")
+    setup.end("no receives after Connect to discovery")
 }
 
 #[test]
 fn first_halves_of_fused_pairs_hold_up_no_honest_host() -> Result<()> {
-    let mut street = Street::new(WorkerConfig {
+    let mut setup = Setup::new(WorkerConfig {
         ios: 512,
         ..WorkerConfig::default()
     })?;
-    let subsystem = street.world.subsystem.clone();
-    let (_admin, controller) = street.hostile.controller(&subsystem)?;
+    let subsystem = setup.world.subsystem.clone();
+    let (_admin, controller) = setup.hostile.controller(&subsystem)?;
     let mut queues = Vec::new();
     for number in 1..=64 {
-        let mut queue = street.hostile.io_queue(&subsystem, controller, number, 2)?;
+        let mut queue = setup.hostile.io_queue(&subsystem, controller, number, 2)?;
         let mut first = transfer(io::COMPARE, 0, 1);
         first.flags |= FUSE_FIRST;
-        first.sgl = street.hostile.data(0, 512);
-        street.hostile.send(&mut queue, first, &[])?;
+        first.sgl = setup.hostile.data(0, 512);
+        setup.hostile.send(&mut queue, first, &[])?;
         queues.push(queue);
-        street.live()?;
+        setup.live()?;
     }
-    street.newcomer()?;
-    street.end("first halves of pairs")
+    setup.newcomer()?;
+    setup.end("first halves of pairs")
 }
 
 /// A host that posts no receives for the responses to long reads does not delay an honest host. Buffers of such reads
 /// are occupied until the responses have been sent.
 #[test]
 fn an_allowed_host_that_takes_no_answers_to_long_reads_holds_up_no_honest_host() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
-    street.hostile.transport = deaf();
-    let subsystem = street.world.subsystem.clone();
-    let (_admin, controller) = street.hostile.controller(&subsystem)?;
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    setup.hostile.transport = without_receives();
+    let subsystem = setup.world.subsystem.clone();
+    let (_admin, controller) = setup.hostile.controller(&subsystem)?;
     let mut queues = Vec::new();
     for number in 1..=4 {
-        let mut queue = street
-            .hostile
-            .io_queue(&subsystem, controller, number, 32)?;
+        let mut queue = setup.hostile.io_queue(&subsystem, controller, number, 32)?;
         let mut read = transfer(io::READ, 0, 256);
-        read.sgl = street.hostile.data(0, 1 << 17);
+        read.sgl = setup.hostile.data(0, 1 << 17);
         for _ in 0..31 {
-            street.hostile.shout(&mut queue, read)?;
+            setup.hostile.send_without_receive(&mut queue, read)?;
         }
         queues.push(queue);
-        street.pass(4)?;
-        street.live()?;
+        setup.pass(4)?;
+        setup.live()?;
     }
-    street.newcomer()?;
-    street.end("no receives for long reads")
+    setup.newcomer()?;
+    setup.end("no receives for long reads")
+}
+
+/// Makes discovery controllers for a host, whose connections are made at the same time: the worker looks for connection
+/// requests only once in 128 turns.
+fn crowd(host: &mut Host, count: usize) -> Result<Vec<Queue>> {
+    let data = RequestData::new(0, 32, 0);
+    let calls = (0..count).map(|_| host.call(data.as_bytes(), 32, 0));
+    let calls = calls.collect::<Result<Vec<_>>>()?;
+    let mut queues = Vec::new();
+    for call in calls {
+        queues.push(host.answer(call)?.ok().context("rejected")?);
+    }
+    for queue in &mut queues {
+        host.send_connect(queue, &Nqn::discovery(), ANY_CONTROLLER)?;
+    }
+    for queue in &mut queues {
+        let status = host.response(queue)?.status();
+        ensure!(status.is_success(), "{status}");
+    }
+    Ok(queues)
 }
 
 #[test]
 fn discovery_controllers_by_the_thousand_lock_no_host_out() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
+    /// Number of controllers that are made at a time, and the most that an address keeps.
+    const CROWD: usize = 16;
+    const KEPT: usize = 32;
+    let mut setup = Setup::new(WorkerConfig::default())?;
     let mut queues = Vec::new();
-    for number in 0..1024 {
-        let mut queue = street.hostile.queue(0, 32)?;
-        let connected = street
-            .hostile
-            .connect(&mut queue, &Nqn::discovery(), ANY_CONTROLLER)?;
-        ensure!(connected.status().is_success(), "{}", connected.status());
-        queues.push(queue);
-        if number % 64 == 0 {
-            street.live()?;
-            street.newcomer()?;
+    for number in 0..1024 / CROWD {
+        queues.extend(crowd(&mut setup.hostile, CROWD)?);
+        // The oldest controllers of the address have ended for the new ones.
+        let ended = queues.len().saturating_sub(KEPT);
+        for queue in queues.drain(..ended) {
+            setup.hostile.see_off(&queue)?;
+        }
+        if number % 4 == 0 {
+            setup.live()?;
+            setup.newcomer()?;
         }
     }
+    assert_eq!((queues.len(), setup.controllers()), (KEPT, KEPT + 1));
     // Property commands every 50 s keep these controllers alive. Other hosts can still connect.
     for _ in 0..4 {
-        street.world.target.advance(Duration::from_secs(50));
-        let kept = queues.len() - 32;
-        for queue in &mut queues[kept..] {
-            street.hostile.get(queue, property::CSTS)?;
+        setup.world.target.advance(Duration::from_secs(50));
+        for queue in &mut queues {
+            setup.hostile.get(queue, property::CSTS)?;
         }
         let alive = command(admin::KEEP_ALIVE);
-        street.honest.command(&mut street.admin, alive)?;
-        street.pass(TICKED)?;
-        assert_eq!(street.controllers(), 33);
-        street.live()?;
-        street.newcomer()?;
+        setup.honest.command(&mut setup.admin, alive)?;
+        setup.pass(TICKED)?;
+        assert_eq!(setup.controllers(), 33);
+        setup.live()?;
+        setup.newcomer()?;
     }
-    street.end("1,024 discovery controllers, renewed by properties")
+    setup.end("1,024 discovery controllers, renewed by properties")
 }
 
 #[test]
 fn connections_that_come_and_go_hold_up_no_honest_host_and_leave_nothing() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
-    let before = street.room();
-    let subsystem = street.world.subsystem.clone();
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    let before = setup.room();
+    let subsystem = setup.world.subsystem.clone();
     for round in 0..200_u32 {
-        let queue = street.hostile.queue(0, 32)?;
-        street.hostile.hang_up(&queue)?;
-        let (mut admin, controller) = street.hostile.controller(&subsystem)?;
-        let queue = street.hostile.io_queue(&subsystem, controller, 1, 128)?;
-        street
+        let queue = setup.hostile.queue(0, 32)?;
+        setup.hostile.disconnect(&queue)?;
+        let (mut admin, controller) = setup.hostile.controller(&subsystem)?;
+        let queue = setup.hostile.io_queue(&subsystem, controller, 1, 128)?;
+        setup
             .hostile
             .send(&mut admin, command(admin::ASYNC_EVENT), &[])?;
-        street.hostile.hang_up(&queue)?;
-        street.hostile.hang_up(&admin)?;
+        setup.hostile.disconnect(&queue)?;
+        setup.hostile.disconnect(&admin)?;
         if round % 8 == 0 {
-            street.live()?;
+            setup.live()?;
         }
     }
-    street.pass(TICKED)?;
-    assert_eq!(street.room(), before);
-    street.end("connections that come and go")
+    setup.pass(TICKED)?;
+    assert_eq!(setup.room(), before);
+    setup.end("connections that come and go")
 }
 
 #[test]
 fn guests_of_one_address_end_each_other_and_others_connect() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
+    let mut setup = Setup::new(WorkerConfig::default())?;
     let mut queues = Vec::new();
     for number in 0..300 {
-        queues.push(street.hostile.queue(number % 128, 2)?);
+        queues.push(setup.hostile.queue(number % 128, 2)?);
         if number % 32 == 0 {
-            street.live()?;
-            street.newcomer()?;
+            setup.live()?;
+            setup.newcomer()?;
         }
     }
-    street.pass(SETTLED)?;
-    let room = street.room();
+    setup.pass(SETTLED)?;
+    let room = setup.room();
     assert_eq!((room.guests, room.displaced_guests), (128, 172), "{room:?}");
     assert_eq!(
         (room.refused_guests, room.refused_hosts),
         (0, 0),
         "{room:?}"
     );
-    street.end("300 connections without Connect")
+    setup.end("300 connections without Connect")
 }
 
 #[test]
 fn a_connection_without_connect_ends_after_a_minute() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
-    let queue = street.hostile.queue(0, 32)?;
-    street.world.target.advance(Duration::from_secs(59));
-    street.pass(TICKED)?;
-    assert_eq!(street.room().guests, 1);
-    street.world.target.advance(Duration::from_secs(1));
-    street.hostile.expect_end(&queue)?;
-    street.pass(SETTLED)?;
-    assert_eq!(street.room().guests, 0);
-    street.end("a connection without Connect")
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    let queue = setup.hostile.queue(0, 32)?;
+    setup.world.target.advance(Duration::from_secs(59));
+    setup.pass(TICKED)?;
+    assert_eq!(setup.room().guests, 1);
+    setup.world.target.advance(Duration::from_secs(1));
+    setup.hostile.expect_end(&queue)?;
+    setup.pass(SETTLED)?;
+    assert_eq!(setup.room().guests, 0);
+    setup.end("a connection without Connect")
 }
 
 /// Sends a capsule every three seconds, and checks that the connection ends at `until` as it would without traffic. The
 /// honest host does its I/O after each capsule.
-fn drip(street: &mut Street, queue: &mut Queue, until: Duration) -> Result<()> {
+fn drip(setup: &mut Setup, queue: &mut Queue, until: Duration) -> Result<()> {
     const EVERY: Duration = Duration::from_secs(3);
     let mut passed = Duration::ZERO;
     while passed + EVERY < until {
-        let answer = street.hostile.command(queue, property_get())?;
+        let answer = setup.hostile.command(queue, property_get())?;
         ensure!(!answer.status().is_success(), "{}", answer.status());
-        street.world.target.advance(EVERY);
+        setup.world.target.advance(EVERY);
         passed += EVERY;
-        street.live()?;
-        street.pass(TICKED)?;
-        street.live()?;
+        setup.live()?;
+        setup.pass(TICKED)?;
+        setup.live()?;
     }
-    street.newcomer()?;
-    street.hostile.send(queue, property_get(), &[])?;
-    street.world.target.advance(EVERY);
-    street.pass(TICKED)?;
-    street.live()?;
-    street.hostile.expect_end(queue)
+    setup.newcomer()?;
+    setup.hostile.send(queue, property_get(), &[])?;
+    setup.world.target.advance(EVERY);
+    setup.pass(TICKED)?;
+    setup.live()?;
+    setup.hostile.expect_end(queue)
 }
 
 #[test]
 fn a_capsule_each_three_seconds_keeps_no_connection_without_connect() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
-    let mut queue = street.hostile.queue(0, 32)?;
-    drip(&mut street, &mut queue, Duration::from_secs(60))?;
-    assert_eq!(street.room().guests, 0);
-    street.end("capsules without Connect, one each 3 s")
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    let mut queue = setup.hostile.queue(0, 32)?;
+    drip(&mut setup, &mut queue, Duration::from_secs(60))?;
+    assert_eq!(setup.room().guests, 0);
+    setup.end("capsules without Connect, one each 3 s")
 }
 
 #[test]
 fn a_capsule_each_three_seconds_keeps_no_host_that_has_not_authenticated() -> Result<()> {
-    let mut street = Street::new(WorkerConfig::default())?;
+    let mut setup = Setup::new(WorkerConfig::default())?;
     let key = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
     let keys = Keys {
         host: key.parse()?,
@@ -509,18 +538,18 @@ fn a_capsule_each_three_seconds_keeps_no_host_that_has_not_authenticated() -> Re
         hash: None,
         group: None,
     };
-    let name = street.hostile.name.clone();
-    let target = &street.world.target;
+    let name = setup.hostile.name.clone();
+    let target = &setup.world.target;
     target.with(|model| model.set_keys(name, Some(keys)));
-    let mut queue = street.hostile.queue(0, 32)?;
-    let subsystem = street.world.subsystem.clone();
-    let connected = street
+    let mut queue = setup.hostile.queue(0, 32)?;
+    let subsystem = setup.world.subsystem.clone();
+    let connected = setup
         .hostile
         .connect(&mut queue, &subsystem, ANY_CONTROLLER)?;
     ensure!(connected.status().is_success(), "{}", connected.status());
-    drip(&mut street, &mut queue, Duration::from_secs(60))?;
-    assert_eq!(street.controllers(), 1);
-    street.end("capsules without authentication, one each 3 s")
+    drip(&mut setup, &mut queue, Duration::from_secs(60))?;
+    assert_eq!(setup.controllers(), 1);
+    setup.end("capsules without authentication, one each 3 s")
 }
 
 /// The controller of a host without keep-alive time ends after an hour without traffic. Such a host has no other
@@ -528,28 +557,28 @@ fn a_capsule_each_three_seconds_keeps_no_host_that_has_not_authenticated() -> Re
 #[test]
 fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> {
     const MINUTE: Duration = Duration::from_secs(60);
-    let mut street = Street::new(WorkerConfig::default())?;
-    let before = street.room();
-    let subsystem = street.world.subsystem.clone();
-    let (_admin, controller) = street.hostile.controller(&subsystem)?;
-    let mut queue = street.hostile.io_queue(&subsystem, controller, 1, 128)?;
-    street
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    let before = setup.room();
+    let subsystem = setup.world.subsystem.clone();
+    let (_admin, controller) = setup.hostile.controller(&subsystem)?;
+    let mut queue = setup.hostile.io_queue(&subsystem, controller, 1, 128)?;
+    setup
         .hostile
         .send(&mut queue, transfer(io::READ, 0, 1), &[])?;
     // Workers report the activity of hosts when they check the model's timers.
-    street.pass(TICKED)?;
+    setup.pass(TICKED)?;
     // From here on the host sends nothing.
     for minute in 1..=60 {
-        assert_eq!(street.controllers(), 2, "minute {minute}");
-        street.world.target.advance(MINUTE);
-        street.live()?;
-        street.pass(TICKED)?;
+        assert_eq!(setup.controllers(), 2, "minute {minute}");
+        setup.world.target.advance(MINUTE);
+        setup.live()?;
+        setup.pass(TICKED)?;
     }
-    assert_eq!(street.controllers(), 1);
-    street.pass(TICKED)?;
-    assert_eq!(street.room(), before);
-    street.newcomer()?;
-    street.end("a dead host without keep-alive")
+    assert_eq!(setup.controllers(), 1);
+    setup.pass(TICKED)?;
+    assert_eq!(setup.room(), before);
+    setup.newcomer()?;
+    setup.end("a dead host without keep-alive")
 }
 
 /// A queue may have twice its entries pending: commands that wait for an answer, and commands whose responses are
@@ -557,76 +586,74 @@ fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> 
 #[test]
 fn a_host_that_sends_twice_its_entries_and_one_more_without_taking_answers_is_over() -> Result<()> {
     const ENTRIES: u16 = 16;
-    let mut street = Street::new(WorkerConfig::default())?;
-    let subsystem = street.world.subsystem.clone();
-    street.hostile.transport = deaf();
-    let (_admin, controller) = street.hostile.controller(&subsystem)?;
-    let mut queue = street
-        .hostile
-        .io_queue(&subsystem, controller, 1, ENTRIES)?;
+    let mut setup = Setup::new(WorkerConfig::default())?;
+    let subsystem = setup.world.subsystem.clone();
+    setup.hostile.transport = without_receives();
+    let (_admin, controller) = setup.hostile.controller(&subsystem)?;
+    let mut queue = setup.hostile.io_queue(&subsystem, controller, 1, ENTRIES)?;
     let mut flush = command(io::FLUSH);
     flush.nsid = 1.into();
     for _ in 0..2 {
         for _ in 0..ENTRIES {
-            street.hostile.shout(&mut queue, flush)?;
+            setup.hostile.send_without_receive(&mut queue, flush)?;
         }
-        street.pass(4)?;
-        assert_eq!((street.room().overdrawn, street.controllers()), (0, 2));
+        setup.pass(4)?;
+        assert_eq!((setup.room().overdrawn, setup.controllers()), (0, 2));
     }
-    street.live()?;
-    street.hostile.shout(&mut queue, flush)?;
-    street.pass(4)?;
-    assert_eq!((street.room().overdrawn, street.controllers()), (1, 1));
-    street.hostile.expect_end(&queue)?;
-    street.end("more commands than entries")
+    setup.live()?;
+    setup.hostile.send_without_receive(&mut queue, flush)?;
+    setup.pass(4)?;
+    assert_eq!((setup.room().overdrawn, setup.controllers()), (1, 1));
+    setup.hostile.expect_end(&queue)?;
+    setup.end("more commands than entries")
 }
 
 #[test]
 fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> Result<()> {
-    let mut street = Street::new(WorkerConfig {
+    let mut setup = Setup::new(WorkerConfig {
         ios: 1024,
         ..WorkerConfig::default()
     })?;
-    let subsystem = street.world.subsystem.clone();
-    let (mut admin, controller) = street.hostile.controller(&subsystem)?;
+    let subsystem = setup.world.subsystem.clone();
+    let (mut admin, controller) = setup.hostile.controller(&subsystem)?;
     let mut asks = command(admin::SET_FEATURES);
     (asks.cdw10, asks.cdw11) = (7.into(), 0x001f_001f.into());
-    let granted = street.hostile.command(&mut admin, asks)?;
+    let granted = setup.hostile.command(&mut admin, asks)?;
     // Of 1,024 entries the honest host has 48. The hostile host may have half of the other 976, which is 488. Less the
     // 32 of its admin queue, three queues of 128 fit.
     assert_eq!(granted.result.get(), 0x0002_0002, "three queues");
     let mut queues = Vec::new();
     for number in 1..=3 {
         queues.push(
-            street
+            setup
                 .hostile
                 .io_queue(&subsystem, controller, number, 128)?,
         );
     }
-    let mut more = street.hostile.queue(4, 128)?;
-    let refused = street.hostile.connect(&mut more, &subsystem, controller)?;
+    let mut more = setup.hostile.queue(4, 128)?;
+    let refused = setup.hostile.connect(&mut more, &subsystem, controller)?;
     assert_eq!(refused.status(), Status::CONTROLLER_BUSY);
-    street.newcomer()?;
+    setup.newcomer()?;
     // A refused queue has not changed the quota: after another queue has ended, the queue is accepted.
-    street.hostile.hang_up(&queues.remove(0))?;
-    street.pass(TICKED)?;
-    let room = street.room();
+    setup.hostile.disconnect(&queues.remove(0))?;
+    setup.pass(TICKED)?;
+    let room = setup.room();
     assert_eq!(room.entries_left, 1024 - 48 - 32 - 256, "{room:?}");
-    let again = street.hostile.connect(&mut more, &subsystem, controller)?;
+    let again = setup.hostile.connect(&mut more, &subsystem, controller)?;
     assert_eq!(again.status(), Status::SUCCESS);
-    street.end("more queues than fit")
+    setup.end("more queues than fit")
 }
 
 /// An I/O queue with more entries than are left at the worker is rejected before its host is known.
 #[test]
 fn an_io_queue_that_fits_nowhere_is_rejected_for_want_of_resources() -> Result<()> {
-    let mut street = Street::new(WorkerConfig {
+    let mut setup = Setup::new(WorkerConfig {
         ios: 100,
         ..WorkerConfig::default()
     })?;
     let data = RequestData::new(1, 128, 1);
-    let said = street.hostile.dial(data.as_bytes(), 128, 1)?.err();
+    let said = setup.hostile.dial(data.as_bytes(), 128, 1)?.err();
     assert_eq!(said, Some(Some(6)), "no resources");
-    assert_eq!(street.room().refused_hosts, 1);
-    street.end("a queue that fits nowhere")
+    assert_eq!(setup.room().refused_hosts, 1);
+    setup.end("a queue that fits nowhere")
 }

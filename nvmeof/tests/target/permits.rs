@@ -138,7 +138,7 @@ fn expected(does: Does, way: Way) -> (Status, Status) {
         }
     };
     match (does, way) {
-        // Without a reservation no host is registered, so its key does not match.
+        // Without a reservation no host is registered, so the host's key does not match.
         (Does::Acquires | Does::Preempts | Does::Releases, way)
             if status == DONE && !matches!(way, Way::Reserved(..)) =>
         {
@@ -206,7 +206,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Adds a new namespace 1, and removes the present one if there is one.
+    /// Replaces namespace 1, or adds it if there is none, and makes the access to its group optimized.
     fn replace(&mut self, world: &World, source: Source) -> Result<()> {
         world.target.with(|model| -> Result<()> {
             if model.namespace(&self.subsystem, 1).is_ok() {
@@ -590,7 +590,7 @@ fn a_command_of_several_steps_begins_no_write_that_is_not_permitted_any_more() -
         if meanwhile == Meanwhile::Another {
             assert!(other == none, "a pair went on to another namespace");
         }
-        // Verify reads in pieces of 128 KiB; write protection does not concern it.
+        // Verify reads in pieces of 128 KiB. Write protection does not affect Verify.
         let send = |host: &mut Host, queue: &mut Queue| {
             Ok(vec![host.send(
                 queue,

@@ -57,7 +57,7 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
         reserve(&mut host, &mut b, io::RESERVATION_REGISTER, 0, [0, 2])?,
         DONE
     );
-    // A acquires Exclusive Access - Registrants Only.
+    // A acquires Exclusive Access (type 2).
     assert_eq!(
         reserve(&mut host, &mut a, io::RESERVATION_ACQUIRE, 2 << 8, [1, 0])?,
         DONE
@@ -113,7 +113,7 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
     let (_, page) = host.log(&mut second, 0x80, 64)?;
     assert_eq!((page[0], page[8]), (1, 0), "no more");
     assert_eq!(host.write(&mut b, 0, 1, 0, 512)?, DONE);
-    // Persistence through power loss is not supported. Commands that must check the existing key cannot ignore it.
+    // Persistence through power loss is not supported, Acquire cannot ignore the existing key, and type 7 is invalid.
     let field = Status::INVALID_FIELD.dnr();
     assert_eq!(
         reserve(&mut host, &mut a, io::RESERVATION_REGISTER, 3 << 30, [0, 1])?,

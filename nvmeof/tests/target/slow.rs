@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::host::{Host, command, transfer};
 use crate::world::World;
 
-/// Returns orders that delay operations of this kind for long.
+/// Returns orders that delay operations of this kind by [`LONGEST_DELAY`].
 fn hang(of: Of) -> Option<Orders> {
     Some(Orders {
         of,

@@ -1,7 +1,9 @@
 //! Two hosts at one worker: no host gets a byte of the other one.
 //!
-//! Before each command of host B, commands of host A leave A's secret in every page and every buffer of the worker.
-//! Then all bytes that B has received, and all bytes of B's disks, are searched for the secret.
+//! Commands of host A leave A's secret in the page of every command slot (a place) of the worker. The worker uses its
+//! places in turn, so that each of B's next commands gets a place with the secret, until all places have been used:
+//! then A fills them again. Before each command of B that may use a buffer, commands of A leave the secret in every
+//! buffer, too. Then all bytes that B has received, and all bytes of B's disks, are searched for the secret.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,9 +34,13 @@ const AREA: usize = 1 << 19;
 const ROOM: usize = 1 << 18;
 /// Size of A's longest transfer in bytes. A's data begins at offset 0 of the host's memory.
 const LONG: u32 = 1 << 17;
-/// `ios` of the worker, whose pages are used in turn, and number of commands that A sends at once.
-const PLACES: u32 = 128;
+/// `ios` of the worker, and the number of its places (`src/serve/admission.rs`): twice as many, and those of guests.
+const IOS: u32 = 96;
+const PLACES: u32 = 2 * IOS + 256 * 4 + 256;
+/// Number of commands that A sends at once.
 const AT_ONCE: u32 = 8;
+/// Number of commands after which A fills all places again: fewer than places, because some places may be in use.
+const LAP: u32 = PLACES - 4 * AT_ONCE;
 
 fn secret(bytes: usize) -> Vec<u8> {
     SECRET.iter().copied().cycle().take(bytes).collect()
@@ -42,20 +48,24 @@ fn secret(bytes: usize) -> Vec<u8> {
 
 /// Returns whether these bytes contain a part of the secret.
 fn is_tainted(bytes: &[u8]) -> bool {
+    const PIECE: usize = 256;
     let twice = secret(32);
     let parts: Vec<&[u8]> = twice.windows(PART).take(16).collect();
-    // Most bytes are none of the secret's, so this table skips nearly all comparisons.
+    // Most bytes do not occur in the secret, so this table skips nearly all comparisons.
     let mut begins = [false; 256];
     for byte in SECRET {
         begins[usize::from(*byte)] = true;
     }
-    let places = bytes
-        .iter()
-        .enumerate()
-        .filter(|(_, byte)| begins[usize::from(**byte)]);
-    places
-        .filter_map(|(at, _)| bytes.get(at..at + PART))
-        .any(|one| parts.contains(&one))
+    let is_part = |at: usize| {
+        let one = bytes.get(at..at + PART);
+        one.is_some_and(|one| begins[usize::from(one[0])] && parts.contains(&one))
+    };
+    // Most of the bytes are equal ones. No part begins in a piece of equal bytes that the secret does not have.
+    let pieces = (0..).step_by(PIECE).zip(bytes.chunks(PIECE));
+    let mut pieces = pieces.filter(|(_, piece)| {
+        begins[usize::from(piece[0])] || piece[1..] != piece[..piece.len() - 1]
+    });
+    pieces.any(|(at, piece)| (at..at + piece.len()).any(is_part))
 }
 
 /// Queues of both hosts, which are on one adapter.
@@ -64,6 +74,8 @@ struct Tenants {
     a: Queue,
     admin: Queue,
     b: Queue,
+    /// Number of commands since A has filled all places.
+    used: u32,
 }
 
 impl Tenants {
@@ -76,16 +88,28 @@ impl Tenants {
         host.name = "nqn.2026-11.test:host-b".parse()?;
         let (admin, controller) = host.controller(theirs)?;
         let b = host.io_queue(theirs, controller, 1, 4)?;
-        Ok(Self { host, a, admin, b })
+        Ok(Self {
+            host,
+            a,
+            admin,
+            b,
+            // No place has the secret yet.
+            used: LAP,
+        })
     }
 
-    /// Puts A's secret into all pages and buffers: each page has received a capsule of A, and a comparison has used
-    /// both buffers.
-    fn taint(&mut self) -> Result<()> {
+    /// Counts commands that are about to be sent. Before the places of the last lap are used up, puts A's secret into
+    /// the pages of all places by capsules of A.
+    fn spend(&mut self, commands: u32) -> Result<()> {
+        self.used += commands;
+        if self.used <= LAP {
+            return Ok(());
+        }
+        self.used = commands;
         let page = secret(4096);
         let mut sqe = transfer(io::WRITE, 0, 8);
         sqe.sgl = Sgl::in_capsule(4096);
-        for _ in 0..PLACES / AT_ONCE + 1 {
+        for _ in 0..PLACES.div_ceil(AT_ONCE) + 2 {
             for _ in 0..AT_ONCE {
                 self.host.send(&mut self.a, sqe, &page)?;
             }
@@ -94,6 +118,12 @@ impl Tenants {
                 ensure!(status.is_success(), "{status}");
             }
         }
+        Ok(())
+    }
+
+    /// Puts A's secret into both buffers by a comparison.
+    fn taint(&mut self) -> Result<()> {
+        self.spend(2)?;
         let data = self.host.data(0, LONG);
         for opcode in [io::WRITE, io::COMPARE] {
             let sqe = transfer(opcode, 0, LONG >> 9);
@@ -106,6 +136,7 @@ impl Tenants {
 
     /// Sends a command of B with in-capsule data; returns the response, and checks that B has not received the secret.
     fn ask(&mut self, is_admin: bool, sqe: Sqe, data: &[u8]) -> Result<Cqe> {
+        self.spend(1)?;
         let queue = if is_admin {
             &mut self.admin
         } else {
@@ -184,7 +215,7 @@ fn a_hosts_data_reaches_no_other_host_by_any_command_of_any_disk() -> Result<()>
     let file = File::create(&path)?;
     file.set_len(1 << 20)?;
     let config = WorkerConfig {
-        ios: PLACES,
+        ios: IOS,
         buffers: 2,
         ..WorkerConfig::default()
     };

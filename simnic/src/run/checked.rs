@@ -16,7 +16,7 @@ const DEB: &[u8] = b"!<arch>\n";
 
 /// Options that were checked.
 pub struct CheckedOptions {
-    /// The kernel. If it is a package, this has the absolute path.
+    /// The kernel: a release, or the absolute path of a package.
     pub kernel: Which,
     /// Further packages: names, or absolute paths of files.
     pub packages: Vec<String>,
@@ -45,7 +45,7 @@ impl CheckedOptions {
             ("--steer", &options.steer),
         ] {
             if let Some(file) = file {
-                can_be_made(file).with_context(|| format!("{option} {}", file.display()))?;
+                check_creatable(file).with_context(|| format!("{option} {}", file.display()))?;
             }
         }
         let planned = FaultOptions::functions(&options.faults);
@@ -94,7 +94,7 @@ fn deb(file: &Path) -> Result<PathBuf> {
 }
 
 /// Checks that a file or socket can be made at a path.
-fn can_be_made(path: &Path) -> Result<()> {
+fn check_creatable(path: &Path) -> Result<()> {
     ensure!(!path.is_dir(), "a folder");
     if path.exists() {
         return access(path, AccessFlags::W_OK).context("it cannot be written");

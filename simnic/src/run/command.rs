@@ -59,7 +59,7 @@ pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<
         script += &format!("export {name}={}\n", quoted(&value));
     }
     if let Some(program) = command.first() {
-        script += &unless_there(program);
+        script += &missing_program_check(program);
     }
     let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     script += &format!("exec {}\n", words.join(" "));
@@ -68,7 +68,7 @@ pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<
 
 /// Returns shell code that exits with status 127 and a message if the program does not exist. Otherwise the shell's own
 /// message would name the script instead.
-fn unless_there(program: &str) -> String {
+fn missing_program_check(program: &str) -> String {
     let word = quoted(program);
     let is_there = match program.contains('/') {
         true => format!("[ -e {word} ]"),

@@ -14,7 +14,7 @@ use guest::qemu::Qemu;
 use guest::{EMULATOR, Kernel, Root, program};
 
 use super::checked::CheckedOptions;
-use super::progress::Shown;
+use super::progress::ProgressDisplay;
 use super::{Options, image, session};
 
 /// The kernel that the user chose.
@@ -70,11 +70,11 @@ pub fn prepare(asked: &CheckedOptions, named: Option<&Path>) -> Result<Prepared>
     std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     let lock = File::create(cache.join("lock")).with_context(|| cache.display().to_string())?;
     lock.lock()?;
-    let shown = Shown::new(&cache);
+    let shown = ProgressDisplay::new(&cache);
     let has_qemu = has_vfio_user();
     let wanted: Vec<&str> = asked.packages.iter().map(String::as_str).collect();
     let root = Root::prepare_for(&cache.join("root"), !has_qemu, &wanted, &shown)?;
-    // A root that an earlier run prepared has not checked these packages.
+    // If an earlier run prepared the root, the names of these packages are not checked yet.
     if !image::is_there(&root, &asked.packages) {
         root.knows(&wanted)?;
     }

@@ -14,14 +14,14 @@ const BAR: &str = "simnic: {msg} {bar:24} {percent:>3} % {elapsed}";
 const TICK: Duration = Duration::from_secs(1);
 
 /// Display of progress, which is removed when this is dropped.
-pub struct Shown {
+pub struct ProgressDisplay {
     kept: PathBuf,
     is_terminal: bool,
     /// Progress bar, created at the first step.
     bar: OnceCell<ProgressBar>,
 }
 
-impl Shown {
+impl ProgressDisplay {
     /// Makes an empty display. Messages name the folder in which files are kept.
     pub fn new(kept: &Path) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Shown {
     }
 }
 
-impl Progress for Shown {
+impl Progress for ProgressDisplay {
     fn begins(&self, step: &str) {
         match self.is_terminal {
             true => {
@@ -61,7 +61,7 @@ impl Progress for Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -45,14 +45,14 @@ use super::terminal::{self, Raw};
 const PORTS: [&str; 4] = ["control", "in", "out", "err"];
 /// Line by which the guest asks for the next piece of the input.
 const TAKEN: &str = "taken";
-/// Number of the signal that ends the machine in any case.
+/// Number of received signals at which simnic ends the machine in any case.
 const LAST: usize = 3;
 /// Maximum number of bytes read at once.
 const CHUNK: usize = 64 << 10;
 /// Maximum number of bytes written at once. A write of up to PIPE_BUF bytes to a pipe is atomic, so a write that never
 /// returns has written nothing.
 const PIECE: usize = 4096;
-/// Interval at which simnic checks whether QEMU has connected, in milliseconds.
+/// Interval at which simnic checks whether QEMU has connected.
 const LOOK: Duration = Duration::from_millis(20);
 /// Time that a reader has for the remaining output when a time limit or a signal ends the machine.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -248,7 +248,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Listens on the sockets, and blocks the signals that would end this process by default.
+    /// Listens on the sockets, and blocks the signals that are passed to the guest.
     pub fn open(run: &Path, ports: u8) -> Result<Self> {
         let is_terminal = Raw::is_wanted();
         let names: &[&str] = match is_terminal {
@@ -341,14 +341,18 @@ impl Session {
             "control" => self.control(stream)?,
             "in" => {
                 let takes = self.takes.take().context("there is one input")?;
-                drop(thread::spawn(move || feed(stdin().lock(), &stream, &takes)));
+                drop(thread::spawn(move || {
+                    send_input(stdin().lock(), &stream, &takes)
+                }));
             }
             "out" => self.output("output", stream, stdout().as_fd())?,
             "err" => self.output("errors", stream, stderr().as_fd())?,
             _ => {
                 self.raw = Some(Raw::begin()?);
                 let (keys, meter) = (stream.try_clone()?, Meter::new(self.events.clone()));
-                drop(thread::spawn(move || pour(stdin().lock(), keys, &meter)));
+                drop(thread::spawn(move || {
+                    copy_stream(stdin().lock(), keys, &meter)
+                }));
                 self.output("output", stream, stdout().as_fd())?;
             }
         }
@@ -360,7 +364,7 @@ impl Session {
         let to = File::from(to.try_clone_to_owned()?);
         let meter = Meter::new(self.events.clone());
         let (counts, from) = (Arc::clone(&meter), stream.try_clone()?);
-        drop(thread::spawn(move || pour(stream, to, &counts)));
+        drop(thread::spawn(move || copy_stream(stream, to, &counts)));
         self.outputs.push(Output { name, meter, from });
         Ok(())
     }
@@ -488,7 +492,7 @@ fn left_in(mut from: &UnixStream) -> u64 {
 /// Copies an input into a connection, in pieces with their length, so that the end can be signalled. Waits for the
 /// confirmation of each piece before sending the next. If the connection were closed at the end instead, data that QEMU
 /// has not passed on yet would be lost.
-fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
+fn send_input(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let sent = writeln!(to, "{count}").and_then(|()| to.write_all(&buffer[..count]));
@@ -502,7 +506,7 @@ fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
 }
 
 /// Copies one stream to another. Bytes that the other stream refuses are dropped, because the machine must not wait.
-fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
+fn copy_stream(mut from: impl Read, mut to: impl Write, meter: &Meter) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         meter.change(|progress| progress.come += count as u64);
@@ -585,7 +589,7 @@ mod tests {
         let sent = bytes.clone();
         let writer = thread::spawn(move || here.write_all(&sent));
         let mut got = Vec::new();
-        pour(there, &mut got, &meter());
+        copy_stream(there, &mut got, &meter());
         writer.join().expect("no panic").expect("written");
         assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
     }
@@ -605,7 +609,7 @@ mod tests {
             }
         }
         let meter = meter();
-        pour(there, Closed, &meter);
+        copy_stream(there, Closed, &meter);
         let progress = meter.progress();
         assert!(progress.is_over && progress.has_passed(4));
         assert_eq!((progress.come, progress.taken), (4, 0));
@@ -616,7 +620,7 @@ mod tests {
         let (taken, takes) = channel();
         taken.send(()).expect("room");
         let mut sent = Vec::new();
-        feed(&b"a line\n"[..], &mut sent, &takes);
+        send_input(&b"a line\n"[..], &mut sent, &takes);
         assert_eq!(sent, b"7\na line\n0\n");
     }
 
@@ -627,7 +631,7 @@ mod tests {
         drop(taken);
         let input = vec![7; 3 * CHUNK];
         let mut sent = Vec::new();
-        feed(&input[..], &mut sent, &takes);
+        send_input(&input[..], &mut sent, &takes);
         // The first piece was confirmed and the second one sent; then the guest ended.
         assert_eq!(sent.len(), 2 * ("65536\n".len() + CHUNK));
     }

@@ -108,7 +108,7 @@ fn guest() {
     errors.write_all(line.as_bytes()).expect("simnic reads");
     let writer = thread::spawn(move || output.write_all(&vec![BYTE; BYTES]));
     if case == case::STAYS_AND_COMPLAINS {
-        // This write never returns, because nobody reads all of these bytes.
+        // This write never returns, because no process reads all of these bytes.
         let _ = errors.write_all(&vec![BYTE; BYTES]);
     }
     for line in BufReader::new(heard).lines().map_while(Result::ok) {

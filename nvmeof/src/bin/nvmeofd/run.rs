@@ -22,9 +22,9 @@ use udapl::reactor::names_handed_in;
 use crate::log::{Log, USUAL};
 
 /// Interval at which the main thread checks that a worker still serves.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Serves until a signal ends the process. Calls `ready` when hosts can connect.
+/// Serves until a signal arrives or no worker is left. Calls `ready` when hosts can connect.
 pub(crate) fn run(
     settings: &Settings,
     path: Option<&Path>,
@@ -33,7 +33,7 @@ pub(crate) fn run(
     let log = Log::begin(settings.log.as_deref())?;
     // Threads started later inherit the signal mask, so that only this thread receives the signals.
     let signals = Signals::take()?;
-    // This comes before anything is opened, because descriptors that were handed in are identified by number.
+    // The names are read before any file is opened, because descriptors that were handed in are identified by number.
     let handed_in: Vec<&str> = names_handed_in().collect();
     if !handed_in.is_empty() {
         tracing::info!(?handed_in, "descriptors");
@@ -84,10 +84,10 @@ fn sleep(
     log: &Log,
 ) -> Result<bool, Box<dyn Error>> {
     let every = watchdog();
-    let mut barked = Instant::now();
+    let mut last_watchdog = Instant::now();
     let mut told = summary(of);
     loop {
-        let patience = every.map_or(LOOK, |every| every.min(LOOK));
+        let patience = every.map_or(CHECK_INTERVAL, |every| every.min(CHECK_INTERVAL));
         match signals.wait(patience)? {
             Some(Signal::SIGHUP) => {
                 notify.reloading();
@@ -108,9 +108,9 @@ fn sleep(
             tracing::error!("no worker is left: all adapters are gone");
             return Ok(false);
         }
-        if every.is_some_and(|every| barked.elapsed() >= every) {
+        if every.is_some_and(|every| last_watchdog.elapsed() >= every) {
             notify.watchdog();
-            barked = Instant::now();
+            last_watchdog = Instant::now();
         }
         let now = summary(of);
         if now != told {

@@ -34,8 +34,8 @@ fn a_copy_copies_the_ranges_that_were_checked_whatever_its_memory_holds_later() 
     host.host[..32].copy_from_slice(&range(8, 1));
     let (cid, at) = host.send(copy(64, 1), memory(0, 32));
     assert_eq!(host.commands.ios[at as usize].state(), State::Executing);
-    // The range was checked, and its block is being read. Now the memory changes to a range of four blocks. If that
-    // were used, the rest of the buffer, with data of other commands, would be written after the one block.
+    // The range was checked, and its block is being read. Now the memory changes to a range of four blocks. If the new
+    // range were used, the rest of the buffer, with data of other commands, would be written after the one block.
     let (buffer, place) = host.commands.memory.at(DataBuffer::Page(at));
     buffer.write_bytes(place, &range(16, 4));
     faults.order(None);

@@ -186,6 +186,24 @@ fn a_place_is_looked_for_again_when_a_host_has_authenticated() {
     assert!(m.controller(both[1]).is_none(), "its connection ends");
 }
 
+/// Lines about hosts that have authenticated have budgets of their own.
+#[test]
+fn strangers_do_not_silence_the_line_that_a_host_has_authenticated() {
+    let mut m = keyed();
+    for source in 0..64 {
+        let from = IpAddr::from([192, 0, 3, source]);
+        assert!(m.lines.take(from, "busy", secs(0)).is_some());
+    }
+    assert!(m.lines.take(place(0).source, "busy", secs(0)).is_none());
+    let id = admin(&mut m, &disks(), HOST);
+    say(&mut m, (id, 0), &negotiation(0));
+    let challenge = hear(&mut m, (id, 0)).data;
+    say(&mut m, (id, 0), &right_reply(&challenge));
+    let (_, lines) = costs(|| _ = hear(&mut m, (id, 0)));
+    assert!(m.is_authenticated(id, 0));
+    assert_eq!(lines, 1);
+}
+
 /// An attacker may know a controller's number without the key of its host. A failed authentication on an I/O queue
 /// therefore ends that queue and not the controller.
 #[test]
@@ -404,7 +422,7 @@ fn each_message_of_a_stranger_costs_no_more_than_its_budget() {
     }
 }
 
-/// 2,000 connects of one address, as many as a minute of attempts makes, log at most a few lines of each kind.
+/// 2,000 Connects from one address within two seconds log at most eight lines of each of three kinds.
 #[test]
 fn thousands_of_connects_of_a_source_are_a_few_lines_of_each_kind() {
     let mut m = keyed();
