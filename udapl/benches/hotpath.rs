@@ -2,7 +2,8 @@
 //!
 //! `hotpath time` times every operation natively. `hotpath instances` times posts and dequeues of 1, 2 and 4
 //! instances at once. `hotpath count NAME` runs one operation, for callgrind to count inside the function
-//! `region_NAME`. Each prints lines `name nanoseconds operations`.
+//! `region_NAME`. `time` and `count` print lines `name nanoseconds operations`: `time` the nanoseconds of one
+//! operation, `count` the nanoseconds of the whole batch. `instances` prints a table.
 //!
 //! Comparisons:
 //!
@@ -12,13 +13,14 @@
 //! | `c_post_recv` | `post_recv_triplet` | the same, without the remote triplet |
 //! | `c_dequeue_one` | `dequeue_one` | the success of an RDMA Write: endpoint, cookie, status, bytes |
 //!
-//! Both go through all checks. C functions are called through pointers unknown to the compiler; the caller's work
-//! (arguments, call, test of the result) counts, too. Rust methods are inlined into the loop, as in a Rust program,
-//! with the optimization that this allows.
+//! The calls through C and the calls through Rust make all checks. C functions are called through pointers unknown to
+//! the compiler; the caller's work (arguments, call, test of the result) counts, too. Rust methods are inlined into the
+//! loop, as in a Rust program, with the optimization that this allows.
 //!
-//! Two simulated functions are connected first. While a region runs, the simulator does not see register writes
-//! ([`Quiet`]), as a mapped BAR notifies no process. Afterwards one further request rings visibly: the simulator
-//! reads the doorbell record and does all the work at once.
+//! Two pairs of simulated functions are connected first: one is used through Rust, the other through C. While a region
+//! runs, the simulator does not see register writes ([`FilteredFunction`]), as a write to a mapped BAR notifies no
+//! process. After the region, one further request rings the doorbell: the simulator reads the doorbell record and
+//! executes all requests of the batch.
 
 mod c;
 #[path = "../tests/hotpath/deaf.rs"]
@@ -31,7 +33,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use dat_mlx::MlxProvider;
-use deaf::{Deaf, Quiet};
+use deaf::{Deaf, FilteredFunction};
 use driver::{Device, Function, barrier};
 use hw_mlx::HcaConfig;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
@@ -44,16 +46,16 @@ use udapl::{
     Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
-/// Number of operations of a region call: the capacity of a queue.
+/// Number of operations of one batch.
 const BATCH: u64 = 1024;
-/// Capacity of an endpoint, in requests and receives.
+/// Maximum number of outstanding requests, and of outstanding receives, of an endpoint.
 const DEPTH: u32 = 2 * 1024;
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
 
 struct Side {
     ia: Ia,
-    device: Arc<Quiet>,
+    device: Arc<FilteredFunction>,
     events: EvdHandle,
     ep: EpHandle,
     pz: PzHandle,
@@ -64,7 +66,7 @@ struct Side {
 
 fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
     let function = sim.add_function(Profile::named(name, [2, 0, 0, 0, 0, number]));
-    let device = Deaf::hearing(Arc::clone(&function));
+    let device = Deaf::wrap_function(Arc::clone(&function));
     let handle =
         Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
     let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
@@ -77,7 +79,7 @@ fn endpoint(ia: &mut Ia, pz: PzHandle, events: EvdHandle, depth: u32) -> EpHandl
         max_recv_dtos: depth.min(DEPTH),
         max_request_dtos: depth,
         max_recv_iov: 1,
-        // A WQE has two WQEBBs, which hold 64 bytes inline.
+        // With four segments, a WQE has two WQEBBs, which hold 64 bytes inline.
         max_request_iov: 4,
         max_rdma_read_in: 8,
         max_rdma_read_out: 8,
@@ -88,8 +90,8 @@ fn endpoint(ia: &mut Ia, pz: PzHandle, events: EvdHandle, depth: u32) -> EpHandl
 }
 
 impl Side {
-    /// Creates a side with an endpoint of this depth, and EVDs for `room` events.
-    fn new(mut ia: Ia, device: Arc<Quiet>, depth: u32, room: u32) -> Self {
+    /// Creates a side with an endpoint for `depth` requests, and an EVD for `room` events.
+    fn new(mut ia: Ia, device: Arc<FilteredFunction>, depth: u32, room: u32) -> Self {
         let pz = ia.pz_create().expect("a PZ");
         let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
         let events = ia.evd_create(room, flags).expect("an EVD");
@@ -121,7 +123,7 @@ impl Side {
         }
     }
 
-    /// Connects this side's endpoint to the other side's.
+    /// Connects this side's endpoint to the endpoint of `other`.
     fn connect(&mut self, other: &mut Self, service: ConnQual) {
         let (ia, peer) = (&mut self.ia, &mut other.ia);
         peer.psp_create(service, other.events, PspFlags::CONSUMER)
@@ -161,7 +163,7 @@ struct Bench {
     a: Side,
     b: Side,
     c: c::CSide,
-    c_device: Arc<Quiet>,
+    c_device: Arc<FilteredFunction>,
     d: Side,
 }
 
@@ -196,7 +198,7 @@ impl Bench {
     }
 
     /// Creates a pair whose first side is used through C.
-    fn c_pair() -> ((c::CSide, Arc<Quiet>), Side) {
+    fn c_pair() -> ((c::CSide, Arc<FilteredFunction>), Side) {
         let sim = Sim::new(SimConfig {
             seed: 2,
             event_log: false,
@@ -206,15 +208,19 @@ impl Bench {
         ((c::CSide::new(c.ia), c.device), d)
     }
 
-    /// Like [`Bench::quietly`], for the side that is used through C.
-    fn c_quietly(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
-        self.c_device.front.quietly(|| timed(|| region(&self.c)))
+    /// Like [`Bench::without_register_writes`], for the side that is used through C.
+    fn c_without_register_writes(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
+        self.c_device
+            .front
+            .without_register_writes(|| timed(|| region(&self.c)))
     }
 
     /// Runs `region` without showing register writes to the simulator. Returns the duration in nanoseconds.
-    fn quietly(&mut self, region: impl FnOnce(&mut Side)) -> u128 {
+    fn without_register_writes(&mut self, region: impl FnOnce(&mut Side)) -> u128 {
         let device = Arc::clone(&self.a.device);
-        device.front.quietly(|| timed(|| region(&mut self.a)))
+        device
+            .front
+            .without_register_writes(|| timed(|| region(&mut self.a)))
     }
 
     /// Posts one further request, and shows its doorbell to the simulator. The doorbell record counts all earlier
@@ -234,7 +240,7 @@ impl Bench {
         }
     }
 
-    /// Posts receives at B for Sends of A.
+    /// Posts `count` receives on side B for the Sends of side A.
     fn receives(&mut self, count: u64) {
         let Side { ia, ep, slice, .. } = &mut self.b;
         for _ in 0..count {
@@ -243,7 +249,7 @@ impl Bench {
         }
     }
 
-    /// Runs one batch of an operation. Returns its nanoseconds and its number of operations.
+    /// Runs one batch of the operation `name`. Returns the time in ns and the number of operations.
     fn batch(&mut self, name: &str) -> (u128, u64) {
         let remote = self.b.remote;
         let result = match name {
@@ -251,25 +257,29 @@ impl Bench {
             "bare_poll" => (bare_poll(), BATCH),
             "post_send" => {
                 self.receives(BATCH);
-                let took = self.quietly(|side| region_post_send(&mut side.ia, side.ep, side.slice));
+                let took = self.without_register_writes(|side| {
+                    region_post_send(&mut side.ia, side.ep, side.slice)
+                });
                 self.ring();
                 (took, BATCH)
             }
             "post_send_inline_64" => {
                 self.receives(BATCH);
-                let took = self.quietly(|side| region_post_send_inline_64(&mut side.ia, side.ep));
+                let took = self.without_register_writes(|side| {
+                    region_post_send_inline_64(&mut side.ia, side.ep)
+                });
                 self.ring();
                 (took, BATCH)
             }
             "post_rdma_write" => {
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
                 (took, BATCH)
             }
             "post_rdma_write_suppressed" => {
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_post_rdma_write_suppressed(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
@@ -284,35 +294,35 @@ impl Bench {
                     .lmr_create(memory, pz, MemPrivFlags::all())
                     .expect("an LMR");
                 side.ia.lmr_free(lmr.lmr).expect("freed");
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_post_rdma_write_stale(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
                 (took, BATCH)
             }
             "post_rdma_write_any" => {
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_post_rdma_write_any(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
                 (took, BATCH)
             }
             "post_rdma_write_triplet" => {
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_post_rdma_write_triplet(&mut side.ia, side.ep, side.triplet, &remote)
                 });
                 self.ring();
                 (took, BATCH)
             }
             "post_rdma_read" => {
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_post_rdma_read(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
                 (took, BATCH)
             }
             "post_recv" | "post_recv_triplet" => {
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     if name == "post_recv" {
                         region_post_recv(&mut side.ia, side.ep, side.slice);
                     } else {
@@ -327,8 +337,9 @@ impl Bench {
                 (took, BATCH)
             }
             "batch_recv_32" => {
-                let took =
-                    self.quietly(|side| region_batch_recv_32(&mut side.ia, side.ep, side.slice));
+                let took = self.without_register_writes(|side| {
+                    region_batch_recv_32(&mut side.ia, side.ep, side.slice)
+                });
                 let Side { ia, ep, slice, .. } = &mut self.b;
                 for _ in 0..BATCH {
                     ia.ep_post_send(*ep, &[*slice], DtoCookie(0), FLAGS)
@@ -344,38 +355,43 @@ impl Bench {
                     low_watermark: 0,
                 };
                 let srq = side.ia.srq_create(side.pz, attr).expect("an SRQ");
-                let took =
-                    self.quietly(|side| region_srq_batch_recv_32(&mut side.ia, srq, side.slice));
+                let took = self.without_register_writes(|side| {
+                    region_srq_batch_recv_32(&mut side.ia, srq, side.slice)
+                });
                 self.a.ia.srq_free(srq).expect("freed");
                 (took, BATCH)
             }
             "batch_rdma_write_32" => {
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_batch_rdma_write_32(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
                 (took, BATCH)
             }
             "dequeue_one" | "poll_16" => {
-                self.quietly(|side| {
+                self.without_register_writes(|side| {
                     region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
                 if name == "dequeue_one" {
                     (
-                        self.quietly(|side| region_dequeue_one(&mut side.ia, side.events)),
+                        self.without_register_writes(|side| {
+                            region_dequeue_one(&mut side.ia, side.events)
+                        }),
                         BATCH,
                     )
                 } else {
                     (
-                        self.quietly(|side| region_poll_16(&mut side.ia, side.events)),
+                        self.without_register_writes(|side| {
+                            region_poll_16(&mut side.ia, side.events)
+                        }),
                         BATCH,
                     )
                 }
             }
             "recorded_post_rdma_write" => {
                 self.a.ia.recorder_start();
-                let took = self.quietly(|side| {
+                let took = self.without_register_writes(|side| {
                     region_recorded_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.a.ia.recorder_stop();
@@ -383,26 +399,31 @@ impl Bench {
                 (took, BATCH)
             }
             "recorded_dequeue_one" => {
-                self.quietly(|side| {
+                self.without_register_writes(|side| {
                     region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
                 });
                 self.ring();
                 self.a.ia.recorder_start();
-                let took =
-                    self.quietly(|side| region_recorded_dequeue_one(&mut side.ia, side.events));
+                let took = self.without_register_writes(|side| {
+                    region_recorded_dequeue_one(&mut side.ia, side.events)
+                });
                 self.a.ia.recorder_stop();
                 (took, BATCH)
             }
             "dequeue_empty" => (
-                self.quietly(|side| region_dequeue_empty(&mut side.ia, side.events)),
+                self.without_register_writes(|side| {
+                    region_dequeue_empty(&mut side.ia, side.events)
+                }),
                 BATCH,
             ),
-            // The EVD gets one event at a time, so that each wait returns exactly one.
+            // Each wait follows one post, so that the EVD holds exactly one event.
             "evd_wait_ready" => {
                 let mut took = 0;
                 for _ in 0..BATCH {
                     self.ring();
-                    took += self.quietly(|side| region_evd_wait_ready(&mut side.ia, side.events));
+                    took += self.without_register_writes(|side| {
+                        region_evd_wait_ready(&mut side.ia, side.events)
+                    });
                 }
                 (took, BATCH)
             }
@@ -419,12 +440,13 @@ impl Bench {
             }
             "c_post_rdma_write" => {
                 let remote = self.d.remote;
-                let took = self.c_quietly(|side| c::region_c_post_rdma_write(side, &remote));
+                let took = self
+                    .c_without_register_writes(|side| c::region_c_post_rdma_write(side, &remote));
                 self.c.ring(&remote);
                 (took, BATCH)
             }
             "c_post_recv" => {
-                let took = self.c_quietly(c::region_c_post_recv);
+                let took = self.c_without_register_writes(c::region_c_post_recv);
                 let Side { ia, ep, slice, .. } = &mut self.d;
                 for _ in 0..BATCH {
                     ia.ep_post_send(*ep, &[*slice], DtoCookie(0), FLAGS)
@@ -434,12 +456,14 @@ impl Bench {
             }
             "c_post_many_write_32" => {
                 let remote = self.d.remote;
-                let took = self.c_quietly(|side| c::region_c_post_many_write_32(side, &remote));
+                let took = self.c_without_register_writes(|side| {
+                    c::region_c_post_many_write_32(side, &remote)
+                });
                 self.c.ring(&remote);
                 (took, BATCH)
             }
             "c_post_many_recv_32" => {
-                let took = self.c_quietly(c::region_c_post_many_recv_32);
+                let took = self.c_without_register_writes(c::region_c_post_many_recv_32);
                 let Side { ia, ep, slice, .. } = &mut self.d;
                 for _ in 0..BATCH {
                     ia.ep_post_send(*ep, &[*slice], DtoCookie(0), FLAGS)
@@ -449,15 +473,24 @@ impl Bench {
             }
             "c_dequeue_one" | "c_dequeue_many_16" => {
                 let remote = self.d.remote;
-                self.c_quietly(|side| c::region_c_post_rdma_write(side, &remote));
+                self.c_without_register_writes(|side| c::region_c_post_rdma_write(side, &remote));
                 self.c.ring(&remote);
                 if name == "c_dequeue_one" {
-                    (self.c_quietly(c::region_c_dequeue_one), BATCH)
+                    (
+                        self.c_without_register_writes(c::region_c_dequeue_one),
+                        BATCH,
+                    )
                 } else {
-                    (self.c_quietly(c::region_c_dequeue_many_16), BATCH)
+                    (
+                        self.c_without_register_writes(c::region_c_dequeue_many_16),
+                        BATCH,
+                    )
                 }
             }
-            "c_dequeue_empty" => (self.c_quietly(c::region_c_dequeue_empty), BATCH),
+            "c_dequeue_empty" => (
+                self.c_without_register_writes(c::region_c_dequeue_empty),
+                BATCH,
+            ),
             other => panic!("no operation is called {other}"),
         };
         self.drain();
@@ -514,7 +547,7 @@ fn region_recorded_dequeue_one(ia: &mut Ia, events: EvdHandle) {
     }
 }
 
-/// Posts with completions suppressed, as for most requests of a storage program.
+/// Posts RDMA Writes with suppressed completions, as a storage program does for most requests.
 #[inline(never)]
 fn region_post_rdma_write_suppressed(
     ia: &mut Ia,
@@ -535,7 +568,7 @@ fn region_post_rdma_write_suppressed(
     }
 }
 
-/// Posts RDMA Writes with a slice that was made before some LMR was freed.
+/// Posts RDMA Writes with a slice that was created before another LMR was freed.
 #[inline(never)]
 fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let iov = [slice];
@@ -550,7 +583,7 @@ fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remo
 fn region_post_rdma_write_any(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let (mut iov, mut remote, mut flags) = ([slice], *remote, FLAGS);
     for cookie in 0..BATCH {
-        // `black_box` may have changed the values, as code with a reference to them could.
+        // The compiler must assume that `black_box` changes the values.
         black_box((&mut iov, &mut remote, &mut flags));
         ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), &remote, flags)
             .expect("a post");
@@ -632,7 +665,7 @@ fn region_post_recv_triplet(ia: &mut Ia, ep: EpHandle, triplet: LmrTriplet) {
     }
 }
 
-/// Reads all fields of an event, as a consumer does.
+/// Dequeues one event, which must exist. The compiler must assume that `black_box` reads all fields of the event.
 #[inline(always)]
 fn dequeue(ia: &mut Ia, events: EvdHandle) {
     let event = ia.evd_dequeue(events);
@@ -688,7 +721,8 @@ fn region_post_and_dequeue(
     }
 }
 
-/// Measures the reference cost of posting: 64 bytes of WQE, the doorbell record, the doorbell, and the fences between.
+/// Measures the reference cost of posting a batch: 64 bytes of WQE, the doorbell record, the doorbell, and the fences
+/// between these writes. Returns the time in ns.
 fn bare_post() -> u128 {
     let ring: Vec<AtomicU64> = (0..8 * 64).map(AtomicU64::new).collect();
     let ring: &[AtomicU64; 8 * 64] = ring
@@ -725,8 +759,8 @@ fn region_bare_post(ring: &[AtomicU64; 8 * 64], record: &AtomicU32, register: &A
     }
 }
 
-/// Measures the reference cost of polling: the owner byte, the fence, the fields that a completion needs, the consumer
-/// index.
+/// Measures the reference cost of polling a batch: the owner byte, the fence, the fields that a completion needs, and
+/// the consumer index. Returns the time in ns.
 fn bare_poll() -> u128 {
     let ring: Vec<[AtomicU64; 8]> = (0..BATCH)
         .map(|number| [0; 8].map(|_: u64| AtomicU64::new(number)))
@@ -798,7 +832,7 @@ fn main() {
         _ => {
             let mut bench = Bench::new();
             for name in OPERATIONS {
-                // The best of many batches counts, because other processes have disturbed it least.
+                // The fastest of 50 batches counts, because other processes have disturbed this batch least.
                 let best = (0..50)
                     .map(|_| bench.batch(name))
                     .map(|(nanoseconds, operations)| {

@@ -1,15 +1,15 @@
-//! Costs of many endpoints: memory, connections per second, and a post and a dequeue among them.
+//! Costs of many endpoints: memory, connections per second, and the time of a post and of a dequeue.
 //!
 //! `scale [ENDPOINTS [INSTANCES]]` brings up two simulated functions, opens several instances of each, creates the
-//! endpoints on either and connects each to one of the other function (default: 60,000 and 4). `scale count REGION
-//! ENDPOINTS` creates them in one instance and runs `region_REGION` once, for callgrind.
+//! endpoints on both functions, and connects each endpoint to an endpoint of the other function (default: 60,000 and
+//! 4). `scale count REGION ENDPOINTS` creates the endpoints in one instance and runs `REGION` once, for callgrind.
 //!
-//! Memory is the kernel's figure for this process (`/proc/self/status`). Shared memory is DMA memory; anonymous
-//! memory is the heap of driver and simulator together, and of both sides. Times are the process's CPU time over all
-//! threads, so that other processes do not count; use them for ratios.
+//! Resident memory is the kernel's figure for this process (`/proc/self/status`). Shared memory is DMA memory;
+//! anonymous memory is the heap of driver and simulator together, on both sides. Times are the CPU time of all threads
+//! of this process, so that other processes do not count. Only ratios of these times are meaningful.
 //!
-//! Each operation uses every endpoint once, in an order in which no two neighbours in memory follow each other. So
-//! its cache lines are as cold as that many endpoints make them.
+//! A region of posts or of dequeues uses every endpoint once, in an order in which successive endpoints are not
+//! adjacent in memory. So an endpoint's cache lines are as cold as in a program that uses that many endpoints.
 
 #[path = "../tests/hotpath/deaf.rs"]
 mod deaf;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dat_mlx::MlxProvider;
-use deaf::{Deaf, Quiet};
+use deaf::{Deaf, FilteredFunction};
 use driver::{Device, Function};
 use hw_mlx::HcaConfig;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
@@ -38,7 +38,7 @@ const PATIENCE: Timeout = Timeout::from_micros(60_000_000);
 const DEPTH: u32 = 128;
 /// Number of connections being established at a time.
 const UNDER_WAY: usize = 64;
-/// Connection qualifiers of the instances.
+/// Returns the connection qualifiers of the instances, from 0x1_0000_0001 up.
 fn quals() -> impl Iterator<Item = ConnQual> {
     (0x1_0000_0001..).map(ConnQual::service_id)
 }
@@ -55,7 +55,7 @@ struct Instance {
 }
 
 impl Instance {
-    /// Creates an instance whose EVDs have space for two events of each endpoint's requests.
+    /// Creates the objects of an instance. The EVD holds two events for each endpoint, and at least 1,024 events.
     fn new(mut ia: Ia, endpoints: usize, qual: ConnQual) -> Self {
         let pz = ia.pz_create().expect("a PZ");
         let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
@@ -125,7 +125,7 @@ impl Instance {
     }
 }
 
-/// Returns the endpoints in an order in which successive ones are far apart in memory.
+/// Returns the endpoints in an order in which successive endpoints are far apart in memory.
 fn scattered(eps: &[EpHandle]) -> Vec<EpHandle> {
     // A prime that divides no usual number of endpoints.
     const STEP: usize = 7919;
@@ -153,8 +153,8 @@ fn connect(one: &mut Instance, other: &mut Instance, qual: ConnQual) {
 /// A function with several instances.
 struct Side {
     instances: Vec<Instance>,
-    device: Arc<Quiet>,
-    /// Bytes that its arena has mapped, in total and for endpoints.
+    device: Arc<FilteredFunction>,
+    /// Number of bytes that the function's arena has mapped: in total, and since the first IA was opened.
     mapped: [usize; 2],
 }
 
@@ -164,7 +164,7 @@ fn function(sim: &Sim, name: &str, number: u8) -> Arc<SimFunction> {
 
 impl Side {
     fn new(function: Arc<SimFunction>, endpoints: usize, instances: usize) -> Self {
-        let device = Deaf::hearing(function);
+        let device = Deaf::wrap_function(function);
         let handle =
             Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function");
         let mut config = HcaConfig::new();
@@ -192,7 +192,7 @@ impl Side {
     }
 }
 
-/// Two functions with unconnected endpoints.
+/// Two functions on one link, with their instances.
 struct World {
     a: Side,
     b: Side,
@@ -247,30 +247,31 @@ impl World {
     }
 
     /// Runs a region in the first instance without showing register writes to the device. Returns the CPU time.
-    fn quietly(&mut self, region: impl FnOnce(&mut Instance)) -> Duration {
+    fn without_register_writes(&mut self, region: impl FnOnce(&mut Instance)) -> Duration {
         let device = Arc::clone(&self.a.device);
-        device.front.quietly(|| {
+        device.front.without_register_writes(|| {
             let began = spent();
             region(&mut self.a.instances[0]);
             spent() - began
         })
     }
 
-    /// Runs a region with its preparation and its cleanup. Returns the CPU time and the number of operations.
+    /// Runs the region `name`, with preparation and cleanup. Returns the region's CPU time and number of operations.
     fn run(&mut self, name: &str) -> (Duration, usize) {
         let (target, endpoints) = (self.target(), self.a.instances[0].eps.len());
         let many = usize::try_from(TIMES).expect("a small number");
         let result = match name {
-            "post_recv" => (self.quietly(region_post_recv), endpoints),
+            "post_recv" => (self.without_register_writes(region_post_recv), endpoints),
             "post_rdma_write" => {
-                let took = self.quietly(|side| region_post_rdma_write(side, &target));
+                let took =
+                    self.without_register_writes(|side| region_post_rdma_write(side, &target));
                 // The device sees only the second doorbell of each endpoint, and executes both requests.
                 self.write(&target);
                 (took, endpoints)
             }
             "dequeue" => {
                 self.write(&target);
-                (self.quietly(region_dequeue), endpoints)
+                (self.without_register_writes(region_dequeue), endpoints)
             }
             // This region runs after `post_recv`, so each endpoint has a receive.
             "dequeue_recv" => {
@@ -279,10 +280,10 @@ impl World {
                     let sent = peer.ia.ep_post_send(ep, &[peer.slice], DtoCookie(0), NONE);
                     sent.expect("a send");
                 }
-                (self.quietly(region_dequeue), endpoints)
+                (self.without_register_writes(region_dequeue_recv), endpoints)
             }
-            "progress" => (self.quietly(region_progress), many),
-            "evd_wait" => (self.quietly(region_evd_wait), many),
+            "progress" => (self.without_register_writes(region_progress), many),
+            "evd_wait" => (self.without_register_writes(region_evd_wait), many),
             other => panic!("no region is called {other}"),
         };
         self.a.instances[0].drain();
@@ -319,7 +320,17 @@ fn region_dequeue(side: &mut Instance) {
     }
 }
 
-/// Does the work that a polling thread does now and then while it finds no event.
+/// Dequeues a completion of a receive for each endpoint.
+#[inline(never)]
+fn region_dequeue_recv(side: &mut Instance) {
+    for _ in 0..side.eps.len() {
+        let event = side.ia.evd_dequeue(side.events);
+        let is_recv = matches!(black_box(event), Ok(Some(Event::Dto(done))) if !done.request);
+        assert!(is_recv);
+    }
+}
+
+/// Runs `Ia::progress`, which a polling thread calls from time to time while it finds no event.
 #[inline(never)]
 fn region_progress(side: &mut Instance) {
     for _ in 0..TIMES {
@@ -342,7 +353,7 @@ fn spent() -> Duration {
     spent.into()
 }
 
-/// Returns the shared memory and the heap of the process, in kilobytes.
+/// Returns the resident shared memory and the resident anonymous memory of the process, in KiB.
 fn resident() -> [usize; 2] {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     ["RssShmem:", "RssAnon:"].map(|what| {

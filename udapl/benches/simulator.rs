@@ -1,9 +1,9 @@
 //! Speed of simulated functions: prints a table (`cargo bench -p udapl --bench simulator`).
 //!
-//! RDMA Writes and ping-pongs between two functions of this process, between one of this process and one of another
-//! over `link=unix:`, and between plain sockets, in one run. Each figure is the best of several rounds, because other
-//! processes disturb some. Next to the elapsed time is this process's CPU time for an operation. docs/simulator.md
-//! has the figures of one machine.
+//! One run measures RDMA Writes between two functions of this process, RDMA Writes and ping-pongs with a function of
+//! another process over `link=unix:`, and transfers and ping-pongs over plain sockets. Each figure is the best of
+//! several rounds, because other processes disturb some rounds. The second column is this process's CPU time for an
+//! operation. docs/simulator.md has the figures of one machine.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -31,7 +31,7 @@ const DEPTH: usize = 16;
 const MESSAGE: usize = 64;
 const ROUNDS: usize = 5;
 
-/// First byte of a message: the action that the peer should take.
+/// First byte of a message to the peer process: poll, sleep in a wait, send an echo, or end.
 const POLL: u8 = 0;
 const SLEEP: u8 = 1;
 const ECHO: u8 = 2;
@@ -84,7 +84,7 @@ impl End {
         end
     }
 
-    /// Posts a receive into this slot.
+    /// Posts a receive of `MESSAGE` bytes into the given slot of the memory.
     fn receive(&mut self, slot: usize) {
         let slice = self
             .ia
@@ -141,7 +141,8 @@ impl End {
         }
     }
 
-    /// Returns the first byte of the next message, and posts its receive again. `None`: the connection has ended.
+    /// Returns the first byte of the next received message, and posts the receive again. Returns `None` if the
+    /// connection has ended.
     fn message(&mut self, polls: bool) -> Option<u8> {
         loop {
             let Event::Dto(done) = self.event(polls) else {
@@ -200,7 +201,7 @@ impl End {
     }
 }
 
-/// Returns the elapsed time, and the CPU time of this process.
+/// Runs `work`. Returns the elapsed time, and the CPU time that this process used meanwhile.
 fn measured(work: impl FnOnce()) -> (Duration, Duration) {
     let used = || {
         let usage = getrusage(UsageWho::RUSAGE_SELF).expect("known");
@@ -284,7 +285,7 @@ fn in_one_process() {
     ia_close(server.ia, CloseFlags::Abrupt).expect("closed");
 }
 
-/// Measures two pairs, each in a thread and a simulator of its own, and then one pair alone.
+/// Measures one pair alone, and then two pairs at once, each with its own thread and its own simulator.
 fn pairs() {
     const TIMES: usize = 16_384;
     let fabrics = [1, 2].map(Fabric::pair);
@@ -325,7 +326,7 @@ fn name(side: &str, number: u8, wire: &Path) -> String {
     format!("sim:{side},mac=02:00:00:00:09:0{number},link=unix:{wire}")
 }
 
-/// Runs the peer's end in the other process.
+/// Runs the peer process (`--peer`): accepts the connection, and obeys messages until it ends.
 fn peer(wire: &Path) {
     let mut end = End::open(&name("peer", 2, wire));
     end.listen();

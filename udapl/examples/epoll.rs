@@ -39,12 +39,12 @@ struct End {
 }
 
 /// Events of an end that this program distinguishes.
-enum News {
+enum EndEvent {
     Established,
     /// A message arrived, with these first bytes.
     Message(u64),
     Gone,
-    /// A message of this end was sent, or a request was accepted.
+    /// A message of this end was sent, a DTO failed, or a request was accepted.
     Nothing,
 }
 
@@ -85,27 +85,27 @@ impl End {
     }
 
     /// Dequeues one event. Accepts a connection request.
-    fn take(&mut self) -> Result<Option<News>> {
+    fn take(&mut self) -> Result<Option<EndEvent>> {
         let Ok(Some(event)) = self.ia.evd_dequeue(self.events) else {
             return Ok(None);
         };
         Ok(Some(match event {
             Event::ConnectionRequest(request) => {
                 self.ia.cr_accept(request.cr, Some(self.ep), b"")?;
-                News::Nothing
+                EndEvent::Nothing
             }
             Event::Connection(event) if event.kind == ConnectionEventKind::Established => {
-                News::Established
+                EndEvent::Established
             }
             Event::Connection(event) if event.kind == ConnectionEventKind::Disconnected => {
-                News::Gone
+                EndEvent::Gone
             }
-            Event::Dto(done) if done.status != DtoStatus::Success => News::Nothing,
-            Event::Dto(done) if done.request => News::Nothing,
+            Event::Dto(done) if done.status != DtoStatus::Success => EndEvent::Nothing,
+            Event::Dto(done) if done.request => EndEvent::Nothing,
             Event::Dto(_) => {
                 let first = self.memory.read(0, 8)?;
                 self.receive()?;
-                News::Message(u64::from_be_bytes(first.try_into().expect("8 bytes")))
+                EndEvent::Message(u64::from_be_bytes(first.try_into().expect("8 bytes")))
             }
             Event::Connection(_) | Event::RmrBind(_) | Event::Async(_) | Event::Software(_) => {
                 bail!("an event nobody hoped for: {event:?}")
@@ -159,24 +159,24 @@ fn run(names: &[String; 2]) -> Result<u64> {
         }
         let [client, server] = &mut ends;
         while let Some(news) = server.take()? {
-            if let News::Message(number) = news {
+            if let EndEvent::Message(number) = news {
                 server.send(number)?;
             }
         }
         while let Some(news) = client.take()? {
             match news {
-                News::Established => client.send(1)?,
-                News::Message(MESSAGES) => {
+                EndEvent::Established => client.send(1)?,
+                EndEvent::Message(MESSAGES) => {
                     client.ia.ep_disconnect(client.ep, CloseFlags::Abrupt)?
                 }
-                News::Message(number) => client.send(number + 1)?,
-                News::Gone => {
+                EndEvent::Message(number) => client.send(number + 1)?,
+                EndEvent::Gone => {
                     for end in ends {
                         ia_close(end.ia, CloseFlags::Abrupt)?;
                     }
                     return Ok(sleeps);
                 }
-                News::Nothing => {}
+                EndEvent::Nothing => {}
             }
         }
     }
@@ -203,7 +203,7 @@ fn echo(names: &[String]) -> Result<u64> {
     }
 }
 
-/// Returns the name of a simulated function on a wire; its MAC ends in the first letter of `name`.
+/// Returns the name of a simulated function on a wire. `name` is a hexadecimal digit, the last of the function's MAC.
 fn simulated(name: &str, wire: &std::path::Path) -> String {
     format!(
         "sim:{name},mac=02:00:00:00:00:0{name},link=unix:{}",

@@ -15,8 +15,8 @@ use crate::open::{Adapter, OpenError};
 /// thread does not poll completions of other instances; their threads do that.
 ///
 /// A program needs no such thread as long as one of its own threads polls or waits in some instance. The adapter stays
-/// open while this thread runs. Dropping this handle ends the thread. The thread ends by itself if the device dies or
-/// the system wants the device back.
+/// open while this thread runs. Dropping this handle ends the thread. The thread ends by itself if the device dies, if
+/// the system requests the release of the device, or if the thread cannot sleep.
 ///
 /// Use it only for functions that run in real time. In virtual time (functions of a `fabric::Fabric`, `sim:` names with
 /// `,time=virtual`) a sleeping thread advances the clock, and a thread that only sleeps advances the clock as fast as

@@ -95,7 +95,7 @@ fn with_process(path: &Path) -> PathBuf {
     }
 }
 
-/// Queue of notices that the socket's thread has not fetched, and the number of notices lost because it was full.
+/// Notices that the socket's thread has not fetched, and the number of notices lost because this queue was full.
 #[derive(Default)]
 struct NoticeQueue {
     notices: VecDeque<Notice>,
@@ -103,7 +103,7 @@ struct NoticeQueue {
 }
 
 /// Queues the adapter's notices for the socket's thread. Returns false if the adapter is closed. The closure that
-/// queues them is freed with the adapter.
+/// queues the notices is freed with the adapter.
 fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<NoticeQueue>>) -> bool {
     let to = Arc::clone(notices);
     adapter.dat().watch(Box::new(move |notice| {

@@ -41,6 +41,9 @@ use crate::open::simulated::open_function;
 pub use crate::open::simulated::{SimAction, simulate};
 use crate::open::{OpenError, OpenOptions};
 
+/// Number of sides with an address in 192.0.2.0/24.
+const FEW: usize = 254;
+
 /// Two simulated functions and the link between them.
 pub struct Fabric {
     /// Simulator that runs both functions: time, faults, captures, event log.
@@ -133,15 +136,25 @@ impl Fabric {
         Arc::clone(&self.functions[side])
     }
 
-    /// Returns the IPv4 address that [`Fabric::options`] gives a side.
+    /// Returns the IPv4 address that [`Fabric::options`] gives a side: 192.0.2.1 to 192.0.2.254, and from side 254
+    /// onwards 10.0.0.1, 10.0.0.2 and so on. No two sides have the same address.
+    ///
+    /// # Panics
+    /// Panics if the network 10.0.0.0/8 has no address left for the side: from side 254 + 2^24 - 2 onwards.
     #[must_use]
     pub fn ipv4(side: usize) -> IpAddr {
-        // CAST: a side is below 255. A fabric of more than 254 functions repeats addresses.
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a fabric has a handful of functions"
-        )]
-        IpAddr::V4(Ipv4Addr::new(192, 0, 2, side as u8 + 1))
+        let address = match side {
+            0..FEW => (Ipv4Addr::new(192, 0, 2, 1), side),
+            _ => (Ipv4Addr::new(10, 0, 0, 1), side - FEW),
+        };
+        let (first, after) = address;
+        // The last address of the network is its broadcast address.
+        let after = u32::try_from(after)
+            .ok()
+            .filter(|&after| after < (1 << 24) - 2);
+        // PANIC: as documented.
+        let after = after.expect("the network has an address for the side");
+        IpAddr::V4(Ipv4Addr::from_bits(first.to_bits() + after))
     }
 
     /// Returns options for opening a side: its IPv4 address, and the other side as a neighbour.
@@ -173,7 +186,7 @@ impl Fabric {
         open_function(Arc::clone(&self.functions[side]), 1, &options)
     }
 
-    /// Returns the driver bugs that the function of a side has reported.
+    /// Returns the simulator's report about the function of a side: objects, counters, DMA faults and driver bugs.
     #[must_use]
     pub fn report(&self, side: usize) -> FunctionReport {
         self.sim.report(&self.functions[side])

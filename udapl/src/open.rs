@@ -201,7 +201,7 @@ fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), 
     reached
 }
 
-/// Wraps a device that lives in this process as a function.
+/// Opens a function of a device that is implemented in this process.
 #[cfg(feature = "sim")]
 fn in_process<D: driver::Device + 'static>(
     function: std::sync::Arc<D>,
@@ -259,7 +259,7 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
     Ok(with_recorder_folder(Ia::open(provider, ia)?))
 }
 
-/// Returns whether the environment asks for recording (`DAT_RECORDER=1`), and the folder for dumps: that of the
+/// Returns whether the environment enables recording (`DAT_RECORDER=1`), and the folder for dumps: that of the
 /// options, or the value of `DAT_RECORDER` if the options name none and the value contains a `/`.
 fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>), OpenError> {
     let said = std::env::var_os("DAT_RECORDER").map(PathBuf::from);

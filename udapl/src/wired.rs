@@ -53,7 +53,7 @@ impl Wired {
     /// # Errors
     /// I/O errors at the path, or of starting the thread.
     pub(crate) fn lay(profile: Profile, path: &Path) -> io::Result<(Arc<WiredFunction>, Sim)> {
-        let (function, mut wired, sim) = Self::unmoved(profile, path)?;
+        let (function, mut wired, sim) = Self::without_thread(profile, path)?;
         let (sends, world) = (Arc::clone(&wired.wire), sim.clone());
         let (alarm, over) = (Arc::clone(&wired.alarm), Arc::clone(&wired.over));
         // The new thread blocks signals, so that they are delivered to the program's own threads.
@@ -75,7 +75,7 @@ impl Wired {
     }
 
     /// Creates a function on a wire, without the thread that advances the simulation's time.
-    fn unmoved(profile: Profile, path: &Path) -> io::Result<(Arc<SimFunction>, Self, Sim)> {
+    fn without_thread(profile: Profile, path: &Path) -> io::Result<(Arc<SimFunction>, Self, Sim)> {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
@@ -292,7 +292,7 @@ mod tests {
         let (theirs, _world) =
             Wired::lay(Profile::named("sim:theirs", [2, 0, 0, 0, 0, 1]), &path).expect("a wire");
         let (function, wired, sim) =
-            Wired::unmoved(Profile::named("sim:ours", [2, 0, 0, 0, 0, 2]), &path)
+            Wired::without_thread(Profile::named("sim:ours", [2, 0, 0, 0, 0, 2]), &path)
                 .expect("its other end");
         let alarm = Arc::clone(&wired.alarm);
         let ours = wired.before(function);

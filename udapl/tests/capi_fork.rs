@@ -1,5 +1,5 @@
-//! A process that forks: its child has no adapters, and does not wait for locks that the parent's threads hold. A
-//! separate program, because it forks.
+//! After fork(2), the child process has no adapters, and does not wait for locks that the parent's threads hold. The
+//! test is a separate program, because it forks.
 
 // UNSAFETY: fork(2), and calls of the C ABI.
 #![expect(unsafe_code, reason = "fork(2), calls of the C ABI")]
@@ -35,7 +35,7 @@ mod calls;
 )]
 mod support;
 
-use calls::CALLS;
+use calls::{CALLS, CALLS_OF_ANY};
 use support::{ABRUPT, INVALID_HANDLE, SECOND, World, c, done, fresh_name, ok, opened, software};
 
 /// DAT_INSUFFICIENT_RESOURCES|DEVICE, as for a device in use. DAT 2.0 has the same number.
@@ -43,17 +43,17 @@ const DEVICE: u32 = 0x8003_0003;
 /// Seconds after which a signal ends a process that hangs.
 const PATIENCE: u32 = 600;
 
-/// Runs `work` in a child and returns its exit code; 0 is success.
+/// Runs `work` in a child process. Returns the child's exit code (0 is success), or the other way in which it ended.
 ///
 /// The child must not assert: the test harness's output is not usable there.
 fn in_a_child(work: impl FnOnce() -> i32) -> Result<i32, WaitStatus> {
     // SAFETY: the child makes calls that return before they take a lock, and exits.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
-            // SAFETY: numbers.
+            // SAFETY: alarm(2) takes only a number.
             unsafe { libc::alarm(PATIENCE) };
             let answer = work();
-            // SAFETY: nothing of the parent is cleaned up.
+            // SAFETY: `_exit` runs no destructor and no exit handler of the parent.
             unsafe { libc::_exit(answer) };
         }
         ForkResult::Parent { child } => {
@@ -68,7 +68,7 @@ fn in_a_child(work: impl FnOnce() -> i32) -> Result<i32, WaitStatus> {
 }
 
 /// Returns the number, from `first`, of the first check that fails; 0 if all hold.
-fn first_wrong(first: i32, hold: &[bool]) -> i32 {
+fn first_failed(first: i32, hold: &[bool]) -> i32 {
     let wrong = (first..).zip(hold).find(|(_, holds)| !**holds);
     wrong.map_or(0, |(number, _)| number)
 }
@@ -93,8 +93,8 @@ fn records() -> Result<i32, u32> {
     if answer == 0 { Ok(count) } else { Err(answer) }
 }
 
-/// Checks in the child that the registry's calls fail as an open does, and that no call waits for a lock. Returns the
-/// number of the first check that fails, from 200; 0 if all hold.
+/// Checks, in the child, that calls of the registry fail with the code of a failed open, and that no call waits for a
+/// lock. Returns the number of the first check that fails, from 200; 0 if all hold.
 fn without_a_registry() -> i32 {
     // SAFETY: null is a valid value of each function.
     let table: CProvider = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -115,16 +115,18 @@ fn without_a_registry() -> i32 {
         c!(dat_provider_init(&raw const name, null()));
         c!(dat_provider_fini(&raw const name));
     }
-    first_wrong(200, &hold)
+    first_failed(200, &hold)
 }
 
-/// Runs in the child. Returns the number, from 1, of the first call that accepts the parent's handle; 0 if no call
-/// does.
+/// Checks, in the child, that every call refuses the parent's handles. Returns the number, from 1, of the first call
+/// that does not; otherwise the result of `without_a_registry`.
 fn without_handles(worlds: &[World]) -> i32 {
     for world in worlds {
         for (handle, kind) in world.objects() {
-            for (number, (_, subtype, call)) in (1..).zip(CALLS) {
-                if kind == *subtype && call(handle) != INVALID_HANDLE | subtype {
+            let of_kind = CALLS.iter().map(|call| (call, kind == call.1));
+            let of_any = CALLS_OF_ANY.iter().map(|call| (call, true));
+            for (number, ((_, subtype, call), takes)) in (1..).zip(of_kind.chain(of_any)) {
+                if takes && call(handle) != INVALID_HANDLE | subtype {
                     return number;
                 }
             }
@@ -143,14 +145,14 @@ fn a_child_does_not_wait_for_who_makes_the_registry(folder: &Path) {
     // SAFETY: the only other thread is the harness's, which waits.
     unsafe { std::env::set_var("DAT_OVERRIDE", &pipe) };
     let ia = Fabric::pair(1).open(0).expect("an adapter");
-    // An open adapter without the registry.
+    // The test opens the adapter without the registry.
     let ia = lend(ia, true).expect("a handle");
     let maker = thread::spawn(records);
-    // SAFETY: a number. The signal ends the process if no reader opens the pipe.
+    // SAFETY: alarm(2) takes only a number. The signal ends the process if no reader opens the pipe.
     unsafe { libc::alarm(PATIENCE) };
     let writer = OpenOptions::new().write(true).open(&pipe);
     let writer = writer.expect("it is being read");
-    // SAFETY: a number.
+    // SAFETY: as above.
     unsafe { libc::alarm(0) };
     assert_eq!(in_a_child(without_a_registry), Ok(0));
     drop(writer);
@@ -160,10 +162,10 @@ fn a_child_does_not_wait_for_who_makes_the_registry(folder: &Path) {
 
 /// `ia_open_func` of DAT 2.0.
 type Open2 = unsafe extern "C" fn(*const c_char, i32, *mut DatHandle, *mut DatHandle) -> u32;
-/// `ia_query_func`.
+/// `ia_query_func` of DAT 2.0.
 type Query2 =
     unsafe extern "C" fn(DatHandle, *mut DatHandle, u64, *mut c_void, u64, *mut c_void) -> u32;
-/// `ia_close_func`.
+/// `ia_close_func` of DAT 2.0.
 type Close2 = unsafe extern "C" fn(DatHandle, u32) -> u32;
 
 /// The start of a DAT 2.0 provider (`struct dat_provider` of `udat_redirection.h`).
@@ -176,7 +178,7 @@ struct Provider2 {
     close: Close2,
 }
 
-/// Builds and loads a library in place of DAT 2.0's registry.
+/// Builds and loads a substitute for DAT 2.0's registry, `libdat2.so.2`.
 fn registry_of_2(folder: &Path) -> Library {
     let library = folder.join("libdat2.so.2");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/registry2.c");
@@ -185,11 +187,12 @@ fn registry_of_2(folder: &Path) -> Library {
         .args([&library, &source])
         .status();
     assert!(built.expect("a C compiler").success());
-    // SAFETY: it has no constructors.
+    // SAFETY: the library has no constructors.
     unsafe { Library::new(library) }.expect("a library")
 }
 
-/// Checks the same through the table of functions with which this library registers at the registry of DAT 2.0.
+/// Checks that a child cannot open, query or close an adapter through the function table that this library registers
+/// with the registry of DAT 2.0.
 fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
     let registry = registry_of_2(folder);
     let registered = info(c"fork2", 2);
@@ -224,11 +227,11 @@ fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
     };
     let ia = open(c"fork2").expect("an adapter");
     let without = || {
-        first_wrong(
+        first_failed(
             220,
             &[
                 open(c"fork2") == Err(DEVICE),
-                // The check for a child comes before the name's lookup.
+                // The library checks for a child process before it looks up the name.
                 open(c"of nobody") == Err(DEVICE),
                 query(ia) == INVALID_HANDLE | 11,
                 c!((functions.close)(ia, ABRUPT)) == INVALID_HANDLE | 11,

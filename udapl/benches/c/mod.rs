@@ -1,4 +1,5 @@
-//! The same operations through the C ABI, whose functions are called through pointers.
+//! Operations of the `hotpath` benchmark through the C ABI. The regions call the C functions through pointers that are
+//! unknown to the compiler.
 
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]
@@ -43,13 +44,13 @@ fn refused(answer: DatReturn) -> ! {
 /// Makes a call that must succeed.
 macro_rules! call {
     ($call:expr) => {
-        // SAFETY: the pointers point to locals and borrowed values; the memory lives as long as the adapter.
+        // SAFETY: the pointers point to locals and borrowed values; the registered memory lives until the last call.
         ok(unsafe { $call })
     };
 }
 
 impl CSide {
-    /// Lends an IA to C, and makes an endpoint in the IA.
+    /// Registers the IA in the handle table of the C ABI. Creates a PZ, an EVD, an endpoint and an LMR in the IA.
     pub fn new(ia: Ia) -> Self {
         let ia = lend(ia, false).expect("a handle");
         let (mut pz, mut evd, mut ep, mut lmr) = (null_mut(), null_mut(), null_mut(), null_mut());
@@ -177,7 +178,7 @@ pub fn region_c_dequeue_one(side: &CSide) {
     }
 }
 
-/// Makes an array of posts of one operation (`DAT_POST_OPERATION`) for one call.
+/// Returns 32 entries of the given operation (`DAT_POST_OPERATION`) for one `dat_ep_post_many`.
 fn posts(side: &CSide, operation: u32, remote: *const RmrTriplet) -> [CPost; 32] {
     [(); 32].map(|()| CPost {
         operation,

@@ -1,7 +1,7 @@
-//! Posts and dequeues of several instances of one function at once, each in a thread of its own.
+//! Benchmark of posts and dequeues of several instances of one function at once, with one thread for each instance.
 //!
-//! Instances must not write to shared data: with one processor each, a post takes as long beside three others as
-//! alone. With more instances than processors they share the processors, and the sum stays constant.
+//! Instances must not write to shared data. If each instance has a processor, a post then takes as long with four
+//! instances as with one instance. If there are more instances than processors, the sum of their rates is constant.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -15,8 +15,8 @@ use super::{BATCH, FLAGS, Side, endpoint, region_dequeue_one, region_post_rdma_w
 
 /// Maximum number of instances.
 const MOST: usize = 4;
-/// Number of endpoints of each instance, and number of successive batches. All batches together take long compared with
-/// the start of the threads.
+/// Number of endpoints of each instance, and number of batches for each endpoint. All batches together take much longer
+/// than the start of the threads.
 const ENDPOINTS: u32 = 32;
 const BATCHES: u32 = 3;
 const DEPTH: u32 = 4 * 1024;
@@ -26,10 +26,10 @@ struct Instance {
     side: Side,
     eps: Vec<EpHandle>,
 }
-/// Number of repetitions; the best one counts.
+/// Number of rounds. The shortest time of all rounds counts.
 const ROUNDS: usize = 30;
 
-/// Mean time of an instance, and time from the first start to the last end.
+/// Mean time of the instances (`each`), and time from the first start to the last end (`all`).
 #[derive(Clone, Copy)]
 struct Took {
     each: Duration,
@@ -73,8 +73,8 @@ fn at_once(instances: &mut [Instance], work: impl Fn(&mut Instance) + Sync) -> T
     }
 }
 
-/// Creates four instances of each of two functions, with their endpoints connected in pairs. Returns the first
-/// function's instances, and the second function's objects.
+/// Creates four instances of each of two functions, and connects 32 endpoints of each instance to endpoints of the peer
+/// function. Returns the first function's instances with their endpoints, and the second function's instances.
 fn connected() -> (Vec<Instance>, Vec<Side>) {
     let sim = Sim::new(SimConfig {
         seed: 1,
@@ -102,7 +102,7 @@ fn connected() -> (Vec<Instance>, Vec<Side>) {
             side.ep
         });
         let eps = eps.collect();
-        // The endpoint writes to the memory of its peer.
+        // The RDMA Writes of this side target the memory of its peer.
         side.remote = peer.remote;
         Instance { side, eps }
     });
@@ -147,9 +147,13 @@ pub fn run() {
         let instances = &mut here[..count];
         let mut best = [[f64::INFINITY; 2]; 2];
         for _ in 0..ROUNDS {
-            let posted = device.front.quietly(|| at_once(instances, post));
+            let posted = device
+                .front
+                .without_register_writes(|| at_once(instances, post));
             instances.iter_mut().for_each(ring);
-            let taken = device.front.quietly(|| at_once(instances, dequeue));
+            let taken = device
+                .front
+                .without_register_writes(|| at_once(instances, dequeue));
             for Instance { side, .. } in &mut *instances {
                 while matches!(side.ia.evd_dequeue(side.events), Ok(Some(_))) {}
             }

@@ -6,8 +6,8 @@
 //! copy with the source, writes one back to disk, and frees everything. It succeeds only if no resource is left.
 //!
 //! Side A is active: it has the file and sends. Side B listens. The first connection uses the link-local IPv6 address
-//! and an IB service ID, the second an IPv4 address and an RDMA-CM port, so that the capture shows both. Between named
-//! functions all connections use the link-local address, because it contains the MAC and so needs no lookup.
+//! and an IB service ID, the others an IPv4 address and an RDMA-CM port, so that the capture shows both. Between named
+//! functions all connections use the link-local address, which contains the MAC and so needs no address resolution.
 #![forbid(unsafe_code)]
 
 mod kind;
@@ -33,7 +33,7 @@ use self::table::{Row, print_bring_up, print_table};
 use self::world::World;
 
 /// Number of bytes sent if no file is named. The number is small, because the capture contains all bytes four times.
-const WITHOUT_A_NAME: usize = 4 << 20;
+const DEFAULT_BYTES: usize = 4 << 20;
 
 /// Moves a file over one link between two functions, with every kind of DTO.
 #[derive(Parser)]
@@ -86,7 +86,7 @@ fn main() -> Result<()> {
 fn run(arguments: &Arguments) -> Result<()> {
     let (path, most) = match &arguments.file {
         Some(path) => (path.clone(), usize::MAX),
-        None => (std::env::current_exe()?, WITHOUT_A_NAME),
+        None => (std::env::current_exe()?, DEFAULT_BYTES),
     };
     ensure!(
         (1..=1 << 30).contains(&arguments.chunk),

@@ -72,8 +72,8 @@ pub struct Job {
     pub sinks: Vec<Region>,
     /// Triplets of B's memory, which A received in the accepts, and triplet of A's memory, which B received in the
     /// request.
-    pub told_a: Vec<RmrTriplet>,
-    pub told_b: Option<RmrTriplet>,
+    pub remote_sinks: Vec<RmrTriplet>,
+    pub remote_source: Option<RmrTriplet>,
 }
 
 impl Job {
@@ -132,8 +132,8 @@ impl Job {
             srq,
             source,
             sinks,
-            told_a: Vec::new(),
-            told_b: None,
+            remote_sinks: Vec::new(),
+            remote_source: None,
         })
     }
 
@@ -179,7 +179,7 @@ impl Job {
             let Event::ConnectionRequest(request) = self.request().context(asked)? else {
                 bail!("something else than a connection request on B's EVD for requests");
             };
-            self.told_b = Some(decode(self.b.ia.cr_query(request.cr)?.private_data)?);
+            self.remote_source = Some(decode(self.b.ia.cr_query(request.cr)?.private_data)?);
             let sink = &self.sinks[Kind::Write as usize];
             let answer = sink.remote(0, sink.memory.len()).to_bytes();
             self.b
@@ -187,7 +187,7 @@ impl Job {
                 .cr_accept(request.cr, Some(self.b.endpoints[number]), &answer)?;
             self.expect(0, ConnectionEventKind::Established)?;
             self.expect(1, ConnectionEventKind::Established)?;
-            self.told_a.push(decode(
+            self.remote_sinks.push(decode(
                 self.a.ia.ep_private_data(self.a.endpoints[number])?,
             )?);
         }
@@ -216,7 +216,7 @@ impl Job {
         }
     }
 
-    /// Waits for the next request on side B. If there is none, the error is side A's event.
+    /// Waits for the next request on side B. If side A gets a connection event first, returns that event as the error.
     fn request(&mut self) -> Result<Event> {
         for _ in 0..TURNS {
             if let Some(event) = self.turn(1, self.b.requests)? {

@@ -1,6 +1,6 @@
 //! Moves the bytes once by each kind of DTO.
 //!
-//! Every kind keeps a window of messages in flight, and refills it as completions come.
+//! Every kind posts a window of up to `DEPTH` messages, waits for all their completions, and then posts the next.
 
 use anyhow::{Result, bail, ensure};
 use indicatif::ProgressBar;
@@ -147,7 +147,7 @@ impl Job {
 
     fn write(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
         let a = self.a.endpoints[0];
-        let target = self.told_a[0];
+        let target = self.remote_sinks[0];
         for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
             for (number, &(offset, bytes)) in (first..).zip(window) {
                 let slice = self
@@ -169,7 +169,7 @@ impl Job {
 
     fn read(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
         let b = self.b.endpoints[0];
-        let Some(source) = self.told_b else {
+        let Some(source) = self.remote_source else {
             bail!("A never said where its memory is")
         };
         let sink = self.sinks[Kind::Read as usize].lmr;

@@ -47,7 +47,8 @@ impl World {
         opened.with_context(|| format!("side {}", SIDES[side]))
     }
 
-    /// Returns a second address of side B, if it has one besides the link-local address.
+    /// Returns the address for the second and third connection: side B's IPv4 address if the functions are simulated in
+    /// this process, otherwise `link_local`.
     pub fn other_address(&self, link_local: IpAddr) -> IpAddr {
         match self {
             Self::Simulated(_) => Fabric::ipv4(1),

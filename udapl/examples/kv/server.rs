@@ -17,12 +17,12 @@ use udapl::{
 use super::SERVICE;
 use super::values::{MESSAGE, Message, Values, What};
 
-/// Number of request buffers. Without a free one the card answers RNR, and clients retry.
+/// Number of request buffers. If no buffer is free, the card answers RNR, and clients retry.
 const BUFFERS: u32 = 32;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 /// Longest time until the thread notices that it should end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Flag in a cookie of a Send of an answer. The other bits are the number of the answer's buffer.
+/// Flag in the cookie of an answer's Send. The other bits are the number of the answer's buffer.
 const ANSWER: u64 = 1 << 32;
 
 /// Counters of a thread.
@@ -78,7 +78,7 @@ impl Server {
             served: Served::default(),
         };
         for buffer in 0..BUFFERS {
-            server.listen_to(buffer)?;
+            server.post_buffer(buffer)?;
         }
         server
             .ia
@@ -143,7 +143,7 @@ impl Server {
         let buffer = u32::try_from(done.cookie.0 & !ANSWER)?;
         // An answer was sent, or the client has disconnected.
         if done.request || done.status == DtoStatus::ErrFlushed {
-            return self.listen_to(buffer);
+            return self.post_buffer(buffer);
         }
         ensure!(done.status == DtoStatus::Success, "{}", explain(done));
         let length = usize::try_from(done.transferred_length)?;
@@ -170,7 +170,7 @@ impl Server {
         Ok(self.ia.ep_post_send(ep, &[answer], cookie, NO_FLAGS)?)
     }
 
-    fn listen_to(&mut self, buffer: u32) -> Result<()> {
+    fn post_buffer(&mut self, buffer: u32) -> Result<()> {
         let request = self.part(buffer, 0)?;
         Ok(self
             .ia

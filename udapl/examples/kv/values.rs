@@ -12,7 +12,7 @@ use udapl::{DmaMemory, Ia};
 pub const KEYS: u32 = 64;
 pub const VALUE: usize = 56;
 pub const SLOT: usize = 8 + VALUE;
-/// Size of a message in bytes: a key and an operation, then the value if there is one.
+/// Size of a message in bytes: operation, key and value. The value of a GET request is zero.
 pub const MESSAGE: usize = 8 + VALUE;
 
 pub type Value = [u8; VALUE];

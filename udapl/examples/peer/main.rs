@@ -1,10 +1,10 @@
-//! Our end of connections with a peer (`lab/src/vm/guest/peer.c`, on librdmacm and libibverbs). The cases go beyond
-//! `rping`.
+//! This library's end of connections with a peer (`lab/src/vm/guest/peer.c`, on librdmacm and libibverbs). The cases go
+//! beyond `rping`.
 //!
 //! | Case | Passive end | Active end |
 //! |---|---|---|
 //! | `prompt` | posts receives first; receives, answers, disconnects | sends, receives the answer, is disconnected |
-//! | `late` | as `prompt`, but posts receives [`LATE`] after the messages came | as `prompt`; sends are retried |
+//! | `late` | as `prompt`, but posts receives [`LATE`] after the connection | as `prompt`; sends are retried |
 //! | `never` | posts no receive; is disconnected | first send fails by RNR after [`FEW`] retries; disconnects |
 //! | `reject` | rejects | is rejected |
 //! | `decline` | accepts, and gets a REJ for its accept | rejects the accept; DAT has no such call |
@@ -37,7 +37,7 @@ const MESSAGES: usize = 4;
 const MESSAGE: usize = 3000;
 /// Longest wait for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Delay of the receives in the case `late`.
+/// Time from the established connection to the receives in the case `late`.
 const LATE: Duration = Duration::from_secs(1);
 /// Number of RNR retries in the case `never`.
 const FEW: u8 = 3;
@@ -350,7 +350,8 @@ fn pattern(count: usize, tag: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Checks received private data. It is padded with zeros to the size of the field in its message.
+/// Checks received private data: a pattern of `count` bytes, padded with zeros to `room` bytes, the size of the field
+/// in the message.
 fn compare(what: &str, got: &[u8], room: usize, count: usize, tag: usize) -> Result<()> {
     let mut expected = pattern(count, tag);
     expected.resize(room, 0);

@@ -103,7 +103,7 @@ impl Target {
         let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
         ia.psp_create(SERVICE, events, PspFlags::CONSUMER)?;
         let mut reactor = Reactor::new(64)?;
-        // If the registration fails, transfers work as well, but are slower.
+        // If the system does not allow the registration, transfers work as well, but are slower.
         let _pinned = reactor.register([memory.bytes(..)?])?;
         let mut target = Self {
             ia,
@@ -119,7 +119,7 @@ impl Target {
             sleeps: 0,
         };
         for slot in 0..SLOTS {
-            target.listen_to(slot)?;
+            target.post_buffer(slot)?;
         }
         Ok(target)
     }
@@ -174,7 +174,7 @@ impl Target {
                 match done.cookie.0 & 3 {
                     RECV => self.begin(slot, usize::try_from(done.transferred_length)?)?,
                     FETCHED => self.store(slot)?,
-                    SENT => self.listen_to(slot)?,
+                    SENT => self.post_buffer(slot)?,
                     _ => {}
                 }
             }
@@ -190,7 +190,7 @@ impl Target {
         part.context("inside the memory")
     }
 
-    fn listen_to(&mut self, slot: usize) -> Result<()> {
+    fn post_buffer(&mut self, slot: usize) -> Result<()> {
         let buffer = self.part(command_at(slot), MESSAGE)?;
         let cookie = DtoCookie((slot as u64) << 2 | RECV);
         Ok(self.ia.ep_post_recv(self.ep, &[buffer], cookie, NO_FLAGS)?)
@@ -201,7 +201,7 @@ impl Target {
         let message = self.memory.read(command_at(slot), bytes)?;
         let command = Command::parse(&message)?;
         self.commands[slot] = Some(command);
-        // A command has one block, and its offset is within the addressable range.
+        // A command moves exactly one block, at a byte offset of at most 64 bits.
         let offset = command.block.checked_mul(BLOCK as u64);
         let (Some(offset), true) = (offset, command.place.segment_length == BLOCK as u64) else {
             return self.respond(slot, nix::errno::Errno::EINVAL as u32);
@@ -221,7 +221,7 @@ impl Target {
         Ok(())
     }
 
-    /// Writes a block of the client that has arrived to the disk.
+    /// Writes to the disk the block that was read from the client's memory.
     fn store(&mut self, slot: usize) -> Result<()> {
         let command = self.commands[slot].context("a command")?;
         let write =

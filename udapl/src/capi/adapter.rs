@@ -1,5 +1,5 @@
-//! An adapter opened once by a C program: an IA with the state that C needs. It is one [instance](super::instance) of
-//! its device, which may have several.
+//! One opening of an adapter by a C program: an IA with the state that C needs. The IA is one
+//! [instance](super::instance) of a device, which may have several instances.
 //!
 //! An [`Adapter`] is a reusable slot ([`room`](super::room)) for one such opening. A slot is allocated when first
 //! needed and never freed; later openings use it again.
@@ -72,7 +72,7 @@ pub(super) enum AsyncEvd {
     Own,
     /// The EVD of another instance with this C handle, while the EVD exists.
     Given(u64),
-    /// No destination: the consumer asked for no asynchronous EVD.
+    /// No destination: the consumer opened the instance without an asynchronous EVD (`DAT_EVD_ASYNC_EXISTS`).
     OutOfScope,
 }
 
@@ -198,13 +198,13 @@ impl Room<Open> {
     pub(super) fn open(reserved: Reserved<IaName>, open: Open) -> &'static Self {
         let (name, many) = (open.instance.name, open.instance.thread_safe);
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = idle.iter().position(|place| place.is_of_many() == many);
+        let at = idle.iter().position(|place| place.is_shared() == many);
         let adapter = at
             .map(|at| idle.swap_remove(at))
             .unwrap_or_else(|| Self::idle(many));
         drop(idle);
         let function = open.ia.provider().hca().function().clone();
-        adapter.move_in(open, function, many);
+        adapter.set_content(open, function, many);
         reserved.fill(adapter, name, name);
         adapter
     }
@@ -260,7 +260,7 @@ impl Room<Open> {
         ia: IaName,
         may: impl FnOnce(&Open) -> DatResult<()>,
     ) -> DatResult<Open> {
-        self.move_out(
+        self.take_content(
             |open| open.check(ia).and_then(|()| may(open)),
             |open| {
                 open.forget_all();
@@ -363,7 +363,7 @@ impl Open {
     }
 
     /// Invalidates the handle of a connection request after its decision.
-    pub(super) fn request_over(&mut self, cr: CrHandle, handle: DatHandle) {
+    pub(super) fn forget_request(&mut self, cr: CrHandle, handle: DatHandle) {
         self.forget(cr);
         self.records.requests.remove(&table::number(handle));
     }

@@ -28,8 +28,8 @@ fn unknown(kind: HandleType) -> DatError {
     error
 }
 
-/// Returns the object of a call's further handle. If the handle has no object, or one of another instance, returns a
-/// handle that the IA refuses. So the IA's own checks decide the order and the subtypes of errors.
+/// Returns the object of a handle argument after the first. If the handle has no object, or an object of another
+/// instance, returns a handle that the IA refuses. So the IA's own checks decide the order and the subtypes of errors.
 pub(super) fn other<H: Named>(ia: IaName, handle: DatHandle) -> H {
     match find_owned(handle) {
         Some((_, owner, object)) if owner == ia => object,

@@ -328,6 +328,8 @@ pub extern "C" fn dat_rsp_free(rsp_handle: DatHandle) -> DatReturn {
     on(rsp_handle, |open, rsp: RspHandle| {
         open.ia.rsp_free(rsp)?;
         open.forget(rsp);
+        let freed = number(rsp_handle);
+        open.records.reserved.retain(|point| point.handle != freed);
         Ok(())
     })
 }
@@ -392,7 +394,7 @@ pub unsafe extern "C" fn dat_cr_accept(
         let ep = optional::<EpHandle>(ia, ep_handle);
         adapter.turn(|open| {
             open.ia.cr_accept(cr, ep, data)?;
-            open.request_over(cr, cr_handle);
+            open.forget_request(cr, cr_handle);
             Ok(())
         })
     })
@@ -404,7 +406,7 @@ pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
     foreign!(cr_reject_func(cr_handle));
     on(cr_handle, |open, cr: CrHandle| {
         open.ia.cr_reject(cr)?;
-        open.request_over(cr, cr_handle);
+        open.forget_request(cr, cr_handle);
         Ok(())
     })
 }
@@ -432,7 +434,7 @@ pub unsafe extern "C" fn dat_cr_reject_with(
         }?;
         adapter.turn(|open| {
             open.ia.cr_reject_with(cr, data)?;
-            open.request_over(cr, cr_handle);
+            open.forget_request(cr, cr_handle);
             Ok(())
         })
     })
@@ -446,7 +448,7 @@ pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatRetur
         let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
         adapter.turn(|open| {
             open.ia.cr_handoff(cr, ConnQual(handoff))?;
-            open.request_over(cr, cr_handle);
+            open.forget_request(cr, cr_handle);
             Ok(())
         })
     })

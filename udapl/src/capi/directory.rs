@@ -60,7 +60,8 @@ pub(super) fn change(work: impl FnOnce(&mut Directory<Entry>) -> DatResult<()>) 
 }
 
 /// Returns another library's provider whose table is at the address that `address` returns. Calls `address` only if
-/// such providers are registered. None is registered before the first use of the directory, and none in a forked child.
+/// providers of other libraries are registered. Returns `None` in a forked child, and before the first use of the
+/// directory.
 pub(super) fn provider_of(address: impl FnOnce() -> Option<usize>) -> Option<Arc<Foreign>> {
     if fork::is_child() {
         return None;
@@ -84,7 +85,7 @@ pub(super) fn entry_at(info: &ProviderInfo) -> Option<usize> {
     look(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr())).ok()?
 }
 
-/// Removes the entry at this address. Does nothing if its library has already removed it or an adapter of it is open.
+/// Removes the entry at this address. Does nothing if the entry was already removed, or if one of its adapters is open.
 pub(super) fn forget(info: &ProviderInfo, entry: usize) {
     let _gone = change(|directory| match directory.get(info) {
         Some(there) if Arc::as_ptr(there).addr() == entry => directory.remove(info),

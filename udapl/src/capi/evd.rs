@@ -241,8 +241,8 @@ pub(super) unsafe fn waited<T>(
     })
 }
 
-/// Result of a check: the number of further events and the first event; or the wait to continue, and the time of its
-/// next check.
+/// Result of a check: either the number of further events and the first event, or the wait to continue and the time of
+/// the next check.
 type Looked<T> = Result<(u32, T), (EvdWait, u64)>;
 
 /// Waits for events. The thread does not hold access to the adapter while it sleeps. Returns the number of further

@@ -28,9 +28,9 @@ use nix::sys::mman::{MmapAdvise, madvise};
 pub(super) struct Wiped<T>(pub(super) T);
 
 /// Mark of a process that has opened adapters: 1 in that process, wiped to 0 in its children.
-static HERE: Wiped<AtomicU32> = Wiped(AtomicU32::new(0));
+static OPENED_HERE: Wiped<AtomicU32> = Wiped(AtomicU32::new(0));
 /// True if this process or an ancestor has opened adapters.
-static HERE_OR_ABOVE: AtomicBool = AtomicBool::new(false);
+static OPENED_HERE_OR_ABOVE: AtomicBool = AtomicBool::new(false);
 
 /// Prevents children from inheriting the handles: the kernel wipes the pages of `table` in a child.
 ///
@@ -42,11 +42,13 @@ pub(super) fn guard(table: impl Iterator<Item = (NonNull<u8>, usize)>) -> DatRes
     static ADVISED: OnceLock<()> = OnceLock::new();
     not_a_child()?;
     if ADVISED.get().is_none() {
-        let advised = table.chain([wiped(&HERE)]).try_for_each(|(at, bytes)| {
-            // SAFETY: the pages belong to a static of atomics, for which zeros are valid values. Only a child that is
-            // forked later finds them zeroed.
-            unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_WIPEONFORK) }
-        });
+        let advised = table
+            .chain([wiped(&OPENED_HERE)])
+            .try_for_each(|(at, bytes)| {
+                // SAFETY: the pages belong to a static of atomics, for which zeros are valid values. Only a child that
+                // is forked later finds them zeroed.
+                unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_WIPEONFORK) }
+            });
         if let Err(errno) = advised {
             tracing::error!("madvise(MADV_WIPEONFORK): {errno}");
             return Err(no(Subtype::ResourceMemory).because(
@@ -55,8 +57,8 @@ pub(super) fn guard(table: impl Iterator<Item = (NonNull<u8>, usize)>) -> DatRes
         }
         let _by_another_thread_too = ADVISED.set(());
     }
-    HERE.0.store(1, Ordering::Relaxed);
-    HERE_OR_ABOVE.store(true, Ordering::Release);
+    OPENED_HERE.0.store(1, Ordering::Relaxed);
+    OPENED_HERE_OR_ABOVE.store(true, Ordering::Release);
     Ok(())
 }
 
@@ -80,8 +82,9 @@ fn no(subtype: Subtype) -> DatError {
 
 /// Returns whether this process was forked from one that had adapters open.
 pub(super) fn is_child() -> bool {
-    // `guard` stores `HERE` first. So if `HERE_OR_ABOVE` is true and `HERE` is 0, the kernel has wiped `HERE`.
-    HERE_OR_ABOVE.load(Ordering::Acquire) && HERE.0.load(Ordering::Relaxed) == 0
+    // `guard` stores `OPENED_HERE` first. So if `OPENED_HERE_OR_ABOVE` is true and `OPENED_HERE` is 0, the kernel has
+    // wiped `OPENED_HERE`.
+    OPENED_HERE_OR_ABOVE.load(Ordering::Acquire) && OPENED_HERE.0.load(Ordering::Relaxed) == 0
 }
 
 /// Returns the address and the size in bytes of a static.

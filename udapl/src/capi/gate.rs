@@ -21,8 +21,9 @@
 //! There are two cases. Either the load in the fast lane sees `wanted`. Or the fast lane's store of `busy` came before
 //! the fence that membarrier(2) executes in its thread, and the turn sees `busy`. So the turn executes the store-load
 //! fence that the fast lane would need. A thread closes and opens the lane while it holds a turn, when no thread is in
-//! the lane. To keep the lane closed, it adds a count to `wanted` before the turn removes the turn's own count, so that
-//! `wanted` is never 0 in between. On a kernel without membarrier(2) the lane stays closed.
+//! the lane. A thread that panics in the lane also closes the lane. To keep the lane closed, the thread adds a count to
+//! `wanted` before the turn removes the turn's own count, so that `wanted` is never 0 in between. On a kernel without
+//! membarrier(2) the lane stays closed.
 //!
 //! If membarrier(2) fails later (a new seccomp filter, or no memory), a turn cannot detect whether a thread is in the
 //! lane. From then on no turn is granted, and every call fails.

@@ -1,8 +1,8 @@
 //! Posts and dequeues: the calls a program makes millions of times.
 //!
-//! They are the calls of the Rust interface, made in the adapter's fast lane if it is open, and otherwise in a turn
-//! (see `gate`). Two cases are handled by a closure `elsewhere`: a handle that is not of this library, which may belong
-//! to another provider; and invalid arguments, which need a detailed error.
+//! Each call makes the same call of the Rust interface: in the adapter's fast lane if the lane is open, otherwise in
+//! a turn (see `gate`). A closure `elsewhere` handles two cases: a handle that is not of this library, which may
+//! belong to another provider; and invalid arguments, which need a detailed error.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -142,8 +142,8 @@ impl<W: Post> Request<W> {
     }
 }
 
-/// Returns the error of a post that was refused. It checks in this order: the handle, the number of segments, the
-/// pointer to the segments. If these are valid, the pointer to the peer's memory is the invalid argument.
+/// Returns the error of a post that was refused. Checks in this order: the handle, the number of segments, the pointer
+/// to the segments. If these are valid, the pointer to the peer's memory is the invalid argument.
 pub(super) fn refused<H: Named>(
     handle: DatHandle,
     count: DatCount,

@@ -103,8 +103,8 @@ fn places(async_evd_handle: *mut DatHandle, ia_handle: *mut DatHandle) -> DatRes
     Ok(())
 }
 
-/// Opens a device as thread safe, even if the directory has another entry. If the device's name has addresses, the
-/// first of them becomes the instance's local address.
+/// Opens a device as thread safe, without a look-up in the directory of adapters. If the device's name has addresses,
+/// the first address becomes the instance's local address.
 ///
 /// # Safety
 /// The pointers are null or point to handles.

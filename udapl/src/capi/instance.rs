@@ -200,7 +200,7 @@ impl Content for Open {
     }
 
     fn refused(&self, error: DatError) {
-        last_error::device_said(error, self.ia.last_device_error());
+        last_error::note_device_error(error, self.ia.last_device_error());
     }
 }
 
@@ -283,7 +283,9 @@ mod tests {
     use crate::fabric::Fabric;
 
     /// When the device is removed, the asynchronous EVD of each instance reports a catastrophic event with that
-    /// instance's IA handle (IAO-4, IAO-10).
+    /// instance's IA handle.
+    ///
+    /// Clauses: IAO-4, IAO-10.
     #[test]
     fn every_instance_hears_that_the_adapter_is_unusable_and_of_its_own_ia() {
         let fabric = Fabric::pair(1);

@@ -63,7 +63,7 @@ pub(super) fn because_of(error: DatError, sentence: &dyn Display) -> DatError {
 
 /// Stores the device's error text for `error`, if `error` refers to it or if `error` is about an unreachable address,
 /// which the device's error names.
-pub(super) fn device_said(error: DatError, said: Option<&str>) {
+pub(super) fn note_device_error(error: DatError, said: Option<&str>) {
     if let Some(said) = said
         && (error.detail().contains(SEE_DEVICE) || error.subtype() == Subtype::AddressUnreachable)
     {
@@ -165,14 +165,14 @@ mod tests {
     fn what_the_device_said_stands_where_the_reader_is_sent_to_it() {
         let refused = DatError::new(ReturnType::InternalError, Subtype::None)
             .because("the device refused; see last_device_error");
-        device_said(refused, Some("CREATE_MKEY: BAD_RES_STATE (0x9)"));
+        note_device_error(refused, Some("CREATE_MKEY: BAD_RES_STATE (0x9)"));
         note(refused);
         let words = last().1;
         assert!(
             words.ends_with("the device refused; CREATE_MKEY: BAD_RES_STATE (0x9)"),
             "{words}"
         );
-        device_said(NO_MEMORY, Some("of something else"));
+        note_device_error(NO_MEMORY, Some("of something else"));
         note(NO_MEMORY);
         assert!(!last().1.contains("something else"));
     }

@@ -11,8 +11,8 @@
 //! program has its own subscriber, that subscriber stays in use. Nothing is logged by default, because standard error
 //! belongs to the program.
 //!
-//! This subscriber has about three dozen lines. `tracing-subscriber` would bring its crates into every program that
-//! links the library.
+//! This small subscriber replaces `tracing-subscriber`, whose crates would be linked into every program that links the
+//! library.
 
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -150,9 +150,9 @@ unsafe fn post_many<H: Named>(
     })
 }
 
-/// Posts to an endpoint in the order of the array: requests with one doorbell, receives with one doorbell record.
-/// Writes the number of successful posts to `num_posted`. Returns the first error, which is the error that the single
-/// call would have returned.
+/// Posts to an endpoint in the order of the array: requests with one doorbell, receives with one update of the
+/// doorbell record. Writes the number of successful posts to `num_posted`. Returns the first error, which is the error
+/// that the single call would have returned.
 ///
 /// # Safety
 /// `posts` is null or points to `num_posts` posts with the pointers of

@@ -1,10 +1,10 @@
 //! The devices that C programs have open. Opening an open device again creates another [instance](super::instance) of
 //! the same adapter. Otherwise the device itself is opened.
 //!
-//! Devices are compared by their names after the registry's lookup, independent of spelling. The other options in the
-//! name ([`name`](crate::name)) must be a subset of those of the first opening, because an open adapter does not
-//! change its addresses. If the name has other options, or if Rust code or another process has the device open, the
-//! open fails with the device's error: in use.
+//! Devices are compared by their names after the registry's lookup; the spelling of a PCI address does not matter. The
+//! options in the name ([`name`](crate::name)) must be a subset of those of the first opening, because an open adapter
+//! does not change its addresses. If the name has other options, or if Rust code or another process has the device
+//! open, the open fails with the device's error: in use.
 //!
 //! Openings are serialized, so that two concurrent openings of one device create two instances. A thread that opens a
 //! device that is being closed waits for the end of the close.

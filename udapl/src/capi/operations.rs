@@ -1,5 +1,5 @@
 //! Finds the operation of a completed request for programs of DAT 2.0. A DAT 2.0 event names the operation. A DAT 1.2
-//! event does not, and the CQE is gone when the event is made.
+//! event does not, and the CQE has been consumed when the event is made.
 //!
 //! Requests of an endpoint complete in the order of posting. So posted requests are kept in a queue, and a completion
 //! removes its request and all requests before it. The requests before it had suppressed completions and succeeded
@@ -44,8 +44,8 @@ impl Operations {
         });
     }
 
-    /// Removes a completed request and all before it, and returns its operation. Returns `None` if it is not in the
-    /// queue.
+    /// Removes a completed request and all requests before it, and returns the operation of the completed request.
+    /// Returns `None` if that request is not in the queue.
     pub(super) fn take(&mut self, cookie: u64, success: bool) -> Option<u32> {
         let is_it = |posted: &Posted| posted.cookie == cookie && !(success && posted.suppressed);
         let at = self.posted.iter().position(is_it)?;

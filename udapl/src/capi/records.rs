@@ -109,6 +109,15 @@ pub(super) struct GivenAgent {
     pub(super) map_handle: fn(DatHandle) -> DatHandle,
 }
 
+/// A reserved service point. The handles are those of DAT 1.2.
+#[derive(Clone, Copy)]
+pub(super) struct ReservedPoint {
+    pub(super) conn_qual: u64,
+    /// EVD that gets the request.
+    pub(super) evd: u64,
+    pub(super) handle: u64,
+}
+
 /// All records of an instance.
 pub(super) struct Records {
     pub(super) transport: Attributes,
@@ -125,8 +134,8 @@ pub(super) struct Records {
     pub(super) agents: BTreeMap<u64, GivenAgent>,
     /// Posted operations of endpoints of a DAT 2.0 program, by the handle of DAT 1.2.
     pub(super) operations: BTreeMap<u64, Operations>,
-    /// Reserved service points of a DAT 2.0 program: connection qualifier to handle of DAT 1.2.
-    pub(super) reserved: BTreeMap<u64, u64>,
+    /// Reserved service points of a DAT 2.0 program that have not been named in a request event, the oldest first.
+    pub(super) reserved: Vec<ReservedPoint>,
 }
 
 impl Records {
@@ -141,7 +150,7 @@ impl Records {
             regions: BTreeMap::new(),
             agents: BTreeMap::new(),
             operations: BTreeMap::new(),
-            reserved: BTreeMap::new(),
+            reserved: Vec::new(),
         }
     }
 }

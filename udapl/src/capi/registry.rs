@@ -11,7 +11,7 @@ use dat_core::{DatError, DatResult, ReturnType, Subtype};
 use super::answer::{call, parameter};
 use super::argument::{as_count, given, put};
 use super::directory::{Entry, change, info_of, look, of_rust};
-use super::foreign::{self, CProvider, Foreign, Lease};
+use super::foreign::{self, CProvider, Foreign, ForeignResources};
 use super::types::{CProviderInfo, DatCount, DatReturn};
 use crate::registry::{Found, ProviderInfo};
 
@@ -20,7 +20,7 @@ pub(super) enum Resolved {
     /// A device of this library, with its directory entry if it has one. The entry is in use while it is held.
     Device(String, Option<Arc<Entry>>),
     /// A provider of another library.
-    Foreign(Lease),
+    Foreign(ForeignResources),
 }
 
 /// Looks up a name. If the directory has only a `dat.conf` record for the name, first loads the record's library, which
@@ -38,7 +38,7 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     // to remove it again, so its record is looked up even if it is registered.
     let record = match &found {
         Ok(Found::Listed(record)) => Some(record.clone()),
-        Ok(Found::Registered(info, _)) if foreign::is_under_way(info) => {
+        Ok(Found::Registered(info, _)) if foreign::is_in_use(info) => {
             look(|directory| directory.record(info).cloned())?
         }
         Ok(Found::Registered(..)) | Err(_) => None,
@@ -67,7 +67,7 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     };
     Ok(match &*entry {
         Entry::Device(device) => Resolved::Device(device.clone(), Some(Arc::clone(&entry))),
-        Entry::Foreign(provider) => Resolved::Foreign(Lease::new(
+        Entry::Foreign(provider) => Resolved::Foreign(ForeignResources::new(
             Arc::clone(&entry),
             Arc::clone(provider),
             library,

@@ -2,7 +2,7 @@
 //! freed.
 //!
 //! A pointer to a room is always valid, because the room is never freed; its content may be replaced. The content is
-//! accessed only in a turn or in the fast lane, and no reference to it outlives the turn or the visit to the lane.
+//! accessed only in a turn or in the fast lane. No reference to the content outlives the turn or the use of the lane.
 //!
 //! If a call panics, which is a bug of the library, the content's state is unknown, and the room is *broken*. The
 //! device's function is stopped, so that the device no longer accesses memory, and the program may use all memory
@@ -79,7 +79,7 @@ impl<T> Room<T> {
     }
 
     /// Returns whether the room's fast lane stays closed for ever.
-    pub(super) fn is_of_many(&self) -> bool {
+    pub(super) fn is_shared(&self) -> bool {
         self.many.load(Ordering::Relaxed)
     }
 
@@ -89,7 +89,7 @@ impl<T> Room<T> {
         if many {
             self.many.store(true, Ordering::Relaxed);
         }
-        let may = !self.is_of_many();
+        let may = !self.is_shared();
         match (self.lane.load(Ordering::Relaxed), may) {
             (false, true) => self.gate.open(),
             (true, false) => self.gate.close(),
@@ -146,7 +146,7 @@ fn unpoisoned<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl<T: Content> Room<T> {
     /// Puts a content into an empty room. `function` is stopped if the room breaks. If `many`, several threads may use
     /// the content at once, and the lane stays closed.
-    pub(super) fn move_in(&self, content: T, function: Function, many: bool) {
+    pub(super) fn set_content(&self, content: T, function: Function, many: bool) {
         // PANIC: the lane of an empty room is closed, so taking a turn needs no membarrier(2) and cannot fail.
         let _turn = self.gate.turn().expect("an empty room has turns");
         self.set_lane(many);
@@ -159,7 +159,7 @@ impl<T: Content> Room<T> {
     ///
     /// # Errors
     /// Those of `may` and of [`Room::turn`].
-    pub(super) fn move_out(
+    pub(super) fn take_content(
         &self,
         may: impl FnOnce(&T) -> DatResult<()>,
         left: impl FnOnce(&T),
@@ -167,7 +167,7 @@ impl<T: Content> Room<T> {
         let turn = self.gate.turn().map_err(|none| self.shut(none))?;
         // SAFETY: the turn excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
-        let fuse = Fuse(self);
+        let fuse = BreakOnPanic(self);
         let may_leave = cell.as_ref().ok_or_else(|| self.gone()).and_then(may);
         let mut out = may_leave.and_then(|()| cell.take().ok_or_else(|| self.gone()));
         let mut forwarded = None;
@@ -201,8 +201,8 @@ impl<T: Content> Room<T> {
         })
     }
 
-    /// Runs `work` in a turn and wakes no thread. It is for a waiting thread that only checks its condition, and that
-    /// would wake itself.
+    /// Runs `work` in a turn and wakes no thread. Called by a waiting thread that only checks its condition:
+    /// `turn` would wake the thread itself.
     ///
     /// # Errors
     /// Those of [`Room::turn`].
@@ -231,7 +231,7 @@ impl<T: Content> Room<T> {
         let turn = turn.map_err(|none| self.shut(none))?;
         // SAFETY: the turn excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
-        let fuse = Fuse(self);
+        let fuse = BreakOnPanic(self);
         let Some(content) = cell.as_mut() else {
             core::mem::forget(fuse);
             return Err(self.gone());
@@ -287,16 +287,16 @@ impl<T: Content> Room<T> {
     #[cold]
     #[inline(never)]
     fn broken_in_the_lane(&self, _panic: Box<dyn Any + Send>) -> DatReturn {
-        drop(Fuse(self));
+        drop(BreakOnPanic(self));
         self.gate.leave();
         panicked()
     }
 }
 
 /// A guard that breaks the room when a panic drops it. Without a panic it is forgotten, not dropped.
-struct Fuse<'a, T>(&'a Room<T>);
+struct BreakOnPanic<'a, T>(&'a Room<T>);
 
-impl<T> Drop for Fuse<'_, T> {
+impl<T> Drop for BreakOnPanic<'_, T> {
     #[cold]
     fn drop(&mut self) {
         self.0.broken.store(true, Ordering::Relaxed);

@@ -2,16 +2,16 @@
 //!
 //! An instance processes its events when the program makes a call on it, waits in it or polls it. If the program uses
 //! only one of two instances, the other instance may have a connection request to answer, or an asynchronous event for
-//! an EVD that both use. So each instance has a `notify` interrupt. Another instance signals it when it has received
-//! something for this instance. A thread that is about to sleep in one instance first makes progress in the instances
-//! whose `notify` is signalled ([`Siblings::poll_notified`]). Programs with one thread or with virtual time need no
-//! more. When the second instance is opened, the library also starts a background thread. That thread sleeps on all
-//! `notify` interrupts and on the device's common interrupt, and makes progress in instances. It ends with the last
-//! instance.
+//! an EVD that both use. So each instance has a `notify` interrupt. An instance that has received something for
+//! another instance signals the other instance's `notify`. A thread that is about to sleep in one instance first makes
+//! progress in the instances whose `notify` is signalled ([`Siblings::poll_notified`]). Programs with one thread or
+//! with virtual time need no more. When the second instance is opened, the library also starts a background thread.
+//! That thread sleeps on all `notify` interrupts and on the device's common interrupt, and makes progress in
+//! instances. It ends with the last instance.
 //!
 //! A thread that is about to sleep and the background thread skip an instance whose turn (`gate`) another thread
 //! holds. So no thread waits for another's turn. A signal for which a thread in that instance may be sleeping is
-//! cleared only in a turn. The background thread tries a skipped instance again after [`SOON`].
+//! cleared only in a turn. The background thread tries a skipped instance again after [`RETRY_AFTER`].
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ use crate::Ia;
 /// Maximum time between two checks of all instances. Timers of idle instances are late by at most this time.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Time until the next attempt on an instance that was busy.
-const SOON: Duration = Duration::from_millis(1);
+const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// Maximum number of calls of `Ia::progress` in one turn, while the IA has more events.
 const LOOKS: u32 = 16;
 
@@ -75,7 +75,7 @@ struct Members<M> {
     /// Asynchronous EVDs lent to instances that are still being opened, by C's handles.
     lent: Vec<u64>,
     /// Asynchronous EVDs that broken instances used and that the background thread must give back, by C's handles.
-    orphaned: Vec<u64>,
+    unowned_evds: Vec<u64>,
 }
 
 struct Shared<M> {
@@ -90,7 +90,7 @@ impl<M> Default for Members<M> {
         Self {
             list: Vec::new(),
             lent: Vec::new(),
-            orphaned: Vec::new(),
+            unowned_evds: Vec::new(),
         }
     }
 }
@@ -192,7 +192,7 @@ impl<M: Sibling> Siblings<M> {
     /// the EVD that the instance used.
     pub(super) fn has_broken(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
-            self.shared.members().orphaned.push(evd);
+            self.shared.members().unowned_evds.push(evd);
             self.shared.changed.signal();
         }
     }
@@ -213,8 +213,9 @@ impl<M: Sibling> Siblings<M> {
         others.map(|one| one.of).collect()
     }
 
-    /// Makes progress in the notified instances, except `but`, in which the caller is about to sleep. Returns true if
-    /// it made progress in at least one. Instances that another thread is using are left to the background thread.
+    /// Makes progress in the notified instances, except `but`, in which the caller is about to sleep. Returns false if
+    /// no instance was notified, or if other threads hold the turns of all notified instances: the background thread
+    /// makes progress in these.
     pub(super) fn poll_notified(&self, but: IaName) -> bool {
         let is_called = |one: &&Member<M>| one.of.name() != but && one.notify.is_pending();
         let called: Vec<Member<M>> = {
@@ -322,24 +323,26 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
     let clock = RealClock::new();
     let mut interrupts = Vec::new();
     // These instances were busy and are tried again.
-    let mut owed: Vec<IaName> = Vec::new();
+    let mut deferred: Vec<IaName> = Vec::new();
     let mut next_round = clock.now() + LOOK_EVERY;
     while !shared.over.load(Ordering::SeqCst) {
         let _others = shared.changed.take();
-        let orphaned = core::mem::take(&mut shared.members().orphaned);
-        orphaned.into_iter().for_each(|evd| shared.give_back(evd));
+        let unowned_evds = core::mem::take(&mut shared.members().unowned_evds);
+        unowned_evds
+            .into_iter()
+            .for_each(|evd| shared.give_back(evd));
         let members = shared.members().list.clone();
         let common = members.first().and_then(|one| one.common.clone());
         interrupts.clear();
         interrupts.push(shared.changed.clone());
         interrupts.extend(members.iter().map(|one| one.notify.clone()));
-        let until = if owed.is_empty() {
+        let until = if deferred.is_empty() {
             interrupts.extend(common.iter().cloned());
             next_round
         } else {
             // Do not sleep on the common interrupt. The thread in the busy instance will clear it, and until then the
             // interrupt would end every sleep.
-            next_round.min(clock.now() + SOON)
+            next_round.min(clock.now() + RETRY_AFTER)
         };
         clock.wait(&interrupts, until);
         let round = clock.now() >= next_round;
@@ -349,7 +352,7 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
         // Hold virtual time until the signals that are cleared here have been handled.
         let _held = members.first().map(|one| Held::new(&one.clock));
         let mut for_all = common.as_ref().is_some_and(Interrupt::is_pending);
-        let before = core::mem::take(&mut owed);
+        let before = core::mem::take(&mut deferred);
         for one in &members {
             let called = one.notify.take() > 0 || before.contains(&one.of.name());
             // Progress in one instance processes the device's events for all, and notifies the other instances.
@@ -358,12 +361,12 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
             }
             match look(one, for_all) {
                 Looked::Done => for_all = false,
-                Looked::Busy => owed.push(one.of.name()),
+                Looked::Busy => deferred.push(one.of.name()),
                 Looked::Gone => {}
             }
         }
         if for_all
-            && owed.is_empty()
+            && deferred.is_empty()
             && let Some(common) = &common
         {
             // No instance could make progress. Clear the signal, which would otherwise end every sleep.

@@ -44,8 +44,8 @@ const OURS: u64 = 1 << 63;
 /// A place has 2^PLACE_SHIFT bytes, so the masked bits of a handle are the offset of its place in bytes.
 const _: () = assert!(size_of::<Place<()>>() == 1 << PLACE_SHIFT);
 
-/// The places of a kind. They are all zeros, so that only the used ones take memory, the others only address space. In
-/// a child of fork(2) they are all empty.
+/// The places of a kind. A place that was never used is zero, so that it takes address space and no memory. In a child
+/// of fork(2) all places are zero.
 pub(super) type Places<A> = Wiped<[Place<A>; PER_KIND]>;
 
 /// Returns places that were never used.
@@ -185,7 +185,7 @@ pub(super) fn handle_of(number: u64) -> DatHandle {
 }
 
 /// Number of low bits of a handle that are 0.
-const NO_BITS: u32 = PLACE_SHIFT;
+const ZERO_BITS: u32 = PLACE_SHIFT;
 /// Mask of a key's lower half, the index.
 const INDEX: u64 = 0xffff_ffff;
 /// Lowest bit of a key's upper half, the version. The version is odd in every key.
@@ -193,13 +193,13 @@ const ODD: u64 = INDEX + 1;
 
 /// Encodes a C handle as a key, to name an object of another instance in an event.
 pub(super) const fn as_key(handle: u64) -> u64 {
-    let bits = handle >> NO_BITS;
+    let bits = handle >> ZERO_BITS;
     (bits & INDEX) | ODD | (bits & !INDEX) << 1
 }
 
 /// Returns the C handle that `as_key` encoded in a key.
 pub(super) const fn of_key(key: u64) -> u64 {
-    ((key & INDEX) | (key >> 1 & !INDEX)) << NO_BITS
+    ((key & INDEX) | (key >> 1 & !INDEX)) << ZERO_BITS
 }
 
 /// A place reserved for an object that is being made. Dropping this value returns the place to the free list.
@@ -283,7 +283,7 @@ mod tests {
             0,
             OURS | 0x0016_0840_0fe0,
             0x8000_0017_0840_0fe0,
-            !0 << NO_BITS,
+            !0 << ZERO_BITS,
         ] {
             let (key, ia) = EpHandle::from_raw(as_key(handle), 0).to_raw();
             assert_eq!((of_key(key), ia), (handle, 0), "{handle:#x}");

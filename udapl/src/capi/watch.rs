@@ -83,7 +83,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.upcalls.end();
         if let Some(thread) = self.thread.take()
-            // An agent may close its own instance. Then this is that thread, which cannot join itself.
+            // An agent may close its own instance. Then the current thread calls agents, and cannot join itself.
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {

@@ -186,7 +186,10 @@ impl Switched {
         }
     }
 
-    /// Returns the IPv4 address that [`Switched::options`] gives a function.
+    /// Returns the IPv4 address that [`Switched::options`] gives a function, as [`Fabric::ipv4`] does.
+    ///
+    /// # Panics
+    /// Those of [`Fabric::ipv4`].
     #[must_use]
     pub fn ipv4(number: usize) -> IpAddr {
         Fabric::ipv4(number)

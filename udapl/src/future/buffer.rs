@@ -43,7 +43,7 @@ impl Drop for Region {
     /// Requests the free of the region. No transfer uses the region any more, because a transfer would hold a buffer.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.region_is_over(self.lmr);
+            shared.release_region(self.lmr);
         }
     }
 }

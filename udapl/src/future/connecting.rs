@@ -20,11 +20,12 @@ struct Waiter {
     place: Option<Place>,
 }
 
-/// A future for a connection attempt. Dropping it does not end the attempt; dropping the endpoint does.
+/// A future for a connection attempt. Dropping the future does not end the attempt; dropping the endpoint does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Connecting(Waiter);
 
-/// A future that waits for the end of a connection, and returns its cause. Dropping it does not affect the connection.
+/// A future that waits for the end of a connection, and returns the kind of the event that reported the end. Dropping
+/// the future does not affect the connection.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Disconnecting(Waiter);
 

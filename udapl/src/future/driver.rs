@@ -98,7 +98,7 @@ impl Driver {
         self.shared.end_regions();
         self.shared.with(|core| {
             // Freeing an endpoint may have failed before and succeeded now, which wakes tasks without an event.
-            if core.take_in()? > 0 || core.wakes_somebody() {
+            if core.poll_evds()? > 0 || core.wakes_tasks() {
                 return Ok(None);
             }
             if core.is_dead() {
@@ -181,7 +181,7 @@ impl Driver {
     pub fn close(self) -> Result<CloseReport, NotClosed> {
         while self
             .shared
-            .with(|core| core.take_in())
+            .with(|core| core.poll_evds())
             .is_ok_and(|taken| taken > 0)
         {}
         // PANIC: only this function and `drop` take the instance, and both consume the driver.
@@ -190,7 +190,7 @@ impl Driver {
             .with(|core| core.take_ia())
             .expect("an instance");
         let closed = ia_close(ia, CloseFlags::Abrupt);
-        self.shared.with(|core| core.all_is_over());
+        self.shared.with(|core| core.end_all());
         closed
     }
 }
@@ -198,7 +198,7 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         drop(self.shared.with(|core| core.take_ia()));
-        self.shared.with(|core| core.all_is_over());
+        self.shared.with(|core| core.end_all());
     }
 }
 

@@ -319,9 +319,9 @@ impl Endpoint {
         self.post_inline(data, Inline::Invalidate(rmr_context))
     }
 
-    /// Runs the closure `post`, and posts its posts when it returns, in their order: requests with one doorbell,
-    /// receives with one doorbell record ([`Ia::batch`](dat_core::Ia::batch)). A refused post reports its error as
-    /// its transfer's result; the others are posted.
+    /// Runs the closure `post`, and then posts the posts that it added to the batch, in their order: requests with one
+    /// doorbell, receives with one update of the doorbell record ([`Ia::batch`](dat_core::Ia::batch)). The transfer of
+    /// a refused post ends with the error; the other posts are posted.
     ///
     /// ```no_run
     /// # async fn program(endpoint: udapl::future::Endpoint, pool: udapl::future::Pool, to: udapl::memory::RmrTriplet) -> Option<()> {

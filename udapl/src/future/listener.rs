@@ -30,7 +30,7 @@ pub struct Next {
     place: Option<Place>,
 }
 
-/// A connection request. Dropping it without accepting or rejecting it rejects it.
+/// A connection request. Dropping a request that was not accepted rejects it.
 pub struct Request {
     shared: Rc<Shared>,
     /// Handle of the request; `None` after the request was accepted.

@@ -1,8 +1,8 @@
 //! State shared by a driver and its handles: the instance, endpoints, transfers in flight, and waiting tasks.
 //!
-//! All of it is in one `RefCell`, borrowed by [`Shared::with`]. Waking a task, or dropping its last waker, runs code
-//! of the program, which may call into this module. So wakers are collected in `leaving`, and are woken or dropped
-//! after the borrow has ended.
+//! All of this state except the list of unused regions is in one `RefCell`, borrowed by [`Shared::with`]. Waking a
+//! task, or dropping its last waker, runs code of the program, which may call into this module. So wakers are
+//! collected in `leaving`, and are woken or dropped after the borrow has ended.
 //!
 //! An operation is *in flight* from its post until its completion. If its future is dropped first, it is *abandoned*;
 //! if its completion comes first, it is *done*. Its entry, with the buffer, exists until both have happened.
@@ -184,7 +184,7 @@ impl Shared {
     }
 
     /// Marks a region as unused: its pool and its last buffer have been dropped.
-    pub(super) fn region_is_over(&self, lmr: LmrHandle) {
+    pub(super) fn release_region(&self, lmr: LmrHandle) {
         self.spent.borrow_mut().push(lmr);
     }
 
@@ -203,7 +203,7 @@ impl Shared {
 }
 
 /// Stores a task's waker in a slot. The previous waker goes to `leaving`, and is dropped after the borrow.
-fn remember(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>) {
+fn store_waker(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
         leaving.extend(slot.replace(waker.clone()).map(Leaving::Dropped));
     }
@@ -246,7 +246,7 @@ impl Core {
     /// Returns whether a task has used the instance since it was armed. If not, the next use wakes the given task.
     pub(super) fn disturbed(&mut self, waker: &Waker) -> bool {
         if self.armed {
-            remember(&mut self.sleeper, waker, &mut self.leaving);
+            store_waker(&mut self.sleeper, waker, &mut self.leaving);
         }
         !self.armed
     }
@@ -416,7 +416,7 @@ impl Core {
     }
 
     /// Returns whether tasks are about to be woken.
-    pub(super) fn wakes_somebody(&self) -> bool {
+    pub(super) fn wakes_tasks(&self) -> bool {
         let is_task = |leaving: &Leaving| matches!(leaving, Leaving::Woken(_));
         self.leaving.iter().any(is_task)
     }
@@ -495,7 +495,7 @@ impl Core {
         // PANIC: the future exists, and an operation exists until its future has returned or is dropped.
         let op = self.ops.get_mut(key).expect("an operation with a future");
         if let Stage::InFlight(waiting) = &mut op.stage {
-            remember(waiting, waker, &mut self.leaving);
+            store_waker(waiting, waker, &mut self.leaving);
             return None;
         }
         let op = self.ops.remove(key)?;
@@ -556,8 +556,7 @@ impl Core {
         }
     }
 
-    /// Returns the state of the connection. If the future is not waiting for this state, the next change wakes its
-    /// task.
+    /// Returns the state of the connection. If this is not the awaited state, the next change wakes the future's task.
     pub(super) fn state(
         &mut self,
         link: LinkKey,
@@ -611,7 +610,7 @@ impl Core {
     }
 
     /// Frees a dropped endpoint or SRQ in the device, and then ends its transfers. If the device refuses, the table
-    /// keeps the buffers, and `take_in` tries again.
+    /// keeps the buffers, and `poll_evds` tries again.
     pub(super) fn drop_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -707,7 +706,7 @@ impl Core {
 /// Events.
 impl Core {
     /// Polls the EVDs until they are empty or about [`BUDGET`] events were taken. Returns the number of events.
-    pub(super) fn take_in(&mut self) -> Result<usize, Error> {
+    pub(super) fn poll_evds(&mut self) -> Result<usize, Error> {
         let mut taken = 0;
         let own = self.peek()?.async_evd();
         // Connection events first: a connection is established before its transfers complete.
@@ -734,7 +733,7 @@ impl Core {
                 Event::Dto(done) => self.completed(done),
                 Event::Connection(event) => self.connection(event),
                 Event::ConnectionRequest(request) => self.requested(request),
-                Event::Async(event) => self.unasked(event),
+                Event::Async(event) => self.async_event(event),
                 // The driver's EVDs have no such streams.
                 Event::RmrBind(_) | Event::Software(_) => {}
             }
@@ -742,7 +741,7 @@ impl Core {
         Ok(taken)
     }
 
-    fn unasked(&mut self, event: AsyncEvent) {
+    fn async_event(&mut self, event: AsyncEvent) {
         match event {
             AsyncEvent::IaCatastrophic | AsyncEvent::EvdOverflow(_) => {
                 tracing::error!(?event, "the instance can no longer be used");
@@ -770,7 +769,7 @@ impl Core {
 
     /// Ends all operations with `Error::Closed`, and wakes all waiting futures. The caller has closed the instance, so
     /// the card no longer uses any buffer.
-    pub(super) fn all_is_over(&mut self) {
+    pub(super) fn end_all(&mut self) {
         self.armed = false;
         self.leaving.extend(self.sleeper.take().map(Leaving::Woken));
         let ops: Vec<OpKey> = self

@@ -68,9 +68,9 @@ impl Adapter {
     }
 }
 
-/// Makes an instance write its recordings to the folder, if its adapter has one.
+/// Makes an instance write dumps of its flight recorder to the recorder folder of its adapter, if there is one.
 pub(super) fn with_recorder_folder(ia: Ia) -> Ia {
     #[cfg(feature = "control")]
-    let ia = crate::recorder::kept_by(ia);
+    let ia = crate::recorder::with_folder(ia);
     ia
 }

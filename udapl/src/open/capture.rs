@@ -1,7 +1,7 @@
 //! `,pcap=FILE`: captures the wire of a simulated function in a file for Wireshark.
 //!
 //! One file holds one simulation (`Sim`): all functions linked within a process are captured together, in the file of
-//! the first name that asks for a capture. A function whose wire leads to another process has a simulation of its own,
+//! the first name with this option. A function whose wire leads to another process has a simulation of its own,
 //! so the process at the other end writes its own file, too. Both files have wall-clock times, and `mergecap` merges
 //! them. Each frame is written at once, because the process may end at any moment.
 
@@ -51,7 +51,7 @@ fn now(virtual_time: bool) -> Duration {
 }
 
 /// Returns the error that the wire is already captured in another file, or was opened without a capture.
-pub(super) fn captured_elsewhere(name: &str, asked: &Path, there: Option<&Path>) -> OpenError {
+pub(super) fn other_capture(name: &str, asked: &Path, there: Option<&Path>) -> OpenError {
     let there = match there {
         Some(there) => format!("its wire is captured in {} already", there.display()),
         None => "its wire is open without a capture: give pcap= when it is first opened".to_owned(),
@@ -86,7 +86,7 @@ pub(super) fn capture(
         return Ok(());
     }
     if let Some(other) = goes_on {
-        return Err(captured_elsewhere(name, path, Some(other)));
+        return Err(other_capture(name, path, Some(other)));
     }
     let failed = |error| OpenError::Capture {
         name: name.to_owned(),

@@ -59,7 +59,7 @@ pub enum OpenError {
         /// Reason.
         error: ::control::ServeError,
     },
-    /// The options ask for a control socket, but this library was built without feature `control`.
+    /// The options name a control socket, but this library was built without feature `control`.
     #[error("{name},control={}: this library was built without feature `control` (DAT_PROVIDER_NOT_FOUND)", path.display())]
     NoControl {
         /// The adapter.

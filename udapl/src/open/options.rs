@@ -103,8 +103,8 @@ impl OpenOptions {
         self
     }
 
-    /// Asks the device for the resources of this many endpoints, of all instances together. More endpoints take more
-    /// firmware pages, so by default nothing is asked for. [`IaAttr::max_eps`](dat_core::IaAttr) is the resulting
+    /// Requests from the device the resources of this many endpoints, of all instances together. More endpoints take
+    /// more firmware pages, so by default nothing is requested. [`IaAttr::max_eps`](dat_core::IaAttr) is the resulting
     /// maximum. Returns `None` if the number is 0 or larger than 2^24 - 2.
     #[must_use]
     pub fn endpoints(mut self, number: u32) -> Option<Self> {

@@ -14,7 +14,7 @@ use hw_sim_host::mac;
 use hw_sim_host::profile::{BadProfile, profile};
 use hw_sim_host::timed::{Moved, Mover, Timed};
 
-use super::capture::{capture, captured_elsewhere};
+use super::capture::{capture, other_capture};
 use super::{OpenError, OpenOptions, Simulated, bring_up, in_process};
 use crate::Ia;
 use crate::name::OnCard;
@@ -55,7 +55,7 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            sim: sim_by_itself(),
+            sim: unlinked_sim(),
             moved: Weak::new(),
             captured: None,
         }
@@ -106,7 +106,7 @@ struct KnownWired {
     captured: Option<PathBuf>,
 }
 
-fn sim_by_itself() -> Sim {
+fn unlinked_sim() -> Sim {
     Sim::new(SimConfig {
         seed: 0,
         event_log: false,
@@ -181,7 +181,7 @@ pub(super) fn reach(
             if let Some(asked) = &options.simulated.pcap
                 && known.captured.as_ref() != Some(asked)
             {
-                return Err(captured_elsewhere(name, asked, known.captured.as_deref()));
+                return Err(other_capture(name, asked, known.captured.as_deref()));
             }
             return Ok((driven(function, 0, options)?, fabric));
         }

@@ -28,7 +28,7 @@ const REBUILT: &str = "the bytes of the datagram are those that the card was giv
 built again from what the card was told, and what it does not tell is 0";
 
 /// A packet block of the file.
-enum AtOnce {
+enum PacketBlock {
     /// A note.
     Note(Box<Entry>),
     /// A frame with its comment.
@@ -57,12 +57,12 @@ impl Dump {
         for (at, written) in self.in_order() {
             let at = origin.saturating_add(at);
             match written {
-                AtOnce::Note(entry) => {
+                PacketBlock::Note(entry) => {
                     // PANIC: the entry has only names and numbers, which JSON can represent.
                     let json = serde_json::to_string(&entry).expect("an entry");
                     capture.note(notes, at, &json)?;
                 }
-                AtOnce::Frame {
+                PacketBlock::Frame {
                     bytes,
                     sent,
                     comment,
@@ -76,7 +76,7 @@ impl Dump {
     }
 
     /// Returns all packet blocks in the order in which they are written, each with its time by the function's clock.
-    fn in_order(&self) -> Vec<(u64, AtOnce)> {
+    fn in_order(&self) -> Vec<(u64, PacketBlock)> {
         let mut all = Vec::new();
         for dump in &self.instances {
             let instance = dump.instance;
@@ -114,8 +114,8 @@ impl Dump {
     }
 }
 
-fn note(entry: Entry) -> AtOnce {
-    AtOnce::Note(Box::new(entry))
+fn note(entry: Entry) -> PacketBlock {
+    PacketBlock::Note(Box::new(entry))
 }
 
 fn of_instance(instance: u32, record: &Record) -> Entry {
@@ -168,14 +168,14 @@ fn of_instance(instance: u32, record: &Record) -> Entry {
     }
 }
 
-fn of_function(told: &Told) -> AtOnce {
+fn of_function(told: &Told) -> PacketBlock {
     let says = InWords(&told.what).to_string();
     let kind = match &told.what {
         OfFunction::Datagram {
             sent,
             datagram: Some(datagram),
         } => {
-            return AtOnce::Frame {
+            return PacketBlock::Frame {
                 bytes: datagram_frame(datagram),
                 sent: *sent,
                 comment: format!("{says}\n{REBUILT}"),
@@ -185,7 +185,7 @@ fn of_function(told: &Told) -> AtOnce {
             sent,
             frame: Some(frame),
         } => {
-            return AtOnce::Frame {
+            return PacketBlock::Frame {
                 bytes: frame.to_vec(),
                 sent: *sent,
                 comment: says,

@@ -181,7 +181,7 @@ pub(crate) fn keep(function: &Arc<Recorder>, folder: Shared) {
 }
 
 /// Makes an instance write its dumps to the folder of its function, if there is one.
-pub(crate) fn kept_by(mut ia: Ia) -> Ia {
+pub(crate) fn with_folder(mut ia: Ia) -> Ia {
     let hca = ia.provider().hca();
     let (adapter, function) = (hca.name().to_owned(), Arc::clone(hca.recorder()));
     let folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);

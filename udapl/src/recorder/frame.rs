@@ -64,7 +64,7 @@ pub fn datagram_frame(datagram: &Datagram) -> Vec<u8> {
     let packet = Packet {
         link: link.into(),
         network,
-        bth: BthRepr::new(Opcode::ud(false), datagram.qpn, Psn::new(0)),
+        bth: BthRepr::new(Opcode::ud(false), datagram.qpn, Psn::masked(0)),
         headers,
         payload: &datagram.mad,
     };

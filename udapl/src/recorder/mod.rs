@@ -25,10 +25,10 @@ use crate::Ia;
 pub use capture::CaptureError;
 pub use dat_core::cm::wire::{CommIds, Mad, Message};
 pub use dat_core::provider::Qpn;
-pub(crate) use folder::{keep, kept_by, shared};
+pub(crate) use folder::{keep, shared, with_folder};
 pub use frame::datagram_frame;
 
-/// Maximum number of events, of the instance and of its function, in an automatic dump.
+/// Maximum number of events of the instance, and maximum number of events of its function, in an automatic dump.
 const WHEN_BROKEN: usize = 4_096;
 
 /// Records of an adapter's flight recorders.

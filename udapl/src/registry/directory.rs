@@ -214,7 +214,7 @@ fn named(info: &ProviderInfo, argument: Subtype) -> DatResult<()> {
     Ok(())
 }
 
-/// Returns whether only root can have written a file.
+/// Returns whether only root can write a file.
 fn only_root_writes(path: &Path) -> bool {
     const OTHERS_WRITE: u32 = 0o022;
     let is = std::fs::metadata(path)

@@ -1,6 +1,6 @@
-//! Every call whose first argument is a handle.
+//! Table of calls whose first argument is a handle.
 
-// UNSAFETY: calls of the C ABI; the roots of the test programs expect it.
+// UNSAFETY: calls of the C ABI; the root of each test program expects the lint `unsafe_code`.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
@@ -11,10 +11,10 @@ use udapl::memory::LmrTriplet;
 
 use crate::support::{ABRUPT, GRACEFUL, NO_AGENT, c};
 
-/// A call with the given first handle and otherwise valid arguments.
+/// Name of a function, `DAT_INVALID_HANDLE` subtype of its first argument, and the call with a given first argument.
 pub type Call = (&'static str, u32, fn(DatHandle) -> DatReturn);
 
-/// Calls `$call` with memory for an `$out`.
+/// Evaluates `$call` with `$to` as a pointer to uninitialized memory for an `$out`.
 macro_rules! out {
     ($out:ty, |$to:ident| $call:expr) => {{
         let mut room = MaybeUninit::<$out>::uninit();
@@ -23,7 +23,7 @@ macro_rules! out {
     }};
 }
 
-/// Every call whose first argument is a handle, and the subtype of its kind of handle.
+/// Calls whose first argument is a handle of one kind, each with the kind's subtype.
 pub const CALLS: &[Call] = &[
     ("dat_ia_query", 11, |h| {
         out!(CIaAttr, |to| dat_ia_query(
@@ -43,6 +43,56 @@ pub const CALLS: &[Call] = &[
     }),
     ("dat_cno_create", 11, |h| {
         out!(DatHandle, |to| dat_cno_create(h, NO_AGENT, to))
+    }),
+    ("dat_ep_create", 11, |h| {
+        let (no, attr) = (null_mut(), null());
+        out!(DatHandle, |to| dat_ep_create(h, no, no, no, no, attr, to))
+    }),
+    ("dat_ep_create_with_srq", 11, |h| {
+        let (no, attr) = (null_mut(), null());
+        out!(DatHandle, |to| dat_ep_create_with_srq(
+            h, no, no, no, no, no, attr, to
+        ))
+    }),
+    ("dat_lmr_create", 11, |h| {
+        let nothing = CRegionDescription {
+            virtual_address: null_mut(),
+            shared_memory_id: null(),
+        };
+        let (no, of) = (null_mut(), null_mut());
+        out!(DatHandle, |to| dat_lmr_create(
+            h,
+            0,
+            nothing,
+            0,
+            of,
+            0,
+            to,
+            null_mut(),
+            null_mut(),
+            null_mut(),
+            no
+        ))
+    }),
+    ("dat_psp_create", 11, |h| {
+        out!(DatHandle, |to| dat_psp_create(h, 1, null_mut(), 0, to))
+    }),
+    ("dat_psp_create_any", 11, |h| {
+        let qualifier = null_mut();
+        out!(DatHandle, |to| dat_psp_create_any(
+            h,
+            qualifier,
+            null_mut(),
+            0,
+            to
+        ))
+    }),
+    ("dat_rsp_create", 11, |h| {
+        let no = null_mut();
+        out!(DatHandle, |to| dat_rsp_create(h, 1, no, no, to))
+    }),
+    ("dat_srq_create", 11, |h| {
+        out!(DatHandle, |to| dat_srq_create(h, null_mut(), null(), to))
     }),
     ("dat_ia_close", 11, |h| dat_ia_close(h, GRACEFUL)),
     ("dat_lmr_sync_rdma_read", 11, |h| {
@@ -66,6 +116,10 @@ pub const CALLS: &[Call] = &[
     ("dat_ep_reset", 12, |h| dat_ep_reset(h)),
     ("dat_ep_free", 12, |h| dat_ep_free(h)),
     ("dat_ep_disconnect", 12, |h| dat_ep_disconnect(h, ABRUPT)),
+    ("dat_ep_connect", 12, |h| {
+        c!(dat_ep_connect(h, null(), 1, 1, 0, null(), 0, 0))
+    }),
+    ("dat_ep_modify", 12, |h| c!(dat_ep_modify(h, 0, null()))),
     ("dat_ep_dup_connect", 12, |h| {
         c!(dat_ep_dup_connect(h, h, 1, 0, null(), 0))
     }),
@@ -188,7 +242,39 @@ pub const CALLS: &[Call] = &[
     ("dat_evd_wait", 26, |h| {
         out!(CEvent, |to| dat_evd_wait(h, 0, 1, to, &raw mut LEFT))
     }),
+    ("dat_evd_wait_with_detail", 26, |h| {
+        let nothing = null_mut();
+        out!(CEvent, |to| dat_evd_wait_with_detail(
+            h,
+            0,
+            1,
+            to,
+            &raw mut LEFT,
+            nothing
+        ))
+    }),
+    ("dat_evd_dequeue_with_detail", 26, |h| {
+        let nothing = null_mut();
+        out!(CEvent, |to| dat_evd_dequeue_with_detail(h, to, nothing))
+    }),
+    ("dat_evd_post_se", 26, |h| c!(dat_evd_post_se(h, null()))),
     ("dat_evd_free", 26, |h| dat_evd_free(h)),
+];
+
+/// Calls whose first argument is a handle of any kind. They refuse it with the subtype 26, `DAT_INVALID_HANDLE1`.
+pub const CALLS_OF_ANY: &[Call] = &[
+    ("dat_get_handle_type", 26, |h| {
+        out!(u32, |to| dat_get_handle_type(h, to))
+    }),
+    ("dat_get_consumer_context", 26, |h| {
+        out!(u64, |to| dat_get_consumer_context(h, to))
+    }),
+    ("dat_set_consumer_context", 26, |h| {
+        dat_set_consumer_context(h, 1)
+    }),
+    ("dat_get_counters", 26, |h| {
+        out!(i32, |to| dat_get_counters(h, 0, null_mut(), to))
+    }),
 ];
 
 pub static ZERO: LmrTriplet = LmrTriplet {
@@ -197,5 +283,5 @@ pub static ZERO: LmrTriplet = LmrTriplet {
     segment_length: 0,
 };
 
-/// Output of calls that are refused, so it is never written.
+/// Output argument `nmore` of `dat_evd_wait`. The tests call with invalid handles, so it is never written.
 static mut LEFT: i32 = 0;

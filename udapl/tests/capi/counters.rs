@@ -1,6 +1,6 @@
 //! Counters of objects, through C.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};

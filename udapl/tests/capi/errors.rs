@@ -1,21 +1,26 @@
 //! Texts of errors, through C (`dat_last_error_text`).
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::{CStr, CString, c_char};
+use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use std::thread;
 
+use udapl::capi::types::CEvent;
 use udapl::capi::*;
 
 use crate::support::{World, c, ok};
+
+/// DAT_CLASS_ERROR|DAT_QUEUE_EMPTY.
+const QUEUE_EMPTY: u32 = 0x800d_0000;
 
 /// Returns this thread's last error and its text.
 fn told() -> (u32, String) {
     let (mut refused, mut text) = (u32::MAX, null::<c_char>());
     ok!(dat_last_error_text(&raw mut refused, &raw mut text));
     assert!(!text.is_null(), "there is always a text");
-    // SAFETY: the library's text, valid until this thread calls again.
+    // SAFETY: the text belongs to the library, and is valid until the next call of this thread.
     let text = unsafe { CStr::from_ptr(text) };
     (refused, text.to_str().expect("text").to_owned())
 }
@@ -37,19 +42,24 @@ fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
         );
         let other = thread::spawn(told).join().expect("it ends");
         assert_eq!(other, (0, String::new()), "another thread's are its own");
-        // Freeing a zone that has objects fails; `dat-core` has a sentence for this error.
+        // Freeing a PZ that has objects fails; `dat-core` has a text for this error.
         let answer = dat_pz_free(world.pz);
         assert_ne!(answer, 0);
         let (refused, text) = told();
         assert_eq!(refused, answer);
         assert!(text.contains("DAT_INVALID_STATE"), "{text}");
-        // A success and an empty queue do not change the text.
+        // A successful call does not change the text.
         ok!(dat_ep_get_status(
             world.ep,
             null_mut(),
             null_mut(),
             null_mut()
         ));
+        assert_eq!(told(), (refused, text.clone()));
+        // An empty queue is no error, and does not change the text either.
+        let mut event = MaybeUninit::<CEvent>::uninit();
+        let empty = c!(dat_evd_dequeue(world.evd, event.as_mut_ptr()));
+        assert_eq!(empty, QUEUE_EMPTY);
         assert_eq!(told(), (refused, text));
     })
     .join()

@@ -1,6 +1,6 @@
 //! Calls that DAT 1.2 lacks, through C.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
@@ -21,7 +21,7 @@ const INVALID_PARAMETER: u32 = 0x8006_0000;
 const INSUFFICIENT_RESOURCES: u32 = 0x0003_0000;
 const TYPE: u32 = 0x3fff_0000;
 
-/// Returns the next completion at a side: its cookie, its length, and its detail.
+/// Returns the next completion of a side: cookie, length in bytes, kind of detail, and value of the detail.
 pub fn completion(world: &World, by_wait: bool) -> (u64, u64, u32, u32) {
     let (mut event, mut left) = (MaybeUninit::<CEvent>::zeroed(), 0);
     let mut detail = CDtoDetail { kind: 9, value: 9 };
@@ -36,10 +36,10 @@ pub fn completion(world: &World, by_wait: bool) -> (u64, u64, u32, u32) {
             &raw mut detail
         ));
     } else {
-        // The Send completes here after the other side has received the message.
+        // The event may be late: a Send completes only after the peer has received the message.
         while c!(dat_evd_dequeue_with_detail(world.evd, to, &raw mut detail)) != 0 {}
     }
-    // SAFETY: the call succeeded and has written it.
+    // SAFETY: the call succeeded and has written `event`.
     let event = unsafe { event.assume_init() };
     assert_eq!((event.event_number, event.evd_handle), (1, world.evd));
     // SAFETY: the event is a DTO completion.
@@ -121,7 +121,7 @@ fn posts_beyond_dat_are_refused_as_posts_are() {
         target_address: other.memory.as_ptr().addr() as u64,
         segment_length: 8,
     };
-    // An endpoint made without attributes may have no outstanding RDMA Reads.
+    // An endpoint made without attributes allows no outstanding RDMA Reads and atomic operations.
     let depth = c!(dat_ep_post_fetch_add(
         one.ep,
         &raw const short,

@@ -1,12 +1,13 @@
 //! Handles that are invalid or of another kind are refused, with the subtype of the expected kind.
 
+use std::collections::BTreeSet;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
 use udapl::capi::types::DatHandle;
 use udapl::capi::*;
 use udapl::memory::LmrTriplet;
 
-use crate::calls::{CALLS, ZERO};
+use crate::calls::{CALLS, CALLS_OF_ANY, ZERO};
 use crate::support::{ABRUPT, INVALID_HANDLE, World, c, done, ok};
 
 fn segment() -> LmrTriplet {
@@ -17,8 +18,9 @@ fn segment() -> LmrTriplet {
     }
 }
 
-/// Invalid handles: null, small numbers, addresses, all ones, and handles with one bit changed.
-fn not_handles(world: &World) -> Vec<DatHandle> {
+/// Returns invalid handles: null, small and large numbers, the address of a local, and the world's handles with one bit
+/// changed.
+fn invalid_handles(world: &World) -> Vec<DatHandle> {
     let local = segment();
     let mut numbers = vec![
         0,
@@ -39,11 +41,32 @@ fn not_handles(world: &World) -> Vec<DatHandle> {
     numbers.into_iter().map(without_provenance_mut).collect()
 }
 
+/// Returns the functions that a header declares with a handle as the first argument.
+fn declared_with_a_handle(header: &str) -> BTreeSet<&str> {
+    let declared = header.lines().filter_map(|line| {
+        let (name, arguments) = line.strip_prefix("DAT_RETURN ")?.split_once('(')?;
+        let first = arguments.split([',', ')']).next()?;
+        let (kind, argument) = first.split_once(' ')?;
+        (kind.ends_with("_HANDLE") && !argument.starts_with('*')).then_some(name)
+    });
+    declared.collect()
+}
+
+/// The tables have each function of `udat.h` whose first argument is a handle, and no other.
+#[test]
+fn the_tables_of_calls_have_every_call_that_takes_a_handle() {
+    let declared = declared_with_a_handle(include_str!("../../include/dat/udat.h"));
+    let all = CALLS.iter().chain(CALLS_OF_ANY);
+    let listed: BTreeSet<&str> = all.map(|(name, ..)| *name).collect();
+    assert_eq!(listed, declared);
+    assert_eq!(listed.len(), CALLS.len() + CALLS_OF_ANY.len(), "none twice");
+}
+
 #[test]
 fn a_number_that_is_no_handle_is_refused_with_the_subtype_of_the_kind() {
     let world = World::new(false);
-    for handle in not_handles(&world) {
-        for (name, subtype, call) in CALLS {
+    for handle in invalid_handles(&world) {
+        for (name, subtype, call) in CALLS.iter().chain(CALLS_OF_ANY) {
             assert_eq!(
                 call(handle),
                 INVALID_HANDLE | subtype,
@@ -86,7 +109,7 @@ fn the_handles_of_a_closed_adapter_are_refused() {
     let world = World::new(false);
     let objects = world.objects();
     done!(dat_ia_close(world.ia, ABRUPT));
-    for (name, subtype, call) in CALLS {
+    for (name, subtype, call) in CALLS.iter().chain(CALLS_OF_ANY) {
         for (handle, _) in objects {
             assert_eq!(call(handle), INVALID_HANDLE | subtype, "{name}");
         }
@@ -138,7 +161,7 @@ fn every_object_knows_its_kind_and_keeps_a_word() {
         ok!(dat_get_consumer_context(handle, &raw mut word));
         assert_eq!(word, handle.addr() as u64);
     }
-    for handle in not_handles(&world) {
+    for handle in invalid_handles(&world) {
         let mut kind = 0;
         assert_eq!(
             c!(dat_get_handle_type(handle, &raw mut kind)),

@@ -1,6 +1,6 @@
 //! Several instances of one adapter in one process.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -12,13 +12,13 @@ use udapl::capi::types::*;
 use udapl::capi::*;
 
 use crate::support::{
-    ABRUPT, FOR_EVER, GRACEFUL, INVALID_HANDLE, SECOND, SOFTWARE, Seen, World, c, done, fresh_name,
-    ok, opened, software,
+    ABRUPT, GRACEFUL, INVALID_HANDLE, SECOND, SOFTWARE, Seen, TIMEOUT_INFINITE, World, c, done,
+    fresh_name, ok, opened, software,
 };
 
 /// DAT_INVALID_STATE|IA_IN_USE.
 const IA_IN_USE: u32 = 0x8007_0000 | 79;
-/// DAT_INSUFFICIENT_RESOURCES|DEVICE, the code of opening an open device.
+/// DAT_INSUFFICIENT_RESOURCES|DEVICE, the code of an open of a device that is in use.
 const DEVICE: u32 = 0x8003_0000 | 3;
 /// DAT_INVALID_HANDLE|EVD_ASYNC.
 const EVD_ASYNC: u32 = INVALID_HANDLE | 24;
@@ -47,7 +47,7 @@ pub fn zeros<T>() -> T {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Takes the oldest event of an EVD: its number and the first word of its data.
+/// Dequeues the oldest event of an EVD. Returns the event number and the first word of the event data.
 pub fn next(evd: DatHandle) -> Option<(u32, DatHandle)> {
     let mut event: CEvent = zeros();
     let answer = c!(dat_evd_dequeue(evd, &raw mut event));
@@ -76,14 +76,15 @@ fn async_evd_of(ia: DatHandle) -> DatHandle {
     evd
 }
 
-/// Connects an endpoint of one instance to one of the other, through the adapter.
+/// Connects the endpoint of one instance to the endpoint of another instance of the adapter, which listens at
+/// `qualifier`.
 pub fn connect(one: &World, other: &World, qualifier: u64) {
     let to = address_of(other.ia);
     ok!(dat_ep_connect(
         one.ep,
         to,
         qualifier,
-        FOR_EVER,
+        TIMEOUT_INFINITE,
         0,
         null(),
         0,
@@ -102,7 +103,7 @@ pub fn connect(one: &World, other: &World, qualifier: u64) {
     // SAFETY: the event is a connection request.
     let cr = unsafe { event.event_data.cr_arrival_event_data };
     assert_eq!(cr.sp_handle, other.psp);
-    // The request belongs to the listening instance.
+    // The request belongs to the listening instance, so an endpoint of another instance cannot accept it.
     let foreign = c!(dat_cr_accept(cr.cr_handle, one.ep, 0, null()));
     assert_eq!(foreign, INVALID_HANDLE | 12);
     // No instance listens at this qualifier.
@@ -140,7 +141,7 @@ fn a_request_is_handed_off_to_another_instance() {
         ep,
         to,
         0x1_0000_0011,
-        FOR_EVER,
+        TIMEOUT_INFINITE,
         0,
         nothing,
         0,
@@ -156,8 +157,7 @@ fn a_request_is_handed_off_to_another_instance() {
     assert_eq!(one.wait(SECOND).number, PEER_REJECTED);
 }
 
-/// The program makes no call on the first instance after its connection request, and the connection is still
-/// established.
+/// The program makes no call on the first instance after `dat_ep_connect`, and the connection is still established.
 #[test]
 fn an_instance_that_nobody_calls_answers_its_peers() {
     let (_name, one, other) = two(false);
@@ -167,7 +167,7 @@ fn an_instance_that_nobody_calls_answers_its_peers() {
         one.ep,
         to,
         0x1_0000_0011,
-        FOR_EVER,
+        TIMEOUT_INFINITE,
         0,
         nothing,
         0,
@@ -184,11 +184,11 @@ fn an_instance_that_nobody_calls_answers_its_peers() {
     // SAFETY: the event is a connection request.
     let cr = unsafe { event.event_data.cr_arrival_event_data.cr_handle };
     ok!(dat_cr_accept(cr, other.ep, 0, nothing));
-    let seen = other.wait(FOR_EVER);
+    let seen = other.wait(TIMEOUT_INFINITE);
     assert_eq!((seen.number, seen.word), (ESTABLISHED, other.ep.addr()));
 }
 
-/// Sends a message.
+/// Sends a message of 64 bytes, and waits for the completions of the Send and of the receive.
 fn message(from: &World, to: &World, cookie: u64) {
     let segment = from.segment();
     ok!(dat_ep_post_send(from.ep, 1, &raw const segment, cookie, 0));
@@ -227,7 +227,7 @@ fn every_object_names_the_instance_it_was_made_in() {
         }
         assert_eq!(ias, [world.ia; 10]);
     }
-    // The IA's consumer context belongs to the instance.
+    // Each instance has its own consumer context.
     done!(dat_set_consumer_context(one.ia, 7));
     let mut word = 1;
     ok!(dat_get_consumer_context(other.ia, &raw mut word));
@@ -344,7 +344,7 @@ fn a_handle_of_another_instance_is_as_good_as_none() {
     assert!(out.is_null());
 }
 
-/// A graceful close is refused because of objects of its own instance only; it does not touch the objects of other
+/// Only objects of its own instance make a graceful close fail. The close does not touch the objects of other
 /// instances.
 ///
 /// Clauses: IAC-1, IAC-6.
@@ -388,7 +388,7 @@ fn an_abrupt_close_leaves_connections_receives_and_waiters_of_others_alone() {
         let waiter = scope.spawn(move || {
             let waiter = waiter;
             began.send(()).expect("the test listens");
-            waiter.0.wait(FOR_EVER)
+            waiter.0.wait(TIMEOUT_INFINITE)
         });
         begun.recv().expect("the thread runs");
         done!(dat_ia_close(third.ia, ABRUPT));
@@ -457,18 +457,18 @@ fn who_waits_in_the_instance_that_closes_is_released() {
                 let waiter = waiter;
                 began.send(()).expect("the test listens");
                 if !on_cno {
-                    return (waiter.0.wait(FOR_EVER).answer, 0);
+                    return (waiter.0.wait(TIMEOUT_INFINITE).answer, 0);
                 }
                 let mut evd = waiter.0.evd;
-                let answer = c!(dat_cno_wait(waiter.0.cno, FOR_EVER, &raw mut evd));
+                let answer = c!(dat_cno_wait(waiter.0.cno, TIMEOUT_INFINITE, &raw mut evd));
                 (answer, evd.addr())
             });
             begun.recv().expect("the thread runs");
             done!(dat_ia_close(other.ia, ABRUPT));
             waiter.join().expect("the waiter")
         });
-        // A wait on an EVD ends with DAT_ABORT, a wait on a CNO without an EVD. A wait that begins after the close
-        // returns DAT_INVALID_HANDLE, or finds nothing.
+        // A wait on an EVD returns DAT_ABORT. A wait on a CNO succeeds with a null EVD. A wait that begins after the
+        // close returns DAT_INVALID_HANDLE.
         let released = if on_cno { (0, 0) } else { (0x8001_0000, 0) };
         let late = answer.0 & !0xff == INVALID_HANDLE;
         assert!(answer == released || late, "{answer:x?}");
@@ -510,12 +510,12 @@ fn events_of_an_instance_go_to_the_asynchronous_evd_it_was_given() {
         let evd = one.async_evd;
         ok!(dat_evd_wait(
             evd,
-            FOR_EVER,
+            TIMEOUT_INFINITE,
             1,
             &raw mut event,
             &raw mut left
         ));
-        // SAFETY: the event is an asynchronous one.
+        // SAFETY: the event is an asynchronous event.
         let of = unsafe { event.event_data.asynch_error_event_data.dat_handle };
         assert_eq!((event.event_number, of), (SOFT_HIGH_WATERMARK, other.ep));
         assert_eq!(next(one.async_evd), None);
@@ -643,7 +643,8 @@ fn a_hundred_instances_leave_nothing_behind() {
         let world = World::of(&name, qualifier % 2 == 0, 0x1_0000_0001);
         done!(dat_ia_close(world.ia, ABRUPT));
     }
-    // The IA counts every object that still exists.
+    // The close succeeds, because `first` has no object. That a closed instance leaves none in the device is tested in
+    // `tests/dat/instances.rs`.
     done!(dat_ia_close(first, GRACEFUL));
     for _ in 0..100 {
         let (ia, _) = opened(&name, null_mut(), false).expect("an adapter");

@@ -1,12 +1,14 @@
-//! The C ABI, called as from C: handles, threads, upcalls, the registry.
+//! Tests of the C ABI, called as from C: handles, instances, errors, threads, upcalls.
 //!
-//! The effects of the calls are tested in Rust; the C program `udapl/tests/c/demo.c` uses all of them once.
+//! The tests in `udapl/tests/dat` test the effects of the calls. The C program `udapl/tests/c/demo.c` is a client and a
+//! server in C.
 
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]
 
 mod calls;
 mod counters;
+mod dat2;
 mod errors;
 mod ext;
 mod handles;

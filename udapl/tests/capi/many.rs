@@ -1,6 +1,6 @@
-//! Many posts in one call, many events in one call.
+//! `dat_ep_post_many` and `dat_srq_post_many` (many posts in one call), and `dat_evd_dequeue_many` (many events).
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
@@ -26,7 +26,7 @@ const FETCH_ADD: u32 = 10;
 const COMPARE_SWAP: u32 = 11;
 const SEND_WITH_IMMEDIATE: u32 = 0x100;
 const SEND_INVALIDATE: u32 = 0x101;
-/// Offset in a side's memory of the counter word.
+/// Index of the counter in a side's memory, in words of 8 bytes.
 const COUNTER: usize = 128;
 /// `DAT_DTO_DETAIL_INVALIDATED`.
 const INVALIDATED: u32 = 4;
@@ -59,7 +59,8 @@ fn post_many(ep: DatHandle, posts: &[CPost]) -> (u32, i32) {
     (answer, posted)
 }
 
-/// Waits for this many events and takes them in one call. Returns the cookies of the endpoint's completions.
+/// Waits for `count` events. The wait takes the first event, and one `dat_evd_dequeue_many` takes the others. Returns
+/// the cookies of the completions.
 fn cookies(world: &World, count: usize) -> Vec<u64> {
     let (mut first, mut left) = (zeros(), 0);
     let threshold = i32::try_from(count).expect("few");
@@ -91,8 +92,7 @@ fn cookies(world: &World, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Posts of one call complete in the order of the list. The two sides are instances of one adapter, which run
-/// alternately.
+/// Posts of one call complete in the order of the list. The two sides are instances of one adapter.
 #[test]
 fn many_posts_complete_in_their_order() {
     for thread_safe in [false, true] {
@@ -135,8 +135,8 @@ fn the_answer_is_that_of_the_first_post_that_is_refused() {
     assert_eq!(nowhere, INVALID_PARAMETER | 38);
 }
 
-/// On a connected endpoint, an entry that lacks an argument of its operation is refused. No other operation is posted
-/// in its place, and the entries before it are posted.
+/// On a connected endpoint, an entry that lacks an argument of its operation, or whose operation does not exist, is
+/// refused. No other operation is posted in its place, and the entries before the refused entry are posted.
 #[test]
 fn a_post_beyond_dat_that_says_too_little_is_not_posted_and_those_before_it_are() {
     let (one, other) = counting(0x1_0000_0701);
@@ -153,7 +153,7 @@ fn a_post_beyond_dat_that_says_too_little_is_not_posted_and_those_before_it_are(
         let (answer, posted) = post_many(one.ep, &list);
         assert_eq!((answer, posted), (INVALID_PARAMETER | 38, 0), "{operation}");
     }
-    // The single call refuses it with the same code: 64 bytes are not the size of a result.
+    // The single call refuses the operation with the same code: its result has 8 bytes, and the segment has 64.
     let single = c!(dat_ep_post_fetch_add(
         one.ep,
         &raw const from,
@@ -184,7 +184,7 @@ fn all_that_dat_lacks_goes_with_the_others_behind_one_doorbell() {
     let (one, mut other) = counting(0x1_0000_0801);
     let (from, room) = (one.segment(), other.segment());
     let address = other.memory.as_ptr().addr() as u64;
-    // The counter word is in a region of its own, with its own rights. The peer may invalidate an RMR.
+    // The counter is in an LMR of its own, with its own rights. The peer may invalidate the RMR that is bound below.
     other.memory[COUNTER] = 40;
     let counter = &raw mut other.memory[COUNTER];
     let (mut lmr, mut context) = (null_mut(), 0);

@@ -3,7 +3,7 @@
 //! Invariants: each successful post completes once, a refused one never; a handle is freed once; no call fails inside
 //! the library. The environment variable DAT_TEST_SEEDS sets the number of random programs.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -27,7 +27,7 @@ const TYPE: u32 = 0x3fff_0000;
 const DTO: u32 = 1;
 /// Number of calls of each thread.
 const STEPS: u32 = 120;
-/// Limit on outstanding DTOs and software events, without the events of a pile.
+/// Limit on outstanding DTOs and software events. Software events that `post_se` posts for a pile may exceed the limit.
 const OUTSTANDING: u64 = 48;
 /// Number of entries of an EVD.
 const ROOM: i32 = 2048;
@@ -35,11 +35,11 @@ const ROOM: i32 = 2048;
 /// Use of instances by threads.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// An adapter opened as thread safe, twice; all threads use both instances.
+    /// Two instances opened as thread safe; all threads use both.
     ThreadSafe,
     /// An instance for each thread, none of them thread safe.
     Instances,
-    /// One thread, and the agent's thread.
+    /// One instance that is not thread safe, used by one thread and by the agent's thread.
     AgentOnly,
 }
 
@@ -48,13 +48,14 @@ struct Shared {
     worlds: Vec<World>,
     next: AtomicU64,
     outstanding: AtomicU64,
-    /// Number of software events posted at once, so that several threads take events at the same time.
-    pile: u64,
+    /// Number of outstanding posts that `contend_with_agent` reaches by posting software events, so that several
+    /// threads take events at the same time.
+    burst: u64,
     /// Number of threads that are posting a pile.
-    piling: AtomicU64,
-    /// Number of completions seen of each post; absent while the post is outstanding.
+    bursting: AtomicU64,
+    /// Number of completions of each post: 0 while the post is outstanding. A refused post has no entry.
     posts: Mutex<BTreeMap<u64, u32>>,
-    /// Protection zones, and how often each was freed.
+    /// Handles of the protection zones, and number of successful frees of each.
     zones: Mutex<BTreeMap<usize, u32>>,
 }
 // SAFETY: handles are numbers, and only the device accesses the memory.
@@ -77,7 +78,7 @@ impl Shared {
         self.outstanding.load(Ordering::Relaxed)
     }
 
-    /// Makes a post with a new number, which its completion repeats.
+    /// Makes a post with a new number as its cookie, unless `OUTSTANDING` posts are outstanding.
     fn post(&self, post: impl FnOnce(u64) -> u32) {
         if self.outstanding() < OUTSTANDING {
             self.post_beyond(post);
@@ -86,7 +87,7 @@ impl Shared {
 
     fn post_beyond(&self, post: impl FnOnce(u64) -> u32) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // Count it before the post: another thread may take the completion first.
+        // The post is counted before it is made, because another thread may take the completion first.
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         self.posts().insert(number, 0);
         if answered(post(number)) != 0 {
@@ -112,7 +113,7 @@ impl Shared {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes the oldest event, if there is one, without counting it.
+    /// Dequeues the oldest event, if any. The caller records the completion.
     fn next(evd: DatHandle) -> Option<CEvent> {
         let mut event = MaybeUninit::<CEvent>::zeroed();
         let taken = answered(c!(dat_evd_dequeue(evd, event.as_mut_ptr()))) == 0;
@@ -120,7 +121,7 @@ impl Shared {
         taken.then(|| unsafe { event.assume_init() })
     }
 
-    /// Takes all events as fast as possible, concurrently with other threads.
+    /// Dequeues all events, concurrently with other threads, and records them afterwards.
     fn drain(&self, evd: DatHandle) {
         let events: Vec<_> = std::iter::from_fn(|| Self::next(evd)).collect();
         events.iter().for_each(|event| self.seen(event));
@@ -141,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Posts a software event, without regard to the limit of outstanding ones.
+    /// Posts a software event, even if `OUTSTANDING` posts are outstanding.
     fn post_se(&self, evd: DatHandle) {
         self.post_beyond(|number| {
             let word = usize::try_from(number).expect("counted from 1");
@@ -151,29 +152,30 @@ impl Shared {
     }
 
     /// Posts many events, the first of which triggers the agent, and takes events concurrently with the agent.
-    fn race_the_agent(&self, world: &World) {
+    fn contend_with_agent(&self, world: &World) {
         self.drain(world.evd);
         answered(c!(dat_cno_modify_agent(world.cno, self.agent())));
         answered(dat_evd_modify_cno(world.evd, world.cno));
-        self.piling.fetch_add(1, Ordering::SeqCst);
-        for _ in self.outstanding()..self.pile {
+        self.bursting.fetch_add(1, Ordering::SeqCst);
+        for _ in self.outstanding()..self.burst {
             self.post_se(world.evd);
         }
-        self.piling.fetch_sub(1, Ordering::SeqCst);
+        self.bursting.fetch_sub(1, Ordering::SeqCst);
         self.drain(world.evd);
     }
 
     /// Waits until all piles are posted. The wait is bounded, because a posting thread may have failed.
-    fn wait_for_piles(&self) {
+    fn wait_for_bursts(&self) {
         for _ in 0..1_000_000 {
-            if self.piling.load(Ordering::SeqCst) == 0 {
+            if self.bursting.load(Ordering::SeqCst) == 0 {
                 return;
             }
             thread::yield_now();
         }
     }
 
-    /// Makes a protection zone, or frees one of any thread; other threads may free it at the same time.
+    /// Makes a protection zone, or frees a zone that any thread has made. Other threads may free the same zone at the
+    /// same time.
     fn zone(&self, world: &World, frees: bool) {
         let picked = || {
             let zones = self.zones.lock().expect("no thread has failed");
@@ -210,7 +212,7 @@ impl Shared {
         let segment = world.segment();
         let iov = &raw const segment;
         match random.random_range(0..20) {
-            0 => self.race_the_agent(world),
+            0 => self.contend_with_agent(world),
             1..=6 if self.outstanding() < OUTSTANDING => self.post_se(world.evd),
             1..=9 => {
                 let event = Self::next(world.evd);
@@ -254,7 +256,7 @@ impl Shared {
     }
 }
 
-/// The agent: takes all events, makes calls like any thread, and registers itself again.
+/// Agent of the CNOs: dequeues all events, posts a software event, and registers itself again.
 ///
 /// # Safety
 /// `instance_data` points to the threads' shared state.
@@ -264,7 +266,7 @@ unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
     if evd.is_null() {
         return; // the end
     }
-    shared.wait_for_piles();
+    shared.wait_for_bursts();
     shared.drain(evd);
     let world = shared.worlds.iter().find(|world| world.evd == evd);
     let world = world.expect("an EVD of the test's");
@@ -272,7 +274,7 @@ unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
     answered(c!(dat_cno_modify_agent(world.cno, shared.agent())));
 }
 
-/// Runs one random program, which its seed determines.
+/// Runs one random program, which `seed` determines.
 fn mixed(seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let way = [Way::ThreadSafe, Way::Instances, Way::AgentOnly][random.random_range(0..3)];
@@ -282,7 +284,7 @@ fn mixed(seed: u64) {
         let worlds = qualifiers.map(|qualifier| World::of(&name, thread_safe, qualifier));
         worlds.collect::<Vec<_>>()
     };
-    // Each thread, with the instances that it may use.
+    // `threads` has the indices of the instances that each thread uses.
     let (worlds, threads): (_, Vec<Vec<usize>>) = match way {
         Way::ThreadSafe => (
             worlds(2, true),
@@ -301,8 +303,8 @@ fn mixed(seed: u64) {
         worlds,
         next: AtomicU64::new(1),
         outstanding: AtomicU64::new(0),
-        piling: AtomicU64::new(0),
-        pile: if matches!(way, Way::AgentOnly) {
+        bursting: AtomicU64::new(0),
+        burst: if matches!(way, Way::AgentOnly) {
             1_500
         } else {
             100
@@ -321,7 +323,7 @@ fn mixed(seed: u64) {
             });
         }
     });
-    // Only agents still post, at each call.
+    // From here on only agents post, once in each upcall.
     for world in &shared.worlds {
         answered(c!(dat_cno_modify_agent(world.cno, NO_AGENT)));
         answered(dat_ep_disconnect(world.ep, ABRUPT));

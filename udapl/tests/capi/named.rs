@@ -1,6 +1,6 @@
 //! Transport-specific attributes of an endpoint, through C (`DAT_NAMED_ATTR`).
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use crate::support::{World, c, ok};
 const TRANSPORT: u64 = 0x800_0000 | 0x1000_0000;
 /// DAT_EP_FIELD_ALL.
 const ALL: u64 = 0x7fff_f7ff;
-/// DAT_CLASS_ERROR|DAT_INVALID_PARAMETER with the argument.
+/// DAT_CLASS_ERROR|DAT_INVALID_PARAMETER|ARG3.
 const ARG3: u32 = 0x8006_0000 | 38;
 
 /// Names and values as C strings.
@@ -44,11 +44,11 @@ impl Settings {
 fn query(ep: DatHandle) -> CEpParam {
     let mut param = MaybeUninit::<CEpParam>::zeroed();
     ok!(dat_ep_query(ep, ALL, param.as_mut_ptr()));
-    // SAFETY: the call succeeded and has written it.
+    // SAFETY: the call succeeded and has written `param`.
     unsafe { param.assume_init() }
 }
 
-/// Returns an endpoint's attributes.
+/// Returns the names and values of an endpoint's transport-specific attributes.
 fn told(ep: DatHandle) -> Vec<(String, String)> {
     let CEpAttr {
         ep_transport_specific: list,
@@ -57,14 +57,14 @@ fn told(ep: DatHandle) -> Vec<(String, String)> {
     } = query(ep).ep_attr;
     let count = usize::try_from(count).expect("a count");
     let text = |text| {
-        // SAFETY: the library's text, which lives as long as the endpoint.
+        // SAFETY: the text belongs to the library, and lives as long as the endpoint.
         let text = unsafe { CStr::from_ptr(text) };
         text.to_str().expect("UTF-8").to_owned()
     };
     let entry = |at| {
         // SAFETY: the list has `count` elements.
         let place = unsafe { list.add(at) };
-        // SAFETY: likewise, and each has been written.
+        // SAFETY: the element is inside the list, and the library has written it.
         let entry = unsafe { place.read() };
         (text(entry.name), text(entry.value))
     };

@@ -1,7 +1,7 @@
 //! Memory from malloc(3), registered with functions that a vfio-user server emulates. The memory has no file
 //! descriptor, so the server accesses it by messages.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
@@ -19,7 +19,7 @@ use udapl::fabric::pace::Pace;
 use udapl::memory::{LmrTriplet, RmrTriplet};
 
 use crate::instances::{address_of, next, zeros};
-use crate::support::{FOR_EVER, SECOND, World, c, done, ok};
+use crate::support::{SECOND, TIMEOUT_INFINITE, World, c, done, ok};
 
 const QUALIFIER: u64 = 0x1_0000_0001;
 /// `DAT_CONNECTION_REQUEST_EVENT`, `DAT_CONNECTION_EVENT_ESTABLISHED`, `DAT_DTO_COMPLETION_EVENT`.
@@ -32,7 +32,8 @@ const REMOTE_ACCESS: u32 = 6;
 /// Size of the memory in bytes: longer than several messages to the server, and not a multiple of the page size.
 const BYTES: usize = 150_001;
 
-/// Two functions on a link, served by threads of this process until it ends. Time advances until this is dropped.
+/// Two functions on a link, served by threads that run until the process ends. Simulated time advances until `Served`
+/// is dropped.
 struct Served {
     directory: TempDir,
     over: Arc<AtomicBool>,
@@ -151,15 +152,15 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(byte).collect()
 }
 
-/// Connects the first endpoint to the second. Polls the connecting side meanwhile: its first request is lost while the
-/// link trains, and is sent again only by a poll.
+/// Connects the endpoint of `one` to the endpoint of `other`. Polls `one` meanwhile: the first request is lost while
+/// the link trains, and only a poll sends the request again.
 fn connect(one: &World, other: &World) {
     let to = address_of(other.ia);
     ok!(dat_ep_connect(
         one.ep,
         to,
         QUALIFIER,
-        FOR_EVER,
+        TIMEOUT_INFINITE,
         0,
         null(),
         0,
@@ -185,7 +186,7 @@ fn connect(one: &World, other: &World) {
     }
 }
 
-/// Returns the status of the next completion.
+/// Waits for the next completion, which must have the given cookie. Returns its status.
 fn completes(world: &World, cookie: u64) -> u32 {
     let (mut event, mut left): (CEvent, _) = (zeros(), 0);
     ok!(dat_evd_wait(

@@ -1,6 +1,6 @@
 //! Objects of a C program.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -43,7 +43,7 @@ pub(crate) use done;
 pub const ABRUPT: u32 = 0;
 pub const GRACEFUL: u32 = 1;
 /// `DAT_TIMEOUT_INFINITE`.
-pub const FOR_EVER: u32 = u32::MAX;
+pub const TIMEOUT_INFINITE: u32 = u32::MAX;
 pub const SECOND: u32 = 1_000_000;
 /// DAT_CLASS_ERROR|DAT_INVALID_HANDLE.
 pub const INVALID_HANDLE: u32 = 0x8005_0000;
@@ -94,7 +94,8 @@ pub fn fresh_name() -> CString {
     CString::new(format!("sim:capi{number},time=virtual")).expect("a name")
 }
 
-/// Opens an adapter with this request for an asynchronous EVD. Returns both handles.
+/// Opens an adapter with `async_evd` as the input value of the asynchronous EVD. Returns the handles of the IA and of
+/// its asynchronous EVD, or the error code.
 pub fn opened(
     name: &CStr,
     mut async_evd: DatHandle,
@@ -122,8 +123,8 @@ impl World {
         Self::of(&fresh_name(), thread_safe, 0x1_0000_0001)
     }
 
-    /// Makes one object of each kind on an adapter that other instances may use. The instance listens at this qualifier
-    /// and the next.
+    /// Opens an instance of the adapter `name`, and creates one object of each kind. The PSP listens at `qualifier`,
+    /// the RSP at `qualifier + 1`.
     pub fn of(name: &CStr, thread_safe: bool, qualifier: u64) -> Self {
         Self::with(name, null_mut(), thread_safe, qualifier)
     }
@@ -217,12 +218,12 @@ impl World {
         ]
     }
 
-    /// Waits for one event.
+    /// Waits for one event on `evd`, for at most `timeout` µs.
     pub fn wait(&self, timeout: u32) -> Seen {
         self.wait_on(self.evd, timeout)
     }
 
-    /// Waits for one event on another EVD.
+    /// Waits for one event on the given EVD, for at most `timeout` µs.
     pub fn wait_on(&self, evd: DatHandle, timeout: u32) -> Seen {
         let (mut event, mut left) = (MaybeUninit::<CEvent>::zeroed(), 0);
         let answer = c!(dat_evd_wait(
@@ -244,13 +245,13 @@ impl World {
         }
     }
 
-    /// Posts a receive into the start of the memory.
+    /// Posts a receive into the first 64 bytes of the memory.
     pub fn post_recv(&self, cookie: u64) {
         let segment = self.segment();
         ok!(dat_ep_post_recv(self.ep, 1, &raw const segment, cookie, 0));
     }
 
-    /// Returns the start of the memory.
+    /// Returns the first 64 bytes of the memory as a local segment.
     pub fn segment(&self) -> LmrTriplet {
         LmrTriplet {
             lmr_context: self.lmr_context,
@@ -260,7 +261,7 @@ impl World {
     }
 }
 
-/// The result of a wait.
+/// Return code of a wait, and the event that the wait has written; zeros if there was no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub answer: u32,
@@ -272,7 +273,7 @@ pub struct Seen {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The test may have closed it.
+        // The test may have closed the IA already.
         let _answer = dat_ia_close(self.ia, ABRUPT);
     }
 }

@@ -1,6 +1,6 @@
 //! Threads: calls allowed while another thread is blocked, and calls on an adapter opened as thread safe.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -15,16 +15,19 @@ use udapl::capi::{
 };
 use udapl::memory::LmrTriplet;
 
-use crate::support::{ABRUPT, FOR_EVER, SECOND, SOFTWARE, Seen, World, c, done, ok, software};
+use crate::support::{
+    ABRUPT, SECOND, SOFTWARE, Seen, TIMEOUT_INFINITE, World, c, done, ok, software,
+};
 
-/// The handles and the tests' memory, for use by another thread.
+/// The test's objects, for use by two threads.
 struct Shared(World);
 // SAFETY: handles are numbers, and the other thread does not access the memory.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Runs `other` once the first thread is blocked, or about to block.
+/// Runs `wait` in a new thread, and `other` in this thread once the new thread is about to run `wait`. Returns the
+/// result of `wait`.
 fn while_waiting<R: Send>(
     world: &Shared,
     wait: impl FnOnce(&World) -> R + Send,
@@ -49,7 +52,7 @@ fn a_software_event_of_another_thread_wakes_who_waits() {
         for word in 1..50 {
             let seen = while_waiting(
                 &world,
-                |world| world.wait(FOR_EVER),
+                |world| world.wait(TIMEOUT_INFINITE),
                 |world| {
                     let event = software(word);
                     ok!(dat_evd_post_se(world.evd, &raw const event));
@@ -71,7 +74,7 @@ fn posts_go_on_while_a_thread_is_blocked() {
     let world = Shared(World::new(false));
     let seen = while_waiting(
         &world,
-        |world| world.wait(FOR_EVER),
+        |world| world.wait(TIMEOUT_INFINITE),
         |world| {
             let segment = LmrTriplet {
                 lmr_context: world.lmr_context,
@@ -99,7 +102,7 @@ fn closing_an_adapter_releases_who_waits_in_it() {
         let world = Shared(World::new(false));
         let seen = while_waiting(
             &world,
-            |world| world.wait(FOR_EVER),
+            |world| world.wait(TIMEOUT_INFINITE),
             |world| done!(dat_ia_close(world.ia, ABRUPT)),
         );
         assert!(aborted(seen.answer), "{seen:x?}");
@@ -111,7 +114,7 @@ fn making_an_evd_unwaitable_releases_who_waits_on_it() {
     let world = Shared(World::new(false));
     let seen = while_waiting(
         &world,
-        |world| world.wait(FOR_EVER),
+        |world| world.wait(TIMEOUT_INFINITE),
         |world| done!(dat_evd_set_unwaitable(world.evd)),
     );
     // DAT_INVALID_STATE|DAT_INVALID_STATE_EVD_UNWAITABLE.
@@ -126,7 +129,7 @@ fn a_cno_waiter_is_told_which_evd() {
         &world,
         |world| {
             let mut evd = null_mut();
-            ok!(dat_cno_wait(world.cno, FOR_EVER, &raw mut evd));
+            ok!(dat_cno_wait(world.cno, TIMEOUT_INFINITE, &raw mut evd));
             evd.addr()
         },
         |world| {
@@ -136,7 +139,7 @@ fn a_cno_waiter_is_told_which_evd() {
     );
     assert_eq!(evd, world.0.evd.addr());
     let mut evd = world.0.evd;
-    // The wait before has consumed the trigger: this one returns DAT_QUEUE_EMPTY and null.
+    // The first wait has consumed the trigger, so the second wait returns DAT_QUEUE_EMPTY and a null EVD.
     let answer = c!(dat_cno_wait(world.0.cno, SECOND, &raw mut evd));
     assert_eq!((answer, evd), (0x800d_0000, null_mut()));
 }
@@ -179,11 +182,11 @@ fn adapters_of_different_threads_do_not_disturb_each_other() {
     });
 }
 
-/// The cancelled thread: waits, and returns the result of the wait.
+/// Start routine of the thread that is cancelled. Waits for an event, and returns the code of the wait.
 extern "C" fn cancelled(world: *mut c_void) -> *mut c_void {
     // SAFETY: `world` is the test's world, which outlives this thread.
     let world = unsafe { &*world.cast::<Shared>() };
-    let seen = world.0.wait(FOR_EVER);
+    let seen = world.0.wait(TIMEOUT_INFINITE);
     std::ptr::without_provenance_mut(seen.answer as usize)
 }
 
@@ -195,7 +198,7 @@ fn a_thread_that_is_cancelled_while_it_waits_ends_after_the_call() {
     // SAFETY: the pointers lead to locals, and the function takes this argument.
     let made = unsafe { libc::pthread_create(&raw mut thread, null(), cancelled, given) };
     assert_eq!(made, 0);
-    // The thread may not wait yet; a cancellation stays pending until it does.
+    // The thread may not have begun its wait yet; the cancellation then stays pending.
     // SAFETY: the thread has not been joined.
     assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
     let event = software(1);

@@ -1,6 +1,6 @@
 //! Agents of CNOs: C functions that the library calls.
 
-// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+// UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -15,10 +15,10 @@ use udapl::capi::{
 
 use crate::support::{ABRUPT, World, c, done, fresh_name, ok, software};
 
-/// Report of an upcall: the number of the EVD, and the code with which the agent dequeued an event from it.
+/// Report of an upcall: the handle of the EVD as a number, and the code that `dat_evd_dequeue` of this EVD returned.
 type Told = (usize, u32);
 
-/// The agent: takes the event, which shows that it may call DAT, and reports it.
+/// Agent of the CNOs: dequeues an event, which shows that an agent may call DAT, and reports the return code.
 ///
 /// # Safety
 /// `instance_data` points to a sender.
@@ -53,7 +53,7 @@ fn an_agent_is_called_once_for_a_trigger_and_may_call_dat() {
     done!(dat_evd_modify_cno(world.evd, cno));
     post(&world);
     assert_eq!(told.recv_timeout(PATIENCE), Ok((world.evd.addr(), 0)));
-    // The agent was removed by its call: another event triggers nothing until an agent is set again.
+    // The upcall has removed the agent: another event triggers no upcall until an agent is set again.
     let mut param = std::mem::MaybeUninit::<CCnoParam>::uninit();
     ok!(dat_cno_query(cno, 0x3, param.as_mut_ptr()));
     // SAFETY: the query succeeded and has written it.
@@ -68,7 +68,7 @@ fn an_agent_is_called_once_for_a_trigger_and_may_call_dat() {
 
 #[test]
 fn an_agent_that_was_not_called_is_told_of_the_end_with_no_evd() {
-    // Many times, because the thread that calls agents may or may not have started.
+    // The test runs 20 times, because the thread that calls agents may or may not have started.
     for _ in 0..20 {
         let (tell, told) = channel();
         let world = World::new(false);

@@ -10,7 +10,7 @@ use udapl::{
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, attributes, refused};
 
-/// Index order of `evd_stream_merging_supported`.
+/// Event streams, in the index order of `evd_stream_merging_supported`.
 const STREAMS: [EvdFlags; 6] = [
     EvdFlags::SOFTWARE,
     EvdFlags::CR,
@@ -82,7 +82,7 @@ fn the_asynchronous_evd_is_the_adapters_and_ends_with_it() {
     refused(ia.evd_free(evd), ReturnType::InvalidHandle);
 }
 
-/// Every maximum among the attributes of the IA can be used.
+/// An endpoint can have the maximum attributes that the IA reports. The maximum numbers of objects are not 0.
 ///
 /// Clauses: IAQ-2.
 #[test]
@@ -141,7 +141,7 @@ fn what_the_adapter_says_it_has_can_be_had() {
     ] {
         assert_ne!(limit, 0, "{name}");
     }
-    // One mapping for each LMR of a program's own memory: `dma_entry_limit` of Linux `vfio_iommu_type1` is 65,535.
+    // Each LMR of a program's own memory needs a DMA mapping; `dma_entry_limit` of Linux `vfio_iommu_type1` is 65,535.
     assert!(ia.max_lmrs < 65_535, "{}", ia.max_lmrs);
 }
 
@@ -178,7 +178,7 @@ fn what_the_provider_says_of_its_calls_is_so() {
         connect(0, Qos::from_bits_retain(0x10), none),
         ReturnType::ModelNotSupported
     );
-    // DAT_PSP_CREATES_EP_IFASKED: both kinds of PSP.
+    // DAT_PSP_CREATES_EP_IFASKED: the provider supports both kinds of PSP.
     assert_eq!(says.ep_creator, 1);
     let side = &mut pair.sides[B];
     for flags in [PspFlags::CONSUMER, PspFlags::PROVIDER] {
@@ -205,7 +205,8 @@ fn what_the_provider_says_of_its_calls_is_so() {
     side.ia
         .ep_free(ep.expect("in another PZ than its SRQ"))
         .expect("UNCONNECTED");
-    // Watermarks: SRQ low, EP soft and hard high. Counters: both of an SRQ, both of an endpoint.
+    // Supported watermarks: SRQ low, EP soft high, EP hard high. Supported queries: both counts of an SRQ, and both
+    // counts of an endpoint.
     assert_eq!(says.srq_watermarks_supported, 0x111);
     side.ia.srq_set_lw(srq, 1).expect("SRQ low");
     side.ia
@@ -234,8 +235,7 @@ fn what_the_provider_says_of_its_calls_is_so() {
     }
 }
 
-/// A wait continues while another adapter closes, and ends with the DISCONNECTED event of the connection between the
-/// two.
+/// A wait continues while the adapter of the peer closes, and ends with the DISCONNECTED event of their connection.
 ///
 /// Clauses: IAC-4.
 #[test]

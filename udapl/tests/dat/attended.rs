@@ -1,4 +1,4 @@
-//! A background thread that serves an adapter whose program makes no calls, on wires in real time.
+//! A background thread serves an adapter whose program makes no calls.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn closed(ia: Ia) {
     udapl::ia_close(ia, CloseFlags::Abrupt).expect("it closes");
 }
 
-/// Returns the result of a request to an address at which no service listens.
+/// Sends a connection request to the qualifier `NOBODY` of 192.0.2.2. Returns the kind of the connection event.
 fn asked(ia: &mut Ia) -> Kind {
     let zone = Some(ia.pz_create().expect("a PZ"));
     let flags = EvdFlags::CONNECTION | EvdFlags::DTO;
@@ -60,10 +60,10 @@ fn a_request_is_answered_while_the_program_is_busy() {
     let wire = directory.path().join("wire");
     let [mut asks, busy] = [1, 2].map(|side| opened("attended", &wire, side));
     let background = Adapter::of(&busy).background_thread().expect("a thread");
-    // The test makes no call on the other adapter, so its background thread has to refuse.
+    // The test makes no call on the other adapter, so the background thread has to reject the request.
     assert_eq!(asked(&mut asks), Kind::NonPeerRejected);
     assert!(background.is_at_work());
-    // The thread keeps the adapter open until the thread ends.
+    // The background thread keeps the adapter open until the thread ends.
     let adapter = Adapter::of(&busy);
     closed(busy);
     assert!(

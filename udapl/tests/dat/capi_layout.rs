@@ -1,4 +1,4 @@
-//! The headers, compared by a C compiler with the numbers of DAT 1.2 and with Rust's view of the same structures.
+//! A C compiler compares the headers with the numbers of DAT 1.2, and with the layout of the same structures in Rust.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Compiles a file. The error is the compiler's output.
+/// Checks a source file with a compiler (`-fsyntax-only -Werror`). The error is the compiler's output.
 fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), String> {
     let output = Command::new(compiler)
         .args(arguments)
@@ -33,7 +33,7 @@ fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), Stri
     Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Each event has in the C header the number that `EVENT_NUMBERS` gives for its name, which `datctl explain` uses.
+/// Each event number of the C header equals the number in `EVENT_NUMBERS`, which `datctl explain` uses.
 #[test]
 fn events_have_the_numbers_in_c_that_they_have_by_name() {
     let mut text = "#include <dat/udat.h>\n".to_owned();
@@ -80,12 +80,12 @@ fn every_structure_lies_in_c_as_in_rust() {
     }
     let (_folder, path) = temporary(&text, "same.c");
     compile("cc", &["-std=c11"], &path).expect("every assertion holds");
-    // The compiler does check the assertions: a wrong one does not compile.
+    // The compiler does check the assertions: a file with a wrong assertion does not compile.
     let (_folder, path) = temporary(&text.replacen("== 24", "== 32", 1), "other.c");
     compile("cc", &["-std=c11"], &path).expect_err("one assertion does not hold");
 }
 
-/// Languages with their compilers; those that are installed are used.
+/// Languages with their compilers and dialects. Compilers that are not installed are not used.
 const DIALECTS: [(&str, [&str; 2], [&str; 3]); 2] = [
     ("c", ["cc", "clang"], ["-std=c89", "-std=c99", "-std=c11"]),
     (
@@ -95,7 +95,7 @@ const DIALECTS: [(&str, [&str; 2], [&str; 3]); 2] = [
     ),
 ];
 
-/// Compiles a text with every installed compiler in every dialect. Any output is an error.
+/// Checks a text with every installed compiler in every dialect. A warning fails the test.
 fn compile_everywhere(text: &str) {
     let (_folder, path) = temporary(text, "alone.c");
     for (language, compilers, dialects) in DIALECTS {
@@ -124,8 +124,8 @@ fn each_header_is_clean_alone_in_every_dialect_of_c_and_of_c_plus_plus() {
     assert_eq!(count, 7);
 }
 
-/// Every macro of the headers compiles without warnings where a program uses it. Without a use the compiler does not
-/// check a macro.
+/// Every macro of the headers with a hexadecimal value compiles without warnings where a program uses it. The compiler
+/// does not check a macro that is not used.
 #[test]
 fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus() {
     let headers = std::fs::read_dir(include().join("dat")).expect("the headers");
@@ -138,7 +138,7 @@ fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus(
             .lines()
             .filter_map(|line| line.strip_prefix("#define "));
         for (name, value) in defined.filter_map(|line| line.split_once(' ')) {
-            // Most of the macros are numbers.
+            // Only macros with a hexadecimal value are tested; most macros have one.
             if value.starts_with("0x") {
                 writeln!(text, "\tif ({name} == 1)\n\t\treturn 1;").expect("text");
                 count += 1;
@@ -150,8 +150,8 @@ fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus(
     compile_everywhere(&text);
 }
 
-/// DAT 2.0 has kept the offsets of the members of 1.2, and added its own after them. `cargo xtask dtest` compares its
-/// table with the headers of the DAT 2.0 package.
+/// `struct dat_provider` of DAT 2.0 has the members of DAT 1.2 at the same offsets, followed by its own members. `cargo
+/// xtask dtest` compares `dat2::LAYOUT` with the headers of the DAT 2.0 package.
 #[test]
 fn the_table_of_a_provider_is_the_beginning_of_that_of_dat_2_0() {
     let (name, size, members) = foreign::LAYOUT;

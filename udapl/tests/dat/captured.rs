@@ -1,4 +1,4 @@
-//! Captures of a simulated wire in a file (`,pcap=FILE`).
+//! Captures of the frames on a simulated wire in a file (`,pcap=FILE`).
 
 use std::fs;
 
@@ -14,11 +14,11 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
     for opening in 0..2 {
         let ia = open(&captured).expect("it opens");
         let begun = fs::read(file("one")).expect("a file");
-        // pcapng, "Section Header Block": the file is valid from the start.
+        // The file is valid from the open on: it begins with a "Section Header Block" of pcapng.
         assert!(begun.starts_with(b"\x0a\x0d\x0d\x0a"), "{opening}");
         ia_close(ia, CloseFlags::Abrupt).expect("it closes");
     }
-    // The file is moved away while the capture runs, and created again.
+    // The file is renamed, and the next open creates the file again.
     fs::rename(file("one"), file("taken")).expect("it is moved");
     let again = open(&captured).expect("it opens");
     assert!(fs::read(file("one")).is_ok_and(|begun| !begun.is_empty()));

@@ -1,5 +1,5 @@
-//! Closing an adapter: gracefully, when no object is left; abruptly, in any state; and after the device died. In every
-//! case no thread hangs, the driver has no object left on the device, and it keeps no resource of the device.
+//! Close of an adapter: graceful, when no object is left; abrupt, in any state; and after the device died. In every
+//! case no thread hangs, and the driver has no object and no resource of the device left.
 
 use hw_sim::Fault;
 use udapl::endpoint::EpState;
@@ -14,11 +14,13 @@ use udapl::{
     Timeout,
 };
 
-use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
+use crate::support::{
+    self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, beside, refused,
+};
 
 /// An empty I/O vector, with its type.
 const EMPTY: &[LmrTriplet] = &[];
-/// A second.
+/// One second, in ns.
 const SECOND: u64 = 1_000_000_000;
 
 /// Checks that the function of a closed side has nothing to report.
@@ -118,6 +120,26 @@ fn makers() -> Vec<(&'static str, Maker)> {
                 ia.evd_free(evd).expect("unused");
             })
         }),
+        ("an RSP", |ia| {
+            let evd = ia.evd_create(1, EvdFlags::CR).expect("an EVD");
+            let rsp = ia.rsp_create(CONN_QUAL, None, evd).expect("an RSP");
+            Box::new(move |ia| {
+                ia.rsp_free(rsp).expect("exists");
+                ia.evd_free(evd).expect("unused");
+            })
+        }),
+        ("an RMR", |ia| {
+            let pz = zone(ia);
+            let rmr = ia.rmr_create(pz).expect("an RMR");
+            Box::new(move |ia| {
+                ia.rmr_free(rmr).expect("unbound");
+                ia.pz_free(pz).expect("unused");
+            })
+        }),
+        ("a CNO", |ia| {
+            let cno = ia.cno_create(None).expect("a CNO");
+            Box::new(move |ia| ia.cno_free(cno).expect("unused"))
+        }),
     ]
 }
 
@@ -160,8 +182,9 @@ fn a_graceful_close_that_finds_objects_says_so_and_gives_the_adapter_back() {
 }
 
 impl Pair {
-    /// Makes every kind of object on both sides, with work under way. Returns the connections of side B and the
-    /// events that they must get when A is closed.
+    /// Returns a pair in which A has objects of every kind, endpoints in several connection states, undecided requests
+    /// and outstanding DTOs. Also returns endpoints of B, each with the connection event that it must get when A is
+    /// closed.
     fn busy() -> (Self, Vec<(EpHandle, Kind)>) {
         let mut pair = Self::unconnected(&PairConfig::default());
         for side in [A, B] {
@@ -175,8 +198,8 @@ impl Pair {
             .expect("a PSP");
         let mut heard = Vec::new();
 
-        // Three connections: one with all kinds of requests outstanding, one with a null EVD, and one that is
-        // disconnected and whose events are unread.
+        // Two connections: `a` gets requests of all kinds below; `gone` is disconnected, and the completions of its
+        // flushed receives are not dequeued.
         let (a, b) = (pair.another_ep(A), pair.another_ep(B));
         pair.connect_endpoints(a, b);
         heard.push((b, Kind::Disconnected));
@@ -195,7 +218,20 @@ impl Pair {
             .expect("CONNECTED");
         pair.expect_connection(A, Kind::Disconnected);
         pair.expect_connection(B, Kind::Disconnected);
-        // An SRQ whose endpoint has taken a buffer, with unread completions.
+        // An RMR, a CNO with an EVD, an RSP without an endpoint, and an RSP whose endpoint has a null connect EVD.
+        let side = &mut pair.sides[A];
+        let attr = attributes(&side.ia);
+        side.ia.rmr_create(side.pz).expect("an RMR");
+        let cno = side.ia.cno_create(None).expect("a CNO");
+        side.ia.evd_modify_cno(side.recv, Some(cno)).expect("a CNO");
+        let unheard = EpEvds::NONE.recv(side.recv).request(side.request);
+        let unheard = side.ia.ep_create(Some(side.pz), unheard, Some(&attr));
+        let unheard = unheard.expect("an endpoint");
+        for (at, ep) in [(1, None), (2, Some(unheard))] {
+            let rsp = side.ia.rsp_create(beside(at), ep, side.cr);
+            rsp.expect("an RSP");
+        }
+        // An SRQ. Its endpoint has a null request EVD and has received a message, whose completion is not dequeued.
         let attr = SrqAttr {
             max_recv_dtos: 8,
             max_recv_iov: 1,
@@ -227,7 +263,7 @@ impl Pair {
             .ep_post_send(sender, &[remote.part(0, 64)], DtoCookie(7), NONE)
             .expect("posted");
         pair.wait_request(B);
-        // Two undecided requests: one is dequeued, one is not.
+        // Two requests that are never decided.
         for _ in 0..2 {
             let asking = pair.another_ep(B);
             pair.start(B, asking, CONN_QUAL, LONG, b"x")
@@ -250,9 +286,9 @@ impl Pair {
             .ia
             .cr_accept(third.cr, Some(accepting), b"")
             .expect("accepted");
-        // The peer cannot distinguish this from a rejection by A's consumer.
+        // The peer cannot distinguish the end of this attempt from a rejection by A's consumer.
         heard.push((asking, Kind::PeerRejected));
-        // One endpoint that connects, and one that drains with everything outstanding.
+        // One endpoint is connecting, and one is in DISCONNECT_PENDING with DTOs of all kinds outstanding.
         let connecting = pair.another_ep(A);
         pair.start(A, connecting, CONN_QUAL, LONG, b"x")
             .expect("starts");
@@ -343,8 +379,7 @@ fn an_abrupt_close_over_a_dead_wire_does_not_wait_for_anybody() {
         close(ia, CloseFlags::Abrupt);
         assert_clean(&fabric, side);
         let took = fabric.sim.clock().now().0 - before.0;
-        // After its health counter has stood still for ten seconds the driver tests the device by a command, and
-        // declares it dead if that has no answer for ten seconds.
+        // The close takes less than 25 s of simulated time, although the peer answers nothing.
         assert!(took < 25 * SECOND, "{took} ns");
     }
 }
@@ -367,7 +402,7 @@ fn an_adapter_closed_in_the_middle_of_everything_opens_and_connects_again() {
     again.assert_no_complaints();
 }
 
-/// Ways in which the device dies.
+/// Faults after which the driver declares the device dead.
 const FAULTS: [Fault; 4] = [
     Fault::HealthSyndrome(1),
     Fault::SurpriseRemoval,
@@ -380,13 +415,14 @@ fn kill(pair: &mut Pair, side: usize, fault: &Fault) {
     pair.fabric.sim.inject(&function, fault);
 }
 
-/// Waits on an EVD of A without a time limit and without other activity. Returns the result.
+/// Waits on an EVD of A without a timeout and without other activity. Checks that the wait ends within 25 s of
+/// simulated time. Returns the event or the type of the error.
 fn wait(pair: &mut Pair, evd: EvdHandle) -> Result<Event, ReturnType> {
     let before = pair.now();
     let result = pair.sides[A].ia.evd_wait(evd, Timeout::INFINITE, 1);
     let took = pair.now().0 - before.0;
-    // After its health counter has stood still for ten seconds the driver tests the device by a command, and declares
-    // it dead if that has no answer for ten seconds.
+    // If the health counter does not change for ten seconds, the driver tests the device with a command. The driver
+    // declares the device dead if the command does not complete within ten seconds.
     assert!(took < 25 * SECOND, "{took} ns");
     result
         .map(|(event, _)| event)
@@ -428,7 +464,7 @@ fn whoever_waits_when_the_device_dies_is_released_and_told_why() {
         let Ok(Event::Dto(done)) = wait(&mut pair, request) else {
             panic!("{fault:?}")
         };
-        // A command without an answer may be noticed first.
+        // The Send over the cut wire may exhaust its retries before the driver declares the device dead.
         assert!(
             matches!(done.status, DtoStatus::ErrFlushed | DtoStatus::ErrTransport),
             "{fault:?}: {done:?}"
@@ -503,8 +539,8 @@ fn an_attempt_to_connect_ends_when_the_device_dies() {
         let Ok(Event::Connection(event)) = wait(&mut pair, connect) else {
             panic!("{fault:?}")
         };
-        // A device whose counter stands still is declared dead after twenty seconds. The driver gives up the silent
-        // peer before that.
+        // A device whose health counter stops is declared dead after twenty seconds. The connection attempt ends before
+        // that, because the peer does not answer.
         let kind = if matches!(fault, Fault::HealthCounterStops) {
             Kind::Unreachable
         } else {

@@ -1,7 +1,7 @@
 //! Consumer notification objects: triggers, waiters, agents.
 //!
-//! A wait with concurrent calls is split into its steps (`cno_wait_begin`, `_look`), as in a facade that shares an
-//! adapter between threads.
+//! For a wait with concurrent calls, the tests call its steps (`cno_wait_begin`, `cno_wait_look`), as a facade does
+//! that shares an adapter between threads.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::support::{A, B, NONE, Pair, PairConfig, Side, attributes, refused};
 
 const NOW: Timeout = Timeout::ZERO;
 
-/// Makes an agent, and a receiver of its calls.
+/// Returns an agent, and a channel with the EVD of each upcall of the agent.
 fn agent() -> (Agent, Receiver<Option<EvdHandle>>) {
     let (told, hears) = channel();
     let agent = Agent::new(move |evd| told.send(evd).expect("the test listens"));
     (agent, hears)
 }
 
-/// Makes a CNO of A without an agent, and a software EVD attached to it.
+/// Creates a CNO of A without an agent, and a software EVD attached to the CNO.
 fn with_evd(pair: &mut Pair) -> (CnoHandle, EvdHandle) {
     let cno = pair.sides[A].ia.cno_create(None).expect("a CNO");
     (cno, attached(pair, cno))
@@ -84,7 +84,7 @@ fn a_cno_is_made_without_evds_and_ends_when_no_evd_refers_to_it() {
     }
 }
 
-/// A trigger of a CNO is kept until a wait takes it. Further triggers before that count as the same one.
+/// A CNO stays triggered until a wait consumes the trigger. Further triggers before this wait have no effect.
 ///
 /// Clauses: CNO-7, CNO-8, CNO-12, EVDS-4.
 #[test]
@@ -98,7 +98,7 @@ fn a_trigger_stays_until_it_is_taken_and_more_of_them_are_one() {
     let woken = pair.sides[A].ia.cno_wait(cno, FOREVER).expect("triggered");
     assert_eq!(woken, Some(two), "the first to trigger");
     nothing(&mut pair, cno);
-    // The events are still in their EVDs, and the next arrival triggers again, however many are queued.
+    // The wait on the CNO has dequeued no event. The next event triggers the CNO again.
     for (evd, words) in [(two, vec![1]), (one, vec![2, 3])] {
         for word in words {
             assert_eq!(pair.sides[A].ia.evd_dequeue(evd), Ok(Some(se(word))));
@@ -188,8 +188,8 @@ fn a_disabled_evd_queues_without_triggering_and_enabling_does_not_make_up_for_it
     }
 }
 
-/// Whether a completion triggers the CNO depends on the EVD's state when the completion arrives, not when a call takes
-/// it in.
+/// A completion triggers the CNO if the EVD is enabled when the completion arrives. The state of the EVD when a call
+/// polls the completion does not matter.
 ///
 /// Clauses: EVDM-3, EVDM-5.
 #[test]
@@ -204,7 +204,7 @@ fn a_completion_counts_for_the_moment_it_came_not_for_the_one_it_was_seen() {
         pair.receive(B, cookie);
     }
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
-    // The completion is in the device's queue, and no call has taken it in.
+    // The completion is in the CQ, and no call has polled it yet.
     pair.sides[A].ia.evd_enable(evd).expect("exists");
     nothing(&mut pair, cno);
     pair.post_send(A, EMPTY, 2, NONE).expect("posted");
@@ -389,7 +389,7 @@ fn an_agent_is_called_once_for_a_trigger_and_waiters_are_released_too() {
     pair.post_se(evd, [1, 2]);
     assert_eq!(first_hears.try_recv(), Ok(Some(evd)));
     assert!(!pair.sides[A].ia.cno_query(cno).expect("exists").has_agent);
-    // The CNO is still triggered: another agent is called at the next trigger.
+    // The CNO is still triggered, so another agent is called only after a wait has consumed the trigger.
     let (second, second_hears) = agent();
     pair.sides[A]
         .ia
@@ -457,7 +457,7 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
             .cno_modify_agent(cno, Some(agent()))
             .expect("exists");
     }
-    // An event that was dequeued before `progress` leaves the queue armed for the next event.
+    // A dequeue before `progress` takes the event. The next event still causes an upcall.
     pair.receive(A, 100);
     pair.post_send(B, EMPTY, 100, NONE).expect("posted");
     pair.fabric.sim.advance(Duration::from_micros(100));
@@ -473,7 +473,8 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
     pair.assert_no_complaints();
 }
 
-/// A queue armed for solicited messages only is armed for all when an endpoint that needs all is added to it.
+/// A CQ that is armed for solicited completions only is armed for all completions when an endpoint that does not use
+/// SOLICITED_WAIT is added.
 #[test]
 fn an_evd_of_a_cno_is_asked_again_when_another_endpoint_comes_to_it() {
     let mut pair = unconnected();

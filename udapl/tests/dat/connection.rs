@@ -1,6 +1,6 @@
-//! Connection attempts: every way in which one can end, and by which side.
+//! Connection attempts, and every way in which either side can end an attempt.
 //!
-//! `disconnect.rs` tests the end of connections, `closing.rs` that of adapters, `private_data.rs` private data.
+//! `disconnect.rs` tests the end of connections, `closing.rs` the close of adapters, `private_data.rs` private data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -75,8 +75,8 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
     pair.assert_no_complaints();
 }
 
-/// The device reports that acknowledgements take 2^16 units (`local_ca_ack_delay` 16, as a ConnectX-4 Lx does), which
-/// is 268 ms. With a shorter timeout the peer would retransmit packets that were not lost.
+/// The device reports that acknowledgements take 2^16 units of 4.096 µs (`local_ca_ack_delay` 16, as a ConnectX-4 Lx
+/// does), which is 268 ms. With a shorter timeout the peer would retransmit packets that were not lost.
 ///
 /// Clauses: RECV-R6, CONN-3.
 #[test]
@@ -374,7 +374,7 @@ fn the_consumers_time_comes_first_when_it_is_the_shorter() {
 /// Clauses: CONN-8.
 #[test]
 fn an_address_that_is_none_is_refused_at_once() {
-    // An address that cannot be resolved is refused, too.
+    // Without the network module, an address that cannot be resolved is refused at once, too.
     let mut pair = Pair::unconnected(&PairConfig {
         options: [A, B].map(|side| Fabric::options(side).network(false)),
         ..PairConfig::default()
@@ -531,7 +531,7 @@ fn parameters_of_a_connect_are_refused_before_anything_happens() {
     pair.assert_no_complaints();
 }
 
-/// An endpoint with a null connect EVD connects, and no event reports that.
+/// An endpoint with a null connect EVD connects, and no event reports the connection.
 ///
 /// Clauses: EPC-3.
 #[test]
@@ -655,7 +655,7 @@ fn many_connections_of_two_adapters_do_not_disturb_each_other() {
         assert_eq!((done.ep, done.cookie.0), (b, at as u64));
         assert_eq!(to.read(8 * at, 8), (at as u64).to_be_bytes());
     }
-    // Free every second pair.
+    // Every second connection is disconnected.
     for &(a, b) in all.iter().step_by(2) {
         pair.sides[A]
             .ia
@@ -716,8 +716,8 @@ fn an_accept_the_device_refuses_leaves_the_request_and_the_endpoint_as_they_were
     }
 }
 
-/// An accept that the device refuses does not lose the receives that the endpoint had posted before, even if the device
-/// also refuses a step of the way back.
+/// An accept that the device refuses does not lose the receives that were posted to the endpoint before, even if the
+/// device also refuses a command of the rollback.
 ///
 /// Clauses: RECV-7.
 #[test]

@@ -15,7 +15,7 @@ fn kill(fault: &Fault, sends: u64) {
             .ep_post_recv(ep, &[buffer.part(0, 64)], DtoCookie(100 + cookie), NONE)
             .expect("a receive");
     }
-    // The device sends no acknowledgement, so the peer gets nothing any more.
+    // After each fault except `BusError`, the device sends no packet, so the peer gets no message.
     pair.fabric.sim.inject(&pair.fabric.function(A), fault);
     for cookie in 0..sends {
         let flags = if cookie == 2 {

@@ -1,33 +1,34 @@
-//! File descriptors: the number that an open adapter takes, and that closing returns all of them.
+//! File descriptors: an open adapter has a limited number of them, and the close returns all of them.
 //!
-//! Limits belong to a process, so tests with a small limit run in a child process: the same test, run again with
-//! [`CHILD`] set.
+//! A limit belongs to a process. So a test with a small limit runs itself again in a child process, with the
+//! environment variable [`CHILD`] set.
 
 use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use udapl::{CloseFlags, EpEvds, EvdFlags, Ia, OpenOptions};
 
-/// Set in the child.
+/// Name of the environment variable that is set in the child process.
 const CHILD: &str = "DAT_TEST_DESCRIPTORS";
 /// Descriptor limit of the child.
 const LIMIT: u64 = 256;
-/// Maximum number of descriptors of an open adapter: two vectors, two notices, the wake-up of its instance, the arena's
-/// memory, and the ring of the machine's clock.
+/// Maximum number of descriptors of an open adapter: eventfds of two interrupt vectors, the two eventfds of the
+/// driver's `Notices`, the eventfd that wakes the instance, the memory of the arena, and the io_uring of the real-time
+/// clock.
 const ADAPTER: usize = 7;
-/// Maximum number of descriptors of an adapter on a wire. It has one end of a socket more and, at the side that was
-/// opened first, the path.
+/// Maximum number of descriptors of an adapter on a wire. The adapter has one more socket and, if it was opened first,
+/// the socket at the wire's path.
 const WIRED: usize = ADAPTER + 2;
 
 fn open_descriptors() -> usize {
-    // The count includes the descriptor of the directory that is being read.
+    // The count includes the descriptor that reads the directory.
     std::fs::read_dir("/proc/self/fd")
         .expect("readable")
         .count()
         - 1
 }
 
-/// Opens an adapter with memory, a queue and an endpoint.
+/// Opens an adapter, and creates a PZ, an EVD and an endpoint.
 fn opened(name: &str) -> Ia {
     let mut ia = udapl::ia_open(name, &OpenOptions::default()).expect(name);
     let pz = ia.pz_create().expect("a PZ");
@@ -51,7 +52,8 @@ fn closed(ia: Ia) {
     assert!(report.dead.is_none());
 }
 
-/// Runs one test again, in a child process with few descriptors.
+/// In the parent: runs the test `test` in a child process, and returns false. In the child: lowers the descriptor limit
+/// to [`LIMIT`], and returns true.
 pub(crate) fn in_a_child(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("known");
@@ -76,7 +78,7 @@ pub(crate) fn in_a_child(test: &str) -> bool {
 }
 
 /// A thousand adapters are opened and closed, one after the other, in a process with 256 descriptors. Time is virtual,
-/// because in real time every bring-up would wait for its pauses.
+/// because in real time every bring-up would sleep in its pauses.
 #[test]
 fn a_thousand_adapters_are_opened_and_closed_with_256_descriptors() {
     if !in_a_child("descriptors::a_thousand_adapters_are_opened_and_closed_with_256_descriptors") {

@@ -194,8 +194,8 @@ fn a_wire_that_is_pulled_breaks_the_connection_and_heals_for_the_next() {
     pair.expect_alive();
 }
 
-/// A connect while the link trains succeeds soon after the port is up: the driver sends the lost request again then,
-/// and not only a second later. So a program that has just opened an adapter needs no special care.
+/// A connect while the link trains succeeds soon after the port is up: the driver sends the lost request again as soon
+/// as the port is up, not a second later. So a program that has just opened an adapter needs no special care.
 #[test]
 fn a_connect_while_the_link_trains_is_made_when_it_is_up() {
     let fabric = Fabric::pair(1);
@@ -232,7 +232,7 @@ fn an_endpoint_connects_again_after_a_reset_and_has_forgotten_the_past() {
         for side in [A, B] {
             pair.expect_end(side, Kind::Disconnected);
             let ep = pair.sides[side].ep;
-            // A marker: once it is there, earlier events must be there, too.
+            // This receive is a marker: earlier completions precede its completion.
             pair.receive(side, 99);
             for cookie in (0..10).chain([99]) {
                 pair.expect_recv(side, cookie, DtoStatus::ErrFlushed);
@@ -317,7 +317,7 @@ fn freeing_a_connected_endpoint_disconnects_the_peer_and_tells_nobody_here() {
         pair.expect_end(1 - side, Kind::Disconnected);
         pair.run_for(10);
         pair.expect_nothing(side, pair.sides[side].connect);
-        // All objects of the endpoint can be freed.
+        // The EVDs and the PZ of the freed endpoint can be freed.
         let (evds, pz) = (
             [
                 pair.sides[side].recv,
@@ -372,7 +372,7 @@ fn connections_come_and_go_over_a_wire_that_loses_and_each_end_is_told_once() {
 
 #[test]
 fn memory_rights_of_a_region_are_no_matter_of_the_connection() {
-    // A region registered before the connection works with it, and with the next one.
+    // An LMR that was registered before the connection works with this connection, and with the next connection.
     let mut pair = Pair::unconnected(&PairConfig::default());
     let pz = pair.sides[B].pz;
     let to = pair.buffer_in(
@@ -425,8 +425,8 @@ fn a_reset_the_device_refuses_leaves_the_endpoint_disconnected() {
     }
 }
 
-/// If the device refuses a step of a free, the endpoint exists on as DISCONNECTED, and flushes its earlier and later
-/// receives.
+/// If the device refuses a step of `ep_free`, the endpoint stays, in the state DISCONNECTED, and flushes its earlier
+/// and later receives.
 #[test]
 fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
     for opcode in [Opcode::TO_RST_QP, Opcode::DESTROY_QP] {
@@ -447,8 +447,8 @@ fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
     }
 }
 
-/// If the device refuses 2RST_QP because the queue pair is in another state, and then the destroy, the queue pair keeps
-/// its state, and the device flushes the receives, each once.
+/// If the device refuses 2RST_QP with the status "bad resource state" and then refuses DESTROY_QP, the queue pair keeps
+/// its state, and each receive is flushed once.
 #[test]
 fn a_destroy_refused_without_a_reset_leaves_the_work_to_the_device() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -41,7 +41,7 @@ fn a_duplicate_arrives_where_the_first_one_did() {
         (one.remote_ia_address, one.remote_port_qual),
         (two.remote_ia_address, two.remote_port_qual)
     );
-    // A duplicate of the duplicate.
+    // `ep_dup_connect` also accepts an endpoint that is itself a duplicate.
     let third = pair.another_ep(A);
     pair.dup(A, third, a).expect("started");
     let cr = pair.request(B);

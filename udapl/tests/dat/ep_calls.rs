@@ -1,4 +1,4 @@
-//! Endpoints and zones as objects: made, queried, freed.
+//! Creation, query, disconnect, reset and free of endpoints; creation, query and free of PZs.
 
 use mlx_prm::Opcode;
 use udapl::endpoint::{EpAttr, EpParam, EpState, EpTransport};
@@ -102,7 +102,7 @@ fn an_srq_is_its_endpoints_until_they_are_freed() {
         pair.sides[B].ia.ep_query(ep).expect("exists").srq,
         Some(srq)
     );
-    // The endpoint's attributes for receives of its own are ignored.
+    // An endpoint with an SRQ ignores the attributes of its own receive queue.
     let (pz, evd) = (pair.sides[B].pz, Some(pair.sides[B].recv));
     let ia = &mut pair.sides[B].ia;
     let odd = EpAttr {
@@ -140,7 +140,8 @@ fn an_srq_is_its_endpoints_until_they_are_freed() {
     assert_eq!(error.subtype(), Subtype::HandleSrq);
 }
 
-/// `ep_query` returns the peer's address and port qualifier from the connection attempt on until the connection ends.
+/// `ep_query` returns the peer's address and port qualifier from the connection attempt on. After the end of the
+/// connection and a reset it returns neither.
 ///
 /// Clauses: EPQ-2.
 #[test]
@@ -216,7 +217,8 @@ fn an_aborted_attempt_is_told_of_once_and_its_receives_are_flushed() {
     }
 }
 
-/// Puts an endpoint of B into a state that only a connection request leads to, or the wait for one.
+/// Returns a pair with an endpoint of B in the state RESERVED, PASSIVE_CONNECTION_PENDING or
+/// TENTATIVE_CONNECTION_PENDING.
 fn waiting(state: EpState) -> (Pair, EpHandle) {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let own = pair.sides[B].ep;
@@ -325,7 +327,7 @@ fn what_succeeded_comes_before_the_end_on_one_evd() {
     assert!(matches!(event, Event::Connection(it) if it.kind == ConnectionEventKind::Disconnected));
 }
 
-/// Every call refuses the handle of a freed endpoint, and a freed endpoint keeps neither its zone nor its EVDs in use.
+/// Calls refuse the handle of a freed endpoint. A freed endpoint keeps neither its PZ nor its EVDs in use.
 ///
 /// Clauses: EPF-3, EPQ-3, EPC-4.
 #[test]
@@ -361,7 +363,7 @@ fn a_freed_endpoint_is_no_handle_and_keeps_nothing() {
     assert_eq!(error.subtype(), Subtype::HandleEvdRecv);
 }
 
-/// Every call knows the handle of a zone until the zone is freed, and a zone can be freed once it is empty.
+/// `pz_query` and `pz_free` accept the handle of a PZ until the PZ is freed. A PZ can be freed once it is empty.
 ///
 /// Clauses: PZC-1, PZC-2, PZF-1.
 #[test]

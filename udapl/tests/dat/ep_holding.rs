@@ -75,7 +75,7 @@ fn a_posted_buffer_is_held_until_its_message_has_completed() {
     }
 }
 
-/// The number of buffers that an endpoint holds of an SRQ is reported as unknown.
+/// If an endpoint has an SRQ, the number of buffers that the endpoint holds is reported as unknown.
 ///
 /// Clauses: EPRQ-4, EPRQ-6.
 #[test]
@@ -116,7 +116,7 @@ fn more_buffers_than_the_soft_mark_are_told_once_for_each_setting() {
     pair.expect_soft_mark(B);
     pair.post_recvs(B, 5);
     pair.expect_nothing(B, evd);
-    // Setting it again with ten buffers held reports at once.
+    // Setting the watermark again while ten buffers are held reports at once.
     pair.set_marks(B, Some(9), NO_MARK);
     pair.expect_soft_mark(B);
     // The mark 11 is replaced before it is exceeded, so only the mark 12 counts.

@@ -102,7 +102,7 @@ fn a_receive_that_does_not_match_the_new_zone_fails_when_it_is_used() {
     pair.expect_connection(B, ConnectionEventKind::Broken);
 }
 
-/// A change of the endpoint cannot take away what its posted receives need.
+/// `ep_modify` refuses attributes that do not fit the posted receives.
 ///
 /// Clauses: EPM-8, EPM-9.
 #[test]

@@ -8,7 +8,8 @@ use udapl::{CloseFlags, DatResult, EpHandle, PspFlags};
 use crate::support::connecting::EMPTY;
 use crate::support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 
-/// Makes an endpoint in a state. Returns the side it is on, and an undecided request there.
+/// Puts the endpoint of one side into the given state. Returns the pair, this side, and an undecided connection request
+/// of this side.
 fn endpoint_in(state: EpState) -> (Pair, usize, CrHandle) {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let evd = pair.sides[A].cr;
@@ -58,7 +59,7 @@ fn endpoint_in(state: EpState) -> (Pair, usize, CrHandle) {
     (pair, side, undecided)
 }
 
-/// A call on a side's endpoint, which may decide a request.
+/// A call on a side's endpoint. The call may accept the connection request.
 type Call = fn(&mut Pair, usize, EpHandle, CrHandle) -> DatResult<()>;
 
 /// Clauses: SEND-26, SEND-27, SEND-29, RECV-26, CONN-9, DISC-5, EPR-3, EPM-5, EPS-1.
@@ -73,7 +74,8 @@ fn every_call_is_legal_in_the_states_of_the_table_and_in_no_other() {
         S::DisconnectPending,
         S::Disconnected,
     ];
-    // The resulting state of each call, by state; `None` is DAT_INVALID_STATE with the state's name.
+    // The state to which each call leads, in the order of `states`. `None`: the call returns DAT_INVALID_STATE with the
+    // subtype of the state.
     let calls: [(&str, Call, [Option<EpState>; 6]); 8] = [
         (
             "connect",
@@ -184,7 +186,7 @@ fn every_call_is_legal_in_the_states_of_the_table_and_in_no_other() {
                     pair.sides[side].ia.cr_query(cr).expect("undecided still");
                 }
             }
-            // Queries are always legal, and so is the free.
+            // The queries and `ep_free` are legal in all these states.
             pair.sides[side]
                 .ia
                 .ep_query(ep)

@@ -239,7 +239,7 @@ fn events_of_every_stream_wake_a_waiter() {
         panic!("{result:?}")
     };
     assert_eq!((event.number(), took), (0x0001, 200));
-    // A connection ends, and the program looks only at the connection EVD.
+    // The connection ends, and the program waits only on the connection EVD.
     let b = pair.sides[B].ep;
     pair.sides[B]
         .ia
@@ -256,7 +256,7 @@ fn events_of_every_stream_wake_a_waiter() {
     let evd = pair.sides[A].ia.async_evd();
     let (result, _) = pair.wait(evd, FOREVER, 1);
     assert_eq!(result, Ok((Event::Async(AsyncEvent::IaCatastrophic), 0)));
-    // Software: posted before the wait, because nothing else runs during it.
+    // Software: the event is posted before the wait, because no other code runs during the wait.
     let mut pair = Pair::unconnected(&PairConfig::default());
     let evd = pair.evd(1, EvdFlags::SOFTWARE);
     pair.post_se(evd, [9]);
@@ -377,7 +377,7 @@ fn on_one_evd_established_comes_first_and_the_end_after_the_completions() {
         .ia
         .cr_accept(request.cr, Some(b), b"")
         .expect("accepted");
-    // B does not look before everything has happened: connected, six messages, disconnected.
+    // B polls only after the connection, six messages and the disconnect.
     let connect = pair.sides[A].connect;
     let (result, _) = pair.wait(connect, FOREVER, 1);
     assert!(
@@ -408,7 +408,7 @@ fn on_one_evd_established_comes_first_and_the_end_after_the_completions() {
     let flushed = (6..10).map(|cookie| (DtoStatus::ErrFlushed as u32, cookie));
     assert_eq!(events[0], established);
     assert!(events[1..7].iter().copied().eq(messages), "{events:?}");
-    // The flushed receives may come before or after the end.
+    // The flushed receives may come before or after the DISCONNECTED event.
     assert!(events[7..].contains(&ended), "{events:?}");
     assert!(
         events[7..]
@@ -441,8 +441,8 @@ fn events_of_one_stream_come_out_in_the_order_they_went_in() {
     }
 }
 
-/// A consumer that finds a completion at every look still makes progress with its connections: A gets the reply to
-/// its connect, and B gets A's RTU.
+/// The connections of a consumer that finds a completion at every poll still make progress: A gets the reply to its
+/// connection request, and B gets A's RTU.
 #[test]
 fn who_never_finds_a_queue_empty_still_connects() {
     for by_name in [false, true] {
@@ -464,7 +464,7 @@ fn who_never_finds_a_queue_empty_still_connects() {
             if let Ok(Some(event)) = pair.sides[B].ia.evd_dequeue(connect) {
                 break event;
             }
-            // The first eight stay, so that the EVD is never empty.
+            // Eight completions stay in the EVD, so that it is never empty.
             for _ in 0..if taken == 0 { 0 } else { 8 } {
                 let ia = &mut pair.sides[A].ia;
                 if !(by_name && ia.evd_look(evd, |_, _, _| ()) == Look::Taken(())) {
@@ -484,7 +484,7 @@ fn who_never_finds_a_queue_empty_still_connects() {
     }
 }
 
-/// A consumer that only polls an empty completion queue still makes progress with its connections.
+/// The connections of a consumer that only polls an empty completion queue still make progress.
 #[test]
 fn who_only_looks_at_an_empty_queue_still_connects() {
     for by_name in [false, true] {
@@ -509,8 +509,8 @@ fn who_only_looks_at_an_empty_queue_still_connects() {
     }
 }
 
-/// After a number of entries a completion queue makes its consumer take the slow path once, in which connections
-/// progress. A consumer that only waits must return to the fast path afterwards.
+/// After a number of completions, a poll takes the slow path once, in which connections make progress. The waits of a
+/// consumer that only waits return to the fast path (`evd_wait_at_once`) afterwards.
 #[test]
 fn who_only_waits_goes_on_finding_events_at_once() {
     let mut pair = Pair::connected();

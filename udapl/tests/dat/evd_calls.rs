@@ -1,5 +1,5 @@
-//! The calls on EVDs besides waiting: length, modes, software events, free. Waits with concurrent calls are split into
-//! their steps (`evd_wait_begin`, `_look`), as in a facade through which several threads use one adapter.
+//! Calls on EVDs: length, modes, software events, free. For a wait with concurrent calls, the tests call its steps
+//! (`evd_wait_begin`, `evd_wait_look`), as a facade does through which several threads use one adapter.
 //!
 //! `evd.rs` tests plain waits, `evd_overflow.rs` full EVDs, `cno.rs` CNOs.
 
@@ -29,7 +29,7 @@ fn qlen(pair: &Pair, evd: EvdHandle) -> u32 {
     pair.sides[A].ia.evd_query(evd).expect("exists").qlen
 }
 
-/// Begins a wait that blocks, and returns it.
+/// Begins a wait that does not end at once. Returns the pending wait.
 fn blocked(pair: &mut Pair, evd: EvdHandle, threshold: u32) -> EvdWait {
     let ia = &mut pair.sides[A].ia;
     let wait = ia
@@ -71,7 +71,7 @@ fn an_evd_is_as_asked_for_and_says_so() {
     }
 }
 
-/// An EVD of the announced maximum length can be created, and another EVD can be resized to it.
+/// An EVD of the reported maximum length can be created, and another EVD can be resized to this length.
 ///
 /// Clauses: EVDC-1, EVDR-1.
 #[test]
@@ -200,7 +200,8 @@ fn an_unwaitable_evd_sends_its_waiter_away_and_works_otherwise() {
     pair.expect_at_once(evd, 1, se(2), 0);
 }
 
-/// Enabled or disabled and waitable or unwaitable are independent of each other. Waits depend on the second only.
+/// The modes enabled/disabled and waitable/unwaitable are independent of each other. Waits depend only on
+/// waitable/unwaitable.
 ///
 /// Clauses: EVDM-3, EVDM-4, EVDM-6, EVDQ-1.
 #[test]
@@ -258,7 +259,7 @@ fn an_evd_belongs_to_the_one_who_waits() {
     }
 }
 
-/// The same holds for an EVD of completions: they go to the waiting thread only.
+/// While a thread waits on an EVD of completions, a dequeue is refused, too.
 ///
 /// Clauses: EVDD-2.
 #[test]
@@ -480,8 +481,8 @@ fn a_completion_queue_takes_another_length_again_and_again_and_no_completion_is_
     let (request, recv) = (pair.sides[A].request, pair.sides[B].recv);
     let mut posted = 0;
     let mut seen = [0; 2];
-    // Resize up and down, with each possible state of the ring: all completions taken, half of them, none, and more
-    // than one wrap of the ring.
+    // The EVDs are resized up and down, with 0, 15 or all of the 40 new completions dequeued, and over more than one
+    // wrap of the ring.
     for (round, length) in [300, 1000, 64, 65, 4000, 70, 256, 128]
         .into_iter()
         .enumerate()
@@ -500,17 +501,14 @@ fn a_completion_queue_takes_another_length_again_and_again_and_no_completion_is_
                 }
             }
         };
-        take(&mut pair, 15 * (round as u64 % 2));
+        take(&mut pair, [0, 15, 40][round % 3]);
         pair.sides[A].ia.evd_resize(request, length).expect("fits");
         pair.sides[B].ia.evd_resize(recv, length).expect("fits");
         assert!(qlen(&pair, request) >= length);
         pair.receive(B, posted);
         pair.post_send(A, EMPTY, posted, NONE).expect("posted");
         posted += 1;
-        take(
-            &mut pair,
-            posted - 15 * (round as u64 % 2) - 41 * round as u64,
-        );
+        take(&mut pair, 41 - [0, 15, 40][round % 3]);
     }
     pair.expect_nothing(A, request);
     pair.expect_nothing(B, recv);
@@ -554,7 +552,7 @@ fn a_longer_completion_queue_holds_more() {
         evd_qlen: 64,
         ..PairConfig::default()
     });
-    // Several endpoints complete on one EVD, which is too short for them until it is resized.
+    // The requests of A complete on an EVD that is created too short for them, and then resized.
     let evd = pair.evd(4, EvdFlags::DTO);
     pair.sides[A].ia.evd_resize(evd, 300).expect("longer");
     pair.disconnect();
@@ -577,11 +575,11 @@ fn a_longer_completion_queue_holds_more() {
             pair.post_send(A, EMPTY, round * 60 + cookie, NONE)
                 .expect("posted");
         }
-        // The queue of the peer keeps its old length, so take its completions.
+        // B's receive EVD keeps its length, so the test dequeues its completions.
         for _ in 0..60 {
             pair.wait_recv(B);
         }
-        // A wait takes the completions into the software queue, which frees the slots of the endpoint's queue.
+        // The wait moves the completions into the EVD's software queue, which frees the slots of A's send queue.
         let (result, _) = pair.wait(evd, NOW, 300);
         let there = u32::try_from(60 * (round + 1)).expect("few");
         assert_eq!(

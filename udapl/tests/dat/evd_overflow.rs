@@ -1,4 +1,4 @@
-//! Full EVDs: refused calls, lost events, and the side that gets an event about it.
+//! Full EVDs: refused calls, lost events, broken connections, and the asynchronous event that names the full EVD.
 
 use udapl::adapter::IaConfig;
 use udapl::endpoint::{EpChange, EpState};
@@ -123,7 +123,7 @@ fn an_asynchronous_evd_that_overflows_loses_events_and_nothing_else() {
 
 #[test]
 fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_says_where() {
-    // A's receives complete on an EVD that is far too short, and the program takes no event out.
+    // A's receives complete on an EVD that is far too short, and the program dequeues no event.
     let mut pair = Pair::unconnected(&PairConfig::default());
     let evd = pair.evd(4, EvdFlags::DTO);
     let ep = pair.sides[A].ep;
@@ -147,7 +147,7 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
     pair.expect_nothing(A, asynchronous);
     pair.expect_connection(A, ConnectionEventKind::Broken);
     assert_eq!(pair.state(A), EpState::Disconnected);
-    // The events that fit are there, in order; the other side gets the end of the connection.
+    // The events that fit are in the EVD, in order. The peer gets the event of the connection's end.
     let mut next = 0;
     while let Ok(Some(Event::Dto(done))) = pair.sides[A].ia.evd_dequeue(evd) {
         assert_eq!((done.cookie.0, done.status), (next, DtoStatus::Success));
@@ -159,7 +159,7 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
         Event::Connection(_)
     ));
     assert_eq!(pair.state(B), EpState::Disconnected);
-    // The EVD is unusable; the endpoint works with another one.
+    // The endpoint works with another EVD instead of the overflowed EVD.
     pair.sides[A].ia.ep_reset(ep).expect("DISCONNECTED");
     let recv = pair.sides[A].recv;
     let usual = EpChange {

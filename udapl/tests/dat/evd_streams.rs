@@ -1,5 +1,5 @@
-//! Streams of an EVD: the streams that it takes, those that may share it, and objects that cannot be freed while in
-//! use.
+//! Streams of an EVD: the streams that an EVD accepts, the streams that may share an EVD, and the objects that cannot
+//! be freed while they are in use.
 
 use udapl::adapter::IaConfig;
 use udapl::endpoint::{EpAttr, EpChange};
@@ -71,8 +71,8 @@ const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 
 const THRESHOLD: CompletionFlags = CompletionFlags::EVD_THRESHOLD;
 
-/// The sharing rules, one case in each row: the EVD (0 or 1) of each of an endpoint's three streams, the notification
-/// flags of its receives and requests, and whether this is allowed.
+/// Cases of the sharing rules: the EVD (0 or 1) of an endpoint's receives, requests and connection events, the
+/// completion flags of its receives and requests, and true if the combination is legal.
 const SHARING: [([usize; 3], [CompletionFlags; 2], bool); 16] = [
     // If all completions notify, all streams may share an EVD.
     ([0, 0, 0], [THRESHOLD, THRESHOLD], true),
@@ -118,7 +118,7 @@ fn streams_share_an_evd_as_the_rules_have_it() {
                 let error = refused(result, ReturnType::InvalidParameter);
                 assert_eq!(error.subtype(), Subtype::Arg6, "row {row}");
             }
-            // A refused endpoint keeps no reference.
+            // A refused or freed endpoint keeps no reference to the EVDs.
             for evd in made {
                 pair.sides[A].ia.evd_free(evd).expect("nothing feeds it");
             }
@@ -270,7 +270,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     let evd = ia.evd_create(8, EvdFlags::all()).expect("an EVD");
     let asynchronous = ia.async_evd();
     in_use(ia.evd_free(asynchronous), Subtype::StateEvdInUse);
-    // A PZ cannot be freed while it has an endpoint, an LMR or an SRQ; each is tested alone.
+    // A PZ cannot be freed while it has an endpoint and an LMR, only an LMR, or only an SRQ.
     in_use(ia.pz_free(pz), Subtype::StatePzInUse);
     ia.ep_free(side.ep).expect("unconnected");
     in_use(ia.pz_free(pz), Subtype::StatePzInUse);
@@ -301,7 +301,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
             )
             .expect("an endpoint");
         in_use(ia.evd_free(evd), Subtype::StateEvdInUse);
-        // After a change of the endpoint's attributes, the new EVD is in use.
+        // After `ep_modify` to another EVD, the new EVD is in use.
         let other = ia.evd_create(8, EvdFlags::all()).expect("an EVD");
         let away = EpChange {
             recv_evd: recv.map(|_| Some(other)),

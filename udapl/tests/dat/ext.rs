@@ -1,4 +1,4 @@
-//! Operations of the card that DAT 1.2 lacks: a rejection with private data, immediate data, atomic operations,
+//! Operations of the device that DAT 1.2 lacks: rejection with private data, immediate data, atomic operations,
 //! invalidation by the peer.
 
 use udapl::endpoint::EpState;
@@ -19,8 +19,8 @@ use crate::support::{A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, refu
 /// A rejection reaches the peer with its private data, for every kind of service.
 #[test]
 fn private_data_of_a_rejection_comes_with_the_event() {
-    // Services: an IB service ID, and a port of the RDMA CM. The RDMA CM's format has no length, so the peer gets all
-    // 148 bytes.
+    // Services: an IB service ID, and a port of the RDMA CM. The private data of the RDMA CM has no length field, so
+    // the peer gets all 148 bytes.
     for (service, limit, told) in [(CONN_QUAL, 144, 4), (ConnQual(4791), 148, 148)] {
         let mut pair = Pair::unconnected(&PairConfig::default());
         let evd = pair.sides[B].cr;
@@ -101,7 +101,7 @@ fn immediate_data_of_a_send_is_told_by_the_receive_of_the_peer() {
     let mut pair = Pair::connected();
     let (data, sink) = (pair.filled(A, 1, 10_000), pair.untouched(B, 10_000));
     let (a, b) = (pair.sides[A].ep, pair.sides[B].ep);
-    // Empty, one and several packets, and one without an LMR.
+    // Messages: empty, of one packet, of several packets, and inline without an LMR.
     for (bytes, immediate) in [(0, 0x0102_0304), (100, 0), (10_000, u32::MAX), (16, 7)] {
         let ia = &mut pair.sides[B].ia;
         ia.ep_post_recv(b, &[sink.all()], DtoCookie(1), NONE)
@@ -147,8 +147,8 @@ fn a_buffer_of_an_srq_tells_immediate_data_too() {
     pair.expect_request(A, 6, DtoStatus::Success);
 }
 
-/// An RDMA Write with immediate data consumes a receive and leaves its buffer unchanged. If there is no receive, the
-/// RDMA Write waits for one.
+/// An RDMA Write with immediate data consumes a receive, and leaves the receive's buffer unchanged. Without a posted
+/// receive, the RDMA Write is retried until a receive is posted.
 #[test]
 fn a_write_with_immediate_data_writes_and_completes_a_receive() {
     let mut pair = Pair::connected();
@@ -164,7 +164,7 @@ fn a_write_with_immediate_data_writes_and_completes_a_receive() {
         let ia = &mut pair.sides[A].ia;
         ia.ep_post_rdma_write_immediate(a, &iov, DtoCookie(3), &remote, immediate, NONE)
             .expect("posted");
-        // A shorter time than the retries take.
+        // The test waits 1 ms, which is less than the RNR retries take (six waits of 0.64 ms).
         assert_eq!(pair.poll_event(B, pair.sides[B].recv, 10), None);
         let ia = &mut pair.sides[B].ia;
         ia.ep_post_recv(b, &[sink.all()], DtoCookie(4), NONE)
@@ -209,7 +209,7 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     }
     assert_eq!(results.read(0, 8), number(40));
     assert_eq!(results.read(24, 8), [UNTOUCHED; 8]);
-    // The batch wraps around the end of the queue, and has suppressed completions.
+    // A Fetch and Add with a suppressed completion changes the number, and reports no event.
     let ia = &mut pair.sides[A].ia;
     let suppressed = CompletionFlags::SUPPRESS;
     ia.ep_post_fetch_add(
@@ -226,7 +226,8 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     pair.assert_no_complaints();
 }
 
-/// Atomic operations in excess of the connection's read resources wait for earlier ones, and none is lost.
+/// Atomic operations in excess of the connection's read resources wait for earlier atomic operations. No operation is
+/// lost.
 #[test]
 fn more_atomic_operations_than_read_resources_are_done_one_after_the_other() {
     let mut pair = Pair::connected();
@@ -280,7 +281,7 @@ fn atomic_operations_that_make_no_sense_are_refused_and_change_nothing() {
     );
     pair.expect_idle(A);
     assert_eq!(counter.read(0, 8), number(1));
-    // REMOTE_INVALIDATE is not a right of a region, and REMOTE_ATOMIC is not one of a bind.
+    // REMOTE_INVALIDATE is not a right of an LMR.
     let pz = pair.sides[B].pz;
     let memory = counter.memory.clone();
     let ia = &mut pair.sides[B].ia;
@@ -357,7 +358,7 @@ fn memory_that_peers_count_in_may_be_written_here() {
     created.expect("with the right to write");
 }
 
-/// A device without atomic operations reports that it has none, and the calls fail.
+/// For a device without atomic operations `has_atomics` returns false, and the calls fail with DAT_MODEL_NOT_SUPPORTED.
 #[test]
 fn a_device_without_atomic_operations_refuses_them_by_name() {
     let mut pair = Pair::unconnected(&PairConfig {
@@ -508,7 +509,7 @@ fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
     pair.sides[B].ia.rmr_free(rmr).expect("unbound");
 }
 
-/// An invalidation takes effect although the completion of the bind is still unread when it is reported.
+/// An invalidation takes effect even if the consumer has not yet dequeued the completion of the bind.
 #[test]
 fn an_invalidation_that_is_told_before_the_bind_counts() {
     let mut pair = Pair::binding();
@@ -521,7 +522,8 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
         .post_bind(B, rmr, &place.all(), may, 9, NONE)
         .expect("posted");
     pair.post_recv(B, &[sink.all()], 2, NONE).expect("posted");
-    // A request after a bind does not start before the bind is done. So the window exists when the Send arrives.
+    // A request that is posted after a bind starts only when the bind is done. So the window exists when B's Send
+    // arrives.
     pair.post_send(B, &[], 8, NONE).expect("posted");
     pair.expect_recv(A, 7, DtoStatus::Success);
     let (ep, ia) = (pair.sides[A].ep, &mut pair.sides[A].ia);

@@ -1,8 +1,8 @@
-//! Failover between two functions on two paths, as docs/network.md describes it.
+//! Failover between two functions on two paths, as described in docs/network.md.
 //!
-//! The program numbers its messages and keeps each until its Send has succeeded. A message whose Send failed or was
-//! flushed may have arrived nevertheless. The program sends it again on the other path, and the receiver drops
-//! duplicates.
+//! The program numbers its messages and keeps each message until its Send has succeeded. A message whose Send failed or
+//! was flushed may have arrived nevertheless. The program sends this message again on the other path, and the receiver
+//! drops duplicates.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use udapl::{ConnectionEventKind as Kind, DtoStatus, Event};
 use crate::support::{A, B, Buffer, NONE, Pair};
 
 const MESSAGES: u64 = 200;
-const AT_ONCE: usize = 8;
+const IN_FLIGHT: usize = 8;
 
 /// One path: an adapter at each side, and a buffer for each message in flight.
 struct Path {
@@ -25,14 +25,14 @@ struct Path {
 impl Path {
     fn new() -> Self {
         let mut pair = Pair::connected();
-        let (from, to) = (pair.buffer(A, AT_ONCE * 8), pair.buffer(B, AT_ONCE * 8));
+        let (from, to) = (pair.buffer(A, IN_FLIGHT * 8), pair.buffer(B, IN_FLIGHT * 8));
         let mut path = Self {
             pair,
             from,
             to,
             ended: false,
         };
-        (0..AT_ONCE).for_each(|slot| path.receive(slot));
+        (0..IN_FLIGHT).for_each(|slot| path.receive(slot));
         path
     }
 
@@ -43,14 +43,14 @@ impl Path {
     }
 
     fn send(&mut self, number: u64) {
-        let slot = usize::try_from(number).expect("small") % AT_ONCE;
+        let slot = usize::try_from(number).expect("small") % IN_FLIGHT;
         self.from.write(slot * 8, &number.to_be_bytes());
         let place = [self.from.part(slot * 8, 8)];
         let posted = self.pair.post_send(A, &place, number, NONE);
         posted.expect("there is room");
     }
 
-    /// Takes the messages whose Sends have succeeded.
+    /// Dequeues the completions of A's Sends. Returns the numbers of the messages whose Sends have succeeded.
     fn sent(&mut self) -> Vec<u64> {
         let evd = self.pair.sides[A].request;
         let mut sent = Vec::new();
@@ -62,7 +62,8 @@ impl Path {
         sent
     }
 
-    /// Takes the messages that have arrived, oldest first.
+    /// Dequeues the messages that have arrived at B, and posts their receives again. Returns their numbers, oldest
+    /// first.
     fn arrived(&mut self) -> Vec<u64> {
         let evd = self.pair.sides[B].recv;
         let mut arrived = Vec::new();
@@ -77,7 +78,7 @@ impl Path {
         arrived
     }
 
-    /// Returns whether the path's connection has ended.
+    /// Dequeues one connection event of A. Returns true if the event reports a broken connection.
     fn has_broken(&mut self) -> bool {
         let evd = self.pair.sides[A].connect;
         let event = self.pair.sides[A].ia.evd_dequeue(evd);
@@ -85,8 +86,8 @@ impl Path {
     }
 }
 
-/// Sends messages on the first path, which `end` breaks half-way, and then on the second. Checks that all arrive in
-/// order.
+/// Sends messages on the first path, which `end` breaks after 50 messages, and then on the second path. Checks that all
+/// messages arrive in order.
 fn fail_over(end: impl Fn(&mut Pair)) {
     let mut paths = [Path::new(), Path::new()];
     let (mut used, mut kept, mut next) = (0, VecDeque::new(), 0);
@@ -111,7 +112,7 @@ fn fail_over(end: impl Fn(&mut Pair)) {
         while next < MESSAGES
             && kept
                 .front()
-                .is_none_or(|oldest| next < oldest + AT_ONCE as u64)
+                .is_none_or(|oldest| next < oldest + IN_FLIGHT as u64)
         {
             paths[used].send(next);
             kept.push_back(next);

@@ -1,8 +1,8 @@
 //! Completion flags: which completions are reported, which of them wake a waiter, and which requests a fence delays.
 //!
-//! How the tests detect a wake-up: a message is in flight for a known time while one side waits with a longer
-//! timeout. A waiter that is woken returns when the message arrives. Otherwise it returns at its timeout, with the
-//! event that has been there meanwhile. `refused.rs` tests flags that are illegal in some place.
+//! The tests detect a wake-up as follows: a message is in flight for a known time while one side waits with a longer
+//! timeout. A wait that is woken returns when the message arrives. A wait that is not woken returns at its timeout,
+//! with the event that arrived meanwhile. `refused.rs` tests illegal flags.
 
 use core::time::Duration;
 use udapl::error::{ReturnType, Subtype};
@@ -21,7 +21,7 @@ const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
 const THRESHOLD: CompletionFlags = CompletionFlags::EVD_THRESHOLD;
 const FENCE: CompletionFlags = CompletionFlags::BARRIER_FENCE;
-/// Time of flight in microseconds.
+/// Time of flight of a packet in µs.
 const FLIGHT: u64 = 1000;
 /// A timeout longer than any flight here.
 const PATIENCE: Timeout = Timeout::from_micros(100_000);
@@ -33,7 +33,7 @@ fn completion(event: Event) -> DtoCompletion {
     completion
 }
 
-/// Waits for one event. Returns the event, the number left, and the time it took.
+/// Waits for one completion. Returns the completion, the number of events left, and the duration of the wait.
 fn wait(pair: &mut Pair, side: usize, evd: EvdHandle) -> (DtoCompletion, u32, Duration) {
     let before = pair.now();
     let (event, nmore) = pair.sides[side]
@@ -127,8 +127,8 @@ fn a_suppressed_send_that_succeeds_is_not_reported_and_the_next_report_covers_it
 /// Clauses: SEND-10, SEND-31.
 #[test]
 fn a_queue_whose_every_completion_is_suppressed_goes_on_for_ever() {
-    // WQE indices have 16 bits: enough Sends to wrap them, and the ring many times. The consumer expects no event, so
-    // it never polls and makes no other call.
+    // WQE indices have 16 bits: this number of Sends wraps the indices, and wraps the ring many times. A's consumer
+    // expects no event, so it never polls and makes no other call.
     const SENDS: u64 = 70_000;
     let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
         (attr.max_request_dtos, attr.max_recv_dtos) = (24, 64);
@@ -158,7 +158,7 @@ fn a_queue_whose_every_completion_is_suppressed_goes_on_for_ever() {
         pair.post_recv(B, &[to.all()], at % 64, NONE)
             .expect("posted");
     }
-    // The first event is that of the first Send that asks for one.
+    // The first event belongs to the first Send that is not suppressed.
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
     let sent = pair.wait_request(A);
     assert_eq!((sent.cookie.0, sent.status), (1, DtoStatus::Success));
@@ -194,7 +194,7 @@ fn suppressed_sends_of_mixed_sizes_wrap_their_ring_and_arrive_whole() {
 /// Clauses: SEND-10.
 #[test]
 fn suppressed_sends_that_fail_are_reported_each_of_them() {
-    // No receive at the peer: the first Send fails, the following ones are flushed.
+    // The peer has no receive: the first Send fails, and the following Sends are flushed.
     let mut pair = Pair::connected();
     for at in 0..20 {
         pair.post_send(A, EMPTY, at, SUPPRESS).expect("posted");
@@ -273,7 +273,7 @@ fn only_where_the_peer_decides_does_solicited_wait_decide_about_the_wake_up() {
     }
 }
 
-/// A wait for solicited receives ignores unsolicited ones until a solicited one arrives.
+/// A wait for solicited receives ignores unsolicited receives until a solicited receive arrives.
 ///
 /// Clauses: SEND-11, RECV-13.
 #[test]
@@ -284,7 +284,7 @@ fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
     for at in 0..6 {
         pair.post_recv(B, EMPTY, at, NONE).expect("posted");
     }
-    // Five arrive at 1 ms, .., 5 ms; the fourth is solicited.
+    // Five messages arrive, after 1, 2, 3, 4 and 5 ms. The fourth message is solicited.
     for at in 0..5 {
         pair.set_delay(FLIGHT * (at + 1));
         let flags = if at == 3 { SOLICITED } else { NONE };
@@ -301,11 +301,11 @@ fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
         let (received, _, took) = wait_for_recv(&mut pair);
         assert_eq!((received.cookie.0, took), (at, Duration::ZERO));
     }
-    // The last one is still in flight and is not solicited. It can be dequeued without a wake-up.
+    // The fifth message is still in flight, and is not solicited. Its completion can be dequeued without a wake-up.
     assert_eq!(pair.wait_recv(B).cookie, DtoCookie(4));
 }
 
-/// If the consumer controls notification, other events that wake the device do not release a waiter.
+/// If the consumer controls notification, an interrupt for another EVD does not end a wait.
 ///
 /// Clauses: SEND-11, RECV-8.
 #[test]
@@ -319,7 +319,7 @@ fn what_else_wakes_the_device_does_not_release_a_waiter_who_controls_notificatio
         pair.set_delay(FLIGHT);
         pair.post_recv(B, EMPTY, 1, recv_flags).expect("posted");
         pair.post_send(A, EMPTY, 2, NONE).expect("posted");
-        // A connection request follows the message: B's software runs while the receive is there.
+        // A connection request follows the message, so that B's provider runs while the receive's completion is queued.
         pair.set_delay(2 * FLIGHT);
         let address = pair.sides[B].ia.query().ia.ia_address;
         let (qos, flags) = (Qos::BEST_EFFORT, ConnectFlags::empty());
@@ -379,7 +379,7 @@ fn an_unsignalled_send_wakes_no_waiter_but_its_completion_is_there() {
         "dequeued without a wake-up"
     );
 
-    // A signalled completion after an unsignalled one wakes, and the older one is returned first.
+    // A signalled completion wakes the wait, which returns the older unsignalled completion first.
     pair.post_send(A, EMPTY, 3, UNSIGNALLED).expect("posted");
     pair.set_delay(3 * FLIGHT);
     pair.post_send(A, EMPTY, 4, NONE).expect("posted");
@@ -474,7 +474,7 @@ fn a_waiter_with_a_threshold_wakes_when_that_many_events_are_there() {
         "{took:?}"
     );
 
-    // Two are left and one comes: there are never four, so nothing is taken.
+    // Two events are left and one arrives. A wait for four events times out, and dequeues none.
     let short = Timeout::from_micros(5000);
     let error = pair.sides[B]
         .ia
@@ -545,8 +545,8 @@ fn where_the_consumer_controls_notification_the_threshold_must_be_one() {
     }
 }
 
-/// Reads `reads` pieces of B's memory into A's and sends them back at once, with these flags for the Send. Returns
-/// the bytes that B received, and the expected ones.
+/// Reads `reads` pieces of B's memory into A's memory, and sends A's memory to B at once, with `flags` for the Send.
+/// Returns the bytes that B received, and the bytes that A read.
 fn read_and_send(reads: usize, flags: CompletionFlags) -> (Vec<u8>, Vec<u8>) {
     const PIECE: usize = 3000;
     let bytes = reads * PIECE;
@@ -634,6 +634,6 @@ fn a_fence_with_nothing_to_wait_for_holds_nothing() {
     for cookie in 0..3 {
         assert_eq!(pair.wait_recv(B).cookie, DtoCookie(cookie));
     }
-    // The fence does not wait for Sends either. Their acknowledgements take one more flight.
+    // A fence does not wait for the acknowledgements of earlier Sends, which take one more flight.
     assert!(pair.now() - before < Duration::from_micros(2 * FLIGHT));
 }

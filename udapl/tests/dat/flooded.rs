@@ -1,5 +1,5 @@
-//! Any station on the link can send false neighbour messages: forged frames reach a function with a live connection.
-//! `neighbour/src/tests/strangers.rs` tests the module itself.
+//! Any station on the link can send false ARP and neighbour discovery messages. The test delivers forged frames to a
+//! function with a live connection. `neighbour/src/tests/strangers.rs` tests the crate `neighbour` alone.
 //!
 //! The frames are built here byte by byte (RFC 826, RFC 4861, RFC 5227), not by the code that parses them.
 
@@ -18,7 +18,7 @@ const FLOOD: u32 = 100_000;
 const ALL: [u8; 6] = [0xff; 6];
 
 const fn ipv6(side: usize) -> Ipv6Addr {
-    // CAST: 0 or 1.
+    // CAST: a side is 0 or 1.
     #[expect(clippy::cast_possible_truncation, reason = "a side")]
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, side as u16 + 1)
 }
@@ -80,14 +80,14 @@ fn advertisement(from: [u8; 6], whose: Ipv6Addr, to: ([u8; 6], Ipv6Addr)) -> Vec
 fn forged(n: u32) -> Vec<u8> {
     let [_, a, b, c] = n.to_be_bytes();
     let (stranger, ours) = ([6, 0, 0, a, b, c], mac(A));
-    // Neither side's address: those are the first ones of the network.
+    // An address that neither side has: the sides have the first addresses of the network.
     let somewhere = Ipv4Addr::new(10, 0, 1 + b % 250, 1 + c % 250);
     match n % 6 {
         // The attacker claims the peer's address: in a broadcast, and in a reply.
         0 => arp(ALL, 1, (stranger, ipv4(B)), ipv4(B)),
         1 => arp(ours, 2, (stranger, ipv4(B)), ipv4(A)),
         2 => advertisement(stranger, ipv6(B), (ours, ipv6(A))),
-        // A request for our address.
+        // The attacker sends an ARP request for our address.
         3 => arp(ALL, 1, (stranger, somewhere), ipv4(A)),
         // The attacker claims our address.
         4 => arp(ALL, 1, (stranger, ipv4(A)), ipv4(A)),
@@ -114,7 +114,7 @@ fn a_hundred_thousand_forged_frames_leave_a_connection_as_it_is() {
         }),
         ..PairConfig::default()
     });
-    // By an address that has to be resolved.
+    // A connects to an IPv4 address, which the driver has to resolve.
     let (ep, none) = (pair.sides[A].ep, ConnectFlags::empty());
     let (ia, peer) = (&mut pair.sides[A].ia, Fabric::ipv4(B));
     ia.ep_connect(ep, peer, CONN_QUAL, LONG, b"", Qos::BEST_EFFORT, none)
@@ -129,7 +129,7 @@ fn a_hundred_thousand_forged_frames_leave_a_connection_as_it_is() {
     let commands = pair.fabric.sim.report(&function).opcodes.clone();
     for n in 0..FLOOD {
         pair.fabric.sim.deliver(&function, &forged(n));
-        // The queue of such frames is limited: frames that do not fit are lost.
+        // The queue of received Ethernet frames is limited: frames that do not fit are lost.
         if n % 32 == 31 {
             pair.sides[A].ia.progress();
         }
@@ -141,10 +141,10 @@ fn a_hundred_thousand_forged_frames_leave_a_connection_as_it_is() {
     assert!(told.received > u64::from(FLOOD) / 2, "{told:?}");
     assert!(told.contradicted > 0 && told.conflicts > 0, "{told:?}");
     assert_eq!(told.moved, 0, "{told:?}");
-    // Replies, requests and announcements are rate-limited: we send less than the attacker.
+    // Replies, requests and announcements are rate-limited: the driver sends fewer frames than the attacker.
     let sent = told.answered + told.asked_one + told.asked_all + told.defended + told.announced;
     assert!(sent < u64::from(FLOOD) / 20, "{told:?}");
-    // The flood costs the device nothing: the driver has created no key, no queue and no address because of it.
+    // The driver has created no key, no queue and no address because of the flood: it has executed few commands.
     let later = &pair.fabric.sim.report(&function).opcodes;
     let made = |all: &std::collections::BTreeMap<_, u64>| all.values().sum::<u64>();
     assert!(made(later) - made(&commands) < 200, "{later:?}");

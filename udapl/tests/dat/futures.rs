@@ -1,6 +1,7 @@
-//! Futures over owned buffers: their results, and that memory is not reused while the card may access it.
+//! Futures over owned buffers: their results, and the rule that memory is not reused while the device may access it.
 //!
-//! Time is virtual and advances only when neither side has anything to do, so a test chooses how late "late" is.
+//! Time is virtual and advances only when neither side has anything to do, so a test determines when a delayed message
+//! arrives.
 
 mod posts;
 
@@ -47,12 +48,12 @@ fn waker() -> (Arc<Woken>, Waker) {
     (Arc::clone(&woken), Waker::from(woken))
 }
 
-/// Polls once.
+/// Polls the future once.
 fn polled<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Waits for either future, whichever is ready first.
+/// Waits until both futures are ready, in either order. Returns both outputs.
 async fn both<T, U>(one: impl Future<Output = T>, other: impl Future<Output = U>) -> (T, U) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut first, mut second) = (None, None);
@@ -88,7 +89,7 @@ impl Both {
         Self { fabric, drivers }
     }
 
-    /// Lets each driver take in events once. If neither had anything to do, advances time by 0.1 ms.
+    /// Runs one turn of each driver. If neither driver took an event, advances time by 0.1 ms.
     fn turn(&mut self) {
         let mut idle = true;
         for driver in &mut self.drivers {
@@ -136,7 +137,7 @@ impl Both {
         self.drivers[B].handle().listen(SERVICE).expect("listens")
     }
 
-    /// Connects an endpoint of A to one of B.
+    /// Connects the endpoint `from` of A to the endpoint `to` of B, with private data both ways.
     fn connect(&mut self, from: &Endpoint, to: &Endpoint) {
         let (listener, address) = (self.listener(), self.address());
         let (asked, accepted) = self.run(both(
@@ -180,7 +181,7 @@ fn filled(pool: &Pool, bytes: &[u8]) -> Buffer {
     buffer
 }
 
-/// Returns the result without the buffer.
+/// Returns the error of a transfer, which must have failed. Checks that the transfer returned its buffer.
 #[track_caller]
 fn failed((result, buffer): (Result<usize, Error>, Buffer)) -> Error {
     assert_eq!(buffer.capacity(), BYTES as usize);
@@ -201,7 +202,7 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     assert!(matches!(heard.0, Ok(9)), "{:?}", heard.0);
     assert_eq!(heard.1.to_vec(), b"a message");
 
-    // A writes into the buffer that B received, and reads it back from there.
+    // A writes into the buffer in which B received the message, and reads the bytes back from this buffer.
     let target = heard.1;
     let place = target.remote();
     let (written, _) = both_sides.run(a.write(filled(&pools[A], b"directly!"), place));
@@ -226,8 +227,8 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     assert!([A, B].map(|side| both_sides.fabric.report(side).is_clean()) == [true; 2]);
 }
 
-/// A dropped receive keeps its buffer until a message has arrived: the card still places the peer's next message there,
-/// so the memory must not have another user before.
+/// A dropped receive keeps its buffer until a message has arrived: the device still places the peer's next message in
+/// the buffer, so the memory must not have another user before.
 #[test]
 fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     let mut both_sides = Both::new();
@@ -258,7 +259,8 @@ fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     assert_eq!(mine.to_vec(), [0xa5; BYTES as usize]);
 }
 
-/// A dropped read keeps its buffer: the peer's response is written to it long after the future was dropped.
+/// A dropped RDMA Read keeps its buffer: the device writes the peer's response to the buffer long after the future was
+/// dropped.
 #[test]
 fn a_dropped_read_keeps_its_buffer_until_the_answer_has_come() {
     let mut both_sides = Both::new();
@@ -321,7 +323,7 @@ fn buffers_stay_where_they_are_while_the_device_does_not_let_their_endpoint_end(
     drop(b);
     assert!(polled(&mut hears).is_pending(), "the endpoint works on");
     assert_eq!(pool.available(), 0);
-    // The driver frees the endpoint again. No sleep of the driver delays the task that waits for this.
+    // The driver tries again to free the endpoint, without a sleep that would delay the task of the receive.
     let before = both_sides.fabric.sim.clock().now();
     let ended = both_sides.drivers[B].block_on(hears);
     let (result, _) = ended.expect("the device lives");
@@ -344,7 +346,7 @@ fn all_end_with_closed(end: impl FnOnce(Driver)) {
     let endpoint = handle.endpoint().expect("an endpoint");
     let [mut hears, dropped] = [(); 2].map(|()| endpoint.recv(pool.take().expect("a buffer")));
     drop(dropped);
-    // A link-local address contains the MAC, so a request is sent; no station answers.
+    // The link-local address contains the MAC, so the driver sends a request at once. No station answers.
     let nobody = "fe80::5eff:fe10:77".parse().expect("an address");
     let mut connecting = endpoint.connect(nobody, SERVICE, LONG, b"");
     let (mut asks, mut ended) = (listener.next(), endpoint.disconnected());
@@ -613,7 +615,7 @@ fn a_region_ends_with_the_last_of_its_buffers() {
     drop(kept);
     both_sides.turns(2);
     let [_a, b] = both_sides.connected();
-    // One region is still there, the others are freed.
+    // The LMR of `target` still exists. The other LMRs are freed.
     let from = both_sides.pool(B, 1);
     let (written, buffer) = both_sides.run(b.write(filled(&from, b"there"), target.remote()));
     assert!(matches!(written, Ok(5)), "{written:?}");
@@ -627,8 +629,8 @@ fn a_region_ends_with_the_last_of_its_buffers() {
     );
 }
 
-/// One adapter connects with itself by one driver, which sleeps by its own clock, and sends a thousand messages each
-/// way. Nothing is left afterwards.
+/// One driver connects two endpoints of one adapter, sleeps by the device's clock, and sends a thousand messages from
+/// one endpoint to the other. All buffers come back.
 #[test]
 fn a_driver_of_one_adapter_connects_it_with_itself_and_sleeps_by_its_clock() {
     let fabric = Fabric::pair(1);
@@ -661,8 +663,8 @@ fn a_driver_of_one_adapter_connects_it_with_itself_and_sleeps_by_its_clock() {
     assert_eq!(pool.available(), 4);
 }
 
-/// A receive that an RDMA Write with immediate data consumes has length 0: the peer's bytes are where it wrote them,
-/// and the old bytes of the buffer are no message.
+/// A receive that an RDMA Write with immediate data consumes has length 0: the peer's bytes are at the target of the
+/// RDMA Write, and the old bytes of the receive's buffer are no message.
 #[test]
 fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     let fabric = Fabric::pair(1);
@@ -740,8 +742,8 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     drop(elsewhere);
 }
 
-/// A dropped future removes its waker. The test has several tasks, each for one request, and each waits for the end of
-/// the connection afterwards, as in servers.
+/// A dropped future removes its waker. As in a server, the test repeatedly polls and drops a future for the next
+/// request and a future for the end of the connection.
 #[test]
 fn a_future_that_is_dropped_takes_its_waker_along() {
     let both_sides = Both::new();

@@ -1,5 +1,5 @@
-//! A program with two threads, each with an adapter of its own by name, on the fabric of its process. The threads block
-//! in waits and do not run the other side, like programs that do not know about simulators.
+//! A program with two threads. Each thread opens its own adapter by name; both adapters are on the fabric of the
+//! process. A thread blocks in waits and does not run the peer, like a program that was not written for a simulator.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -76,7 +76,7 @@ impl End {
         assert!(is_it, "{event:?}");
     }
 
-    /// Waits until a message has arrived, and the sent one has completed.
+    /// Waits until a message has arrived and the own Send has completed. Returns the first byte of the message.
     fn exchanged(&mut self) -> u8 {
         let mut seen = 0;
         while seen != 3 {
@@ -107,7 +107,8 @@ fn server(name: &str, address: &Sender<IpAddr>) {
         .expect("accepts");
     end.established();
     for message in 0..MESSAGES {
-        // The answer to the previous message was sent with it, except the first time.
+        // A round waits for the next message and for the completion of the previous answer. The first round has no
+        // previous answer.
         if message == 0 {
             let event = end.event();
             assert!(matches!(event, Event::Dto(_)), "{event:?}");

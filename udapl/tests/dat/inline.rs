@@ -48,7 +48,7 @@ fn every_length_up_to_the_limit_arrives_and_the_bytes_are_the_callers_again_at_o
 #[test]
 fn room_for_more_segments_is_room_for_more_bytes() {
     let limits = [1, 4, 8].map(|max_request_iov| limit(&pair(max_request_iov)));
-    // WQEs of 1, 2 and 3 blocks of 64 bytes, less 16 for the control segment and 4 for the header.
+    // WQEs of 1, 2 and 3 blocks of 64 bytes, less 16 bytes for the control segment and 4 bytes for the inline header.
     assert_eq!(limits, [44, 108, 172]);
 }
 

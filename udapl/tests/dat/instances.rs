@@ -1,5 +1,5 @@
-//! Several instances of one adapter. Each has its own queues, objects and events; they share the port, memory and the
-//! connection manager.
+//! Several instances of one adapter. Each instance has its own queues, objects and events. The instances share the
+//! port, the memory and the connection manager.
 
 use std::thread;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, pattern, re
 
 const ELSEWHERE: ConnQual = ConnQual::service_id(0x1_0000_0777);
 
-/// Returns a nearby qualifier.
+/// Returns the qualifier `at` above [`ELSEWHERE`].
 const fn beside(at: u64) -> ConnQual {
     ConnQual::service_id(ELSEWHERE.0 + at)
 }
@@ -129,7 +129,7 @@ impl Instances {
         panic!("nothing came for instance {at} of side {side}");
     }
 
-    /// Connects an instance of A to one of B, which listens at `qual`.
+    /// Connects the instance `a` of A to the instance `b` of B, which listens at `qual`.
     fn connect(&mut self, a: usize, b: usize, qual: ConnQual) {
         let [of_a, of_b] = &mut self.of;
         of_a[a].connect(&of_b[b], qual);
@@ -153,7 +153,7 @@ impl Instances {
         }
     }
 
-    /// Writes from an instance of A into the memory of one of B, and checks the bytes.
+    /// Writes from the instance `a` of A into the memory of the instance `b` of B, and checks the bytes.
     fn write(&mut self, a: usize, b: usize, seed: u64) {
         let data = pattern(seed, BYTES);
         self.of[A][a].memory.write_from(0, &data).expect("inside");
@@ -235,7 +235,7 @@ fn an_adapter_is_closed_with_its_last_instance() {
     assert!(matches!(again, Err(OpenError::Closed { .. })));
 }
 
-/// A later instance reuses the resources of a closed one: the device creates nothing new.
+/// A later instance reuses the device resources of a closed instance, so that it takes few commands.
 #[test]
 fn instances_that_come_and_go_use_no_more_of_the_device() {
     let all = Instances::new([1, 0]);
@@ -252,6 +252,33 @@ fn instances_that_come_and_go_use_no_more_of_the_device() {
     let report = ia_close(side.ia, CloseFlags::Abrupt).expect("closed");
     assert_eq!(report.objects_left, []);
     assert!(report.commands < 200, "{} commands", report.commands);
+}
+
+/// The device has no object of a closed instance, however the instance was closed.
+#[test]
+fn instances_closed_with_objects_leave_none_in_the_device() {
+    let all = Instances::new([1, 0]);
+    let adapter = Adapter::of(&all.of[A][0].ia);
+    for round in 0..20 {
+        let ia = adapter.instance(IaConfig::default()).expect("an instance");
+        let Instance { ia, .. } = Instance::new(ia);
+        match round % 2 {
+            0 => drop(ia),
+            _ => {
+                ia_close(ia, CloseFlags::Abrupt).expect("closed");
+            }
+        }
+    }
+    let Instances { pair, of: [a, _] } = all;
+    for instance in a {
+        ia_close(instance.ia, CloseFlags::Abrupt).expect("closed");
+    }
+    let [side, _] = pair.sides;
+    let report = ia_close(side.ia, CloseFlags::Abrupt).expect("closed");
+    assert_eq!(
+        (report.instances_left, &report.objects_left[..]),
+        (0, &[][..])
+    );
 }
 
 /// A connection request can be handed off to another instance, and accepted there.
@@ -329,8 +356,8 @@ fn requests_to_a_shared_service_point_are_spread_over_its_instances() {
     assert_eq!(arrived, [2; 4]);
 }
 
-/// All instances can register the same memory, but each has its own key for it. A key works only for the connections of
-/// its own instance, and is freed alone.
+/// All instances can register the same memory, each with its own key, which serves only its own connections. The free
+/// of one instance's key does not affect the key of another instance.
 #[test]
 fn memory_is_every_instances_and_a_key_is_one_instances() {
     let mut all = Instances::new([1, 2]);
@@ -341,13 +368,15 @@ fn memory_is_every_instances_and_a_key_is_one_instances() {
     let memory = all.of[B][0].memory.clone();
     let first = all.of[B][0].remote;
     let Instance { ia, pz, .. } = &mut all.of[B][1];
-    let second = ia
-        .lmr_create(memory, *pz, MemPrivFlags::all())
-        .expect("the adapter's memory");
+    let [second, freed] = [0; 2].map(|_| {
+        ia.lmr_create(memory.clone(), *pz, MemPrivFlags::all())
+            .expect("the adapter's memory")
+    });
     assert_ne!(second.rmr_context, first.rmr_context);
-    ia.lmr_free(second.lmr).expect("freed");
-    // A connection of the first instance cannot use the second one's key.
+    ia.lmr_free(freed.lmr).expect("freed");
+    // The first instance's key still works after the free of one of the second instance's keys.
     all.write(0, 0, 9);
+    // The second instance's key is valid, but the connection is to the first instance, so the key gives no access.
     let target = RmrTriplet {
         rmr_context: second.rmr_context,
         ..first
@@ -361,6 +390,8 @@ fn memory_is_every_instances_and_a_key_is_one_instances() {
         matches!(event, Event::Dto(done) if done.status == DtoStatus::ErrRemoteAccess),
         "{event:?}"
     );
+    let ia = &mut all.of[B][1].ia;
+    ia.lmr_free(second.lmr).expect("it was valid until now");
 }
 
 /// When an instance is dropped, its peers get an event, no object of it is left, and the device continues for the other
@@ -399,7 +430,7 @@ fn a_call_from_another_instance_is_not_slept_over() {
         .wait(begun + 1_000_000_000)
         .expect("alive");
     assert_eq!((woken, ia.provider().now() - begun), (true, 0));
-    // The call prevents only one sleep.
+    // One call of the waker prevents only one sleep.
     let woken = ia.provider_mut().wait(begun + 1_000_000).expect("alive");
     assert_eq!((woken, ia.provider().now() - begun), (false, 1_000_000));
 }
@@ -470,7 +501,8 @@ fn a_dead_device_has_no_more_instances() {
     assert!(matches!(again, Err(OpenError::BringUp { .. })));
 }
 
-/// If an instance is closed that has received an event for any of several instances, another of them gets the event.
+/// If an instance with an undequeued request to a shared service point is closed, another instance of the service point
+/// gets the request.
 #[test]
 fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() {
     let mut all = Instances::new([1, 2]);
@@ -481,7 +513,8 @@ fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() 
     }
     let [a, b] = &mut all.of;
     a[0].connect(&b[0], ELSEWHERE);
-    // The second instance takes in the connection request for the first one, which is closed before it polls.
+    // The second instance receives the connection request for the first instance. The first instance is closed before
+    // it polls.
     for _ in 0..100 {
         all.of[B][1].ia.progress();
         all.of[A][0].ia.progress();
@@ -507,14 +540,14 @@ fn every_instance_hears_of_the_end_of_the_device() {
     }
 }
 
-/// MADs that one instance takes in for a sleeping instance wake that instance, and its connection is established.
+/// A connection request that one instance receives for another instance is returned by the other instance's next wait.
 #[test]
 fn what_one_instance_takes_in_wakes_the_other() {
     let mut all = Instances::new([1, 2]);
     all.listen(0, ELSEWHERE);
     let [a, b] = &mut all.of;
     a[0].connect(&b[0], ELSEWHERE);
-    // Only the second instance of B polls, and takes in the connection request for the first one.
+    // Only the second instance of B polls. It receives the connection request for the first instance.
     for _ in 0..100 {
         all.of[B][1].ia.progress();
         all.of[A][0].ia.progress();
@@ -553,7 +586,7 @@ fn each_thread_has_an_instance() {
                 };
                 assert_eq!((done.cookie.0, done.status), (cookie, DtoStatus::Success));
                 if cookie % 50 == 0 {
-                    // Let commands of several instances be in flight together.
+                    // The registrations make commands of several instances overlap.
                     let lmr = from
                         .ia
                         .lmr_create(from.memory.clone(), from.pz, MemPrivFlags::all());

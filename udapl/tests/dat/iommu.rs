@@ -1,8 +1,8 @@
 //! Protection by the IOMMU.
 //!
-//! Keys are the device's own protection; mappings are the machine's. If a key outlives its mapping, by a driver's bug
-//! or a broken device, it gives no access: the access is refused, the connection that tried it ends with an error,
-//! and the memory is unchanged.
+//! The device checks keys, and the IOMMU checks mappings. If a key outlives its mapping, by a driver's bug or a broken
+//! device, the key gives no access: the IOMMU refuses the access, the connection ends with an error, and the memory is
+//! unchanged.
 
 use driver::{Iova, SharedMemory};
 use hw_mlx::mkey::{self, KeyRequest};

@@ -1,7 +1,8 @@
 //! Keep-alive: for every kind of post and every kind of death, the peer's death is noticed in time.
 //!
-//! Each cell of the table is a connection. One side posts requests of one kind, which complete, and posts nothing
-//! more. Then its peer dies. The test measures the virtual time from the death to the event.
+//! Each combination of side, flag, SRQ, request and death is tested with a new connection. One side posts requests of
+//! one kind, which complete, and posts nothing more. Then its peer dies. The test measures the virtual time from the
+//! death to the event, and prints a table of the longest times.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -53,7 +54,7 @@ const REQUESTS: [Request; 8] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Death {
+enum PeerFailure {
     /// The peer's process was killed: its function is reset.
     Killed,
     /// The peer's function is removed.
@@ -62,9 +63,10 @@ enum Death {
     Cut,
 }
 
-const DEATHS: [Death; 3] = [Death::Killed, Death::Removed, Death::Cut];
+const PEER_FAILURES: [PeerFailure; 3] =
+    [PeerFailure::Killed, PeerFailure::Removed, PeerFailure::Cut];
 
-struct Scene {
+struct Fixture {
     pair: Pair,
     /// The surviving side.
     side: usize,
@@ -72,7 +74,7 @@ struct Scene {
     far: Buffer,
 }
 
-impl Scene {
+impl Fixture {
     fn new(side: usize, flags: CompletionFlags, srq: bool) -> Self {
         let mut config = PairConfig::with_attr(|attr| {
             if flags == UNSIGNALLED {
@@ -110,7 +112,7 @@ impl Scene {
         }
     }
 
-    /// Posts receives at the other side.
+    /// Posts `SOME` receives on the side whose death is tested.
     fn receives(&mut self) {
         let (other, place) = (1 - self.side, self.far.all());
         for cookie in 0..SOME {
@@ -165,20 +167,21 @@ impl Scene {
         self.pair.run_for(20);
     }
 
-    fn dies(&mut self, death: Death) {
+    fn dies(&mut self, failure: PeerFailure) {
         let function = self.pair.fabric.function(1 - self.side);
-        match death {
-            Death::Killed => function.reset(),
-            Death::Removed => self
+        match failure {
+            PeerFailure::Killed => function.reset(),
+            PeerFailure::Removed => self
                 .pair
                 .fabric
                 .sim
                 .inject(&function, &Fault::SurpriseRemoval),
-            Death::Cut => self.pair.cut(),
+            PeerFailure::Cut => self.pair.cut(),
         }
     }
 
-    /// Waits for the survivor's next connection event, up to a limit. Returns the event and the time it took.
+    /// Waits for the survivor's next connection event, for at most `longest`. Returns the kind of the event and the
+    /// duration of the wait.
     fn next_event(&mut self, longest: Duration) -> Option<(Kind, Duration)> {
         let side = &mut self.pair.sides[self.side];
         let (connect, begun) = (side.connect, self.pair.fabric.sim.clock().now());
@@ -197,7 +200,7 @@ impl Scene {
         side.ia.ep_end_cause(side.ep).expect("an EP")
     }
 
-    /// Takes the survivor's visible completions and returns their number.
+    /// Dequeues the survivor's completions of requests. Returns their number.
     fn completions(&mut self) -> usize {
         let side = &mut self.pair.sides[self.side];
         let request = side.request;
@@ -207,7 +210,7 @@ impl Scene {
 
 #[test]
 fn the_death_of_a_peer_is_noticed_whatever_was_posted_and_however_it_dies() {
-    let mut longest: BTreeMap<(Request, &str), BTreeMap<Death, Duration>> = BTreeMap::new();
+    let mut longest: BTreeMap<(Request, &str), BTreeMap<PeerFailure, Duration>> = BTreeMap::new();
     for side in [A, B] {
         for (flags, flag) in [
             (NONE, "none"),
@@ -216,23 +219,23 @@ fn the_death_of_a_peer_is_noticed_whatever_was_posted_and_however_it_dies() {
         ] {
             for srq in [false, true] {
                 for request in REQUESTS {
-                    for death in DEATHS {
-                        let mut scene = Scene::new(side, flags, srq);
-                        scene.post(request, flags);
-                        scene.dies(death);
-                        let what = format!("{request:?} {flag} {death:?} side {side} SRQ {srq}");
-                        let Some((kind, took)) = scene.next_event(Duration::from_secs(60)) else {
+                    for failure in PEER_FAILURES {
+                        let mut fixture = Fixture::new(side, flags, srq);
+                        fixture.post(request, flags);
+                        fixture.dies(failure);
+                        let what = format!("{request:?} {flag} {failure:?} side {side} SRQ {srq}");
+                        let Some((kind, took)) = fixture.next_event(Duration::from_secs(60)) else {
                             panic!("{what}: not noticed");
                         };
                         assert_eq!(kind, Kind::Broken, "{what}");
                         assert!(took <= PROMISED, "{what}: {took:?}");
-                        let cause = scene.cause();
+                        let cause = fixture.cause();
                         assert!(
                             matches!(cause, Some(EndCause::KeepAlive { .. })),
                             "{what}: {cause:?}"
                         );
                         let cell = longest.entry((request, flag)).or_default();
-                        let most = cell.entry(death).or_default();
+                        let most = cell.entry(failure).or_default();
                         *most = took.max(*most);
                     }
                 }
@@ -241,25 +244,25 @@ fn the_death_of_a_peer_is_noticed_whatever_was_posted_and_however_it_dies() {
     }
     println!("| Requests | Flag | killed | removed | cut |\n|---|---|---|---|---|");
     for ((request, flag), row) in longest {
-        let seconds = |death| row[&death].as_secs_f64();
+        let seconds = |failure| row[&failure].as_secs_f64();
         println!(
             "| {request:?} | {flag} | {:.2} s | {:.2} s | {:.2} s |",
-            seconds(Death::Killed),
-            seconds(Death::Removed),
-            seconds(Death::Cut)
+            seconds(PeerFailure::Killed),
+            seconds(PeerFailure::Removed),
+            seconds(PeerFailure::Cut)
         );
     }
 }
 
-/// A peer whose process is stopped is not reported dead: its card still answers, as that of a busy process. Only
-/// messages of the program can distinguish the two.
+/// A peer whose process is stopped is not reported dead: its device still answers, as the device of a busy process
+/// does. Only messages of the program can distinguish a stopped process from a busy process.
 #[test]
 fn a_peer_that_is_stopped_is_not_taken_for_dead() {
     for flags in [NONE, SUPPRESS] {
-        let mut scene = Scene::new(A, flags, false);
-        scene.post(Request::Write, flags);
-        assert_eq!(scene.next_event(Duration::from_secs(60)), None);
-        assert_eq!(scene.pair.state(A), EpState::Connected);
+        let mut fixture = Fixture::new(A, flags, false);
+        fixture.post(Request::Write, flags);
+        assert_eq!(fixture.next_event(Duration::from_secs(60)), None);
+        assert_eq!(fixture.pair.state(A), EpState::Connected);
     }
 }
 
@@ -267,21 +270,21 @@ fn a_peer_that_is_stopped_is_not_taken_for_dead() {
 #[test]
 fn trials_take_nothing_of_the_program_and_are_not_seen() {
     for flags in [NONE, SUPPRESS] {
-        let mut scene = Scene::new(A, flags, false);
+        let mut fixture = Fixture::new(A, flags, false);
         for round in 0..4 {
-            scene.post(Request::Full, flags);
+            fixture.post(Request::Full, flags);
             let all = if flags == SUPPRESS { 0 } else { 64 };
-            assert_eq!(scene.completions(), all, "round {round}");
-            let before = scene.pair.sides[A].ia.ep_stats(scene.pair.sides[A].ep);
-            assert_eq!(scene.next_event(Duration::from_secs(3)), None);
-            assert_eq!(scene.completions(), 0, "round {round}");
-            let after = scene.pair.sides[A].ia.ep_stats(scene.pair.sides[A].ep);
+            assert_eq!(fixture.completions(), all, "round {round}");
+            let before = fixture.pair.sides[A].ia.ep_stats(fixture.pair.sides[A].ep);
+            assert_eq!(fixture.next_event(Duration::from_secs(3)), None);
+            assert_eq!(fixture.completions(), 0, "round {round}");
+            let after = fixture.pair.sides[A].ia.ep_stats(fixture.pair.sides[A].ep);
             assert_eq!(
                 before.map(|stats| stats.requests),
                 after.map(|stats| stats.requests)
             );
         }
-        scene.pair.assert_no_complaints();
+        fixture.pair.assert_no_complaints();
     }
 }
 
@@ -289,15 +292,15 @@ fn trials_take_nothing_of_the_program_and_are_not_seen() {
 #[test]
 fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
     for flags in [NONE, SUPPRESS] {
-        let mut scene = Scene::new(A, flags, false);
-        let side = &mut scene.pair.sides[A];
+        let mut fixture = Fixture::new(A, flags, false);
+        let side = &mut fixture.pair.sides[A];
         let ep = side.ep;
         side.ia
             .ep_disconnect(ep, udapl::CloseFlags::Abrupt)
             .expect("connected");
-        scene.pair.expect_connection(A, Kind::Disconnected);
-        scene.pair.expect_connection(B, Kind::Disconnected);
-        for end in &mut scene.pair.sides {
+        fixture.pair.expect_connection(A, Kind::Disconnected);
+        fixture.pair.expect_connection(B, Kind::Disconnected);
+        for end in &mut fixture.pair.sides {
             end.ia.ep_reset(end.ep).expect("disconnected");
             let mut transport = end.ia.ep_query(end.ep).expect("an EP").transport;
             transport.rnr_retry = Some(7);
@@ -307,18 +310,18 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
             };
             end.ia.ep_modify(end.ep, &change).expect("unconnected");
         }
-        scene.pair.connect();
-        let place = scene.near.part(0, 8);
-        scene.pair.post_send(A, &[place], 1, flags).expect("room");
-        assert_eq!(scene.next_event(Duration::from_secs(20)), None);
-        // The peer takes the message in the end, and the connection is unchanged.
-        scene.receives();
-        scene.pair.run_for(100);
-        assert_eq!(scene.pair.wait_recv(B).transferred_length, 8);
-        assert_eq!(scene.pair.state(A), EpState::Connected);
-        // If the peer dies during the retries, that is noticed.
-        scene.dies(Death::Killed);
-        let noticed = scene.next_event(Duration::from_secs(60));
+        fixture.pair.connect();
+        let place = fixture.near.part(0, 8);
+        fixture.pair.post_send(A, &[place], 1, flags).expect("room");
+        assert_eq!(fixture.next_event(Duration::from_secs(20)), None);
+        // The peer posts a receive in the end, the message arrives, and the connection is unchanged.
+        fixture.receives();
+        fixture.pair.run_for(100);
+        assert_eq!(fixture.pair.wait_recv(B).transferred_length, 8);
+        assert_eq!(fixture.pair.state(A), EpState::Connected);
+        // If the peer dies later, its death is noticed in time.
+        fixture.dies(PeerFailure::Killed);
+        let noticed = fixture.next_event(Duration::from_secs(60));
         assert!(
             noticed.is_some_and(|(kind, took)| kind == Kind::Broken && took <= PROMISED),
             "{noticed:?}"
@@ -326,16 +329,16 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
     }
 }
 
-/// A graceful disconnect ends with the retries if the peer has just died, even if the connection's last requests were
-/// suppressed.
+/// If the peer has just died, a graceful disconnect ends when the retries are exhausted, even if the completions of the
+/// last requests are suppressed.
 #[test]
 fn a_graceful_disconnect_from_a_dead_peer_ends_with_the_retries() {
     for flags in [NONE, SUPPRESS] {
-        let mut scene = Scene::new(A, flags, false);
-        scene.post(Request::Write, flags);
-        scene.dies(Death::Killed);
-        let (local, remote) = (scene.near.part(0, 8), scene.far.remote(0, 8));
-        let side = &mut scene.pair.sides[A];
+        let mut fixture = Fixture::new(A, flags, false);
+        fixture.post(Request::Write, flags);
+        fixture.dies(PeerFailure::Killed);
+        let (local, remote) = (fixture.near.part(0, 8), fixture.far.remote(0, 8));
+        let side = &mut fixture.pair.sides[A];
         let ep = side.ep;
         side.ia
             .ep_post_rdma_write(ep, &[local], DtoCookie(9), &remote, flags)
@@ -343,7 +346,7 @@ fn a_graceful_disconnect_from_a_dead_peer_ends_with_the_retries() {
         side.ia
             .ep_disconnect(ep, udapl::CloseFlags::Graceful)
             .expect("connected");
-        let ended = scene.next_event(Duration::from_secs(60));
+        let ended = fixture.next_event(Duration::from_secs(60));
         assert!(
             ended.is_some_and(|(kind, took)| kind == Kind::Broken && took <= PROMISED),
             "{ended:?}"

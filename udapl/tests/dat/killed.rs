@@ -1,7 +1,7 @@
-//! Keep-alive between processes: one side is killed, and the other side is notified. This also holds if the other side
-//! has posted only suppressed requests, whose slots stay in use after they have succeeded.
+//! Keep-alive between processes: one process is killed, and the other process gets an event. This also holds if the
+//! other process has posted only suppressed requests, whose queue slots stay in use after they have succeeded.
 //!
-//! Module `keep_alive` tests the limits of time, in virtual time. Here time is the machine's, and is not measured.
+//! Module `keep_alive` tests the time limits in virtual time. Here time is real, and is not measured.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -64,8 +64,8 @@ impl End {
     }
 }
 
-/// The program of the child process, which another test kills. It does nothing in a process without the variable
-/// `CHILD`.
+/// Program of the child process, which the other test kills. Without the environment variable `CHILD`, this test does
+/// nothing.
 #[test]
 fn the_side_that_is_killed() {
     let Ok(name) = std::env::var(CHILD) else {

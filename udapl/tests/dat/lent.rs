@@ -18,7 +18,7 @@ use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};
 const PIECE: usize = 4096;
 const PIECES: usize = 16;
 
-/// Whole pages of this test that are never freed, like a program's heap.
+/// Page-aligned memory of this test, used like a program's heap. The memory of `new` is never freed.
 #[derive(Clone, Copy)]
 struct Heap(*mut u8);
 
@@ -28,7 +28,7 @@ impl Heap {
         Self(bytes.wrapping_add(bytes.align_offset(PIECE)))
     }
 
-    /// Maps new pages, at a new address or in place of others.
+    /// Maps one new page, at a new address or in place of the page at `at`.
     fn mapped(at: Option<Self>) -> Self {
         let place = at.and_then(|at| NonZeroUsize::new(at.0.addr()));
         let fixed = place.map_or(MapFlags::empty(), |_| MapFlags::MAP_FIXED);
@@ -88,8 +88,9 @@ impl Pair {
     }
 }
 
-/// Registering pieces of memory that is lent as a whole needs no further mapping, of which `dma_entry_limit` of Linux
-/// `vfio_iommu_type1` allows 65,535. The key of a piece covers only that piece (PRM, "Memory Key Context").
+/// If memory is lent as a whole, a registration of a piece of it needs no further DMA mapping. (`dma_entry_limit` of
+/// Linux `vfio_iommu_type1` allows 65,535 mappings.) The key of a piece covers only that piece (PRM, "Memory Key
+/// Context").
 #[test]
 fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further() {
     let mut pair = Pair::connected();
@@ -111,7 +112,8 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(heap.read(0, 3 * PIECE), vec![0; 3 * PIECE]);
     assert_eq!(heap.read(4 * PIECE, PIECE), vec![0; PIECE]);
 
-    // Freeing the registration of the whole does not free the pieces. The mapping exists as long as one of them.
+    // The free of the whole memory's LMR does not free the LMRs of the pieces. The mapping exists as long as any LMR of
+    // a piece.
     pair.sides[B].ia.lmr_free(whole.lmr).expect("freed");
     assert_eq!(pair.mappings_left(), before - 1);
     assert_eq!(pair.write_to(pieces[5], 0, &source), DtoStatus::Success);
@@ -128,9 +130,9 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(pair.mappings_left(), before);
 }
 
-/// A region that a bind still names cannot be freed, even if the bind's RMR is freed and the bind will therefore fail.
-/// The device may still execute the bind, so the region's key must exist; and an existing key opens the memory to every
-/// peer that knows it.
+/// An LMR that an outstanding bind names cannot be freed, even if the bind's RMR is freed and the bind will therefore
+/// fail. The device may still execute the bind, so the LMR's key must exist. A key that exists gives every peer that
+/// knows the key access to the memory.
 #[test]
 fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
     let mut pair = Pair::binding();
@@ -144,7 +146,7 @@ fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
         virtual_address: region.registered_address,
         segment_length: region.registered_size,
     };
-    // The bind waits for the read before it, which takes time.
+    // The bind waits for the RDMA Read before it, which the delay of the link makes slow.
     pair.set_delay(500);
     pair.post_read(B, &[near.all()], 1, &far, NONE)
         .expect("there is room");

@@ -216,7 +216,7 @@ fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trac
             );
             full(pair.post_recv(B, EMPTY, 777, NONE), Subtype::ResourceTep);
         }
-        // A slot is free when its message has arrived; then one more can be posted, any number of times.
+        // When a message has arrived, the slot of its receive is free, and another receive can be posted.
         for cookie in 0..limit + 3 {
             pair.post_send(A, &[from.all()], 0, NONE).expect("posted");
             pair.expect_request(A, 0, DtoStatus::Success);
@@ -319,7 +319,7 @@ fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
             Subtype::Arg6
         );
     }
-    // All limits at once.
+    // An endpoint can be created at all limits at once.
     let all = EpAttr {
         max_request_dtos: ia.max_dto_per_ep,
         max_recv_dtos: ia.max_dto_per_ep,
@@ -349,7 +349,7 @@ fn number(at: u64) -> [u8; 8] {
     at.to_be_bytes()
 }
 
-/// Number of requests in flight: more than one, and not a divisor of a ring's size.
+/// Number of requests in flight. This number does not divide the size of a ring.
 const BATCH: u64 = 29;
 
 /// Clauses: SEND-16, SEND-R4, RECV-R5.
@@ -367,7 +367,7 @@ fn sends_and_receives_survive_the_wrap_of_every_counter() {
         }
         for at in batch.clone() {
             from.write(slot(at), &number(at));
-            // WQEs of one, two and three blocks, so that some wrap around the end of the ring.
+            // The WQEs have one, two or three blocks, so that some WQEs wrap around the end of the ring.
             let whole = from.part(slot(at), 8);
             let pieces: Vec<_> = match at % 11 {
                 0 => (0..8).map(|byte| from.part(slot(at) + byte, 1)).collect(),
@@ -595,7 +595,7 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
             .map(|&(at, bytes)| near.part(at, bytes))
             .collect();
         let total: usize = pieces.iter().map(|(_, bytes)| bytes).sum();
-        // The other side's segments, if the operation has any: the same lengths in reverse.
+        // The segments of the peer's receive (only for Sends): the same lengths in reverse order.
         let sinks: Vec<(usize, usize)> = pieces
             .iter()
             .enumerate()
@@ -645,7 +645,7 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
     pair.assert_no_complaints();
 }
 
-/// Returns the bytes of memory available on the host, if known.
+/// Returns the number of bytes of memory available on the host, or `u64::MAX` if it is unknown.
 fn memory_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text
@@ -687,7 +687,7 @@ fn a_message_of_a_gibibyte_arrives_whole_and_one_byte_more_is_refused() {
     let done = pair.expect_request(A, 8, DtoStatus::Success);
     assert_eq!(done.transferred_length, GIB as u64);
     for piece in 0..16 {
-        // Check both edges of each piece, and a page in each MiB.
+        // The test compares the first and the last page of each piece, and a page in each MiB.
         for at in (0..PIECE).step_by((1 << 20) - 4096).chain([PIECE - 4096]) {
             let at = at.min(PIECE - 4096);
             assert_eq!(

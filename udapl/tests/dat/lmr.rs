@@ -1,4 +1,4 @@
-//! Regions: their sources, their queries, and their end.
+//! Memory regions (LMRs): creation from each kind of memory, query, and free.
 
 use udapl::error::{ReturnType, Subtype};
 use udapl::memory::{LmrParam, MemType, PageSize};
@@ -11,7 +11,7 @@ use crate::support::{A, B, Buffer, NONE, Pair, PairConfig, Side, pattern, refuse
 const ID: [u8; 40] = *b"forty bytes, and every one of them count";
 
 impl Pair {
-    /// Registers the memory of another region again.
+    /// Creates an LMR of the memory of `buffer`'s LMR.
     fn same_memory(&mut self, side: usize, buffer: &Buffer, rights: MemPrivFlags) -> Buffer {
         let pz = self.sides[side].pz;
         let lmr = self.sides[side]
@@ -76,7 +76,7 @@ fn a_region_tells_what_it_was_asked_for() {
     assert_eq!(error.subtype(), Subtype::HandlePz);
 }
 
-/// A region that is made of another region has the same memory, with its own zone and rights.
+/// An LMR that is created from another LMR has the same memory, with its own PZ and rights.
 ///
 /// Clauses: LMRC-5, LMRC-6.
 #[test]
@@ -105,7 +105,7 @@ fn a_region_of_a_region_is_the_same_memory_under_its_own_zone_and_rights() {
     pair.assert_no_complaints();
 }
 
-/// Regions that are created with the same shared memory identifier are the same memory.
+/// LMRs that are created with the same shared memory identifier have the same memory.
 ///
 /// Clauses: LMRC-7, LMRC-8.
 #[test]
@@ -145,7 +145,7 @@ fn shared_memory_is_one_memory_for_all_who_name_it() {
     assert_eq!(pair.sides[B].ia.query().provider.lmr_mem_types_supported, 3);
 }
 
-/// After a region is freed, no local request and no peer can access the memory by it.
+/// After an LMR is freed, no local request and no peer can access the memory through the LMR's contexts.
 ///
 /// Clauses: LMRF-1, LMRF-2.
 #[test]
@@ -188,8 +188,8 @@ fn a_region_an_rmr_is_bound_to_stays() {
     pair.assert_no_complaints();
 }
 
-/// The memory of another adapter is refused: every adapter starts its I/O addresses at the same value, so a key made of
-/// that memory would mean other bytes.
+/// The memory of another adapter is refused: every adapter starts its I/O addresses at the same value, so a key for
+/// that memory would cover other bytes.
 #[test]
 fn memory_of_another_adapter_is_refused_by_name() {
     let pair = Pair::unconnected(&PairConfig::default());
@@ -215,7 +215,7 @@ fn memory_of_another_adapter_is_refused_by_name() {
         );
     }
     b.ia.lmr_create(own, b.pz, rights).expect("its own");
-    // After a close, the adapter's memory cannot be registered in its next opening, which has new I/O addresses.
+    // Memory of a closed adapter cannot be registered after the adapter is opened again, with new I/O addresses.
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
     let mut again = pair.fabric.open(A).expect("opens");
     let pz = again.pz_create().expect("a PZ");
@@ -255,8 +255,8 @@ fn memory_of_a_pool_is_registered_and_carries_data_as_any_other() {
     assert_eq!(to.read(0, 5000), pattern(3, 5000));
 }
 
-/// Memory allocated through one of two adapters that were opened with shared memory can be registered on both. Each
-/// adapter has a key of its own for it.
+/// If two adapters were opened with shared memory, memory allocated through one adapter can be registered on both. Each
+/// adapter has its own key for this memory.
 #[test]
 fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
     let mut config = PairConfig::default();
@@ -284,8 +284,8 @@ fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
         .expect("a write");
     assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     assert_eq!(memory.read(4096, 4096), Ok(pattern(3, 4096)));
-    // Closing the adapter that allocated the memory does not affect the other adapter: its registration stays, and it
-    // can register the memory again.
+    // The close of the adapter that allocated the memory does not affect the other adapter: the other adapter's LMR
+    // stays, and the other adapter can register the memory again.
     let Pair { fabric, sides, .. } = pair;
     let [a, mut b] = sides;
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");

@@ -1,11 +1,11 @@
 //! Two endpoints over a wire that loses, duplicates, delays, reorders and corrupts frames, with many seeds.
 //!
 //! Both sides send, write and read at random, partly with immediate data, and add to a counter at the other side. A
-//! model checks safety at every step: each DTO completes exactly once, in the order of posting, with the posted
-//! bytes. Half-way through, the faults stop, and then everything must complete. The same seed gives the same event
-//! log, byte for byte.
+//! model checks safety at every step: each DTO completes exactly once, in the order of posting, with the posted bytes.
+//! After half of the DTOs, the faults stop, and then everything must complete. The same seed gives the same event log,
+//! byte for byte.
 //!
-//! `SIM_SEED=N` runs one seed only; `cargo xtask sim --seed N` does that, and prints the event log.
+//! `SIM_SEED=N` runs one seed only; `cargo xtask sim --seed N` also prints the event log.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ enum Kind {
     Send,
     Write,
     Read,
-    /// Send and RDMA Write, with the DTO's number as immediate data.
+    /// Send with the DTO's number as immediate data. The next variant is the RDMA Write with immediate data.
     SendImmediate,
     WriteImmediate,
     /// Adds one to the peer's counter.
@@ -65,7 +65,7 @@ impl Work {
     }
 }
 
-/// The DTOs that one side initiates, and its expectations.
+/// The DTOs that one side initiates, its buffers, and the expected results.
 struct Flow {
     /// Source of sends and writes.
     source: Buffer,
@@ -83,14 +83,14 @@ struct Flow {
     counter: Buffer,
     /// Number of additions by this side to the peer's counter.
     counted: u64,
-    /// Expected detail and buffer contents of each receive.
+    /// Expected length, detail and buffer contents of the peer's receives, oldest first.
     sent: VecDeque<(usize, DtoDetail, Vec<u8>)>,
-    /// Number of the next receive to complete.
+    /// Number of this side's next receive to complete.
     next_receive: u64,
     completed: u64,
 }
 
-pub fn five_percent(of_each: u32) -> Faults {
+pub fn equal_faults(of_each: u32) -> Faults {
     Faults {
         loss_ppm: of_each,
         duplicate_ppm: of_each,
@@ -323,7 +323,7 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
     }
 }
 
-/// Returns two more seeds, which change with every commit (`cargo xtask test` sets it).
+/// Returns up to two more seeds from the commit in `SIM_COMMIT`, which `cargo xtask test` sets.
 fn seeds_of_the_commit() -> Vec<u64> {
     let commit = std::env::var("SIM_COMMIT").unwrap_or_default();
     let word = |at: usize| u64::from_str_radix(commit.get(at..at + 8)?, 16).ok();
@@ -349,8 +349,8 @@ fn for_seeds(count: u64, body: impl Fn(u64)) {
 #[test]
 fn dtos_complete_once_in_order_and_whole_over_a_wire_with_five_percent_of_every_fault() {
     let wire = LinkFaults {
-        a_to_b: five_percent(50_000),
-        b_to_a: five_percent(50_000),
+        a_to_b: equal_faults(50_000),
+        b_to_a: equal_faults(50_000),
     };
     for_seeds(64, |seed| {
         let log = run(seed, wire);
@@ -363,8 +363,8 @@ fn dtos_complete_once_in_order_and_whole_over_a_wire_with_five_percent_of_every_
 #[test]
 fn the_same_seed_gives_the_same_event_log_and_another_seed_another() {
     let wire = LinkFaults {
-        a_to_b: five_percent(50_000),
-        b_to_a: five_percent(20_000),
+        a_to_b: equal_faults(50_000),
+        b_to_a: equal_faults(20_000),
     };
     let (one, again, other) = (run(1, wire), run(1, wire), run(2, wire));
     assert!(one.len() > 10_000, "the log says something");

@@ -1,10 +1,10 @@
-//! DAT's calls over the simulated device, by object and by clause. Some of the tests can also run on real functions
-//! of this machine.
+//! Tests of DAT's calls over the simulated device, by object and by clause. Some of the tests can also run on real
+//! functions of this machine.
 //!
-//! One program, because a program for each file would link the whole simulator each time. Tests that need a process
-//! of their own are separate programs beside this folder: `capi` (one table of handles, watched by ThreadSanitizer),
-//! `capi_fork` (it forks), `hotpath` (it counts allocations, and disables system calls) and `log` (it listens to
-//! `tracing`, whose caches belong to the process).
+//! All files are one program, because a program for each file would link the whole simulator each time. Tests that need
+//! their own process are separate programs beside this folder: `capi` (one table of handles, checked by
+//! ThreadSanitizer), `capi_fork` (it forks), `hotpath` (it counts allocations, and disables system calls) and `log` (it
+//! subscribes to `tracing`, whose caches belong to the process).
 
 mod adapter;
 mod attended;

@@ -1,5 +1,5 @@
-//! Several posts with one doorbell (`batch`, `srq_batch`), several events in one call (`evd_poll`). DAT 1.2 has
-//! neither. Each works like the single calls, in the same order.
+//! Several posts with one doorbell (`batch`, `srq_batch`), and several events in one call (`evd_poll`). DAT 1.2 has no
+//! such calls. They have the same effects as the single calls, in the same order.
 
 use udapl::endpoint::EpState;
 use udapl::error::ReturnType;
@@ -167,7 +167,7 @@ fn receives_of_a_batch_are_told_of_at_its_end() {
     let posted = b.ia.batch(b.ep, |batch| {
         batch.recv(&[inbox.part(0, 64)], DtoCookie(1), NONE)?;
         batch.recv(&[inbox.part(64, 64)], DtoCookie(2), NONE)?;
-        // The Send finds no buffer at first, is retried, and then finds a buffer.
+        // The Send finds no receive at first, because the doorbell comes at the end of the batch. The Send is retried.
         a.ia.ep_post_send(a.ep, &[from.all()], DtoCookie(7), NONE)?;
         fabric.pass_time();
         batch.recv(&[inbox.part(128, 64)], DtoCookie(3), NONE)
@@ -182,7 +182,7 @@ fn receives_of_a_batch_are_told_of_at_its_end() {
     pair.assert_no_complaints();
 }
 
-/// Lists of segments take the slow path, whose doorbell also announces the posts before them.
+/// A post with several segments takes the slow path, whose doorbell also announces the earlier posts of the batch.
 #[test]
 fn requests_and_receives_of_a_batch_keep_their_orders() {
     let mut pair = Pair::connected();
@@ -250,7 +250,7 @@ fn buffers_of_an_srq_come_by_many() {
     pair.assert_no_complaints();
 }
 
-/// Takes the events of an EVD by `evd_poll`, `room` at a time.
+/// Dequeues the events of A's request EVD with `evd_poll`, at most `room` in a call.
 fn polled(pair: &mut Pair, room: usize) -> Vec<Event> {
     let evd = pair.sides[A].request;
     let mut places = vec![Event::NONE; room];
@@ -335,7 +335,7 @@ fn who_waits_is_not_polled_away_from() {
     );
 }
 
-/// Polling an empty queue makes progress with connections, as single dequeues do.
+/// `evd_poll` of an empty queue makes progress with connections, as single dequeues do.
 #[test]
 fn who_only_polls_an_empty_queue_still_connects() {
     let mut pair = Pair::connected();

@@ -1,9 +1,9 @@
-//! A free ends a peer's access, or fails. For every command that frees an object, and every way in which a device can
-//! fail it: either the call fails and the object is unchanged, or it succeeds and no peer can access the memory any
-//! more, if necessary because the driver has stopped the function.
+//! A free ends a peer's access, or fails. The tests cover every command that frees an object, and every way in which a
+//! device can fail the command. Either the call fails and the object still exists, or the call succeeds and no peer can
+//! access the memory any more, if necessary because the driver has stopped the function.
 //!
-//! Each cell frees an object of side B while its command meets a fault. Then the program uses the memory for something
-//! else (a canary), and side A, which knows the old keys, attacks it.
+//! A cell is a combination of object, command and fault. It frees an object of side B while the device has the fault.
+//! Then B writes other data (a canary) to the memory, and side A, which knows the old keys, tries to access the memory.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use udapl::{
 use crate::support::windows::{BOTH_WAYS, window};
 use crate::support::{A, B, Buffer, LONG, NONE, Pair};
 
-/// Contents of the memory after the free.
+/// Contents of the memory after the free, which A must neither read nor change.
 const CANARY: &[u8; 32] = b"the program's own data, private!";
 /// Bytes that the peer tries to write.
-const LOOT: &[u8; 32] = b"WRITTEN BY A REMOTE PEER, GOTCHA";
-/// Time limit of a command (`HcaConfig::command_timeout`), and of everything else in a call.
+const ATTACK_DATA: &[u8; 32] = b"WRITTEN BY A REMOTE PEER, GOTCHA";
+/// Time limit of a call: the time limit of a command (`HcaConfig::command_timeout`), and a second for everything else.
 const LIMIT: Duration = Duration::from_secs(61);
 
-/// A way in which the device fails a command.
+/// Misbehaviour of the device on a command: a refusal, no answer, or a late answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     RefusedOnce,
@@ -51,7 +51,7 @@ const WAYS: [How; 7] = [
 ];
 
 impl How {
-    /// Returns the fault that fails a command in this way.
+    /// Returns the fault to inject for the command `opcode`.
     fn fault(self, opcode: Opcode) -> Fault {
         let opcode = Some(opcode.0);
         let refused = |count| Fault::CommandFailure {
@@ -114,7 +114,7 @@ const ENDS: [(What, Opcode, bool); 9] = [
 ];
 
 /// Objects of side B, and the keys that A knows.
-struct Scene {
+struct Fixture {
     pair: Pair,
     what: What,
     /// A's endpoint of a second connection.
@@ -129,7 +129,7 @@ struct Scene {
     pz: PzHandle,
 }
 
-impl Scene {
+impl Fixture {
     fn new(what: What) -> Self {
         let mut pair = Pair::binding();
         let second = pair.another_ep(A);
@@ -171,7 +171,7 @@ impl Scene {
         }
     }
 
-    /// Frees the object.
+    /// Makes the call that frees or disconnects the object.
     fn end(&mut self) -> DatResult<()> {
         let lmr: LmrHandle = self.target.lmr.lmr;
         let side = &mut self.pair.sides[B];
@@ -196,25 +196,32 @@ impl Scene {
         sim.mend(&self.pair.fabric.function(B));
     }
 
-    /// Reuses the memory in the program, and lets A attack it. Returns the attacks that succeeded.
+    /// Writes the canary to the memory, and lets A access the memory with the keys that it knows. Returns the accesses
+    /// that succeeded.
     fn attack(&mut self) -> Vec<&'static str> {
         let pair = &mut self.pair;
         self.target.write(0, CANARY);
         self.inbox.write(0, CANARY);
-        let (loot, booty) = (pair.buffer(A, 32), pair.buffer(A, 32));
-        loot.write(0, LOOT);
+        let (attack_data, read_buffer) = (pair.buffer(A, 32), pair.buffer(A, 32));
+        attack_data.write(0, ATTACK_DATA);
         let (ep, known) = (pair.sides[A].ep, self.known);
         let ia = &mut pair.sides[A].ia;
         let mut posted = 0;
         // A posts these requests before it gets any event.
         for done in match self.what {
             What::Lmr | What::Rmr => vec![
-                ia.ep_post_rdma_read(self.second, &[booty.all()], DtoCookie(1), &known, NONE),
-                ia.ep_post_rdma_write(ep, &[loot.all()], DtoCookie(2), &known, NONE),
+                ia.ep_post_rdma_read(
+                    self.second,
+                    &[read_buffer.all()],
+                    DtoCookie(1),
+                    &known,
+                    NONE,
+                ),
+                ia.ep_post_rdma_write(ep, &[attack_data.all()], DtoCookie(2), &known, NONE),
             ],
             What::EpFree | What::EpDisconnect => vec![
-                ia.ep_post_send(ep, &[loot.all()], DtoCookie(3), NONE),
-                ia.ep_post_rdma_write(ep, &[loot.all()], DtoCookie(4), &known, NONE),
+                ia.ep_post_send(ep, &[attack_data.all()], DtoCookie(3), NONE),
+                ia.ep_post_rdma_write(ep, &[attack_data.all()], DtoCookie(4), &known, NONE),
             ],
             What::Srq | What::Evd | What::Pz => vec![],
         } {
@@ -233,7 +240,7 @@ impl Scene {
             }
         }
         let reached = [
-            ("read", booty.read(0, 32) == CANARY),
+            ("read", read_buffer.read(0, 32) == CANARY),
             ("sent", self.inbox.read(0, 32) != CANARY),
             ("written", self.target.read(0, 32) != CANARY),
         ];
@@ -245,8 +252,8 @@ impl Scene {
         done
     }
 
-    /// Returns the attacks that succeed on a working object.
-    fn loot(&self) -> &'static [&'static str] {
+    /// Returns the accesses that succeed while the object works.
+    fn attack_data(&self) -> &'static [&'static str] {
         match self.what {
             What::Lmr | What::Rmr => &["read", "written"],
             What::EpFree | What::EpDisconnect => &["sent", "written"],
@@ -254,7 +261,7 @@ impl Scene {
         }
     }
 
-    /// Returns whether the object still exists.
+    /// Returns whether the object still exists in its state before the free.
     fn exists(&mut self) -> bool {
         let lmr = self.target.lmr.lmr;
         let side = &mut self.pair.sides[B];
@@ -294,14 +301,14 @@ impl Scene {
     }
 }
 
-/// Tests one cell.
+/// Tests one cell. `keeps` is true if the object still works after a refusal. The error describes what went wrong.
 fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String> {
-    let mut scene = Scene::new(what);
+    let mut fixture = Fixture::new(what);
     let says = |text: &str| Err(format!("{what:?} {opcode:?} {how:?}: {text}"));
-    scene.inject(&how.fault(opcode));
-    let begun = scene.pair.now();
-    let ended = scene.end();
-    let took = scene.pair.now() - begun;
+    fixture.inject(&how.fault(opcode));
+    let begun = fixture.pair.now();
+    let ended = fixture.end();
+    let took = fixture.pair.now() - begun;
     if took > LIMIT {
         return says(&format!("the call took {took:?}"));
     }
@@ -313,35 +320,35 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
             if error.return_type() != ReturnType::InternalError {
                 return says(&format!("{error}"));
             }
-            if !scene.exists() {
+            if !fixture.exists() {
                 return says("the call failed, and the object is not what it was");
             }
-            let achieved = scene.attack();
-            let expected = if keeps { scene.loot() } else { &[] };
+            let achieved = fixture.attack();
+            let expected = if keeps { fixture.attack_data() } else { &[] };
             if achieved != expected {
                 return says(&format!("the object does not work as before: {achieved:?}"));
             }
-            if scene.is_dead() {
+            if fixture.is_dead() {
                 return says("a refusal, and the device is dead");
             }
-            scene.mend();
-            if let Err(error) = scene.end() {
+            fixture.mend();
+            if let Err(error) = fixture.end() {
                 return says(&format!("the second time: {error}"));
             }
         }
         Ok(()) if how.is_refusal() => return says("refused, and the call succeeded"),
         Ok(()) => {}
     }
-    let achieved = scene.attack();
+    let achieved = fixture.attack();
     if !achieved.is_empty() {
         return says(&format!("the call succeeded, and a peer has {achieved:?}"));
     }
-    let dead = scene.is_dead();
+    let dead = fixture.is_dead();
     if dead == (how.is_refusal() || how == How::Slow) {
         return says(&format!("the device is dead: {dead}"));
     }
-    // In every case the close is quick, and leaves no object.
-    let Scene { pair, .. } = scene;
+    // In every case the close takes at most 2 s, and the device finds no error of the driver.
+    let Fixture { pair, .. } = fixture;
     let begun = pair.now();
     let [a, b] = pair.sides;
     let closed = udapl::ia_close(b.ia, CloseFlags::Abrupt);
@@ -413,8 +420,8 @@ fn a_freed_zone_is_gone_or_its_free_fails() {
     row(What::Pz);
 }
 
-/// A peer's disconnect ends its access, or the function. There is no call that could report a failure, so the driver
-/// sends the command again, and stops the device if it fails again.
+/// A peer's disconnect ends the peer's access, or the driver stops the function. No call could report a failure, so the
+/// driver sends a refused command again, and stops the function if the command fails again.
 #[test]
 fn a_peers_disconnect_ends_access_or_the_function() {
     for (how, dies) in [
@@ -423,18 +430,20 @@ fn a_peers_disconnect_ends_access_or_the_function() {
         (How::Silent, true),
         (How::Slow, false),
     ] {
-        let mut scene = Scene::new(What::EpDisconnect);
-        scene.inject(&how.fault(Opcode::TO_ERR_QP));
-        let ep = scene.pair.sides[A].ep;
-        let left = scene.pair.sides[A].ia.ep_disconnect(ep, CloseFlags::Abrupt);
+        let mut fixture = Fixture::new(What::EpDisconnect);
+        fixture.inject(&how.fault(Opcode::TO_ERR_QP));
+        let ep = fixture.pair.sides[A].ep;
+        let left = fixture.pair.sides[A]
+            .ia
+            .ep_disconnect(ep, CloseFlags::Abrupt);
         left.expect("CONNECTED");
-        let (connect, b) = (scene.pair.sides[B].connect, scene.pair.sides[B].ep);
-        let event = scene.pair.wait_event(B, connect);
+        let (connect, b) = (fixture.pair.sides[B].connect, fixture.pair.sides[B].ep);
+        let event = fixture.pair.wait_event(B, connect);
         assert!(matches!(event, Event::Connection(_)), "{how:?}: {event:?}");
-        assert_eq!(scene.pair.state(B), EpState::Disconnected, "{how:?}");
-        assert_eq!(scene.is_dead(), dies, "{how:?}");
-        scene.mend();
-        let reset = scene.pair.sides[B].ia.ep_reset(b);
+        assert_eq!(fixture.pair.state(B), EpState::Disconnected, "{how:?}");
+        assert_eq!(fixture.is_dead(), dies, "{how:?}");
+        fixture.mend();
+        let reset = fixture.pair.sides[B].ia.ep_reset(b);
         assert_eq!(reset.is_err(), dies, "{how:?}: {reset:?}");
     }
 }
@@ -456,36 +465,38 @@ fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
         (late(5), true),
         (late(1), false),
     ] {
-        let mut scene = Scene::new(What::Lmr);
+        let mut fixture = Fixture::new(What::Lmr);
         for _ in 0..40 {
-            scene.pair.buffer(B, 64);
+            fixture.pair.buffer(B, 64);
         }
-        scene.inject(&fault);
-        let begun = scene.pair.now();
-        let known = scene.known;
-        let Scene {
+        fixture.inject(&fault);
+        let begun = fixture.pair.now();
+        let known = fixture.known;
+        let Fixture {
             pair,
             target,
             second,
             ..
-        } = scene;
+        } = fixture;
         let sim = pair.fabric.sim.clone();
         let [mut a, b] = pair.sides;
         target.write(0, CANARY);
-        let loot = udapl::alloc(&a.ia, 64).expect("memory");
-        let loot = a.ia.lmr_create(loot, a.pz, udapl::MemPrivFlags::all());
-        let loot = loot.expect("an LMR").lmr;
-        let [part, booty] = [0, 32].map(|at| a.ia.lmr_slice(loot, at, 32).expect("inside"));
+        let attack_data = udapl::alloc(&a.ia, 64).expect("memory");
+        let attack_data =
+            a.ia.lmr_create(attack_data, a.pz, udapl::MemPrivFlags::all());
+        let attack_data = attack_data.expect("an LMR").lmr;
+        let [part, read_buffer] =
+            [0, 32].map(|at| a.ia.lmr_slice(attack_data, at, 32).expect("inside"));
         let report = udapl::ia_close(b.ia, CloseFlags::Abrupt).expect("closes");
         let took = sim.clock().now() - begun;
         assert!(took <= LIMIT, "{fault:?}: {took:?}");
         assert_eq!(report.dead.is_some(), dies, "{fault:?}: {report:?}");
         target.write(0, CANARY);
-        // A may have got an event. Otherwise it posts these requests, and gets no answer.
+        // If A has not got an event of the disconnect yet, these requests are posted, and must fail.
         let written =
             a.ia.ep_post_rdma_write(a.ep, &[part], DtoCookie(1), &known, NONE);
         let read =
-            a.ia.ep_post_rdma_read(second, &[booty], DtoCookie(2), &known, NONE);
+            a.ia.ep_post_rdma_read(second, &[read_buffer], DtoCookie(2), &known, NONE);
         for posted in [written, read].into_iter().flatten() {
             let () = posted;
             let (event, _) = a.ia.evd_wait(a.request, LONG, 1).expect("it ends");
@@ -499,7 +510,7 @@ fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
     }
 }
 
-/// If a window cannot be unbound, the driver stops the function. A failed bind has left the window bound to other
+/// If a window cannot be unbound, the driver stops the function. A failed bind must unbind the window from its previous
 /// memory, and no call could report that the unbind failed.
 #[test]
 fn a_window_that_cannot_be_unbound_ends_the_function() {
@@ -508,37 +519,39 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
         (How::RefusedForEver, true),
         (How::Silent, true),
     ] {
-        let mut scene = Scene::new(What::Rmr);
-        scene.pair.disconnect();
-        scene.inject(&how.fault(Opcode::DESTROY_MKEY));
-        let (rmr, elsewhere) = (scene.rmr, scene.inbox.all());
-        let bind = scene.pair.post_bind(B, rmr, &elsewhere, BOTH_WAYS, 1, NONE);
+        let mut fixture = Fixture::new(What::Rmr);
+        fixture.pair.disconnect();
+        fixture.inject(&how.fault(Opcode::DESTROY_MKEY));
+        let (rmr, elsewhere) = (fixture.rmr, fixture.inbox.all());
+        let bind = fixture
+            .pair
+            .post_bind(B, rmr, &elsewhere, BOTH_WAYS, 1, NONE);
         bind.expect("legal in DISCONNECTED");
-        let request = scene.pair.sides[B].request;
-        let event = scene.pair.wait_event(B, request);
+        let request = fixture.pair.sides[B].request;
+        let event = fixture.pair.wait_event(B, request);
         assert!(
             matches!(event, Event::RmrBind(done) if done.status == DtoStatus::ErrFlushed),
             "{event:?}"
         );
-        assert_eq!(scene.is_dead(), dies, "{how:?}");
-        scene.mend();
+        assert_eq!(fixture.is_dead(), dies, "{how:?}");
+        fixture.mend();
         // The window is unbound, so A's second connection cannot access memory through it.
-        scene.target.write(0, CANARY);
-        let booty = scene.pair.buffer(A, 32);
-        let (second, known) = (scene.second, scene.known);
-        let side = &mut scene.pair.sides[A];
-        let read = side
-            .ia
-            .ep_post_rdma_read(second, &[booty.all()], DtoCookie(1), &known, NONE);
+        fixture.target.write(0, CANARY);
+        let read_buffer = fixture.pair.buffer(A, 32);
+        let (second, known) = (fixture.second, fixture.known);
+        let side = &mut fixture.pair.sides[A];
+        let read =
+            side.ia
+                .ep_post_rdma_read(second, &[read_buffer.all()], DtoCookie(1), &known, NONE);
         read.expect("posted");
         assert_ne!(
-            scene.pair.wait_request(A).status,
+            fixture.pair.wait_request(A).status,
             DtoStatus::Success,
             "{how:?}"
         );
-        assert_ne!(booty.read(0, 32), CANARY, "{how:?}");
-        let lmr = scene.target.lmr.lmr;
-        scene.pair.sides[B]
+        assert_ne!(read_buffer.read(0, 32), CANARY, "{how:?}");
+        let lmr = fixture.target.lmr.lmr;
+        fixture.pair.sides[B]
             .ia
             .lmr_free(lmr)
             .expect("nothing is bound to it");
@@ -548,34 +561,34 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
 /// An LMR is in use until the unbind of its last window has completed.
 #[test]
 fn an_lmr_a_window_still_reaches_through_stays() {
-    let mut scene = Scene::new(What::Rmr);
-    let (rmr, elsewhere, lmr) = (scene.rmr, scene.inbox.all(), scene.target.lmr.lmr);
-    // A does not answer, so these earlier requests do not complete.
-    scene.pair.cut();
-    let far = scene.pair.buffer(A, 64);
-    let near = scene.pair.buffer(B, 64);
+    let mut fixture = Fixture::new(What::Rmr);
+    let (rmr, elsewhere, lmr) = (fixture.rmr, fixture.inbox.all(), fixture.target.lmr.lmr);
+    // The link is cut, so the RDMA Read and the fenced bind behind it do not complete.
+    fixture.pair.cut();
+    let far = fixture.pair.buffer(A, 64);
+    let near = fixture.pair.buffer(B, 64);
     let remote = far.all_remote();
-    scene
+    fixture
         .pair
         .post_read(B, &[near.all()], 1, &remote, NONE)
         .expect("posted");
     let fence = udapl::CompletionFlags::BARRIER_FENCE;
-    scene
+    fixture
         .pair
         .post_bind(B, rmr, &elsewhere, BOTH_WAYS, 2, fence)
         .expect("posted");
-    let refused: DatError = scene.pair.sides[B]
+    let refused: DatError = fixture.pair.sides[B]
         .ia
         .lmr_free(lmr)
         .expect_err("the window still reaches through it");
     assert_eq!(refused.return_type(), ReturnType::InvalidState);
     assert_eq!(refused.subtype(), udapl::error::Subtype::StateLmrInUse);
-    // The end of the connection ends the bind, and the window is unbound then.
+    // The end of the connection fails the bind, and then the driver unbinds the window.
     for _ in 0..2 {
-        let request = scene.pair.sides[B].request;
-        scene.pair.wait_event(B, request);
+        let request = fixture.pair.sides[B].request;
+        fixture.pair.wait_event(B, request);
     }
-    scene.pair.sides[B]
+    fixture.pair.sides[B]
         .ia
         .lmr_free(lmr)
         .expect("nobody reaches through it");

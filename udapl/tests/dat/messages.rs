@@ -1,9 +1,9 @@
-//! Texts for people: names, numbers and advice.
+//! Error messages contain names, numbers and advice. Also the alignment of memory.
 
 use udapl::error::NotClosed;
 use udapl::{CloseFlags, EvdFlags, MemPrivFlags, OpenOptions, ia_close, ia_open};
 
-/// Returns the error for a name.
+/// Returns the message of the error with which an open of `name` fails.
 fn refusal(name: &str) -> String {
     let refused = ia_open(name, &OpenOptions::default());
     refused.expect_err(name).to_string()
@@ -51,7 +51,7 @@ fn a_socket_that_no_server_has_is_refused_with_the_command_that_starts_one() {
         socket.display()
     );
     assert!(said.contains(&expected), "{said}");
-    // A socket that a server has left behind.
+    // The socket file still exists after its server has ended.
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("a socket"));
     let said = refusal(&format!("vfio-user:{}", socket.display()));
     assert!(said.contains(&expected), "{said}");

@@ -1,5 +1,5 @@
-//! Completions of named endpoints (`ep_set_name`), over the simulated device: those that a facade gets on the short
-//! path, and the others.
+//! Completions of named endpoints (`ep_set_name`), over the simulated device: completions that a facade gets on the
+//! short path (`evd_look`), and completions that it does not get there.
 
 use dat_core::Look;
 use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdHandle, Event};
@@ -8,7 +8,8 @@ use crate::support::{A, B, NONE, Pair, PairConfig, Side};
 
 const NAME: u64 = 1 << 63 | 5;
 
-/// Returns the name, cookie, bytes and direction of a completion on the short path.
+/// Takes a completion on the short path. Returns the endpoint's name, the cookie, the number of bytes, and true for a
+/// request.
 fn told(pair: &mut Pair, side: usize, evd: EvdHandle) -> Option<(u64, u64, u32, bool)> {
     let Side { ia, ep: named, .. } = &mut pair.sides[side];
     let look = ia.evd_look(evd, |ep, name, done| {
@@ -35,7 +36,7 @@ fn named(config: &PairConfig) -> Pair {
     pair
 }
 
-/// Posts receives at B, and Sends at A's named endpoint, with cookies from 10 on.
+/// Posts `count` receives at B with cookies from 20 on, and `count` Sends at A with cookies from 10 on.
 fn sends(pair: &mut Pair, count: u64) {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     for cookie in 10..10 + count {
@@ -120,7 +121,7 @@ fn buffers_of_an_srq_failures_and_what_waits_in_software_are_left_too() {
     assert_eq!(pair.wait_recv(B).cookie, DtoCookie(3));
     assert_eq!(told(&mut pair, A, request), Some((NAME, 4, 64, true)));
 
-    // A disconnect moves the completions into the software queue, before its own event.
+    // A disconnect moves the completions into the software queue, before the DISCONNECTED event.
     pair.post_send(A, &[from.all()], 5, NONE).expect("posted");
     let ep = pair.sides[A].ep;
     pair.sides[A]

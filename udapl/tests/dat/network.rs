@@ -1,5 +1,6 @@
 //! Adapters that resolve each other's addresses, without configured MACs.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use hw_sim::Fault;
@@ -13,13 +14,13 @@ use udapl::{ConnectFlags, ConnectionEventKind as Kind, Event, OpenOptions, Qos};
 
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
-/// An address for documentation (RFC 3849), on one link with the other side's.
+/// Returns an address of a side from the prefix for documentation (RFC 3849). Both sides' addresses are on one link.
 fn ipv6(side: usize) -> IpAddr {
     let addresses = ["2001:db8::1", "2001:db8::2"];
     addresses[side].parse().expect("an address")
 }
 
-/// Settings of sides that have no static neighbours.
+/// Returns the configuration of sides that have no static neighbours.
 fn strangers() -> PairConfig {
     PairConfig {
         options: [A, B].map(|side| {
@@ -73,13 +74,13 @@ fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     pair.assert_no_complaints();
 }
 
-/// An echo (ICMP) needs no RDMA at the other side, and the program there does nothing for it.
+/// An echo (ICMP) needs no RDMA at the other side, and the other side's program makes no call for the answer.
 #[test]
 fn a_node_is_asked_for_an_echo_and_answers() {
     for to in [Fabric::ipv4(B), ipv6(B)] {
         let mut pair = Pair::unconnected(&strangers());
-        // The address must be resolved first. While the adapter's own address is optimistic, which takes a second, the
-        // adapter does not ask (RFC 4429, 3.2).
+        // The address must be resolved first. For a second the adapter's own address is optimistic, and the adapter
+        // does not send solicitations (RFC 4429, 3.2).
         assert_eq!(pair.sides[A].ia.echo(to, 1), Ok(false));
         pair.run_for(2_500);
         assert_eq!(pair.sides[A].ia.echo(to, 2), Ok(true));
@@ -191,7 +192,7 @@ fn an_address_that_is_added_is_found_and_connected_to_and_its_connections_end_wh
         pair.sides[A].ia.ep_reset(ep).expect("it is over");
         pair.run_for(100);
         connect(&mut pair, ip(address));
-        // The MAC of the address is still known, but no station answers there.
+        // A still knows the MAC of the address, but the link is cut.
         pair.cut();
         pair.expect_end(A, Kind::Unreachable);
         pair.assert_no_complaints();
@@ -290,8 +291,8 @@ fn who_connects_over_a_port_that_does_not_come_up_is_told_that_it_is_down() {
     assert_eq!(cause(&pair, A), Some(EndCause::PortDown));
 }
 
-/// Traffic survives a link that is down for less than the connection's retry_count times the local ACK timeout (IBTA),
-/// which is tens of milliseconds here. A connect over a link that is down is refused at once.
+/// Traffic survives a link that is down for less than the connection's retry_count times the local ACK timeout (IBTA).
+/// A connect over a link that is down is refused at once.
 #[test]
 fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_refused_at_once() {
     let mut pair = Pair::unconnected(&strangers());
@@ -323,4 +324,20 @@ fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_ref
         mtu: Some(1500),
     };
     assert_eq!(flap, [NetworkEvent::PortDown, up]);
+}
+
+/// No two sides of a simulated fabric have the same IPv4 address, however many sides there are.
+#[test]
+fn every_side_of_a_fabric_has_an_address_of_its_own() {
+    let addresses: BTreeSet<IpAddr> = (0..1000).map(Fabric::ipv4).collect();
+    assert_eq!(addresses.len(), 1000);
+    let told = [0, 253, 254, 255, 509].map(|side| Fabric::ipv4(side).to_string());
+    let expected = [
+        "192.0.2.1",
+        "192.0.2.254",
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.1.0",
+    ];
+    assert_eq!(told, expected);
 }

@@ -69,7 +69,7 @@ fn every_object_has_its_kind_and_one_word() {
         assert_eq!(ia.get_consumer_context(handle), Ok(0), "{handle:?}");
         ia.set_consumer_context(handle, word).expect("exists");
     }
-    // Each object has its own context, and a new one replaces it.
+    // Each object has its own context, and a new context replaces the old context.
     for (word, &(handle, ..)) in (1..).zip(&objects) {
         assert_eq!(ia.get_consumer_context(handle), Ok(word), "{handle:?}");
         ia.set_consumer_context(handle, u64::MAX - word)

@@ -6,7 +6,8 @@ use udapl::{ConnQual, ConnectionEventKind as Kind, PspFlags};
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
-/// Connects with this private data in both directions. Returns the received data.
+/// Connects A to `conn_qual` of B, with the given private data in the request and in the accept. Returns the pair, the
+/// data that B received, and the data that A received.
 fn exchange_private_data(
     conn_qual: ConnQual,
     request: &[u8],
@@ -95,7 +96,7 @@ fn private_data_through_a_port_of_the_rdma_cm_is_padded_with_zeros() {
         let mut padded = accept.clone();
         padded.resize(196, 0);
         assert_eq!(answered, padded, "{bytes} bytes");
-        // The connection has a port of its own, which the peer gets.
+        // The active side has a port of its own, which the passive side reports as remote port.
         let param = pair.sides[A].ia.ep_query(pair.sides[A].ep).expect("exists");
         assert!(
             (0xc000..=0xffff).contains(&param.local_port_qual),

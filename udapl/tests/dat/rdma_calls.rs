@@ -20,7 +20,7 @@ const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
 const FENCE: CompletionFlags = CompletionFlags::BARRIER_FENCE;
 const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 
-/// Makes the source and the destination of the data: first the local buffer of `side`, then the remote one.
+/// Creates the source and the destination of the data. Returns the local buffer of `side` and the peer's buffer.
 fn buffers(pair: &mut Pair, rdma: Rdma, side: usize, seed: u64, bytes: usize) -> [Buffer; 2] {
     match rdma {
         Rdma::Read => [
@@ -34,7 +34,7 @@ fn buffers(pair: &mut Pair, rdma: Rdma, side: usize, seed: u64, bytes: usize) ->
     }
 }
 
-/// Returns the destination.
+/// Returns the buffer to which the operation moves the data.
 fn sink(rdma: Rdma, [local, remote]: &[Buffer; 2]) -> &Buffer {
     match rdma {
         Rdma::Read => local,
@@ -398,7 +398,7 @@ fn an_operation_of_many_packets_is_whole_over_a_wire_that_is_not() {
         let both = buffers(&mut pair, rdma, A, 10, BYTES);
         let link = pair.fabric.link;
         pair.fabric.sim.set_faults(link, LinkFaults::swarm(seed));
-        // More packets than may be unacknowledged at a time, from odd addresses, in several pieces.
+        // The operation has more packets than may be unacknowledged at a time, odd addresses, and several segments.
         let local = &both[0];
         let iov = [
             local.part(1, 1 << 20),

@@ -1,5 +1,5 @@
-//! `ep_post_rdma_read`, clause by clause: A reads memory of B. `rdma_calls.rs` and `rdma_refused.rs` test what it has
-//! in common with RDMA Write, `read_depth.rs` its depth.
+//! `ep_post_rdma_read`, clause by clause: A reads memory of B. `rdma_calls.rs` and `rdma_refused.rs` test the common
+//! properties of RDMA Read and RDMA Write, and `read_depth.rs` tests the depth of RDMA Reads.
 //!
 //! A null remote_buffer (READ-R2) cannot be expressed: the argument is a reference.
 
@@ -21,7 +21,7 @@ fn the_bytes_of_the_remote_buffer_fill_the_local_segments_in_array_order() {
     let mut pair = Pair::connected();
     let source = pair.filled(B, 1, 20_000);
     let (first, second) = (pair.untouched(A, 10_000), pair.untouched(A, 10_000));
-    // The second segment precedes the third in memory, and is in another LMR than the first.
+    // The third segment precedes the first segment in memory. The second segment is in another LMR.
     let iov = [
         second.part(5_000, 4_097),
         first.part(9_000, 1),
@@ -82,7 +82,7 @@ fn a_sink_larger_than_its_source_is_full_in_front_and_untouched_behind() {
     pair.assert_no_complaints();
 }
 
-/// A read places its bytes where copying them over the segments would.
+/// An RDMA Read places its bytes where a copy to the segments in array order would.
 ///
 /// Clauses: READ-11, READ-12, READ-13, READ-R5.
 #[test]

@@ -193,7 +193,7 @@ fn segments_and_bytes_are_limited_by_the_attributes() {
         rdma.post(&mut pair, A, &[one; 3], 2, &remote.remote(0, 3), NONE)
             .expect("three segments");
         pair.expect_request(A, 2, DtoStatus::Success);
-        // The bytes moved count, not the size of the segments.
+        // The limit applies to the bytes that are moved, not to the size of the segments or of the remote buffer.
         let (iov, room) = match rdma {
             Rdma::Read => (local.all(), 4_096),
             Rdma::Write => (local.part(0, 4_096), 8_192),
@@ -225,8 +225,9 @@ fn segments_and_bytes_are_limited_by_the_attributes() {
     }
 }
 
-/// Posts an operation on memory that B must not allow: ERR_REMOTE_ACCESS, and the connection breaks. `target` makes
-/// the memory and its triplet; the memory must not change.
+/// Posts an operation on memory to which B must refuse access. Checks that the operation completes with
+/// ERR_REMOTE_ACCESS, that the connection breaks, and that the memory does not change. `target` creates the memory and
+/// its triplet.
 fn expect_remote_refusal(
     rdma: Rdma,
     what: &str,
@@ -258,7 +259,7 @@ fn expect_remote_refusal(
     pair.expect_broken();
     pair.expect_idle(A);
     assert_eq!(meant.read(0, meant.bytes), before, "{rdma:?}, {what}");
-    // The contents of a failed read's segment are undefined; the bytes around it must not change.
+    // The contents of a failed read's segment are undefined. The bytes around the segment must not change.
     let data = pattern(5, 8_192);
     assert!(local.read(0, 4_096) == data[..4_096], "{rdma:?}, {what}");
     assert!(

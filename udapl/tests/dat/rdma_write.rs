@@ -1,5 +1,5 @@
-//! `ep_post_rdma_write`, clause by clause: A writes memory of B. `rdma_calls.rs` and `rdma_refused.rs` test what it
-//! has in common with RDMA Read.
+//! `ep_post_rdma_write`, clause by clause: A writes memory of B. `rdma_calls.rs` and `rdma_refused.rs` test the common
+//! properties of RDMA Write and RDMA Read.
 //!
 //! A null remote_buffer (in WRITE-R4) cannot be expressed: the argument is a reference.
 
@@ -81,7 +81,7 @@ fn a_remote_buffer_larger_than_the_data_is_untouched_behind_it() {
     assert_eq!(target.read(0, 100), pattern(3, 1_000)[..100]);
 }
 
-/// An RDMA Write places its bytes where copying the segments would.
+/// An RDMA Write places its bytes where a copy of the segments in array order would.
 ///
 /// Clauses: WRITE-7, WRITE-8, WRITE-R1.
 #[test]

@@ -1,4 +1,4 @@
-//! The depth of RDMA Reads: the number that may be outstanding, locally and at the peer.
+//! The depth of RDMA Reads: the number of RDMA Reads that may be outstanding at the initiator and at its peer.
 
 use udapl::DtoStatus;
 use udapl::endpoint::EpState;
@@ -44,8 +44,8 @@ fn depth_on_the_wire(pair: &Pair, reader: usize) -> usize {
 /// Clauses: READ-R6.
 #[test]
 fn reads_beyond_the_depth_wait_here_and_the_depth_is_used() {
-    // The depth of the initiator, that of its peer, the resulting one, and whether the initiator is the active or the
-    // passive side.
+    // `max_rdma_read_out` of the initiator, `max_rdma_read_in` of its peer, and the resulting depth. Each row is tested
+    // with the active side and with the passive side as initiator.
     let depths = [
         (1, 4, 1),
         (2, 4, 2),
@@ -148,7 +148,7 @@ fn more_reads_than_the_target_takes_break_the_connection() {
             }
         });
         // The initiator keeps to its peer's limit, unless its device is configured otherwise.
-        pair.deepen_reads(A, 2);
+        pair.raise_read_depth(A, 2);
         let (source, sink) = (pair.filled(B, 28, 40_000), pair.untouched(A, 40_000));
         pair.set_delay(50);
         for at in 0..4 {

@@ -1,4 +1,4 @@
-//! The flight recorder over a device.
+//! The flight recorder of an adapter over a simulated device.
 
 use udapl::{DtoCookie, OpenOptions};
 
@@ -63,7 +63,7 @@ fn files(folder: &std::path::Path, end: &str) -> Vec<std::path::PathBuf> {
 }
 
 /// Makes a pair whose side A dumps its recordings to a folder.
-fn kept_in(folder: &std::path::Path) -> Pair {
+fn pair_with_recorder(folder: &std::path::Path) -> Pair {
     let mut config = PairConfig::default();
     let options = config.options[A].clone();
     config.options[A] = options.recorder_folder(folder);
@@ -71,7 +71,7 @@ fn kept_in(folder: &std::path::Path) -> Pair {
 }
 
 /// Posts an RDMA Write with a wrong RMR context, which breaks the connection.
-fn break_it(pair: &mut Pair) {
+fn break_connection(pair: &mut Pair) {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let mut remote = to.remote(0, 64);
     remote.rmr_context ^= 0x100;
@@ -91,9 +91,9 @@ fn what_was_recorded_is_kept_as_text_and_pcapng_when_a_connection_breaks() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().expect("a directory");
     let folder = directory.path().join("kept");
-    let mut pair = kept_in(&folder);
+    let mut pair = pair_with_recorder(&folder);
     assert!(files(&folder, "txt").is_empty(), "nothing has broken yet");
-    break_it(&mut pair);
+    break_connection(&mut pair);
     let ([text], [capture]) = (&files(&folder, "txt")[..], &files(&folder, "pcapng")[..]) else {
         panic!("two files");
     };
@@ -117,7 +117,7 @@ fn what_was_recorded_is_kept_as_text_and_pcapng_when_a_connection_breaks() {
 fn no_more_than_sixteen_dumps_of_a_process_are_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     for _ in 0..17 {
-        break_it(&mut kept_in(directory.path()));
+        break_connection(&mut pair_with_recorder(directory.path()));
     }
     assert_eq!(files(directory.path(), "txt").len(), 16);
     assert_eq!(files(directory.path(), "pcapng").len(), 16);
@@ -128,7 +128,7 @@ fn a_thread_that_panics_leaves_what_it_did_last() {
     let directory = tempfile::tempdir().expect("a directory");
     let folder = directory.path().to_owned();
     let panicked = std::thread::spawn(move || {
-        let _pair = kept_in(&folder);
+        let _pair = pair_with_recorder(&folder);
         panic!("for a test");
     });
     assert!(panicked.join().is_err());

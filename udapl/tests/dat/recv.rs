@@ -1,7 +1,7 @@
 //! `ep_post_recv`: where messages are placed and how receives complete.
 //!
-//! `recv_states.rs` tests states and limits, `flags.rs` completion flags, `refused.rs` errors. `hotpath.rs` tests
-//! that a post allocates nothing (RECV-21).
+//! `recv_states.rs` tests states and limits, `flags.rs` completion flags, `refused.rs` errors. The test program
+//! `hotpath` tests that a post allocates nothing (RECV-21).
 
 use udapl::endpoint::EpState;
 use udapl::memory::LmrTriplet;
@@ -98,7 +98,7 @@ impl Scatter {
     }
 
     fn iov(&self) -> Vec<LmrTriplet> {
-        // Slots in reverse: the order of addresses must not matter.
+        // The segments use the slots in reverse order, because the order of addresses must not matter.
         let last = self.lengths.len() - 1;
         let place = |at: usize| (last - at) * Self::PLACE + Self::INSIDE;
         self.lengths
@@ -228,7 +228,7 @@ fn the_completion_comes_with_the_message_once_and_on_the_receive_evd_alone() {
 /// Clauses: RECV-16.
 #[test]
 fn the_vector_is_the_callers_again_on_return() {
-    // `send.rs` tests the provider's attribute: there is one for all posts.
+    // `send.rs` tests `iov_ownership_on_return`, the provider's attribute for all posts.
     let mut pair = Pair::connected();
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let data = support::pattern(3, 64);
@@ -260,7 +260,7 @@ fn once_accepted_a_receive_needs_nothing_more_from_its_receiver() {
     pair.post_recv(B, &[to.all()], 1, NONE).expect("posted");
     pair.set_delay(1000);
     pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
-    // Only the sender's software runs, until its Sends have completed.
+    // Only the sender's software runs, until its Send has completed.
     let evd = pair.sides[A].request;
     let (event, _) = pair.sides[A]
         .ia
@@ -321,7 +321,7 @@ fn a_message_too_long_by_a_byte_is_a_length_error_and_breaks_the_connection() {
             pair.expect_nothing(side, pair.sides[side].connect);
         }
 
-        // The contents of the segments are undefined now; the bytes around them must not change.
+        // The contents of the segments are undefined now. The bytes around the segments must not change.
         let mut memory = scatter.buffer.read(0, scatter.buffer.bytes);
         let base = scatter.buffer.lmr.registered_address;
         for segment in iov {

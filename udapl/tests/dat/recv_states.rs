@@ -1,5 +1,5 @@
-//! `ep_post_recv`: the states in which receives may be posted, their number, and the end of those that never get a
-//! message.
+//! `ep_post_recv`: the states in which receives may be posted, the number of receives, and the flush of receives that
+//! get no message.
 
 use core::time::Duration;
 use hw_sim::{Drive, Faults, LinkFaults};
@@ -33,7 +33,7 @@ fn start_connecting(pair: &mut Pair, conn_qual: ConnQual) {
         .expect("accepted");
 }
 
-/// Takes the request at B and accepts it.
+/// Waits for the connection request at B, and accepts it.
 fn accept(pair: &mut Pair) {
     let ep = pair.sides[B].ep;
     let Event::ConnectionRequest(arrived) = pair.wait_event(B, pair.sides[B].cr) else {
@@ -133,8 +133,9 @@ fn receives_posted_after_the_end_are_flushed_at_once() {
     let to = pair.buffer(B, 64);
     pair.disconnect();
     let evd = pair.sides[B].recv;
-    // In simulated time the flush takes less than 2 ms: only this side runs, and no timer but that by which the device
-    // polls for receives. In real time there is no limit, because it depends on the load of the machine.
+    // In simulated time the flush takes less than 2 ms: only this side runs, and the only timer is the timer with which
+    // the device polls for receives. In real time the duration depends on the load of the machine, so there is no
+    // limit.
     let at_once = match pair.fabric.simulated() {
         Some(_) => Timeout::from_micros(2000),
         None => Timeout::INFINITE,
@@ -197,7 +198,7 @@ fn no_message_reaches_an_endpoint_that_is_unconnected_again() {
     pair.expect_nothing(B, pair.sides[B].recv);
     assert_eq!(to.read(0, 64), [0; 64]);
 
-    // The receive is still there for the next connection, once both connection managers have forgotten the last one.
+    // The receive stays posted for the next connection. The wait lets both connection managers end the old connection.
     pair.fabric.sim.heal();
     for _ in 0..100 {
         pair.fabric.sim.advance(Duration::from_millis(100));
@@ -224,7 +225,7 @@ fn a_message_that_outruns_the_handshake_completes_after_established() {
     start_connecting(&mut pair, CONN_QUAL);
     accept(&mut pair);
     assert_eq!(pair.state(B), EpState::CompletionPending);
-    // A gets the reply, but its RTU is lost. Its first message arrives instead.
+    // A gets the reply, but A's RTU is lost. A's first message arrives at B instead.
     let mute = LinkFaults {
         a_to_b: Faults {
             loss_ppm: 1_000_000,
@@ -290,7 +291,7 @@ fn exactly_max_recv_dtos_receives_may_be_outstanding() {
         full(&mut pair);
         pair.connect();
         full(&mut pair);
-        // Many times around the ring, always full.
+        // The receives go around the ring many times, and the queue is full after each post.
         for at in 0..u64::from(limit) * 10 {
             pair.post_send(A, EMPTY, 0, NONE).expect("posted");
             let received = pair.wait_recv(B);
@@ -386,8 +387,8 @@ fn an_endpoint_without_a_protection_zone_is_not_ready_for_receives() {
         .expect("now it has one");
 }
 
-/// Receives of an endpoint with a null receive EVD are filled, and give no event. A null EVD is not a missing one: the
-/// consumer does not want these events (`dat_ep_create`).
+/// Receives of an endpoint with a null receive EVD are filled, and give no event. A null EVD is legal: the consumer
+/// does not want these events (`dat_ep_create`).
 ///
 /// Clauses: RECV-R4, EPC-3.
 #[test]
@@ -424,7 +425,7 @@ fn receives_of_an_endpoint_with_a_null_receive_evd_are_filled_and_told_to_nobody
     ] {
         pair.expect_nothing(B, evd);
     }
-    // The failure is reported nevertheless: the connection breaks.
+    // A receive that fails breaks the connection, which is reported on the connect EVD.
     let long = pair.buffer(A, 65);
     pair.post_send(A, &[long.all()], 0, NONE).expect("posted");
     pair.expect_connection(B, ConnectionEventKind::Broken);
@@ -506,7 +507,7 @@ fn a_failed_attempt_flushes_the_preposted_receives_of_the_passive_side() {
         pair.post_recv(B, EMPTY, at, NONE).expect("posted");
     }
     start_connecting(&mut pair, CONN_QUAL);
-    // The active side disconnects before the accept. The passive side cannot know that when it accepts.
+    // The active side disconnects before the accept. The passive side does not know of the disconnect when it accepts.
     let Event::ConnectionRequest(arrived) = pair.wait_event(B, pair.sides[B].cr) else {
         panic!("a request")
     };

@@ -1,13 +1,14 @@
-//! Errors of `ep_post_send` and `ep_post_recv`, their codes, and that a refused call has no effect.
+//! Errors of `ep_post_send` and `ep_post_recv`, and their codes. A refused call has no effect.
 //!
-//! `send.rs` and `recv.rs` test states. Some errors of the C interface cannot be expressed in Rust: a slice has no
-//! negative length and is never null, and there is no null handle.
+//! `send.rs` and `recv_states.rs` test states. Some errors of the C interface cannot be expressed in Rust: a slice has
+//! no negative length and is never null, and there is no null handle.
 
 use udapl::adapter::IaConfig;
 use udapl::error::{ReturnType, Subtype};
 use udapl::memory::{LmrTriplet, Segment};
 use udapl::{CompletionFlags, DatResult, DtoCookie, DtoStatus, EpEvds, EpHandle, MemPrivFlags};
 
+use crate::support::windows::BOTH_WAYS;
 use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig, attributes, refused};
 
 const EMPTY: &[LmrTriplet] = &[];
@@ -251,13 +252,16 @@ fn a_region_of_another_protection_zone_is_a_protection_violation() {
 /// Clauses: SEND-34, RECV-31, SEND-R6.
 #[test]
 fn a_region_that_does_not_exist_is_a_privileges_violation() {
-    let mut pair = Pair::connected();
+    let mut pair = Pair::binding();
     let (ours, gone, of_b) = (pair.buffer(A, 64), pair.buffer(A, 64), pair.buffer(B, 64));
     let gone_slice = slice(&pair, &gone);
     pair.sides[A].ia.lmr_free(gone.lmr.lmr).expect("freed");
     let context = ours.lmr.lmr_context;
-    // Numbers near a context: another variant of the key, the next index, the RMR context.
+    let rmr = pair.rmr(A);
+    let window = pair.bind(A, rmr, &ours.all(), BOTH_WAYS);
+    // Invalid contexts: an RMR's, 0, all ones, two other variants of the key, the next index, and the top bit changed.
     let others = [
+        window,
         0,
         u32::MAX,
         context ^ 1,
@@ -297,7 +301,7 @@ fn a_region_that_does_not_exist_is_a_privileges_violation() {
             Subtype::None,
         );
     }
-    // A new region in its place does not make it valid again.
+    // A new LMR in the place of the freed LMR does not make the old context valid again.
     let new = pair.buffer(A, 64);
     assert_ne!(new.lmr.lmr_context, gone.lmr.lmr_context);
     for call in CALLS {
@@ -314,7 +318,7 @@ fn a_region_that_does_not_exist_is_a_privileges_violation() {
             Subtype::None,
         );
     }
-    // A slice of another adapter's region is refused, too, unless it happens to have the context of one of our regions.
+    // A slice of another adapter's LMR is refused, too. (No LMR of A has the same context here.)
     let foreign = slice_of(&pair, B, &of_b);
     for call in CALLS {
         assert!(call.post(&mut pair, &[foreign], NONE).is_err(), "{call:?}");

@@ -32,7 +32,7 @@ fn refusal(registry: &mut Registry, wanted: &ProviderInfo) -> (ReturnType, Subty
     }
 }
 
-/// Adds an entry that opens the simulated function of this name.
+/// Adds an entry that opens the simulated function `device`.
 fn add(registry: &mut Registry, info: ProviderInfo, device: &'static str) -> udapl::DatResult<()> {
     registry.add_provider(
         info,
@@ -129,7 +129,7 @@ fn an_open_names_what_is_there_or_hears_what_does_not_fit() {
     }
 }
 
-/// Of several minor versions, the smallest that is not below the requested one is opened.
+/// Of several minor versions, an open selects the smallest version that is not below the requested version.
 ///
 /// Clauses: REGA-1, IAO-5.
 #[test]
@@ -174,7 +174,7 @@ fn an_entry_is_added_once_and_removed_once() {
     );
     let error = registry.remove_provider(&key).expect_err("gone");
     assert_eq!(error.return_type(), ReturnType::InvalidParameter);
-    // Without instance data the name is the device.
+    // Without instance data, the entry's name is also the name of the device.
     registry.provider_init(key.clone(), " ").expect("a new key");
     let opened = registry.open(&key, &OpenOptions::default());
     opened

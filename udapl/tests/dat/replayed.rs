@@ -61,9 +61,9 @@ fn text(log: Vec<u8>) -> String {
     String::from_utf8(log).expect("the log is text")
 }
 
-/// Runs sixty DTOs over a faulty wire. Returns the recording and the log, up to the last command.
+/// Runs sixty DTOs of each side over a faulty wire, and drops the pair. Returns the recording and the whole event log.
 fn lossy_run() -> (Vec<u8>, String) {
-    let config = lossy::seeded(3, LinkFaults::both(lossy::five_percent(50_000)));
+    let config = lossy::seeded(3, LinkFaults::both(lossy::equal_faults(50_000)));
     let (pair, file) = recorded(&config);
     let sim = pair.fabric.sim.clone();
     lossy::carried_out(pair, config.seed);
@@ -110,7 +110,7 @@ fn the_first_difference_is_told_with_its_record_and_what_was_before() {
     let before = loop {
         let step = replay.step().expect("equal so far").expect("there is more");
         if matches!(step.record, Record::Link { .. }) {
-            // Make the wire of the replay free of faults, unlike that of the recording.
+            // The wire of the replay has no faults from here on, unlike the wire of the recording.
             replay.sim().heal();
             break step.number;
         }
@@ -141,7 +141,7 @@ fn a_recorded_failure_says_what_the_driver_did_wrong() {
     // One driver writes to a doorbell page that it has not allocated.
     let doorbell = [0, 0, 0, 0, 0x00, 0xab, 0xcd, 0x00];
     pair.fabric.function(B).bar_written(0, 0x4800, &doorbell);
-    // And one function is removed while its driver is at work.
+    // The other function is removed while its driver is in use.
     sim.inject(&pair.fabric.function(A), &Fault::SurpriseRemoval);
     drop(pair);
     assert!(sim.flush_record(), "it is recorded");

@@ -1,4 +1,4 @@
-//! Windows for peers: `rmr_bind`, and a peer's accesses through a context before and after.
+//! Memory windows (RMRs): `rmr_bind`, and a peer's accesses through RMR contexts before and after a bind or a free.
 
 use udapl::endpoint::EpState;
 use udapl::error::{ReturnType, Subtype};
@@ -152,7 +152,8 @@ fn a_suppressed_bind_takes_effect_and_is_told_only_if_it_fails() {
     let rmr = pair.rmr(B);
     let suppress = CompletionFlags::SUPPRESS;
     let mut context = 0;
-    // Post more binds than the queue holds. The next bind is refused while the device has not completed enough of them.
+    // The test posts more binds than the queue holds. A bind is refused while the device has not completed enough
+    // earlier binds.
     for number in 0..200 {
         let mut looks = 0;
         context = loop {
@@ -207,7 +208,7 @@ fn a_bind_notifies_unless_it_is_unsignalled() {
     let (near, far) = (pair.buffer(B, 64), pair.buffer(A, 64));
     let rmr = pair.rmr(B);
     let (evd, remote) = (pair.sides[B].request, far.all_remote());
-    // A read takes two milliseconds, and the bind waits for it.
+    // A read takes two milliseconds, and the bind waits for the read.
     pair.set_delay(1_000);
     let patience = udapl::Timeout::from_micros(10_000);
     for (flag, micros) in [(CompletionFlags::UNSIGNALLED, 10_000), (NONE, 2_000)] {
@@ -353,9 +354,10 @@ fn a_bind_that_fails_later_breaks_the_connection() {
     assert_eq!(pair.fabric.report(B).driver_bugs, Vec::<String>::new());
 }
 
-/// A window cannot be bound on a second endpoint while a bind on the first is outstanding, because the device orders
-/// the requests of only one queue pair. Of two binds on two queue pairs it may execute the older one last, or execute
-/// it and then flush it with the requests before it; then the window has a context whose bind was reported as failed.
+/// A window cannot be bound on a second endpoint while a bind on the first endpoint is outstanding, because the device
+/// orders only requests of the same queue pair. If binds on two queue pairs were outstanding, the device might execute
+/// the older bind last. It might also execute the older bind and then flush it with earlier requests: then the window
+/// would have a context whose bind was reported as failed.
 ///
 /// Clauses: BIND-13, BIND-17.
 #[test]
@@ -568,7 +570,7 @@ fn a_range_outside_its_lmr_cannot_be_bound() {
     pair.bind(B, rmr, &memory.all(), BOTH_WAYS);
 }
 
-/// Freed objects, and objects of another adapter, cannot be bound.
+/// A bind refuses freed RMRs, objects of another adapter, and endpoints whose request EVD is null or takes no binds.
 ///
 /// Clauses: BIND-19, BIND-R4.
 #[test]
@@ -701,7 +703,7 @@ fn a_device_without_windows_has_no_rmrs() {
         .expect("endpoints are what they were");
 }
 
-/// An RMR is created unbound, and a query returns what it is bound to.
+/// An RMR is created unbound. A query returns the triplet, the rights and the context of its binding.
 ///
 /// Clauses: RMRC-1, RMRC-2, RMRC-4, RMRQ-1, RMRQ-2.
 #[test]

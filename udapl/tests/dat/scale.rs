@@ -1,5 +1,5 @@
-//! Large numbers: event queues that do not overrun, the limit on completion queues, and errors of endpoints that the
-//! driver need not search for.
+//! Large numbers of objects: event queues do not overrun, the number of completion queues is limited, and the device
+//! reports errors of endpoints, so that the driver need not search for them.
 
 use udapl::endpoint::EpState;
 use udapl::error::{ReturnType, Subtype};
@@ -8,10 +8,11 @@ use udapl::{ConnectionEventKind, DtoCookie, EpEvds, EpHandle, EvdFlags, EvdHandl
 
 use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, refused};
 
-/// More than an event queue of 1,024 entries holds.
+/// Number of EVDs. It is below the 16,384 entries of an instance's completion event queue, and above the 256 entries of
+/// the queue for commands.
 const MANY: usize = 1100;
 
-/// Makes an endpoint of A whose requests complete on an EVD of its own, which is attached to `cno`.
+/// Creates an EVD of A that is attached to `cno`, and an endpoint whose requests complete on this EVD. Returns both.
 fn with_own_evd(pair: &mut Pair, cno: udapl::wait::CnoHandle) -> (EpHandle, EvdHandle) {
     let side = &mut pair.sides[A];
     let evd = side
@@ -86,7 +87,7 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
     });
     let ia = &mut pair.sides[A].ia;
     let most = ia.query().ia.max_evds;
-    // The pair has created two EVDs already.
+    // Two EVDs of the pair already have completion queues.
     let evds: Vec<EvdHandle> = (2..most)
         .map(|_| ia.evd_create(1, EvdFlags::DTO).expect("there is room"))
         .collect();
@@ -95,7 +96,7 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
         ReturnType::InsufficientResources,
     );
     assert_eq!(error.subtype(), Subtype::ResourceTevd);
-    // A null EVD has a queue of its own, too.
+    // The null EVDs of an endpoint need a completion queue, too.
     let attr = attributes(ia);
     let side = &mut pair.sides[A];
     let error = refused(
@@ -103,7 +104,7 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
         ReturnType::InsufficientResources,
     );
     assert_eq!(error.subtype(), Subtype::ResourceTevd);
-    // An endpoint that needs no queue is allowed.
+    // An EVD that needs no completion queue can still be created.
     side.ia
         .evd_create(1, EvdFlags::SOFTWARE)
         .expect("no completion queue");

@@ -1,7 +1,7 @@
 //! `ep_post_send`: the bytes of a Send, its completion, and the states in which it may be posted.
 //!
-//! `flags.rs` tests completion flags, `refused.rs` errors. `hotpath.rs` tests that a post allocates nothing
-//! (SEND-24).
+//! `flags.rs` tests completion flags, `refused.rs` errors. The test program `hotpath` tests that a post allocates
+//! nothing (SEND-24).
 
 use hw_sim::Drive;
 use udapl::endpoint::{EpAttr, EpState};
@@ -208,7 +208,7 @@ fn a_segment_of_no_bytes_is_skipped_wherever_it_stands_and_never_looked_at() {
 #[test]
 fn any_cookie_comes_back_as_it_was_even_one_used_before() {
     let mut pair = Pair::connected();
-    // Null, small numbers, invalid addresses, all ones, and equal ones while the others are outstanding.
+    // Null, small numbers, invalid addresses, all ones, and equal cookies that are outstanding at the same time.
     let cookies = [
         0,
         1,
@@ -328,7 +328,7 @@ fn exactly_max_request_dtos_sends_may_be_outstanding() {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let iov: [LmrTriplet; 8] = core::array::from_fn(|at| from.part(at * 8, 8));
     for round in 0..20 {
-        // WQEs of one and of several blocks, mixed differently in each round.
+        // The WQEs have one block or several blocks, mixed differently in each round.
         let segments = |at: u64| if (round + at).is_multiple_of(3) { 0 } else { 8 };
         pair.set_delay(100);
         for at in 0..13 {
@@ -411,7 +411,7 @@ fn sends_of_an_endpoint_with_a_null_request_evd_go_on_for_ever_and_are_told_to_n
     ] {
         pair.expect_nothing(A, evd);
     }
-    // There is no event for the Send, but one for the connection that it breaks.
+    // A Send that fails gives no event, but the connection that the Send breaks gives an event.
     pair.post_send(A, EMPTY, 0, NONE)
         .expect("posted; but no receive is");
     pair.expect_connection(A, ConnectionEventKind::Broken);
@@ -540,7 +540,7 @@ fn sends_posted_after_the_end_are_flushed_at_once_whatever_their_flags() {
         CompletionFlags::BARRIER_FENCE,
         CompletionFlags::SUPPRESS | CompletionFlags::UNSIGNALLED | CompletionFlags::BARRIER_FENCE,
     ];
-    // Many rounds: a flushed Send returns its slot.
+    // The test makes many rounds, because a flushed Send must return its slot.
     for round in 0..30 {
         for (at, &flags) in flags.iter().enumerate() {
             pair.post_send(A, &[from.all()], at as u64, flags)

@@ -17,7 +17,8 @@ fn unconnected() -> Pair {
 }
 
 impl Pair {
-    /// Sends a request of A's endpoint to a qualifier. Returns its event on B's EVD.
+    /// Sends a request of A's endpoint to a qualifier of B, and waits for the request's event at B. Returns the handles
+    /// of the request and of its PSP.
     #[track_caller]
     fn request_at(&mut self, conn_qual: ConnQual) -> (CrHandle, Option<PspHandle>) {
         let ep = self.sides[A].ep;
@@ -30,10 +31,9 @@ impl Pair {
         (request.cr, request.psp)
     }
 
-    /// Checks that a request of A's endpoint to a qualifier is refused, and that the endpoint is UNCONNECTED
-    /// afterwards.
+    /// Checks that B's provider rejects a request of A's endpoint to a qualifier, and resets the endpoint.
     #[track_caller]
-    fn expect_nobody_at(&mut self, conn_qual: ConnQual) {
+    fn expect_rejected_at(&mut self, conn_qual: ConnQual) {
         let ep = self.sides[A].ep;
         self.start(A, ep, conn_qual, LONG, b"")
             .expect("UNCONNECTED");
@@ -49,7 +49,7 @@ impl Pair {
     }
 
     /// Sets the missing attributes of an endpoint of B that the provider made.
-    fn furnish(&mut self, ep: EpHandle) {
+    fn configure_ep(&mut self, ep: EpHandle) {
         let side = &mut self.sides[B];
         let change = EpChange {
             pz: Some(Some(side.pz)),
@@ -133,7 +133,7 @@ fn a_psp_that_provides_lends_an_endpoint_that_is_furnished_and_accepted() {
         (param.attr.max_rdma_read_in, param.attr.max_rdma_read_out),
         (4, 4)
     );
-    // The accept must not name an endpoint, neither another one nor the one that came with the request.
+    // The accept must not name an endpoint: neither another endpoint nor the endpoint that came with the request.
     for given in [pair.sides[B].ep, ep] {
         let error = refused(
             pair.sides[B].ia.cr_accept(cr, Some(given), b""),
@@ -146,7 +146,7 @@ fn a_psp_that_provides_lends_an_endpoint_that_is_furnished_and_accepted() {
         ReturnType::InvalidState,
     );
     assert_eq!(error.subtype(), Subtype::StateEpNotReady);
-    pair.furnish(ep);
+    pair.configure_ep(ep);
     pair.sides[B].ia.cr_accept(cr, None, b"yes").expect("ready");
     assert_eq!(pair.state_of(B, ep), EpState::CompletionPending);
     let error = refused(pair.sides[B].ia.cr_query(cr), ReturnType::InvalidHandle);
@@ -354,16 +354,16 @@ fn a_freed_psp_leaves_its_requests_and_their_endpoints_to_the_consumer() {
     pair.sides[B].ia.psp_free(psp).expect("exists");
     let lent = pair.sides[B].ia.cr_query(cr).expect("undecided").local_ep;
     let lent = lent.expect("an endpoint is lent");
-    pair.furnish(lent);
+    pair.configure_ep(lent);
     pair.sides[B].ia.cr_accept(cr, None, b"").expect("ready");
     pair.expect_connected(lent);
     pair.disconnect();
     let a = pair.sides[A].ep;
     pair.sides[A].ia.ep_reset(a).expect("DISCONNECTED");
-    pair.expect_nobody_at(ELSEWHERE);
+    pair.expect_rejected_at(ELSEWHERE);
 }
 
-/// An RSP takes one request for its endpoint, and refuses later ones.
+/// An RSP takes one request for its endpoint. Later requests are rejected.
 ///
 /// Clauses: RSPC-1, RSPC-2, RSPC-6, RSPQ-1.
 #[test]
@@ -388,7 +388,7 @@ fn an_rsp_takes_one_request_for_its_endpoint_and_is_spent() {
     // A second request is refused.
     let first = pair.sides[A].ep;
     pair.sides[A].ep = pair.another_ep(A);
-    pair.expect_nobody_at(ELSEWHERE);
+    pair.expect_rejected_at(ELSEWHERE);
     pair.sides[A].ep = first;
     pair.sides[B].ia.cr_accept(cr, None, b"").expect("PASSIVE");
     pair.expect_connected(ep);
@@ -433,7 +433,7 @@ fn an_rsp_without_an_endpoint_has_one_lent() {
     let lent = pair.sides[B].ia.cr_query(cr).expect("undecided").local_ep;
     let lent = lent.expect("an endpoint is lent");
     assert_eq!(pair.state_of(B, lent), EpState::TentativeConnectionPending);
-    pair.furnish(lent);
+    pair.configure_ep(lent);
     pair.sides[B].ia.cr_accept(cr, None, b"").expect("ready");
     pair.expect_connected(lent);
 }
@@ -479,7 +479,7 @@ fn freeing_an_rsp_gives_its_endpoint_back_unless_a_request_has_it() {
     let rsp = pair.rsp(ELSEWHERE, Some(ep));
     pair.sides[B].ia.rsp_free(rsp).expect("exists");
     assert_eq!(pair.state(B), EpState::Unconnected);
-    pair.expect_nobody_at(ELSEWHERE);
+    pair.expect_rejected_at(ELSEWHERE);
     let rsp = pair.rsp(ELSEWHERE, Some(ep));
     let (cr, _) = pair.request_at(ELSEWHERE);
     pair.sides[B].ia.rsp_free(rsp).expect("spent");
@@ -493,7 +493,7 @@ fn freeing_an_rsp_gives_its_endpoint_back_unless_a_request_has_it() {
     pair.expect_alive();
 }
 
-/// A request that is handed off arrives at the other service point, and the peer does not notice that.
+/// A request that is handed off arrives at the other service point, and the peer does not notice the handoff.
 ///
 /// Clauses: CRH-1.
 #[test]
@@ -533,7 +533,7 @@ fn a_handoff_gives_the_endpoint_of_the_first_service_point_back() {
     let ep = pair.sides[B].ep;
     pair.rsp(ELSEWHERE, Some(ep));
     let (cr, _) = pair.request_at(ELSEWHERE);
-    // No service listens at these qualifiers any more.
+    // No service listens at these qualifiers: the RSP at `ELSEWHERE` is spent.
     for qualifier in [ELSEWHERE, support::beside(8), ConnQual(0)] {
         let error = refused(
             pair.sides[B].ia.cr_handoff(cr, qualifier),

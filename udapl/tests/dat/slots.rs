@@ -1,5 +1,5 @@
-//! Tests that need real functions of this machine (`support/functions.rs` names them); without them they print that
-//! they are skipped.
+//! Tests that need real functions of this machine, which an environment variable names (`support/functions.rs`). If no
+//! functions are named, a test prints that it is skipped.
 
 use std::fs;
 use std::thread;
@@ -54,7 +54,7 @@ fn a_function_that_is_unbound_under_a_waiting_consumer_is_asked_for_and_comes_ba
     udapl::ia_close(ia, CloseFlags::Graceful).expect("it closes");
 }
 
-/// Fields of `/proc/self/stat` (proc_pid_stat(5)): utime and stime, in ticks of 10 ms.
+/// Returns the CPU time of this process in ticks of 10 ms: utime plus stime of `/proc/self/stat` (proc_pid_stat(5)).
 fn ticks() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("procfs");
     let (_, fields) = stat.rsplit_once(')').expect("a name");
@@ -65,7 +65,7 @@ fn ticks() -> u64 {
     number(14) + number(15)
 }
 
-/// Returns how often this thread has gone to sleep so far.
+/// Returns the number of voluntary context switches of this thread so far.
 fn sleeps() -> u64 {
     fs::read_to_string("/proc/thread-self/status")
         .expect("procfs")

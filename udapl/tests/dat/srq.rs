@@ -1,7 +1,7 @@
 //! `srq_post_recv`, clause by clause: posts, errors, counts. `srq_connections.rs` tests the use of the buffers by
 //! connections.
 //!
-//! An SRQ is always in the state OPERATIONAL here (SRQ-R3 has no ERROR to start from).
+//! An SRQ is always in the state OPERATIONAL here: it cannot enter the state ERROR, to which SRQ-R3 applies.
 
 use rand::Rng;
 use udapl::error::{ReturnType, Subtype};
@@ -79,7 +79,7 @@ fn no_segments_are_a_buffer_for_a_message_of_no_bytes() {
         .expect("empty segments are stepped over");
     shared.exchange(0, &from, 64, 4);
     assert_eq!(to.read(0, 64), pattern(2, 64));
-    // A receive without segments is too short for any longer message.
+    // A buffer without segments is too short for a message of one byte.
     shared.post(&[], 5).expect("posted");
     shared.send(0, &[from.part(0, 1)], 6, NONE).expect("posted");
     assert_eq!(shared.received(0).status, DtoStatus::ErrLocalLength);
@@ -94,7 +94,7 @@ fn any_message_lands_where_copying_would_whichever_connection_it_came_by() {
     let mut rng = stream(3);
     let from = shared.pair.filled(A, 3, 30_000);
     let data = from.read(0, 30_000);
-    // Far more messages than the ring has entries, and the two connections complete in any order.
+    // The test sends far more messages than the ring has entries, on two connections in random order.
     for round in 0..100_u64 {
         let to = shared.pair.untouched(B, 30_000);
         let mut pieces = Pieces::random(&mut rng, 30_000);
@@ -275,7 +275,7 @@ fn a_slot_is_taken_until_its_completion_is_dequeued() {
     for at in 0..4 {
         shared.send(at % 2, &[from.all()], 1, NONE).expect("posted");
     }
-    // Completions occupy their slots, whether the driver has taken them in or not.
+    // Completions that are not dequeued occupy their slots, whether the driver has polled them or not.
     refused(
         shared.post(&[to.all()], 11),
         ReturnType::InsufficientResources,
@@ -395,7 +395,7 @@ fn more_segments_than_the_srq_allows_are_an_invalid_parameter() {
     shared.post(&[to.part(0, 1); 2], 1).expect("two segments");
 }
 
-/// The segments of a buffer must be in the zone of the SRQ, not in that of the endpoint.
+/// The segments of a buffer must be in the PZ of the SRQ, not in the PZ of the endpoint.
 ///
 /// Clauses: SRQ-29.
 #[test]
@@ -511,7 +511,7 @@ fn an_endpoint_of_an_srq_sends_writes_and_reads_as_any_other() {
     );
     let inbox = shared.pair.buffer(A, 3_000);
     let pair = &mut shared.pair;
-    // Several times around the send ring.
+    // The rounds go around the send ring several times.
     for round in 0..100 {
         pair.post_recv(A, &[inbox.all()], round, NONE)
             .expect("posted");

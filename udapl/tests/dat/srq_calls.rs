@@ -1,4 +1,4 @@
-//! Shared receive queues without posting: create, query, resize, low watermark, free.
+//! Calls on SRQs other than posting: create, query, resize, low watermark, free.
 
 use udapl::error::{ReturnType, Subtype};
 use udapl::event::AsyncEvent;
@@ -189,7 +189,7 @@ fn an_srq_takes_another_length_with_buffers_in_it_and_messages_on_their_way() {
                 .send(round % 2, &[from.all()], 7, NONE)
                 .expect("posted");
         }
-        // The SRQ is resized again while the messages are in flight.
+        // The SRQ is resized again before the completions of these messages are dequeued.
         shared.resize(length + 1).expect("longer");
         for _ in 0..6 {
             shared.expect_received(round % 2, expected, 64);
@@ -239,7 +239,7 @@ fn a_length_that_cannot_be_had_changes_nothing() {
     shared.set_lw(5);
     shared.expect_low(1);
     assert_eq!(shared.received(0).cookie, DtoCookie(0));
-    // Four are outstanding, but the watermark is five.
+    // Four buffers are outstanding, but the watermark is five.
     refused(shared.resize(4), ReturnType::InvalidState);
     shared.set_lw(0);
     shared.resize(4).expect("as many as there are");
@@ -259,7 +259,7 @@ fn fewer_buffers_than_the_mark_are_told_once_for_each_setting() {
     shared.expect_low(1);
     shared.take(0, true);
     shared.expect_low(0);
-    // Posting more buffers does not arm the watermark again; setting it does.
+    // Posting more buffers does not arm the watermark again. Setting the watermark does.
     shared.fill(2);
     shared.take(0, true);
     shared.take(0, true);
@@ -285,7 +285,7 @@ fn a_mark_above_what_is_there_speaks_at_once() {
     shared.expect_low(0);
     shared.set_lw(LOW);
     shared.expect_low(1);
-    // A watermark of 0 never fires.
+    // A watermark of 0 never gives an event.
     shared.set_lw(0);
     for _ in 0..3 {
         shared.take(0, true);

@@ -97,7 +97,7 @@ fn an_unsolicited_message_releases_no_waiter_that_is_awake_for_another_reason() 
         shared.post(&[to.all()], 1).expect("posted");
         shared.pair.set_delay(100);
         shared.send(0, &[from.all()], 2, flags).expect("posted");
-        // A connection request, right behind the message, wakes B for its connection manager.
+        // A connection request follows the message immediately, and wakes B's provider.
         let address = shared.pair.sides[B].ia.query().ia.ia_address;
         let ia = &mut shared.pair.sides[A].ia;
         ia.ep_connect(
@@ -255,7 +255,7 @@ fn a_connection_does_not_wait_for_the_message_of_another() {
         shared.post(&[small.all()], cookie).expect("posted");
     }
     // The message has more packets than may be unacknowledged, and no acknowledgement reaches A, so A stops half-way.
-    stop_answers(&mut shared.pair);
+    drop_responses(&mut shared.pair);
     shared.send(0, &[long.all()], 1, NONE).expect("posted");
     for cookie in [2, 3] {
         shared
@@ -270,7 +270,7 @@ fn a_connection_does_not_wait_for_the_message_of_another() {
 }
 
 /// Drops all frames from B to A from now on.
-fn stop_answers(pair: &mut Pair) {
+fn drop_responses(pair: &mut Pair) {
     let deaf = Faults {
         loss_ppm: 1_000_000,
         ..Faults::NONE
@@ -302,7 +302,7 @@ fn a_buffer_whose_message_is_cut_off_is_flushed_and_those_before_it_are_delivere
             .send(0, &[long.part(0, 64)], 1, NONE)
             .expect("posted");
     }
-    stop_answers(&mut shared.pair);
+    drop_responses(&mut shared.pair);
     shared.send(0, &[long.all()], 2, NONE).expect("posted");
     let ep = shared.b[0];
     shared.pair.sides[B]
@@ -341,9 +341,10 @@ fn a_broken_connection_flushes_the_buffer_it_was_filling() {
     let to = shared.pair.buffer(B, 3 << 20);
     shared.post(&[to.all()], 3).expect("posted");
     shared.post(&[to.all()], 4).expect("posted");
-    stop_answers(&mut shared.pair);
+    drop_responses(&mut shared.pair);
     shared.send(0, &[long.all()], 2, NONE).expect("posted");
-    // A gives up after its retries. Then A's DREQ reaches B, or at the latest A refuses B's next packet.
+    // A's Send fails after its retries. Then B notices the end by A's DREQ, or at the latest when A refuses B's next
+    // packet.
     let done = shared.pair.wait_request(A);
     assert_eq!((done.cookie.0, done.status), (2, DtoStatus::ErrTransport));
     shared
@@ -365,7 +366,7 @@ fn a_buffer_that_was_being_filled_comes_back_when_its_endpoint_is_freed() {
         for cookie in 1..16 {
             shared.post(&[small.all()], cookie).expect("posted");
         }
-        stop_answers(&mut shared.pair);
+        drop_responses(&mut shared.pair);
         shared.send(0, &[long.all()], 2, NONE).expect("posted");
         let (ep, ia) = (shared.b[0], &mut shared.pair.sides[B].ia);
         if reset {
@@ -402,7 +403,7 @@ fn a_disconnected_endpoint_takes_no_buffers() {
         .ia
         .ep_disconnect(ep, CloseFlags::Abrupt)
         .expect("begun");
-    // A has not polled since B's disconnect, so its endpoint is still CONNECTED.
+    // A has not polled since B's disconnect, so A's endpoint is still CONNECTED.
     assert_eq!(shared.pair.state(A), EpState::Connected);
     shared.send(0, &[from.all()], 2, NONE).expect("posted");
     let done = shared.pair.wait_request(A);

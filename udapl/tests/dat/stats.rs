@@ -1,4 +1,4 @@
-//! Counters of adapters and their devices.
+//! Counters of adapters, instances, endpoints, EVDs and SRQs, and of the device.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{A, B, NONE, Pair, PairConfig};
 /// Size of a message that needs many packets, in bytes.
 const LONG_MESSAGE: usize = 64 << 10;
 
-/// Connects both sides and sends this many messages from A to B.
+/// Connects both sides, and sends `messages` messages of [`LONG_MESSAGE`] bytes from A to B.
 fn sent(config: &PairConfig, messages: usize) -> Pair {
     let mut pair = Pair::connected_with(config);
     let (from, to) = (pair.buffer(A, LONG_MESSAGE), pair.buffer(B, LONG_MESSAGE));
@@ -28,7 +28,7 @@ fn device(pair: &Pair, side: usize) -> DeviceCounters {
 }
 
 /// Returns the error counters of a side's queue pairs that are not 0: name and count.
-fn troubles(pair: &Pair, side: usize) -> Vec<(&'static str, u64)> {
+fn error_counters(pair: &Pair, side: usize) -> Vec<(&'static str, u64)> {
     const ASKED_FOR: [&str; 3] = [
         "rx_write_requests",
         "rx_read_requests",
@@ -45,7 +45,10 @@ fn troubles(pair: &Pair, side: usize) -> Vec<(&'static str, u64)> {
 #[test]
 fn a_good_wire_leaves_the_troubles_of_queue_pairs_at_zero_and_counts_frames() {
     let pair = sent(&PairConfig::default(), 3);
-    assert_eq!((troubles(&pair, A), troubles(&pair, B)), (vec![], vec![]));
+    assert_eq!(
+        (error_counters(&pair, A), error_counters(&pair, B)),
+        (vec![], vec![])
+    );
     let [a, b] = [A, B].map(|side| device(&pair, side).vport.expect("a vport that counts"));
     let bytes = 3 * LONG_MESSAGE as u64;
     assert!(a.tx_vport_rdma_unicast_bytes > bytes, "{a:?}");
@@ -83,8 +86,8 @@ fn a_wire_that_loses_packets_is_seen_in_the_counters_of_both_sides() {
     };
     let pair = sent(&config, 20);
     let names = |side| {
-        let troubles = troubles(&pair, side).into_iter();
-        troubles.map(|(name, _)| name).collect::<Vec<_>>()
+        let error_counters = error_counters(&pair, side).into_iter();
+        error_counters.map(|(name, _)| name).collect::<Vec<_>>()
     };
     let (a, b) = (names(A), names(B));
     assert!(a.contains(&"packet_seq_err"), "{a:?}");
@@ -173,7 +176,7 @@ fn an_adapter_counts_its_commands_regions_and_connections() {
     assert_eq!((after.established, after.ended), (1, 1));
 }
 
-/// Delays one CREATE_MKEY of B by 7 ms, so that it is the longest command.
+/// Delays one CREATE_MKEY of B by 7 ms. Checks that the counters report at least 7 ms as the longest CREATE_MKEY.
 fn slow_registration(pair: &mut Pair) {
     const CREATE_MKEY: u16 = 0x200;
     const SLOW: Duration = Duration::from_millis(7);

@@ -1,8 +1,8 @@
-//! How DTOs end: every completion status that a reliable connection can produce, and the text for each.
+//! Completion statuses of DTOs: every status that a reliable connection can produce, and the text for each.
 //!
-//! Each test makes one DTO fail and then checks everything: the failed DTO has its status, later ones are flushed in
-//! the order of posting, and each end gets one event for the end of its connection. `ERR_PARTIAL_PACKET` cannot
-//! happen, because the device has no code for it. `rmr.rs` tests `RMR_OPERATION_FAILED`.
+//! A test makes one DTO fail and then checks all results: the failed DTO has its status, later DTOs are flushed in the
+//! order of posting, and each side gets one event for the end of its connection. `ERR_PARTIAL_PACKET` cannot happen,
+//! because the device has no code for this error. `rmr.rs` tests `RMR_OPERATION_FAILED`.
 
 use hw_sim::wire::Operation;
 use hw_sim::{Drive, Faults, LinkFaults};
@@ -51,7 +51,7 @@ fn assert_explained(done: &DtoCompletion, number: u32, syndrome: u8) {
 }
 
 impl Pair {
-    /// Posts one receive of 64 bytes on a side for each of these cookies.
+    /// Posts one receive of 64 bytes on a side for each cookie, all into one buffer. Returns the buffer.
     fn receives(&mut self, side: usize, cookies: &[u64]) -> Buffer {
         let buffer = self.buffer(side, 64);
         for &cookie in cookies {
@@ -82,7 +82,7 @@ impl Pair {
     }
 
     /// Drops all frames to the side from now on.
-    fn silence(&mut self, side: usize) {
+    fn drop_frames_to(&mut self, side: usize) {
         let nothing = Faults {
             loss_ppm: 1_000_000,
             ..Faults::NONE
@@ -142,7 +142,7 @@ fn what_is_outstanding_when_a_connection_ends_is_flushed_in_order() {
     for side in [A, B] {
         pair.receives(side, &[11, 12, 13]);
     }
-    pair.silence(B);
+    pair.drop_frames_to(B);
     for cookie in [1, 2, 3] {
         pair.post_send(A, &[from.all()], cookie, NONE)
             .expect("posted");
@@ -392,7 +392,7 @@ fn more_reads_than_the_peer_takes_are_a_responder_error() {
         (attr.max_rdma_read_in, attr.max_rdma_read_out) = if side == A { (1, 4) } else { (1, 1) };
     });
     let (sink, source) = (pair.buffer(A, 65_536), pair.buffer(B, 65_536));
-    pair.deepen_reads(A, 2);
+    pair.raise_read_depth(A, 2);
     pair.receives(A, &[11, 12]);
     pair.set_delay(1);
     for cookie in [0, 1, 2, 3] {
@@ -413,7 +413,7 @@ fn a_peer_that_does_not_answer_is_a_transport_error_after_all_retries() {
     let mut pair = Pair::connected();
     pair.receives(A, &[11, 12]);
     pair.receives(B, &[21, 22]);
-    pair.silence(B);
+    pair.drop_frames_to(B);
     let before = pair.now();
     for cookie in [1, 2, 3] {
         pair.post_send(A, EMPTY, cookie, NONE).expect("posted");
@@ -484,14 +484,14 @@ fn an_answer_that_does_not_fit_its_request_is_a_bad_response() {
         let (sink, source) = (pair.buffer(A, 64), pair.buffer(B, 64));
         sink.write(0, &[0xa5; 64]);
         pair.receives(A, &[11, 12]);
-        pair.silence(A);
+        pair.drop_frames_to(A);
         pair.post_read(A, &[sink.all()], 1, &source.remote(0, 64), NONE)
             .expect("posted");
         pair.post_read(A, &[sink.all()], 2, &source.remote(0, 64), NONE)
             .expect("posted");
         pair.post_send(A, EMPTY, 3, CompletionFlags::BARRIER_FENCE)
             .expect("posted");
-        pair.forge_answer(A, operation, payload);
+        pair.forge_response(A, operation, payload);
         pair.fabric.sim.heal();
         fail_first_request(
             &mut pair,
@@ -508,10 +508,10 @@ fn an_answer_that_does_fit_is_believed() {
     // The forged packet itself is valid: a forged response with the right length completes the Read.
     let mut pair = Pair::connected();
     let (sink, source) = (pair.buffer(A, 64), pair.buffer(B, 64));
-    pair.silence(A);
+    pair.drop_frames_to(A);
     pair.post_read(A, &[sink.all()], 1, &source.remote(0, 64), NONE)
         .expect("posted");
-    pair.forge_answer(A, Operation::ReadResponseOnly, &[7; 64]);
+    pair.forge_response(A, Operation::ReadResponseOnly, &[7; 64]);
     pair.expect_request(A, 1, DtoStatus::Success);
     assert_eq!(sink.read(0, 64), [7; 64]);
 }
@@ -583,7 +583,7 @@ fn whatever_the_device_may_say_there_is_advice() {
 /// Numbers of return codes, with their names.
 type Names = Vec<(u32, &'static str)>;
 
-/// Reads the table of `dat_error.h`. Returns the types and the subtypes.
+/// Reads `tables/return_codes.txt`, the return codes of `dat_error.h`. Returns the types and the subtypes.
 fn return_codes() -> (Names, Names) {
     let rows = include_str!("tables/return_codes.txt")
         .lines()

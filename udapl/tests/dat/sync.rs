@@ -1,8 +1,8 @@
 //! `lmr_sync_rdma_read` and `lmr_sync_rdma_write`, clause by clause.
 //!
 //! The supported platforms are cache-coherent with the device, so consumers need not call these functions. The calls
-//! check all their arguments, and order the CPU's accesses. An invalid IA handle cannot be expressed, because the IA
-//! is a reference. The remaining check is that an IA accepts only its own LMRs.
+//! check all their arguments, and order the CPU's accesses. An invalid IA handle cannot be expressed, because the IA is
+//! a reference. Instead the tests check that an IA accepts only its own LMRs.
 
 use udapl::error::{ReturnType, Subtype};
 use udapl::memory::LmrTriplet;
@@ -95,7 +95,7 @@ fn loads_after_the_sync_see_what_a_write_placed() {
             .lmr_sync_rdma_write(&[target.all()])
             .expect("synchronised");
         assert!(target.read(0, 10_000) == data, "round {round}");
-        // The consumer may write to the target, and the peer's next RDMA Write overwrites it.
+        // The consumer may write to the target. The peer's next RDMA Write overwrites these bytes.
         target.write(0, &[UNTOUCHED; 10_000]);
         pair.sides[B]
             .ia
@@ -196,7 +196,7 @@ fn an_lmr_that_is_none_of_this_ia_is_an_invalid_parameter() {
     let good = pair.buffer(B, 64);
     let freed = pair.buffer(B, 64);
     pair.sides[B].ia.lmr_free(freed.lmr.lmr).expect("freed");
-    // A registers more LMRs than B has, so that the last ones have contexts that B does not have.
+    // A registers more LMRs than B has, so that A's last LMR has a context that B does not have.
     let foreign = (0..40).map(|_| pair.buffer(A, 64)).last().expect("forty");
     let contexts = [
         freed.lmr.lmr_context,

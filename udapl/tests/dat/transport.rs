@@ -204,7 +204,7 @@ fn a_peer_that_dies_without_a_word_is_noticed_on_an_idle_connection() {
     );
     let after = pair.sides[A].ia.ep_stats(a).expect("an endpoint");
     assert_eq!(idle.requests, after.requests, "none was the consumer's");
-    // A side without keep-alive does not notice.
+    // B, which has no keep-alive, does not notice that the link is cut.
     assert_eq!(pair.state_of(B, b), udapl::endpoint::EpState::Connected);
 }
 

@@ -26,8 +26,8 @@ fn errors(program: &Path, library: &Path, out: &Path) -> Vec<String> {
     errors.map(str::to_owned).collect()
 }
 
-/// Returns the `udapl` libraries beside this test program, newest first. There may be several, one for each set of
-/// features that it was built with.
+/// Returns the `udapl` libraries beside this test program, newest first. There may be several: one for each set of
+/// features with which `udapl` was built.
 fn libraries() -> Vec<PathBuf> {
     let test = std::env::current_exe().expect("a path");
     let folder = test.parent().expect("a folder").read_dir().expect("read");

@@ -1,9 +1,9 @@
 //! Waiting with the machine's clock, eventfds and io_uring, while the device runs concurrently.
 //!
-//! In all other tests the simulator runs inside the driver's register write. Here a separate thread runs the device:
-//! it gets each register write and executes it some time later, as on a bus, while the driver goes on to poll, arm
-//! and sleep. Each round waits a random time between the doorbell and the wait, so that completions arrive at every
-//! point of this sequence. A lost wake-up shows as a wait that ends with its timeout.
+//! In most other tests the simulator runs inside the driver's register write. Here a separate thread runs the device:
+//! the thread gets each register write and executes it some time later, as on a bus, while the driver goes on to poll,
+//! arm and sleep. Each round waits a random time between the doorbell and the wait, so that completions arrive at every
+//! point of this sequence. A wait that ends with its timeout has lost its wake-up.
 //!
 //! With real functions (`support/functions.rs`) the device is on the bus, and its MSI-X vectors signal the eventfds.
 //!
@@ -166,7 +166,8 @@ impl End {
     }
 }
 
-/// Creates an endpoint of the first adapter and one of the last, and connects them. Both may be the same adapter.
+/// Creates an endpoint of the first adapter and an endpoint of the last adapter, and connects them. The first adapter
+/// may also be the last.
 fn connected(ends: &mut [End]) -> [EpHandle; 2] {
     let last = ends.len() - 1;
     let [active, passive] = [0, last].map(|end| ends[end].endpoint());
@@ -201,7 +202,7 @@ fn connected(ends: &mut [End]) -> [EpHandle; 2] {
     [active, passive]
 }
 
-/// Returns how often this thread has slept so far (voluntary context switches).
+/// Returns the number of voluntary context switches of this thread so far.
 fn sleeps() -> u64 {
     std::fs::read_to_string("/proc/thread-self/status")
         .expect("procfs")
@@ -211,8 +212,8 @@ fn sleeps() -> u64 {
         .expect("a count")
 }
 
-/// Opens the adapters of two real functions, if the environment names them. Otherwise opens one adapter of a simulated
-/// function, and returns the thread that runs the function as well.
+/// Opens the adapters of two real functions, if an environment variable names them. Otherwise opens one adapter of a
+/// simulated function, and also returns the thread that runs this function.
 fn adapters() -> (Vec<End>, Option<JoinHandle<()>>) {
     let options = OpenOptions::default();
     if let Some(names) = functions::named() {
@@ -281,7 +282,8 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
     }
 }
 
-/// An IA cannot be armed for an unwaitable EVD, either. Time is virtual, so the IA itself sleeps.
+/// An IA can be armed for EVDs without events, and not for an unwaitable EVD. Time is virtual, so the test sleeps with
+/// `sleep` of the armed state, not with poll(2).
 #[test]
 fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     let mut pair = Pair::connected();
@@ -314,13 +316,13 @@ fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     panic!("the receive never completed");
 }
 
-/// Time of flight of a message, in microseconds, and limit on the virtual time of a sleep that waits for it.
+/// Time of flight of a message in µs, and limit on the virtual time of a sleep that waits for the message.
 const FLIGHT_MICROS: u64 = 5_000;
 const IN_TIME: Duration = Duration::from_millis(100);
 
-/// Returns a connected pair with a message in flight to B, and two EVDs of B: the receive EVD, which gets the message,
-/// first or last, and the connection EVD.
-fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
+/// Returns a connected pair with a message in flight to B, and two EVDs of B: the receive EVD, which gets the message's
+/// completion, and the connection EVD. `recv_first` selects their order.
+fn pair_with_message(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
     let mut pair = Pair::connected();
     let [from, to] = [A, B].map(|side| pair.buffer(side, 64));
     pair.set_delay(FLIGHT_MICROS);
@@ -337,7 +339,7 @@ fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
 #[test]
 fn an_ia_that_is_armed_for_several_evds_is_woken_by_each_in_any_order() {
     for recv_first in [true, false] {
-        let (mut pair, evds) = under_way(recv_first);
+        let (mut pair, evds) = pair_with_message(recv_first);
         let begun = pair.now();
         let side = &mut pair.sides[B];
         let woken = (0..100).any(|_| match side.ia.arm(&evds).expect("nobody waits") {
@@ -355,7 +357,7 @@ fn an_ia_that_is_armed_for_several_evds_is_woken_by_each_in_any_order() {
 #[test]
 fn a_cno_is_triggered_by_each_of_its_evds_in_any_order() {
     for recv_first in [true, false] {
-        let (mut pair, evds) = under_way(recv_first);
+        let (mut pair, evds) = pair_with_message(recv_first);
         let begun = pair.now();
         let side = &mut pair.sides[B];
         let cno = side.ia.cno_create(None).expect("a CNO");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use driver::{Device, Front, Fronted};
 use hw_sim::SimFunction;
 
-/// True while register writes are dropped.
+/// Front of a simulated function. The flag is true while register writes are dropped.
 pub struct Deaf(AtomicBool);
 
 impl Front<SimFunction> for Deaf {
@@ -19,17 +19,17 @@ impl Front<SimFunction> for Deaf {
 }
 
 /// A simulated function that can ignore register writes.
-pub type Quiet = Fronted<SimFunction, Deaf>;
+pub type FilteredFunction = Fronted<SimFunction, Deaf>;
 
 impl Deaf {
-    /// Wraps a function, which executes register writes at first.
-    pub fn hearing(device: Arc<SimFunction>) -> Arc<Quiet> {
+    /// Wraps a function. The result executes register writes except during [`Deaf::without_register_writes`].
+    pub fn wrap_function(device: Arc<SimFunction>) -> Arc<FilteredFunction> {
         let front = Self(AtomicBool::new(false));
         Arc::new(Fronted { device, front })
     }
 
     /// Runs `work`, and drops register writes meanwhile.
-    pub fn quietly<R>(&self, work: impl FnOnce() -> R) -> R {
+    pub fn without_register_writes<R>(&self, work: impl FnOnce() -> R) -> R {
         self.0.store(true, Ordering::Relaxed);
         let result = work();
         self.0.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The disk operations of a storage daemon for each block: submit, wait, take the completion.
+//! The disk operations of a storage daemon for each block (submit, wait, take the completion) allocate nothing.
 
 use driver::{DmaArena, DmaBuffer, File, FileOperation, Function, Instant, Interrupt, Reactor};
 use hw_sim::{Profile, Sim, SimConfig};
@@ -30,7 +30,7 @@ fn submit(reactor: &mut Reactor, file: &File, buffer: &DmaBuffer) {
     }
 }
 
-/// Waits for all operations, each time also for a descriptor.
+/// Waits until all operations have completed, with waits that also watch a descriptor. Checks the completions.
 fn finish(reactor: &mut Reactor, interrupt: &Interrupt) {
     while reactor.outstanding() > 0 {
         reactor
@@ -57,7 +57,7 @@ fn operations_on_disks_waits_for_them_and_their_completions_allocate_nothing() {
     let interrupt = Interrupt::new().expect("an eventfd");
     // The ring has fewer entries than there are operations, so most operations wait for a free entry.
     let mut reactor = Reactor::new(16).expect("a ring");
-    // In the first round the tables grow to the number of operations in use.
+    // In these rounds the tables grow to the number of operations in use.
     for _ in 0..2 {
         submit(&mut reactor, &file, &buffer);
         let ended = reactor.wait_all(Instant(u64::MAX)).expect("waited");

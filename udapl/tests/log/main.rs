@@ -1,9 +1,9 @@
 //! Spans and log lines of an adapter.
 //!
-//! These tests are a program of their own, because `tracing` caches for the whole process whether a span or an event
-//! is enabled, and the first thread that reaches it decides. A thread without a subscriber would disable it for all
-//! threads. So one subscriber is installed for the process before any thread opens an adapter ([`Heard::new`]). It
-//! separates the lines by thread.
+//! These tests are a program of their own, because `tracing` caches for the whole process whether a span or an event is
+//! enabled, and the first thread that reaches the span or event decides. A thread without a subscriber would disable
+//! the span or event for all threads. So one subscriber is installed for the process before any thread opens an adapter
+//! ([`Heard::new`]). The subscriber separates the lines by thread.
 
 #[path = "../dat/support/mod.rs"]
 #[allow(
@@ -55,7 +55,7 @@ impl io::Write for ByThread {
 struct Heard(String);
 
 impl Heard {
-    /// Installs the subscriber. Every test must call this first, because no thread may reach a span before.
+    /// Installs the subscriber. Every test must call `new` first, because no thread may reach a span before.
     fn new() -> Self {
         INSTALLED.call_once(|| {
             let subscriber = tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! An armed state is valid for one sleep. It must not outlive the borrow of the IA.
+//! The state that `arm` returns is valid for one sleep, and must not outlive the borrow of the IA.
 
 //~ error[E0515]: cannot return value referencing function parameter `ia`
 

@@ -1,4 +1,4 @@
-//! A batch's doorbell is rung at the end of its call, so nothing can be posted to it later.
+//! The call `batch` rings the doorbell at its end, so nothing can be posted to the batch later.
 
 //~ error[E0521]: borrowed data escapes outside of closure
 //~ error[E0521]: borrowed data escapes outside of closure

@@ -1,4 +1,4 @@
-//! A batch borrows the IA exclusively: another post would ring the doorbell for half of the batch.
+//! A batch borrows the IA exclusively, because another post would ring the doorbell for an unfinished batch.
 
 //~ error[E0501]: cannot borrow `*ia` as mutable because previous closure requires unique access
 //~ error[E0500]: closure requires unique access to `*ia` but it is already borrowed

@@ -19,7 +19,7 @@ const ALL: u32 = 7;
 const ALL_BEFORE: u32 = 3;
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn create(
     ia_handle: DatHandle,
     agent: CAgent,
@@ -35,7 +35,7 @@ pub(super) unsafe extern "C" fn create(
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
     // SAFETY: contract AGENT.
     code::shown(unsafe { capi::cno::modify_agent(known(cno_handle), agent, shown_before) })

@@ -5,8 +5,6 @@
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
-use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_core::RspHandle;
 
@@ -16,12 +14,12 @@ use super::made::shown_new;
 use crate::capi;
 use crate::capi::adapter::Open;
 use crate::capi::call::on;
-use crate::capi::fork;
+use crate::capi::records::ReservedPoint;
 use crate::capi::table::{handle_of, number};
 use crate::capi::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn ep_connect(
     ep_handle: DatHandle,
     remote_ia_address: *const libc::sockaddr,
@@ -48,7 +46,7 @@ pub(super) unsafe extern "C" fn ep_connect(
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn ep_dup_connect(
     ep_handle: DatHandle,
     dup_ep_handle: DatHandle,
@@ -174,7 +172,11 @@ pub(super) unsafe extern "C" fn rsp_create(
             let rsp = unsafe { *place };
             // If the handle cannot be recorded, the only effect is that `served` does not find it.
             let _noted = on(rsp, |open, _: RspHandle| {
-                open.records.reserved.insert(conn_qual, number(rsp));
+                open.records.reserved.push(ReservedPoint {
+                    conn_qual,
+                    evd: number(known(evd_handle)),
+                    handle: number(rsp),
+                });
                 Ok(())
             });
         }
@@ -205,33 +207,23 @@ pub(super) unsafe extern "C" fn rsp_query(
     code::shown(answer)
 }
 
-/// Reserved service points that have received their request and are not yet freed, as handles of DAT 1.2.
-static SPENT: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-
-fn spent() -> MutexGuard<'static, BTreeSet<u64>> {
-    SPENT.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the handle (DAT 1.2) of the reserved service point at `conn_qual`, whose request has arrived; null if there
-/// is none. This service point is spent: it serves no further request. But DAT 2.0 programs get its handle in the
-/// request event and then free it (dapl's `dapl_cr_callback.c`), so the handle is recorded in `SPENT`.
-pub(super) fn served(open: &mut Open, conn_qual: u64) -> DatHandle {
-    let Some(handle) = open.records.reserved.remove(&conn_qual) else {
-        return null_mut();
-    };
-    spent().insert(handle);
-    handle_of(handle)
-}
-
-/// Frees a reserved service point. Succeeds also for one in `SPENT` that DAT 1.2 no longer has.
-pub(super) extern "C" fn rsp_free(rsp_handle: DatHandle) -> DatReturn {
-    let inside = known(rsp_handle);
-    let answer = capi::dat_rsp_free(inside);
-    // In a forked child the lock may be held for ever by a thread of the parent. All handles are invalid in a child.
-    if answer != 0 && !fork::is_child() && spent().remove(&number(inside)) {
-        return 0;
+/// Returns the handle (DAT 1.2) of the reserved service point at `conn_qual` whose request has arrived on `evd`; null
+/// if the program has freed it.
+///
+/// This service point is spent: DAT 1.2 does not name it in the event, and other service points may use its qualifier.
+/// But DAT 2.0 programs get its handle in the event and then free it (dapl's `dapl_cr_callback.c`), and it exists until
+/// then. An EVD has its events in order, so the oldest service point of the qualifier and the EVD is the one.
+pub(super) fn served(open: &mut Open, conn_qual: u64, evd: DatHandle) -> DatHandle {
+    let points = &mut open.records.reserved;
+    let is_it = |point: &ReservedPoint| point.conn_qual == conn_qual && point.evd == number(evd);
+    match points.iter().position(is_it) {
+        Some(at) => handle_of(points.remove(at).handle),
+        None => null_mut(),
     }
-    code::shown(answer)
+}
+
+pub(super) extern "C" fn rsp_free(rsp_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_rsp_free(known(rsp_handle)))
 }
 
 /// # Safety
@@ -252,7 +244,7 @@ pub(super) unsafe extern "C" fn cr_query(
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn cr_accept(
     cr_handle: DatHandle,
     ep_handle: DatHandle,

@@ -264,7 +264,7 @@ pub(super) unsafe extern "C" fn modify(
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn get_status(
     ep_handle: DatHandle,
     ep_state: *mut u32,
@@ -278,7 +278,7 @@ pub(super) unsafe extern "C" fn get_status(
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn recv_query(
     ep_handle: DatHandle,
     nbufs_allocated: *mut DatCount,

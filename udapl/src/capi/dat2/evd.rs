@@ -210,11 +210,11 @@ fn made(
                 },
             }
         }
-        Event::ConnectionRequest(_) => {
+        Event::ConnectionRequest(request) => {
             // SAFETY: `event::made` sets this member of the union for this kind of event.
             let data = unsafe { data.cr_arrival_event_data };
-            let point = if data.sp_handle.is_null() {
-                connect::served(open, data.conn_qual)
+            let point = if request.psp.is_none() {
+                connect::served(open, data.conn_qual, evd)
             } else {
                 data.sp_handle
             };

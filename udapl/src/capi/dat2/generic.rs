@@ -19,7 +19,7 @@ pub(super) extern "C" fn set_consumer_context(
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn get_consumer_context(
     dat_handle: DatHandle,
     context: *mut DatContext,
@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn get_consumer_context(
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn get_handle_type(
     dat_handle: DatHandle,
     handle_type: *mut u32,

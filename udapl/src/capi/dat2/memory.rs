@@ -63,7 +63,7 @@ pub(super) extern "C" fn pz_free(pz_handle: DatHandle) -> DatReturn {
 }
 
 /// # Safety
-/// That of the DAT 1.2 function that this function calls.
+/// The conditions of the DAT 1.2 function that this function calls.
 pub(super) unsafe extern "C" fn lmr_create(
     ia_handle: DatHandle,
     mem_type: u32,
@@ -161,7 +161,7 @@ pub(super) extern "C" fn lmr_free(lmr_handle: DatHandle) -> DatReturn {
     code::shown(capi::dat_lmr_free(known(lmr_handle)))
 }
 
-/// Converts segments of DAT 2.0 to a vector of DAT 1.2 segments. It allocates, so posts do not use it.
+/// Converts segments of DAT 2.0 to a vector of DAT 1.2 segments. Allocates memory, so posts do not use this function.
 ///
 /// # Safety
 /// `segments` is null or points to `count` segments.
@@ -268,8 +268,8 @@ pub(super) unsafe extern "C" fn rmr_query(
     code::shown(answer)
 }
 
-/// Binds a window to a part of an LMR. The program names the LMR twice: by `lmr_handle`, and by the LMR context in
-/// the triplet. Unless the length is 0, both must name the same LMR.
+/// Binds an RMR to a part of an LMR. The program names the LMR twice: by `lmr_handle`, and by the LMR context in the
+/// triplet. Unless the length is 0, both must name the same LMR.
 ///
 /// # Safety
 /// `lmr_triplet` and `rmr_context` are null or point to what the header says.

@@ -17,8 +17,8 @@
 //!   they use, because no other provider of DAT 2.0 enforces the sizes. A region always has local read access,
 //!   which DAT 2.0 programs do not request.
 //! - A call that is new in DAT 2.0 works if DAT 1.2 has the same feature under another name. Otherwise the call returns
-//!   DAT_NOT_IMPLEMENTED: common service points, windows for one endpoint, CNOs with a file descriptor. `ext` has
-//!   some of the extensions for InfiniBand.
+//!   DAT_NOT_IMPLEMENTED: common service points, RMRs for one endpoint, CNOs with a file descriptor. `ext` has some of
+//!   the extensions for InfiniBand.
 
 mod cells;
 mod cno;

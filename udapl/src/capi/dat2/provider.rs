@@ -12,6 +12,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::offset_of;
 use core::ptr::null;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,10 +41,41 @@ const _: () = assert!(size_of::<Provider>() == 648 && offset_of!(Provider, funct
 /// A registered adapter.
 struct Registered {
     info: ProviderInfo,
-    /// Device name that is passed to `dat_ia_open` of DAT 1.2.
-    device: String,
+    /// The registration, unless it was removed. The entry stays, because open adapters need its version.
+    live: Option<Registration>,
     /// Provider that the registry has. It is never freed, because handles point to it.
     provider: &'static Provider,
+}
+
+/// A registration that is in the registry.
+struct Registration {
+    /// Number of the registration; a later registration has a larger number.
+    number: u64,
+    /// Device name that is passed to `dat_ia_open` of DAT 1.2.
+    device: String,
+}
+
+impl Registration {
+    fn new(device: String) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { number, device }
+    }
+}
+
+impl Registered {
+    fn number(&self) -> Option<u64> {
+        self.live.as_ref().map(|live| live.number)
+    }
+}
+
+/// Replaces the registration with this number by another, or by none. Does nothing if another thread has replaced it.
+fn replace(number: u64, by: Option<Registration>) -> DatResult<()> {
+    let mut list = registered()?;
+    if let Some(entry) = list.iter_mut().find(|one| one.number() == Some(number)) {
+        entry.live = by;
+    }
+    Ok(())
 }
 
 // SAFETY: a provider never changes, and its name is never freed.
@@ -104,7 +136,8 @@ pub(super) fn register(
 ) -> DatResult<()> {
     let ours = crate::capi::registry::dat_registry_add_provider as *const c_void;
     let add = of_registry(c"dat_registry_add_provider", ours)?;
-    let device = info.device(instance_data);
+    let registration = Registration::new(info.device(instance_data));
+    let number = registration.number;
     let name = CString::new(info.ia_name.as_str())
         .map_err(|_| DatError::new(ReturnType::InvalidParameter, Subtype::Arg1))?;
     let mut list = registered()?;
@@ -117,18 +150,24 @@ pub(super) fn register(
         }));
         list.push(Registered {
             info,
-            device: String::new(),
+            live: None,
             provider,
         });
         list.len() - 1
     });
     let entry = &mut list[at];
-    entry.device = device;
+    // Another thread may open the adapter as soon as the registry has it, so it is registered here first.
+    let before = entry.live.replace(registration);
     let (provider, info) = (entry.provider, of_rust(&entry.info));
     // The registry may call this library, so the lock must not be held.
     drop(list);
     // SAFETY: the arguments have the types of the registry's function.
-    answered(unsafe { add(provider, &info) })
+    let added = answered(unsafe { add(provider, &info) });
+    if added.is_err() {
+        // The registry may still have the registration before.
+        replace(number, before)?;
+    }
+    added
 }
 
 /// Removes an adapter from the registry. Instances of the adapter that are open stay open.
@@ -138,26 +177,31 @@ pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     let known = registered()?
         .iter()
         .find(|one| one.info == *info)
-        .map(|entry| entry.provider);
-    let Some(provider) = known else {
+        .and_then(|entry| Some((entry.number()?, entry.provider)));
+    let Some((number, provider)) = known else {
         return Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg1));
     };
     // The registry may call this library, so no lock is held.
     // SAFETY: the arguments have the types of the registry's function.
-    answered(unsafe { remove(provider, &of_rust(info)) })
+    answered(unsafe { remove(provider, &of_rust(info)) })?;
+    replace(number, None)
 }
 
-/// Returns the device and the provider of the last registration of a name.
+/// Returns the device and the provider of the last registration of a name that was not removed.
 ///
 /// # Errors
 /// Those of [`fork::not_a_child`].
 pub(super) fn of_name(name: &str) -> DatResult<Option<(String, &'static Provider)>> {
     let list = registered()?;
-    let entry = list.iter().rfind(|one| one.info.ia_name == name);
-    Ok(entry.map(|entry| (entry.device.clone(), entry.provider)))
+    let live = list
+        .iter()
+        .filter(|one| one.info.ia_name == name)
+        .filter_map(|one| Some((one.live.as_ref()?, one.provider)));
+    let last = live.max_by_key(|(live, _)| live.number);
+    Ok(last.map(|(live, provider)| (live.device.clone(), provider)))
 }
 
-/// Returns the name and version under which a provider is registered.
+/// Returns the name and version under which a provider is registered, or was before it was removed.
 pub(super) fn info_of(provider: *const Provider) -> Option<ProviderInfo> {
     let list = registered().ok()?;
     let entry = list

@@ -207,7 +207,7 @@ const _: () = assert!(size_of::<CEventData>() == 40);
 
 /// `DAT_VA_TYPE_VA`: addresses in a region are the program's virtual addresses.
 pub const VA: u32 = 0;
-/// `DAT_RMR_SCOPE_PZ`: a window is usable through every endpoint of its PZ.
+/// `DAT_RMR_SCOPE_PZ`: an RMR is usable through every endpoint of its PZ.
 pub const SCOPE_PZ: u32 = 1;
 /// `DAT_PROXY_TYPE`.
 pub mod proxy {

@@ -2,7 +2,7 @@
 //! a provider; the last close calls `dat_provider_fini`.
 //!
 //! ```text
-//!              init                       last loan given back
+//!              init                       last reference dropped
 //!     none --> Calling --> Ready { loans } --> Calling --> none
 //!                                                 fini
 //! ```
@@ -85,15 +85,16 @@ fn used() -> MutexGuard<'static, Vec<Used>> {
 }
 
 /// Returns whether a library is in use for an adapter.
-pub(in crate::capi) fn is_under_way(info: &ProviderInfo) -> bool {
+pub(in crate::capi) fn is_in_use(info: &ProviderInfo) -> bool {
     used().iter().any(|one| one.info == *info)
 }
 
-/// Returns a hold on the library that a record names. The first hold calls the library's `dat_provider_init`.
+/// Returns a reference to the library that a record names. The first reference calls the library's
+/// `dat_provider_init`.
 ///
 /// # Errors
 /// [`LibraryError`].
-pub(in crate::capi) fn borrow(record: &ConfEntry) -> Result<Loan, LibraryError> {
+pub(in crate::capi) fn borrow(record: &ConfEntry) -> Result<LibraryRef, LibraryError> {
     let info = ProviderInfo::from(record);
     let me = thread::current().id();
     let mut list = used();
@@ -105,7 +106,7 @@ pub(in crate::capi) fn borrow(record: &ConfEntry) -> Result<Loan, LibraryError> 
                 ..
             }) => {
                 *loans += 1;
-                return Ok(Loan(info));
+                return Ok(LibraryRef(info));
             }
             Some(Used {
                 state: State::Calling(thread),
@@ -132,7 +133,7 @@ pub(in crate::capi) fn borrow(record: &ConfEntry) -> Result<Loan, LibraryError> 
         .map(|&end| State::Ready { loans: 1, end });
     returned(&info, state);
     begun?;
-    Ok(Loan(info))
+    Ok(LibraryRef(info))
 }
 
 /// Stores the new state of a library after its `init` or `fini` has returned, and wakes waiting threads. With `None`
@@ -176,10 +177,10 @@ fn check_path(library: &str, gained: bool) -> Result<(), LibraryError> {
     Ok(())
 }
 
-/// A hold of an open adapter on its library. Dropping the last hold calls the library's `dat_provider_fini`.
-pub(in crate::capi) struct Loan(ProviderInfo);
+/// Reference of an open adapter to its library. Dropping the last reference calls the library's `dat_provider_fini`.
+pub(in crate::capi) struct LibraryRef(ProviderInfo);
 
-impl Drop for Loan {
+impl Drop for LibraryRef {
     fn drop(&mut self) {
         let mut list = used();
         let Some(one) = list.iter_mut().find(|one| one.info == self.0) else {
@@ -209,7 +210,8 @@ impl Drop for Loan {
 mod tests {
     use super::check_path;
 
-    /// A program with gained privileges loads a library only by an absolute path (ld.so(8), "secure-execution mode").
+    /// This library's rule: in a program with gained privileges (as in the secure-execution mode of ld.so(8)), a
+    /// provider's library is loaded only by an absolute path.
     #[test]
     fn a_program_with_more_rights_than_its_caller_searches_for_no_library() {
         assert!(check_path("libprovider.so", false).is_ok());

@@ -1,7 +1,7 @@
 //! Providers of other libraries.
 //!
 //! ```text
-//!    program --dat_pz_create(handle)--> ours, by the table of handles? --yes--> Ia
+//!    program --dat_pz_create(handle)--> bit 63 set? --yes--> Ia, by the table of handles
 //!                                          | no
 //!                                          v
 //!                          object of a registered provider? --yes--> its pz_create_func(handle)
@@ -11,14 +11,15 @@
 //! ```
 //!
 //! A provider of DAT 1.2 is a table of functions ([`CProvider`]), and its handles are addresses of objects that begin
-//! with the table's address. So this module must dereference a handle, although the handle may be any number. The
+//! with the table's address. So this module must read the word at a handle, although the handle may be any number. The
 //! kernel reads the word (`process_vm_readv(2)` on the process itself, which fails where a load would fault). The
-//! provider is called only if the word is the address of a registered table. This costs one system call per call. Calls
-//! on this library's handles do not pay this cost. The provider checks whether the object is valid and of the right
-//! kind.
+//! provider is called only if the word is the address of a registered table. This costs one system call for each handle
+//! among the arguments, and none if no other provider is registered. Calls on this library's handles do not pay this
+//! cost. The provider checks whether the object is valid and of the right kind.
 //!
-//! All handles among the arguments must belong to the same provider. This module refuses a handle of this library and
-//! an invalid handle. The provider itself checks the contents of structures (`dat_ep_modify`).
+//! All handles of a call must belong to the same provider: any other handle (of this library, of another provider, or
+//! an invalid one) is refused here. Handles inside structures (`dat_ep_modify`) are checked by the provider, except the
+//! LMR that `dat_lmr_create` names.
 
 // UNSAFETY: calls functions of other libraries, and dereferences pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers and providers")]
@@ -38,7 +39,7 @@ use super::types::{DatCount, DatHandle, DatReturn};
 use provider::first_word;
 
 pub use functions::{CProvider, LAYOUT};
-pub(super) use library::{Loan, borrow, is_under_way};
+pub(super) use library::{LibraryRef, borrow, is_in_use};
 pub(super) use provider::Foreign;
 
 /// Returns the provider that a handle belongs to, if it is a registered provider of another library.
@@ -77,14 +78,18 @@ macro_rules! foreign {
 pub(super) use foreign;
 
 /// Resources of an open adapter: its directory entry and its library. They are dropped in this order.
-pub(super) struct Lease {
+pub(super) struct ForeignResources {
     _entry: Arc<Entry>,
     provider: Arc<Foreign>,
-    _library: Option<Loan>,
+    _library: Option<LibraryRef>,
 }
 
-impl Lease {
-    pub(super) fn new(entry: Arc<Entry>, provider: Arc<Foreign>, library: Option<Loan>) -> Self {
+impl ForeignResources {
+    pub(super) fn new(
+        entry: Arc<Entry>,
+        provider: Arc<Foreign>,
+        library: Option<LibraryRef>,
+    ) -> Self {
         Self {
             _entry: entry,
             provider,
@@ -94,14 +99,14 @@ impl Lease {
 }
 
 /// Open adapters of other libraries, by handle. Several opens of an adapter may return the same handle.
-static OPEN: Mutex<Vec<(usize, Lease)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<(usize, ForeignResources)>> = Mutex::new(Vec::new());
 
 /// Opens an adapter of another library (`dat_ia_openv`).
 ///
 /// # Safety
 /// `name` is a string; the other pointers point to handles.
 pub(super) unsafe fn open(
-    lease: Lease,
+    lease: ForeignResources,
     name: *const c_char,
     async_evd_min_qlen: DatCount,
     async_evd_handle: *mut DatHandle,

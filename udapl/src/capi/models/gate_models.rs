@@ -135,7 +135,7 @@ fn a_turn_is_tried_beside_a_post_and_a_turn() {
     assert_eq!(guarded.passed(), 2 + u32::from(had_one));
 }
 
-/// Model: the lane is closed for a second instance while a thread posts; then another thread posts, too.
+/// Model: the lane is closed, as for an agent, while a thread posts; then another thread posts, too.
 fn two_threads_post_when_the_lane_has_closed() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);
@@ -152,7 +152,7 @@ fn two_threads_post_when_the_lane_has_closed() {
     assert_eq!(guarded.passed(), 3);
 }
 
-/// Model: the lane is opened again, as after the close of the second instance, while the first instance's thread posts.
+/// Model: a closed lane is opened, as for a new content of a room, while a thread posts.
 fn the_lane_opens_while_its_thread_posts() {
     let guarded = Guarded::new();
     guarded.close_lane();

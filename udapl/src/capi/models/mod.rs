@@ -1,4 +1,4 @@
-//! Models of the data passed between threads. They compile the real files of this module with primitives that try every
+//! Models of the data passed between threads. They compile the real files of `capi` with primitives that try every
 //! order of events ([`primitives`]).
 //!
 //! In ordinary tests each model runs with few preemptions, and prints the number of its executions.

@@ -11,7 +11,7 @@ use super::upcalls::Upcalls;
 
 /// A machine without a mistake. The models here use no fences.
 const SOUND: (Fences, Broken) = (Fences::Missing, Broken::Nothing);
-const DEAF: (Fences, Broken) = (Fences::Missing, Broken::Signal);
+const WITHOUT_SIGNALS: (Fences, Broken) = (Fences::Missing, Broken::Signal);
 
 fn interrupt() -> Interrupt {
     Interrupt::new().expect("a model's")
@@ -36,7 +36,7 @@ impl World {
         })
     }
 
-    /// Takes all events from the device, in a turn. Returns true and removes one event of thread `who`, if it has one.
+    /// Takes all events from the device, in a turn. If thread `who` has an event, removes one of them and returns true.
     fn look(&self, who: usize) -> bool {
         let mut arrived = self.arrived.lock().expect("a turn");
         for whose in self.device.lock().expect("the device").drain(..) {
@@ -203,7 +203,7 @@ fn sleeps_for_ever(test: &str, machine: (Fences, Broken), model: fn()) {
 #[test]
 fn the_models_find_a_wakeup_that_is_not_sent() {
     let test = "the_models_find_a_wakeup_that_is_not_sent";
-    sleeps_for_ever(test, DEAF, one_waits_for_another_thread);
+    sleeps_for_ever(test, WITHOUT_SIGNALS, one_waits_for_another_thread);
 }
 
 #[test]

@@ -12,14 +12,14 @@ use udapl::srq::SrqAttr;
 
 use super::*;
 
-/// Returns the first eight bytes of a buffer.
+/// Returns the first eight bytes of a buffer as a number in host byte order.
 fn number(buffer: &Buffer) -> u64 {
     let mut bytes = [0; 8];
     buffer.read_at(0, &mut bytes).expect("eight bytes");
     u64::from_ne_bytes(bytes)
 }
 
-/// Takes a successful receive apart: returns its bytes and its detail.
+/// Returns the bytes and the detail of a receive, which must have succeeded.
 #[track_caller]
 fn heard((result, buffer): (Result<usize, Error>, Buffer)) -> (Vec<u8>, DtoDetail) {
     result.expect("received");
@@ -62,7 +62,7 @@ fn an_orderly_disconnect_of_the_peer_is_told_as_that_to_whoever_receives() {
     }
 }
 
-/// A failed request fails the later ones, which are flushed and report the cause.
+/// A failed request breaks the connection. Flushed transfers report the status of the failed request as the cause.
 #[test]
 fn what_is_flushed_behind_a_failure_names_the_failure() {
     let mut both_sides = Both::new();
@@ -193,7 +193,7 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
     outside.segment_length = 9999;
     let hears = b.batch(|batch| [(); 2].map(|()| batch.recv(pools[B].take().expect("a buffer"))));
     let (written, sent, refused, last) = a.batch(|batch| {
-        // The program may use all other buffers meanwhile.
+        // The program may take and drop other buffers of the pool while it fills the batch.
         drop(pools[A].take());
         (
             batch.write(filled(&pools[A], b"directly"), place),
@@ -218,7 +218,7 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
         "{error}"
     );
     drop((sent.1, last.1));
-    // A refused post reports its error as its transfer's result; the rest of the batch is posted.
+    // The transfer of a refused post returns the error. The other posts of the batch are posted.
     let idle = both_sides.endpoint(A);
     let (sends, mut hears) = idle.batch(|batch| {
         let early = batch.send(filled(&pools[A], b"early"));
@@ -234,8 +234,8 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
     assert_eq!(pools[A].available(), 6);
 }
 
-/// A batch whose futures are dropped, or whose driver is closed meanwhile, returns its buffers, but not before the card
-/// has finished with them.
+/// A batch whose futures are dropped, or whose driver is dropped meanwhile, returns its buffers, but not before the
+/// device has finished with them.
 #[test]
 fn a_batch_whose_futures_are_dropped_or_whose_driver_ends_in_it_gives_its_buffers_back() {
     let mut both_sides = Both::new();
@@ -247,7 +247,7 @@ fn a_batch_whose_futures_are_dropped_or_whose_driver_ends_in_it_gives_its_buffer
     assert_eq!(heard(both_sides.run(hears)).0, b"dropped");
     both_sides.turns(10);
     assert_eq!(pools[A].available(), 2);
-    // The instance is closed while a batch is gathered.
+    // The driver is dropped while a batch is filled.
     let [driver, _other] = both_sides.drivers;
     let mut driver = Some(driver);
     let mut send = a.batch(|batch| {
@@ -325,7 +325,7 @@ fn receives_of_an_srq_serve_all_its_endpoints_and_say_which() {
     assert!([A, B].map(|side| both_sides.fabric.report(side).is_clean()) == [true; 2]);
 }
 
-/// Data received by RDMA is written to a file in place, and read back.
+/// Received data is written from its buffer to a file, and read back into another buffer, without a copy.
 #[test]
 fn a_buffer_goes_to_a_file_and_comes_from_one_without_a_copy() {
     let mut both_sides = Both::new();

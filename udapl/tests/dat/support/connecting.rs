@@ -13,7 +13,7 @@ use udapl::{
 
 use super::{A, B, CONN_QUAL, LONG, NONE, Pair, attributes};
 
-/// An empty I/O vector (the constant gives it its type).
+/// An empty I/O vector, with its type.
 pub const EMPTY: &[LmrTriplet] = &[];
 /// One second of virtual time, in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;

@@ -6,8 +6,8 @@
 /// Environment variable that names the two functions.
 const FUNCTIONS: &str = "DAT_TEST_FUNCTIONS";
 
-/// Returns the names of the two functions, if the environment has them. The test then prints a line about them; the
-/// program that runs the tests relies on this line.
+/// Returns the names of the two functions, if the environment variable is set. Prints the names then; the program that
+/// runs the tests relies on this line.
 pub fn named() -> Option<[String; 2]> {
     let names = std::env::var(FUNCTIONS).ok()?;
     let Some((a, b)) = names.split_once(',') else {

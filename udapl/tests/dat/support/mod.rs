@@ -1,8 +1,8 @@
 //! Two adapters on one simulated link, connected or ready to connect, and helpers for frequent steps.
 //!
-//! Time is the simulator's. Each side's software runs only when the test calls it. So everything that needs both
-//! sides (connection management above all) goes through [`Pair::pump`] or one of the `wait` functions, which let both
-//! sides make progress.
+//! Time is virtual. A side's software runs only when the test calls it. So every step that needs both sides (above all
+//! connection management) goes through [`Pair::pump`] or one of the `wait` functions, which let both sides make
+//! progress.
 
 pub mod connecting;
 pub mod forged;
@@ -34,7 +34,7 @@ use world::World;
 /// Connection qualifier of the tests: an IB service ID, so that private data keeps its exact length.
 pub const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 
-/// Returns a connection qualifier at this distance from `CONN_QUAL`.
+/// Returns the connection qualifier `at` above `CONN_QUAL`.
 pub const fn beside(at: u64) -> ConnQual {
     ConnQual::service_id(CONN_QUAL.0 + at)
 }
@@ -80,7 +80,7 @@ impl Buffer {
         self.part(0, self.bytes)
     }
 
-    /// Returns a triplet for the peer.
+    /// Returns a remote triplet of `bytes` bytes from `offset` on, for the peer.
     pub fn remote(&self, offset: usize, bytes: usize) -> RmrTriplet {
         RmrTriplet {
             rmr_context: self.lmr.rmr_context,
@@ -111,7 +111,7 @@ pub struct PairConfig {
     pub attr: [Option<EpAttr>; 2],
     pub options: [OpenOptions; 2],
     pub evd_qlen: u32,
-    /// Receives that the SRQ of side B's endpoint can hold; `None` if the endpoint uses no SRQ.
+    /// Maximum number of receives in the SRQ of side B's endpoint; `None` if the endpoint uses no SRQ.
     pub srq: Option<u32>,
     /// Function that changes the profile of both simulated functions.
     pub profile: fn(Profile) -> Profile,
@@ -250,7 +250,7 @@ impl Pair {
         self.connect_endpoints(a, b);
     }
 
-    /// Connects an endpoint of A to one of B.
+    /// Connects the endpoint `a` of A to the endpoint `b` of B, which listens at `CONN_QUAL`.
     pub fn connect_endpoints(&mut self, a: EpHandle, b: EpHandle) {
         let address = self.sides[B].ia.query().ia.ia_address;
         self.sides[A]
@@ -282,7 +282,7 @@ impl Pair {
         self.buffer_in(side, bytes, pz, MemPrivFlags::all())
     }
 
-    /// Registers `bytes` of new memory of a side.
+    /// Registers `bytes` of new memory of a side in the given PZ with the given rights.
     pub fn buffer_in(
         &mut self,
         side: usize,
@@ -466,7 +466,7 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-/// Checks that the call failed with this return type.
+/// Checks that the call failed with this return type. Returns the error.
 #[track_caller]
 pub fn refused<T: core::fmt::Debug>(result: Result<T, DatError>, with: ReturnType) -> DatError {
     let error = result.expect_err("the call is refused");

@@ -1,4 +1,4 @@
-//! Helpers for RDMA: posts, and a model of where scattered bytes belong.
+//! Helpers for RDMA: posts, checks of completions, and a model of gather and scatter.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -125,14 +125,14 @@ impl Pair {
         );
     }
 
-    /// Makes new memory of a side, full of the fill byte.
+    /// Registers new memory of a side, filled with [`UNTOUCHED`].
     pub fn untouched(&mut self, side: usize, bytes: usize) -> Buffer {
         let buffer = self.buffer(side, bytes);
         buffer.write(0, &vec![UNTOUCHED; bytes]);
         buffer
     }
 
-    /// Makes new memory of a side, full of bytes that differ by position.
+    /// Registers new memory of a side, filled with bytes that differ by position and by seed.
     pub fn filled(&mut self, side: usize, seed: u64, bytes: usize) -> Buffer {
         let buffer = self.buffer(side, bytes);
         buffer.write(0, &super::pattern(seed, bytes));

@@ -26,7 +26,7 @@ impl Pair {
 
     /// Resets the side's connected queue pair and connects it again, with `1 << log_depth` outstanding RDMA Reads
     /// allowed. The side must not have posted anything yet.
-    pub fn deepen_reads(&mut self, side: usize, log_depth: u32) {
+    pub fn raise_read_depth(&mut self, side: usize, log_depth: u32) {
         let (qpn, mut context) = self.connected_qp(side);
         let hca = self.sides[side].ia.provider_mut().hca_mut();
         context.set_log_sra_max(log_depth);

@@ -43,8 +43,8 @@ impl Shared {
         shared
     }
 
-    /// Like `Shared::connected_as`, but without connecting. `zone` creates the PZ of B's endpoints; if it is `None`,
-    /// they use the SRQ's PZ.
+    /// Like `Shared::connected_as`, but without connecting. `zone` creates the PZ of B's endpoints. With `None`, B's
+    /// endpoints use the SRQ's PZ.
     pub fn unconnected(
         config: &PairConfig,
         attr: SrqAttr,
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// Connects one of the two connections.
+    /// Establishes connection `which` (0 or 1).
     pub fn connect(&mut self, which: usize) {
         let (a, b) = (self.a[which], self.b[which]);
         self.pair.connect_endpoints(a, b);
@@ -106,7 +106,7 @@ impl Shared {
             .srq_post_recv(self.srq, iov, DtoCookie(cookie))
     }
 
-    /// Sends from A over one of the connections.
+    /// Posts a Send of A on one of the connections.
     pub fn send(
         &mut self,
         which: usize,

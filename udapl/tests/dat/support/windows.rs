@@ -106,7 +106,7 @@ impl Pair {
         done
     }
 
-    /// Checks that A can read a window of B, and that it holds `content`.
+    /// Checks that A can read a window of B, and that the window's memory holds `content`.
     #[track_caller]
     pub fn expect_readable(&mut self, window: &RmrTriplet, content: &[u8]) {
         let local = self.buffer(A, content.len());

@@ -8,7 +8,7 @@ use udapl::fabric::Fabric;
 pub struct Packet {
     /// Virtual time of arrival, in nanoseconds.
     pub at: u64,
-    /// Index of the side that it reached.
+    /// Index of the side that the packet reached.
     pub to: usize,
     /// Operation as named in IBTA volume 1, section 9.2.1: `ReadRequest`, `WriteOnly` and so on.
     pub operation: String,

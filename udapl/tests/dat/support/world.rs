@@ -1,4 +1,4 @@
-//! The two functions of a pair: simulated ones that the test creates, or real ones of this machine.
+//! The two functions of a pair: simulated functions that the test creates, or real functions of this machine.
 //!
 //! `DAT_TEST_PROFILE=connectx-6-dx` selects another generation for the simulated functions, and `connectx-6-dx/vf` its
 //! virtual functions. Tests that change a profile change the profile of the selected generation.
@@ -16,7 +16,7 @@ use udapl::{Ia, OpenOptions};
 
 use super::{PairConfig, functions};
 
-/// Environment variable that names the generation.
+/// Environment variable that names the generation of the simulated functions.
 const PROFILE: &str = "DAT_TEST_PROFILE";
 /// Message of the panic if a test needs a simulator and runs on real functions.
 const NEEDS_SIMULATOR: &str = "this test needs a simulator of its own, not functions in slots";
@@ -32,8 +32,8 @@ pub enum World {
 }
 
 impl World {
-    /// Creates the functions that the environment asks for. By default these are simulated functions, changed by
-    /// `config`.
+    /// Selects the functions that the environment variable names. Without the variable, creates simulated functions,
+    /// changed by `config`.
     pub fn new(config: &PairConfig) -> Self {
         let Some(names) = functions::named() else {
             let sim = SimConfig {
@@ -92,7 +92,8 @@ impl World {
     }
 }
 
-/// Creates two simulated functions of a generation, changed by `config`. The name ends with `/vf` for virtual ones.
+/// Creates two simulated functions of a generation, changed by `config`. If the name ends with `/vf`, the functions are
+/// virtual functions.
 fn of_generation(name: &str, sim: SimConfig, config: &PairConfig) -> Fabric {
     let (name, is_virtual) = match name.strip_suffix("/vf") {
         Some(name) => (name, true),
