@@ -1,12 +1,12 @@
-//! Collects the driver's warnings that a device misbehaves.
+//! Collects the driver's warnings about wrong completion entries.
 //!
-//! The driver ignores a completion entry that matches nothing it posted, and logs a warning that the device lies. The
-//! simulator's devices never lie, so such a warning means that the driver itself has lost count. This module collects
-//! the warnings of the thread that runs a simulation.
+//! The driver ignores a completion entry that does not belong to a posted work request, and logs a warning. The
+//! simulated devices write no such entries, so each such warning is a defect of the driver. This module collects the
+//! warnings of the thread that runs a simulation.
 //!
-//! `tracing` caches for the whole process whether a warning is wanted, and takes the answer from the first thread that
-//! logs it. So the process has one subscriber, installed before any simulation has a driver, and the subscriber sorts
-//! the warnings by thread.
+//! `tracing` caches for the whole process whether a warning is enabled. The first thread that logs the warning
+//! determines the cached value. So the process has one subscriber, which is installed before any simulation has a
+//! driver and which sorts the warnings by thread.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// End of the text of such a warning.
+/// Text at the end of each warning about an ignored completion entry.
 const IGNORED: &str = "; ignored";
 
 /// Ensures that the process's subscriber is installed once.
@@ -25,23 +25,23 @@ static INSTALLED: Once = Once::new();
 
 thread_local! {
     /// Collector for the simulation that this thread runs.
-    static HEARS: RefCell<Option<Blame>> = const { RefCell::new(None) };
+    static COLLECTOR: RefCell<Option<WarningCollector>> = const { RefCell::new(None) };
 }
 
 /// Warnings collected so far.
 #[derive(Clone)]
-pub struct Blame(Arc<Mutex<Vec<String>>>);
+pub struct WarningCollector(Arc<Mutex<Vec<String>>>);
 
 /// Guard for collecting the warnings of this thread. Collecting ends when it is dropped.
 pub struct Listening;
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        HEARS.set(None);
+        COLLECTOR.set(None);
     }
 }
 
-impl Blame {
+impl WarningCollector {
     /// Returns an empty collector. Each simulation starts with this call, because the subscriber must exist before any
     /// thread logs a warning.
     ///
@@ -56,9 +56,9 @@ impl Blame {
         Self(Arc::default())
     }
 
-    /// Collects the warnings of this thread from now on.
+    /// Collects the warnings of this thread until the returned guard is dropped.
     pub fn listen(&self) -> Listening {
-        HEARS.set(Some(self.clone()));
+        COLLECTOR.set(Some(self.clone()));
         Listening
     }
 
@@ -102,7 +102,7 @@ impl Subscriber for ByThread {
         let mut message = Message(None);
         event.record(&mut message);
         let blames = |text: &String| text.ends_with(IGNORED);
-        let blame = HEARS.with_borrow(Clone::clone);
+        let blame = COLLECTOR.with_borrow(Clone::clone);
         if let Some(blame) = blame {
             blame.said().extend(message.0.filter(blames));
         }

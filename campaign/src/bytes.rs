@@ -1,11 +1,11 @@
 //! Bytes that identify the message that wrote them.
 //!
-//! A slot of memory is filled with words of eight bytes: the number of the message, and the index of the word in the
-//! slot. So every word shows where it belongs, and a check needs no copy of the data sent.
+//! A slot of memory is filled with words of eight bytes. A word contains the number of the message and the word's index
+//! in the slot. So a check needs no copy of the data sent.
 
 use udapl::DmaMemory;
 
-/// Length of a slot in bytes, which is that of the longest message.
+/// Length in bytes of a slot and of the longest message.
 pub const SLOT: usize = 4096;
 /// Length in bytes of the gap after a slot, which no peer may access.
 pub const GAP: usize = 64;
@@ -20,7 +20,7 @@ fn words(tag: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Initializes memory for `slots` slots, each followed by a gap.
+/// Fills `slots` slots with zeros, and the gap after each slot with the canary byte.
 pub fn prepare(memory: &DmaMemory, slots: usize) {
     let mut bytes = vec![0; STRIDE];
     bytes[SLOT..].fill(CANARY);
@@ -42,7 +42,7 @@ pub fn is(memory: &DmaMemory, slot: usize, tag: u64, bytes: usize) -> bool {
     memory.read(slot * STRIDE, bytes).expect("inside") == words(tag)[..bytes]
 }
 
-/// Returns the first word of a slot, which contains the number of its message.
+/// Returns the first eight bytes of a slot as a number in host byte order, which is the value of a counter.
 #[must_use]
 pub fn number(memory: &DmaMemory, slot: usize) -> u64 {
     let bytes = memory.bytes(slot * STRIDE..).expect("inside");
@@ -69,24 +69,24 @@ pub fn changed(memory: &DmaMemory) -> Option<usize> {
     bytes.iter().position(|byte| *byte != CANARY)
 }
 
-/// Memory that is returned to its owner and watched for changes from now on.
+/// Memory that no peer may access any more, and that is checked for changes.
 pub struct Freed {
     memory: DmaMemory,
     /// Index of the side that owned the memory.
     pub side: usize,
-    /// Former use of the memory, for messages.
+    /// End of the failure message: the event after which no peer may access the memory.
     pub what: &'static str,
 }
 
 impl Freed {
-    /// Fills the memory with the canary byte, and starts to watch it.
+    /// Fills the memory with the canary byte, and returns the record for later checks.
     #[must_use]
     pub fn watch(memory: DmaMemory, side: usize, what: &'static str) -> Self {
         cover(&memory);
         Self { memory, side, what }
     }
 
-    /// Returns the offset of the first byte that changed since then.
+    /// Returns the offset of the first byte that has changed since the call of `Freed::watch`.
     #[must_use]
     pub fn changed(&self) -> Option<usize> {
         changed(&self.memory)

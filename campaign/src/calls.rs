@@ -1,6 +1,6 @@
-//! The 74 calls of DAT 1.2. For each call, this lists the object by whose state the call is counted.
+//! The 74 calls of DAT 1.2. The coverage counts each call under the state of one object, which this module lists.
 
-/// Object whose state a call is counted by.
+/// Object under whose state the coverage counts a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// The endpoint of the call, with the nine states of DAT.
@@ -24,7 +24,7 @@ pub const ENDPOINT: [&str; 9] = [
     "Disconnected",
 ];
 
-/// Names of an adapter's states: no fault since it was opened; at least one fault was injected; dead.
+/// Names of an adapter's states: no injected fault is in effect; an injected fault may be in effect; dead.
 pub const ADAPTER: [&str; 3] = ["healthy", "tampered", "dead"];
 
 /// Name of the state under which calls without an object are counted.
@@ -42,7 +42,7 @@ impl Of {
     }
 }
 
-/// All calls of DAT, each with the object by whose state it is counted.
+/// All calls of DAT, each with the object under whose state the call is counted.
 pub const CALLS: [(&str, Of); 74] = [
     ("dat_ep_post_send", Of::Endpoint),
     ("dat_ep_post_recv", Of::Endpoint),

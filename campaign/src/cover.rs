@@ -1,8 +1,9 @@
 //! Counts of events. A zero means that no simulation has tried the event.
 //!
-//! Three things are counted: the results of actions and faults, by name; each call, by the state in which it was made;
-//! and each command that a call gave to the device, by the fault that the command met. All possible cases of the last
-//! two are known, so [`Coverage::zeros`] can name each case that never happened.
+//! There are three kinds of counts: results of actions and faults, by name; calls, by the state in which they were
+//! made; and commands that a call gave to the device, by the fault that affected the command. The calls, their states
+//! and the faults are known in advance. So [`Coverage::zeros`] can name each state without the call, and each fault
+//! that did not affect a command of a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,7 @@ pub struct Coverage {
     commands: BTreeMap<(&'static str, u16, Meeting), u64>,
 }
 
-/// Faults that a command can meet, with their names in the tables.
+/// Faults that can affect a command, with their names in the tables.
 const FAULTS: [(Meeting, &str); 5] = [
     (Meeting::Refused, "refused"),
     (Meeting::NotDelivered, "not delivered"),
@@ -37,7 +38,7 @@ const FAULTS: [(Meeting, &str); 5] = [
 ];
 
 impl Coverage {
-    /// Counts one more result of an action or a fault.
+    /// Counts the result `came_to` of the action or fault `what`.
     pub fn count(&mut self, what: &'static str, came_to: &'static str) {
         *self.events.entry((what, came_to)).or_default() += 1;
     }
@@ -52,7 +53,7 @@ impl Coverage {
         }
     }
 
-    /// Counts the commands of a call by the faults that they met.
+    /// Counts the commands of a call by the faults that affected them.
     pub fn commands(&mut self, call: &'static str, meetings: &Meetings) {
         for (&(opcode, meeting), times) in meetings {
             *self.commands.entry((call, opcode, meeting)).or_default() += times;
@@ -77,18 +78,21 @@ impl Coverage {
     /// Returns how often an action or a fault happened, whatever its results were.
     #[must_use]
     pub fn times(&self, what: &str) -> u64 {
-        let these = self.events.iter().filter(|((deed, _), _)| *deed == what);
+        let these = self
+            .events
+            .iter()
+            .filter(|((action, _), _)| *action == what);
         these.map(|(_, times)| times).sum()
     }
 
     /// Returns all results that an action or a fault has had.
     #[must_use]
     pub fn came_to(&self, what: &str) -> BTreeSet<&'static str> {
-        let these = self.events.keys().filter(|(deed, _)| *deed == what);
+        let these = self.events.keys().filter(|(action, _)| *action == what);
         these.map(|(_, came_to)| *came_to).collect()
     }
 
-    /// Returns the names of the faults that no command has met.
+    /// Returns the names of the faults that have affected no command.
     #[must_use]
     pub fn faults_never_met(&self) -> Vec<&'static str> {
         let met = |fault| {
@@ -100,7 +104,8 @@ impl Coverage {
         never.map(|(_, name)| *name).collect()
     }
 
-    /// Returns the first call and command, in the order of the keys, that met a fault. Returns `None` if none did.
+    /// Returns the first call and opcode, in alphabetical and numerical order, of a command that a fault affected.
+    /// Returns `None` if there is no such command.
     #[must_use]
     pub fn harmed(&self) -> Option<(&'static str, u16)> {
         let mut met = self.commands.keys();
@@ -120,7 +125,7 @@ impl Coverage {
     }
 
     /// Returns the cases that never happened: a line for each call that was never made in some of its states, and for
-    /// each fault and call a line with the commands that never met the fault.
+    /// each fault and call a line with the call's commands that the fault never affected.
     #[must_use]
     pub fn zeros(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -168,7 +173,7 @@ impl Coverage {
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new();
-        table.set_header(["deed or fault", "came to", "times"]);
+        table.set_header(["action or fault", "came to", "times"]);
         for ((what, came_to), times) in &self.events {
             table.add_row([*what, *came_to, &times.to_string()]);
         }
@@ -191,7 +196,7 @@ impl Coverage {
         table
     }
 
-    /// Returns the table of the faults that commands met, by call.
+    /// Returns the table of commands by call: how often each was affected by no fault and by each fault.
     #[must_use]
     pub fn commands_table(&self) -> Table {
         let mut table = Table::new();

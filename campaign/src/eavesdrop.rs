@@ -1,8 +1,8 @@
-//! An attacker that has seen the packets of others, and uses everything in them but the secrets.
+//! An attacker that has captured packets of other nodes, and uses everything in them but the secrets.
 //!
 //! The attacker knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys,
 //! and the form and order of messages. It does not know the numbers that `dat_mlx::provider` draws at random: packet
-//! sequence numbers, the communication and transaction IDs in datagrams between two others, and the variants of keys.
+//! sequence numbers, the communication and transaction IDs in datagrams of other nodes, and the variants of keys.
 //! There are two such attackers:
 //!
 //! - One sends from its own address. It may even know communication IDs, because each ID belongs to the address that it
@@ -25,19 +25,19 @@ use mlx_prm::Qpc;
 use rand::Rng;
 
 use crate::stranger::STRANGER;
-use crate::world::{HEARD, World};
+use crate::world::{CAPTURED_FRAMES, World};
 
 /// Minimum distance of guessed PSNs to the PSNs in use, which is more than a connection of a simulation uses.
 const NEAR: u32 = 8192;
-/// Private data of a request with a spoofed address. No program may receive such a request.
-pub const LIE: &[u8] = b"from elsewhere";
+/// Private data of a REQ that contains another GID than its sender's. No program may get an event for such a request.
+pub const SPOOFED_DATA: &[u8] = b"from elsewhere";
 /// Queue pair numbers that no adapter of a simulation uses.
-const NOBODYS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
+const UNUSED_QPNS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
 
 impl World {
-    /// Sends a packet that is derived from one that the attacker has seen.
+    /// Sends a packet that is derived from a captured packet.
     pub fn echo(&mut self) {
-        let at = self.random.random_range(0..HEARD);
+        let at = self.random.random_range(0..CAPTURED_FRAMES);
         let own = self.random.random_bool(0.5);
         let Some(frame) = self.sim.overheard(at) else {
             return;
@@ -76,9 +76,9 @@ impl World {
                 return;
             };
             let mad = if own {
-                self.said_by_another(transaction, message)
+                self.sent_by_another(transaction, message)
             } else {
-                self.said_in_anothers_name(message)
+                self.spoofed_message(message)
             };
             let what = if own {
                 "datagram with names seen"
@@ -106,7 +106,7 @@ impl World {
     }
 
     fn any_psn(&mut self) -> Psn {
-        Psn::new(self.random.random_range(0..1 << 24))
+        Psn::masked(self.random.random_range(0..1 << 24))
     }
 
     /// Returns a PSN outside of the queue pair's window: a boundary value, or a random one. Returns `None` if the PSN
@@ -128,7 +128,7 @@ impl World {
         let qp = self.sim.queue_pair(&self.sides[side].function, qpn.get());
         let used = qp.as_ref().map_or(Vec::new(), |qp: &Qpc| {
             [qp.next_rcv_psn(), qp.next_send_psn(), qp.last_acked_psn()]
-                .map(Psn::new)
+                .map(Psn::masked)
                 .into()
         });
         let psn = match (used.get(pick), edges.get(edge)) {
@@ -200,9 +200,9 @@ impl World {
         .emit()
     }
 
-    /// Returns a message that a node sends under its own address with all IDs that it has seen in another node's
-    /// message: that message itself, or one that would follow.
-    fn said_by_another(&mut self, transaction: u64, message: Message) -> Mad {
+    /// Returns a message with the IDs of another node's message, for a sender with its own address. The result is the
+    /// captured message, or one that could follow it.
+    fn sent_by_another(&mut self, transaction: u64, message: Message) -> Mad {
         let (local, remote, qpn) = match &message {
             Message::Req(req) => (req.local_comm_id, 0, req.local_qpn),
             Message::Rep(rep) => (rep.local_comm_id, rep.remote_comm_id, rep.local_qpn),
@@ -252,7 +252,7 @@ impl World {
                     if turned {
                         req.primary.local_gid = STRANGER.gid;
                     } else if req.primary.local_gid != STRANGER.gid {
-                        req.private_data[4..4 + LIE.len()].copy_from_slice(LIE);
+                        req.private_data[4..4 + SPOOFED_DATA.len()].copy_from_slice(SPOOFED_DATA);
                     }
                 }
                 same
@@ -261,11 +261,11 @@ impl World {
         follows.to_mad(transaction)
     }
 
-    /// Returns the message that a node which is not on the path sends under another node's address: the same message
-    /// with guessed IDs.
-    fn said_in_anothers_name(&mut self, mut message: Message) -> Mad {
+    /// Returns the captured message with guessed IDs and PSNs, for a sender that is not on the path and spoofs another
+    /// node's address.
+    fn spoofed_message(&mut self, mut message: Message) -> Mad {
         let (local, remote): (u32, u32) = (self.random.random(), self.random.random());
-        let qpn = Qpn::new(self.random.random_range(NOBODYS));
+        let qpn = Qpn::new(self.random.random_range(UNUSED_QPNS));
         let starting_psn = self.any_psn();
         match &mut message {
             Message::Req(req) => {

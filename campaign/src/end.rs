@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use udapl::EpHandle;
 
 /// An endpoint that must get an event because its peer's adapter was closed or dropped.
-pub struct Farewell {
+pub struct CloseNotice {
     /// Endpoint that must get the event: its side, the number of that side's opening, and the endpoint's index.
     pub to: (usize, u64, usize),
     pub link: usize,
@@ -14,7 +14,7 @@ pub struct Farewell {
     pub turns: u32,
 }
 
-/// Maximum number of DTOs of an endpoint, in each direction, that are not known to have completed.
+/// Number of slots of an endpoint in each direction: the maximum number of outstanding DTOs with data.
 pub const WINDOW: usize = 4;
 
 /// Kind of a posted request.
@@ -61,13 +61,13 @@ pub enum Phase {
     Pending,
     /// Connected.
     Up,
-    /// The end of the connection was requested or reported, and posted requests are flushed.
+    /// The end of the connection was reported, or a request has failed; posted requests are flushed.
     Over,
 }
 
 /// An endpoint of an open adapter.
 pub struct End {
-    /// Handle of the endpoint; `None` if it was freed and no other could be made yet.
+    /// Handle of the endpoint; `None` if the endpoint was freed and the creation of another has failed so far.
     pub ep: Option<EpHandle>,
     pub phase: Phase,
     /// Index of the connection in the simulation's list, and which end of the connection this endpoint is (0 or 1).
@@ -80,8 +80,8 @@ pub struct End {
     pub next_receive: usize,
     /// True if the endpoint takes receive buffers from the adapter's shared receive queue.
     pub shares: bool,
-    /// Number at which a graceful disconnect was requested. The endpoint's requests with lower cookies must complete
-    /// first.
+    /// Number drawn at a graceful disconnect. The endpoint's requests with lower cookies must complete before the
+    /// connection ends.
     pub drains: Option<u64>,
 }
 

@@ -4,8 +4,8 @@ use rand::Rng;
 use udapl::event::{AsyncEvent, DtoCompletion, DtoDetail, RmrBindCompletion};
 use udapl::{ConnectionEventKind, DtoStatus, Event};
 
+use crate::actions::traffic::immediate;
 use crate::bytes;
-use crate::deeds::traffic::immediate;
 use crate::end::{End, GRACEFUL, Kind, Link, Name, Phase, Sent, WINDOW, Work};
 use crate::side::offered_tag;
 use crate::world::World;
@@ -173,7 +173,7 @@ impl World {
         );
         end.phase = Phase::Over;
         if kind == ConnectionEventKind::Disconnected {
-            self.farewell_heard(side, at);
+            self.close_notice_arrived(side, at);
         }
         let came_to = match kind {
             ConnectionEventKind::Established => "established",
@@ -189,7 +189,8 @@ impl World {
         self.needs_a_reason(side, at, came_to);
     }
 
-    /// Checks that there is a recorded reason for the end of an endpoint's connection, or for a failed request on it.
+    /// Checks that an endpoint's connection has a recorded reason to end or to fail requests. `what` names the event in
+    /// the message of a failure.
     pub fn needs_a_reason(&self, side: usize, at: usize, what: &str) {
         let open = self.sides[side].open.as_ref().expect("it has an event");
         if let Some((link, _)) = open.ends[at].link {
@@ -204,7 +205,7 @@ impl World {
 
     fn dto(&mut self, side: usize, done: &DtoCompletion) {
         if let Some(context) = done.detail.invalidated() {
-            self.lost_to_a_peer(side, context);
+            self.key_invalidated(side, context);
         }
         let Some(open) = &mut self.sides[side].open else {
             return;
@@ -285,16 +286,16 @@ impl World {
         let at = open.ends.iter().position(posted);
         let at = at.unwrap_or_else(|| panic!("side {side}: {done:?}, which was not posted"));
         let work = self.oldest(side, at, done.cookie.0, done.status);
-        let Kind::Bind(veil) = work.kind else {
+        let Kind::Bind(window_memory) = work.kind else {
             panic!("side {side}: {done:?} for {work:?}");
         };
         let open = self.sides[side].open.as_mut().expect("it has an event");
-        let target = &mut open.veils[veil];
+        let target = &mut open.window_memories[window_memory];
         target.binds -= 1;
         if target.binds == 0 {
-            // A window is bound on one endpoint at a time. So this was its last outstanding bind.
+            // All binds of a window are on one endpoint and complete in order, so this bind was posted last.
             let bound = done.status == DtoStatus::Success && target.key.is_some();
-            open.bind_done(veil, bound, number);
+            open.bind_done(window_memory, bound, number);
         }
     }
 

@@ -2,15 +2,15 @@
 //! uses the same service point, and the listening program also has a connection that carries messages.
 //!
 //! ```text
-//! a client --+-- messages, a window at a time -->  a program that listens, takes
-//!            '-- connect, disconnect, again -->    messages and decides requests
-//! strangers ---- so many requests each turn -->
+//! client --+-- messages, at most 8 outstanding -->   listening program: receives messages,
+//!          '-- connect, disconnect, again -->        accepts or rejects requests
+//! attackers -- a number of requests per turn -->
 //! ```
 //!
-//! A turn is [`TURN`] of virtual time, in which the attackers send, both programs handle everything once, and messages
-//! travel. The first phase has no attack. In the second phase, the flood, the same is counted. Then the flood ends and
-//! its remains expire. One request in four comes from an attacker's own address. Each of the others is spoofed from a
-//! different address that no node has.
+//! A turn is [`TURN`] of virtual time, in which each program handles all its events once and the attackers send twice.
+//! The first phase has no attack. The second phase is the flood. Both phases count messages, connects and requests.
+//! After the flood, the state of the remaining requests expires. One request in four has an attacker's own source
+//! address. Each of the others has a different spoofed address that no node has.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -29,10 +29,10 @@ use udapl::{
 
 use crate::bytes::STRIDE;
 use crate::keys::Region;
-use crate::side::{CONN_QUAL, Manner, Open, Side};
+use crate::side::{CONN_QUAL, Open, Side, SideConfig};
 use crate::stranger::{Address, STRANGER, a_request, datagram};
 
-/// Virtual time of a turn, in which a program can handle some hundred requests.
+/// Virtual time of a turn.
 pub const TURN: Duration = Duration::from_micros(200);
 /// Maximum number of outstanding messages.
 const WINDOW: usize = 8;
@@ -41,12 +41,13 @@ const BYTES: u64 = 1024;
 /// Number of turns between the end of a connection or attempt of the honest client and its next attempt.
 const PAUSE: u64 = 5;
 /// Number of turns of the phase before the flood.
-const PEACE: u64 = 512;
+const BASELINE_TURNS: u64 = 512;
 /// Timeout of a connect of the honest client.
 const PATIENCE: Timeout = Timeout::from_micros(20_000_000);
-/// Maximum number of turns of a phase, within which the last connection attempt has to end.
+/// Maximum number of turns of a phase, including the turns after the attack until the client has connected.
 const LAST: u64 = 200_000;
-/// Time after which the listener must have freed the state of all requests (docs/decisions/strangers.md).
+/// Maximum virtual time after the flood to wait until the listener has freed the state of all requests
+/// (docs/decisions/strangers.md).
 const GONE: Duration = Duration::from_secs(200);
 /// Private data of the honest client's requests and of the request for the traffic's connection.
 const HONEST: &[u8] = b"honest";
@@ -85,22 +86,23 @@ pub struct Counted {
 
 /// Results of a flood.
 #[derive(Clone, Debug, Default)]
-pub struct Ebb {
+pub struct FloodResult {
     /// Counts of the phase without the flood.
     pub peace: Counted,
     /// Counts of the flood.
     pub flood: Counted,
-    /// Number of connections in any state in the listener's connection manager: before the flood, at most, and at the
-    /// end.
+    /// Number of connections in any state in the listener's connection manager: before the flood, the maximum, and at
+    /// the end.
     pub connections: [usize; 3],
-    /// Time after the flood until there were as many connections as before.
+    /// Virtual time after the flood until the number of connections was as low as before, or until the wait ended.
     pub gone_after: Duration,
-    /// Resident memory of the process in bytes, including the simulator: before the flood, and at most.
+    /// Resident memory of the process in bytes, including the simulator: before the flood, and the maximum.
     pub resident: [u64; 2],
 }
 
-impl Ebb {
-    /// Returns the listener's real time for one request, including the simulator's work for the answer.
+impl FloodResult {
+    /// Returns the listener's real time per handled datagram, without the time per turn of the phase before the flood.
+    /// The result includes the simulator's work for the answers.
     #[must_use]
     pub fn each(&self) -> Duration {
         let turns = u32::try_from(self.flood.turns).unwrap_or(u32::MAX);
@@ -131,12 +133,12 @@ impl Counted {
 }
 
 struct Ends {
-    /// Endpoint of the traffic; `honest` is that of the honest client's connections. Each side has both.
+    /// Endpoint of the connection with messages. `honest` is the endpoint of the honest client's connections.
     traffic: EpHandle,
     honest: EpHandle,
 }
 
-struct Shore {
+struct FloodSim {
     sim: Sim,
     /// The listener (0) and the client (1).
     sides: [Side; 2],
@@ -200,7 +202,7 @@ fn resident() -> u64 {
     pages.and_then(|pages| pages.parse().ok()).unwrap_or(0) * 4096
 }
 
-impl Shore {
+impl FloodSim {
     fn new() -> Self {
         let sim = Sim::new(SimConfig {
             seed: 1,
@@ -224,14 +226,14 @@ impl Shore {
                 function,
                 (usize::from(number), usize::from(number)),
                 7 + u64::from(number),
-                Manner::default(),
+                SideConfig::default(),
             )
         });
         let ends = [0, 1].map(|at| {
             sides[at].open(at).expect("it opens");
             ends(sides[at].open.as_mut().expect("it is open"))
         });
-        let mut shore = Self {
+        let mut flood_sim = Self {
             sim,
             sides,
             ends,
@@ -242,15 +244,15 @@ impl Shore {
             counted: Counted::default(),
         };
         for slot in 0..WINDOW {
-            shore.receive(slot);
+            flood_sim.receive(slot);
         }
-        shore.ask(shore.ends[1].traffic);
-        for _ in 0..PEACE {
-            shore.turn(|_| {});
+        flood_sim.ask(flood_sim.ends[1].traffic);
+        for _ in 0..BASELINE_TURNS {
+            flood_sim.turn(|_| {});
         }
-        let (messages, asked) = (shore.counted.messages, shore.counted.connects.len());
+        let (messages, asked) = (flood_sim.counted.messages, flood_sim.counted.connects.len());
         assert!(messages > 0 && asked > 0, "there is peace");
-        shore
+        flood_sim
     }
 
     fn open(&mut self, side: usize) -> &mut Open {
@@ -303,7 +305,7 @@ impl Shore {
         self.pause = self.pause.saturating_sub(1);
         if !self.asks && self.pause == 0 {
             let ep = self.ends[1].honest;
-            // The reset is refused as long as the endpoint is not DISCONNECTED.
+            // The reset is refused until the endpoint is UNCONNECTED or DISCONNECTED.
             if self.open(1).ia.ep_reset(ep).is_ok() {
                 let now = (self.now(), self.handled());
                 self.asked_at.get_or_insert(now);
@@ -410,8 +412,8 @@ impl Shore {
         }
     }
 
-    /// Runs a phase of `turns` turns with attackers, and continues without them until the client has connected once.
-    /// Returns the counts, and the greatest number of connections.
+    /// Runs a phase of `turns` turns with attackers, and continues without attackers until the client has connected
+    /// once. Returns the counts, and the maximum number of connections in the listener's connection manager.
     fn count(&mut self, turns: u64, mut wave: impl FnMut(&mut Self)) -> (Counted, usize) {
         self.counted = Counted::default();
         let before = self.open(0).ia.cm_counters();
@@ -420,9 +422,9 @@ impl Shore {
             if turn >= turns && !self.counted.connects.is_empty() {
                 break;
             }
-            self.turn(|shore| {
+            self.turn(|flood_sim| {
                 if turn < turns {
-                    wave(shore);
+                    wave(flood_sim);
                 }
             });
             most = most.max(self.open(0).ia.cm_connections());
@@ -435,33 +437,33 @@ impl Shore {
 }
 
 /// Returns an address that no node has, derived from a number.
-fn nobodys(number: u32) -> Address {
+fn unused_qpns(number: u32) -> Address {
     let [a, b, c, d] = number.to_be_bytes();
     Address::of_mac([2, 0xee, a, b, c, d])
 }
 
-/// Runs a flood, and counts the service that others get meanwhile.
+/// Runs a flood, and counts the service that the honest client gets meanwhile.
 ///
 /// # Panics
 /// If the established connection ends, or a message on it fails.
 #[must_use]
-pub fn flood(plan: Flood) -> Ebb {
-    let mut shore = Shore::new();
-    let (peace, _) = shore.count(PEACE, |_| {});
-    let before = shore.open(0).ia.cm_connections();
+pub fn flood(plan: Flood) -> FloodResult {
+    let mut flood_sim = FloodSim::new();
+    let (peace, _) = flood_sim.count(BASELINE_TURNS, |_| {});
+    let before = flood_sim.open(0).ia.cm_connections();
     let target = Address::of_mac(LISTENER);
-    let card = shore.sides[0].function.clone();
+    let card = flood_sim.sides[0].function.clone();
     let like: ReqRepr = a_request(target, CONN_QUAL);
     let mut left = plan.requests;
     let turns = u64::from(plan.requests.div_ceil(plan.per_turn.max(1)));
     let (start, mut most_resident) = (resident(), 0);
-    let (flood, most) = shore.count(turns, |shore| {
+    let (flood, most) = flood_sim.count(turns, |flood_sim| {
         for _ in 0..(plan.per_turn / 2).max(1).min(left) {
             left -= 1;
             let from = if left.is_multiple_of(4) {
                 STRANGER
             } else {
-                nobodys(left)
+                unused_qpns(left)
             };
             let mut req = like.clone();
             (req.local_comm_id, req.local_qpn) = (left, Qpn::masked(left));
@@ -469,26 +471,26 @@ pub fn flood(plan: Flood) -> Ebb {
             req.primary.local_gid = from.gid;
             let mad = Message::Req(Box::new(req)).to_mad(u64::from(left));
             let frame = datagram(from, target, left, &mad);
-            shore.sim.deliver(&card, &frame);
+            flood_sim.sim.deliver(&card, &frame);
         }
         if left % 1024 < plan.per_turn {
             most_resident = most_resident.max(resident());
         }
     });
-    let over = shore.now();
-    let at = |shore: &Shore| Duration::from_nanos(shore.now() - over);
-    while shore.open(0).ia.cm_connections() > before && at(&shore) < GONE {
-        shore.open(0).ia.progress();
-        shore.events(0);
-        shore.open(1).ia.progress();
-        shore.events(1);
-        shore.sim.advance(Duration::from_millis(20));
+    let over = flood_sim.now();
+    let at = |flood_sim: &FloodSim| Duration::from_nanos(flood_sim.now() - over);
+    while flood_sim.open(0).ia.cm_connections() > before && at(&flood_sim) < GONE {
+        flood_sim.open(0).ia.progress();
+        flood_sim.events(0);
+        flood_sim.open(1).ia.progress();
+        flood_sim.events(1);
+        flood_sim.sim.advance(Duration::from_millis(20));
     }
-    Ebb {
+    FloodResult {
         peace,
         flood,
-        connections: [before, most, shore.open(0).ia.cm_connections()],
-        gone_after: at(&shore),
+        connections: [before, most, flood_sim.open(0).ia.cm_connections()],
+        gone_after: at(&flood_sim),
         resident: [start, most_resident.max(start)],
     }
 }
@@ -512,10 +514,16 @@ pub fn flood_table(requests: u32, rates: &[u32]) -> Table {
         "gone after",
         "resident: before, most (MiB)",
     ]);
-    let mut row = |name: String, counted: &Counted, ebb: Option<&Ebb>| {
-        let held = |ebb: &Ebb| ebb.connections.map(|count| count.to_string()).join(", ");
-        let mib = |ebb: &Ebb| {
-            ebb.resident
+    let mut row = |name: String, counted: &Counted, flood_result: Option<&FloodResult>| {
+        let held = |flood_result: &FloodResult| {
+            flood_result
+                .connections
+                .map(|count| count.to_string())
+                .join(", ")
+        };
+        let mib = |flood_result: &FloodResult| {
+            flood_result
+                .resident
                 .map(|bytes| (bytes >> 20).to_string())
                 .join(", ")
         };
@@ -531,18 +539,26 @@ pub fn flood_table(requests: u32, rates: &[u32]) -> Table {
             took(counted.longest()),
             format!("{:.2}", counted.per_turn()),
             format!("{real:.0?}"),
-            ebb.map_or_else(String::new, |ebb| format!("{:.1?}", ebb.each())),
-            ebb.map_or_else(String::new, held),
-            ebb.map_or_else(String::new, |ebb| format!("{:.0?}", ebb.gone_after)),
-            ebb.map_or_else(String::new, mib),
+            flood_result.map_or_else(String::new, |flood_result| {
+                format!("{:.1?}", flood_result.each())
+            }),
+            flood_result.map_or_else(String::new, held),
+            flood_result.map_or_else(String::new, |flood_result| {
+                format!("{:.0?}", flood_result.gone_after)
+            }),
+            flood_result.map_or_else(String::new, mib),
         ]);
     };
     for (at, &per_turn) in rates.iter().enumerate() {
-        let ebb = flood(Flood { requests, per_turn });
+        let flood_result = flood(Flood { requests, per_turn });
         if at == 0 {
-            row("none".to_owned(), &ebb.peace, None);
+            row("none".to_owned(), &flood_result.peace, None);
         }
-        row(per_turn.to_string(), &ebb.flood, Some(&ebb));
+        row(
+            per_turn.to_string(),
+            &flood_result.flood,
+            Some(&flood_result),
+        );
     }
     table
 }

@@ -4,15 +4,15 @@ use udapl::memory::PzHandle;
 use udapl::{DmaMemory, Ia, MemPrivFlags};
 
 use crate::bytes;
-use crate::keys::{Key, Loose, Region, Veil};
+use crate::keys::{FreeableRegion, Key, Region, WindowMemory};
 use crate::side::Open;
 
 impl Open {
-    pub fn make_veil(&mut self) -> Result<Veil, udapl::DatError> {
+    pub fn make_window_memory(&mut self) -> Result<WindowMemory, udapl::DatError> {
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
         let region = Self::region_of(&mut self.ia, self.pz, 1, rights)?;
         bytes::cover(&region.memory);
-        Ok(Veil {
+        Ok(WindowMemory {
             region,
             rmr: None,
             binds: 0,
@@ -38,7 +38,7 @@ impl Open {
     /// Allocates and registers memory of one slot to which peers may write.
     pub fn lend(&mut self) -> Result<(), udapl::DatError> {
         let memory = self.slot();
-        self.lend_this(memory)
+        self.register_memory(memory)
     }
 
     /// Allocates memory of one slot that is not registered yet.
@@ -47,7 +47,7 @@ impl Open {
     }
 
     /// Registers memory of one slot so that peers may write to it.
-    pub fn lend_this(&mut self, memory: DmaMemory) -> Result<(), udapl::DatError> {
+    pub fn register_memory(&mut self, memory: DmaMemory) -> Result<(), udapl::DatError> {
         let lmr = self
             .ia
             .lmr_create(memory.clone(), self.pz, MemPrivFlags::all())?;
@@ -59,21 +59,24 @@ impl Open {
             void: None,
             yields: false,
         };
-        self.loose.push(Loose { region, key });
+        self.freeable.push(FreeableRegion { region, key });
         Ok(())
     }
 
     /// Returns the keys of all memory to which peers may write now.
     pub fn granted(&self) -> impl Iterator<Item = Key> {
-        let loose = self.loose.iter().map(|loose| loose.key);
-        let windows = self.veils.iter().filter_map(|veil| veil.key);
+        let freeable = self.freeable.iter().map(|freeable| freeable.key);
+        let windows = self
+            .window_memories
+            .iter()
+            .filter_map(|window_memory| window_memory.key);
         let written = Key {
             address: self.written.lmr.registered_address,
             context: self.written.lmr.rmr_context,
             void: None,
             yields: false,
         };
-        loose.chain(windows).chain([written])
+        freeable.chain(windows).chain([written])
     }
 
     /// Returns the key of memory that peers may only read. This key was never valid for writing.
@@ -86,18 +89,19 @@ impl Open {
         }
     }
 
-    /// Returns the keys that peers know of regions and windows that are freed at times. Void keys are included, so that
-    /// peers also write to freed memory.
+    /// Returns the keys of regions and windows that peers know. The result includes void keys, so that peers also write
+    /// to freed memory.
     pub fn told(&self) -> impl Iterator<Item = Key> {
-        let there = self.loose.iter().map(|loose| loose.key);
-        let of = |veil: &Veil| {
-            veil.before
+        let there = self.freeable.iter().map(|freeable| freeable.key);
+        let of = |window_memory: &WindowMemory| {
+            window_memory
+                .before
                 .iter()
                 .copied()
-                .chain(veil.key)
+                .chain(window_memory.key)
                 .collect::<Vec<_>>()
         };
-        let windows = self.veils.iter().flat_map(of);
+        let windows = self.window_memories.iter().flat_map(of);
         self.gone.iter().copied().chain(there).chain(windows)
     }
 
@@ -106,7 +110,7 @@ impl Open {
         self.gone.len().checked_sub(1)
     }
 
-    /// Records that a key known to peers is void from now on. The last three such keys are kept.
+    /// Records that a key known to peers is void. Keeps the last three void keys.
     pub fn remember(&mut self, key: Key, number: u64) {
         self.gone.push(Key {
             void: Some(number),
@@ -117,15 +121,15 @@ impl Open {
         }
     }
 
-    /// Handles the completion of the last outstanding bind of a window. If the window is bound, its earlier keys are
-    /// void. If not, no peer may access the memory of the window any more.
+    /// Records that a window has no outstanding bind any more. If the window is bound, only its earlier keys are void.
+    /// Otherwise all its keys are void, and no peer may access the window's memory.
     pub fn bind_done(&mut self, at: usize, bound: bool, number: u64) {
-        let veil = &mut self.veils[at];
-        let mut void = std::mem::take(&mut veil.before);
+        let window_memory = &mut self.window_memories[at];
+        let mut void = std::mem::take(&mut window_memory.before);
         if !bound {
-            void.extend(veil.key.take());
-            veil.closed = true;
-            bytes::cover(&veil.region.memory);
+            void.extend(window_memory.key.take());
+            window_memory.closed = true;
+            bytes::cover(&window_memory.region.memory);
         }
         for key in void {
             self.remember(key, number);
@@ -134,13 +138,16 @@ impl Open {
 
     /// Returns the RMR contexts that peers may invalidate now.
     pub fn yielded(&self) -> impl Iterator<Item = u32> {
-        let there = self.veils.iter().filter(|veil| veil.binds == 0);
-        let keys = there.filter_map(|veil| veil.key);
+        let there = self
+            .window_memories
+            .iter()
+            .filter(|window_memory| window_memory.binds == 0);
+        let keys = there.filter_map(|window_memory| window_memory.key);
         keys.filter(|key| key.yields).map(|key| key.context)
     }
 
-    /// Returns whether peers may invalidate an RMR context. This includes contexts of binds whose completion the
-    /// program has not seen, so the context may not exist.
+    /// Returns whether peers may invalidate an RMR context. The result is true for the context of an outstanding bind,
+    /// although the bind may fail.
     pub fn yields(&self, context: u32) -> bool {
         let mut told = self.told();
         told.any(|key| key.context == context && key.yields && key.void.is_none())
@@ -149,48 +156,60 @@ impl Open {
     /// Records that a peer is about to invalidate an RMR context. Returns whether the context exists and this is the
     /// first such request.
     pub fn claim(&mut self, context: u32) -> bool {
-        let of = |veil: &&mut Veil| veil.key.is_some_and(|key| key.context == context);
-        let veil = self.veils.iter_mut().find(of);
-        veil.is_some_and(|veil| !std::mem::replace(&mut veil.claimed, true))
+        let of = |window_memory: &&mut WindowMemory| {
+            window_memory.key.is_some_and(|key| key.context == context)
+        };
+        let window_memory = self.window_memories.iter_mut().find(of);
+        window_memory
+            .is_some_and(|window_memory| !std::mem::replace(&mut window_memory.claimed, true))
     }
 
     /// Records that a peer has invalidated an RMR context. From now on no peer may access the memory of that window.
     pub fn taken(&mut self, context: u32, number: u64) {
-        for at in 0..self.veils.len() {
-            let veil = &mut self.veils[at];
-            if veil.binds == 0 && veil.key.is_some_and(|key| key.context == context) {
+        for at in 0..self.window_memories.len() {
+            let window_memory = &mut self.window_memories[at];
+            if window_memory.binds == 0
+                && window_memory.key.is_some_and(|key| key.context == context)
+            {
                 self.bind_done(at, false, number);
-            } else if let Some(old) = veil.before.iter().position(|key| key.context == context) {
-                let key = veil.before.remove(old);
+            } else if let Some(old) = window_memory
+                .before
+                .iter()
+                .position(|key| key.context == context)
+            {
+                let key = window_memory.before.remove(old);
                 self.remember(key, number);
             }
         }
     }
 
     /// Records that this program has learned of the invalidation of an RMR context.
-    pub fn heard_of(&mut self, context: u32, number: u64) {
+    pub fn invalidation_reported(&mut self, context: u32, number: u64) {
         self.taken(context, number);
-        for veil in &mut self.veils {
-            if veil.context == Some(context) {
-                veil.claimed = false;
+        for window_memory in &mut self.window_memories {
+            if window_memory.context == Some(context) {
+                window_memory.claimed = false;
             }
         }
     }
 
-    /// Handles windows whose bind completions were lost, by querying the windows.
+    /// Queries the windows without an outstanding bind, because bind completions may have been lost, and updates the
+    /// records.
     pub fn binds_lost(&mut self, number: u64) {
-        for at in 0..self.veils.len() {
-            let veil = &self.veils[at];
-            if veil.closed || veil.binds > 0 {
+        for at in 0..self.window_memories.len() {
+            let window_memory = &self.window_memories[at];
+            if window_memory.closed || window_memory.binds > 0 {
                 continue;
             }
-            let bound = veil.rmr.and_then(|rmr| self.ia.rmr_query(rmr).ok());
+            let bound = window_memory
+                .rmr
+                .and_then(|rmr| self.ia.rmr_query(rmr).ok());
             let bound = bound.is_some_and(|param| param.binding.is_some());
             self.bind_done(at, bound, number);
         }
     }
 
-    /// Returns whether a key is valid now.
+    /// Returns whether the key of a region or window is known to peers and not void.
     pub fn is_live(&self, address: u64, context: u32) -> bool {
         let mut told = self.told();
         told.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))

@@ -1,4 +1,4 @@
-//! The end of a simulation: faults stop, and then all activity has to end.
+//! The last phase of a simulation: all faults are removed, and then all activity has to end.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ const ATTEMPTS: usize = 4;
 /// Maximum number of loop iterations of a millisecond each until all activity has ended, including timeouts of the
 /// connection manager and of the transport.
 const HEALING: u32 = 400_000;
-/// Maximum number of loop iterations of a millisecond each until a sound connection has completed its posted requests.
+/// Maximum number of loop iterations of a millisecond each until all requests have completed on connections without a
+/// recorded reason to end.
 const CARRIED: u32 = 1_000;
 
 impl World {
@@ -26,8 +27,7 @@ impl World {
             self.release_reserved(side);
             self.make_missing(side);
         }
-        // A fault that was injected may not have taken effect yet and may still do so. It ends when the function is
-        // opened again.
+        // An injected fault may take effect later. Opening the function again removes the fault.
         for side in 0..self.sides.len() {
             if self.sides[side].tampered {
                 self.close(side);
@@ -70,10 +70,10 @@ impl World {
             );
             self.close(side);
         }
-        self.look();
+        self.check_all();
     }
 
-    /// Waits until all posted requests on sound connections have completed, before any connection is ended.
+    /// Waits until all posted requests have completed on connections without a recorded reason to end.
     fn settle_work(&mut self) {
         let left = |world: &Self| {
             let mut left = Vec::new();
@@ -101,7 +101,8 @@ impl World {
         );
     }
 
-    /// Runs until all endpoints are in a phase for which `done` returns true.
+    /// Runs loop iterations of a millisecond until `done` returns true for the phases of all endpoints. `what` names
+    /// the condition in the message of a failure.
     fn settle(&mut self, what: &str, done: impl Fn(Phase) -> bool) {
         let open = |world: &Self| {
             let mut left = Vec::new();

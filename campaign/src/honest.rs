@@ -1,14 +1,14 @@
-//! Two programs that only connect and send, besides all others. No operation of these honest programs may take longer
-//! than [`MOST`] loop iterations.
+//! Two honest programs that only connect, send and disconnect, besides all other programs. Each of their operations
+//! must end within [`MOST`] loop iterations.
 //!
 //! ```text
 //! connect --> message, message, ... --> disconnect --> connect, on other endpoints
 //! ```
 //!
-//! Each has a function of its own, one on each card, into which no fault is injected. Attackers send to them, too.
-//! Both must get an event for each operation; its duration is counted in their loop iterations. A fault of the wire, or
-//! a call of another program that blocks all others, is no fault of a neighbour, so an operation during which this
-//! happens is not judged.
+//! Each honest program has a function of its own, one on each card. No fault is injected into these functions, but
+//! attackers send to them. Both programs must get an event for each operation. The duration of an operation is counted
+//! in loop iterations of the honest programs. An operation is not judged if a fault of the wire, or a long call of
+//! another program that blocks all others, happens during the operation.
 
 use hw_sim::SimCard;
 use udapl::connection::CrHandle;
@@ -22,11 +22,11 @@ use udapl::{
 use crate::bytes;
 use crate::cover::Coverage;
 use crate::keys::Region;
-use crate::side::{CONN_QUAL, Manner, Open, Side};
+use crate::side::{CONN_QUAL, Open, Side, SideConfig};
 use crate::stranger::Address;
 use crate::world::World;
 
-/// Limit on the loop iterations of an operation.
+/// Maximum number of loop iterations of an operation.
 const MOST: u64 = 8;
 /// Number of loop iterations after which an operation that is not judged is abandoned.
 const PATIENCE: u64 = 400;
@@ -52,14 +52,14 @@ pub struct Honest {
     sides: [Side; 2],
     ends: [Option<EpHandle>; 2],
     doing: Doing,
-    /// True for a program that has got the event that the operation is done.
+    /// True for each program that has got its event for the current operation.
     are_done: [bool; 2],
-    /// Number of loop iterations since the operation began, or since the last one ended.
+    /// Number of loop iterations since the current operation began, or since the last operation ended.
     turns: u64,
-    /// True if an event that no neighbour caused may have delayed the operation or made it fail.
+    /// True if a cause other than a neighbour may have delayed the current operation or made it fail.
     is_spoiled: bool,
     messages: u64,
-    /// Number of consecutive connects that the call itself refused.
+    /// Number of consecutive connects whose call returned an error.
     refused: u64,
     /// Duration of the longest operation, in loop iterations.
     pub longest: u64,
@@ -80,7 +80,7 @@ impl Honest {
         let sides = cards.each_ref().map(|of| {
             let function = of.virtual_function(index).expect("just made");
             let place = (usize::MAX - card, card);
-            let mut side = Side::new(function, place, seed ^ card as u64, Manner::default());
+            let mut side = Side::new(function, place, seed ^ card as u64, SideConfig::default());
             side.open(0xff).expect("nothing is done to it");
             card += 1;
             side
@@ -245,15 +245,15 @@ impl Honest {
                 }
                 self.heard(at, is_it, &done);
             }
-            // These are events of abandoned endpoints, or of the port.
+            // These are events of abandoned endpoints, or events of the port.
             Event::Connection(_) | Event::Dto(_) | Event::Async(AsyncEvent::Network(_)) => {}
             Event::Async(event) => self.heard(at, false, &event),
             Event::RmrBind(_) | Event::Software(_) => panic!("honest program {at}: {event:?}"),
         }
     }
 
-    /// Handles an event of one program. If `is_it`, the program's part of the operation is done; otherwise the
-    /// operation has failed, which needs a reason.
+    /// Handles an event of one program. If `is_it` is true, the operation is done for this program. Otherwise the
+    /// operation has failed, which is allowed only if the operation is not judged.
     fn heard(&mut self, at: usize, is_it: bool, what: &dyn std::fmt::Debug) {
         if is_it {
             self.are_done[at] = true;
@@ -281,7 +281,7 @@ impl Honest {
 }
 
 impl World {
-    /// Records an event that no neighbour caused, so that the current operation is not judged.
+    /// Records that the current operation of the honest programs is not judged.
     pub fn spoil_honest(&mut self) {
         if let Some(honest) = &mut self.honest {
             honest.is_spoiled = true;

@@ -19,7 +19,7 @@ pub const fn name(state: EpState) -> &'static str {
     }
 }
 
-/// Returns whether network input that a call handled may have moved an endpoint from one state to another.
+/// Returns whether network input that a call handled may have changed an endpoint's state from `before` to `after`.
 fn may_have_become(before: EpState, after: EpState) -> bool {
     use EpState as S;
     match before {

@@ -14,20 +14,21 @@ pub struct Region {
 pub struct Key {
     pub address: u64,
     pub context: u32,
-    /// Number of the event at which the key became void. A request that is posted later must fail.
+    /// Number drawn when the key became void; 0 if peers never had the access. A request that is posted later must
+    /// fail.
     pub void: Option<u64>,
     /// True if peers may invalidate the key.
     pub yields: bool,
 }
 
 /// Registered memory that may be freed while peers know its key.
-pub struct Loose {
+pub struct FreeableRegion {
     pub region: Region,
     pub key: Key,
 }
 
 /// Memory that peers can access only through a window.
-pub struct Veil {
+pub struct WindowMemory {
     pub region: Region,
     pub rmr: Option<RmrHandle>,
     /// Number of outstanding binds.
@@ -40,7 +41,7 @@ pub struct Veil {
     pub before: Vec<Key>,
     /// True if no peer may access the memory. The memory is then filled and watched.
     pub closed: bool,
-    /// True if a peer was made to invalidate the key and this program does not know the result. The adapter may then
-    /// know of an invalidation before the program does.
+    /// True if a peer has prepared a request that invalidates the key, and this program has not got the result. The
+    /// adapter may have handled the invalidation already.
     pub claimed: bool,
 }

@@ -3,9 +3,9 @@
 //! has to end. A simulation is a `World`.
 //!
 //! ```text
-//! seed --> features of this world (a random half of them)
-//!      --> so many steps: a random deed, a random fault, a moment of time
-//!      --> healing: what was connecting ends, what is connected ends, all is closed, opened and closed again
+//! seed --> features of this simulation (each drawn at random)
+//!      --> steps: a random action, a random fault, some virtual time
+//!      --> healing: faults stop, all connections end, all adapters are closed, opened and closed again
 //! ```
 //!
 //! Each step is checked against invariants, not against expected failures: a call may fail whenever a device is faulty,
@@ -16,11 +16,11 @@
 //! - No byte outside of granted memory changes: gaps between slots, freed memory, memory of adapters that are closed
 //!   or dropped. Peers know the keys of freed memory and continue to write.
 //! - Every call returns within [`CALL_LIMIT`] of virtual time.
-//! - A driver breaks no rule of its device and reports no misbehaviour of it, and the device accesses no address that
+//! - A driver breaks no rule of its device and logs no wrong completion entry, and the device accesses no address that
 //!   is not mapped.
 //! - A connection ends only for a recorded reason: packets of attackers, and faults of others, do not end it.
-//! - An event is lost only if its EVD was shorter than the number of events that could arrive. Then the program gets
-//!   an asynchronous event, and nothing else is lost.
+//! - An event is lost only if its EVD was shorter than the number of events that could arrive. Then the program gets an
+//!   asynchronous event, and no other event is lost.
 //! - A call succeeds only in the states in which DAT allows it, and a refused call leaves the state unchanged.
 //! - A program that only connects and sends completes each operation within a few loop iterations, whatever its
 //!   neighbours do.
@@ -30,17 +30,17 @@
 //! The same seed gives the same simulation. A failure prints one line with the command that repeats it ([`Failure`]).
 #![forbid(unsafe_code)]
 
+mod actions;
 mod blame;
 pub mod bytes;
 pub mod calls;
+mod close_notice;
 mod cover;
-mod deeds;
-mod deluge;
 mod eavesdrop;
 mod end;
 mod events;
-mod farewell;
 mod flood;
+mod flooding;
 mod grants;
 mod healing;
 mod honest;
@@ -62,7 +62,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 pub use cover::Coverage;
-pub use flood::{Ebb, Flood, flood, flood_table};
+pub use flood::{Flood, FloodResult, flood, flood_table};
 use hw_sim::{Sim, SimConfig};
 pub use many::{Many, many};
 use rand::{Rng, SeedableRng};
@@ -124,9 +124,10 @@ pub enum Feature {
     Interrupts,
     /// Functions get another MAC address.
     Mac,
-    /// Functions are removed, or their slot loses its link so that all registers read as ones. They never return.
+    /// Functions are removed, or their PCIe slot loses its link so that all registers read as ones. The functions never
+    /// return.
     Removal,
-    /// An attacker sends requests, messages about the connections of others, and packets to the queue pairs of others.
+    /// An attacker sends requests, messages about connections of other nodes, and packets to their queue pairs.
     Strangers,
     /// Event dispatchers are shorter than the number of posted requests, programs dequeue nothing for some time, and
     /// the event queues of devices overrun.
@@ -141,8 +142,8 @@ pub enum Feature {
     Neighbours,
 }
 
-/// Features that one simulation in four has. They are drawn last and in this order, so that a feature added at the end
-/// changes no simulation that does not have it.
+/// Features that are each in one of four simulations. They are drawn last and in this order. So a feature added at the
+/// end changes no simulation without that feature.
 pub const RARE: [Feature; 3] = [
     Feature::Instances,
     Feature::Invalidation,
@@ -163,8 +164,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan for a seed. Each feature has a chance of one in two, those in [`RARE`] one in four. Most plans
-    /// have few functions.
+    /// Returns the plan for a seed. Each feature has a probability of 1/2, or of 1/4 if it is in [`RARE`]. Most plans
+    /// have two or four functions.
     #[must_use]
     pub fn of(seed: u64, steps: u32) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
@@ -282,14 +283,14 @@ pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
         }
         Err(panic) => Err(Failure {
             plan: plan.clone(),
-            what: words_of(&*panic),
+            what: panic_text(&*panic),
             log,
             story: story.map_or_else(String::new, |story| story.text()),
         }),
     }
 }
 
-fn words_of(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     panic
         .downcast_ref::<String>()
         .cloned()
@@ -297,7 +298,8 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-/// Returns the smallest plan that still fails, found by removing features and steps.
+/// Returns the failure of a smaller plan that still fails, by removing features and steps. Returns `failure` if no
+/// smaller plan was found.
 #[must_use]
 pub fn shrink(failure: Failure) -> Failure {
     let fails = |plan: &Plan| run(plan, Record::Nothing).err();

@@ -14,7 +14,7 @@ use campaign::{
 use clap::Parser;
 use mlx_prm::Opcode;
 
-/// Numbers of requests per turn for which a flood is run. They range from what the programs can handle to more.
+/// Numbers of requests per turn of the floods: from a rate that the programs can handle to higher rates.
 const FLOODS: [u32; 3] = [64, 256, 1024];
 
 /// Run simulations of adapters, traffic and faults, one for each seed, and report those in which a check fails.

@@ -36,7 +36,8 @@ impl Many {
     }
 }
 
-/// Runs the simulations of these seeds until the deadline, and calls `tell` every few seconds. Failures are shrunk.
+/// Runs the simulations of these seeds on `jobs` threads until the deadline, and calls `tell` about every 5 s. Each
+/// failed simulation is reduced by `shrink`.
 pub fn many(
     seeds: &[u64],
     jobs: usize,

@@ -1,4 +1,4 @@
-//! One adapter of a simulation: a function, and the objects that are open on it.
+//! One adapter of a simulation: a function, and the program's objects on that function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use udapl::{
 
 use crate::bytes;
 use crate::end::{End, Kind, WINDOW};
-use crate::keys::{Key, Loose, Region, Veil};
+use crate::keys::{FreeableRegion, Key, Region, WindowMemory};
 
-/// Connection qualifier at which every adapter listens.
+/// Connection qualifier at which the first instance of every function listens.
 pub const CONN_QUAL: u64 = 0x1_0000_0077;
 /// Number of endpoints of an adapter.
 pub const ENDS: usize = 3;
 /// Number of slots of a region: `WINDOW` for each endpoint.
 const SLOTS: usize = ENDS * WINDOW;
 
-/// Connection qualifier to which requests are handed off.
+/// Connection qualifier of a second service point, to which requests are handed off.
 pub const OTHER_QUAL: u64 = 0x1_0000_0078;
 /// Connection qualifier whose requests arrive with an endpoint that the provider made.
 pub const LENDING_QUAL: u64 = 0x1_0000_0079;
@@ -42,20 +42,20 @@ pub const SHARED: usize = SHARED_DTOS as usize;
 /// [`SHARED`] in the type of a DTO count of DAT.
 pub const SHARED_DTOS: u32 = 8;
 /// Number of memory windows of an adapter.
-pub const VEILS: usize = 2;
-/// Length of an event dispatcher that requests and connection events share: requests get at most half of it, and each
-/// endpoint has an entry.
+pub const WINDOW_COUNT: usize = 2;
+/// Length of an EVD that connection requests and connection events share. Requests occupy at most half of its entries,
+/// and each endpoint has a reserved entry.
 pub const MIXED: u32 = 6;
 const _: () = assert!(MIXED as usize == 2 * ENDS);
-/// Number of requests that an endpoint takes beyond its slots, if there are bursts.
+/// Number of requests without data that an endpoint accepts in addition to its slots, on a side with short EVDs.
 pub const BURST: u32 = 32;
-/// Log2 of the maximum length of an event queue of a device with short queues. It limits the number of waiting events.
+/// Log2 of the maximum length of a device's event queue in a simulation with `Feature::Overrun`.
 pub const LOG_SHORT_EQ: u32 = 10;
-/// Number of port events that fit into an event queue: the driver reserves 128 entries (Linux `eq.h`
+/// Number of port events that fit into a short event queue. The driver reserves 128 entries (Linux `eq.h`
 /// `MLX5_NUM_SPARE_EQE`).
 pub const EVENTS_OF_THE_PORT: u32 = (1 << LOG_SHORT_EQ) - 128;
 
-/// Objects besides those that carry traffic.
+/// Objects on which no traffic depends, except service points.
 #[derive(Default)]
 pub struct Spare {
     pub evd: Option<EvdHandle>,
@@ -71,7 +71,7 @@ pub struct Spare {
     pub any: Option<PspHandle>,
     /// Service point at [`COMMON_QUAL`].
     pub common: Option<PspHandle>,
-    /// Connection requests that the program has not decided yet.
+    /// Connection requests that the program has neither accepted nor rejected.
     pub held: Vec<CrHandle>,
 }
 
@@ -111,29 +111,29 @@ pub struct Open {
     /// cookie. Receives and requests have separate cookies.
     pub orphans: BTreeSet<(bool, u64)>,
     /// Regions of one slot each that may be freed.
-    pub loose: Vec<Loose>,
-    pub veils: Vec<Veil>,
-    /// Void keys that peers still know.
+    pub freeable: Vec<FreeableRegion>,
+    pub window_memories: Vec<WindowMemory>,
+    /// The last three void keys, which peers still know.
     pub gone: Vec<Key>,
     pub spare: Spare,
-    /// True if the device is dead or may be dead.
+    /// True if the program has got the event `DAT_ASYNC_ERROR_IA_CATASTROPHIC`.
     pub dead: bool,
     /// Requested length of the EVD for completions.
     events: u32,
     /// True if `events` is less than the number of requests that can be outstanding, and the EVD for connection events
     /// has a requested length of one.
     pub narrow: bool,
-    /// True if more requests were outstanding than the EVD holds.
+    /// True if more requests and receives were outstanding than the EVD for completions holds.
     pub crowded: bool,
     /// True if the EVD for completions has lost completions.
     pub spent: bool,
     /// Overflowed EVDs that endpoints still use.
     pub old: Vec<EvdHandle>,
-    /// Number of connection events dequeued since the queue was last empty.
+    /// Number of connection events dequeued since the last call of `World::events` began.
     pub heard: usize,
 }
 
-/// An adapter, open or not. If its function has several instances, one of these.
+/// An adapter, open or not. If its function has several instances, this is one of the instances.
 pub struct Side {
     pub function: Arc<SimFunction>,
     /// Index of the function among all functions.
@@ -149,25 +149,26 @@ pub struct Side {
     /// True if the function was removed.
     pub removed: bool,
     /// Configuration of the adapter's endpoints and queues.
-    pub manner: Manner,
-    /// True if a command that ends access was not answered since the opening. Then the adapter must be dead.
+    pub side_config: SideConfig,
+    /// True if a command that ends access was not answered since the opening. Then the adapter must be dead as soon as
+    /// the program has dequeued all events.
     pub unanswered: bool,
-    /// Number of loop iterations for which the program will still dequeue nothing.
+    /// Number of further loop iterations in which the program dequeues nothing.
     pub asleep: u32,
-    /// True if the adapter's connections are not served meanwhile either.
+    /// True if the adapter's connections are not served either during these loop iterations.
     pub deep: bool,
 }
 
 /// Configuration of an adapter's objects.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
-    /// True if event dispatchers are as short as allowed.
+pub struct SideConfig {
+    /// True if the EVD for completions has `EVENTS` entries, with which it never overflows.
     pub tight: bool,
     /// True if all endpoints but the first take buffers from the shared receive queue.
     pub shares: bool,
     /// True if the adapter has memory windows.
     pub windows: bool,
-    /// True if event dispatchers are shorter than the number of possible events, and endpoints take bursts.
+    /// True if EVDs are shorter than the number of possible events, and endpoints accept `BURST` more requests.
     pub narrow: bool,
     /// True if connection requests and connection events share a short event dispatcher.
     pub mixed: bool,
@@ -188,7 +189,7 @@ impl Side {
         function: Arc<SimFunction>,
         (place, card): (usize, usize),
         seed: u64,
-        manner: Manner,
+        side_config: SideConfig,
     ) -> Self {
         Self {
             function,
@@ -199,7 +200,7 @@ impl Side {
             open: None,
             tampered: false,
             removed: false,
-            manner,
+            side_config,
             unanswered: false,
             asleep: 0,
             deep: false,
@@ -219,7 +220,7 @@ impl Side {
         hca.seed = Some(self.seed ^ self.openings << 32);
         let provider = MlxProvider::open(function, hca).map_err(|error| error.to_string())?;
         let ia = Ia::open(provider, IaConfig::default()).map_err(|error| error.to_string())?;
-        self.furnish(ia, index)
+        self.create_objects(ia, index)
     }
 
     /// Opens the adapter as one more instance of an adapter that is open.
@@ -230,11 +231,11 @@ impl Side {
         self.openings += 1;
         self.unanswered = false;
         let ia = adapter.instance(IaConfig::default());
-        self.furnish(ia.map_err(|error| error.to_string())?, index)
+        self.create_objects(ia.map_err(|error| error.to_string())?, index)
     }
 
-    fn furnish(&mut self, ia: Ia, index: usize) -> Result<(), String> {
-        let open = Open::furnish(ia, index, self.manner);
+    fn create_objects(&mut self, ia: Ia, index: usize) -> Result<(), String> {
+        let open = Open::create_objects(ia, index, self.side_config);
         self.open = Some(open.map_err(|error| error.to_string())?);
         Ok(())
     }
@@ -254,31 +255,38 @@ pub fn attributes(ia: &Ia, narrow: bool) -> EpAttr {
     }
 }
 
-/// Maximum number of events of its endpoints that an adapter can have outstanding.
+/// Maximum number of outstanding completions of an adapter, without bursts.
 pub const EVENTS: u32 = 32;
 const _: () = assert!(EVENTS as usize == 2 * ENDS * WINDOW + SHARED);
 
 impl Open {
-    fn furnish(mut ia: Ia, index: usize, manner: Manner) -> Result<Self, udapl::DatError> {
+    fn create_objects(
+        mut ia: Ia,
+        index: usize,
+        side_config: SideConfig,
+    ) -> Result<Self, udapl::DatError> {
         let pz = ia.pz_create()?;
-        let events = match manner {
-            Manner { narrow: true, .. } => 1,
-            Manner { tight: true, .. } => EVENTS,
-            Manner { .. } => 256,
+        let events = match side_config {
+            SideConfig { narrow: true, .. } => 1,
+            SideConfig { tight: true, .. } => EVENTS,
+            SideConfig { .. } => 256,
         };
         let dto = ia.evd_create(events, EvdFlags::DTO | EvdFlags::RMR_BIND)?;
-        let (connect, cr) = if manner.mixed {
+        let (connect, cr) = if side_config.mixed {
             let both = ia.evd_create(MIXED, EvdFlags::CONNECTION | EvdFlags::CR)?;
             (both, both)
         } else {
-            let length = if manner.narrow { 1 } else { 64 };
+            let length = if side_config.narrow { 1 } else { 64 };
             let connect = ia.evd_create(length, EvdFlags::CONNECTION)?;
             (connect, ia.evd_create(64, EvdFlags::CR)?)
         };
-        let psp =
-            Some(ia.psp_create(ConnQual(CONN_QUAL + manner.apart), cr, PspFlags::CONSUMER)?);
+        let psp = Some(ia.psp_create(
+            ConnQual(CONN_QUAL + side_config.apart),
+            cr,
+            PspFlags::CONSUMER,
+        )?);
         let mut spare = Spare::default();
-        if manner.several {
+        if side_config.several {
             let common = ia.psp_create_shared(ConnQual(COMMON_QUAL), cr, PspFlags::CONSUMER);
             spare.common = Some(common?);
         }
@@ -324,29 +332,29 @@ impl Open {
             buffers: BTreeMap::new(),
             buffers_lost: false,
             orphans: BTreeSet::new(),
-            loose: Vec::new(),
-            veils: Vec::new(),
+            freeable: Vec::new(),
+            window_memories: Vec::new(),
             gone: Vec::new(),
             spare,
             dead: false,
             events,
-            narrow: manner.narrow,
+            narrow: side_config.narrow,
             crowded: false,
             spent: false,
             old: Vec::new(),
             heard: 0,
         };
-        if manner.shares {
+        if side_config.shares {
             open.srq = Some(open.make_srq()?);
         }
-        if manner.windows {
-            for _ in 0..VEILS {
-                let veil = open.make_veil()?;
-                open.veils.push(veil);
+        if side_config.windows {
+            for _ in 0..WINDOW_COUNT {
+                let window_memory = open.make_window_memory()?;
+                open.window_memories.push(window_memory);
             }
         }
         for at in 0..ENDS {
-            let shares = manner.shares && at > 0;
+            let shares = side_config.shares && at > 0;
             let ep = open.make_ep(shares)?;
             open.ends.push(End::new(Some(ep), shares));
         }
@@ -369,7 +377,8 @@ impl Open {
         self.ia.evd_create(self.events, flags)
     }
 
-    /// Creates an endpoint. If `shares`, it takes its buffers from the shared receive queue.
+    /// Creates an endpoint. If `shares` is true and there is a shared receive queue, the endpoint takes its receive
+    /// buffers from that queue.
     pub fn make_ep(&mut self, shares: bool) -> Result<EpHandle, udapl::DatError> {
         let attr = attributes(&self.ia, self.narrow);
         let (pz, dto, connect) = (Some(self.pz), Some(self.dto), Some(self.connect));
@@ -396,19 +405,19 @@ impl Open {
         }
     }
 
-    /// Records that the posted DTOs of a freed endpoint have ended, and that their completions may be lost.
+    /// Records that the posted DTOs of a freed or reset endpoint have ended, and that their completions may be lost.
     pub fn forget_posted(&mut self, end: &End) {
         let receives = end.receives.iter().map(|cookie| (false, *cookie));
         self.orphans.extend(receives);
         for work in &end.requests {
             self.orphans.insert((true, work.cookie));
             if let Kind::Bind(at) = work.kind {
-                self.veils[at].binds -= 1;
+                self.window_memories[at].binds -= 1;
             }
         }
     }
 
-    /// Returns all memory that peers or the device could access, and the adapter.
+    /// Returns the adapter, and all memory that peers or the device could access.
     pub fn memories(self) -> (Ia, Vec<DmaMemory>) {
         let regions = [
             self.source,
@@ -419,9 +428,12 @@ impl Open {
             self.sink,
             self.shared,
         ];
-        let loose = self.loose.into_iter().map(|loose| loose.region);
-        let veils = self.veils.into_iter().map(|veil| veil.region);
-        let all = regions.into_iter().chain(loose).chain(veils);
+        let freeable = self.freeable.into_iter().map(|freeable| freeable.region);
+        let window_memories = self
+            .window_memories
+            .into_iter()
+            .map(|window_memory| window_memory.region);
+        let all = regions.into_iter().chain(freeable).chain(window_memories);
         (self.ia, all.map(|region| region.memory).collect())
     }
 

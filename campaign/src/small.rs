@@ -1,12 +1,13 @@
-//! Every single fault at every command of a small simulation: two adapters with one endpoint each, and one script.
+//! Every single fault at every command of a small simulation: two adapters, one connection, and one script.
 //!
 //! ```text
 //! bring-up, connect, a message, an RDMA Write, an RDMA Read, a window bound and unbound, disconnect, close
 //! ```
 //!
 //! The script is run once without a fault, to count the commands of each adapter. Then there is one simulation for each
-//! command of each adapter and each [`Harm`]. It runs the script, as far as possible, with that fault at that command.
-//! Then it removes all faults and runs the script again, which has to succeed. All checks of other simulations apply.
+//! command of each adapter and each [`Harm`]. The simulation runs the script, as far as possible, with that fault at
+//! that command. Then it removes all faults and runs the script again, which has to succeed. All checks of random
+//! simulations apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,9 +23,9 @@ use crate::bytes::SLOT;
 use crate::end::{Kind, Phase};
 use crate::side::CONN_QUAL;
 use crate::world::World;
-use crate::{Feature, Plan, words_of};
+use crate::{Feature, Plan, panic_text};
 
-/// Fault that a command meets.
+/// Fault that affects a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Harm {
@@ -62,14 +63,14 @@ impl Harm {
     }
 }
 
-/// A command of the script, and the fault that it meets.
+/// A command of the script, and the fault that affects the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Index of the side that gives the command.
     pub side: usize,
-    /// Number of the command among those of its side, from 0.
+    /// Number of the command among the commands of its side, from 0.
     pub command: u32,
-    /// Fault that the command meets.
+    /// Fault that affects the command.
     pub harm: Harm,
 }
 
@@ -91,7 +92,8 @@ pub struct Exhaustive {
 }
 
 impl Exhaustive {
-    /// Returns a table by call and command: in how many of all runs the script succeeded.
+    /// Returns a table with a row for each call and command, and a column for each fault: the number of runs in which
+    /// the script succeeded, and the number of all runs.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new();
@@ -127,15 +129,15 @@ fn world() -> World {
     world
 }
 
-/// Result of a case: the call and the opcode of the command that met the fault, and whether the script succeeded all
-/// the same.
-type Came = ((&'static str, u16), bool);
+/// Result of a case: the call and the opcode of the command that the fault affected, and true if the script succeeded
+/// nevertheless.
+type CaseResult = ((&'static str, u16), bool);
 
 /// Runs one case.
 ///
 /// # Errors
-/// If a check failed, or if no command met the fault, so that the case tests nothing.
-pub fn case(case: Case) -> Result<Came, String> {
+/// If a check failed, or if the fault affected no command.
+pub fn case(case: Case) -> Result<CaseResult, String> {
     let run = || {
         let mut world = world();
         world.harm(case);
@@ -155,10 +157,10 @@ pub fn case(case: Case) -> Result<Came, String> {
             world.script(),
             "the script does not go through when all is healed"
         );
-        world.look();
+        world.check_all();
         (met, whole)
     };
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| words_of(&*panic))
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_text(&*panic))
 }
 
 /// Runs all cases. Before each case, calls `tell` with the number of the case and the number of all cases.
@@ -173,8 +175,8 @@ pub fn exhaustive(mut tell: impl FnMut(u64, u64)) -> Exhaustive {
     let mut sum = Exhaustive::default();
     for (side, commands) in commands.into_iter().enumerate() {
         for command in 0..u32::try_from(commands).unwrap_or(u32::MAX) {
-            // The first kind of fault meets exactly this command, so its result names the row. A lasting fault meets
-            // later commands, too.
+            // The first kind of fault affects exactly this command, so its result names the row. A permanent fault
+            // also affects later commands.
             let mut key = None;
             for harm in Harm::iter() {
                 let one = Case {
@@ -212,7 +214,8 @@ impl World {
         self.sim.inject(&self.sides[case.side].function, &fault);
     }
 
-    /// Runs the simulation until `done` returns true, for at most ten seconds of virtual time.
+    /// Runs the simulation until `done` returns true, for 1000 loop iterations of 10 ms at most. Returns whether `done`
+    /// returned true.
     fn until(&mut self, done: impl Fn(&Self) -> bool) -> bool {
         for _ in 0..1_000 {
             if done(self) {
@@ -263,7 +266,7 @@ impl World {
         for side in 0..2 {
             whole &= self.close(side);
         }
-        self.look();
+        self.check_all();
         whole
     }
 }

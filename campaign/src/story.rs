@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines of a trace. They are kept when the simulation is dropped.
+/// Lines of a trace. Clones share the lines, so the caller of a simulation can read them after a panic.
 #[derive(Clone, Default)]
 pub struct Story(Arc<Mutex<String>>);
 

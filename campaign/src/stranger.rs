@@ -1,11 +1,13 @@
 //! An attacker on the network: a node with an address of its own, which knows everything but secrets.
 //!
-//! The attacker knows addresses, GUIDs and service IDs, which others send in clear, and queue pair numbers, which can
-//! be enumerated. It does not know packet sequence numbers, communication IDs and keys, so it guesses them. Its
-//! management datagrams come from its own address: a node that can spoof them is on the path, and RoCE has no defence
-//! against such a node. Its RC packets may be spoofed. Answers to it are dropped.
+//! The attacker knows addresses, GUIDs and service IDs, which other nodes send in clear, and queue pair numbers, which
+//! can be enumerated. The attacker does not know packet sequence numbers, communication IDs and keys, and guesses them.
+//! The management datagrams of this module have the attacker's own source address (the module `eavesdrop` also spoofs
+//! addresses). RoCE has no defence against a node on the path. The RC packets may have a spoofed source address.
+//! Answers to the attacker are dropped.
 //!
-//! No extra check is needed: a connection may end only for a recorded reason, and an attacker's packet is no reason.
+//! The general checks are sufficient: a connection may end only for a recorded reason, and an attacker's packet is no
+//! reason.
 
 use std::net::IpAddr;
 
@@ -34,7 +36,7 @@ pub const STRANGER: Address = Address {
 const GUID: u64 = 0x00ca_ffff_fe00_0042;
 /// Q_Key of the general services interface (IBTA volume 1, section 3.5.3).
 const GSI_Q_KEY: u32 = 0x8001_0000;
-/// Range in which the queue pair numbers of an adapter are.
+/// Range of queue pair numbers that includes those of an adapter.
 pub const QPNS: std::ops::Range<u32> = 0x50..0x90;
 
 /// Source or destination of a packet.
@@ -69,7 +71,8 @@ impl Address {
         Self { mac, gid }
     }
 
-    /// Returns the address for a link-local IP address, from which the card's MAC follows (RFC 4291, appendix A).
+    /// Returns a link-local IP address with the MAC that is derived from it (RFC 4291, appendix A). Returns `None` for
+    /// an IPv4 address.
     pub fn of(ip: IpAddr) -> Option<Self> {
         let IpAddr::V6(ip) = ip else { return None };
         let gid = ip.octets();
@@ -113,7 +116,7 @@ fn packet(from: Address, to: Address, bth: BthRepr, headers: Headers, payload: &
 const fn bth(opcode: Opcode, dest_qpn: Qpn, psn: u32) -> BthRepr {
     BthRepr {
         ack_request: true,
-        ..BthRepr::new(opcode, dest_qpn, Psn::new(psn))
+        ..BthRepr::new(opcode, dest_qpn, Psn::masked(psn))
     }
 }
 
@@ -149,7 +152,7 @@ fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
             priority: 0,
         },
         qpn: Qpn::new(0x66),
-        psn: Psn::new(0x66),
+        psn: Psn::masked(0x66),
         reads_out: 2,
         reads_in: 2,
         mtu: 3,
@@ -185,8 +188,8 @@ pub fn a_request(to: Address, service_id: u64) -> ReqRepr {
 }
 
 impl World {
-    /// Sends one or several attacker's packets to an adapter.
-    pub fn strange(&mut self) {
+    /// Sends one or eight packets of an attacker to an adapter, or rarely very many connection requests.
+    pub fn attack_from_network(&mut self) {
         if self.random.random_bool(0.5) {
             let times = if self.random.random_ratio(1, 8) { 8 } else { 1 };
             for _ in 0..times {
@@ -200,7 +203,7 @@ impl World {
             return;
         };
         if self.random.random_ratio(1, 500) {
-            self.deluge(side);
+            self.flood(side);
             return;
         }
         let draw = self.random.random_range(0..12);
@@ -247,7 +250,7 @@ impl World {
         let guid = if own { GUID } else { guid_of(known) };
         let params = ConnectParams {
             qpn: Qpn::new(qpn),
-            psn: Psn::new(self.random.random_range(0..1 << 24)),
+            psn: Psn::masked(self.random.random_range(0..1 << 24)),
             ack_timeout: self.random.random_range(0..32),
             random,
             ..parameters(to, service_id)
@@ -256,7 +259,7 @@ impl World {
         datagram(STRANGER, to, self.random.random(), &mad)
     }
 
-    /// Returns a communication ID: a small one, which a node might choose first, or a random one.
+    /// Returns a communication ID: a number below 4, which a node may use first, or a random number.
     fn comm_id(&mut self) -> u32 {
         if self.random.random_ratio(1, 4) {
             self.random.random_range(0..4)
@@ -265,11 +268,11 @@ impl World {
         }
     }
 
-    /// Returns a message about a connection of other nodes, or random bytes.
+    /// Returns a frame with a CM message about a connection of other nodes, or with random bytes.
     fn forged_datagram(&mut self, to: Address, known: Address) -> Vec<u8> {
         let (local_comm_id, remote_comm_id) = (self.comm_id(), self.comm_id());
         let qpn = Qpn::new(self.random.random_range(QPNS));
-        let starting_psn = Psn::new(self.random.random_range(0..1 << 24));
+        let starting_psn = Psn::masked(self.random.random_range(0..1 << 24));
         let reason: u16 = self.random.random_range(0..40);
         let message = match self.random.random_range(0..6) {
             0 => Message::Rep(Box::new(RepRepr {
@@ -323,7 +326,7 @@ impl World {
         datagram(STRANGER, to, starting_psn.get(), &mad)
     }
 
-    /// Returns an RC packet to a random queue pair, with a guessed PSN and a guessed key.
+    /// Returns a frame with an RC packet to a random queue pair, with a random PSN and a random key.
     fn forged_packet(&mut self, from: Address, to: Address) -> Vec<u8> {
         let qpn = self.random.random_range(QPNS);
         let psn = self.random.random();
@@ -374,7 +377,7 @@ impl World {
     }
 }
 
-/// Returns the GUID of a function, which follows from its MAC address. The local bit is not inverted.
+/// Returns the GUID of a function, which is derived from its MAC address. The local bit is not inverted.
 fn guid_of(known: Address) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = known.gid;
     u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h])

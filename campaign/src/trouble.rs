@@ -9,7 +9,8 @@ use rand::Rng;
 use crate::Feature;
 use crate::world::{ENDINGS, World};
 
-/// Commands that a fault may wait for. They start an adapter, create its objects, destroy them, and stop the adapter.
+/// Commands that a fault may wait for: commands that start and stop an adapter, and that create, modify, query and
+/// destroy its objects.
 const COMMANDS: [Opcode; 40] = [
     Opcode::ENABLE_HCA,
     Opcode::QUERY_HCA_CAP,
@@ -53,7 +54,7 @@ const COMMANDS: [Opcode; 40] = [
     Opcode::DISABLE_HCA,
 ];
 
-/// Names of these faults in the coverage, by kind.
+/// Names of all injected faults in the coverage, by kind.
 pub const FAULTS: [(&str, &[&str]); 4] = [
     ("wire", &["faulty", "repeats"]),
     ("partition", &["both ways", "one way"]),
@@ -138,7 +139,7 @@ impl World {
                 self.sim.inject(&self.sides[side].function, &fault);
             }
             28 if self.has(Feature::Mac) => self.change_mac(side),
-            47 if self.has(Feature::Overrun) => self.storm(side, small),
+            47 if self.has(Feature::Overrun) => self.toggle_carrier(side, small),
             _ => {}
         }
     }
@@ -194,7 +195,8 @@ impl World {
         self.spoil_wire();
     }
 
-    /// Makes the wire duplicate many frames for a while, without other faults. No connection may end because of that.
+    /// Makes the wire duplicate half of the frames for `for_a_while` ns, without other faults. No connection may end
+    /// because of that. Does nothing while the wire has another fault.
     fn repeat_frames(&mut self, for_a_while: u64) {
         if self.until.is_some() {
             return;
@@ -261,7 +263,7 @@ impl World {
                 "command not delivered",
                 &Fault::CommandDelivery {
                     opcode,
-                    // Internal error, and bad input length (PRM, command interface, delivery status).
+                    // Signature error, and internal error of the firmware (PRM, command interface, delivery status).
                     status: if small == 1 { 0x01 } else { 0x06 },
                     count: small,
                 },
@@ -280,8 +282,8 @@ impl World {
         self.sim.inject(&self.sides[side].function, fault);
     }
 
-    /// Changes the MAC address of a virtual function through its physical function. The virtual function's driver sees
-    /// the change after a reset.
+    /// Changes the MAC address of a virtual function as its administrator does. Closes all instances of the function
+    /// before the change, so the driver sees the change after the reset of the next opening.
     fn change_mac(&mut self, side: usize) {
         self.cover.count("fault", "another MAC");
         for other in self.kin(side) {

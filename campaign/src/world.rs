@@ -1,5 +1,5 @@
-//! The simulated run: two cards, their virtual functions, the wire between them, and the steps from the start until
-//! all activity has ended.
+//! State and main loop of a simulation: two cards, their virtual functions, the wire between the cards, and the steps
+//! until all activity has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,28 +14,30 @@ use rand_chacha::ChaCha8Rng;
 use udapl::registry::Registry;
 use udapl::{DatResult, EpHandle};
 
-use crate::blame::Blame;
+use crate::blame::WarningCollector;
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
-use crate::end::{Farewell, Link, Name};
+use crate::end::{CloseNotice, Link, Name};
 use crate::honest::Honest;
 use crate::keys::Key;
-use crate::side::{APART, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
+use crate::side::{APART, LOG_SHORT_EQ, Open, Side, SideConfig, offered_tag};
 use crate::story::Story;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
-/// Number of further instances of a function in a run with `Feature::Instances`, by its index modulo 4.
+/// Number of additional instances of a function in a simulation with `Feature::Instances`, by the function's index
+/// modulo 4.
 const MORE: [usize; 4] = [2, 0, 1, 0];
-/// Number of freed regions whose bytes are still checked.
+/// Maximum number of freed regions whose bytes are still checked.
 const WATCHED: usize = 64;
 /// Number of steps between two checks of all bytes.
 const LOOK_EVERY: u32 = 16;
-/// Duration of a call above which pending connects of other sides may time out.
+/// Virtual duration of a call above which pending connects of other sides may time out. A call of a healthy device must
+/// not take longer.
 const LONG_CALL: Duration = Duration::from_millis(50);
 
-/// Number of packets that the attacker remembers.
-pub const HEARD: usize = 64;
-/// Commands that end a peer's access to memory. The simulator injects faults into these more often.
+/// Number of captured packets that the attacker can use: the most recent ones.
+pub const CAPTURED_FRAMES: usize = 64;
+/// Commands that end a peer's access to memory. Four of ten injected command faults affect one of these.
 pub const ENDINGS: [Opcode; 4] = [
     Opcode::DESTROY_MKEY,
     Opcode::TO_ERR_QP,
@@ -54,28 +56,29 @@ pub struct World {
     pub freed: VecDeque<Freed>,
     pub random: ChaCha8Rng,
     pub cover: Coverage,
-    pub blame: Blame,
+    pub blame: WarningCollector,
     pub registry: Registry,
     story: Option<Story>,
-    /// Last number given to a message, a request or an attempt.
+    /// Last number drawn. Numbers identify messages, requests and connection attempts, and order events.
     pub number: u64,
-    /// Number of MAC addresses that functions got in place of their first ones.
+    /// Number of changes of MAC addresses so far.
     pub macs: u16,
-    /// Virtual time in nanoseconds at which the partition or the pulled cable ends.
+    /// Virtual time in ns at which the current fault of the wire (loss, partition, pulled cable) ends; `None` if there
+    /// is none.
     pub until: Option<u64>,
-    /// Virtual time in nanoseconds at which the wire stops duplicating frames.
+    /// Virtual time in ns at which the wire stops duplicating frames; `None` if it does not duplicate frames.
     pub repeats: Option<u64>,
-    /// Memory keys of an adapter that has just closed.
-    pub ghosts: Vec<Key>,
+    /// Keys of an adapter that has just closed, with which its peers write. Empty except during these attacks.
+    pub closed_keys: Vec<Key>,
     /// Endpoints that must get an event because their peer has closed.
-    pub farewells: Vec<Farewell>,
-    /// Virtual time in nanoseconds at which link training ends after a link was down. Connection requests before that
+    pub close_notices: Vec<CloseNotice>,
+    /// Virtual time in ns at which link training ends after the last fault of the wire. Connection requests before that
     /// time may be lost.
     pub trained: u64,
     pub healing: bool,
-    /// True in a scripted run: every request is accepted, and no fault is removed.
+    /// True in a simulation with a script: every connection request is accepted, and an opening removes no fault.
     pub scripted: bool,
-    /// Number of commands of each side.
+    /// Number of commands that the driver of each side has given.
     pub commands: Vec<u64>,
     /// The honest programs with functions of their own, in a run with `Feature::Neighbours`.
     pub honest: Option<Honest>,
@@ -83,7 +86,7 @@ pub struct World {
 
 impl World {
     pub fn new(plan: &Plan, sim: Sim, story: Option<Story>) -> Self {
-        let blame = Blame::new();
+        let blame = WarningCollector::new();
         let of_card = (plan.functions / 2).max(1);
         let cards = [0, 1].map(|card: u8| {
             let mut profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
@@ -118,7 +121,7 @@ impl World {
             };
             assert!(instance > 0 || cards[at].set_vf(index, settings));
             let function = cards[at].virtual_function(index).expect("just made");
-            let manner = Manner {
+            let side_config = SideConfig {
                 tight: has(Feature::Evds) && number % 2 == 0,
                 shares: has(Feature::Srq) && number % 3 != 2,
                 windows: has(Feature::Windows) || has(Feature::Invalidation),
@@ -128,7 +131,7 @@ impl World {
                 apart: instance as u64 * APART,
             };
             let seed = plan.seed << 8 | u64::from(number);
-            sides.push(Side::new(function, (place, at), seed, manner));
+            sides.push(Side::new(function, (place, at), seed, side_config));
         };
         let places = 2 * usize::from(of_card);
         for place in 0..places {
@@ -140,7 +143,7 @@ impl World {
             }
         }
         if has(Feature::Strangers) {
-            sim.overhear(HEARD);
+            sim.overhear(CAPTURED_FRAMES);
         }
         let commands = vec![0; sides.len()];
         let (a, b) = (cards[0].physical(), cards[1].physical());
@@ -163,8 +166,8 @@ impl World {
             macs: 0,
             until: None,
             repeats: None,
-            ghosts: Vec::new(),
-            farewells: Vec::new(),
+            closed_keys: Vec::new(),
+            close_notices: Vec::new(),
             trained: 0,
             healing: false,
             scripted: false,
@@ -174,7 +177,7 @@ impl World {
     }
 
     pub fn run(&mut self) {
-        // With short event queues the card's port events would overrun the honest programs' event queues, too.
+        // With short event queues, the card's port events would also overrun the event queues of the honest programs.
         if self.has(Feature::Neighbours) && !self.has(Feature::Overrun) {
             self.honest = Some(Honest::new(&self.cards, self.plan.seed, self.of_card()));
         }
@@ -182,18 +185,19 @@ impl World {
             self.reopen(side);
         }
         for step in 0..self.plan.steps {
-            // Each step seeds its own random generator, so that an action left out in one step changes no later step.
+            // Each step has its own random generator, so that an omitted action in one step changes no later random
+            // numbers.
             self.random = ChaCha8Rng::seed_from_u64(self.plan.seed ^ u64::from(step + 1) << 40);
             let side = self.random.random_range(0..self.sides.len());
-            self.deed(side);
+            self.action(side);
             self.trouble();
             if self.has(Feature::Strangers) && self.random.random_ratio(1, 2) {
-                self.strange();
+                self.attack_from_network();
             }
             let moment = self.moment();
             self.turn(moment);
             if step % LOOK_EVERY == 0 {
-                self.look();
+                self.check_all();
             }
         }
         self.heal();
@@ -203,7 +207,7 @@ impl World {
         self.plan.features.contains(&feature)
     }
 
-    /// Returns the number of virtual functions of a card.
+    /// Returns the number of virtual functions of a card, without the function of an honest program.
     pub fn of_card(&self) -> usize {
         usize::from(self.plan.functions / 2).max(1)
     }
@@ -217,8 +221,8 @@ impl World {
         self.sim.clock().now().0
     }
 
-    /// Runs an action of a side, checks its time limit, and attributes the commands of this side during the action to
-    /// the named call.
+    /// Runs an action of a side, checks its duration in virtual time, and counts the commands of the side's function
+    /// during the action for the named call.
     pub fn timed<R>(
         &mut self,
         side: usize,
@@ -285,7 +289,8 @@ impl World {
         Some(answer)
     }
 
-    /// Makes a call on an endpoint, counts it under the endpoint's state, and checks the resulting state.
+    /// Makes a call on an endpoint, counts the call under the endpoint's state before it, and checks the state after
+    /// it.
     pub fn ep_call<R>(
         &mut self,
         side: usize,
@@ -334,7 +339,7 @@ impl World {
     pub fn spoil_wire(&mut self) {
         self.spoil("the wire", |_| true);
         self.spoil_honest();
-        self.farewells.clear();
+        self.close_notices.clear();
     }
 
     /// Records an event at an adapter that may end its connections and attempts.
@@ -353,7 +358,7 @@ impl World {
         Duration::from_micros(micros)
     }
 
-    /// Runs the software of every side once, then advances virtual time.
+    /// Runs one loop iteration of every program that does not sleep, then advances virtual time by `moment`.
     pub fn turn(&mut self, moment: Duration) {
         for side in 0..self.sides.len() {
             self.crowd(side);
@@ -372,7 +377,7 @@ impl World {
                 self.events(side);
             }
         }
-        self.check_farewells();
+        self.check_close_notices();
         self.honest_turn();
         self.sim.advance(moment);
         if self.until.is_some_and(|until| self.now() >= until) {
@@ -381,7 +386,7 @@ impl World {
         self.mend_repeats();
     }
 
-    /// Ends the partition or the pulled cable: heals the wire and brings both links up.
+    /// Ends all faults of the wire except its delay, and brings both ports up.
     pub fn mend_wire(&mut self) {
         self.until = None;
         let training = CardRules::default().link_training.as_nanos();
@@ -393,7 +398,7 @@ impl World {
     }
 
     /// Checks that no byte outside of granted memory has changed, and that no device or driver reports an error.
-    pub fn look(&self) {
+    pub fn check_all(&self) {
         assert_eq!(self.blame.first(), None, "a driver blames its device");
         for freed in &self.freed {
             if let Some(at) = freed.changed() {
@@ -405,8 +410,12 @@ impl World {
         }
         for (side, one) in self.sides.iter().enumerate() {
             if let Some(open) = &one.open {
-                for veil in open.veils.iter().filter(|veil| veil.closed) {
-                    if let Some(at) = bytes::changed(&veil.region.memory) {
+                for window_memory in open
+                    .window_memories
+                    .iter()
+                    .filter(|window_memory| window_memory.closed)
+                {
+                    if let Some(at) = bytes::changed(&window_memory.region.memory) {
                         panic!(
                             "byte {at} of memory of side {side} has changed, which no window opens"
                         );
@@ -463,7 +472,7 @@ impl World {
     pub fn watch(&mut self, freed: Freed) {
         self.freed.push_back(freed);
         if self.freed.len() > WATCHED {
-            self.look();
+            self.check_all();
             self.freed.pop_front();
         }
     }

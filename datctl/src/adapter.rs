@@ -24,8 +24,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Keep-alive interval. A dead peer is noticed after two intervals and the retries of a packet, which is less than
 /// `PATIENCE`.
 const KEEP_ALIVE: Duration = Duration::from_millis(500);
-/// Number of events that an EVD holds; this limits the DTOs outstanding on all connections together.
-pub(crate) const EVENTS: u32 = 16_384;
+/// Number of events that an EVD holds, if the device allows that many; this limits the DTOs outstanding on all
+/// connections together.
+const EVENTS: u32 = 16_384;
 /// Limit on the DTOs outstanding on one connection, in either direction.
 const MOST: u32 = 1024;
 /// Number of outstanding RDMA Reads of an endpoint in each direction, if the device supports that many.
@@ -87,6 +88,8 @@ impl AdapterOptions {
 pub(crate) struct Adapter {
     pub(crate) ia: Ia,
     pub(crate) events: EvdHandle,
+    /// Number of events that `events` holds: `EVENTS`, or as many as the device allows.
+    pub(crate) most_events: u32,
     pub(crate) zone: PzHandle,
 }
 
@@ -137,13 +140,18 @@ impl Adapter {
     }
 
     pub(crate) fn of(mut ia: Ia) -> Result<Self, Box<dyn Error>> {
-        let most = ia.query().ia.max_evd_qlen;
+        let most_events = EVENTS.min(ia.query().ia.max_evd_qlen);
         let events = ia.evd_create(
-            EVENTS.min(most),
+            most_events,
             EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO | EvdFlags::RMR_BIND,
         )?;
         let zone = ia.pz_create()?;
-        Ok(Self { ia, events, zone })
+        Ok(Self {
+            ia,
+            events,
+            most_events,
+            zone,
+        })
     }
 
     /// Returns true if the function is simulated. In a guest, a function that a simulator provides looks like a card's
@@ -156,7 +164,7 @@ impl Adapter {
         self.ia.query().ia.ia_address
     }
 
-    /// Returns the limit on the DTOs of an endpoint in either direction, at which their events fit the EVD.
+    /// Returns the maximum number of outstanding DTOs of an endpoint in either direction.
     pub(crate) fn most_dtos(&self) -> u32 {
         self.ia.query().ia.max_dto_per_ep.min(MOST)
     }
@@ -184,7 +192,8 @@ impl Adapter {
             .ep_create(Some(self.zone), EpEvds::all(self.events), Some(&attr))?)
     }
 
-    /// Sets the transport of an unconnected endpoint. Keep-alive is on, at `KEEP_ALIVE` unless the settings specify it.
+    /// Sets the transport of an unconnected endpoint. Keep-alive is on, with the interval of `transport`, or with
+    /// `KEEP_ALIVE` if `transport` has none.
     pub(crate) fn set_transport(
         &mut self,
         ep: EpHandle,
@@ -237,7 +246,7 @@ impl Adapter {
             .ep_create_with_srq(Some(self.zone), EpEvds::all(self.events), srq, &attr)?)
     }
 
-    /// Frees an endpoint and the registration that only it used.
+    /// Frees an endpoint, and the registration of its region.
     pub(crate) fn release(&mut self, ep: EpHandle, region: &Region) -> Result<(), Box<dyn Error>> {
         self.ia.ep_free(ep)?;
         self.ia.lmr_free(region.lmr)?;
@@ -273,7 +282,11 @@ impl Adapter {
     }
 
     /// Returns the error for a connection attempt to a peer that could not begin.
-    pub(crate) fn no_way(&self, peer: IpAddr, error: &udapl::DatError) -> Box<dyn Error> {
+    pub(crate) fn unreachable_error(
+        &self,
+        peer: IpAddr,
+        error: &udapl::DatError,
+    ) -> Box<dyn Error> {
         if error.return_type() != ReturnType::InvalidAddress {
             return self.failed(error);
         }
@@ -290,7 +303,7 @@ impl Adapter {
         .into()
     }
 
-    /// Returns a text with the evidence that the endpoint's peer is gone, if that is why the connection ended.
+    /// Returns a text with the cause if the connection ended because the endpoint's peer does not answer.
     fn gone(&self, ep: EpHandle) -> Option<String> {
         let cause = self.ia.ep_end_cause(ep).ok().flatten()?;
         let is_silent = matches!(
@@ -358,7 +371,7 @@ pub(crate) fn unexpected(event: &Event, instead_of: &str) -> Box<dyn Error> {
     .into()
 }
 
-/// Returns the point in time at which `PATIENCE` ends.
+/// Returns the time that is `PATIENCE` after now.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }

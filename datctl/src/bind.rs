@@ -12,7 +12,7 @@ pub(crate) struct Rebound {
     address: String,
     before: Option<String>,
     now: Option<String>,
-    /// Shell commands that undo it.
+    /// Shell commands that undo the bind or unbind.
     undo: Vec<String>,
     /// Reason why the function still cannot be opened after a bind; `None` if it can.
     why_not: Option<String>,

@@ -33,7 +33,7 @@ pub(crate) struct Cmtime {
     /// Number of connections.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = within(1..=u16::MAX))]
     count: u16,
-    /// Number of connections that are made at a time; at most as many as --count.
+    /// Number of connections that are made at a time. A number above --count is reduced to it.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(1..=1024_u16))]
     at_once: u16,
 }
@@ -110,7 +110,7 @@ impl Step {
         let mut left = eps.len();
         while left > 0 {
             let event = dialer.next()?;
-            // Completions are those of the flushed receives of endpoints that disconnect.
+            // Completions of flushed DTOs are ignored.
             if matches!(event, Event::Dto(_)) {
                 continue;
             }
@@ -230,7 +230,7 @@ impl Cmtime {
                 free.call(|| Ok(dialer.adapter.ia.ep_free(ep)?))?;
             }
             // If the passive end is in this process, it handles the disconnect before the next group.
-            dialer.hang_up()?;
+            dialer.disconnect_all()?;
         }
         let made = usize::from(self.count - left);
         Ok(([create, connect, disconnect, free], made))

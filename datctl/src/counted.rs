@@ -32,8 +32,8 @@ struct Command {
     answered: u64,
     refused: u64,
     unanswered: u64,
-    /// Total time of these commands, in microseconds of the function's clock. The next field is that of the longest
-    /// one.
+    /// Total time of these commands, in microseconds of the function's clock. The next field has the time of the
+    /// longest command.
     microseconds: f64,
     longest_microseconds: f64,
 }

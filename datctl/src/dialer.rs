@@ -1,7 +1,7 @@
 //! The active end of `ping`, `perf` and `cmtime`: connects, and waits for its events.
 //!
-//! Waiting polls for a while, because on hardware the event arrives sooner than any sleep ends, and then sleeps. If
-//! the passive end is in this process too ([`Dialer::beside`]), it handles its events between the polls.
+//! A wait polls `POLLS` times before it sleeps, because on hardware most events arrive sooner than a sleep ends. If the
+//! passive end is in this process too ([`Dialer::beside`]), the passive end handles its events between the polls.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use udapl::{
     EpHandle, Event, OpenOptions, Qos, Timeout,
 };
 
-use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};
+use crate::adapter::{Adapter, PATIENCE, Region, deadline, unexpected};
 use crate::hello::{Hello, Reverse, Role, Told};
 use crate::listener::Listener;
 
@@ -23,10 +23,10 @@ use crate::listener::Listener;
 const POLLS: u32 = 2_000;
 /// The longest sleep. The passive end, if it is in this process, makes progress between two sleeps.
 const SLEEP: Duration = Duration::from_millis(1);
-/// Interval of keep-alive messages to a peer that only lends its memory.
-const BEAT: Duration = Duration::from_secs(2);
+/// Interval of keep-alive messages to a peer that only provides memory.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 /// Cookie of the empty keep-alive message to the peer.
-const BEAT_COOKIE: u64 = u64::MAX;
+const KEEP_ALIVE_COOKIE: u64 = u64::MAX;
 /// Cookie of a receive for messages that the peer sends by itself.
 const REVERSE_COOKIE: u64 = u64::MAX - 1;
 
@@ -44,7 +44,7 @@ struct Session {
     /// Slot of the receives for messages that the peer sends by itself; `None` if it sends none.
     inbox: Option<usize>,
     /// Time of the next keep-alive message; `None` if the peer needs none.
-    next_beat: Option<Instant>,
+    next_keep_alive: Option<Instant>,
 }
 
 impl Dialer {
@@ -86,7 +86,7 @@ impl Dialer {
             Some(_) | None => requests,
         };
         let lanes = u32::try_from(self.sessions.len())? + 1;
-        Self::check_events(lanes, hello.depth, requests + receives)?;
+        self.check_events(lanes, hello.depth, requests + receives)?;
         let ep = self.adapter.endpoint(requests, receives)?;
         self.adapter.set_transport(ep, &EpTransport::default())?;
         let region = {
@@ -117,12 +117,12 @@ impl Dialer {
             Qos::BEST_EFFORT,
             ConnectFlags::empty(),
         );
-        begun.map_err(|error| self.adapter.no_way(peer, &error))?;
+        begun.map_err(|error| self.adapter.unreachable_error(peer, &error))?;
         let event = loop {
             let event = self.next()?;
             // The peer may already send on earlier lanes.
             let aside = match &event {
-                Event::Dto(done) if done.status == DtoStatus::Success => self.is_aside(done)?,
+                Event::Dto(done) if done.status == DtoStatus::Success => self.is_internal(done)?,
                 // Flushes of an earlier connection may be reported after its end.
                 Event::Dto(done) if done.status == DtoStatus::ErrFlushed => {
                     let ours = |session: &Session| session.ep == done.ep;
@@ -155,12 +155,13 @@ impl Dialer {
             inbox,
             // Only a memory peer gets keep-alive messages. An echo peer would send the empty message back, and we would
             // mistake it for an echo that is being measured.
-            next_beat: (hello.role == Role::Memory).then(|| Instant::now() + BEAT),
+            next_keep_alive: (hello.role == Role::Memory)
+                .then(|| Instant::now() + KEEP_ALIVE_INTERVAL),
         });
         Ok(())
     }
 
-    /// Adds a connection that was made elsewhere as the next lane, with our region and a place in the peer's memory.
+    /// Adds a connection that was made elsewhere as the next lane, with our region and the peer's memory.
     pub(crate) fn adopt(&mut self, ep: EpHandle, region: Region, memory: RmrTriplet) {
         let told = Told {
             memory,
@@ -172,7 +173,7 @@ impl Dialer {
             region,
             told,
             inbox: None,
-            next_beat: None,
+            next_keep_alive: None,
         });
     }
 
@@ -206,10 +207,11 @@ impl Dialer {
     }
 
     /// Checks that the EVD holds the events of `lanes` endpoints with `of_each` events each.
-    pub(crate) fn check_events(lanes: u32, depth: u32, of_each: u32) -> Result<(), String> {
-        if lanes.saturating_mul(of_each) > EVENTS {
+    pub(crate) fn check_events(&self, lanes: u32, depth: u32, of_each: u32) -> Result<(), String> {
+        let most = self.adapter.most_events;
+        if lanes.saturating_mul(of_each) > most {
             return Err(format!(
-                "{lanes} endpoints with a depth of {depth}: {EVENTS} events are all that one EVD has here"
+                "{lanes} endpoints with a depth of {depth}: {most} events are all that one EVD has here"
             ));
         }
         Ok(())
@@ -270,7 +272,7 @@ impl Dialer {
     }
 
     /// Lets the passive end, if it is in this process, handle its events, so that it reposts receives in time.
-    pub(crate) fn give_turn(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn serve_listener(&mut self) -> Result<(), Box<dyn Error>> {
         if let Some(listener) = &mut self.listener {
             listener.serve()?;
         }
@@ -291,15 +293,15 @@ impl Dialer {
             if done.status != DtoStatus::Success {
                 return Err(self.adapter.dto_failed(&done));
             }
-            if !self.is_aside(&done)? {
+            if !self.is_internal(&done)? {
                 return Ok(done);
             }
         }
     }
 
-    /// Returns true if the completion is not one of the caller's DTOs: it is that of a keep-alive message, or of a
-    /// message that the peer sent by itself, whose receive is posted again.
-    fn is_aside(&mut self, done: &DtoCompletion) -> Result<bool, Box<dyn Error>> {
+    /// Returns true if the completion belongs to no DTO of the caller, but to a keep-alive message, or to a message
+    /// that the peer sent by itself. Posts the receive of such a message again.
+    fn is_internal(&mut self, done: &DtoCompletion) -> Result<bool, Box<dyn Error>> {
         if done.cookie == DtoCookie(REVERSE_COOKIE) {
             let Some(session) = self.sessions.iter().find(|it| it.ep == done.ep) else {
                 return Ok(true);
@@ -316,26 +318,29 @@ impl Dialer {
             }
             return Ok(true);
         }
-        Ok(done.cookie == DtoCookie(BEAT_COOKIE))
+        Ok(done.cookie == DtoCookie(KEEP_ALIVE_COOKIE))
     }
 
-    /// Sends a keep-alive message on each connection to a memory peer on which one is due.
-    pub(crate) fn beat(&mut self) -> Result<(), Box<dyn Error>> {
+    /// Sends a keep-alive message on each connection to a memory peer whose next keep-alive message is due.
+    pub(crate) fn send_keep_alives(&mut self) -> Result<(), Box<dyn Error>> {
         let now = Instant::now();
-        let quiet = |session: &&mut Session| session.next_beat.is_some_and(|due| now >= due);
+        let quiet = |session: &&mut Session| session.next_keep_alive.is_some_and(|due| now >= due);
         for session in self.sessions.iter_mut().filter(quiet) {
-            session.next_beat = Some(now + BEAT);
+            session.next_keep_alive = Some(now + KEEP_ALIVE_INTERVAL);
             let nothing = session.region.local(0, 0);
             let flags = CompletionFlags::empty();
-            self.adapter
-                .ia
-                .ep_post_send(session.ep, &[nothing], DtoCookie(BEAT_COOKIE), flags)?;
+            self.adapter.ia.ep_post_send(
+                session.ep,
+                &[nothing],
+                DtoCookie(KEEP_ALIVE_COOKIE),
+                flags,
+            )?;
         }
         Ok(())
     }
 
     /// Ends all connections, waits until each of them is disconnected, and frees their objects.
-    pub(crate) fn hang_up(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn disconnect_all(&mut self) -> Result<(), Box<dyn Error>> {
         let sessions = std::mem::take(&mut self.sessions);
         for session in &sessions {
             self.adapter
@@ -381,11 +386,55 @@ impl Dialer {
 
 #[cfg(test)]
 mod tests {
+    use hw_sim::{LinkFaults, SimConfig};
+    use udapl::fabric::Fabric;
+
     use super::*;
 
     const SERVICE: u64 = 0x1_0000_0001;
     const NONE: CompletionFlags = CompletionFlags::empty();
     const BYTES: usize = 64;
+
+    /// A device may allow fewer events than an EVD has elsewhere. Both ends refuse what would need more. The smallest
+    /// completion queue that the driver accepts has 2^10 entries.
+    #[test]
+    fn neither_end_promises_more_events_than_its_evd_holds() -> Result<(), Box<dyn Error>> {
+        let fabric = Fabric::with(
+            SimConfig::seeded(1),
+            LinkFaults::default(),
+            |mut profile| {
+                profile.general.set(|page| {
+                    page.set_log_max_cq_sz(10);
+                });
+                profile
+            },
+        );
+        let dialer = Dialer::on(Adapter::of(fabric.open(0)?)?);
+        let most = dialer.adapter.ia.query().ia.max_evd_qlen;
+        assert!(most < 1 << 10, "{most} events");
+        assert_eq!(dialer.check_events(1, most, most), Ok(()));
+        let refused = dialer.check_events(2, 600, 600);
+        assert_eq!(
+            refused,
+            Err(format!(
+                "2 endpoints with a depth of 600: {most} events are all that one EVD has here"
+            ))
+        );
+        let listener = Listener::on(Adapter::of(fabric.open(1)?)?, SERVICE)?;
+        let takes = |depth| {
+            let hello = Hello {
+                role: Role::Sink,
+                more: 0,
+                depth,
+                bytes: BYTES as u64,
+                reverse: None,
+            };
+            listener.takes(dialer.adapter.address(), hello).is_some()
+        };
+        assert_eq!((takes(300), takes(500)), (true, false));
+        dialer.close()?;
+        listener.close()
+    }
 
     /// An echo peer gets no keep-alive message, so it sends back only the messages that are measured.
     #[test]
@@ -406,15 +455,15 @@ mod tests {
             for _ in 0..6 {
                 // The keep-alive interval is over.
                 let session = &mut dialer.sessions[0];
-                session.next_beat = session.next_beat.map(|_| Instant::now());
-                dialer.beat()?;
+                session.next_keep_alive = session.next_keep_alive.map(|_| Instant::now());
+                dialer.send_keep_alives()?;
                 let (ep, region, remote) = dialer.session();
                 let (outbox, inbox) = (region.local(0, BYTES), region.local(1, BYTES));
                 let ia = &mut dialer.adapter.ia;
                 if role == Role::Memory {
                     ia.ep_post_rdma_read(ep, &[inbox], DtoCookie(1), &remote, NONE)?;
                     assert_eq!(dialer.completed()?.cookie, DtoCookie(1));
-                    dialer.give_turn()?;
+                    dialer.serve_listener()?;
                     continue;
                 }
                 ia.ep_post_recv(ep, &[inbox], DtoCookie(1), NONE)?;
@@ -424,7 +473,7 @@ mod tests {
                     assert_eq!(done.transferred_length, BYTES as u64, "{done:?}");
                 }
             }
-            dialer.hang_up()?;
+            dialer.disconnect_all()?;
         }
         dialer.close()
     }

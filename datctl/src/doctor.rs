@@ -24,7 +24,7 @@ use crate::report::{Ink, Report};
 /// The lines of all checks.
 #[derive(Serialize)]
 pub(crate) struct Diagnosis {
-    /// True if no line that counts is "not ok"; unknown lines do not count.
+    /// True if no required line is "not ok"; unknown lines do not matter.
     pub(crate) ok: bool,
     lines: Vec<Line>,
 }
@@ -79,7 +79,7 @@ impl Line {
     }
 
     /// Returns true if the line is a required condition that is not met.
-    fn is_in_the_way(&self) -> bool {
+    fn is_unmet_requirement(&self) -> bool {
         self.ok == Some(false) && self.required
     }
 
@@ -107,8 +107,9 @@ impl Line {
     }
 }
 
-/// Checks the machine and its functions: those in `addresses`, or if it is empty those that are bound to VFIO, or if
-/// there are none all with a known device ID. `memory_mib` is the memory to be registered.
+/// Checks the machine and the functions in `addresses`. If `addresses` is empty, checks all functions with a known
+/// device ID that are bound to VFIO, or, if none is bound, all with a known device ID. `memory_mib` is the amount of
+/// memory to be registered, in MiB.
 pub(crate) fn run(
     machine: &Machine,
     addresses: &[PciAddress],
@@ -133,7 +134,7 @@ pub(crate) fn run(
         lines.extend(function::lines(machine, function));
     }
     Ok(Diagnosis {
-        ok: !lines.iter().any(Line::is_in_the_way),
+        ok: !lines.iter().any(Line::is_unmet_requirement),
         lines,
     })
 }
@@ -165,12 +166,12 @@ fn functions(machine: &Machine, addresses: &[PciAddress]) -> Result<Vec<PciFunct
 }
 
 impl Diagnosis {
-    /// Returns a summary in one sentence. It is an error if a line that counts is not ok.
+    /// Returns a summary in one sentence. Fails if a required line is not ok.
     pub(crate) fn summary(&self) -> Result<String, String> {
         let bad: Vec<String> = self
             .lines
             .iter()
-            .filter(|line| line.is_in_the_way())
+            .filter(|line| line.is_unmet_requirement())
             .map(|line| format!("{}: {}", line.check, line.found))
             .collect();
         let unknown = self.lines.iter().filter(|line| line.ok.is_none()).count();
@@ -207,7 +208,8 @@ impl Diagnosis {
                 Some(false) => ("not ok", Ink::Yellow),
                 None => ("unknown", Ink::Yellow),
             };
-            // The verdict is padded to the longest one before escape sequences are added, which have no width.
+            // The verdict is padded to the length of the longest verdict before escape sequences, which have no width,
+            // are added.
             let verdict = paint(ink, &format!("{verdict:<7}"));
             let needed = if line.ok == Some(false) && !line.required {
                 " (works without)"
@@ -225,7 +227,7 @@ impl Diagnosis {
         let bad = self
             .lines
             .iter()
-            .filter(|line| line.is_in_the_way())
+            .filter(|line| line.is_unmet_requirement())
             .count();
         let unknown = self.lines.iter().filter(|line| line.ok.is_none()).count();
         let whole = match (bad, unknown) {

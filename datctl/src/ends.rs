@@ -59,7 +59,7 @@ pub(crate) struct Target {
     pub(crate) qualifier: u64,
 }
 
-/// Parses a decimal number, or one in hex after 0x. Refuses 0.
+/// Parses a decimal number, or a hexadecimal number after `0x`. Refuses 0.
 fn number(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),

@@ -54,7 +54,7 @@ pub(crate) struct Adapter {
     /// Result of the self test; only if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     selftest: Option<String>,
-    /// Counters so far; only if requested.
+    /// Counters so far, which only `datctl info` reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Counted>,
     /// True if the table for a person shows everything.

@@ -1,16 +1,16 @@
-//! The passive end of `ping`, `perf` and `cmtime`: handles each connection as the active end asks.
+//! The passive end of `ping`, `perf` and `cmtime`: handles each connection as the active end requests.
 //!
 //! The listener never waits by itself: [`Listener::serve`] does the pending work, so that one thread can be both
 //! ends. It serves one peer at a time, with as many connections as the peer makes. It rejects a peer that is no datctl
 //! of this version, and continues. A peer that is silent for longer than [`PATIENCE`] is regarded as dead, which is an
-//! error; an active end that needs no answers sends an empty message now and then.
+//! error; an active end that needs no answers sends an empty message every 2 s.
 //!
-//! If the active end asks for it, operations of the listener are continuously outstanding until the connection ends.
+//! If the active end requests it, operations of the listener are continuously outstanding until the connection ends.
 //! The listener counts them in memory that the active end reads.
 //!
 //! ```text
 //! slots of a connection's memory:
-//!   echo    4 for messages                     | memory   0 what the peer writes and reads, 1 what we read ourselves
+//!   echo    4 for messages                     | memory   0 for the peer's Writes and Reads, 1 for our own Reads
 //!   sink    a pool for messages                |          the last: our count, and empty messages
 //! ```
 
@@ -26,7 +26,7 @@ use udapl::{
     OpenOptions, PspFlags,
 };
 
-use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};
+use crate::adapter::{Adapter, PATIENCE, Region, deadline, unexpected};
 use crate::hello::{Hello, Reverse, Role, Told};
 
 /// Limit on the bytes of the posted receives of a sink. There are at least two receives in any case.
@@ -120,7 +120,7 @@ impl Listener {
         !self.sessions.is_empty()
     }
 
-    /// Does the pending work. Returns false if there was none.
+    /// Handles at most `TURN` pending events. Returns false if there was none.
     pub(crate) fn serve(&mut self) -> Result<bool, Box<dyn Error>> {
         let mut busy = false;
         for _ in 0..TURN {
@@ -265,7 +265,7 @@ impl Listener {
 
     /// Checks whether the listener can serve the request. Returns the request, and the number of requests and receives
     /// that the endpoint needs.
-    fn takes(&self, peer: IpAddr, hello: Hello) -> Option<(Hello, u32, u32)> {
+    pub(crate) fn takes(&self, peer: IpAddr, hello: Hello) -> Option<(Hello, u32, u32)> {
         let most = self.adapter.most_dtos();
         if hello.depth > most {
             return None;
@@ -288,9 +288,9 @@ impl Listener {
             (_, Some(_)) => hello.depth,
             (_, None) => 1,
         };
-        let promised: u32 = self.sessions.iter().map(|session| session.events).sum();
-        // An eighth of the entries is left for connection events.
-        let room = promised + requests + receives <= EVENTS / 8 * 7;
+        let reserved_events: u32 = self.sessions.iter().map(|session| session.events).sum();
+        // An eighth of the EVD's entries is reserved for connection events.
+        let room = reserved_events + requests + receives <= self.adapter.most_events / 8 * 7;
         room.then_some((hello, requests, receives))
     }
 
@@ -312,7 +312,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Begins the listener's own operations on a connection, if the peer asked for them.
+    /// Begins the listener's own operations on a connection, if the peer requested them.
     fn begin(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
         if self.sessions[at].reverse.is_none() {
             return Ok(());

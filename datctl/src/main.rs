@@ -14,9 +14,8 @@
 //! and `accept` open an adapter by any name that `udapl::ia_open` accepts; `record` opens the function of such a name.
 //! `sim serve` simulates functions for other processes.
 //!
-//! The output for a person and the output for a program come from one structure each ([`report::Report`]). Errors go
-//! to the error stream as one line. With `--json` they also go to the output as an object, so that a program always
-//! finds one object there.
+//! One structure for each command has the output for a person and for a program ([`report::Report`]). Errors go to the
+//! error stream as one line. With `--json` an error also goes to the output as an object.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -191,7 +190,7 @@ enum Command {
     #[command(after_help = "Examples:
   datctl record 3b:00.2 mine.toml")]
     Record(Record),
-    /// Accepts a card: does everything that a program will do to one or two functions, and compares every byte.
+    /// Accepts a card: does to one or two functions everything that a program will, and compares every byte.
     ///
     /// The result is one table, and one directory with all details for later analysis. Lines that cannot be run here
     /// are skipped with the reason. Simulated functions can be accepted, too; the table then says that they are
@@ -208,7 +207,7 @@ enum Command {
   datctl stat /run/target/4711.sock
   datctl stat /run/target/4711.sock --all")]
     Stat(live::stat::Options),
-    /// Shows the current operations of the endpoints of a live process, and updates them.
+    /// Shows what the endpoints of a live process are doing, and refreshes the display.
     #[command(after_help = "Examples:
   datctl top /run/target/4711.sock
   datctl top /run/target/4711.sock --interval 0.2 --count 10")]

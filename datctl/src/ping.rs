@@ -144,7 +144,7 @@ impl Ping {
                 return Err(format!("message {number} came back changed").into());
             }
         }
-        dialer.hang_up()?;
+        dialer.disconnect_all()?;
         Ok(trips)
     }
 }

@@ -21,14 +21,16 @@ pub(crate) struct Qos {
 struct FlowControl {
     pause_sent: bool,
     pause_obeyed: bool,
-    /// Priorities for which the port sends pause frames. The next field has those for which it obeys them.
+    /// Priorities for which the port sends pause frames. The next field has the priorities for which the port obeys
+    /// pause frames.
     priorities_sent: Vec<u8>,
     priorities_obeyed: Vec<u8>,
 }
 
 #[derive(Serialize)]
 struct Congestion {
-    /// Priorities on which the device reacts to congestion. The next field has those on which it notifies senders.
+    /// Priorities on which the device reacts to congestion. The next field has the priorities on which the device
+    /// notifies senders.
     reacts: Vec<u8>,
     notifies: Vec<u8>,
     cnp_dscp: Option<u8>,

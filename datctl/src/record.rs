@@ -4,9 +4,9 @@
 //! may have it open meanwhile. The file is a profile of the simulator: `sim:a,profile=FILE` answers as the function
 //! did. Identifiers of the card are replaced.
 //!
-//! An existing file is never overwritten. The new file is written under another name in the same directory, so that a
-//! record is complete or absent. It is created before the function is reset, so that an unwritable directory causes no
-//! reset.
+//! An existing file is never overwritten. The new file is written under a temporary name in the same directory, so that
+//! a record is complete or absent. The temporary file is created before the function is reset, so that an unwritable
+//! directory causes no reset.
 
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};

@@ -37,7 +37,7 @@ use self::server::Server;
 
 /// Size of a message, in bytes.
 const MESSAGE_BYTES: usize = 16;
-/// Size of the longest text in bytes, with its terminating zero: `rping` has no longer buffers.
+/// Size of the longest text in bytes, with its terminating zero. It is the largest buffer of `rping`.
 const MAX_TEXT_BYTES: u32 = 65_535;
 /// Size of the shortest text in bytes, as in `rping`: any number fits.
 const MIN_TEXT_BYTES: u32 = 27;
@@ -153,7 +153,7 @@ pub(crate) fn trips(
     let trips = (0..count)
         .map(|number| end.ask(number, bytes))
         .collect::<Result<_, _>>()?;
-    end.hang_up()?;
+    end.disconnect_all()?;
     end.close()?;
     Ok(trips)
 }
@@ -199,7 +199,7 @@ impl End {
             Qos::BEST_EFFORT,
             ConnectFlags::empty(),
         );
-        begun.map_err(|error| end.adapter.no_way(peer, &error))?;
+        begun.map_err(|error| end.adapter.unreachable_error(peer, &error))?;
         end.established()?;
         Ok(end)
     }
@@ -260,8 +260,8 @@ impl End {
         self.finish(SEND)
     }
 
-    /// Waits for the next message and returns the place in it, or `None` if the peer disconnects. Posts the receive for
-    /// the message after it.
+    /// Waits for the next message and returns the memory range in the message, or `None` if the peer disconnects. Then
+    /// posts a receive for the following message.
     fn hear(&mut self) -> Result<Option<RmrTriplet>, Box<dyn Error>> {
         let Some(length) = self.end_of(RECEIVE)? else {
             return Ok(None);
@@ -319,7 +319,7 @@ impl End {
         }
     }
 
-    fn hang_up(&mut self) -> Result<(), Box<dyn Error>> {
+    fn disconnect_all(&mut self) -> Result<(), Box<dyn Error>> {
         let ia = &mut self.adapter.ia;
         ia.ep_disconnect(self.ep, CloseFlags::Abrupt)?;
         match self.hear()? {
@@ -334,7 +334,7 @@ impl End {
     }
 }
 
-/// Returns the length of a place in the peer's memory; an error if our slots cannot hold that many bytes.
+/// Returns the length in bytes of a range of the peer's memory. Fails if a slot cannot hold that many bytes.
 fn place_bytes(place: &RmrTriplet) -> Result<usize, Box<dyn Error>> {
     usize::try_from(place.segment_length)
         .ok()

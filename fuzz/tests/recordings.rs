@@ -153,7 +153,7 @@ impl Part {
                 value,
             } => Record::Register {
                 function: function.into(),
-                // The command queue's address, its doorbell, the doorbells of queues, or any register.
+                // The command queue's address, its doorbell, the doorbells of queues, or a register from 0xdc00 on.
                 offset: match which {
                     0..60 => 0x10,
                     60..120 => 0x14,

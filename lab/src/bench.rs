@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: the cost of an operation, in instructions and in nanoseconds.
 //!
-//! `udapl/benches/hotpath.rs` initialises two simulated functions, connects them, and runs each operation in a function
-//! of its own, named `region_*`. Callgrind counts instructions inside those functions only, so set-up and simulator
-//! do not count. With an in-process BAR, a register write includes a call that reports it to the simulator (`driver`'s
+//! `udapl/benches/hotpath.rs` connects two simulated adapters, and runs each operation in a Rust function of its own,
+//! named `region_*`. Callgrind counts instructions inside the functions `region_*` only, so set-up and simulator do not
+//! count. With an in-process BAR, a register write includes a call that reports it to the simulator (`driver`'s
 //! `tell`). With a mapped BAR there is no such call, so its instructions are subtracted and shown separately.
 //! Nanoseconds come from a second, native run, in which doorbells are not reported to the simulator.
 //!
@@ -59,8 +59,8 @@ const BARS: [(&str, u64); 22] = [
 
 /// Number of instructions that a call through C may cost beyond the same call through Rust.
 ///
-/// They cover the call by pointer with its arguments and registers, the table of handles, the lane, and the look-up of
-/// the IA in memory at each call. The rest of the path is the same as that of a Rust call.
+/// These instructions are for the call by pointer with its arguments and registers, the table of handles, the lane, and
+/// the look-up of the IA in memory at each call. The rest of the path is the same as that of a Rust call.
 const C_MORE: u64 = 50;
 
 /// Operations through C, each with the Rust operation with which it is compared. Both post one bare triplet.

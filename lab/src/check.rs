@@ -29,9 +29,14 @@ pub fn test(name: Option<&str>) -> Result<()> {
 }
 
 fn named_tests(name: &str) -> Result<()> {
+    let mut failed = Vec::new();
     for target in named::targets(name)? {
-        run_tests(shell::cargo(&target.arguments(name)), &mut stdout())?;
+        let command = shell::cargo(&target.arguments(name));
+        if let Err(error) = run_tests(command, &mut stdout()) {
+            failed.push(error.to_string());
+        }
     }
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
     Ok(())
 }
 
@@ -54,8 +59,13 @@ enum Extent {
     Whole,
 }
 
-/// Environment variables of the whole extent: calls that are compared with the model of DAT.
-const WHOLE: [(&str, &str); 1] = [("CALLS", "1000000")];
+/// Environment variables of the whole extent: calls that are compared with the model of DAT, generations on which the
+/// whole data path runs, and worlds of the campaign.
+const WHOLE: [(&str, &str); 3] = [
+    ("CALLS", "1000000"),
+    ("GENERATIONS", "all"),
+    ("WORLDS", "240"),
+];
 
 fn tests(extent: Extent) -> Result<()> {
     setup::run()?;
@@ -194,8 +204,8 @@ fn list(failed: &[String]) -> String {
     }
 }
 
-/// Runs all checks: format, lints, documentation, house rules, foreign crates, tests, the upper bounds of the hot path,
-/// and the tests of the data path through a kernel in a virtual machine.
+/// Runs all checks: format, house rules, foreign crates, lints, the library alone, documentation, tests, the upper
+/// bounds of the hot path, programs of DAT 2.0, and the tests of the data path through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
     with_what_was_left_out(checks)
 }

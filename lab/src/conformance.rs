@@ -150,8 +150,8 @@ fn missing<'a>(clauses: &'a [Clause], tests: &Tests) -> Vec<&'a Clause> {
         .collect()
 }
 
-/// Checks the clauses and the tables in `docs`. Fails if a clause has no test, a test names a clause that does not
-/// exist, a call has no clauses, or a table in `docs` is wrong.
+/// Checks the clauses and the tables in `docs`. Fails if a clause that binds the provider has no test, a test names a
+/// clause that does not exist, a call has no clauses, or a table in `docs` is wrong.
 pub fn check_complete() -> Result<()> {
     calls::check()?;
     let (clauses, tests) = (clauses()?, tests_by_clause()?);

@@ -43,7 +43,7 @@ pub struct Arguments {
 /// One test: a server and a client with certain options.
 struct Mode {
     program: Program,
-    /// Options of the client. The server of dtest gets them, too.
+    /// Options of the client. The servers of dtest, dtestcm and dtestx get them, too.
     options: &'static str,
     what: &'static str,
 }

@@ -161,8 +161,8 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
     // must stay loaded after the registry closes it.
     let alone = "-Clink-arg=-Wl,-Bsymbolic,-z,nodelete";
     let mut command = shell::cargo(&["rustc"]);
-    // `cargo rustc` takes profile `test` as a request for the library's unit tests. And an unoptimised simulator needs
-    // more stack than the 64 KiB of dapltest's threads.
+    // With profile `test`, `cargo rustc` would build the library's unit tests. So profile `dev` gets the settings of
+    // profile `test`, which optimise: an unoptimised simulator needs more stack than the 64 KiB of dapltest's threads.
     let profile = if profile == "test" {
         command.args(settings_of_tests()?);
         "dev"
@@ -201,8 +201,11 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
 fn settings_of_tests() -> Result<Vec<String>> {
     let manifest = std::fs::read_to_string(shell::root().join("Cargo.toml"))?;
     let manifest: toml::Table = toml::from_str(&manifest)?;
-    let settings = manifest["profile"]["test"].as_table().into_iter().flatten();
-    let settings = settings.filter(|(_, value)| !value.is_table());
+    let profile = manifest.get("profile").and_then(|all| all.get("test"));
+    let settings = profile.and_then(toml::Value::as_table);
+    let settings = settings.context("Cargo.toml has no profile `test`")?;
+    // Tables, which are settings of other packages, are left out.
+    let settings = settings.iter().filter(|(_, value)| !value.is_table());
     Ok(settings
         .map(|(key, value)| format!("--config=profile.dev.{key}={value}"))
         .collect())
@@ -220,7 +223,7 @@ mod tests {
     /// never end, and measure nothing. On a busy machine valgrind takes longer than the published limit.
     const PATIENCE: [&str; 2] = ["#define PATIENCE 60000000 ", "#define PATIENCE 600000000 "];
     /// Seconds after which a program that hangs outside of such a wait is killed. Its exit status is then 124.
-    const HANGS: &str = "3000";
+    const HANG_LIMIT: &str = "3000";
 
     /// A temporary prefix with an installed library, against which programs are built and run.
     struct Prefix(tempfile::TempDir);
@@ -297,7 +300,7 @@ mod tests {
         fn run(&self, program: Command) -> String {
             let mut limited = Command::new("timeout");
             limited
-                .args(["--kill-after=10", HANGS])
+                .args(["--kill-after=10", HANG_LIMIT])
                 .arg(program.get_program())
                 .args(program.get_args())
                 .env("LD_LIBRARY_PATH", self.0.path().join("lib"));
@@ -367,8 +370,8 @@ mod tests {
         assert_eq!(prefix.run(Command::new(&alone)), DEMO);
     }
 
-    /// A C program finds, opens and is refused adapters as its `dat.conf` says (IAO-1, IAO-5, IAO-6, PINI-1, REGL-1,
-    /// REGL-2, REGL-3).
+    /// `dat.conf` determines the adapters that a C program lists, and those that it may open (IAO-1, IAO-5, IAO-6,
+    /// PINI-1, REGL-1, REGL-2, REGL-3).
     #[test]
     fn a_c_program_opens_what_its_dat_conf_names() {
         let prefix = Prefix::new();
@@ -528,8 +531,8 @@ mod tests {
         prefix.run_checked(&program, &[], printed);
     }
 
-    /// The two-program example in C works as two processes and as two threads. It uses the names in its opening
-    /// comment, except for the path of the wire.
+    /// The two-program example in C works as two processes and as two threads. The test uses the names in the
+    /// example's opening comment, except for the path of the wire.
     #[test]
     fn the_example_of_two_programs_in_c_talks_as_processes_and_as_threads() {
         let prefix = Prefix::new();

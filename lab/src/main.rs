@@ -111,7 +111,7 @@ enum Task {
     },
     /// Run the NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it.
     Nvme {
-        /// What to do. Without it, the machine's console is opened.
+        /// Task to run. Without it, the machine's console is opened.
         #[command(subcommand)]
         task: Option<NvmeTask>,
         /// Kernel of the guest, and steps to run.

@@ -1,10 +1,10 @@
 //! `cargo xtask matrix`: the requests that programs in several kernels send to the simulator.
 //!
 //! In each kernel, `simnic run --record` runs the programs one after the other. The virtual time at which each program
-//! begins is noted, and the recording is replayed in these parts. The reports of the functions have the requests, and
-//! the event log has the packets that arrived. Recordings are kept in target/matrix, and an existing recording is not
-//! made again. A run that fails leaves none. The results are in docs/simulator-matrix.json, from which the page is
-//! made.
+//! begins is noted, and the recording is replayed in parts that begin at these times. The reports of the functions have
+//! the requests, and the event log has the packets that arrived. Recordings are kept in target/matrix, and an existing
+//! recording is not made again. A run that fails leaves no recording. The results are in docs/simulator-matrix.json,
+//! from which the page is made.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -43,7 +43,8 @@ const PART: &str = "== ";
 /// Prefix of a line with the virtual time at which a part began.
 const AT: &str = "@ ";
 
-/// Requests of one program in one kernel. Each entry begins with its number, so that the sets are sorted by number.
+/// Requests of one program in one kernel. A command and a register begin with their number, so that their sets are
+/// sorted by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     /// Version as in `uname -r`.
@@ -185,7 +186,7 @@ fn read(target: &Path, recording: &Path) -> Result<Vec<Run>> {
     runs.collect()
 }
 
-/// Returns the output of a command. It is an error if the command fails.
+/// Returns the output of a command. Fails if the command fails.
 fn said(mut command: Command) -> Result<String> {
     let output = command
         .output()

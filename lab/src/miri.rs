@@ -1,7 +1,7 @@
 //! `cargo xtask miri`: runs unit tests of rings and tables under Miri.
 //!
 //! Miri detects errors that a test cannot: an access outside an allocation, a read of uninitialised memory, a pointer
-//! used after its target is gone. Miri cannot map files and has no io_uring, so only unit tests that need neither run
+//! used after its target was freed. Miri cannot map files and has no io_uring, so only unit tests that need neither run
 //! here. It is several hundred times slower, so tests with random input are left out.
 
 use anyhow::{Result, bail};

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::shell;
 
 /// Number of seeds in one run of the campaign.
-const AT_A_TIME: u64 = 20;
+const SEEDS_PER_RUN: u64 = 20;
 /// Time limit of a run in seconds. A run that exceeds it has found the defect.
 const PATIENCE: u32 = 60;
 
@@ -110,7 +110,8 @@ fn copy_of_the_tree(to: &Path) -> Result<PathBuf> {
     Ok(to.to_path_buf())
 }
 
-/// Builds the campaign with the mutation. Returns the first seed that fails, and the failure.
+/// Builds the campaign with the mutation, and runs at most `seeds` seeds. Returns the position of the first seed that
+/// fails, counted from 1, and the failure.
 fn try_one(
     mutation: &Mutation,
     tree: &Path,
@@ -122,7 +123,7 @@ fn try_one(
     fs::write(&file, mutation.applied(tree)?)?;
     let found = build(tree, folder).and_then(|campaign| {
         (0..seeds)
-            .step_by(usize::try_from(AT_A_TIME)?)
+            .step_by(usize::try_from(SEEDS_PER_RUN)?)
             .find_map(|first| worlds(&campaign, first).transpose())
             .transpose()
     });
@@ -158,7 +159,7 @@ fn worlds(campaign: &Path, first: u64) -> Result<Option<(u64, String)>> {
             "--first",
             &first.to_string(),
             "--seeds",
-            &AT_A_TIME.to_string(),
+            &SEEDS_PER_RUN.to_string(),
         ])
         .stderr(Stdio::null())
         .output()

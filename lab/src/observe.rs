@@ -44,7 +44,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both calls fail if the program has ended already, which does no harm.
+        // Errors are ignored, because the program may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -207,8 +207,8 @@ fn anchor_of(heading: &str) -> String {
         .collect()
 }
 
-/// Returns the path without `.` and `..`. A path that leads out of the tree keeps its `..`, so no file of the tree has
-/// it.
+/// Returns the path without `.` and `..`. A path that leads out of the tree keeps its `..`, and so names no file of the
+/// tree.
 fn straight(path: &Path) -> String {
     let mut parts = PathBuf::new();
     for part in path.components() {

@@ -20,7 +20,8 @@ pub struct Arguments {
     /// Run only this part.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// How often loom may preempt a thread that could continue. Each further preemption takes ten times as long.
+    /// Number of times that loom may preempt a thread that could continue. Each further preemption takes ten times as
+    /// long.
     #[arg(long, default_value_t = 3)]
     preemptions: u8,
 }

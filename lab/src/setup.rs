@@ -43,7 +43,8 @@ pub fn scapy() -> bool {
     .is_ok()
 }
 
-/// Installs missing tools if possible. Reports the checks that are left out without the others.
+/// Installs missing tools if possible. Reports the checks that are left out because a tool
+/// could not be installed.
 pub fn run() -> Result<()> {
     for wheel in [deny::PROGRAM, shear::PROGRAM] {
         wheel.fetch();

@@ -59,9 +59,9 @@ const PIECES: &str = "pieces";
 const ALL: usize = 30;
 const PIECE: usize = 20_000;
 /// Time between two checks of the file that counts pieces.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of checks without a new piece after which the late reader begins to read, since the queues are then full.
-const STUCK: u32 = 500;
+const UNCHANGED_POLLS: u32 = 500;
 /// Script in which three ports write to the first at once, over a switch that is slower than they are. The counters of
 /// stock `mlx5_ib` show the congestion notifications. The driver also has files for the congestion control parameters
 /// of a port: the script writes a valid value and reads it back, and writes an invalid value, which is refused.
@@ -99,7 +99,7 @@ const INTERRUPT: &str = "interrupt me";
 /// Time limit in seconds from the start of the command. It only ends a hang, and measures nothing.
 const SECONDS: &str = "1800";
 /// Time after which a whole run is killed. It is above simnic's own limit.
-const HANGS: Duration = Duration::from_secs(3600);
+const HANG_LIMIT: Duration = Duration::from_secs(3600);
 /// Time limit in seconds of a command whose reader stops reading.
 const SOON: &str = "5";
 /// A command that writes without end, more than any queue holds.
@@ -183,7 +183,7 @@ fn record() -> Result<()> {
             .args(["--", "sh", "-c", script])
             .env("SIMNIC_CACHE", target.join("vm"))
             .current_dir(share.path());
-        let (ended, said, beside) = fed(command, Vec::new())?;
+        let (ended, said, beside) = run_with_input(command, Vec::new())?;
         print!("{said}");
         ensure!(
             ended == Some(status),
@@ -211,7 +211,7 @@ fn judge() -> Result<()> {
         .env("SIMNIC_CACHE", target.join("vm"))
         .current_dir(share.path());
     let began = Instant::now();
-    let (status, said, beside) = fed(command, input)?;
+    let (status, said, beside) = run_with_input(command, input)?;
     print!("{said}");
     let lines: Vec<&str> = said.lines().collect();
     let wanted = [expected.trim_end(), "pingpong 0", "peer 0", INTERRUPT];
@@ -243,7 +243,7 @@ fn judge() -> Result<()> {
 fn slip(target: &Path) -> Result<()> {
     let mut command = Command::new(target.join("debug/simnic"));
     command.args(["run", "--port", "4", "--", "true"]);
-    let (status, said, beside) = fed(command, Vec::new())?;
+    let (status, said, beside) = run_with_input(command, Vec::new())?;
     ensure!(
         status == Some(2) && said.is_empty() && beside.contains("'--ports'"),
         "simnic run --port ends with {status:?}: {said}{beside}"
@@ -275,15 +275,15 @@ fn infiniband(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns a function that returns true once the file counts all pieces, or its count has not changed for `STUCK`
-/// calls.
+/// Returns a function that returns true once the file counts all pieces, or its count has not changed for
+/// `UNCHANGED_POLLS` calls.
 fn written(file: PathBuf) -> impl FnMut() -> bool {
     let (mut before, mut looks) = (String::new(), 0);
     move || {
         let now = std::fs::read_to_string(&file).unwrap_or_default();
         looks = if now == before { looks + 1 } else { 0 };
         before = now;
-        before.trim() == ALL.to_string() || (looks > STUCK && !before.is_empty())
+        before.trim() == ALL.to_string() || (looks > UNCHANGED_POLLS && !before.is_empty())
     }
 }
 
@@ -317,14 +317,14 @@ fn unread(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Kills a run that has not ended within [`HANGS`]. The caller prevents this by dropping the returned sender.
+/// Kills a run that has not ended within [`HANG_LIMIT`]. The caller prevents this by dropping the returned sender.
 fn limited(child: &Child) -> Sender<()> {
     let id = child.id().to_string();
     let (over, is_over) = channel();
     thread::spawn(move || {
-        if is_over.recv_timeout(HANGS) == Err(RecvTimeoutError::Timeout) {
+        if is_over.recv_timeout(HANG_LIMIT) == Err(RecvTimeoutError::Timeout) {
             eprintln!(
-                "simnic run has not ended within {HANGS:?}, past its --timeout: it is killed"
+                "simnic run has not ended within {HANG_LIMIT:?}, past its --timeout: it is killed"
             );
             // This fails if the run has just ended, which does no harm.
             let _ = shell::run(shell::command("kill", &["-s", "KILL", &id]));
@@ -344,7 +344,7 @@ fn incast(target: &Path) -> Result<()> {
         .args(["--timeout", SECONDS, "--", "sh", "-c", INCAST])
         .env("SIMNIC_CACHE", target.join("vm"))
         .current_dir(share.path());
-    let (status, said, beside) = fed(command, Vec::new())?;
+    let (status, said, beside) = run_with_input(command, Vec::new())?;
     ensure!(
         status == Some(0),
         "four ports: simnic run ends with {status:?}: {beside}"
@@ -378,17 +378,18 @@ fn incast(target: &Path) -> Result<()> {
 }
 
 fn cksum(bytes: &[u8]) -> Result<String> {
-    let (_, said, _) = fed(Command::new("cksum"), bytes.to_vec())?;
+    let (_, said, _) = run_with_input(Command::new("cksum"), bytes.to_vec())?;
     Ok(said)
 }
 
 /// Runs a command with this input, and sends it a Ctrl-C when its output requests one. Returns its exit status, output
 /// and errors.
-fn fed(command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
+fn run_with_input(command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
     read_late(command, input, || true)
 }
 
-/// Runs a command as `fed` does, but reads the output only once a condition is true or the command has ended.
+/// Runs a command as `run_with_input` does, but reads the output only once a condition is true or the command has
+/// ended.
 fn read_late(
     mut command: Command,
     input: Vec<u8>,
@@ -410,7 +411,7 @@ fn read_late(
         beside.read_to_end(&mut text).map(|_| text)
     });
     while !is_time() && child.try_wait()?.is_none() {
-        thread::park_timeout(LOOK);
+        thread::park_timeout(POLL_INTERVAL);
     }
     let mut output = String::new();
     for line in BufReader::new(said).lines() {

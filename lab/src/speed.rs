@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   this machine     simulated functions: cargo bench -p udapl --bench simulator
-//!                    UCX: ucx_perftest, over tcp, over shared memory      Debian's packages, unpacked into the target
-//!                    libfabric: fi_pingpong, the same                     directory, run by their own dynamic loader
+//!                    UCX: ucx_perftest, over tcp, over shared memory
+//!                    libfabric: fi_pingpong, over tcp, over shared memory
 //!   stock Linux      mlx5 on simulated functions, and software RoCE: ib_write_lat and ib_write_bw, both in one guest
 //! ```
 //!
+//! UCX and libfabric are Debian's packages, unpacked into the target directory and run by their own dynamic loader.
+//!
 //! The latency of a ping-pong is that of one way, as UCX, libfabric and perftest print it. The compared programs run
-//! one after the other, since two processors can run only one pair of them at a time.
+//! one after the other: each is a pair of busy processes, and a machine may have only two processors.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -233,7 +235,7 @@ fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<St
     anyhow::bail!("no client reaches its server: {shown}")
 }
 
-/// Returns the numbers in the last line that begins with a number.
+/// Returns the numbers of the last line that consists of five or more numbers and nothing else.
 fn numbers(said: &str) -> Option<Vec<f64>> {
     said.lines().rev().find_map(|line| {
         let words: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();

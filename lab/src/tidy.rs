@@ -1,7 +1,7 @@
 //! House rules that no lint checks. (Clippy's rules are in `Cargo.toml` and `clippy.toml`.)
 //!
-//! Each rule is a function over the tracked Rust sources. Its comment names the property that it protects. An exception
-//! to a rule is listed here with its reason, not in the source.
+//! Each rule is a function over the Rust sources of the workspace's crates. An exception to a rule is listed here with
+//! its reason, not in the source.
 
 mod circles;
 mod facade;
@@ -82,7 +82,7 @@ const RULES: [Rule; 11] = [
     files_hold_one_concept,
     comments_fit_the_screen,
     crates_know_only_their_own,
-    floors_know_those_below,
+    layers_name_only_lower_ones,
     backends_are_told_apart_in_one_place,
     one_doorbell,
     files_are_named_for_what_they_hold,
@@ -205,7 +205,7 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
 
 /// The layers of dat-core from the lowest to the highest, as path prefix and module. Every other path is in the ground
 /// layer below them.
-const FLOORS: [(&str, &str); 4] = [
+const LAYERS: [(&str, &str); 4] = [
     ("dat-core/src/object", "crate::object"),
     ("dat-core/src/adapter", "crate::adapter"),
     ("dat-core/src/ia", "crate::ia"),
@@ -215,7 +215,7 @@ const FLOORS: [(&str, &str); 4] = [
 /// Checks the layers of dat-core (docs/decisions/floors.md). An object must not name the tables that hold it, nor a
 /// call. A table must not name a call. The ground layer must name none of them. Names must be imported from their
 /// modules, not from the crate's root, which re-exports all of them.
-fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
+fn layers_name_only_lower_ones(source: &Source, breaches: &mut Vec<String>) {
     let outside = [
         "dat-core/src/lib.rs",
         "dat-core/src/mock",
@@ -226,11 +226,11 @@ fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
     {
         return;
     }
-    let own = FLOORS
+    let own = LAYERS
         .iter()
         .rposition(|(path, _)| source.path.starts_with(path));
     for (number, line) in source.code() {
-        for (at, (_, name)) in FLOORS.iter().enumerate() {
+        for (at, (_, name)) in LAYERS.iter().enumerate() {
             let is_higher = own.is_none_or(|own| at > own);
             if is_higher && line.contains(name) {
                 breaches.push(format!("{}:{number}: {name} is a floor above", source.path));

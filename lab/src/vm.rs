@@ -7,7 +7,7 @@
 //! Programs in the guest use the functions as on a real machine: through `/dev/vfio`, behind an (emulated Intel) IOMMU,
 //! with MSI-X interrupts. QEMU and the kernel are Debian's packages, unpacked into a folder under the target directory
 //! ([`machine`]). A guest is an initramfs ([`image`]) whose parts a suite lists as data. The guest sends its results as
-//! lines on a serial port of their own ([`guest`]). They are judged here, test by test ([`report`]).
+//! lines on a separate serial port ([`guest`]). The results are judged here, test by test ([`report`]).
 //!
 //! Root is not needed: programs run in the folder where they were unpacked.
 
@@ -93,7 +93,7 @@ pub struct Options {
     /// characters.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
-    /// How often to run the steps that depend on a seed. Each repetition uses the next seed.
+    /// Number of times to run the steps that depend on a seed. Each repetition uses the next seed.
     #[arg(long, default_value_t = 1, global = true, value_parser = clap::value_parser!(u32).range(1..))]
     seeds: u32,
     /// The first seed.
@@ -127,8 +127,8 @@ struct Suite {
     serve: &'static [&'static str],
     /// Command of the host process at the other end of the functions' wire, which runs while the guest runs.
     beside: Option<fn(&Machine) -> Result<Command>>,
-    /// Returns the state of that process once the guest was ended in the middle of a step ([`serial::Line::Lost`]). The
-    /// state becomes the output of that step.
+    /// Returns the state of the process `beside` after the guest was ended in the middle of a step
+    /// ([`serial::Line::Lost`]). The lines are added to the output of this step.
     lost: Option<fn(&Beside<'_>) -> Vec<String>>,
     /// Builds our programs for the guest.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,

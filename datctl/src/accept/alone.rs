@@ -1,4 +1,4 @@
-//! The line about RDMA without the Ethernet path.
+//! Line `RDMA alone` of the acceptance run: RDMA without the Ethernet path.
 //!
 //! The Ethernet path consists of the Ethernet queues, a flow table and the vport's multicast list (docs/generations.md
 //! has its commands). RDMA needs none of them. This line opens a function with `,network=off` and sends messages within

@@ -1,7 +1,7 @@
-//! The counters of both sides while a line of the acceptance run was tested, and the conclusion from them.
+//! Increments of both sides' counters during a line of the acceptance run, and the conclusion from them.
 //!
 //! A line between two functions fails in one of three places: at the sender, at the receiver, or between them, in the
-//! e-switch or on the wire. The vports' counters tell these cases apart: the frames of queue pairs that the sender's
+//! e-switch or on the wire. The vports' counters distinguish these cases: the frames of queue pairs that the sender's
 //! vport has sent, and those that the receiver's vport has received (PRM "QUERY_VPORT_COUNTER"). The counters are read
 //! before and after a line. No other program uses the vport meanwhile.
 
@@ -36,7 +36,8 @@ type Counts = Vec<(&'static str, u64)>;
 /// Mask of the queue pairs' counters, which have 32 bits and wrap.
 const QUEUE_COUNTER: u64 = 0xffff_ffff;
 
-/// Runs a line on a pair and passes the counters to `keep`. Returns the line's result with the conclusion appended.
+/// Runs a line on a pair and passes the counters to `keep`. Returns the line's result with the text of
+/// [`Between::end`] appended.
 pub(super) fn counted(
     pair: &mut Pair,
     keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
@@ -156,7 +157,7 @@ impl Between {
         }
     }
 
-    /// Names the place of the fault, from the first direction in which frames are missing.
+    /// Returns a text that names the place of the fault, from the first direction in which frames are missing.
     pub(super) fn conclusion(&self) -> String {
         let ways = self.ways();
         let found = ways.iter().find_map(Way::fault);

@@ -1,7 +1,7 @@
-//! Every kind of DTO at every size near a limit. The received bytes are compared with the sent ones.
+//! Transfers with every kind of DTO at sizes near limits. The received bytes are compared with the sent bytes.
 //!
 //! Each message completes before the next one begins, so that the kind, size and byte of a fault are known. The sizes
-//! lie around the limits: nothing, a byte, an inline WQE, a page, a packet (the path MTU), several packets, a message
+//! are at and near limits: nothing, a byte, an inline WQE, a page, a packet (the path MTU), several packets, a message
 //! of megabytes. Some buffers begin unaligned and consist of several segments, so that gathering and scattering are
 //! tested too.
 
@@ -26,7 +26,7 @@ const EMPTY: u8 = 0xee;
 /// Number of bytes behind a message that must stay unchanged.
 const BEHIND: usize = 64;
 
-/// Kinds of transfers at each size.
+/// Kind of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Send,
@@ -75,7 +75,7 @@ pub(super) fn sizes(path_mtu: usize) -> Vec<usize> {
     sizes
 }
 
-/// Exchanges every kind and size in both directions; then tests receives of an SRQ, a window, and an invalid key.
+/// Exchanges every kind and size in both directions. Then tests a window, receives of an SRQ, and an invalid key.
 pub(super) fn everything(pair: &mut Pair) -> Result<Exchanged, Box<dyn Error>> {
     let path_mtu = 128_usize << network::port(&pair.adapter(0).ia).path_mtu.min(5);
     let mut exchanged = Exchanged::default();

@@ -1,5 +1,5 @@
-//! The levers that this process has on a function, found by the function's name. A lever acts on a function from
-//! outside, such as a reset.
+//! Levers that this process has on a function, selected by the function's name. A lever is an action on a function
+//! from outside the driver, such as a reset.
 //!
 //! A function of this machine is reset and unbound through sysfs. A virtual function's link is set through its physical
 //! function. All of this needs root. If another process serves the function, its client can be killed, and the function
@@ -134,8 +134,8 @@ fn reset(machine: &Machine, address: PciAddress) -> Result<Lever<'_, ()>, String
     Ok(Box::new(move |()| write(&file, "1")))
 }
 
-/// Returns the lever that unbinds a function from vfio-pci and binds it again. An unbind waits until the program that
-/// has the function open releases it, as the kernel asks it to.
+/// Returns the lever that unbinds a function from its driver and binds the function to vfio-pci again. On an unbind,
+/// the kernel requests the program that has the function open to release it, and waits for the release.
 fn binding(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, String> {
     let file = machine.device(address).join("driver/unbind");
     writable(&file)?;

@@ -26,9 +26,9 @@ use simnic::signals::Stop;
 const BRING_UPS: usize = 10;
 /// Number of connections that the line "connections" makes.
 const CONNECTIONS: usize = 100;
-/// The line "connections" has one connection in this many refused.
+/// One in this many connections of the line "connections" is refused.
 const REFUSED: usize = 10;
-/// Size in bytes of a message that only shows that messages pass.
+/// Size in bytes of a slot for messages that only show that messages pass.
 pub(super) const SHORT: usize = 4096;
 /// Number of operations of a measurement on a simulated function.
 const SIMULATED_COUNT: u64 = 50;
@@ -127,7 +127,8 @@ pub(super) fn port(subject: &Subject<'_>) -> Result<(String, info::Adapter), Box
     Ok((adapter.summary(), adapter))
 }
 
-/// Exchanges every kind and size, within one function or between two.
+/// Transfers messages of every kind and size, within one function or between two. Also tests a shared receive queue, a
+/// memory window and an invalid key.
 pub(super) fn dtos(subjects: &[Subject<'_>]) -> Result<String, Box<dyn Error>> {
     let done = Pair::with(subjects, exchange::everything)?;
     let window = if done.windows {
@@ -157,7 +158,7 @@ pub(super) fn meet(
     })
 }
 
-/// Makes a connection, sends a message over it, and ends it.
+/// Makes a connection, sends one message on the connection, and disconnects.
 pub(super) fn one_message(pair: &mut Pair, from: usize) -> Result<(), Box<dyn Error>> {
     let connection = pair.connect(SHORT, Receives::Own)?;
     exchange::one(pair, &connection, from, Kind::Send, SHORT / 2)?;
@@ -169,14 +170,16 @@ pub(super) fn churn(
     subjects: &[Subject<'_>],
     keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
 ) -> Result<String, Box<dyn Error>> {
-    Pair::with(subjects, |pair| between::counted(pair, keep, come_and_go))
+    Pair::with(subjects, |pair| {
+        between::counted(pair, keep, connect_repeatedly)
+    })
 }
 
-fn come_and_go(pair: &mut Pair) -> Result<String, Box<dyn Error>> {
+fn connect_repeatedly(pair: &mut Pair) -> Result<String, Box<dyn Error>> {
     let start = Instant::now();
     for number in 0..CONNECTIONS {
         let outcome = if number % REFUSED == REFUSED - 1 {
-            pair.be_refused(number % (2 * REFUSED) == REFUSED - 1)
+            pair.connect_refused(number % (2 * REFUSED) == REFUSED - 1)
         } else {
             one_message(pair, number % 2)
         };

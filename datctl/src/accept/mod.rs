@@ -45,7 +45,7 @@ use driver::pci::Machine;
 use self::between::Between;
 use self::bundle::Bundle;
 pub(crate) use self::bundle::trace_writer;
-use self::outside::TO_NOTICE;
+use self::outside::NOTICE_LIMIT;
 use self::subject::Subject;
 use self::surroundings::Surroundings;
 use self::table::{Acceptance, Row, Verdict};
@@ -61,7 +61,7 @@ const MEMORY_MIB: u64 = 64;
 const RPINGS: u32 = 100;
 const RPING_BYTES: u32 = 4096;
 /// Limit on the length of the soak, in hours: a year.
-const MOST_HOURS: f64 = 8766.0;
+const MAX_HOURS: f64 = 8766.0;
 
 /// `accept`
 #[derive(clap::Args)]
@@ -91,10 +91,10 @@ fn hours(text: &str) -> Result<Duration, String> {
     let hours = text
         .parse::<f64>()
         .ok()
-        .filter(|hours| (0.0..=MOST_HOURS).contains(hours));
+        .filter(|hours| (0.0..=MAX_HOURS).contains(hours));
     hours
         .map(|hours| Duration::from_secs_f64(hours * 3600.0))
-        .ok_or_else(|| format!("{text:?} is no number of hours from 0 to {MOST_HOURS}"))
+        .ok_or_else(|| format!("{text:?} is no number of hours from 0 to {MAX_HOURS}"))
 }
 
 /// Result of a line that did not fail.
@@ -152,7 +152,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs all lines; first those that the others depend on.
+    /// Runs all lines, first the lines on which the others depend.
     fn lines(&mut self, accept: &Accept, subjects: &[Subject<'_>], machine: &Machine) {
         let all = names(subjects);
         for (number, subject) in subjects.iter().enumerate() {
@@ -200,13 +200,13 @@ impl Run<'_> {
             kernel_peer(accept, &subjects[0])
         });
         self.row("link", &subjects[0].name, |_| {
-            outside::link(subjects, TO_NOTICE)
+            outside::link(subjects, NOTICE_LIMIT)
         });
         self.row("reset", &subjects[0].name, |_| {
-            outside::reset(subjects, TO_NOTICE)
+            outside::reset(subjects, NOTICE_LIMIT)
         });
         self.row("unbind", &subjects[0].name, |_| {
-            outside::unbind(subjects, TO_NOTICE)
+            outside::unbind(subjects, NOTICE_LIMIT)
         });
         self.row("kill", &all, |_| {
             outside::kill(subjects, &env::current_exe()?)

@@ -1,6 +1,6 @@
 //! The lines that act on a function from outside while it works.
 //!
-//! All follow one pattern: messages pass, then the act occurs. The driver must notice the act within `TO_NOTICE`,
+//! All follow one pattern: messages pass, then the act occurs. The driver must notice the act within `NOTICE_LIMIT`,
 //! report the cause, and release the function. Afterwards the functions must open again and pass messages. A driver
 //! that continues as if nothing had happened is as wrong as one that hangs.
 
@@ -24,7 +24,7 @@ use crate::hello::{Hello, Role};
 /// Number of messages before the act.
 const BEFORE: usize = 20;
 /// Time within which a driver must notice the act.
-pub(super) const TO_NOTICE: Duration = PATIENCE;
+pub(super) const NOTICE_LIMIT: Duration = PATIENCE;
 
 /// Takes the link of the first function down and up again.
 pub(super) fn link(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome, Box<dyn Error>> {
@@ -51,8 +51,8 @@ pub(super) fn link(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome
     Ok(Outcome::Ok(found))
 }
 
-/// Checks that the port reports within the time that it is down, and that no message arrives. Returns the time until
-/// the port reported it.
+/// Checks that the port reports that its link is down, at most `within` after the act. Checks that then no message
+/// arrives, if there are two functions. Returns the time until the report.
 fn while_down(
     pair: &mut Pair,
     connection: &Connection,
@@ -145,14 +145,14 @@ pub(super) fn kill(
     }
     let mut listener = Listening::start(program, &victim.name)?;
     let mut dialer = Dialer::on(Adapter::of(other.open()?)?);
-    let noticed = talk_until_killed(&mut dialer, &mut listener);
+    let noticed = send_until_killed(&mut dialer, &mut listener);
     let closed = dialer.close();
     let noticed = noticed?;
     closed.map_err(|error| format!("{}, whose peer was killed: {error}", other.name))?;
     again(subjects, &noticed).map(Outcome::Ok)
 }
 
-fn talk_until_killed(
+fn send_until_killed(
     dialer: &mut Dialer,
     listener: &mut Listening,
 ) -> Result<String, Box<dyn Error>> {
@@ -179,9 +179,9 @@ fn talk_until_killed(
     }
     listener.kill()?;
     let start = Instant::now();
-    while start.elapsed() < TO_NOTICE {
+    while start.elapsed() < NOTICE_LIMIT {
         let said = match post(dialer) {
-            Ok(()) => heard(dialer.adapter.sleep(TO_NOTICE))?,
+            Ok(()) => heard(dialer.adapter.sleep(NOTICE_LIMIT))?,
             Err(refused) => Some(refused.to_string()),
         };
         if let Some(said) = said {
@@ -190,7 +190,7 @@ fn talk_until_killed(
     }
     Err(format!(
         "messages to a killed process are taken for {} s",
-        TO_NOTICE.as_secs()
+        NOTICE_LIMIT.as_secs()
     )
     .into())
 }
@@ -234,7 +234,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // The process ends in any case, and a second error could not be handled.
+        // An error is ignored, because a drop cannot return it.
         let _ = self.kill();
     }
 }
@@ -272,7 +272,7 @@ fn until_noticed(
         // A message has two events: one of the Send, one of the receive.
         for _ in SIDES {
             if said.is_none() {
-                said = heard(pair.event_within(TO_NOTICE))?;
+                said = heard(pair.event_within(NOTICE_LIMIT))?;
             }
         }
         // There may be an event that belongs to no message. Polling for it also advances a simulated function's time.
@@ -293,15 +293,15 @@ fn until_noticed(
     .into())
 }
 
-/// Returns the error that an event reports after the act, or `None` if the message passed all the same. It is an error
-/// of the driver if a message has no event at all.
+/// Returns the error that an event reports after the act, or `None` if the message passed. Fails if a message has no
+/// event, which is an error of the driver.
 fn heard(event: Result<Option<Event>, Box<dyn Error>>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(match event {
         Err(said) => Some(said.to_string()),
         Ok(None) => {
             return Err(format!(
                 "nothing is heard of a message for {} s, not even that it failed",
-                TO_NOTICE.as_secs()
+                NOTICE_LIMIT.as_secs()
             )
             .into());
         }

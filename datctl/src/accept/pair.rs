@@ -46,7 +46,7 @@ pub(super) struct Connection {
     srq: Option<SrqHandle>,
 }
 
-/// Where the passive end's receives are posted: on its endpoint, or on an SRQ.
+/// Receive queue of the passive end: that of its endpoint, or an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receives {
     Own,
@@ -207,7 +207,7 @@ impl Pair {
     }
 
     /// Connects to a listener that rejects (`listens`), or to a qualifier without a listener, and checks the refusal.
-    pub(super) fn be_refused(&mut self, listens: bool) -> Result<(), Box<dyn Error>> {
+    pub(super) fn connect_refused(&mut self, listens: bool) -> Result<(), Box<dyn Error>> {
         let ep = self.adapter(0).endpoint(1, 1)?;
         let passive = self.adapter(1);
         let (address, events) = (passive.address(), passive.events);
@@ -219,7 +219,7 @@ impl Pair {
             ),
             false => None,
         };
-        let outcome = self.hear_refusal(ep, address, listens);
+        let outcome = self.await_refusal(ep, address, listens);
         if let Some(psp) = psp {
             self.adapter(1).ia.psp_free(psp)?;
         }
@@ -227,7 +227,7 @@ impl Pair {
         outcome
     }
 
-    fn hear_refusal(
+    fn await_refusal(
         &mut self,
         ep: EpHandle,
         address: std::net::IpAddr,
@@ -253,7 +253,7 @@ impl Pair {
         }
     }
 
-    /// Ends a connection from one side, and waits for the event at both.
+    /// Ends a connection from one side, waits for the event at both sides, and frees the connection's objects.
     pub(super) fn disconnect(
         &mut self,
         connection: &Connection,
@@ -293,8 +293,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Posts a receive on a side, for the first `bytes` of its slot `INTO`. It has two segments if `bytes` is at least
-    /// 3.
+    /// Posts a receive on a side, for the first `bytes` bytes of its slot `INTO`. The receive has two segments if
+    /// `bytes` is at least 3.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,

@@ -10,7 +10,7 @@ use driver::{Function, PciAddress};
 use udapl::Ia;
 use udapl::error::OpenError;
 
-/// An act on a function from outside. Its error says why it could not be done.
+/// An action on a function from outside the driver. Fails with the reason if the action is not possible.
 pub(super) type Lever<'a, T> = Box<dyn Fn(T) -> Result<(), String> + Sync + 'a>;
 
 /// A function under acceptance.
@@ -34,10 +34,11 @@ pub(super) struct Levers<'a> {
     pub(super) link: Result<Lever<'a, bool>, String>,
     /// Lever that resets the function while it is open.
     pub(super) reset: Result<Lever<'a, ()>, String>,
-    /// Lever that asks the function's driver to release it (false), and may wait until this is done, or binds the
-    /// function to the driver again (true).
+    /// Lever that unbinds the function from its driver (false), or binds the function to the driver again (true). An
+    /// unbind may wait until the program that has the function open releases it.
     pub(super) binding: Result<Lever<'a, bool>, String>,
-    /// `Ok` if the function outlives the process that drives it, so that another one can open it by the same name.
+    /// `Ok` if the function outlives the process that drives it, so that another process can open the function by the
+    /// same name.
     pub(super) outlives: Result<(), String>,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Row {
     pub(super) verdict: Verdict,
     /// The finding; for a line that is not ok the error; for a skipped line the reason.
     pub(super) found: String,
-    /// Sentence that tells the possible causes apart; only for a line that is not ok.
+    /// Sentence that distinguishes the possible causes; only for a line that is not ok.
     pub(super) apart: Option<&'static str>,
     pub(super) seconds: f64,
 }

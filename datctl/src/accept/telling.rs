@@ -1,8 +1,8 @@
-//! For each line that can fail, one sentence that tells its causes apart.
+//! One sentence for each line that can fail, which distinguishes the possible causes.
 //!
 //! `docs/hardware.md` has the same sentences, and describes the lines.
 
-/// Names of lines, each with the sentence that tells its causes apart.
+/// Names of lines, each with the sentence that distinguishes the causes of the line's failure.
 const SENTENCES: [(&str, &str); 17] = [
     (
         "doctor",
@@ -74,7 +74,7 @@ const SENTENCES: [(&str, &str); 17] = [
     ),
 ];
 
-/// Returns the sentence that tells the causes of this line's failure apart.
+/// Returns the sentence that distinguishes the causes of this line's failure.
 pub(super) fn sentence(line: &str) -> Option<&'static str> {
     let found = SENTENCES.iter().find(|(name, _)| *name == line);
     found.map(|(_, sentence)| *sentence)

@@ -7,7 +7,7 @@ use hw_sim::{Fault, Faults, LinkFaults, SimConfig};
 use udapl::fabric::Fabric;
 
 use super::between::{self, Between};
-use super::outside::TO_NOTICE;
+use super::outside::NOTICE_LIMIT;
 use super::pair::Pair;
 use super::subject::{Levers, Subject};
 use super::{Outcome, alone, lines, outside};
@@ -288,7 +288,7 @@ fn link_lever(fabric: &Fabric) -> Levers<'_> {
 #[test]
 fn link_finds_a_port_that_does_not_hear_of_it_and_one_that_stays_down() {
     let fabric = pair();
-    let outcome = outside::link(&both_with(&fabric, link_lever(&fabric)), TO_NOTICE);
+    let outcome = outside::link(&both_with(&fabric, link_lever(&fabric)), NOTICE_LIMIT);
     let Outcome::Ok(said) = found(outcome) else {
         panic!("it was skipped");
     };
@@ -332,7 +332,7 @@ fn reset_finds_a_driver_that_notices_nothing_and_a_function_that_does_not_come_b
     };
     let fabric: &'static Fabric = Box::leak(Box::new(pair()));
     let subjects = both_with(fabric, lever(Some(Fault::HealthSyndrome(1)), fabric));
-    let Outcome::Ok(said) = found(outside::reset(&subjects, TO_NOTICE)) else {
+    let Outcome::Ok(said) = found(outside::reset(&subjects, NOTICE_LIMIT)) else {
         panic!("it was skipped");
     };
     assert!(said.ends_with("opened again, and messages pass"), "{said}");
@@ -343,7 +343,7 @@ fn reset_finds_a_driver_that_notices_nothing_and_a_function_that_does_not_come_b
     );
     let subjects = both_with(fabric, lever(Some(Fault::SurpriseRemoval), fabric));
     wrong(
-        outside::reset(&subjects, TO_NOTICE),
+        outside::reset(&subjects, NOTICE_LIMIT),
         &["noticed after", "opened again: "],
     );
 }
@@ -361,7 +361,7 @@ fn unbind_finds_a_driver_that_does_not_let_go_and_a_function_that_nobody_gives_b
         ..Levers::none("a test")
     };
     let subjects = both_with(fabric, lever(true));
-    let Outcome::Ok(said) = found(outside::unbind(&subjects, TO_NOTICE)) else {
+    let Outcome::Ok(said) = found(outside::unbind(&subjects, NOTICE_LIMIT)) else {
         panic!("it was skipped");
     };
     assert!(said.contains("opened again, and messages pass"), "{said}");
@@ -382,7 +382,7 @@ fn unbind_finds_a_driver_that_does_not_let_go_and_a_function_that_nobody_gives_b
     };
     let subjects = both_with(fabric, kept);
     wrong(
-        outside::unbind(&subjects, TO_NOTICE),
+        outside::unbind(&subjects, NOTICE_LIMIT),
         &["no driver wants it"],
     );
 }

@@ -1,7 +1,7 @@
 //! The frames of the connection manager as pcapng, because no card reports them.
 //!
-//! The driver reports each datagram that it gave to the card or got from it (events `hw_mlx::mad`). The frame around
-//! a datagram is rebuilt from that, with its checksums. Fields that the card does not report (the sender's MAC and
+//! The driver reports each datagram that it posted or received (events `hw_mlx::mad`). The frame around a datagram is
+//! rebuilt from the report, with its checksums. Fields that the card does not report (the sender's MAC and
 //! UDP port of a received frame, packet sequence numbers) are 0. The time of a frame is the time at which the driver
 //! posted or received the datagram. So this capture shows the frames as *intended*; a capture at a mirror port shows
 //! the frames as sent.

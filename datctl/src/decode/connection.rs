@@ -159,7 +159,7 @@ impl Connection {
             let belongs = if sent {
                 its.local == ids.local
             } else {
-                // A REQ from the peer lacks our communication ID. Our messages have the REQ's ID as the remote one.
+                // A REQ from the peer lacks our communication ID. Our messages have the REQ's ID as their remote ID.
                 its.remote == Some(ids.local)
                     || matches!(message, Message::Req(_)) && ids.remote == Some(its.local)
             };
@@ -200,7 +200,8 @@ impl Connection {
     }
 }
 
-/// Returns all connections of a file, sorted by instance and endpoint. Those of an endpoint are in the order of time.
+/// Returns all connections of a file, sorted by instance and endpoint. The connections of one endpoint are in the order
+/// of time.
 pub(super) fn all_of(file: &File) -> Vec<Connection> {
     let mut of_endpoints: BTreeMap<(u32, u32), Vec<Connection>> = BTreeMap::new();
     let mut over = BTreeMap::new();

@@ -1,8 +1,9 @@
 //! A sequence as a picture: a vertical line for each side, time from top to bottom, an arrow for each message or
 //! request.
 //!
-//! An arrow that ends before the other side is a message or a request whose arrival is not recorded. Failures are red.
-//! All text in the picture wraps; nothing is cut off.
+//! An arrow that ends before the other side is a message or a request whose arrival is not recorded. Failures, ends of
+//! connections and events of the device are red. The text of a step wraps. The title and the reason have at most two
+//! lines each.
 
 use svg::Document;
 use svg::node::element::{Circle, Line, Polygon, Rectangle, Text};

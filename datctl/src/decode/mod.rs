@@ -1,10 +1,10 @@
 //! `datctl decode`: the sequence of a connection, from the file of a flight recorder.
 //!
 //! ```text
-//!   read         a pcapng file of a recorder: frames, and notes of what the card was told
-//!   connection   which of them belong to one connection, and which connection of another file is its other side
-//!   sequence     both sides in one order
-//!   ladder       that as a picture
+//!   read         reads the pcapng file of a recorder: frames, and notes of events
+//!   connection   selects the records of one connection, and finds its other side in the same or another file
+//!   sequence     merges both sides into one order
+//!   ladder       draws the sequence as a picture
 //! ```
 //!
 //! A file may come from an untrusted source. The command shows its contents, but does not rely on them.
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     last: u32,
 }
 
-/// Parses a decimal number, or one in hex after 0x.
+/// Parses a decimal number, or a hexadecimal number after `0x`.
 fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -2,7 +2,7 @@
 //!
 //! Two files have two clocks. Messages that one side sent and the other received limit the offset between the clocks,
 //! because a message cannot arrive before it was sent. If the limits permit an offset of 0, no offset is added.
-//! Otherwise the offset is the middle of the possible range.
+//! Otherwise the offset is the middle between the limits, or the limit if there is only one.
 
 use std::collections::VecDeque;
 
@@ -81,7 +81,7 @@ impl Sequence {
         let here = ours.rows.iter().map(|row| (row.at, Side::Here, row));
         let there = theirs.into_iter().flat_map(|theirs| &theirs.rows);
         let there = there.map(|row| (row.at.saturating_add_signed(offset), Side::Peer, row));
-        let rows = settle(here.collect(), there.collect());
+        let rows = merge(here.collect(), there.collect());
         let before = rows.len().saturating_sub(last);
         let start = rows.first().map_or(0, |(at, ..)| *at);
         let mut steps: Vec<Step> = rows
@@ -94,7 +94,7 @@ impl Sequence {
                 partner: None,
             })
             .collect();
-        pair_up(&mut steps);
+        link_messages(&mut steps);
         Self {
             title,
             reason: file.reason.clone(),
@@ -154,7 +154,7 @@ type Rows<'a> = VecDeque<(u64, Side, &'a Row)>;
 
 /// Merges the rows of both sides by time; those of each side keep their order. If a message arrives at the time at
 /// which it was sent, as in virtual time, its arrival follows its departure.
-fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row)> {
+fn merge<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row)> {
     let mut settled: Vec<(u64, Side, &Row)> = Vec::new();
     loop {
         let from = match (here.front(), peer.front()) {
@@ -183,7 +183,7 @@ fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row
 }
 
 /// Finds the row in which each sent message arrives, and links both rows.
-fn pair_up(steps: &mut [Step]) {
+fn link_messages(steps: &mut [Step]) {
     for at in 0..steps.len() {
         let sent = &steps[at];
         if sent.row.kind != Kind::Sent {
@@ -255,7 +255,7 @@ mod tests {
         let theirs = [row(7, Kind::Sent, 2), row(7, Kind::Received, 3)];
         let here = ours.iter().map(|row| (row.at, Side::Here, row));
         let there = theirs.iter().map(|row| (row.at, Side::Peer, row));
-        let order: Vec<_> = settle(here.collect(), there.collect())
+        let order: Vec<_> = merge(here.collect(), there.collect())
             .iter()
             .map(|(_, side, row)| (*side, row.kind))
             .collect();

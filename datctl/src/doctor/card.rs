@@ -24,7 +24,8 @@ const TOLD: [&str; 4] = [
     "PCI_WR_ORDERING",
 ];
 
-/// Returns the lines about the card of a function; those about its physical function only if it is on this machine.
+/// Returns the lines about the card of a function. Leaves out the lines about the physical function if that is not on
+/// this machine.
 pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     let physical = match function.role {
         Role::Virtual { of } => of.and_then(|of| machine.function(of)),
@@ -139,7 +140,7 @@ fn setup(machine: &Machine, physical: &PciFunction) -> Line {
 }
 
 /// Returns the current value of a setting from the printed settings. A line has the name and the values: default,
-/// current, next boot. Before the values there may be a `*` if they differ, and `RO` if the setting is read-only. Older
+/// current, next boot. The line also contains `*` if the values differ, and `RO` if the setting is read-only. Older
 /// tools print only the last value.
 fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     printed.lines().find_map(|line| {

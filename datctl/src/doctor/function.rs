@@ -65,7 +65,7 @@ fn viable(machine: &Machine, group: u32, others: &[Member]) -> Line {
     let mend: Vec<String> = in_the_way
         .iter()
         .map(|member| {
-            /// Class code of network controllers, which `bind` takes.
+            /// Class code of network controllers, which `bind` accepts.
             const NETWORK: u32 = 0x02;
             let address = member.address;
             let class = machine

@@ -59,7 +59,8 @@ pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
             format!("dcb app show dev {interface}"),
         );
     };
-    // If there is such a rule, the port's driver sets it to trust DSCP (Linux `en_dcbnl.c` `mlx5e_dcbnl_ieee_setapp`).
+    // If there is a rule for a DSCP, the driver sets the port to trust DSCP (Linux `en_dcbnl.c`
+    // `mlx5e_dcbnl_ieee_setapp`).
     let rules = told.get("dscp_prio").and_then(Value::as_array);
     let words = |rule: &Value| {
         let [dscp, priority] = rule.as_array()?.as_slice() else {
@@ -87,8 +88,8 @@ pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
     )
 }
 
-/// Checks that the device reacts to congestion. The firmware does unless this was switched off. Only the kernel shows
-/// the parameters.
+/// Reports whether the kernel shows the parameters of the device's congestion control. The firmware reacts to
+/// congestion unless the control was switched off. Only the kernel shows the parameters.
 pub(super) fn congestion(machine: &Machine, physical: PciAddress) -> Line {
     const CHECK: &str = "pf congestion";
     let parameters = format!("/sys/kernel/debug/mlx5/{physical}/cc_params");

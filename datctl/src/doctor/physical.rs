@@ -87,7 +87,7 @@ struct Settings {
     vlan_list: Vec<Vlan>,
 }
 
-/// A VLAN of a virtual function. If it has no VLAN, `ip` prints an entry without values.
+/// A VLAN of a virtual function. For a function without a VLAN, `ip` prints an entry without values.
 #[derive(Clone, Debug, Deserialize)]
 struct Vlan {
     #[serde(default)]

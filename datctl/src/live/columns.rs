@@ -7,7 +7,7 @@ const GAP: usize = 2;
 /// A column.
 pub(super) struct Column {
     pub(super) title: &'static str,
-    /// Rank of the column. The column with the highest rank is left out first; a column with rank 0 is never left out.
+    /// Rank of the column. The column with the highest rank is left out first; one column always remains.
     pub(super) rank: u8,
     /// True if the cells are numbers, which are aligned to the right.
     pub(super) is_number: bool,

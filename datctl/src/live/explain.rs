@@ -1,7 +1,7 @@
 //! `datctl explain`: the meanings of a number or a name from a log.
 //!
-//! Numbers and names come from the tables of the crates that use them; each kind of them is one function here. A number
-//! is read as programs print it: `0x80120060`, `80120060`, `2148663392`, or `-2146303904`, which is the same with `%d`.
+//! Numbers and names come from the tables of the crates that use them. A number is accepted in each form in which
+//! programs print it: `0x80120060`, `80120060`, `2148663392`, or `-2146303904`, which is the same number with `%d`.
 
 use std::error::Error;
 
@@ -37,13 +37,13 @@ pub(crate) struct Meanings {
 
 #[derive(Serialize)]
 struct Meaning {
-    /// What such a number is, and where it is defined.
+    /// Kind of the number, and the type or document that defines it.
     of: &'static str,
     name: String,
     means: String,
 }
 
-/// Parses a decimal number, or one in hex after 0x. A negative number is read as a signed one of 32 bits.
+/// Parses a decimal number, or a hexadecimal number after `0x`. A negative number is a signed number of 32 bits.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

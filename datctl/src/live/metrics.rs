@@ -11,8 +11,8 @@ use control::schema::{Histogram, Instance, Stat};
 
 use super::{Target, ask, measure};
 
-/// Counters that are gauges. All others only grow.
-const GAUGES: [&str; 13] = [
+/// Counters that are gauges: numbers of what there is now, and the longest time. All others only grow.
+const GAUGES: [&str; 14] = [
     "eps",
     "evds",
     "srqs",
@@ -24,6 +24,7 @@ const GAUGES: [&str; 13] = [
     "firmware_pages",
     "regions",
     "registered_bytes",
+    "neighbours",
     "longest_nanoseconds",
     "silent",
 ];
@@ -41,7 +42,7 @@ const OF_COMMANDS: [&str; 5] = [
 
 /// Descriptions of the adapter's own counters, by group and name. The device's counters have no entry, because their
 /// names are those of `rdma statistic` and `ethtool -S`.
-const HELP: [(&str, &str, &str); 30] = [
+const HELP: [(&str, &str, &str); 31] = [
     (
         "connections",
         "connects",
@@ -89,6 +90,11 @@ const HELP: [(&str, &str, &str); 30] = [
         "memory",
         "registered_bytes",
         "Bytes of the regions that are registered now.",
+    ),
+    (
+        "network",
+        "neighbours",
+        "Neighbours that are in the table now.",
     ),
     ("instance", "requests", "DTOs and binds that were posted."),
     (
@@ -153,6 +159,12 @@ const HELP: [(&str, &str, &str); 30] = [
     ("instance", "lmrs", "Local memory regions, now."),
     ("instance", "rmrs", "Remote memory regions, now."),
 ];
+
+/// Returns whether the metric of this name may fall.
+fn is_gauge(name: &str) -> bool {
+    let mut all = GAUGES.iter();
+    all.any(|gauge| name.ends_with(&format!("_{gauge}")))
+}
 
 /// Returns the description of a group's counter.
 fn help(group: &str, counter: &str) -> String {
@@ -236,10 +248,11 @@ fn text(stat: &Stat) -> String {
     let mut made = Text::default();
     let adapter = label(&stat.adapter);
     let mut add = |name: String, help: &str, labels: String, count: u64| {
-        let is_gauge = GAUGES
-            .iter()
-            .any(|gauge| name.ends_with(&format!("_{gauge}")));
-        let kind = if is_gauge { Kind::Gauge } else { Kind::Counter };
+        let kind = if is_gauge(&name) {
+            Kind::Gauge
+        } else {
+            Kind::Counter
+        };
         made.add(&name, kind, help, &labels, count);
     };
     for (group, counters) in &stat.groups {
@@ -320,7 +333,7 @@ fn text(stat: &Stat) -> String {
     made.finish()
 }
 
-/// Returns one histogram, with the buckets of each instance that has it.
+/// Adds one histogram to the text, with the buckets of each instance that has it.
 fn histogram(
     text: &mut Text,
     name: &str,
@@ -350,8 +363,95 @@ mod tests {
     use std::collections::BTreeMap;
 
     use control::schema::Latency;
+    use udapl::fabric::Fabric;
 
     use super::*;
+
+    /// Our counters that only grow, by group. A counter that is not here has to be in `GAUGES`. The device's counters
+    /// all only grow.
+    const GROW: [(&str, &[&str]); 4] = [
+        (
+            "connections",
+            &[
+                "connects",
+                "requests",
+                "accepted",
+                "established",
+                "ended",
+                "unreachable",
+                "timed_out",
+                "accept_failed",
+            ],
+        ),
+        ("memory", &["registrations"]),
+        (
+            "network",
+            &[
+                "received",
+                "asked_all",
+                "asked_one",
+                "answered",
+                "unanswered",
+                "echoed",
+                "announced",
+                "conflicts",
+                "contradicted",
+                "moved",
+                "evicted",
+            ],
+        ),
+        (
+            "instance",
+            &[
+                "requests",
+                "request_bytes",
+                "doorbells",
+                "recvs",
+                "received_bytes",
+                "full",
+                "requests_failed",
+                "recvs_failed",
+                "completions",
+                "wakeups",
+            ],
+        ),
+    ];
+
+    /// A counter must not fall (OpenMetrics 1.0.0, "Counter"). Each counter that an adapter and an instance have is
+    /// known to grow, or is a gauge, and the page names the gauges.
+    #[test]
+    fn what_can_fall_is_a_gauge_and_what_only_grows_is_none() -> Result<(), Box<dyn Error>> {
+        let fabric = Fabric::pair(1);
+        let ia = fabric.open(0)?;
+        let mut groups = udapl::Adapter::of(&ia).stats()?.groups();
+        let of_instance = ia.stats().named().into_iter();
+        let of_instance = of_instance.map(|(name, count)| (name.to_owned(), count));
+        groups.insert("instance", Some(of_instance.collect()));
+        let mut fall = vec!["longest_nanoseconds".to_owned(), "silent".to_owned()];
+        let page = include_str!("../../../docs/observability.md");
+        let (of_now, _) = page.split_once("\n| Counted by").ok_or("no table")?;
+        for (group, grow) in GROW {
+            let counters = groups.remove(group).flatten().ok_or(group)?;
+            // What failed, by status, is a part of `requests_failed` and `recvs_failed`.
+            for name in counters.into_keys().filter(|name| !name.contains("_DAT_")) {
+                let grows = grow.contains(&name.as_str());
+                assert_ne!(
+                    is_gauge(&format!("udapl_{group}_{name}")),
+                    grows,
+                    "{group}: {name}"
+                );
+                assert_ne!(of_now.contains(&format!("`{name}`")), grows, "{name}");
+                if !grows {
+                    fall.push(name);
+                }
+            }
+        }
+        fall.sort_unstable();
+        let mut gauges = GAUGES.to_vec();
+        gauges.sort_unstable();
+        assert_eq!(fall, gauges);
+        Ok(())
+    }
 
     #[test]
     fn how_long_things_took_is_a_histogram_with_boundaries_that_stay() {

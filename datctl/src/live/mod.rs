@@ -26,7 +26,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Connects, and checks that the socket is that of an adapter and speaks the same protocol.
+    /// Connects, and checks that the socket belongs to an adapter and that both ends use the same schema.
     pub(crate) fn connect(&self) -> Result<Client, ClientError> {
         Client::connect_alike(&self.socket, Side::Adapter)
     }

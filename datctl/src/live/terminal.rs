@@ -1,8 +1,8 @@
 //! A terminal with a screen that changes. It uses the alternate screen, so that the former contents come back. Keys
 //! are read at once and not echoed.
 //!
-//! `q`, Ctrl-C, SIGTERM and SIGHUP end it; Ctrl-Z stops the process with the terminal restored. Signals are read from
-//! a descriptor, so that one poll(2) covers signals, keys and the inspected process.
+//! `q`, Ctrl-C, SIGTERM and SIGHUP end the command. Ctrl-Z restores the terminal and stops the process. Signals are
+//! read from a descriptor, so that one poll(2) covers signals, keys and the inspected process.
 
 use std::io::{self, IsTerminal, Write, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +24,7 @@ const USUAL: (usize, usize) = (80, 24);
 /// Reasons for the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// A key or a signal asks to quit.
+    /// A key or a signal that ends the command.
     Quit,
     /// The screen must be drawn again, because its size changed or the process was stopped and continued.
     Redraw,

@@ -26,7 +26,7 @@ use crate::value::within;
 /// Limit on the endpoints that are read from each instance.
 const OBJECTS: u64 = 4096;
 /// Counters of the device's queue pairs that report errors on the wire.
-const TROUBLES: [&str; 6] = [
+const ERROR_COUNTERS: [&str; 6] = [
     "out_of_sequence",
     "packet_seq_err",
     "local_ack_timeout_err",
@@ -213,7 +213,7 @@ enum Turn {
     Over,
 }
 
-/// Waits until the next screen is due, and redraws this one if necessary.
+/// Waits until the next screen is due, and redraws the current screen if necessary.
 fn turn(
     client: &mut Client,
     terminal: &Terminal,
@@ -285,7 +285,7 @@ impl Screen {
                 .copied()
                 .unwrap_or(0)
         };
-        let troubles = TROUBLES.map(|name| {
+        let troubles = ERROR_COUNTERS.map(|name| {
             let count = of(now, "queue", name).saturating_sub(of(before, "queue", name));
             (name.to_owned(), count)
         });
@@ -530,7 +530,7 @@ mod tests {
                     .to_owned(),
             seconds: 1.0,
             endpoints: endpoints.collect(),
-            troubles: TROUBLES.map(|name| (name.to_owned(), 3)).into(),
+            troubles: ERROR_COUNTERS.map(|name| (name.to_owned(), 3)).into(),
             connections: 4,
             instances: instances.collect(),
             silent: vec![1],

@@ -1,7 +1,7 @@
 //! Latencies of one row: a histogram, and the figures from it.
 //!
 //! The histogram keeps three significant digits of each time, from a nanosecond to an hour, in memory of constant size
-//! (HdrHistogram). So a percentile is accurate to one part in a thousand; the shortest and the longest time are exact.
+//! (HdrHistogram). So every figure is accurate to one part in a thousand.
 
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ impl Latency {
     /// Returns a picture of the histogram as text, with bars of `#`.
     pub(super) fn picture(&self) -> String {
         let steps = self.steps(LINES);
-        let most = tallest(&steps);
+        let most = max_count(&steps);
         let mut so_far = 0;
         let lines: Vec<String> = steps
             .into_iter()
@@ -169,7 +169,7 @@ impl Latency {
 }
 
 /// Returns the largest count of a step, at least 1, which is the full height of a picture.
-pub(super) fn tallest(steps: &[(f64, u64)]) -> u64 {
+pub(super) fn max_count(steps: &[(f64, u64)]) -> u64 {
     let counts = steps.iter().map(|&(_, count)| count);
     counts.max().unwrap_or(0).max(1)
 }

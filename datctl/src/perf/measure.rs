@@ -143,20 +143,20 @@ impl Plan {
         amount: Amount,
         stop: &Stop,
     ) -> Result<(u64, f64), Box<dyn Error>> {
-        let mut under_way = vec![0; used.len()];
+        let mut outstanding = vec![0; used.len()];
         let (mut posted, mut done) = (0, 0);
         let start = Instant::now();
         loop {
             if !stop.is_asked() && !amount.is_reached(posted, start) {
-                for (lane, under_way) in under_way.iter_mut().enumerate() {
-                    while self.depth - *under_way >= self.batch {
+                for (lane, outstanding) in outstanding.iter_mut().enumerate() {
+                    while self.depth - *outstanding >= self.batch {
                         let left = u32::try_from(amount.left(posted)).unwrap_or(u32::MAX);
                         let batch = self.batch.min(left);
                         if batch == 0 {
                             break;
                         }
                         post(dialer, lane, kind, batch)?;
-                        *under_way += batch;
+                        *outstanding += batch;
                         posted += u64::from(batch);
                         used[lane] += u64::from(batch);
                     }
@@ -165,11 +165,11 @@ impl Plan {
             if done == posted {
                 break;
             }
-            dialer.beat()?;
+            dialer.send_keep_alives()?;
             let completed = dialer.completed()?;
-            under_way[usize::try_from(completed.cookie.0 >> 32)?] -= 1;
+            outstanding[usize::try_from(completed.cookie.0 >> 32)?] -= 1;
             done += 1;
-            dialer.give_turn()?;
+            dialer.serve_listener()?;
         }
         Ok((done, start.elapsed().as_secs_f64().max(1e-9)))
     }
@@ -211,7 +211,7 @@ pub(super) fn one_by_one(
     let mut times = latency::histogram();
     let begin = Instant::now();
     while !stop.is_asked() && !amount.is_reached(times.len(), begin) {
-        dialer.beat()?;
+        dialer.send_keep_alives()?;
         let start = match kind.operation {
             Operation::Send => {
                 let (ep, region, _) = dialer.lane(0);

@@ -44,7 +44,8 @@ use simnic::signals::Stop;
 /// Name of the schema of the JSON output, docs/schemas/perf-1.json. Its number changes if a field is removed or changes
 /// its meaning.
 const SCHEMA: &str = "datctl-perf-1";
-/// Limit on the payload bytes that a measurement moves, unless the number of operations is given.
+/// Default limit on the payload bytes of a measurement. A measurement has at least `Plan::depth` operations in any
+/// case.
 const BYTES_PER_ROW: u64 = 64 << 20;
 /// Default number of operations of a measurement.
 const COUNT: u64 = 1000;
@@ -87,7 +88,7 @@ pub(crate) struct Plan {
         default_value = "send,write,read"
     )]
     operation: Vec<Operation>,
-    /// Whether latency or bandwidth is measured, or both.
+    /// The quantities to measure: latency, bandwidth, or both.
     #[arg(
         long,
         value_enum,
@@ -119,7 +120,8 @@ pub(crate) struct Plan {
     /// Time that a measurement takes, such as 500ms or 10s, instead of a number of operations.
     #[arg(long, value_name = "TIME", conflicts_with = "count", value_parser = some_time)]
     duration: Option<Duration>,
-    /// Operations before each measurement that are not measured, a number or a time [default: a tenth of the count].
+    /// Operations before each measurement that are not measured, a number or a time [default: a tenth of --count or
+    /// --duration].
     #[arg(long, value_name = "N|TIME", value_parser = warm_up)]
     warm_up: Option<Amount>,
 }
@@ -376,7 +378,7 @@ impl Plan {
                             format!("{operation:?} of {} bytes: {error}", row.bytes)
                         })?;
                 }
-                dialer.hang_up()?;
+                dialer.disconnect_all()?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use svg::Document;
 use svg::node::element::Rectangle;
 
 use super::Figures;
-use super::latency::{Latency, tallest};
+use super::latency::{Latency, max_count};
 use crate::report::counted;
 use simnic::palette::{BLUE, FONT, GRID, INK, PALE, RED, line, text, two};
 
@@ -99,7 +99,7 @@ fn tick_label(us: f64) -> String {
 fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Document {
     let (left, right) = (f64::from(LEFT), f64::from(LEFT + PANEL));
     let steps = latency.steps(STEPS);
-    let most = tallest(&steps);
+    let most = max_count(&steps);
     let ground = top + LABELS + 12.0 + f64::from(BARS);
     // The axis begins at a nanosecond or later, because no time is shorter.
     let low = latency.min_us.max(1e-3);
@@ -147,8 +147,8 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
         PALE,
     ));
     page = page.add(text("0", left - 6.0, ground + 4.0, "end", PALE));
-    // The label of each mark is above the bars, to the right of the mark's line, and below the labels of the marks
-    // before it. The lines of other marks lie to its left or begin below it, so they do not cross it.
+    // The label of each mark is above the bars, to the right of the mark's line, and below the labels of earlier marks.
+    // The lines of other marks lie to the left of the label or begin below it, so no line crosses a label.
     let marks = [
         ("50", latency.median_us),
         ("99", latency.p99_us),

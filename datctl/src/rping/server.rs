@@ -29,7 +29,7 @@ use crate::ends::Answered;
 use crate::report::{Output, Report};
 
 /// Limit on the connections at a time. Further requests are rejected.
-const MOST_SESSIONS: usize = 64;
+const MAX_SESSIONS: usize = 64;
 /// Longest delay until a line of standard input is handled.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -58,12 +58,12 @@ struct Session {
     wrong: Option<String>,
 }
 
-/// What the next message of a peer contains.
+/// Content of the next message of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The place of the peer's text, to be read.
+    /// Memory range of the peer's text, which this end then reads.
     Source,
-    /// The place to which the text must be written.
+    /// Memory range to which this end then writes the text.
     Sink,
 }
 
@@ -88,11 +88,11 @@ impl Report for Ended {
 
 /// Report of the result of a line of standard input.
 #[derive(Serialize)]
-struct Obeyed {
+struct CommandResult {
     answer: String,
 }
 
-impl Report for Obeyed {
+impl Report for CommandResult {
     fn human(&self) -> String {
         self.answer.clone()
     }
@@ -134,7 +134,7 @@ impl Server {
         while peers == 0 || self.over < peers {
             while let Some(line) = lines.and_then(|lines| lines.try_recv().ok()) {
                 let obeyed = obey(&mut self.adapter, &line);
-                output.show(&Obeyed {
+                output.show(&CommandResult {
                     answer: obeyed.map_or_else(|wrong| wrong, |()| "ok".to_owned()),
                 })?;
             }
@@ -176,8 +176,8 @@ impl Server {
         let Ok(peer) = ia.cr_query(cr).map(|request| request.remote_ia_address) else {
             return Ok(());
         };
-        if self.sessions.len() >= MOST_SESSIONS {
-            tracing::warn!(%peer, "turned away: {MOST_SESSIONS} others are connected");
+        if self.sessions.len() >= MAX_SESSIONS {
+            tracing::warn!(%peer, "turned away: {MAX_SESSIONS} others are connected");
             let _gone = ia.cr_reject(cr);
             return Ok(());
         }

@@ -101,43 +101,50 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
     assert!(capture.len() > 100 * 5 * 256, "{} bytes", capture.len());
 }
 
-/// The simulator acts on its functions as the kernel would on real ones. Lines that need a kernel, another process or
-/// hours are skipped.
+/// Accepts two functions of the own process. The simulator acts on them as the kernel would on real ones. Lines that
+/// need a kernel, another process or hours are skipped.
+fn are_accepted_in_their_own_process([one, other]: [&str; 2]) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let bundle = directory.path().join("bundle");
+    let place = bundle.display().to_string();
+    let output = datctl(&["--json", "accept", "--bundle", &place, one, other]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    // Warnings that the run provokes are in its bundle. The error stream has none.
+    let said = String::from_utf8(output.stderr).expect("text");
+    for line in said.lines() {
+        let verdict = line.split("  ").next();
+        assert!(matches!(verdict, Some("ok" | "skipped")), "{line}");
+    }
+    let trace = fs::read_to_string(bundle.join("trace.log")).expect("the trace");
+    assert!(
+        trace.contains(" ERROR ") || trace.contains(" WARN "),
+        "alarms were raised"
+    );
+    for (name, end) in [
+        ("link", "messages pass again"),
+        ("reset", "opened again, and messages pass"),
+        ("unbind", "opened again, and messages pass"),
+    ] {
+        let (verdict, found) = line(&report, name);
+        assert_eq!(verdict, "ok", "{one}: {name}: {found}");
+        assert!(found.ends_with(end), "{one}: {name}: {found}");
+    }
+    let rows = report["rows"].as_array().expect("rows");
+    let skipped = rows.iter().filter(|row| row["verdict"] == "skipped");
+    let mut skipped: Vec<&str> = skipped.filter_map(|row| row["line"].as_str()).collect();
+    skipped.dedup();
+    assert_eq!(skipped, ["doctor", "kernel peer", "kill", "soak"], "{one}");
+}
+
 #[test]
 fn functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
-    for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:a", "sim:b"]] {
-        let directory = tempfile::tempdir().expect("a directory");
-        let bundle = directory.path().join("bundle");
-        let place = bundle.display().to_string();
-        let output = datctl(&["--json", "accept", "--bundle", &place, one, other]);
-        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-        assert_eq!(output.status.code(), Some(0), "{report:#}");
-        // Warnings that the run provokes are in its bundle. The error stream has none.
-        let said = String::from_utf8(output.stderr).expect("text");
-        for line in said.lines() {
-            let verdict = line.split("  ").next();
-            assert!(matches!(verdict, Some("ok" | "skipped")), "{line}");
-        }
-        let trace = fs::read_to_string(bundle.join("trace.log")).expect("the trace");
-        assert!(
-            trace.contains(" ERROR ") || trace.contains(" WARN "),
-            "alarms were raised"
-        );
-        for (name, end) in [
-            ("link", "messages pass again"),
-            ("reset", "opened again, and messages pass"),
-            ("unbind", "opened again, and messages pass"),
-        ] {
-            let (verdict, found) = line(&report, name);
-            assert_eq!(verdict, "ok", "{one}: {name}: {found}");
-            assert!(found.ends_with(end), "{one}: {name}: {found}");
-        }
-        let rows = report["rows"].as_array().expect("rows");
-        let skipped = rows.iter().filter(|row| row["verdict"] == "skipped");
-        let mut skipped: Vec<&str> = skipped.filter_map(|row| row["line"].as_str()).collect();
-        skipped.dedup();
-        assert_eq!(skipped, ["doctor", "kernel peer", "kill", "soak"], "{one}");
-    }
+    are_accepted_in_their_own_process(["sim:a", "sim:b"]);
+}
+
+#[test]
+fn virtual_functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
+    are_accepted_in_their_own_process(["sim:c/vf0", "sim:c/vf1"]);
 }
 
 #[test]
@@ -206,7 +213,7 @@ fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
     );
     let kept = fs::read_to_string(Path::new(&bundle).join("doctor-0.txt")).expect("the diagnosis");
     assert!(kept.contains("ip link set dev ens1f0 up"), "{kept}");
-    // Only a line that is not ok has a sentence that tells its causes apart.
+    // Only a line that is not ok has a sentence that distinguishes its possible causes.
     let rows = report["rows"].as_array().expect("rows");
     for row in rows {
         let told = row["apart"]

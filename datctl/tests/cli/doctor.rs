@@ -513,7 +513,7 @@ fn a_group_file_that_is_not_there_or_not_ours_is_told() {
     };
     mode("/", 0o755);
     mode(&file, 0o444);
-    let line = line_in(&tree.json_of_nobody(&["doctor"]), "access");
+    let line = line_in(&tree.json_as_nobody(&["doctor"]), "access");
     assert!(!line.ok);
     assert_eq!(line.found, format!("{file} is not ours to read and write"));
     assert_eq!(line.mend, format!("chown $USER {file} (as root)"));

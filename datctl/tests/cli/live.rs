@@ -252,7 +252,7 @@ fn how_long_requests_take_is_measured_while_somebody_looks() {
     let once = String::from_utf8(once.stdout).expect("text");
     let name = "# TYPE udapl_instance_completion_latency_seconds histogram\n";
     assert!(once.contains(name), "{once}");
-    // No client asks for measurements any more.
+    // No client requests measurements any more.
     (0..10).for_each(|_| watched.send());
     let later = watched.json("stat");
     assert_eq!(&later["instances"][0]["latency"]["completion"], kept);
@@ -264,7 +264,7 @@ fn monitor_tells_of_connections_and_why_they_end() {
     let socket = watched.socket.display().to_string();
     let mut monitor = watched.while_running(|| {
         let monitor = Process::start(&["monitor", &socket, "--count", "2"]);
-        // The monitor has subscribed once the socket answers a client that connected later.
+        // The loop waits until the socket answers.
         while json(&["stat", &socket]).0 != Some(0) {}
         monitor
     });
@@ -508,7 +508,7 @@ fn a_socket_that_nobody_serves_is_said_and_so_is_one_of_something_else() {
     }
 }
 
-/// A control socket that has the methods of nvmeofd's.
+/// A subject that reports the methods of nvmeofd.
 struct Target(#[expect(dead_code, reason = "the socket ends without it")] control::Tell);
 
 impl control::Subject for Target {

@@ -302,7 +302,8 @@ fn ctrl_c_shows_what_was_measured_until_then() {
         "0",
         "--histogram",
     ]);
-    // The signals are blocked before this thread starts. Before that, Ctrl-C would end the process without figures.
+    // datctl blocks the signals before it starts the thread `signals`. Before that, Ctrl-C would end the process
+    // without figures.
     process.wait_for_thread("signals");
     process.signal(Signal::SIGINT);
     let figures: Value = serde_json::from_str(&process.line()).expect("an object");

@@ -87,7 +87,7 @@ fn lines_of(svg: &str) -> Vec<String> {
     texts.skip(1).map(unescaped).collect()
 }
 
-/// Draws a screen if this is asked for, and compares it with its picture.
+/// Compares a screen with its picture, after drawing the picture if `PICTURES=write` is set.
 fn show(name: &str, command: &str, output: &str) {
     let screen: Vec<&str> = output.lines().take(LINES).collect();
     let longest = screen.iter().map(|line| line.chars().count()).max();

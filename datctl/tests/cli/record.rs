@@ -18,8 +18,8 @@ fn record(function: &str, directory: &Path, name: &str) -> (Value, String, Strin
     (report, path, text)
 }
 
-/// For every generation the file is a profile that describes the recorded function. A function simulated from it comes
-/// up as an adapter, and its record is the same.
+/// For every generation the file is a profile that describes the recorded function. A function that is simulated from
+/// the file comes up as an adapter, and a record of this function is the same.
 #[test]
 fn a_recorded_function_is_a_profile_that_comes_up_and_records_the_same() {
     let directory = tempfile::tempdir().expect("a directory");

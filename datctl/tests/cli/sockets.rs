@@ -1,5 +1,5 @@
-//! Paths that are given as sockets, in every option and name that takes one: existing files there, and files left
-//! behind.
+//! Tests each option and each adapter name that takes the path of a socket, with a path at which a file exists, and
+//! with a socket that a killed process left behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;

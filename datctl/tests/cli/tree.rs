@@ -147,7 +147,7 @@ impl Tree {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// Adds a network function below the root port, in its IOMMU group.
+    /// Adds a network function below the root port, in the IOMMU group `group`.
     pub fn device(&self, address: &str, device_id: &str, driver: &str, group: u32) {
         let real = format!("/sys/devices/pci0000:3a/{PORT}/{address}");
         fs::create_dir_all(self.path(&real)).expect("a folder");
@@ -241,7 +241,7 @@ impl Tree {
         );
     }
 
-    /// Sets what `dcb` prints for the port's priorities (iproute2 `dcb_pfc.c`): whether each of them is paused.
+    /// Sets the output of `dcb` for the port's priorities (iproute2 `dcb_pfc.c`): `true` for each paused priority.
     pub fn pfc(&self, paused: &str) {
         self.write(
             "/answers/dcb -j pfc show dev ens1f0",
@@ -263,7 +263,7 @@ impl Tree {
         format!("/sys/kernel/debug/mlx5/{PF0}/cc_params/np_cnp_dscp")
     }
 
-    /// Sets what `mlxconfig -e query` prints for the card: the same value as default, current and next boot.
+    /// Sets the output of `mlxconfig -e query` for the card: the same value as default, current and next boot.
     pub fn setup(&self, settings: &[(&str, &str)]) {
         let mut text = format!(
             "\nDevice #1:\n----------\n\nDevice type:    ConnectX5\nDevice:         {PF0}\n\n{:<53}{:<16}{:<16}Next Boot\n",
@@ -275,7 +275,7 @@ impl Tree {
         self.write(&format!("/answers/mlxconfig -d {PF0} -e query"), text);
     }
 
-    /// Sets what `devlink` prints for the first port's switch.
+    /// Sets the output of `devlink` for the first port's switch.
     pub fn eswitch(&self, mode: &str) {
         self.write(
             &format!("/answers/devlink -j dev eswitch show pci_{PF0}"),
@@ -363,7 +363,7 @@ impl Tree {
 
     /// Runs datctl with `--json` as the user `nobody`, and returns the object it prints. Without root it runs as the
     /// user of the test.
-    pub fn json_of_nobody(&self, arguments: &[&str]) -> Value {
+    pub fn json_as_nobody(&self, arguments: &[&str]) -> Value {
         /// User ID and group ID of `nobody`.
         const NOBODY: u32 = 65_534;
         // The program is copied to a place from which that user may run it.

@@ -31,7 +31,7 @@ pub enum Fault {
 
 use Fault::{Done, Error, Short};
 
-/// Classes of a call that is about to be made.
+/// Class of a call that is about to be made.
 pub enum Call {
     /// A call that is disturbed: its name in the table, and its faults.
     Fails(&'static str, &'static [Fault]),
@@ -91,7 +91,7 @@ pub trait Caller {
     fn files(&self) -> &Path;
 }
 
-/// Owners of a piece of memory.
+/// Owner of a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The allocator, or the stack on which Rust handles a stack overflow.

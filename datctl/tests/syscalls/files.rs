@@ -73,8 +73,8 @@ pub fn played(part: &str, directory: &Path) {
     panic!("execve: {}", command.exec());
 }
 
-/// Lets the child run datctl in an empty directory, runs a session with the functions that datctl serves, and ends it.
-/// Returns what datctl printed and the result of the session.
+/// Makes the child run datctl in an empty directory. If datctl serves functions, runs a session with them and ends
+/// datctl. Returns the output of datctl and the result of the session.
 pub fn beside(directory: &Path, mut stdin: ChildStdin, stdout: BufReader<ChildStdout>) -> String {
     let files = of(directory);
     // The directory may not exist yet.
@@ -126,8 +126,8 @@ pub fn left(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
     all
 }
 
-/// Returns true if a file is complete. It is compared with that of an undisturbed run only as far as the files of two
-/// undisturbed runs are equal.
+/// Returns true if a file is complete. The comparison with the file of an undisturbed run covers only properties that
+/// all undisturbed runs share.
 fn is_whole(name: &str, bytes: &[u8], usual: &[u8]) -> bool {
     if name.ends_with(".toml") {
         return bytes == usual;

@@ -34,7 +34,7 @@ pub fn is_asked_for() -> bool {
 const SAMPLE: usize = 20;
 
 /// Number of runs between two progress lines.
-const TELL_EVERY: usize = 500;
+const PROGRESS_INTERVAL: usize = 500;
 
 /// Number of runs in parallel.
 const AT_ONCE: usize = 6;
@@ -214,14 +214,15 @@ fn fail_each<P: Place>(
                     // With threads a call may occur fewer times than in the undisturbed run; then nothing failed.
                     if run.failed {
                         let verdict = verdict(&run, wanted, place.directory());
-                        let verdict = verdict.map_err(|what| told_badly(part, wanted, &what, &run));
+                        let verdict =
+                            verdict.map_err(|what| failure_text(part, wanted, &what, &run));
                         let mut verdicts = verdicts.lock().expect("nobody panics");
                         // Failures and progress are printed at once, because all runs take long.
                         if let Err(what) = &verdict {
                             println!("BROKE: {what}");
                         }
                         verdicts.push((wanted.name, verdict));
-                        if verdicts.len().is_multiple_of(TELL_EVERY) {
+                        if verdicts.len().is_multiple_of(PROGRESS_INTERVAL) {
                             println!("{part}: {} of {} runs", verdicts.len(), plan.len());
                         }
                     }
@@ -253,7 +254,7 @@ fn fail_each<P: Place>(
     );
 }
 
-fn told_badly(part: &str, wanted: Wanted, what: &str, run: &Run) -> String {
+fn failure_text(part: &str, wanted: Wanted, what: &str, run: &Run) -> String {
     let Wanted {
         name,
         before,

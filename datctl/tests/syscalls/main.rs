@@ -13,7 +13,7 @@
 //!
 //! The files that datctl writes have tests of their own ([`files`]).
 //!
-//! [`calls`] lists the calls that are not disturbed, with reasons. A call that is in neither list fails the test. The
+//! [`calls`] lists the calls that are disturbed and, with reasons, those that are not. Other calls fail the test. The
 //! default run tests each call with each error once, and a sample of the other places. `DAT_TEST_SYSCALLS=N` tests N
 //! places of each call with each of its errors, `=all` tests all places, and `DAT_TEST_SYSCALLS_ONLY=NAME` limits this
 //! to one call. The output is the table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and

@@ -27,7 +27,7 @@ use super::calls::{Call, Caller, Fault, Owner, call, call_at_files, owner};
 use super::files;
 use super::parts::DIRECTORY;
 
-/// Environment variable with the part that a child plays.
+/// Environment variable with the part that a child runs.
 pub const PART: &str = "DAT_TEST_SYSCALLS_PART";
 /// Time limit for a child. A child that exceeds it is considered hung and is killed.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -3,7 +3,7 @@
 //!
 //! `DAT_TEST_KILLS=N` runs N rounds of each test instead of a few. A round of the first test kills many clients.
 //!
-//! The killed client is this test binary, started again; an environment variable makes it play the other side. A seed
+//! The killed client is this test binary, started again; an environment variable makes it run the other side. A seed
 //! determines the moments: a number of messages, then a pause that is shorter than one message takes.
 
 #![expect(
@@ -30,10 +30,10 @@ const ECHO: &str = "VFIO_USER_ECHO";
 /// Environment variable with the number of rounds.
 const KILLS: &str = "DAT_TEST_KILLS";
 /// Number of clients per round that are killed before any peer has connected to them.
-const UNBORN: u32 = 20;
+const EARLY_KILLS: u32 = 20;
 /// Time limit for a connection without a peer to break, in microseconds: seven times its acknowledgement timeout. The
 /// timeout is in virtual time, which advances by 2 ms each time the serving process gets the processor.
-const GIVES_UP: Timeout = Timeout::from_micros(600_000_000);
+const BREAK_TIMEOUT: Timeout = Timeout::from_micros(600_000_000);
 /// Cookies of the DTOs.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
@@ -103,7 +103,7 @@ fn listens(echo: &mut Process) {
 }
 
 /// Spins for up to 500 us, which is shorter than any step of a client.
-fn while_away(random: &mut ChaCha8Rng) {
+fn spin_randomly(random: &mut ChaCha8Rng) {
     let until = Instant::now() + Duration::from_micros(random.random_range(0..500));
     while Instant::now() < until {
         std::hint::spin_loop();
@@ -196,7 +196,7 @@ impl Caller {
         self.post_send();
         let (mut failed, mut flushed, mut broken) = (false, false, false);
         while !(failed && flushed && broken) {
-            let waited = self.side.ia.evd_wait(self.side.events, GIVES_UP, 1);
+            let waited = self.side.ia.evd_wait(self.side.events, BREAK_TIMEOUT, 1);
             let (event, _left) = waited.unwrap_or_else(|error| {
                 let status = self.side.ia.ep_get_status(self.side.ep);
                 let left = self.side.ia.evd_dequeue(self.side.events);
@@ -244,10 +244,10 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
     let (begun, rounds) = (Instant::now(), rounds(6));
     for _ in 0..rounds {
         // These clients are killed before, during or after their bring-up.
-        for _ in 0..UNBORN {
+        for _ in 0..EARLY_KILLS {
             let mut unborn = echo(link.name(0));
             for _ in 0..random.random_range(0..40) {
-                while_away(&mut random);
+                spin_randomly(&mut random);
             }
             unborn.kill();
         }
@@ -262,7 +262,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
         for _ in 0..random.random_range(0..60) {
             caller.trip();
         }
-        while_away(&mut random);
+        spin_randomly(&mut random);
         child.kill();
         caller.until_broken();
         let ep = caller.side.ep;
@@ -272,7 +272,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
         let nothing = caller.side.ia.evd_dequeue(caller.side.events);
         assert_eq!(nothing, Ok(None));
     }
-    let killed = rounds * (UNBORN + 1);
+    let killed = rounds * (EARLY_KILLS + 1);
     println!("{killed} clients killed in {:?}", begun.elapsed());
     // After all kills, a new connection carries messages as before.
     let mut child = echo(link.name(0));
@@ -304,7 +304,7 @@ fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
             .expect("a receive");
         a.ia.ep_post_send(a.ep, &[from.local()], DtoCookie(100), NONE)
             .expect("a send");
-        while_away(&mut random);
+        spin_randomly(&mut random);
         served.server.kill();
         drop((from, to));
         for mut side in [a, b] {

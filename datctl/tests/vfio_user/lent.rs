@@ -1,4 +1,4 @@
-//! Tests of memory of the program that is lent to a function of another process. That process accesses the memory by
+//! Tests of program memory that is lent to a function of another process. The other process accesses the memory by
 //! messages.
 
 // UNSAFETY: the tests lend memory of this program.

@@ -1,5 +1,5 @@
 //! The C ABI under a program with random arguments: any call, any handle (live, stale, of another kind, of another
-//! adapter, not a handle), any number for every enumeration and count, and pointers to valid memory.
+//! adapter, not a handle), any number for every enumeration and count, and pointers that are null or valid.
 //!
 //! No call may crash, hang or panic. The C layer returns a panic as DAT_INTERNAL_ERROR, so the test looks for that.
 

@@ -1,5 +1,5 @@
 //! Hostile bytes against the connection manager and its messages. [`neighbours`](super::neighbours) does the same for
-//! the other protocol without I/O.
+//! ARP and neighbour discovery.
 //!
 //! As tests, these harnesses replay a few thousand random inputs; `cargo bolero test` runs them with a fuzzing engine.
 
@@ -24,8 +24,8 @@ fn padded(bytes: &[u8]) -> Mad {
     mad
 }
 
-/// Returns such a datagram with the header of a connection management message, without which few inputs would pass the
-/// first check.
+/// Returns a datagram of these bytes with the header of a connection management message. Without this header few
+/// inputs would pass the first check.
 fn of_our_class(bytes: &[u8]) -> Mad {
     let mut mad = padded(bytes);
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -58,7 +58,7 @@ fn connect_params(service_id: u64, qpn: u32, random: u64) -> ConnectParams<'stat
         source: path(1).gid,
         path: path(2),
         qpn: Qpn::new(qpn),
-        psn: Psn::new(7),
+        psn: Psn::masked(7),
         reads_out: 1,
         reads_in: 1,
         mtu: 3,
@@ -75,7 +75,7 @@ fn connect_params(service_id: u64, qpn: u32, random: u64) -> ConnectParams<'stat
 fn accept_params(qpn: u32) -> AcceptParams<'static> {
     AcceptParams {
         qpn: Qpn::new(qpn),
-        psn: Psn::new(9),
+        psn: Psn::masked(9),
         reads_out: 1,
         reads_in: 1,
         rnr_retry: 7,
@@ -427,7 +427,7 @@ fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
                 ..Config::default()
             });
             let (mut now, mut qpn, mut held) = (0, 0x100, 0_usize);
-            // These are too few to replace all entries of the listener within a round trip.
+            // 32 datagrams are too few to replace all 64 pending requests of the listener within a round trip.
             for sent in strangers.chunks(32) {
                 client
                     .connect(now, connect_params(SERVICE, qpn, random ^ u64::from(qpn)))

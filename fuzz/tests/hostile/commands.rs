@@ -8,7 +8,7 @@
 
 use crate::bench::{BASE, Bench};
 use crate::honest::Longest;
-use crate::live::{ATTACKED, End, HEALTHY, PAGE, Seldom, Spoil, World, now_us, run, small};
+use crate::live::{ATTACKED, End, HEALTHY, PAGE, RareChoice, Spoil, World, now_us, run, small};
 use bolero::{TypeGenerator, check, produce};
 use driver::Device;
 use mlx_prm::*;
@@ -43,20 +43,20 @@ enum Number {
 struct Command {
     which: u8,
     op_mod: u8,
-    /// Whether a command that has only one op_mod gets another one.
-    odd_op_mod: Seldom,
+    /// Rare choice: a command that has only one op_mod gets another one.
+    odd_op_mod: RareChoice,
     /// Value of the dword at 0x08. If it is `None`, the dword names an object of the kind that the command needs.
     object: Option<Number>,
     /// 64-bit words after the fixed part, such as page lists.
     list: Vec<Word>,
     /// Dword fields at random offsets, and their values.
     fields: [(u8, Number); 2],
-    fields_when: Seldom,
+    fields_when: RareChoice,
     spoil: Spoil,
     /// Input and output length in the command queue entry of a corrupted command.
     lengths: (u32, u32),
-    /// Whether the command queue entry and the mailbox are corrupted.
-    undeliverable: Seldom,
+    /// Rare choice: the command queue entry and the mailbox are corrupted.
+    undeliverable: RareChoice,
     entry: Spoil,
     mailbox: Spoil,
 }
@@ -90,19 +90,19 @@ enum Attack {
         offset: u16,
         bytes: [u8; 8],
         length: u8,
-        when: Seldom,
+        when: RareChoice,
     },
     Config {
         offset: u16,
         bytes: [u8; 4],
         length: u8,
-        when: Seldom,
+        when: RareChoice,
     },
     /// Overwrites memory that the device uses.
     Scribble {
         at: u32,
         bytes: Vec<u8>,
-        when: Seldom,
+        when: RareChoice,
     },
     /// Overwrites a word of the rings or doorbell records of a queue pair.
     Queue {
@@ -112,7 +112,7 @@ enum Attack {
     },
     /// Unmaps all memory from the device.
     Unmap {
-        when: Seldom,
+        when: RareChoice,
     },
     /// Maps the memory again.
     Map,
@@ -623,7 +623,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
             }
             let Driver { mut world, .. } = driver;
             world.run(1_000);
-            // The peer has lost its connections at most.
+            // The peer has lost at most its connections.
             check_honest(&mut world.b.bench, &BESIDE);
             assert_eq!(world.b.syndrome(), 0);
             world.b.check_canaries();
@@ -633,7 +633,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
     BESIDE.tell();
 }
 
-/// One action of software that knows nothing of the device.
+/// One action of software that ignores the rules of the device.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Blind {
     Register {

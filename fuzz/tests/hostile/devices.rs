@@ -1,11 +1,11 @@
 //! Hostile devices against the driver.
 //!
-//! A consumer opens a provider, uses its queues and closes it. The device sometimes lies (module `liar`), or it returns
-//! only nonsense. Every call may fail. No call may panic, hang, or accept an impossible value: a completion finishes a
+//! A consumer opens a provider, uses its queues and closes it. The device returns false values at times (module
+//! `liar`), or always. Every call may fail. No call may panic, hang, or accept an impossible value: a completion ends a
 //! posted request, at most once, with no more bytes than the request asked for. The device never accesses an address
 //! that the driver has not mapped. Once the device is honest again, a reset makes it usable.
 
-use crate::liar::{Deed, Liar};
+use crate::liar::{FaultyDevice, ScheduledInjection};
 use bolero::{TypeGenerator, check, produce};
 use dat_core::provider::{
     CompletionEntry, CompletionQueue, DataSegment, MadAddress, Provider, ProviderError, Psn, Qpn,
@@ -171,14 +171,14 @@ impl Session {
             let receive = ReadyToReceive {
                 path,
                 remote_qpn,
-                receive_psn: Psn::new(5),
+                receive_psn: Psn::masked(5),
                 mtu: 1,
                 reads_in: 1,
                 min_rnr_timer: 1,
             };
             self.provider.ready_to_receive(qp, &receive)?;
             let send = ReadyToSend {
-                send_psn: Psn::new(5),
+                send_psn: Psn::masked(5),
                 reads_out: 1,
                 retry_count: 2,
                 rnr_retry: 2,
@@ -345,7 +345,7 @@ enum Action {
 }
 
 /// Runs a session on an honest device. Every call must succeed.
-fn honest_session(liar: &Arc<Liar>) {
+fn honest_session(liar: &Arc<FaultyDevice>) {
     let mut session = Session::open(liar.clone(), false).expect("an honest device opens");
     session.post(0, 99);
     session.post(2, 99);
@@ -365,20 +365,21 @@ fn honest_session(liar: &Arc<Liar>) {
     assert!(report.objects.is_empty(), "{:?}", report.objects);
 }
 
-/// The driver survives any lie of the device without a panic or a hang, and works again when the device is honest.
+/// The driver neither panics nor hangs, whatever false values the device returns, and works again when the device
+/// returns correct ones.
 #[test]
 fn a_lying_device_is_survived() {
-    let opening = produce::<Vec<Deed>>().with().len(0..4_usize);
-    let deeds = produce::<Vec<Deed>>().with().len(0..60_usize);
+    let opening = produce::<Vec<ScheduledInjection>>().with().len(0..4_usize);
+    let injections = produce::<Vec<ScheduledInjection>>().with().len(0..60_usize);
     let actions = produce::<Vec<Action>>().with().len(0..60_usize);
     check!()
-        .with_generator((opening, deeds, actions, produce::<bool>()))
+        .with_generator((opening, injections, actions, produce::<bool>()))
         .with_iterations(1_500)
         .with_test_time(Duration::from_secs(8))
-        .for_each(|(opening, deeds, actions, shared)| {
-            let liar = Liar::new(opening.clone());
+        .for_each(|(opening, injections, actions, shared)| {
+            let liar = FaultyDevice::new(opening.clone());
             if let Ok(mut session) = Session::open(liar.clone(), *shared) {
-                liar.set_deeds(deeds.clone());
+                liar.set_injections(injections.clone());
                 for action in actions {
                     liar.occasion();
                     // The consumer continues after an error.
@@ -393,15 +394,16 @@ fn a_lying_device_is_survived() {
                 );
                 session.close();
             }
-            liar.repent();
+            liar.stop_lying();
             honest_session(&liar);
         });
 }
 
-/// Answers of a device without state: the fixed part of every output, and the capability pages.
+/// Behaviour of a device without state: command outputs, capability pages, register values and refusals.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Answers {
-    /// Dwords that commands return from 0x08 on, repeated in this order.
+    /// Dwords that commands return from 0x08 on, repeated. Each command starts with the dword after the previous
+    /// command's first.
     numbers: [u32; 4],
     /// Dwords of capability pages that differ from a real device's.
     pages: [(u8, Extreme); 3],
@@ -505,7 +507,7 @@ impl Nonsense {
                     dword.copy_from_slice(&self.answers.numbers[at].to_be_bytes());
                 }
                 match opcode {
-                    // QUERY_PAGES asks for few pages.
+                    // QUERY_PAGES requests few pages.
                     0x107 => {
                         output[0x0c..0x0f].fill(0);
                         output[0x0f] &= 0x1f;
@@ -543,10 +545,10 @@ impl Nonsense {
     }
 }
 
-/// [`Nonsense`] in an `Arc`, as a device: its clock refers to the same state.
-struct Named(Arc<Nonsense>);
+/// The device of a [`Nonsense`], which it shares with the device's clock.
+struct NonsenseDevice(Arc<Nonsense>);
 
-impl Device for Named {
+impl Device for NonsenseDevice {
     fn name(&self) -> &str {
         "nonsense"
     }
@@ -667,7 +669,7 @@ fn nonsense_numbers_and_capabilities_are_survived() {
                 now: AtomicU64::new(1),
                 commands: AtomicU64::new(0),
             });
-            if let Ok(mut session) = Session::open(Arc::new(Named(device)), false) {
+            if let Ok(mut session) = Session::open(Arc::new(NonsenseDevice(device)), false) {
                 for action in actions {
                     if session.act(action).is_err() {
                         break;

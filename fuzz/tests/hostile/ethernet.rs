@@ -39,7 +39,7 @@ impl Spoil {
     }
 }
 
-/// A frame with the headers of some protocol.
+/// A forged TCP or UDP frame over IPv4 or IPv6, with or without a VLAN tag.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Frame {
     kind: u8,
@@ -127,7 +127,7 @@ impl Event {
                 spoil,
                 doorbell,
             } => {
-                let how = How {
+                let how = SendOptions {
                     opcode: if *large {
                         WqeOpcode::LSO
                     } else {
@@ -136,7 +136,7 @@ impl Event {
                     checksums: *checksums,
                     mss: *mss,
                     inline: usize::from(*inline),
-                    ..How::default()
+                    ..SendOptions::default()
                 };
                 let mut wqe = a.wqe(&frame.bytes(), how);
                 spoil.apply(&mut wqe);
@@ -210,7 +210,7 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
             b.post_receives(4);
             for event in events {
                 event.happen(&mut a, &mut b);
-                b.send(&plain(1, MACS[0], 100), How::default());
+                b.send(&plain(1, MACS[0], 100), SendOptions::default());
                 let sent = || b.sent().is_some_and(|sent| sent.op_own() >> 4 == 0);
                 let now = || now_us(&sim);
                 BESIDE.wait(now, sent, || a.bench.sleep(Duration::from_micros(1)));
@@ -222,7 +222,8 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
                     "the firmware died"
                 );
             }
-            // A reset of the receive queue drops the other function's bad receives. After that it receives a frame.
+            // The second function may have receives with a wrong key, which a reset of its receive queue drops. After
+            // the reset the second function receives a frame.
             let state = b.rq_state();
             assert_eq!(b.modify_rq(state, RESET), CmdStatus::OK);
             assert_eq!(b.modify_rq(RESET, READY), CmdStatus::OK);

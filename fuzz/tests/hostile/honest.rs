@@ -1,5 +1,5 @@
-//! Measures an honest program that runs beside a hostile one. Each of its operations must complete within a bound of
-//! turns or of virtual time.
+//! Measures an honest program that runs beside a hostile one. Each operation of the honest program must complete within
+//! a bound of turns or of virtual time.
 //!
 //! The table in docs/security.md has the bounds and the longest measured waits.
 

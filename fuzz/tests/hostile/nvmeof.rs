@@ -29,7 +29,7 @@ const DISKS: &str = "nqn.2026-11.test:disks";
 const HONEST: &str = "nqn.2026-11.test:honest";
 const HONEST_DISKS: &str = "nqn.2026-11.test:honest-disks";
 const HONEST_SOURCE: [u8; 4] = [192, 0, 2, 9];
-/// Lowest controller ID of the honest host. Hostile hosts have the IDs below.
+/// Lowest controller ID of the honest host. The steps `Command`, `Authenticate` and `Lose` use lower IDs.
 const HOSTILE: u16 = 5;
 /// Number of tries until a Connect or a command of the honest host succeeds.
 const MOST_TRIES: u64 = 1;
@@ -488,7 +488,7 @@ impl Run {
                 self.answered(id, &sqe, &outcome, room);
             }
             Step::Lose { controller, queue } => {
-                // The number may be that of an earlier connection, when another connection has this queue by now.
+                // This connection may have ended already, and a newer connection may have the queue.
                 let (id, queue) = (u16::from(controller % 5), u16::from(queue % 4));
                 let theirs = |one: &&(u16, u16, u64)| (one.0, one.1) == (id, queue);
                 if let Some(&(.., connection)) = self.connections.iter().find(theirs) {
@@ -538,8 +538,8 @@ fn sqe(opcode: u8, flags: u8, nsid: u32, dwords: [u32; 6]) -> Sqe {
     sqe
 }
 
-/// Returns the number of iterations: that of `FUZZ_ITERATIONS`, or `usual`. The counters below add up all iterations:
-/// steps, commands that succeeded, and event requests that waited. If they stay low, the harness has tested nothing.
+/// Returns the number of iterations: that of `FUZZ_ITERATIONS`, or `usual`. The harness of the hosts fails if `STEPS`,
+/// `SUCCEEDED` (commands) or `WAITED` (event requests), summed over all iterations, is too low for their number.
 fn iterations(usual: usize) -> usize {
     let asked = std::env::var("FUZZ_ITERATIONS").ok();
     asked.map_or(usual, |asked| asked.parse().expect("a number"))
@@ -551,9 +551,10 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
+    let worlds = iterations(50_000);
     check!()
         .with_type::<[Step; 24]>()
-        .with_iterations(iterations(50_000))
+        .with_iterations(worlds)
         .for_each(|steps| {
             let mut run = Run::new();
             let first = [(0, false), (1, false), (2, true), (0, true)];
@@ -571,10 +572,11 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
             run.end();
         });
     let done = [&STEPS, &SUCCEEDED, &WAITED].map(|count| count.load(Ordering::Relaxed));
-    assert!(
-        done[0] >= 1_000_000 && done[1] > 100_000 && done[2] > 300,
-        "{done:?}"
-    );
+    // Each iteration has 24 steps. The other two bounds are averages over many iterations.
+    let worlds = worlds as u64;
+    let least = [worlds * 20, worlds * 2, worlds * 6 / 1_000];
+    let is_enough = done.iter().zip(least).all(|(done, least)| *done >= least);
+    assert!(is_enough, "{done:?}, not {least:?}");
     BESIDE.tell();
 }
 
@@ -624,7 +626,8 @@ fn crowds_of_controllers_keep_no_honest_host_waiting() {
     BESIDE.tell();
 }
 
-/// Any 64 bytes can be parsed as a command, and any 16 bytes as a completion, without a panic.
+/// Arbitrary bytes are parsed as a command, private data of a connection request, a key, an NQN and a status without a
+/// panic.
 #[test]
 fn bytes_of_any_kind_are_looked_at_without_a_panic() {
     check!()

@@ -1,7 +1,7 @@
 //! Hostile software on one queue pair: invalid work queue entries, doorbells, doorbell records and transitions.
 //!
-//! Two functions have two connected queue pairs each. Software of the first function uses one of them for its attacks:
-//! it posts corrupted entries to both queues, writes doorbell records and registers that contradict each other, and
+//! Two functions have two connected queue pairs each. Hostile software of the first function uses one queue pair: it
+//! posts corrupted entries to both queues, writes doorbell records and registers that contradict each other, and
 //! commands transitions with corrupted contexts. Meanwhile and afterwards the other queue pairs carry messages as
 //! usual. The firmware keeps running, memory without a key is unchanged, and after a reset no object is left.
 
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 /// One action of the software at its queue pair.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Attack {
-    /// Posts a send WQE that is valid except for flipped bits. Updates the doorbell record, and sometimes the register.
+    /// Posts a send WQE that is valid except for flipped bits. Updates the doorbell record and writes the doorbell.
     Send {
         kind: u8,
         bytes: u16,
@@ -99,7 +99,7 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
             (WqeOpcode::SEND, data)
         }
         11 => (WqeOpcode::SEND, [memory.clone(), memory].concat()),
-        // This WQE has more than one basic block.
+        // Most of these WQEs have more than one basic block.
         _ => (
             WqeOpcode::RDMA_WRITE,
             [raddr, memory.repeat(usize::from(remote) % 40 + 1)].concat(),
@@ -118,7 +118,7 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
 }
 
 /// Returns a doorbell made of the first eight bytes of a WQE. The queue pair number is that of the attacked queue pair,
-/// because another number would ring the doorbell of a healthy one.
+/// because another number might ring the doorbell of a healthy queue pair.
 fn doorbell(wqe: &[u8], qpn: u32, spoil: Option<Spoil>) -> [u8; 8] {
     let mut value = [0; 8];
     let bytes = wqe.len().min(8);
@@ -184,7 +184,7 @@ impl Attack {
                     &mut live.receives
                 };
                 if spoil.any() {
-                    // Mostly by less than the length of the ring.
+                    // A positive change is less than the length of the send ring.
                     *counter = counter.wrapping_add_signed(if *by > 0 { *by % 32 } else { *by });
                 }
                 let value = u32::from(*counter);

@@ -22,11 +22,11 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use super::server::{honest, served};
-use super::{COUNTS, Effort, descriptors, directory, fall_to};
+use super::{COUNTS, ExecutionCount, descriptors, directory, wait_for_descriptors};
 
 /// Length of a message header in bytes.
 const HEADER: usize = 16;
-/// Time that the client and the server wait for each other.
+/// Time that the proxy waits for bytes of the client or of the server.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Change that the proxy makes to a reply.
@@ -52,7 +52,7 @@ enum Reply {
     Shorter {
         by: u8,
     },
-    /// The reply is longer than it should be.
+    /// Bytes are appended to the reply, and its length field matches.
     Longer {
         by: u8,
     },
@@ -172,14 +172,14 @@ fn pass_on(to: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> bool {
     sendmsg::<()>(to.as_raw_fd(), &slices, control, flags, None) == Ok(bytes.len())
 }
 
-/// Passes messages on, with replies changed as the script says, until one side hangs up.
+/// Passes messages on, with replies changed as the script says, until one side closes its connection.
 fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
     let mut script = script.iter();
     while let Some((asked, descriptors)) = message(&mut client) {
         if !pass_on(&server, &asked, &descriptors) {
             return;
         }
-        // A message without a reply (bit 4 of the flags) gets none from the server.
+        // The server sends no reply if bit 4 of the message's flags is set.
         if asked[8] & 1 << 4 != 0 {
             continue;
         }
@@ -194,7 +194,7 @@ fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
 }
 
 /// Serves one client after the other, each with its script.
-fn stands_between(listener: &UnixListener, server: &PathBuf, scripts: &Receiver<Vec<Reply>>) {
+fn run_proxy(listener: &UnixListener, server: &PathBuf, scripts: &Receiver<Vec<Reply>>) {
     for script in scripts {
         let (client, _) = listener.accept().expect("a client");
         let server = UnixStream::connect(server).expect("a server");
@@ -206,7 +206,7 @@ fn stands_between(listener: &UnixListener, server: &PathBuf, scripts: &Receiver<
 }
 
 /// Makes a driver's first requests, and continues whatever each request returns.
-fn use_it(function: &Function) {
+fn exercise(function: &Function) {
     let _configuration = function.config_read_u32(0);
     let _interrupts = function.enable_interrupts(8);
     let _master = function.set_bus_master(true);
@@ -226,7 +226,7 @@ fn use_it(function: &Function) {
 
 #[test]
 fn a_client_survives_what_any_server_answers() {
-    let effort = Effort::new("vfio-user, server to client");
+    let effort = ExecutionCount::new("vfio-user, server to client");
     let _alone = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = directory();
     let server = served("fuzz-honest", &directory);
@@ -234,19 +234,19 @@ fn a_client_survives_what_any_server_answers() {
     let (listener, _taken) = driver::listen_at(&path).expect("a path");
     let (scripts, next) = channel();
     let behind = server.clone();
-    thread::spawn(move || stands_between(&listener, &behind, &next));
+    thread::spawn(move || run_proxy(&listener, &behind, &next));
     honest(&server);
     let before = descriptors("memfd:driver");
     check!()
         .with_type::<Vec<Reply>>()
-        .with_iterations(Effort::iterations(2_000))
+        .with_iterations(ExecutionCount::iterations(2_000))
         .for_each(|script| {
             effort.one();
             scripts.send(script.clone()).expect("somebody between");
             if let Ok(function) = Function::vfio_user(&path) {
-                use_it(&function);
+                exercise(&function);
             }
         });
     honest(&server);
-    fall_to(before, "memfd:driver", "memory of functions that are gone");
+    wait_for_descriptors(before, "memfd:driver", "memory of functions that are gone");
 }

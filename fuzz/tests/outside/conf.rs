@@ -3,13 +3,13 @@
 use bolero::{TypeGenerator, check};
 use udapl::registry::conf::{Api, ConfEntry, NAME_MAX_LENGTH, parse};
 
-use super::Effort;
+use super::ExecutionCount;
 
 #[test]
 fn any_text_is_records_and_lines_that_are_none() {
-    let effort = Effort::new("dat.conf, bytes");
+    let effort = ExecutionCount::new("dat.conf, bytes");
     check!()
-        .with_iterations(Effort::iterations(50_000))
+        .with_iterations(ExecutionCount::iterations(50_000))
         .for_each(|bytes: &[u8]| {
             effort.one();
             let text = String::from_utf8_lossy(bytes);
@@ -58,10 +58,10 @@ fn refusal(meant: &ConfEntry) -> Option<&'static str> {
 /// A quoted field is read as written, whatever it contains. A record with a missing or too long name is refused.
 #[test]
 fn a_record_that_is_written_is_read_unless_a_name_is_missing_or_too_long() {
-    let effort = Effort::new("dat.conf, records");
+    let effort = ExecutionCount::new("dat.conf, records");
     check!()
         .with_type::<Meant>()
-        .with_iterations(Effort::iterations(50_000))
+        .with_iterations(ExecutionCount::iterations(50_000))
         .for_each(|meant| {
             effort.one();
             let [name, library, company, ia, platform] = [0, 1, 2, 3, 4].map(|at| {
@@ -69,7 +69,7 @@ fn a_record_that_is_written_is_read_unless_a_name_is_missing_or_too_long() {
                 match at {
                     // Some names are longer than the limit.
                     0 => text.repeat(usize::from(meant.flags >> 5) + 1),
-                    // The first point ends the company's name, so the name must not contain one.
+                    // The first dot ends the company's name, so the name must not contain a dot.
                     2 => text.replace('.', ""),
                     _ => text,
                 }

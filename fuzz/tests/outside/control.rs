@@ -1,7 +1,8 @@
 //! A control socket and clients that send anything: lines of JSON that are close to a request, arbitrary bytes, and
-//! endless lines, in pieces of any size. Each refusal has an error code. Only a line that is too long makes the server
-//! disconnect the client, and the server then serves the next client. An honest client that is connected from the
-//! beginning gets an answer to each request, even while another client has sent only a part of a line.
+//! endless lines, in pieces of any size. Each refusal has an error code. The server disconnects a client only after a
+//! line that is too long or too many unread answers, and then serves the next client. An honest client that is
+//! connected from the beginning gets an answer to each request, even while another client has sent only a part of a
+//! line.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -15,7 +16,7 @@ use control::rpc::{INVALID_PARAMS, Refusal};
 use control::{Access, Client, Subject, Tell, serve};
 use serde_json::{Value, json};
 
-use super::{Effort, directory};
+use super::{ExecutionCount, directory};
 
 /// Largest request in bytes (docs/control.md).
 const LONGEST: usize = 64 * 1024;
@@ -127,12 +128,12 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
     let directory = directory();
     let path = directory.path().join("control");
     let _service = serve(&path, Access::default(), Echo).expect("a socket");
-    let effort = Effort::new("control socket");
+    let effort = ExecutionCount::new("control socket");
     let honest = Mutex::new(Client::connect(&path).expect("it listens"));
     let answered = AtomicU64::new(0);
     check!()
         .with_type::<(Vec<Piece>, u16)>()
-        .with_iterations(Effort::iterations(500))
+        .with_iterations(ExecutionCount::iterations(500))
         .for_each(|(pieces, at_once)| {
             effort.one();
             let bytes = text(pieces);
@@ -146,9 +147,12 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
             let mut honest = honest.lock().unwrap_or_else(PoisonError::into_inner);
             let echoed: Value = honest.call("x", params.clone()).expect("an answer");
             assert_eq!(echoed["params"], params);
-            // The server disconnects a client that leaves too many answers unread, possibly in the middle of an answer.
+            // The server disconnects a client that leaves too many answers unread, or whose line is too long, possibly
+            // in the middle of an answer.
             let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
-            let stays = lines <= ALWAYS_ANSWERED;
+            let longest = bytes.split(|byte| *byte == b'\n').map(<[u8]>::len).max();
+            let stays =
+                lines <= ALWAYS_ANSWERED && longest.is_none_or(|longest| longest <= LONGEST);
             let mut last = None;
             for line in said.split_inclusive('\n') {
                 if !stays && !line.ends_with('\n') {
@@ -161,8 +165,7 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
                 assert!(refused != answer.get("result").is_some(), "{line}");
                 last = Some(answer);
             }
-            let longest = bytes.split(|byte| *byte == b'\n').map(<[u8]>::len).max();
-            if stays && longest.is_none_or(|longest| longest <= LONGEST) {
+            if stays {
                 let last = last.expect("the last request is answered");
                 assert_eq!(last["id"], "last", "{said}");
                 assert_eq!(last["result"]["method"], "x", "{said}");

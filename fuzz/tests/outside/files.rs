@@ -3,7 +3,7 @@
 use bolero::{TypeGenerator, check};
 use hw_sim::Profile;
 
-use super::Effort;
+use super::ExecutionCount;
 
 /// Existing profiles, and the sections that a recorded function has in addition.
 const FILES: [&str; 4] = [
@@ -18,7 +18,7 @@ const FILES: [&str; 4] = [
 enum Change {
     Gone,
     Twice,
-    /// Each number in the line is replaced by this number.
+    /// Each number is replaced by this number.
     Number(u64),
     Negative(u32),
     /// The line is truncated.
@@ -26,6 +26,41 @@ enum Change {
     Bytes(Vec<u8>),
     /// The line is moved to the end of the file.
     Last,
+}
+
+/// Returns the line with each of its numbers replaced. A hexadecimal number is one number, with its `0x`.
+fn with_numbers(line: &str, new: &str) -> String {
+    let mut changed = String::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(|letter: char| letter.is_ascii_digit()) {
+        let (before, number) = rest.split_at(at);
+        let digits = number.strip_prefix("0x").unwrap_or(number);
+        let is_digit = |letter: char| {
+            letter.is_ascii_digit() || digits.len() < number.len() && letter.is_ascii_hexdigit()
+        };
+        changed += before;
+        changed += new;
+        rest = digits.trim_start_matches(is_digit);
+    }
+    changed + rest
+}
+
+#[test]
+fn a_number_is_replaced_wherever_it_stands_in_a_line() {
+    for (line, changed) in [
+        ("key = 4096", "key = 7"),
+        ("4096 = key", "7 = key"),
+        (
+            "bar_bytes = { is = 0x2000000, known = \"4, 4 Lx\" }",
+            "bar_bytes = { is = 7, known = \"7, 7 Lx\" }",
+        ),
+        ("psid = 0xBEEF", "psid = 7"),
+        ("0", "7"),
+        ("none", "none"),
+        ("", ""),
+    ] {
+        assert_eq!(with_numbers(line, "7"), changed);
+    }
 }
 
 fn changed(file: u8, changes: &[(u16, Change)]) -> String {
@@ -37,19 +72,14 @@ fn changed(file: u8, changes: &[(u16, Change)]) -> String {
         }
         let at = usize::from(*at) % lines.len();
         let line = lines[at].clone();
-        let digits = |new: &str| {
-            let parts = line.split(|letter: char| letter.is_ascii_digit());
-            let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
-            parts.join(new)
-        };
         lines[at] = match change {
             Change::Gone => {
                 lines.remove(at);
                 continue;
             }
             Change::Twice => format!("{line}\n{line}"),
-            Change::Number(number) => digits(&number.to_string()),
-            Change::Negative(number) => digits(&format!("-{number}")),
+            Change::Number(number) => with_numbers(&line, &number.to_string()),
+            Change::Negative(number) => with_numbers(&line, &format!("-{number}")),
             Change::Cut(to) => line.chars().take(usize::from(*to)).collect(),
             Change::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             Change::Last => {
@@ -76,9 +106,9 @@ fn read(text: &str) {
 
 #[test]
 fn any_text_is_a_profile_or_is_refused() {
-    let effort = Effort::new("profiles, bytes");
+    let effort = ExecutionCount::new("profiles, bytes");
     check!()
-        .with_iterations(Effort::iterations(5_000))
+        .with_iterations(ExecutionCount::iterations(5_000))
         .for_each(|bytes: &[u8]| {
             effort.one();
             read(&String::from_utf8_lossy(bytes));
@@ -87,10 +117,10 @@ fn any_text_is_a_profile_or_is_refused() {
 
 #[test]
 fn a_file_with_any_line_changed_is_a_profile_or_is_refused() {
-    let effort = Effort::new("profiles, lines");
+    let effort = ExecutionCount::new("profiles, lines");
     check!()
         .with_type::<(u8, Vec<(u16, Change)>)>()
-        .with_iterations(Effort::iterations(1_000))
+        .with_iterations(ExecutionCount::iterations(1_000))
         .for_each(|(file, changes)| {
             effort.one();
             read(&changed(*file, changes));

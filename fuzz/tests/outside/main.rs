@@ -7,7 +7,7 @@
 //! unbounded memory. A refusal names the place of the error. Afterwards honest clients are served, and all file
 //! descriptors are closed.
 //!
-//! `FUZZ_ITERATIONS=N` runs N executions of each instead of a few.
+//! `FUZZ_ITERATIONS=N` sets the number of executions of each harness.
 
 mod client;
 mod conf;
@@ -23,13 +23,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Counts and prints the executions of a harness.
-struct Effort {
+struct ExecutionCount {
     name: &'static str,
     begun: Instant,
     done: AtomicUsize,
 }
 
-impl Effort {
+impl ExecutionCount {
     fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -49,7 +49,7 @@ impl Effort {
     }
 }
 
-impl Drop for Effort {
+impl Drop for ExecutionCount {
     fn drop(&mut self) {
         let (done, took) = (self.done.load(Ordering::Relaxed), self.begun.elapsed());
         let seconds = took.as_secs_f64().max(0.001);
@@ -75,7 +75,7 @@ static COUNTS: Mutex<()> = Mutex::new(());
 const CLOSED: Duration = Duration::from_secs(300);
 
 /// Waits until at most `most` descriptors have a target that contains `kind`.
-fn fall_to(most: usize, kind: &str, what: &str) {
+fn wait_for_descriptors(most: usize, kind: &str, what: &str) {
     let until = Instant::now() + CLOSED;
     loop {
         let open = descriptors(kind);

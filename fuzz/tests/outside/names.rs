@@ -5,7 +5,7 @@ use udapl::OpenOptions;
 use udapl::error::OpenError;
 use udapl::name::parse;
 
-use super::Effort;
+use super::ExecutionCount;
 
 /// A piece of a name.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -45,11 +45,11 @@ fn name(pieces: &[Piece]) -> String {
 
 #[test]
 fn any_name_is_a_device_with_options_or_names_the_one_that_is_none() {
-    let effort = Effort::new("adapter names");
+    let effort = ExecutionCount::new("adapter names");
     let none = OpenOptions::default();
     check!()
         .with_type::<Vec<Piece>>()
-        .with_iterations(Effort::iterations(50_000))
+        .with_iterations(ExecutionCount::iterations(50_000))
         .for_each(|pieces| {
             effort.one();
             let name = name(pieces);

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::{COUNTS, Effort, descriptors, directory, fall_to};
+use super::{COUNTS, ExecutionCount, descriptors, directory, wait_for_descriptors};
 
 /// Time limit of a session. A session that exceeds it hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -125,7 +125,7 @@ struct Message {
     command: Option<u16>,
     /// Flags. If `None`, the message has the right flags.
     flags: Option<u32>,
-    /// Difference between the size field and the real size; usually none.
+    /// Difference between the size field and the real size. `None` is no difference.
     size: Option<i8>,
     body: Body,
     descriptors: Vec<Descriptor>,
@@ -133,8 +133,8 @@ struct Message {
 
 /// A session: the messages of a client.
 #[derive(Clone, Debug, TypeGenerator)]
-struct Talk {
-    /// Whether the session starts with the version message. Without it, the server accepts nothing else.
+struct ClientSession {
+    /// True if the session starts with the version message. Without it, the server accepts nothing else.
     begins: bool,
     messages: Vec<Message>,
 }
@@ -247,7 +247,7 @@ impl Descriptor {
 }
 
 /// Sends the bytes. Returns false if the other side has closed the connection.
-fn say(stream: &UnixStream, bytes: &[u8], descriptors: &[Descriptor]) -> bool {
+fn send_bytes(stream: &UnixStream, bytes: &[u8], descriptors: &[Descriptor]) -> bool {
     let open: Vec<OwnedFd> = descriptors
         .iter()
         .take(20)
@@ -282,16 +282,16 @@ pub fn honest(path: &PathBuf) {
 
 #[test]
 fn a_server_survives_what_any_client_says() {
-    let effort = Effort::new("vfio-user, client to server");
+    let effort = ExecutionCount::new("vfio-user, client to server");
     let _alone = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = directory();
     let path = served("fuzz-server", &directory);
     honest(&path);
     let usual = descriptors("fuzz-memory");
-    let talks = AtomicU64::new(0);
+    let sessions = AtomicU64::new(0);
     check!()
-        .with_type::<Talk>()
-        .with_iterations(Effort::iterations(3_000))
+        .with_type::<ClientSession>()
+        .with_iterations(ExecutionCount::iterations(3_000))
         .for_each(|talk| {
             effort.one();
             let mut stream = UnixStream::connect(&path).expect("a server");
@@ -299,14 +299,14 @@ fn a_server_survives_what_any_client_says() {
             let begin = version(0, 1, b"{\"twin_socket\":{\"supported\":true}}\0");
             let mut bytes = header(0, 1, 16 + u32::try_from(begin.len()).expect("short"), 0);
             bytes.extend(begin);
-            let mut goes_on = !talk.begins || say(&stream, &bytes, &[]);
+            let mut goes_on = !talk.begins || send_bytes(&stream, &bytes, &[]);
             for message in &talk.messages {
-                goes_on = goes_on && say(&stream, &message.bytes(), &message.descriptors);
+                goes_on = goes_on && send_bytes(&stream, &message.bytes(), &message.descriptors);
             }
             thread::scope(|scope| {
                 // The honest client waits in the listener's queue until the other client has ended or has reached its
                 // time limit.
-                let asks = talks.fetch_add(1, Ordering::Relaxed).is_multiple_of(100);
+                let asks = sessions.fetch_add(1, Ordering::Relaxed).is_multiple_of(100);
                 let waits = asks.then(|| scope.spawn(|| honest(&path)));
                 // The server may have closed the connection already.
                 let _gone = stream.shutdown(Shutdown::Write);
@@ -321,5 +321,5 @@ fn a_server_survives_what_any_client_says() {
             });
         });
     honest(&path);
-    fall_to(usual, "fuzz-memory", "files of clients that are gone");
+    wait_for_descriptors(usual, "fuzz-memory", "files of clients that are gone");
 }

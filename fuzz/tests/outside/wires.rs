@@ -11,7 +11,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket,
 };
 
-use super::{Effort, directory};
+use super::{ExecutionCount, directory};
 
 /// Largest frame in bytes (driver, `frame_socket`).
 const FRAME_BYTES: usize = 16 << 10;
@@ -44,12 +44,12 @@ impl Message {
 
 #[test]
 fn a_stranger_at_a_wire_sends_frames_or_what_is_none() {
-    let effort = Effort::new("wires, seqpacket");
+    let effort = ExecutionCount::new("wires, seqpacket");
     let directory = directory();
     let (path, open) = (directory.path().join("wire"), SockFlag::SOCK_CLOEXEC);
     check!()
         .with_type::<Vec<Message>>()
-        .with_iterations(Effort::iterations(3_000))
+        .with_iterations(ExecutionCount::iterations(3_000))
         .for_each(|messages| {
             effort.one();
             let FrameEnd::First(listener) = FrameEnd::at(&path).expect("a path") else {
@@ -81,14 +81,14 @@ fn a_stranger_at_a_wire_sends_frames_or_what_is_none() {
 
 #[test]
 fn a_stranger_sends_datagrams_that_are_frames_or_none() {
-    let effort = Effort::new("wires, datagrams");
+    let effort = ExecutionCount::new("wires, datagrams");
     let directory = directory();
     let [here, there] = ["here", "there"].map(|end| directory.path().join(end));
     let end = FrameDatagrams::bind(&here, &there).expect("a path");
     let stranger = UnixDatagram::unbound().expect("a socket");
     check!()
         .with_type::<Message>()
-        .with_iterations(Effort::iterations(20_000))
+        .with_iterations(ExecutionCount::iterations(20_000))
         .for_each(|message| {
             effort.one();
             let bytes = message.bytes();

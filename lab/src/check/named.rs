@@ -88,7 +88,8 @@ fn arguments(target: &Target) -> Option<Vec<String>> {
     }
 }
 
-/// Returns the source files of a target: its file alone, or its directory where it is a `main.rs` or `lib.rs`.
+/// Returns the source files of a target: its root file, or all files of the directory if the root file is a `main.rs`
+/// or `lib.rs`.
 fn files(target: &Target) -> Result<Vec<PathBuf>> {
     let is_root = ["main.rs", "lib.rs"]
         .iter()

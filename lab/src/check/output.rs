@@ -1,8 +1,8 @@
 //! Passes on the output of `cargo test` as it comes, and collects two things from it: the names of failed tests, and
 //! the checks that passed tests report as left out.
 //!
-//! libtest prints the output of a passed test only with `--show-output`, which is given here. Of the output of passed
-//! tests, only lines that begin with one of [`WORDS`] are passed on.
+//! libtest prints the output of a passed test only with `--show-output`, which is given here. The output of passed
+//! tests is not passed on. Its lines that begin with one of [`WORDS`] are collected.
 
 use std::io::{BufRead, Write};
 

@@ -19,7 +19,7 @@ const PORT: u16 = 15828;
 /// Time limit for each wait for a program.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval between checks of a program's progress.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Words that must not occur in the output of any program.
 const BAD: [&str; 7] = [
     "FAILED", "Error", "error", "ERR", "fails", "Failed", "Warning",
@@ -73,7 +73,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both calls fail if the program has ended already, which does no harm.
+        // Errors are ignored, because the program may have ended already.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
@@ -255,7 +255,7 @@ fn short(line: &str) -> String {
 /// Pauses between two checks of a program's progress. Progress is a listening port, a line of output or the program's
 /// end. No file descriptor signals it.
 fn pause() {
-    std::thread::park_timeout(LOOK_EVERY);
+    std::thread::park_timeout(POLL_INTERVAL);
 }
 
 /// Returns whether a process on this machine listens at a TCP port (proc(5), `/proc/net/tcp`: state 0A).

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   target/debian-root/base    mmdebstrap: the release of this machine, a C compiler, Debian's programs of DAT 2.0
-//!   target/debian-root/tried   a copy of it for one run, removed at its end
-//!   target/vm                  what `simnic run` unpacks, lent to it: `cargo xtask vm` has it, too
+//!   target/debian-root/tried   a copy of `base` for one run, removed after the run
+//!   target/vm                  the cache of `simnic run`, mounted into the copy; shared with `cargo xtask vm`
 //! ```
 
 use std::collections::BTreeSet;
@@ -86,7 +86,7 @@ const PURGE: &str = "rm -rf /tmp/* && apt-get purge -y -qq \
     $(for deb in /debs/*.deb; do dpkg-deb -f $deb Package; done)";
 
 /// Paths of files that apt, dpkg, the dynamic linker and useradd(8) change for any package.
-const BOOKS: [&str; 9] = [
+const PACKAGE_DATABASES: [&str; 9] = [
     "/var/lib/dpkg/",
     "/var/lib/apt/",
     "/var/cache/",
@@ -239,7 +239,8 @@ impl Root {
         Ok(())
     }
 
-    /// Returns every path with its mode and owner, except those in `BOOKS`, and the lines of passwd and group.
+    /// Returns every path with its mode and owner, except those in `PACKAGE_DATABASES`, and the lines of passwd and
+    /// group.
     fn files(&self) -> Result<BTreeSet<String>> {
         let mut find = shell::command("find", &[]);
         find.arg(&self.0)
@@ -247,7 +248,7 @@ impl Root {
         let paths = shell::capture(find)?;
         let paths = paths
             .lines()
-            .filter(|line| !BOOKS.iter().any(|book| line.starts_with(book)));
+            .filter(|line| !PACKAGE_DATABASES.iter().any(|book| line.starts_with(book)));
         let mut found: BTreeSet<String> = paths.map(str::to_owned).collect();
         for book in ["passwd", "group"] {
             let lines = fs::read_to_string(self.0.join("etc").join(book))?;

@@ -9,7 +9,7 @@
 //! | `udapl-sim` | `simnic`; the simulator's card profiles, a unit that serves simulated functions, examples of `dat.conf` and for simnic |
 //! | `nvmeofd` | the NVMe over RDMA target, its unit, its user |
 //!
-//! Texts are in `packaging/`. This file assigns each to its place in a package.
+//! Texts are in `packaging/`. This module defines the path of each text in its package.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -98,7 +98,8 @@ impl<'a> Deb<'a> {
     /// Adds a `Depends` field: the dependencies of the given programs and libraries, as dpkg-shlibdeps(1) finds them,
     /// and `more`.
     ///
-    /// # Errors dpkg-dev is not installed, or finds no answer.
+    /// # Errors
+    /// dpkg-dev is not installed, or dpkg-shlibdeps(1) fails.
     pub fn depends(&mut self, more: &str, programs: &[&str]) -> Result<()> {
         let mut needs: Vec<String> = Vec::new();
         if !programs.is_empty() {
@@ -151,7 +152,8 @@ impl<'a> Deb<'a> {
     /// Adds a program or an archive without its debug information. `how` is the option of strip(1) that selects the
     /// symbols to remove.
     ///
-    /// # Errors `strip` is missing or refuses the file.
+    /// # Errors
+    /// strip(1) is not installed, or refuses the file.
     pub fn strip(&self, path: &str, from: &Path, how: &str) -> Result<()> {
         let to = self.place(path)?;
         let mut strip = shell::command("strip", &[how, "-o"]);
@@ -163,7 +165,8 @@ impl<'a> Deb<'a> {
     /// Adds a compressed text, as policy requires for manual pages and change logs. The gzip header has no name and no
     /// time.
     ///
-    /// # Errors gzip(1) failed, or a file could not be written.
+    /// # Errors
+    /// gzip(1) failed, or a file could not be written.
     pub fn compressed(&self, path: &str, text: impl AsRef<[u8]>) -> Result<()> {
         self.write(path, text)?;
         let mut gzip = shell::command("gzip", &["-9", "--no-name", "--force"]);

@@ -95,7 +95,7 @@ fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &
 struct Bound<'a> {
     name: &'a str,
     value: &'a str,
-    /// True for a constant at the top level of a module.
+    /// True for a constant at the top level of the file.
     is_top: bool,
 }
 

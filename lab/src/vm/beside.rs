@@ -21,8 +21,8 @@ pub const CONTROL: &str = "control.sock";
 /// Path of the control socket of the process's adapter in the folder of the run.
 pub const ADAPTER: &str = "adapter.sock";
 
-/// Time between two queries of the process's resources while `forgets` waits for their release.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two queries of the process's resources while `await_release` waits for their release.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The host process beside the guest, if the suite has one.
 pub struct Beside<'a> {
@@ -148,7 +148,7 @@ impl<'a> Beside<'a> {
 
 /// Waits until the process holds the same resources as before the host connected. Returns the first and the last
 /// counts, and the time it took.
-pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
+pub fn await_release(beside: &Beside<'_>, within: Duration) -> Result<String> {
     let before = beside
         .before
         .context("nobody said when no host was there")?;
@@ -160,7 +160,7 @@ pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
             began.elapsed() < within,
             "still {last:?}, before the host {before:?}"
         );
-        thread::park_timeout(LOOK);
+        thread::park_timeout(POLL_INTERVAL);
         last = beside.held()?;
     }
     let after = began.elapsed().as_secs_f64();

@@ -1,7 +1,7 @@
 //! Runs blktests' group `nvme` in a stock kernel against our target: <https://github.com/linux-blktests/blktests>.
 //!
 //! The suite is fetched from its repository at one commit, and is not part of this project. The suite runs a program
-//! that sets up the target (`guest/blktests-target`). Some cases set up more than that program can be asked for: they
+//! that sets up the target (`guest/blktests-target`). Some cases need settings that this program does not have: they
 //! call functions for the kernel's target, which `guest/blktests-functions` replaces. A case that does not pass is
 //! listed here with its reason. So a new failure is an error, and a failure that no longer occurs is noticed.
 

@@ -1,4 +1,4 @@
-//! Compiles our own C programs for the guest, which use interfaces that exist only in C.
+//! Compiles our own C programs for the guest. The programs use interfaces that exist only in C.
 //!
 //! The machine's own `cc` compiles the programs. Headers and libraries are those of the guest's release, unpacked for
 //! this purpose, so that the programs find the same libraries in the guest.

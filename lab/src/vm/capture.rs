@@ -1,4 +1,5 @@
-//! Finds facts in a capture of the link that neither end of a connection reports: RNR NAKs.
+//! Reads captures of the link: counts RNR NAKs, which neither end of a connection reports, and collects the findings of
+//! Wireshark's dissectors.
 //!
 //! An RNR NAK is an Acknowledge packet of RC (opcode 0x11) whose AETH syndrome begins with 001. The five bits after
 //! that are the timer code: the time after which the sender may retry (IBTA volume 1, "ACK Extended Transport Header").
@@ -28,7 +29,7 @@ pub const KINDS: [&str; 7] = [
     "ECN-capable",
 ];
 /// Largest number of listed frames with an expert item.
-const MOST_COMPLAINTS: usize = 5;
+const MAX_COMPLAINTS: usize = 5;
 
 /// Sender and timer code of an RNR NAK.
 type Refusal = (Ipv4Addr, u8);
@@ -153,8 +154,8 @@ fn capsules(text: &str) -> Vec<String> {
     const NOT_FIRST: [&str; 4] = ["7", "8", "14", "15"];
     /// Queue pair number of connection management (QP 1).
     const GSI: &str = "0x000001";
-    /// Length in bytes of a frame with a completion: headers, 16 bytes of the completion, and 4 bytes of an invalidated
-    /// key.
+    /// Length in bytes of a frame with a completion: headers, 16 bytes of the completion, 4 bytes of an invalidated
+    /// key, and the ICRC.
     const COMPLETION: usize = 14 + 20 + 8 + 12 + 16 + 4 + 4;
     let mut commands: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut completions, mut long, mut behind_long, mut parts) = (0_u64, 0_u64, 0_u64, 0_u64);
@@ -203,7 +204,7 @@ fn capsules(text: &str) -> Vec<String> {
     lines.push(format!(
         "not read: {long} commands of more than one packet and {behind_long} completions, {parts} parts of pages"
     ));
-    complaints.truncate(MOST_COMPLAINTS);
+    complaints.truncate(MAX_COMPLAINTS);
     lines.extend(complaints);
     lines
 }
@@ -233,7 +234,7 @@ fn count(text: &str) -> Vec<String> {
             *count += u64::from(is_found);
         }
         let severe = matches!(at(10).parse(), Ok(ERROR..));
-        if (severe || !at(9).is_empty()) && complaints.len() < MOST_COMPLAINTS {
+        if (severe || !at(9).is_empty()) && complaints.len() < MAX_COMPLAINTS {
             complaints.push(format!("tshark complains of frame {}: {line}", at(0)));
         }
     }

@@ -6,7 +6,7 @@
 //! and down, which affects the virtual functions. The kernel cannot execute `ip link set PF vf`, so the script sends
 //! such settings to the server of the card ([`Line::Card`](super::serial::Line::Card)).
 
-mod judge;
+pub(super) mod judge;
 
 use std::path::Path;
 use std::time::Duration;

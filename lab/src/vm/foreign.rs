@@ -45,7 +45,7 @@ pub(super) fn all() -> Vec<Suite> {
     all.map(|which| which.suite()).collect()
 }
 
-/// Kernel modules that every guest loads.
+/// Kernel modules that the guests of all these suites load.
 macro_rules! modules {
     ($($more:literal),*) => {
         &["ib_uverbs", "ib_umad", "rdma_ucm", "mlx5_core", "mlx5_ib", $($more),*]
@@ -207,7 +207,8 @@ const PROVOKED: [(&str, usize); 2] = [
         "MODIFY_CQ(0x403) op_mod(0x1) failed, status bad size too many outstanding CQEs(0x40)",
         2,
     ),
-    // A test requests an event queue for page faults, which the simulator does not support.
+    // A test registers memory for on-demand paging. For it the kernel creates an event queue for page faults, which the
+    // simulator does not support.
     (
         "CREATE_EQ(0x301) op_mod(0x0) failed, status bad parameter(0x3)",
         2,
@@ -304,7 +305,7 @@ pub(super) fn sweep(step: &Step) -> Result<String> {
     Ok(format!("{sizes} sizes, {largest} bytes: {}", last[3]))
 }
 
-/// Checks that fi_pingpong's table has a row for each size.
+/// Checks that both ends succeeded and that fi_pingpong printed figures. Returns the number of sizes and the last row.
 fn fabric(step: &Step) -> Result<String> {
     both(step)?;
     let header = step.said.iter().position(|line| line.contains("#sent"));
@@ -320,8 +321,8 @@ fn fabric(step: &Step) -> Result<String> {
 /// Smallest number of packets that testpmd must have received in all. 128 packets circulate.
 const FORWARDED: u64 = 2000;
 
-/// Checks testpmd's statistics: no packet is dropped, and no checksum is bad. If there are two queues, both queues of
-/// port 0 must have received packets.
+/// Checks testpmd's statistics: enough packets were received, and no received packet was dropped. In a step with `csum`
+/// in its name, no checksum may be bad, and both queues of port 0 must have received packets.
 fn testpmd(step: &Step) -> Result<String> {
     let ended = "Accumulated forward statistics for all ports";
     let end = step.said.iter().position(|line| line.contains(ended));

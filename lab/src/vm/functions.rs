@@ -86,8 +86,8 @@ impl Servers {
         server.card(settings)
     }
 
-    /// Sends a request to a simulator: the one with the number at the beginning of the request, otherwise the first
-    /// one. Returns `ok` and the answer, or an error text.
+    /// Sends a request to the simulator with the number at the beginning of the request, or to the first simulator if
+    /// the request begins with no number. Returns `ok` and the answer, or an error text.
     pub fn steer(&self, words: &str) -> Result<String> {
         let first = words.split_once(' ');
         let (number, words) = match first {

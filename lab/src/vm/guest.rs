@@ -144,7 +144,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
         }
     }
     let mut command = machine.emulator();
-    // The path of a socket must be short. QEMU runs in the folder above, so that a relative path suffices.
+    // The path of a Unix socket must be short. QEMU runs in the machine's folder, so `run/NAME` is enough.
     let sockets = suite.slots.sockets().iter();
     let sockets: Vec<String> = sockets.map(|socket| format!("run/{socket}")).collect();
     let virtual_machine = Qemu {

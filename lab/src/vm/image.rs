@@ -17,7 +17,8 @@ use crate::shell;
 pub struct Image {
     /// Name of the suite, used in messages and for its folder.
     pub name: &'static str,
-    /// Kernel modules that are loaded at start in this order, with their dependencies.
+    /// Kernel modules that are loaded at start in this order, with their dependencies. A module whose name ends with
+    /// `?` may be built into the kernel.
     pub modules: &'static [&'static str],
     /// Debian packages that are unpacked in the guest.
     pub packages: &'static [&'static str],
@@ -93,7 +94,7 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     let mut list = String::new();
     for file in &order {
         let name = modules::name(file);
-        // xz copies a module that is not compressed unchanged.
+        // If a module is not compressed, xz copies it unchanged.
         let file = kernel_modules.join(file);
         script += &format!("xz -dcf '{}' > modules/{name}.ko\n", file.display());
         list += &format!("{name}\n");

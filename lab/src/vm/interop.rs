@@ -18,7 +18,7 @@ use super::c::{self, Source};
 use super::functions::STEER_SOCKET;
 use super::image::{Image, Program};
 use super::machine::Machine;
-use super::report::Step;
+use super::report::{Step, count_broken};
 use super::{Shown, Slots, Suite, capture, stock};
 
 /// Packages that every guest of these suites has.
@@ -30,7 +30,7 @@ pub(super) const PACKAGES: &[&str] = &[
     "perftest",
 ];
 
-/// Time limit of these suites, of which the links are down for two minutes.
+/// Time limit of each of these suites, in which the link is down for two minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Returns the step that judges Wireshark's findings in a capture.
@@ -183,7 +183,7 @@ fn software() -> Suite {
     }
 }
 
-fn judge(step: &Step) -> Result<String> {
+pub(super) fn judge(step: &Step) -> Result<String> {
     match step.name.as_str() {
         "bind" => bound(step, 0),
         "stock" => bound(step, step.said.len().saturating_sub(1)),
@@ -211,10 +211,10 @@ fn judge_software(step: &Step) -> Result<String> {
 fn functions(step: &Step) -> Result<String> {
     let known =
         |line: &&str| line.contains("its source GID left the table") && line.contains("sim:1.sock");
-    let bugs = step.lines_with("driver bug");
-    let (gone, other): (Vec<&str>, Vec<&str>) = bugs.into_iter().partition(known);
+    let broken = step.broken_rules();
+    let (gone, other): (Vec<&str>, Vec<&str>) = broken.into_iter().partition(known);
     ensure!(other.is_empty(), "{}", other.join("\n"));
-    Ok(match gone.len() {
+    Ok(match count_broken(&gone) {
         0 => "no rule broken".to_owned(),
         gone => format!("no rule broken; {gone} queue pairs of the kernel's lost their address"),
     })

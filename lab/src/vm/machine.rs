@@ -2,7 +2,7 @@
 //! ([`guest::Root`]), with the images of the suites and the files of the last run.
 //!
 //! ```text
-//!   target/vm/root/vm/RELEASE/    what depends on the kernel, by the release that has it:
+//!   target/vm/root/vm/RELEASE/    files that depend on the kernel, by the Debian release that contains it:
 //!                       kernel/     its packages, unpacked
 //!                       NAME/       the image of a suite, and its initramfs
 //!                     dev/        headers and libraries for programs of ours in C

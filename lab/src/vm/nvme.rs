@@ -170,7 +170,7 @@ fn target(machine: &Machine) -> Result<Command> {
 
 /// Waits until the target has released the resources of its lost host, and returns them as a line of output.
 fn lost(beside: &Beside<'_>) -> Vec<String> {
-    let forgotten = beside::forgets(beside, KEEP_ALIVE + LONGER);
+    let forgotten = beside::await_release(beside, KEEP_ALIVE + LONGER);
     vec![match forgotten {
         Ok(how) => format!("nothing is held: {how}"),
         Err(error) => format!("{error:#}"),
@@ -232,7 +232,7 @@ fn shown(step: &Step) -> Result<String> {
     Ok(line.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Checks that Wireshark read every command and every completion.
+/// Checks that Wireshark reported no error, and recognised commands of each of the most frequent kinds.
 fn dissected(step: &Step) -> Result<String> {
     if step.said.is_empty() {
         return Ok("tshark is not installed".to_owned());

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   @step NAME: COMMAND      a step begins
-//!   | TEXT                   the step says this
-//!   @done CODE MILLISECONDS  it has ended, with this exit status
-//!   @card SETTINGS           the step waits for an answer: the card's administrator says this of a virtual function
-//!   @beside WORDS            the step waits for an answer: this happens to the process beside the guest
-//!   @lost                    the guest is to be ended now, in the middle of what it does
-//!   @steer WORDS             the step waits for an answer: this is said to the world of the functions
-//!   @over                    nothing follows
+//!   | TEXT                   a line of the step's output
+//!   @done CODE MILLISECONDS  the step has ended, with this exit status, after this time
+//!   @card SETTINGS           requests a setting of a virtual function; the step waits for an answer
+//!   @beside WORDS            requests an action on the process beside the guest; the step waits for an answer
+//!   @lost                    requests that the guest be ended now, in the middle of the step
+//!   @steer WORDS             requests a command of `datctl sim ctl`; the step waits for an answer
+//!   @over                    the script has ended
 //! ```
 
 use std::time::Duration;

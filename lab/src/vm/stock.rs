@@ -222,8 +222,8 @@ fn kernel(step: &Step) -> Result<String> {
 
 /// Checks that the simulator reports no rule that a driver broke.
 fn functions(step: &Step) -> Result<String> {
-    let bugs = step.lines_with("driver bug");
-    ensure!(bugs.is_empty(), "{}", bugs.join("\n"));
+    let broken = step.broken_rules();
+    ensure!(broken.is_empty(), "{}", broken.join("\n"));
     Ok("no rule broken".to_owned())
 }
 

@@ -4,7 +4,7 @@
 //! that also runs on `sim:` functions; an environment variable names the functions to open. The script lists the tests
 //! that run, and those that do not, with the reason (`guest/vfio`).
 
-mod judge;
+pub(super) mod judge;
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! The connection on which we exchange messages with a program of perftest, and the connections that are measured.
 //!
-//! One EVD has the events of all connections. A connection event may come before or after a completion that preceded
-//! it. So the end of a measured connection is recorded whenever it is reported, and checked at the end.
+//! One EVD has the events of all connections. The end of a connection may be reported before a completion that preceded
+//! the end. So the end of a measured connection is recorded whenever it is reported, and checked at the end of the
+//! measurement.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use udapl::{
     EpHandle, Event, Qos, Timeout,
 };
 
-use super::message::MOST_BYTES;
+use super::message::MAX_MESSAGE_BYTES;
 use crate::adapter::{PATIENCE, Region, deadline};
 use crate::dialer::Dialer;
 
@@ -20,7 +21,7 @@ use crate::dialer::Dialer;
 /// noticed.
 const OUTBOX: usize = 0;
 const INBOX: usize = 1;
-const SLOT_BYTES: usize = 2 * MOST_BYTES;
+const SLOT_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
 /// Cookies on the control connection.
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
@@ -99,7 +100,7 @@ impl<'a> Peer<'a> {
     }
 
     /// Waits until the peer has ended the measured connections, ends the control connection, and frees everything.
-    pub(super) fn hang_up(mut self) -> Result<(), Box<dyn Error>> {
+    pub(super) fn disconnect_all(mut self) -> Result<(), Box<dyn Error>> {
         let lanes = self.dialer.leave();
         for &(ep, _) in &lanes {
             self.until_ended(ep)?;
@@ -115,7 +116,8 @@ impl<'a> Peer<'a> {
         self.dialer.adapter.release(self.control, &self.region)
     }
 
-    /// Waits for a completion on a measured connection, whose end may be reported before it.
+    /// Waits for a completion on a measured connection. The end of the connection may be reported before the
+    /// completion.
     pub(super) fn completed(&mut self) -> Result<(), Box<dyn Error>> {
         loop {
             let event = if self.has_left() {
@@ -139,7 +141,7 @@ impl<'a> Peer<'a> {
         self.ended.iter().any(|&ep| ep != self.control)
     }
 
-    /// Handles an event, if there is one, at a time when only the end of a connection may be reported.
+    /// Handles the next event, if there is one. The only expected event is the end of a connection.
     pub(super) fn look(&mut self) -> Result<(), Box<dyn Error>> {
         match self.dialer.adapter.poll()? {
             None => Ok(()),
@@ -161,7 +163,7 @@ impl<'a> Peer<'a> {
             Qos::BEST_EFFORT,
             flags,
         );
-        begun.map_err(|error| self.dialer.adapter.no_way(self.address, &error))?;
+        begun.map_err(|error| self.dialer.adapter.unreachable_error(self.address, &error))?;
         loop {
             let event = self.event()?;
             let kind = match &event {

@@ -20,13 +20,13 @@ const VERSION_BYTES: usize = 16;
 /// Version that we send. It is below 6.28, because later versions also compare the limits of both devices.
 const OURS: &str = "6.24";
 /// Size of the longest message, in bytes.
-pub(super) const MOST_BYTES: usize = Layout::WithMarkers.bytes();
+pub(super) const MAX_MESSAGE_BYTES: usize = Layout::WithMarkers.bytes();
 
 /// A version of perftest, multiplied by 100: 624 is 6.24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(u32);
 
-/// Layouts of a destination.
+/// Layout of a destination message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     Usual,

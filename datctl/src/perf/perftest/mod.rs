@@ -52,7 +52,7 @@ const PORT: u16 = 18_515;
 const PAGE_BYTES: u32 = 4096;
 const LINE_BYTES: u32 = 64;
 /// Number of polls of the memory between two polls for events.
-const LOOKS: u32 = 64;
+const MEMORY_POLLS: u32 = 64;
 
 /// The programs of perftest, each of which measures one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -124,7 +124,7 @@ impl Program {
     }
 }
 
-/// Returns a plan that such a program can take part in: one size, and the program's defaults for values that the
+/// Returns the plan of a measurement with `program`: one size, and the program's defaults for values that the
 /// command line does not specify.
 pub(super) fn plan(asked: &Plan, program: Program) -> Result<Plan, String> {
     let (bytes, count) = program.usual();
@@ -214,9 +214,9 @@ impl Test<'_> {
         stop: &Stop,
         figures: &mut Figures,
     ) -> Result<(), Box<dyn Error>> {
-        // This is checked before the first message, because a peer that is abandoned then waits without limit.
+        // The limits are checked before the first message, because an abandoned peer waits without limit.
         let requests = dialer.requests(self.plan.depth)?;
-        Dialer::check_events(self.lanes.into(), self.plan.depth, requests + 1)?;
+        dialer.check_events(self.lanes.into(), self.plan.depth, requests + 1)?;
         let addresses = dialer.adapter.ia.addresses();
         let mut all = addresses.iter().map(|it| it.address);
         let ours = all.find(|it| it.is_ipv4() == address.is_ipv4());
@@ -236,7 +236,7 @@ impl Test<'_> {
         // After an interruption a peer that counts still waits for operations, so the last handshake cannot take place.
         if is_whole || !self.program.is_counted() {
             self.part(&mut peer, layout, &destinations[0], report)?;
-            peer.hang_up()?;
+            peer.disconnect_all()?;
         }
         Ok(())
     }
@@ -373,8 +373,8 @@ impl Test<'_> {
     }
 
     /// Measures the latency of Write: each end writes after the other has written, the passive end first. An end
-    /// notices a Write by its last byte, which is the number of the Write. The time between two such notices is a round
-    /// trip.
+    /// notices a Write by its last byte, which is the number of the Write modulo 256. The time between two such notices
+    /// is a round trip.
     fn mirror(
         &self,
         peer: &mut Peer<'_>,
@@ -413,7 +413,7 @@ impl Test<'_> {
         let give_up = deadline();
         let mut found = [0];
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..MEMORY_POLLS {
                 memory.read_into(at, &mut found)?;
                 if found[0] == mark {
                     return Ok(());

@@ -86,7 +86,8 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Returns the handle of the object of a kind (`DAT_HANDLE_TYPE`) in a slot, and whether the object exists.
+    /// Returns the handle in slot `at` for an object kind (`DAT_HANDLE_TYPE`), and the expected result of a call on the
+    /// handle. Returns `None` if the slot has never had an object.
     fn object(&self, side: usize, kind: u32, at: usize) -> Option<(AnyHandle, Verdict)> {
         let model = &self.sides[side];
         Some(match kind {
@@ -181,10 +182,10 @@ impl World {
         Ok(())
     }
 
-    /// Applies a close of an adapter to the model: ends its objects, expects the events at the peers, and calls its
-    /// agents.
+    /// Applies a close of an adapter to the model: ends the adapter's objects, and expects the events at the peer and
+    /// the calls of the agents.
     fn all_ended(&mut self, side: usize) {
-        // Requests end before connections: an EVD with space for only one more event gets the first.
+        // Requests end before connections: a peer's EVD with space for only one more event gets the rejection.
         for cr in 0..self.sides[side].crs.len() {
             if let Some(from) = self.sides[side].crs[cr].from.take() {
                 self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);

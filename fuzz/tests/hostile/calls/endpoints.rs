@@ -14,14 +14,15 @@ use super::world::{Verdict, World, compare, equal, named};
 const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
 const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
-/// Connection events, either of which each side may get when an error ends a connection.
+/// Kinds of the connection event after an error. Each side gets one event of either kind.
 pub const BROKEN: &[Kind] = &[Kind::Broken, Kind::Disconnected];
 /// A connect timeout longer than any sequence runs.
 const PATIENCE: Timeout = Timeout::from_micros(u32::MAX - 1);
 /// EVD flags that an endpoint needs in its receive, request and connection EVD.
 const NEEDS: [u32; 3] = [0x020, 0x020, 0x040];
 
-/// Returns the attributes of every endpoint, except the completion flags.
+/// Returns the attributes of an endpoint. Only the completion flags `modes` (receives, requests) differ between
+/// endpoints.
 fn attributes(ia: &Ia, modes: [u32; 2]) -> EpAttr {
     let [recv, request] = modes.map(CompletionFlags::from_bits_retain);
     EpAttr {
@@ -200,7 +201,7 @@ impl World {
                     if let Some(object) = self.sides[side].eps[ep].live_mut() {
                         (object.soft, object.hard) = (soft, hard);
                     }
-                    self.look_at_marks(side, ep);
+                    self.check_watermarks(side, ep);
                 }
             }
             Op::EpModify { ep, pz, evds } => {
@@ -332,8 +333,8 @@ impl World {
                 );
                 compare(got, want)?;
                 if want.is_ok() {
-                    // `qualifier` is that of the other endpoint if its side began the connection. A passive side has
-                    // none, because the peer does not listen at the address from which its request came.
+                    // An endpoint of the active side knows the qualifier to which it connected. An endpoint of the
+                    // passive side has none: no service point listens at the port from which its peer connected.
                     self.begin(side, ep, qualifier);
                 }
             }
@@ -726,8 +727,8 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Returns the index and the handle of the request with index `at` counted from the newest. Returns `None` if the
-    /// handle is not known yet.
+    /// Returns the index and the handle of a request. `at` counts from the newest request, which is 0. Returns `None`
+    /// if there is no such request, or if its handle is not known yet.
     fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, udapl::connection::CrHandle)> {
         let index = count.checked_sub(at + 1)?;
         Some((index, crs[index].handle?))
@@ -823,14 +824,14 @@ impl World {
             let kinds = vec![Kind::Established];
             model.expect(evd, Expected::Connection { ep, kinds }, None);
         }
-        self.look_at_marks(side, target);
-        self.look_at_marks(1 - side, from);
+        self.check_watermarks(side, target);
+        self.check_watermarks(1 - side, from);
     }
 
     /// Checks the high watermarks after new receives, new watermarks or a connection, and disconnects if the hard
     /// watermark is exceeded.
-    pub fn look_at_marks(&mut self, side: usize, ep: usize) {
-        if self.sides[side].look_at_high_watermarks(ep) {
+    pub fn check_watermarks(&mut self, side: usize, ep: usize) {
+        if self.sides[side].check_high_watermarks(ep) {
             self.disconnect(side, ep, BROKEN, BROKEN);
         }
     }

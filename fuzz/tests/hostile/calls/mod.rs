@@ -1,4 +1,4 @@
-//! Random calls on two adapters, legal and illegal, compared with a small model of DAT.
+//! Random valid and invalid calls on two adapters, compared with a small model of DAT.
 //!
 //! A seed determines a sequence, which runs on two fresh adapters. After each call, the return code and every dequeued
 //! event must be those that the model predicts. At the end both adapters are closed, and no object may be left in the
@@ -34,7 +34,7 @@ use rand_chacha::ChaCha8Rng;
 use self::op::{Op, Step};
 use self::world::World;
 
-/// Number of calls of a sequence, low enough that no event queue overflows.
+/// Number of calls of a sequence, low enough that an EVD with completions (`EVD_LENGTH` entries) does not overflow.
 const STEPS: usize = 2000;
 
 /// An error, and the index of the step that failed.
@@ -58,8 +58,8 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
     format!("a panic: {}", text.unwrap_or_default())
 }
 
-/// Runs the steps that `next` returns, until it returns none. Keeps in `made` the steps for which a call was possible.
-/// `next` gets the number of these steps.
+/// Runs the steps that `next` returns, until `next` returns `None`. Keeps in `made` the steps for which a call was
+/// possible. `next` gets the number of these steps.
 fn run_with(
     made: &mut Vec<Step>,
     mut next: impl FnMut(usize) -> Option<Step>,

@@ -27,7 +27,7 @@ pub const DTOS: u32 = 8;
 pub enum Place<T> {
     Empty,
     Taken(T),
-    /// The object is gone, but its handle is known.
+    /// The object was freed, and its handle is kept for further calls.
     Gone(T),
 }
 
@@ -47,7 +47,7 @@ impl<T> Place<T> {
         }
     }
 
-    /// Returns the object that a call can name: it exists, or it is gone and its handle is known.
+    /// Returns the object that a call can name: it exists, or it was freed and its handle is kept.
     pub fn any(&self) -> Option<&T> {
         match self {
             Self::Taken(object) | Self::Gone(object) => Some(object),
@@ -83,13 +83,13 @@ pub struct Evd {
     pub waitable: bool,
     pub enabled: bool,
     pub cno: Option<usize>,
-    /// Number of streams of endpoints and service points that this EVD gets.
+    /// Number of streams of endpoints and service points that feed this EVD.
     pub feeders: u32,
     pub queue: Vec<Queued>,
 }
 
 impl Evd {
-    /// Returns whether another event would be lost. Completions never are.
+    /// Returns whether another event would be lost. Completions are never lost.
     pub fn is_full(&self) -> bool {
         self.is_full_but_for(0)
     }
@@ -196,7 +196,7 @@ pub struct Cno {
     pub agent: bool,
     /// Number of agent calls that are expected.
     pub calls: u32,
-    pub heard: Arc<AtomicU32>,
+    pub agent_calls: Arc<AtomicU32>,
 }
 
 impl Cno {
@@ -221,7 +221,7 @@ impl Cno {
         }
     }
 
-    /// Ends a wait on the CNO, and calls the agent if one is set.
+    /// Applies the end of all EVDs to the CNO: clears the trigger, and calls the agent if one is set.
     pub fn dissolve(&mut self) {
         self.triggered = false;
         self.call();
@@ -368,7 +368,8 @@ impl Streams {
         self.modes.first().copied().unwrap_or_default()
     }
 
-    /// Returns whether flags of the requests select the completions that notify.
+    /// Returns whether a DTO stream has another completion mode than EVD_THRESHOLD, so that flags select the
+    /// completions that notify.
     pub fn chosen(&self) -> bool {
         self.modes.iter().any(|mode| *mode != 0)
     }
@@ -415,7 +416,8 @@ impl Side {
         }
     }
 
-    /// Returns the qualifier with this number: one of `QUALIFIERS`, then those that `psp_create_any` returned here.
+    /// Returns the qualifier with this number. The numbers of `QUALIFIERS` come first, then a number for each slot of
+    /// `found`.
     pub fn qualifier(&self, number: usize) -> Option<u64> {
         match number.checked_sub(QUALIFIERS.len()) {
             None => Some(QUALIFIERS[number]),
@@ -554,7 +556,7 @@ impl Side {
 
     /// Expects the low watermark event of an SRQ if it is due. Called after the SRQ lost a buffer or got a new
     /// watermark.
-    pub fn look_at_low_watermark(&mut self, srq: usize) {
+    pub fn check_low_watermark(&mut self, srq: usize) {
         if let Some(srq) = self.srqs[srq].live_mut()
             && srq.armed
             && srq.buffers.len() < srq.low_watermark as usize
@@ -566,7 +568,7 @@ impl Side {
 
     /// Expects the soft high watermark event of an endpoint if it is due. Called after new receives, new watermarks or
     /// a connection. Returns whether the hard watermark breaks the connection.
-    pub fn look_at_high_watermarks(&mut self, ep: usize) -> bool {
+    pub fn check_high_watermarks(&mut self, ep: usize) -> bool {
         let Some(target) = self.eps[ep].live_mut() else {
             return false;
         };

@@ -73,7 +73,7 @@ impl Op {
             Self::GetHandleType { .. } => &["dat_get_handle_type"],
             Self::Strerror(_) => &["dat_strerror"],
             Self::IaQuery => &["dat_ia_query"],
-            // After a successful close the adapter is opened again.
+            // An abrupt close always succeeds, and the adapter is opened again. A graceful close may fail.
             Self::IaClose { graceful: true } => &["dat_ia_close"],
             Self::IaClose { graceful: false } => &["dat_ia_close", "dat_ia_open"],
             Self::RegistryAdd { init: false, .. } => &["dat_registry_add_provider"],

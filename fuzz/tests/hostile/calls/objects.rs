@@ -19,7 +19,7 @@ const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
 const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
 
-/// The local buffers of a call: triplets, pieces of regions, and the error with which a post refuses them.
+/// Local buffers of a call: triplets, pieces of regions, and the expected result of a post with these buffers.
 pub struct Local {
     pub iov: Vec<LmrTriplet>,
     pub pieces: Vec<Piece>,
@@ -33,8 +33,8 @@ impl Local {
 }
 
 impl World {
-    /// Returns the local buffers for a post to an object of this PZ that needs this access right. Returns `None` if one
-    /// of the slots has never had a region.
+    /// Returns the local buffers of a post. `pz` is the PZ of the endpoint or SRQ, `right` is the access right that the
+    /// post needs. Returns `None` if one of the slots has never had a region.
     pub fn local(&self, side: usize, parts: Parts, pz: Option<usize>, right: u32) -> Option<Local> {
         let mut local = Local {
             iov: Vec::new(),
@@ -71,7 +71,8 @@ impl World {
         Some(local)
     }
 
-    /// Makes calls on memory. Returns `None` if the call is of another kind, or if it has no object to name.
+    /// Makes calls on memory. Returns `None` if the call is of another kind, if a slot that it names has never had an
+    /// object, or if the slot for the new object is taken.
     pub fn call_memory(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         match *op {
@@ -503,7 +504,7 @@ impl World {
                         triggered: false,
                         agent: false,
                         calls: 0,
-                        heard: Arc::default(),
+                        agent_calls: Arc::default(),
                     });
                 }
             }
@@ -519,10 +520,10 @@ impl World {
                 let Some(cno) = model.cnos[at].any() else {
                     return Ok(None);
                 };
-                let heard = Arc::clone(&cno.heard);
+                let agent_calls = Arc::clone(&cno.agent_calls);
                 let new = agent.then(|| {
                     Agent::new(move |_evd| {
-                        heard.fetch_add(1, Ordering::Relaxed);
+                        agent_calls.fetch_add(1, Ordering::Relaxed);
                     })
                 });
                 let got = ia.cno_modify_agent(cno.handle, new);
@@ -676,7 +677,7 @@ impl World {
                         srq.low_watermark = mark;
                         srq.armed = true;
                     }
-                    model.look_at_low_watermark(at);
+                    model.check_low_watermark(at);
                 }
             }
             Op::SrqFree(at) => {

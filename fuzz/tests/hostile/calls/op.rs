@@ -4,7 +4,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 /// Number of slots for objects of each kind on each side. A slot may be empty, taken, or hold the handle of an object
-/// that is gone.
+/// that was freed.
 pub const PLACES: usize = 3;
 /// Connection qualifiers. No service point listens at the last one.
 pub const QUALIFIERS: [u64; 3] = [0x1_0000_0001, 0x1_0000_0002, 0x4711];
@@ -43,7 +43,8 @@ pub struct Remote {
     pub stale: bool,
 }
 
-/// A call. Numbers are indexes of slots.
+/// A call. Fields of type `usize` are indexes: of slots, of requests from the newest (`cr`), of `QUALIFIERS`, of
+/// provider names. `RegistryList` has the largest number of entries to list.
 #[derive(Clone, Debug)]
 pub enum Op {
     PzCreate(usize),
@@ -302,8 +303,8 @@ fn maybe(rng: &mut ChaCha8Rng) -> Option<usize> {
     rng.random_ratio(9, 10).then(|| place(rng))
 }
 
-/// Draws flags of a request: mostly none, otherwise a valid one, UNSIGNALLED (which few endpoints allow), or an unknown
-/// one.
+/// Draws flags of a request: none (4 of 10), a valid flag (3), UNSIGNALLED, which few endpoints allow (2), or an
+/// unknown flag (1).
 fn flags(rng: &mut ChaCha8Rng) -> u32 {
     [0, 0, 0, 0, 1, 2, 8, 4, 4, 0x100][rng.random_range(0..10)]
 }

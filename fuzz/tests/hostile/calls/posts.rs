@@ -33,8 +33,8 @@ pub struct Request {
 }
 
 impl World {
-    /// Makes a post. Returns whether completions follow only after the retries of a sender or a later read of a ring,
-    /// which takes longer.
+    /// Makes a post. Returns true if completions may take longer: after an RDMA operation, after the retries of a
+    /// sender, or after a later read of a ring.
     pub fn call_post(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
         match *op {
             Op::PostSend {
@@ -176,7 +176,7 @@ impl World {
                 // ring.
                 return Ok(Some(true));
             }
-            self.look_at_marks(side, ep);
+            self.check_watermarks(side, ep);
         }
         Ok(Some(false))
     }
@@ -319,7 +319,7 @@ impl World {
             return true;
         };
         if let Some(srq) = srq {
-            there.look_at_low_watermark(srq);
+            there.check_low_watermark(srq);
         }
         let gone = buffer
             .touched(request.bytes)
@@ -354,8 +354,8 @@ impl World {
         false
     }
 
-    /// Makes any call. Returns `None` if the call has no object to name. Otherwise returns whether completions take
-    /// longer, as `call_post` does.
+    /// Makes any call. Returns `None` if the slots do not allow the call. Otherwise returns whether completions may
+    /// take longer, as `call_post` does.
     pub fn call(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
         if let Some(slow) = self.call_post(side, op)? {
             return Ok(Some(slow));

@@ -1,4 +1,4 @@
-//! Sequences that once failed, or that fail with a deliberate defect in the code. Each is named for its subject.
+//! Sequences that once failed, or that fail if a certain defect is put into the code.
 
 use super::op::{Op, Part, Remote, Step};
 use super::replay;

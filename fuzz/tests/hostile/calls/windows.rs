@@ -14,8 +14,8 @@ const LOCAL: [u32; 2] = [0x01, 0x10];
 const REMOTE: [u32; 2] = [0x02, 0x20];
 
 impl World {
-    /// Returns a part of the other side's memory as an RDMA operation names it, the PZ in which it must be, and whether
-    /// `bytes` bytes can be accessed at that address. Returns `None` if no program can know the context.
+    /// Returns the RMR triplet of an RDMA operation, the PZ of the region or RMR, and whether the operation may access
+    /// `bytes` bytes there with `right`. Returns `None` if no program can know the context.
     pub fn remote(
         &self,
         side: usize,
@@ -46,7 +46,7 @@ impl World {
         let bound = window
             .bound
             .filter(|_| !remote.stale && place.live().is_some());
-        // The address is within the bound window. An RMR without a window uses the region's start.
+        // The offset counts from the start of the bound part, or from the start of the region if the RMR is not bound.
         let start = match bound {
             Some(bound) => there.lmrs[bound.lmr].live()?.created.registered_address + bound.at,
             None => there.lmrs[lmr].any()?.created.registered_address,

@@ -51,10 +51,10 @@ pub struct World {
     pub fabric: Fabric,
     pub ias: [Adapter; 2],
     pub registry: Registry,
-    /// Whether a provider is registered under the name with this index.
+    /// True at an index if a provider is registered under the name with this index.
     pub registered: [bool; super::op::PLACES],
     pub sides: [Side; 2],
-    /// Number of openings after a close, used as random seed.
+    /// Random seed of the last opening after a close. Counts up from 1000.
     pub lives: u64,
     /// Number of regions created so far.
     pub regions: u64,
@@ -102,20 +102,20 @@ impl World {
         }
     }
 
-    /// Runs one step with all its effects. Returns false if the call has no object to name.
+    /// Runs one step with all its effects. Returns false if the slots do not allow the call.
     pub fn step(&mut self, step: &Step) -> Result<bool, String> {
         let Some(slow) = self.call(step.side, &step.op)? else {
             return Ok(false);
         };
-        self.settle(slow);
+        self.run_until_idle(slow);
         for side in [0, 1] {
-            self.hear(side)?;
+            self.check_notifications(side)?;
         }
         Ok(true)
     }
 
     /// Compares the asynchronous events and the agent calls of a side with the model.
-    fn hear(&mut self, side: usize) -> Result<(), String> {
+    fn check_notifications(&mut self, side: usize) -> Result<(), String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         let evd = ia.async_evd();
         while let Ok(Some(event)) = ia.evd_dequeue(evd) {
@@ -130,13 +130,13 @@ impl World {
         }
         equal("not told", &model.told[..], &[])?;
         for cno in model.cnos.iter().filter_map(Place::any) {
-            equal("calls", cno.heard.load(Ordering::Relaxed), cno.calls)?;
+            equal("calls", cno.agent_calls.load(Ordering::Relaxed), cno.calls)?;
         }
         Ok(())
     }
 
     /// Runs both sides until they are idle. `slow` allows for the retries of a sender that gives up.
-    fn settle(&mut self, slow: bool) {
+    fn run_until_idle(&mut self, slow: bool) {
         let (turns, time) = if slow {
             (8, Duration::from_millis(10))
         } else {

@@ -1,12 +1,12 @@
-//! A device that lies.
+//! A device that returns false values.
 //!
-//! The liar wraps a complete simulated function, so that a driver gets far before the first lie. Each register write
-//! and each sleep of the driver is an occasion. On certain occasions the liar tells one [`Lie`]: it changes an answer,
-//! forges a queue entry, sets a false register value or raises a spurious interrupt. The liar knows about the driver
-//! only what a device knows: the commands that it got, and the memory that they name.
+//! It wraps a complete simulated function, so that a driver gets far before the first false value. Each register write
+//! and each sleep of the driver is an occasion. On certain occasions the device injects one [`Injection`]: it changes
+//! an answer, forges a queue entry, sets a false register value or raises a spurious interrupt. Its only information
+//! about the driver is that of a device: the commands that it got, and the memory that they name.
 //!
-//! Virtual time advances a little whenever the driver reads the clock. If a driver neither ends nor sleeps for
-//! `MOST_OCCASIONS` occasions, the test fails because the driver hangs.
+//! Virtual time advances a little whenever the driver reads the clock. If a driver is not done after `MOST_OCCASIONS`
+//! occasions, the test fails because the driver hangs.
 
 use bolero::TypeGenerator;
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
@@ -24,14 +24,14 @@ const MOST_OCCASIONS: u64 = 400_000;
 const LOOK: Duration = Duration::from_nanos(200);
 const UAR_BYTES: u64 = 4_096;
 
-/// A lie that the device tells.
+/// A false value, forged entry or spurious interrupt that the device injects.
 #[derive(Clone, Debug, TypeGenerator)]
-pub enum Lie {
+pub enum Injection {
     /// Flips bits of the output in the last command's entry.
     Output { at: u8, bits: u8 },
     /// Changes the dword in which a create command returns the object's number.
     Number { value: u32 },
-    /// Fills the whole output of the command, mailboxes included, with this byte. The status stays OK.
+    /// Fills the whole output of the command, mailboxes included, with this byte. The status does not change.
     Filled { byte: u8 },
     /// Flips bits in the command's first mailbox: data, next pointer, token or signature.
     Mailbox { at: u16, bits: u8 },
@@ -42,7 +42,7 @@ pub enum Lie {
     /// Changes the byte with the command's delivery status and ownership bit. If the lowest bit is set, the device
     /// never answers the command.
     Delivery { status_own: u8 },
-    /// Forges an event, usually in the entry that the driver reads next.
+    /// Forges an event in one of the four entries that the driver reads next.
     Event {
         queue: u8,
         kind: EventKind,
@@ -50,7 +50,7 @@ pub enum Lie {
         bytes: [u8; 4],
         ahead: u8,
     },
-    /// Forges a completion, usually in the entry that the driver reads next.
+    /// Forges a completion in one of the four entries that the driver reads next.
     Completion {
         of: Of,
         opcode: u8,
@@ -97,11 +97,11 @@ pub enum Of {
     },
 }
 
-/// A lie and its time: the number of occasions since the last one.
+/// A lie and its time: the number of occasions since the previous lie.
 #[derive(Clone, Debug, TypeGenerator)]
-pub struct Deed {
+pub struct ScheduledInjection {
     after: u8,
-    lie: Lie,
+    injection: Injection,
 }
 
 struct Command {
@@ -122,8 +122,8 @@ struct Ring {
 pub struct State {
     maps: BTreeMap<u64, (SharedMemory, usize, usize)>,
     interrupts: Vec<Interrupt>,
-    deeds: std::vec::IntoIter<Deed>,
-    next: Option<Deed>,
+    injections: std::vec::IntoIter<ScheduledInjection>,
+    next: Option<ScheduledInjection>,
     occasions: u64,
     pub told: usize,
     gone: bool,
@@ -132,14 +132,14 @@ pub struct State {
     eqs: Vec<Ring>,
     cqs: Vec<Ring>,
     qpns: Vec<u32>,
-    /// True once the device tells no more lies.
+    /// True once the device injects no further lies.
     honest: bool,
-    /// True if lies come at short intervals.
+    /// True if lies are injected at short intervals.
     busy: bool,
 }
 
 /// The lying device.
-pub struct Liar {
+pub struct FaultyDevice {
     pub sim: Sim,
     pub function: Arc<SimFunction>,
     bar: SharedMemory,
@@ -147,11 +147,11 @@ pub struct Liar {
     clock: Arc<dyn Clock>,
     /// Virtual nanoseconds that reads of the clock have taken.
     looked: AtomicU64,
-    this: std::sync::Weak<Liar>,
+    this: std::sync::Weak<FaultyDevice>,
 }
 
-impl Liar {
-    pub fn new(deeds: Vec<Deed>) -> Arc<Self> {
+impl FaultyDevice {
+    pub fn new(injections: Vec<ScheduledInjection>) -> Arc<Self> {
         let sim = Sim::new(SimConfig {
             seed: 1,
             event_log: false,
@@ -172,7 +172,7 @@ impl Liar {
             state: Mutex::new(State {
                 maps: BTreeMap::new(),
                 interrupts: Vec::new(),
-                deeds: deeds.into_iter(),
+                injections: injections.into_iter(),
                 next: None,
                 occasions: 0,
                 told: 0,
@@ -195,15 +195,15 @@ impl Liar {
     }
 
     /// Replaces the lies and shortens their intervals. Called once the driver is open.
-    pub fn set_deeds(&self, deeds: Vec<Deed>) {
+    pub fn set_injections(&self, injections: Vec<ScheduledInjection>) {
         let mut state = self.state();
-        state.deeds = deeds.into_iter();
+        state.injections = injections.into_iter();
         state.next = None;
         state.busy = true;
     }
 
-    /// Ends all lies. The driver has been closed, so no mapping may be left.
-    pub fn repent(&self) {
+    /// Stops the injection of lies. The driver has been closed, so no mapping may be left.
+    pub fn stop_lying(&self) {
         let mut state = self.state();
         assert!(
             state.maps.is_empty(),
@@ -215,8 +215,8 @@ impl Liar {
         state.occasions = 0;
     }
 
-    /// Handles an occasion: a register write, a sleep of the driver, or an action of the harness. Tells a lie if one is
-    /// due.
+    /// Handles an occasion: a register write, a sleep of the driver, or an action of the harness. Injects a lie if one
+    /// is due.
     pub fn occasion(&self) {
         let mut state = self.state();
         state.occasions += 1;
@@ -228,23 +228,25 @@ impl Liar {
             return;
         }
         if state.next.is_none() {
-            state.next = state.deeds.next();
+            state.next = state.injections.next();
             if state.busy
-                && let Some(deed) = &mut state.next
+                && let Some(scheduled) = &mut state.next
             {
-                deed.after %= 4;
+                scheduled.after %= 4;
             }
         }
-        let Some(deed) = &mut state.next else { return };
-        if deed.after > 0 {
-            deed.after -= 1;
+        let Some(scheduled) = &mut state.next else {
+            return;
+        };
+        if scheduled.after > 0 {
+            scheduled.after -= 1;
             return;
         }
-        let Some(Deed { lie, .. }) = state.next.take() else {
+        let Some(ScheduledInjection { injection, .. }) = state.next.take() else {
             return;
         };
         state.told += 1;
-        state.tell(&self.bar, &lie);
+        state.tell(&self.bar, &injection);
     }
 }
 
@@ -341,7 +343,7 @@ impl State {
     /// Returns the index of the completion queue, the queue pair number and the owner for a completion.
     fn resolve(&self, of: Of) -> (usize, u32, u32) {
         match of {
-            // The driver creates them in this order.
+            // The driver creates QP 1 and its completion queue before those of the consumer.
             Of::Known(which) => {
                 let which = usize::from(which % 3);
                 let owner = [0xff_ffff, 7, 8][which];
@@ -357,44 +359,43 @@ impl State {
         }
     }
 
-    fn tell(&mut self, bar: &SharedMemory, lie: &Lie) {
-        match *lie {
-            Lie::Output { at, bits } => {
-                self.about_entry(|state, entry| state.flip(entry + 0x20 + u64::from(at % 16), bits))
+    fn tell(&mut self, bar: &SharedMemory, injection: &Injection) {
+        match *injection {
+            Injection::Output { at, bits } => self
+                .change_entry(|state, entry| state.flip(entry + 0x20 + u64::from(at % 16), bits)),
+            Injection::Number { value } => {
+                self.change_entry(|state, entry| state.write(entry + 0x28, &value.to_be_bytes()))
             }
-            Lie::Number { value } => {
-                self.about_entry(|state, entry| state.write(entry + 0x28, &value.to_be_bytes()))
+            Injection::Filled { byte } => {
+                self.change_entry(|state, entry| state.write(entry + 0x21, &[byte; 15]));
+                self.change_mailboxes(|state, mailbox, _| state.write(mailbox, &[byte; 512]));
             }
-            Lie::Filled { byte } => {
-                self.about_entry(|state, entry| state.write(entry + 0x21, &[byte; 15]));
-                self.about_mailboxes(|state, mailbox, _| state.write(mailbox, &[byte; 512]));
-            }
-            Lie::Mailbox { at, bits } => self.about_mailboxes(|state, mailbox, number| {
+            Injection::Mailbox { at, bits } => self.change_mailboxes(|state, mailbox, number| {
                 if number == 0 {
                     state.flip(mailbox + u64::from(at) % 0x240, bits);
                 }
             }),
-            Lie::Dword { at, value } => self.about_mailboxes(|state, mailbox, number| {
-                // Mostly the first mailbox, since most fields are at the beginning of a page.
+            Injection::Dword { at, value } => self.change_mailboxes(|state, mailbox, number| {
+                // The first or the second mailbox, since most fields are at the beginning of a page.
                 if number == u64::from(at >> 15) {
                     state.write(mailbox + u64::from(at) % 128 * 4, &value.to_be_bytes());
                 }
             }),
-            Lie::Status { status, syndrome } => self.about_entry(|state, entry| {
+            Injection::Status { status, syndrome } => self.change_entry(|state, entry| {
                 state.write(entry + 0x20, &[status]);
                 state.write(entry + 0x24, &syndrome.to_be_bytes());
             }),
-            Lie::Delivery { status_own } => {
-                self.about_entry(|state, entry| state.write(entry + 0x3f, &[status_own]))
+            Injection::Delivery { status_own } => {
+                self.change_entry(|state, entry| state.write(entry + 0x3f, &[status_own]))
             }
-            Lie::Event {
+            Injection::Event {
                 queue,
                 kind,
                 number,
                 bytes,
                 ahead,
             } => self.event(queue, kind, number, bytes, ahead),
-            Lie::Completion {
+            Injection::Completion {
                 of,
                 opcode,
                 counter,
@@ -424,32 +425,32 @@ impl State {
                 }
                 self.completion(queue, opcode, ahead, &cqe);
             }
-            Lie::CompletionBytes { queue, at, bits } => {
+            Injection::CompletionBytes { queue, at, bits } => {
                 if let Some(ring) = self.cqs.get(usize::from(queue) % self.cqs.len().max(1)) {
                     self.flip(ring.iova + u64::from(at) % (64 << ring.log_size), bits);
                 }
             }
-            Lie::Register { which, value } => {
+            Injection::Register { which, value } => {
                 let registers = [
                     0x00, 0x04, 0x10, 0x14, 0x18, 0x1fc, 0x230, 0x234, 0x238, 0x23c, 0x1000, 0x1010,
                 ];
                 bar.store_be32(registers[usize::from(which) % registers.len()], value);
             }
-            Lie::Gone { really } => self.gone |= really < 32,
-            Lie::Interrupts => {}
+            Injection::Gone { really } => self.gone |= really < 32,
+            Injection::Interrupts => {}
         }
         for interrupt in &self.interrupts {
             interrupt.signal();
         }
     }
 
-    fn about_entry(&mut self, change: impl FnOnce(&Self, u64)) {
+    fn change_entry(&mut self, change: impl FnOnce(&Self, u64)) {
         if let Some(command) = &self.last {
             change(self, self.queue + command.slot * 64);
         }
     }
 
-    fn about_mailboxes(&mut self, change: impl Fn(&Self, u64, u64)) {
+    fn change_mailboxes(&mut self, change: impl Fn(&Self, u64, u64)) {
         if let Some(command) = &self.last {
             (0..)
                 .zip(&command.outputs)
@@ -504,7 +505,7 @@ impl State {
             }
             EventKind::Any(kind) => kind,
         };
-        // Mostly the very next entry.
+        // The index of one of the next four entries.
         let index = ring.consumer.wrapping_add(u32::from(ahead / 64));
         eqe[0x3f] = u8::from(index >> ring.log_size & 1 == 1);
         self.write(
@@ -529,7 +530,7 @@ impl State {
     }
 }
 
-impl Device for Liar {
+impl Device for FaultyDevice {
     fn name(&self) -> &str {
         "liar"
     }
@@ -627,7 +628,7 @@ impl Device for Liar {
 }
 
 /// A clock with the simulator's time plus the time that reads of this clock have taken.
-struct LiarClock(Arc<Liar>);
+struct LiarClock(Arc<FaultyDevice>);
 
 impl Clock for LiarClock {
     fn now(&self) -> Instant {

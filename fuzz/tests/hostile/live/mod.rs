@@ -1,7 +1,7 @@
 //! Two simulated functions with connected queue pairs, set up one command at a time.
 //!
 //! No driver is between a test and the device. Rings, doorbell records, keys and all other bytes are at addresses that
-//! the test knows, so the test can corrupt them one by one. Each function has several reliable queue pairs, connected
+//! the test knows, so the test can corrupt them one by one. Each function has two reliable queue pairs, connected
 //! to the other function's queue pairs with the same index. Each queue pair has its own completion queue, doorbell
 //! records and data page. Its key covers just that page, and no key covers the pages of canaries before and after it.
 
@@ -89,9 +89,9 @@ impl Spoil {
 
 /// Decides about an action that ends most cases and should therefore be rare.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
-pub struct Seldom(u8);
+pub struct RareChoice(u8);
 
-impl Seldom {
+impl RareChoice {
     /// Returns true for one value in sixteen.
     pub fn now(self) -> bool {
         self.0 < 16
@@ -500,7 +500,7 @@ pub fn send(live: &Live, bytes: u32) -> Vec<u8> {
     wqe
 }
 
-/// Steps the simulator for some virtual time. Fails if time does not advance, whatever the functions were sent before.
+/// Steps the simulator for some virtual time. Fails if virtual time does not advance.
 pub fn run(sim: &Sim, microseconds: u64) {
     let clock = sim.clock();
     let end = clock.now().0 + microseconds * 1_000;

@@ -1,7 +1,7 @@
 //! Hostile frames and arbitrary events against the neighbour module.
 //!
 //! Two stations share one link. A frame that one station sends may reach the other late, changed, or not at all, and
-//! forged frames arrive as well. Each sequence of events runs twice from one seed, and both runs must be equal.
+//! forged frames arrive as well. One harness runs each sequence of events twice from one seed and compares the runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use neighbour::{
 const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const STATIC: Mac = [2, 0, 0, 0, 0, 9];
 const HONEST: Mac = [2, 0, 0, 0, 0, 3];
-/// Last byte of the addresses that have a static entry only.
+/// Numbers of the addresses with a static entry, which is never overwritten.
 const FIXED: [u8; 2] = [40, 41];
 const NEIGHBOURS: usize = 8;
 const FRAMES: usize = 16;

@@ -3,13 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::vm::report::Step;
+use crate::vm::report::{Step, count_broken};
 use crate::vm::{interop, stock};
 
 /// MAC addresses of the first virtual function: the initial one and a later one.
 const OUR_MAC: &str = "02:00:00:00:00:01";
 const NEW_MAC: &str = "02:00:00:00:00:07";
-/// Text that the e-switch logs for frames with a forged source address.
+/// Text in the server's report for frames that the e-switch dropped because their source address was forged.
 const SPOOFED: &str = "source address is not the vport's";
 /// Lines of an acceptance run that are judged here. The line `link` is skipped: it needs `ip link set PF vf` for the
 /// link of a virtual function, which the guest's kernel cannot execute.
@@ -186,7 +186,7 @@ fn accept(step: &Step) -> Result<String> {
 /// Checks that neither driver made a mistake. Doorbells after a reset are allowed: a driver that is working when the
 /// function is reset rings doorbells of queues that no longer exist until it notices the reset.
 fn functions(step: &Step) -> Result<String> {
-    let mistakes = step.lines_with("driver mistake");
+    let mistakes = step.broken_rules();
     let (after_reset, mistakes): (Vec<&str>, Vec<&str>) = mistakes
         .into_iter()
         .partition(|line| AFTER_RESET.iter().any(|what| line.contains(what)));
@@ -195,7 +195,7 @@ fn functions(step: &Step) -> Result<String> {
     ensure!(refused.is_empty(), "{}", refused.join("\n"));
     Ok(format!(
         "no rule broken; {} doorbells after a reset",
-        after_reset.len()
+        count_broken(&after_reset)
     ))
 }
 

@@ -7,7 +7,7 @@ use super::super::report::Step;
 
 /// Largest number of entries in our neighbour table after a flood: the peer's addresses, of both families and in the
 /// VLAN.
-const MOST_NEIGHBOURS: u64 = 8;
+const MAX_NEIGHBOURS: u64 = 8;
 /// Returns whether this module judges a step.
 pub fn has(step: &Step) -> bool {
     lines(&step.name).is_some()
@@ -142,7 +142,7 @@ fn forged(step: &Step) -> Result<String> {
         "{conflicts} claims to our addresses, {contradicted} to the peer's were heard"
     );
     let neighbours = counter(step, "after: ", "neighbours")?;
-    ensure!(neighbours <= MOST_NEIGHBOURS, "{neighbours} neighbours");
+    ensure!(neighbours <= MAX_NEIGHBOURS, "{neighbours} neighbours");
     Ok(format!(
         "{}; {} heard, {conflicts} claims to our addresses, {contradicted} to the peer's; {} answered, {} not; \
          {neighbours} neighbours, moved {} times",

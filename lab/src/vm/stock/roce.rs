@@ -109,7 +109,7 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Checks that every device exists, and that its port is up if the script has set it up.
+/// Checks that every network device exists. In the step `apart`, checks that the devices are up.
 fn devices(step: &Step) -> Result<String> {
     let wanted = if step.name == "apart" {
         "state UP"

@@ -165,7 +165,7 @@ fn demo(step: &Step) -> Result<String> {
 /// Checks that the functions report no mistake of their drivers. The only refused accesses must be those that the test
 /// `iommu` provokes.
 fn functions(step: &Step) -> Result<String> {
-    let mistakes = step.lines_with("driver mistake");
+    let mistakes = step.broken_rules();
     ensure!(mistakes.is_empty(), "{}", mistakes.join("\n"));
     let refused = step.lines_with("the IOMMU refused");
     let wanted = refused.iter().filter(|line| line.contains(REFUSED)).count();

@@ -93,7 +93,7 @@ impl World {
                 assert!(kind.is_some_and(|answer| answer == Ok(HandleType::Ep)));
             }
             (6..=8, Some(ep)) => {
-                self.look_at(side, ep, phase);
+                self.check_state(side, ep, phase);
                 self.poke(side, ep);
             }
             (9, Some(ep)) => {
@@ -120,7 +120,7 @@ impl World {
     }
 
     /// Compares the state that an endpoint reports with the events that the program has dequeued.
-    fn look_at(&mut self, side: usize, ep: udapl::EpHandle, phase: Phase) {
+    fn check_state(&mut self, side: usize, ep: udapl::EpHandle, phase: Phase) {
         use udapl::endpoint::EpState as S;
         let status = self.ep_call(side, "dat_ep_get_status", ep, |open| {
             open.ia.ep_get_status(ep)

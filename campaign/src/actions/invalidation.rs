@@ -1,10 +1,10 @@
 //! Remote invalidation: a program binds a window so that peers may invalidate its key, and a peer's Send with
 //! Invalidate does so.
 //!
-//! Once either program learns of the invalidation, no peer may access the memory of that key. The memory is watched,
-//! and every connected peer writes with the key. Peers also try to invalidate keys that they may not invalidate: keys
-//! of regions, keys of windows bound without that right, and void keys. Then the connection breaks and the keys are
-//! unchanged.
+//! As soon as one of the two programs gets the completion, no peer may access the memory of that key. The memory is
+//! checked for changes, and connected peers write with the key. Peers also try to invalidate keys that they may not
+//! invalidate: keys of regions, keys of windows bound without that right, and void keys. Such a request breaks its
+//! connection and does not change the key.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use udapl::{CompletionFlags, MemPrivFlags};
 
 use crate::bytes::SLOT;
 use crate::end::{Kind, Phase, Work};
-use crate::side::VEILS;
+use crate::side::WINDOW_COUNT;
 use crate::world::World;
 
 impl World {
     /// Binds a window whose key peers may invalidate, or invalidates such a key of the peer. The peer binds a window
     /// first if it has none.
-    pub fn yield_or_take(&mut self, side: usize, at: usize) {
+    pub fn bind_or_invalidate(&mut self, side: usize, at: usize) {
         let (which, takes) = (
-            self.random.random_range(0..VEILS),
+            self.random.random_range(0..WINDOW_COUNT),
             self.random.random_ratio(3, 4),
         );
         if !takes {
@@ -39,19 +39,23 @@ impl World {
             self.yield_window(peer, there, which);
             self.turn(Duration::from_micros(100));
         }
-        self.take_away(side, at);
+        self.invalidate_peer_key(side, at);
     }
 
     /// Binds a window so that peers may invalidate its key.
     fn yield_window(&mut self, side: usize, at: usize, which: usize) {
-        let veil = |world: &Self| {
+        let window_memory = |world: &Self| {
             let open = world.sides[side].open.as_ref();
-            open.and_then(|open| open.veils.get(which).map(|veil| veil.rmr.is_some()))
+            open.and_then(|open| {
+                open.window_memories
+                    .get(which)
+                    .map(|window_memory| window_memory.rmr.is_some())
+            })
         };
-        if veil(self) == Some(false) {
+        if window_memory(self) == Some(false) {
             self.make_window(side, which);
         }
-        if veil(self) == Some(true) {
+        if window_memory(self) == Some(true) {
             let none = CompletionFlags::empty();
             self.bind_with(side, at, which, true, MemPrivFlags::REMOTE_INVALIDATE, none);
         }
@@ -66,9 +70,9 @@ impl World {
         (other.openings == opening && other.open.is_some()).then_some((peer, there))
     }
 
-    /// Tries to invalidate a key of the peer. Then, in half of the calls, all nodes that are connected to the key's
-    /// owner write with its keys.
-    fn take_away(&mut self, side: usize, at: usize) {
+    /// Tries to invalidate a key of the peer. Then, in half of the calls, all endpoints that are connected to the peer
+    /// write with keys of the peer.
+    fn invalidate_peer_key(&mut self, side: usize, at: usize) {
         let (draw, pick, bytes, fence) = (
             self.random.random_range(0..8),
             self.random.random_range(0..12),
@@ -98,8 +102,8 @@ impl World {
         }
     }
 
-    /// Records that a request with invalidation is about to be posted. If its success is not certain, it may break its
-    /// connection, and also the connections of other requests that invalidate the same key.
+    /// Records that a request with invalidation is about to be posted. Unless its success is certain, records that its
+    /// connection may break, and the connections of all other requests that invalidate the same key.
     pub fn is_claimed(&mut self, link: usize, (peer, opening): (usize, u64), work: &Work) {
         let Kind::Invalidate(context) = work.kind else {
             return;
@@ -120,11 +124,11 @@ impl World {
         }
     }
 
-    /// Records that a window is about to be bound again, unbound or freed. An invalidation of its key that is
-    /// outstanding may arrive too late and break its connection.
+    /// Records that a window is about to be bound again, unbound or freed. An outstanding request that invalidates the
+    /// window's key may arrive too late and break the request's connection.
     pub fn spoil_takers(&mut self, side: usize, which: usize) {
         let open = self.sides[side].open.as_ref();
-        let context = open.and_then(|open| open.veils[which].context);
+        let context = open.and_then(|open| open.window_memories[which].context);
         if let Some(context) = context {
             self.spoil_takers_of(side, context);
         }
@@ -164,11 +168,11 @@ impl World {
         self.cover.count("take a key away", "done");
     }
 
-    /// Records that a program learns of the invalidation of its key.
-    pub fn lost_to_a_peer(&mut self, side: usize, context: u32) {
+    /// Records that a program has got the receive completion with the invalidation of its key.
+    pub fn key_invalidated(&mut self, side: usize, context: u32) {
         let number = self.next_number();
         if let Some(open) = &mut self.sides[side].open {
-            open.heard_of(context, number);
+            open.invalidation_reported(context, number);
             self.cover.count("lose a key to a peer", "heard");
         }
     }

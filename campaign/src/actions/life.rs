@@ -36,7 +36,7 @@ impl World {
     /// close succeeded.
     pub fn close(&mut self, side: usize) -> bool {
         let (state, keys) = (self.state_of(side), self.keys_of(side));
-        let bereaved = self.bereaved(side);
+        let peers_to_notify = self.peers_to_notify(side);
         let Some(open) = self.sides[side].open.take() else {
             return true;
         };
@@ -48,7 +48,7 @@ impl World {
         let answer = self.timed(side, "dat_ia_close", |_| {
             udapl::ia_close(ia, CloseFlags::Abrupt)
         });
-        self.gone(bereaved);
+        self.gone(peers_to_notify);
         let closed = answer.is_ok();
         self.cover.call("dat_ia_close", state, closed);
         self.cover.count(
@@ -79,7 +79,7 @@ impl World {
         for memory in memories {
             self.watch(Freed::watch(memory, side, "which is closed"));
         }
-        self.haunt(side, keys);
+        self.attack_closed(side, keys);
         closed
     }
 
@@ -101,7 +101,7 @@ impl World {
 
     /// Drops an adapter without closing it.
     pub fn abandon(&mut self, side: usize) {
-        let (keys, bereaved) = (self.keys_of(side), self.bereaved(side));
+        let (keys, peers_to_notify) = (self.keys_of(side), self.peers_to_notify(side));
         let Some(open) = self.sides[side].open.take() else {
             return;
         };
@@ -109,12 +109,12 @@ impl World {
         self.spoil_side("a drop", side);
         let (ia, memories) = open.memories();
         self.timed(side, calls::DROP, |_| drop(ia));
-        self.gone(bereaved);
+        self.gone(peers_to_notify);
         self.cover.count("drop", "done");
         for memory in memories {
             self.watch(Freed::watch(memory, side, "which was dropped"));
         }
-        self.haunt(side, keys);
+        self.attack_closed(side, keys);
     }
 
     /// Ends a program without a close, and immediately starts another on the same function.
@@ -124,19 +124,20 @@ impl World {
         self.reopen(side);
     }
 
-    /// Opens an adapter again.
+    /// Opens an adapter again: as another instance if the function already has an open one.
     pub fn reopen(&mut self, side: usize) {
         if let [other, ..] = self.beside(side)[..] {
             self.join(side, other);
             return;
         }
         let kin = self.kin(side);
-        // Memory that is still held keeps the function open, so all watched memory of the function is checked once more
-        // and dropped.
-        self.look();
+        // The records of freed memory keep the function open. So all memory is checked once more, and the records of
+        // this function are dropped.
+        self.check_all();
         self.freed.retain(|freed| !kin.contains(&freed.side));
         let before = self.sides[side].tampered;
-        // Faults that wait for a command either persist through the opening or are removed before it.
+        // In half of the random openings, faults that wait for a command are removed before the opening. Otherwise
+        // they stay in effect.
         let forgets = self.healing || (!self.scripted && self.random.random_bool(0.5));
         if forgets {
             self.sim.mend(&self.sides[side].function);

@@ -13,20 +13,22 @@ use crate::side::Open;
 use crate::world::World;
 
 /// Maximum number of an adapter's regions that peers may write to and that may be freed at any time.
-const MOST_LOOSE: usize = 3;
+const MAX_FREEABLE: usize = 3;
 
 impl World {
-    pub fn lend_or_free(&mut self, side: usize) {
+    pub fn register_or_free(&mut self, side: usize) {
         let free = self.random.random_bool(0.5);
         if self.random.random_ratio(1, 8) {
-            self.lend_foreign(side);
+            self.register_foreign(side);
         }
         let Some(open) = &self.sides[side].open else {
             return;
         };
-        if !free && open.loose.len() < MOST_LOOSE {
+        if !free && open.freeable.len() < MAX_FREEABLE {
             let answer = match self.slot_of_kin(side) {
-                Some(memory) => self.call(side, "dat_lmr_create", |open| open.lend_this(memory)),
+                Some(memory) => {
+                    self.call(side, "dat_lmr_create", |open| open.register_memory(memory))
+                }
                 None => self.call(side, "dat_lmr_create", Open::lend),
             };
             if let Some(answer) = answer {
@@ -34,11 +36,11 @@ impl World {
             }
             return;
         }
-        self.free_loose(side);
+        self.free_region(side);
     }
 
     /// Registers memory of another adapter. The call must be refused.
-    fn lend_foreign(&mut self, side: usize) {
+    fn register_foreign(&mut self, side: usize) {
         let other = (side + 1) % self.sides.len();
         let kin = self.sides[other].place == self.sides[side].place;
         let Some(theirs) = self.sides[other].open.as_ref().filter(|_| !kin) else {
@@ -56,11 +58,14 @@ impl World {
     }
 
     /// Frees the oldest region that may be freed, and watches its memory.
-    pub fn free_loose(&mut self, side: usize) {
+    pub fn free_region(&mut self, side: usize) {
         let number = self.next_number();
         let open = self.sides[side].open.as_ref();
-        let Some(lmr) = open.and_then(|open| open.loose.first().map(|loose| loose.region.lmr.lmr))
-        else {
+        let Some(lmr) = open.and_then(|open| {
+            open.freeable
+                .first()
+                .map(|freeable| freeable.region.lmr.lmr)
+        }) else {
             return;
         };
         let Some(answer) = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr)) else {
@@ -70,33 +75,41 @@ impl World {
         if answer.is_ok()
             && let Some(open) = &mut self.sides[side].open
         {
-            let loose = open.loose.remove(0);
-            open.remember(loose.key, number);
-            self.watch(Freed::watch(loose.region.memory, side, "which was freed"));
+            let freeable = open.freeable.remove(0);
+            open.remember(freeable.key, number);
+            self.watch(Freed::watch(
+                freeable.region.memory,
+                side,
+                "which was freed",
+            ));
         }
     }
 
     /// Makes, binds, unbinds, queries or frees a memory window, or tries to free its memory.
     pub fn window(&mut self, side: usize, at: usize) {
         let (which, draw) = (
-            self.random.random_range(0..crate::side::VEILS),
+            self.random.random_range(0..crate::side::WINDOW_COUNT),
             self.random.random_range(0..10),
         );
         let Some(open) = &self.sides[side].open else {
             return;
         };
-        let Some(veil) = open.veils.get(which) else {
+        let Some(window_memory) = open.window_memories.get(which) else {
             return;
         };
-        let Some(rmr) = veil.rmr else {
+        let Some(rmr) = window_memory.rmr else {
             self.make_window(side, which);
             return;
         };
         match draw {
             0 => {
-                let (bound, binds, claimed) = (veil.key.is_some(), veil.binds, veil.claimed);
+                let (bound, binds, claimed) = (
+                    window_memory.key.is_some(),
+                    window_memory.binds,
+                    window_memory.claimed,
+                );
                 let asked = self.call(side, "dat_rmr_query", |open| open.ia.rmr_query(rmr));
-                // The program may not know yet that a bind has failed.
+                // After an invalidation by a peer the window may be unbound before the program knows.
                 if let Some(Ok(param)) = asked.filter(|_| !claimed) {
                     assert!(
                         param.binding.is_none() || bound,
@@ -112,8 +125,9 @@ impl World {
             2 => {
                 // Memory to which a window may be bound cannot be freed. If no window is bound, the memory is not
                 // freed here either, because later binds need it.
-                let lmr = veil.region.lmr.lmr;
-                if veil.key.is_some() && veil.binds == 0 && !veil.claimed {
+                let lmr = window_memory.region.lmr.lmr;
+                if window_memory.key.is_some() && window_memory.binds == 0 && !window_memory.claimed
+                {
                     let answer = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr));
                     assert!(
                         answer.is_none_or(|answer| answer.is_err()),
@@ -128,14 +142,14 @@ impl World {
     pub fn make_window(&mut self, side: usize, which: usize) {
         let made = self.call(side, "dat_rmr_create", |open| open.ia.rmr_create(open.pz));
         if let (Some(Ok(rmr)), Some(open)) = (made, &mut self.sides[side].open) {
-            open.veils[which].rmr = Some(rmr);
+            open.window_memories[which].rmr = Some(rmr);
         }
     }
 
     pub fn free_window(&mut self, side: usize, which: usize) {
         let number = self.next_number();
         let open = self.sides[side].open.as_ref();
-        let Some(rmr) = open.and_then(|open| open.veils[which].rmr) else {
+        let Some(rmr) = open.and_then(|open| open.window_memories[which].rmr) else {
             return;
         };
         self.spoil_takers(side, which);
@@ -146,8 +160,8 @@ impl World {
         if answer.is_ok()
             && let Some(open) = &mut self.sides[side].open
         {
-            open.veils[which].rmr = None;
-            open.veils[which].context = None;
+            open.window_memories[which].rmr = None;
+            open.window_memories[which].context = None;
             open.bind_done(which, false, number);
         }
     }
@@ -176,45 +190,45 @@ impl World {
         let (Some(ep), Phase::Up | Phase::Over) = (end.ep, end.phase) else {
             return;
         };
-        let veil = &open.veils[which];
-        let Some(rmr) = veil.rmr.filter(|_| end.holding() < WINDOW) else {
+        let window_memory = &open.window_memories[which];
+        let Some(rmr) = window_memory.rmr.filter(|_| end.holding() < WINDOW) else {
             return;
         };
         let bytes = if open_it { SLOT } else { 0 };
-        let what = local(&veil.region, 0, bytes);
+        let what = local(&window_memory.region, 0, bytes);
         let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE | more;
-        let address = veil.region.lmr.registered_address;
+        let address = window_memory.region.lmr.registered_address;
         self.spoil_takers(side, which);
         let answer = self.ep_call(side, "dat_rmr_bind", ep, |open| {
             open.ia
                 .rmr_bind(rmr, &what, rights, ep, RmrCookie(cookie), flags)
         });
         let Some(answer) = answer else { return };
-        let deed = if open_it {
+        let action = if open_it {
             "bind a window"
         } else {
             "unbind a window"
         };
-        self.cover.count(deed, outcome(&answer));
+        self.cover.count(action, outcome(&answer));
         let (Ok(context), Some(open)) = (answer, &mut self.sides[side].open) else {
             return;
         };
-        let veil = &mut open.veils[which];
+        let window_memory = &mut open.window_memories[which];
         assert!(
-            veil.context.replace(context) != Some(context),
+            window_memory.context.replace(context) != Some(context),
             "side {side}: window {which} has the context {context:#x} that it had before the bind"
         );
-        veil.closed = false;
-        veil.claimed = false;
-        veil.binds += 1;
+        window_memory.closed = false;
+        window_memory.claimed = false;
+        window_memory.binds += 1;
         let key = open_it.then_some(Key {
             address,
             context,
             void: None,
             yields: more.contains(MemPrivFlags::REMOTE_INVALIDATE),
         });
-        let before = std::mem::replace(&mut veil.key, key);
-        veil.before.extend(before);
+        let before = std::mem::replace(&mut window_memory.key, key);
+        window_memory.before.extend(before);
         open.ends[at].requests.push_back(Work {
             cookie,
             kind: Kind::Bind(which),

@@ -8,7 +8,7 @@ use udapl::{ConnQual, EpHandle};
 
 use super::outcome;
 use crate::Feature;
-use crate::eavesdrop::LIE;
+use crate::eavesdrop::SPOOFED_DATA;
 use crate::end::{End, Link, Name, Phase, WINDOW};
 use crate::stranger::QPNS;
 use crate::world::World;
@@ -20,7 +20,7 @@ impl World {
         let name = self.call(side, "dat_cr_query", |open| {
             let param = open.ia.cr_query(cr)?;
             assert!(
-                !param.private_data.starts_with(LIE),
+                !param.private_data.starts_with(SPOOFED_DATA),
                 "side {side} is asked about a request that names another address than it comes from"
             );
             Ok((Name::read(param.private_data), param.local_ep))
@@ -57,7 +57,7 @@ impl World {
                 if answer.is_some_and(|answer| answer.is_err()) {
                     self.reject(side, cr, link);
                 } else {
-                    // The endpoint of a reserved service point does not go with the request, so it is released.
+                    // A handoff does not include the endpoint of a reserved service point, so the endpoint is released.
                     self.release_reserved(side);
                 }
             }
@@ -93,13 +93,12 @@ impl World {
         } else if let Some(open) = &mut self.sides[side].open {
             open.ends[at].phase = Phase::Pending;
             open.ends[at].link = None;
-            self.is_patient_enough(side);
+            self.check_ack_timeouts(side);
         }
     }
 
-    /// Checks the acknowledgement timeout of each connected queue pair: it must give up in bounded time, whatever its
-    /// peer requested.
-    fn is_patient_enough(&self, side: usize) {
+    /// Checks the ACK timeout of each connected queue pair: the timeout must be limited, whatever the peer requested.
+    fn check_ack_timeouts(&self, side: usize) {
         let most = dat_core::cm::Config::default().max_ack_timeout;
         for qpn in QPNS {
             let Some(qp) = self.sim.queue_pair(&self.sides[side].function, qpn) else {
@@ -254,8 +253,8 @@ impl World {
         self.cover.count("accept", "refused half-way");
     }
 
-    /// Handles a request that arrives again although a program has accepted it. The endpoint of that program has no
-    /// peer any more.
+    /// Handles a request that arrives again although a program has accepted it. Records that the endpoint of the first
+    /// accept has no peer any more.
     fn part(&mut self, link: usize) {
         let (side, opening, at) = self.links[link].ends[1];
         if opening == 0 {
@@ -281,7 +280,7 @@ impl World {
         }
     }
 
-    /// Replaces an idle endpoint by the endpoint that the provider made for a request.
+    /// Replaces an idle endpoint by the endpoint that the provider made for a request. Returns whether this succeeded.
     fn adopt(&mut self, side: usize, at: usize, ep: udapl::EpHandle) -> bool {
         let Some(open) = &self.sides[side].open else {
             return false;

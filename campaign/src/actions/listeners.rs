@@ -8,10 +8,10 @@ use crate::side::{COMMON_QUAL, CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUA
 use crate::world::World;
 
 impl World {
-    /// Makes or frees a random kind of service point, or decides about the held requests.
+    /// Creates or frees a service point of a random kind, or accepts or rejects all held requests.
     pub fn listen(&mut self, side: usize, at: usize) {
         let draw = self.random.random_range(0..12);
-        let apart = self.sides[side].manner.apart;
+        let apart = self.sides[side].side_config.apart;
         let Some(open) = &self.sides[side].open else {
             return;
         };
@@ -82,7 +82,7 @@ impl World {
         if let Some(Ok(param)) = asked {
             assert_eq!((param.conn_qual, param.flags), (ConnQual(qual), flags));
         }
-        // Requests that are on the wire will find no listener.
+        // Requests that have not arrived yet will find no service point.
         let place = self.sides[side].place;
         self.spoil("a service point freed", |link| {
             let asked = link.ends[1].0 == side || link.anybody == Some(place);
@@ -105,7 +105,7 @@ impl World {
         let (Some(ep), Phase::Idle) = (end.ep, end.phase) else {
             return;
         };
-        let qual = RESERVED_QUAL + self.sides[side].manner.apart;
+        let qual = RESERVED_QUAL + self.sides[side].side_config.apart;
         let made = self.ep_call(side, "dat_rsp_create", ep, |open| {
             let cr = open.cr;
             open.ia.rsp_create(ConnQual(qual), Some(ep), cr)

@@ -1,4 +1,4 @@
-//! Random actions of programs, in modules by the objects that they act on.
+//! Random actions of programs. The modules group the actions by the objects that they use.
 
 mod batches;
 mod busy;
@@ -14,14 +14,14 @@ mod overrun;
 mod poke;
 mod queues;
 mod requests;
+mod revocation;
 pub mod traffic;
-mod treachery;
 
 use rand::Rng;
 use udapl::{CloseFlags, DatResult};
 
 use crate::Feature;
-use crate::side::{ENDS, VEILS};
+use crate::side::{ENDS, WINDOW_COUNT};
 use crate::world::World;
 
 fn outcome<T>(answer: &DatResult<T>) -> &'static str {
@@ -33,9 +33,9 @@ fn outcome<T>(answer: &DatResult<T>) -> &'static str {
 
 impl World {
     /// Performs one random action of a program.
-    pub fn deed(&mut self, side: usize) {
+    pub fn action(&mut self, side: usize) {
         if self.sides[side].open.is_none() {
-            // A removed function cannot be opened before it has booted, so it is tried rarely.
+            // An attempt to open a removed function always fails, so such attempts are rare.
             if !self.sides[side].removed || self.random.random_ratio(1, 16) {
                 self.reopen(side);
             }
@@ -47,13 +47,13 @@ impl World {
             self.close(side);
             return;
         }
-        if self.sides[side].manner.several && self.random.random_ratio(1, 16) {
+        if self.sides[side].side_config.several && self.random.random_ratio(1, 16) {
             self.change_of_instances(side);
             return;
         }
         let end = self.random.random_range(0..ENDS);
         if self.has(Feature::Invalidation) && self.random.random_ratio(1, 12) {
-            self.yield_or_take(side, end);
+            self.bind_or_invalidate(side, end);
             return;
         }
         if self.sides[side].open.as_ref().is_some_and(|open| open.dead) && self.has(Feature::Calls)
@@ -78,7 +78,7 @@ impl World {
                     self.poke_end(side, end);
                 }
             }
-            84..=89 if self.has(Feature::Frees) => self.lend_or_free(side),
+            84..=89 if self.has(Feature::Frees) => self.register_or_free(side),
             90..=93 if self.has(Feature::EpFrees) => self.renew(side, end),
             94 if self.has(Feature::Reopen) => {
                 self.close(side);
@@ -86,7 +86,7 @@ impl World {
             95 if self.has(Feature::Reopen) => self.close_gracefully(side),
             96 if self.has(Feature::Drop) => self.abandon(side),
             97 if self.has(Feature::Restart) => self.restart(side),
-            98..=99 if self.has(Feature::Strangers) => self.nap(side, end),
+            98..=99 if self.has(Feature::Strangers) => self.stop_dequeuing(side, end),
             100..=109 if self.has(Feature::Windows) => self.window(side, end),
             110..=115 if self.has(Feature::Srq) => self.share(side),
             116..=121 if self.has(Feature::Evds) => self.dispatch(side),
@@ -97,15 +97,15 @@ impl World {
             142..=143 if self.has(Feature::Calls) => self.poke_end(side, end),
             144..=149 if self.has(Feature::Overrun) => self.burst(side, end),
             150..=155 if self.has(Feature::Refused) || self.has(Feature::Silent) => {
-                self.betray(side, end);
+                self.revoke_with_fault(side, end);
             }
             156..=158 if self.has(Feature::EpFrees) => self.start_over(side, end),
-            159..=161 if self.has(Feature::Evds) => self.await_work(side),
+            159..=161 if self.has(Feature::Evds) => self.wait_for_completion(side),
             162 if self.has(Feature::Late) => self.close_slowly(side),
             163 if self.has(Feature::Evds) => self.busy(side),
-            164..=165 => self.linger(side, end),
+            164..=165 => self.disconnect_with_requests(side, end),
             166..=167 if self.has(Feature::Windows) => {
-                let which = self.random.random_range(0..VEILS);
+                let which = self.random.random_range(0..WINDOW_COUNT);
                 self.bind_twice(side, which);
             }
             _ => {}

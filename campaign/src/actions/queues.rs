@@ -17,7 +17,7 @@ impl World {
         let draw = self.random.random_range(0..10);
         let mark = self.random.random_range(0..4);
         let length = self.random.random_range(1..=2 * SHARED_DTOS);
-        if !self.sides[side].manner.shares {
+        if !self.sides[side].side_config.shares {
             return;
         }
         let Some(open) = &self.sides[side].open else {
@@ -59,7 +59,8 @@ impl World {
         }
     }
 
-    /// Frees an SRQ and makes another. While endpoints use the SRQ, the call must be refused, so they are freed next.
+    /// Frees an SRQ and creates another. The free must be refused while endpoints use the SRQ, so the endpoints are
+    /// freed before the second attempt.
     fn free_srq(&mut self, side: usize) {
         let Some(srq) = self.sides[side].open.as_ref().and_then(|open| open.srq) else {
             return;
@@ -180,7 +181,7 @@ impl World {
             }
             8 => {
                 let asked = self.call(side, "dat_evd_query", |open| open.ia.evd_query(dto));
-                let narrow = self.sides[side].manner.narrow;
+                let narrow = self.sides[side].side_config.narrow;
                 if let Some(Ok(param)) = asked {
                     assert!(narrow || param.qlen >= EVENTS, "side {side}: {param:?}");
                 }
@@ -211,7 +212,8 @@ impl World {
         }
     }
 
-    /// Posts a software event. In some calls, dequeues all software events or frees their EVD.
+    /// Posts a software event, or creates the EVD for software events if there is none. In some calls, then dequeues
+    /// all software events or frees the EVD.
     fn software(&mut self, side: usize, draw: u32, number: u64) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -229,7 +231,7 @@ impl World {
             open.ia.evd_post_se(evd, SoftwareEvent(number))
         });
         if draw == 10 {
-            // Software events arrive in the order in which they were posted. The one posted last is dequeued last.
+            // Software events are dequeued in the order in which they were posted.
             let mut last = None;
             while let Some(Ok(Some(event))) =
                 self.call(side, "dat_evd_dequeue", |open| open.ia.evd_dequeue(evd))

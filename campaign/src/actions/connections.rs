@@ -1,4 +1,4 @@
-//! Connections: requesting, disconnecting, and renewing their endpoints.
+//! Actions on connections and endpoints: connect, disconnect, reset, free and create.
 
 use rand::Rng;
 use udapl::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
@@ -9,7 +9,8 @@ use crate::end::{End, GRACEFUL, Name, Phase};
 use crate::side::{COMMON_QUAL, CONN_QUAL, ENDS, LENDING_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
-/// Returns the connection qualifier for a request, given a random number.
+/// Returns the connection qualifier for a request. Values 0 to 2 of the random number `draw` select qualifiers that
+/// only some sides listen at.
 fn qualifier(draw: u32) -> u64 {
     match draw {
         0 => crate::side::OTHER_QUAL,
@@ -29,18 +30,18 @@ impl World {
         } else {
             CONN_QUAL
         };
-        let manner = self.sides[peer].manner;
-        let common = manner.several && draw % 4 == 3;
+        let side_config = self.sides[peer].side_config;
+        let common = side_config.several && draw % 4 == 3;
         let qual = if common {
             COMMON_QUAL
         } else {
-            qual + manner.apart
+            qual + side_config.apart
         };
         self.connect_to(side, at, peer, qual, seconds, draw == 11);
     }
 
-    /// Requests a connection with `peer`. If `again` is set, requests one with the peer of another connected endpoint
-    /// instead (`dat_ep_dup_connect`).
+    /// Requests a connection with `peer` at the qualifier `qual`, with a timeout of `seconds`. If `again` is set and
+    /// the side has a connected endpoint, requests one with that endpoint's peer instead (`dat_ep_dup_connect`).
     pub fn connect_to(
         &mut self,
         side: usize,
@@ -97,13 +98,16 @@ impl World {
         let link = self.link(name);
         self.links[link].ends[0] = (side, opening, at);
         if dup.is_some() || !listens {
-            // A duplicated request may go to the peer of a passive endpoint, which need not listen at that address.
+            // `dat_ep_dup_connect` on a passive endpoint sends the request to a peer that may not listen.
             self.links[link].spoil("nobody listens");
         }
-        if asked.iter().any(|other| self.sides[*other].manner.mixed) {
+        if asked
+            .iter()
+            .any(|other| self.sides[*other].side_config.mixed)
+        {
             self.spoil_link(link, "a short backlog");
         }
-        // The peer may end, or may be opened again, before it answers.
+        // Only the peer's side is recorded, because its adapter may be closed or opened again before it accepts.
         self.links[link].ends[1].0 = peer;
         self.links[link].anybody = common.then_some(self.sides[peer].place);
         self.spoil_if_tampered(link, peer);
@@ -143,7 +147,7 @@ impl World {
         }
     }
 
-    /// Resets an endpoint, which becomes idle if that succeeds.
+    /// Resets an endpoint. If the call succeeds, records the endpoint as idle.
     pub fn reset(&mut self, side: usize, at: usize) {
         let Some(ep) = self.sides[side]
             .open
@@ -161,7 +165,7 @@ impl World {
         }
     }
 
-    /// Frees an endpoint in any state, and makes another one in its place.
+    /// Frees an endpoint in any state, and creates a new one with the same index.
     pub fn renew(&mut self, side: usize, at: usize) {
         self.events(side);
         let there = self.sides[side].open.as_ref();
@@ -172,7 +176,8 @@ impl World {
         self.make_end(side, at);
     }
 
-    /// Frees an endpoint and removes the records of its posted requests. Returns whether no endpoint is left.
+    /// Frees an endpoint and removes the records of its posted requests. Returns true if the endpoint was freed or did
+    /// not exist.
     pub fn free_end(&mut self, side: usize, at: usize) -> bool {
         let number = self.next_number();
         let Some(ep) = self.sides[side]
@@ -187,7 +192,7 @@ impl World {
         let Some(answer) = answer else { return false };
         self.cover.count("free an endpoint", outcome(&answer));
         if answer.is_err() {
-            // If the free failed half-way, the endpoint is DISCONNECTED although no event reports that.
+            // A failed free may leave the endpoint DISCONNECTED, without an event.
             if let Some(open) = &mut self.sides[side].open
                 && let Ok(status) = open.ia.ep_get_status(ep)
                 && status.state == udapl::endpoint::EpState::Disconnected
@@ -214,11 +219,11 @@ impl World {
     }
 
     pub fn make_end(&mut self, side: usize, at: usize) {
-        let manner = self.sides[side].manner;
+        let side_config = self.sides[side].side_config;
         let Some(open) = &self.sides[side].open else {
             return;
         };
-        let shares = manner.shares && at > 0 && open.srq.is_some();
+        let shares = side_config.shares && at > 0 && open.srq.is_some();
         let name = if shares {
             "dat_ep_create_with_srq"
         } else {
@@ -232,7 +237,7 @@ impl World {
         }
     }
 
-    /// Makes the endpoints that are missing because making them failed before.
+    /// Creates the endpoints whose earlier creation failed.
     pub fn make_missing(&mut self, side: usize) {
         for at in 0..ENDS {
             let open = self.sides[side].open.as_ref();

@@ -1,13 +1,13 @@
 //! Queues that are too short: programs that dequeue nothing for a while, and ports with many events.
 //!
-//! A program may have the shortest possible EVD, post more than the EVD holds, and not dequeue. Then it may lose the
-//! completions that do not fit. It gets an event on the asynchronous EVD, and the connections that the EVD served are
-//! broken (uDAPL 1.2, dat_evd_create, DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD that holds all that
-//! can be outstanding never overflows, the events that fit arrive in order, and other connections go on. The program
-//! then makes another EVD, and endpoints for it.
+//! A program may have the shortest possible EVD, post more requests than the EVD holds, and not dequeue. Then it may
+//! lose the completions that do not fit. The program gets an event on the asynchronous EVD, and the connections that
+//! the EVD served are broken (uDAPL 1.2, dat_evd_create, DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD
+//! that holds all events that can be outstanding never overflows, the events that fit arrive in order, and other
+//! connections continue. The program then creates another EVD, and endpoints for that EVD.
 //!
-//! The device's own event queue has a fixed length. A port whose carrier comes and goes while no driver reads the
-//! queue can fill it. Up to its length nothing happens; beyond it the firmware fails (health syndrome 0x0c).
+//! A device's event queue has a fixed length. Carrier changes of the port can fill the queue while no driver reads it.
+//! If the number of events exceeds the length, the firmware fails (health syndrome 0x0c).
 
 use hw_sim::Fault;
 use rand::Rng;
@@ -24,12 +24,13 @@ use crate::world::World;
 const OTHERS: u32 = 32;
 
 impl World {
-    /// Posts requests without data as fast as possible on a side with a short EVD, and then lets its program sleep.
+    /// Posts requests without data on a side with a short EVD until one is refused, at most `BURST` requests. Then
+    /// makes the side's program dequeue nothing for up to 23 loop iterations.
     pub fn burst(&mut self, side: usize, at: usize) {
         let count = self.random.random_range(1..=BURST);
         let sleep = self.random.random_range(0..24);
         let deep = self.random.random_ratio(1, 4);
-        if !self.sides[side].manner.narrow {
+        if !self.sides[side].side_config.narrow {
             return;
         }
         for _ in 0..count {
@@ -44,7 +45,7 @@ impl World {
         (one.asleep, one.deep) = (sleep, deep);
     }
 
-    /// Posts a Write of no bytes, which needs only its entry in the queues. Returns whether it was accepted.
+    /// Posts a Write of zero bytes, which needs no slot. Returns whether the post was accepted.
     pub fn post_empty(&mut self, side: usize, at: usize) -> bool {
         let cookie = self.next_number();
         let Some(open) = &self.sides[side].open else {
@@ -83,8 +84,8 @@ impl World {
         answer.is_ok()
     }
 
-    /// Records whether more requests are outstanding than an adapter's short EVD holds. From then on completions may be
-    /// lost.
+    /// Records whether more requests and receives are outstanding than an adapter's short EVD holds. From then on
+    /// completions may be lost.
     pub fn crowd(&mut self, side: usize) {
         let Some(open) = self.sides[side].open.as_mut().filter(|open| open.narrow) else {
             return;
@@ -111,7 +112,7 @@ impl World {
                 "side {side}: a connection event is lost, and {} of {places} were there",
                 open.heard
             );
-            self.ask_what_was_lost(side);
+            self.query_endpoint_states(side);
             return "connection event lost";
         }
         // Connection requests may be lost, because other nodes determine their number.
@@ -119,7 +120,7 @@ impl World {
             return "request lost";
         }
         if open.narrow && evd == open.connect {
-            self.ask_what_was_lost(side);
+            self.query_endpoint_states(side);
             return "connection event lost";
         }
         assert!(
@@ -131,7 +132,7 @@ impl World {
     }
 
     /// Queries the state of all endpoints after a connection event was lost, and updates the records.
-    fn ask_what_was_lost(&mut self, side: usize) {
+    fn query_endpoint_states(&mut self, side: usize) {
         let open = self.sides[side].open.as_ref().expect("it has an event");
         let state = |at: usize| {
             let ep = open.ends[at].ep?;
@@ -139,7 +140,7 @@ impl World {
         };
         let states: Vec<_> = (0..ENDS).map(state).collect();
         // Events that have arrived are dequeued before the states are compared.
-        self.hear_connections(side);
+        self.handle_connection_events(side);
         for (at, state) in states.into_iter().enumerate() {
             let open = self.sides[side].open.as_mut().expect("it has an event");
             let end = &mut open.ends[at];
@@ -227,7 +228,7 @@ impl World {
 
     /// Toggles the carrier of a card's port while no driver reads events. The number of events is half of what a
     /// device's event queue holds, nearly all, or more.
-    pub fn storm(&mut self, side: usize, small: u32) {
+    pub fn toggle_carrier(&mut self, side: usize, small: u32) {
         let (what, times) = match small {
             1 => ("event queues overrun", EVENTS_OF_THE_PORT + 200),
             2 => ("event queues full", EVENTS_OF_THE_PORT - OTHERS),
@@ -249,7 +250,7 @@ impl World {
         self.tell(side, format_args!("{times} events of the port"));
         self.spoil_wire();
         let card = self.cards[self.sides[side].card].physical();
-        // If the port was down, it has its carrier again afterwards.
+        // A port that was down is up before the first change.
         self.sim.inject(&card, &Fault::LinkUp);
         for _ in 0..times / 2 {
             self.sim.inject(&card, &Fault::LinkDown);
@@ -257,8 +258,8 @@ impl World {
         }
     }
 
-    /// Returns `None` if the side's program is awake in this loop iteration. Otherwise returns whether its connections
-    /// are not served either.
+    /// Counts down the loop iterations in which the side's program dequeues nothing. Returns `None` if the program
+    /// dequeues in this loop iteration. Otherwise returns true if the side's connections are not served either.
     pub fn sleeps(&mut self, side: usize) -> Option<bool> {
         let one = &mut self.sides[side];
         if self.healing || one.asleep == 0 || one.open.is_none() {

@@ -1,10 +1,10 @@
-//! Several instances of one adapter. They open and close independently, and share the port, memory and the connection
-//! manager.
+//! Several instances of one adapter. The instances are opened and closed independently, and share the port, memory and
+//! the connection manager.
 //!
 //! Each instance is a side of the simulation with queues, objects and endpoints of its own, and every check of an
 //! adapter applies to it. A fault of the function affects all its instances. Each instance listens at qualifiers of its
-//! own, and all listen at a common one. Which instance gets a request at the common qualifier is known only when it
-//! accepts.
+//! own, and all listen at a common one. The simulation learns which instance got a request at the common qualifier when
+//! that instance accepts.
 
 use rand::Rng;
 use udapl::{Adapter, DmaMemory, PspFlags};
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Opens another instance of the adapter that the side `other` has open.
+    /// Opens `side` as another instance of the adapter that the side `other` has open.
     pub fn join(&mut self, side: usize, other: usize) {
         let Some(open) = &self.sides[other].open else {
             return;
@@ -86,10 +86,10 @@ impl World {
         }
     }
 
-    /// Returns the qualifier to which a request is handed off: that of another service point of the side, or of another
-    /// instance.
+    /// Returns the qualifier to which a request is handed off: the qualifier of another service point of the side, of
+    /// another instance, or the common qualifier.
     pub fn elsewhere(&mut self, side: usize) -> u64 {
-        let own = OTHER_QUAL + self.sides[side].manner.apart;
+        let own = OTHER_QUAL + self.sides[side].side_config.apart;
         let beside = self.beside(side);
         if beside.is_empty() {
             return own;
@@ -97,13 +97,13 @@ impl World {
         match self.random.random_range(0..=beside.len()) {
             0 if self.has(Feature::Listeners) => own,
             0 => COMMON_QUAL,
-            at => CONN_QUAL + self.sides[beside[at - 1]].manner.apart,
+            at => CONN_QUAL + self.sides[beside[at - 1]].side_config.apart,
         }
     }
 
-    /// Returns memory that was allocated through another instance, in half of the calls.
+    /// Allocates memory of one slot through another open instance, in half of the calls. Otherwise returns `None`.
     pub fn slot_of_kin(&mut self, side: usize) -> Option<DmaMemory> {
-        if !self.sides[side].manner.several || self.random.random_bool(0.5) {
+        if !self.sides[side].side_config.several || self.random.random_bool(0.5) {
             return None;
         }
         let other = *self.beside(side).first()?;
@@ -112,7 +112,8 @@ impl World {
         Some(self.sides[other].open.as_ref()?.slot())
     }
 
-    /// Returns the keys of other instances of the side's function. This side's peers may access nothing with them.
+    /// Returns the keys of other instances of the side's function, marked as void: this side's peers may access nothing
+    /// with them.
     pub fn keys_of_kin(&self, side: usize) -> Vec<Key> {
         let beside = self.beside(side);
         let opens = beside

@@ -1,8 +1,8 @@
-//! Revocation of access that the device refuses, and peers that immediately try to use that access.
+//! Revocation of access while the device refuses the command, and peers that immediately use the revoked key.
 //!
-//! A fault that waits for any of forty commands seldom meets the command that ends access, and a peer that writes at
-//! random seldom tries a key just when it becomes void. Here both are forced: the command for one action is refused,
-//! the action is performed, and every connected peer writes with the key.
+//! A fault that waits for one of forty commands rarely affects a command that ends access. A peer that writes at random
+//! rarely uses a key just after it becomes void. Here both are forced: the command for one action is refused or not
+//! answered, the action is performed, and every connected peer writes with a key of the side.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use crate::Feature;
 use crate::bytes::SLOT;
 use crate::end::{Kind, Phase};
 use crate::keys::Key;
-use crate::side::{ENDS, Open, VEILS};
+use crate::side::{ENDS, Open, WINDOW_COUNT};
 use crate::world::World;
 
 impl World {
     /// Performs an action that ends access, while the device refuses or does not answer the action's command. The call
     /// fails, or the function is stopped.
-    pub fn betray(&mut self, side: usize, at: usize) {
-        let (deed, which, times) = (
+    pub fn revoke_with_fault(&mut self, side: usize, at: usize) {
+        let (action, which, times) = (
             self.random.random_range(0..8),
-            self.random.random_range(0..VEILS),
+            self.random.random_range(0..WINDOW_COUNT),
             self.random.random_range(1..4),
         );
-        let rebinds = deed > 5 && self.has(Feature::Windows);
+        let rebinds = action > 5 && self.has(Feature::Windows);
         if rebinds && !self.bound_and_left(side, at, which) {
             return;
         }
-        let opcode = match deed {
+        let opcode = match action {
             0..=3 | 6.. => Opcode::DESTROY_MKEY,
             4 => Opcode::TO_ERR_QP,
             _ => Opcode::DESTROY_QP,
@@ -53,10 +53,10 @@ impl World {
             };
             self.inject(side, "refused command", &fault);
         }
-        match deed {
+        match action {
             2 if self.has(Feature::Windows) => self.free_window(side, which),
             3 if self.has(Feature::Windows) => self.bind(side, at, which, false),
-            0..=3 => self.free_loose(side),
+            0..=3 => self.free_region(side),
             4 => self.disconnect(side, at, CloseFlags::Abrupt),
             6.. if rebinds => self.bind(side, at, which, times == 1),
             _ => {
@@ -68,18 +68,20 @@ impl World {
         self.attack(side);
     }
 
-    /// Binds a window, and ends the connection on which it was bound. Then the next bind on that endpoint fails, and a
-    /// command must unbind the window. Returns whether the window is bound and the connection was ended.
+    /// Binds a window, and disconnects the endpoint. Then the next bind on that endpoint fails, and a command must
+    /// unbind the window. Returns whether the window is bound.
     fn bound_and_left(&mut self, side: usize, at: usize, which: usize) -> bool {
         let bound = |world: &Self| {
             let open = world.sides[side].open.as_ref();
-            let veil = open.and_then(|open| open.veils.get(which));
-            veil.is_some_and(|veil| veil.key.is_some() && veil.binds == 0)
+            let window_memory = open.and_then(|open| open.window_memories.get(which));
+            window_memory.is_some_and(|window_memory| {
+                window_memory.key.is_some() && window_memory.binds == 0
+            })
         };
         let lacks = |world: &Self| {
             let open = world.sides[side].open.as_ref();
-            let veil = open.and_then(|open| open.veils.get(which));
-            veil.is_some_and(|veil| veil.rmr.is_none())
+            let window_memory = open.and_then(|open| open.window_memories.get(which));
+            window_memory.is_some_and(|window_memory| window_memory.rmr.is_none())
         };
         if lacks(self) {
             self.make_window(side, which);
@@ -92,8 +94,8 @@ impl World {
         bound(self)
     }
 
-    /// Makes every endpoint that is connected to a side write with one of the keys that the side ever gave to peers.
-    /// In half of the cases this is the key that became void last.
+    /// Makes every endpoint that is connected to a side write with one of the side's valid or recently void keys. In
+    /// half of the cases this is the key that became void last, if there is one.
     pub fn attack(&mut self, side: usize) {
         let youngest = self.sides[side].open.as_ref().and_then(Open::youngest_void);
         for (other, at) in self.connected_to(side) {
@@ -126,18 +128,18 @@ impl World {
     }
 
     /// Makes every peer of a closed adapter write to its memory with keys that the adapter had given to peers.
-    pub fn haunt(&mut self, side: usize, keys: Vec<Key>) {
+    pub fn attack_closed(&mut self, side: usize, keys: Vec<Key>) {
         if self.healing || self.scripted {
             return;
         }
-        self.ghosts = keys;
+        self.closed_keys = keys;
         self.attack(side);
-        self.ghosts.clear();
+        self.closed_keys.clear();
     }
 
     /// Returns the target of an attack on an adapter that was closed or dropped.
-    pub fn ghost(&self, pick: usize, bytes: usize) -> Option<RmrTriplet> {
-        let key = self.ghosts.get(pick % self.ghosts.len().max(1))?;
+    pub fn closed_target(&self, pick: usize, bytes: usize) -> Option<RmrTriplet> {
+        let key = self.closed_keys.get(pick % self.closed_keys.len().max(1))?;
         Some(RmrTriplet {
             rmr_context: key.context,
             target_address: key.address,

@@ -13,14 +13,14 @@ use crate::stranger::{Address, STRANGER, a_request, datagram};
 use crate::world::World;
 
 /// Connection qualifier of these requests.
-const DELUGE_QUAL: u64 = 0x1_0000_007b;
+const UNDECIDED_QUAL: u64 = 0x1_0000_007b;
 /// Number of requests beyond the limit.
 const MORE: u32 = 64;
 /// Number of requests that arrive before the listener handles them.
 const AT_A_TIME: u32 = 64;
 
 impl World {
-    /// Delivers a connection request of a foreign node that differs from all earlier ones.
+    /// Delivers a connection request of the attacker. Each request has other numbers than all earlier requests.
     pub fn stranger_asks(&mut self, side: usize, to: Address, qual: u64) {
         let number = u32::try_from(self.next_number()).unwrap_or(u32::MAX);
         let mut req = a_request(to, qual);
@@ -31,7 +31,7 @@ impl World {
             .deliver(&card, &datagram(STRANGER, to, number, &mad));
     }
 
-    /// Makes the library of a program serve its connections; the program dequeues no events.
+    /// Makes the library serve a side's connections. The program dequeues no events.
     pub fn look_after(&mut self, side: usize) {
         self.timed(side, calls::PROGRESS, |world| {
             if let Some(open) = &mut world.sides[side].open {
@@ -40,9 +40,9 @@ impl World {
         });
     }
 
-    /// Sends more requests than the limit to a service point that exists only for this. Its program decides about none
-    /// until all were sent.
-    pub fn deluge(&mut self, side: usize) {
+    /// Sends more connection requests to a new service point than may be undecided per peer (`max_pending_per_peer`).
+    /// The program at that service point rejects the requests only after the last one was sent.
+    pub fn flood(&mut self, side: usize) {
         let most = dat_core::cm::Config::default().max_pending_per_peer;
         let requests = u32::try_from(most).expect("some thousands") + MORE;
         let one = &self.sides[side];
@@ -55,12 +55,12 @@ impl World {
             Ok((
                 evd,
                 open.ia
-                    .psp_create(ConnQual(DELUGE_QUAL), evd, PspFlags::CONSUMER)?,
+                    .psp_create(ConnQual(UNDECIDED_QUAL), evd, PspFlags::CONSUMER)?,
             ))
         });
         let Some(Ok((evd, psp))) = point else { return };
         for asked in 1..=requests {
-            self.stranger_asks(side, to, DELUGE_QUAL);
+            self.stranger_asks(side, to, UNDECIDED_QUAL);
             if asked.is_multiple_of(AT_A_TIME) {
                 self.look_after(side);
             }

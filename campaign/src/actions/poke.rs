@@ -118,14 +118,17 @@ impl World {
             return;
         };
         let (source, sink) = ([local(&open.source, 0, 8)], [local(&open.sink, 0, 8)]);
-        let rmr = open.veils.iter().find_map(|veil| veil.rmr);
+        let rmr = open
+            .window_memories
+            .iter()
+            .find_map(|window_memory| window_memory.rmr);
         let nowhere = RmrTriplet {
             rmr_context: 0,
             target_address: 0,
             segment_length: 8,
         };
         let none = CompletionFlags::empty();
-        // Posts process no input, so the state stays the same between them. A bind does, so it comes last.
+        // A post processes no input, so the state stays the same between posts. A bind processes input, so it is last.
         if !self.is_none_of(side, ep, &[EpState::Connected, EpState::Disconnected]) {
             return;
         }
@@ -186,7 +189,7 @@ impl World {
         }
     }
 
-    /// Makes the forbidden calls on an endpoint of this index, for example in a transient state.
+    /// Makes the forbidden calls on the endpoint with this index.
     pub fn poke_end(&mut self, side: usize, at: usize) {
         let open = self.sides[side].open.as_ref();
         if let Some(ep) = open.and_then(|open| open.ends[at].ep) {

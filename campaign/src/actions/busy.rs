@@ -1,8 +1,8 @@
-//! Programs that are busy, programs that wait, and programs that reset an endpoint without dequeuing its events.
+//! Programs that never find their EVD empty, programs that wait, programs that reset an endpoint without dequeuing its
+//! events, and programs that stop dequeuing.
 //!
-//! A program that finds a completion at every dequeue never finds the queue empty. The driver must handle its other
-//! input (datagrams, events of the device) all the same. A program that waits for a completion must be woken by the
-//! completion, not by a timeout.
+//! While a program finds a completion at every dequeue, the driver must still handle its other input (datagrams, events
+//! of the device). A program that waits for a completion must be woken by the completion, not by a timeout.
 
 use std::time::Duration;
 
@@ -20,9 +20,10 @@ use crate::world::World;
 const IN_A_ROW: usize = 2048;
 /// Time in which a request without data completes, on a wire without faults.
 const ROUND_TRIP: Duration = Duration::from_micros(200);
-/// Limit on the duration of a wait. A sleeper that misses the wake-up sleeps longer, up to [`driver::MAX_WAIT`].
-const AWAKE: Duration = Duration::from_millis(5);
-/// Number of consecutive waits.
+/// Maximum virtual time of a wait for a completion. If the wake-up is lost, the wait is longer, up to
+/// [`driver::MAX_WAIT`].
+const MAX_WAIT_TIME: Duration = Duration::from_millis(5);
+/// Maximum number of consecutive waits.
 const WAITS: usize = 3;
 /// Timeout of a wait: far longer than a call of a healthy device takes.
 const PATIENCE: Timeout = Timeout::from_micros(900_000);
@@ -30,7 +31,7 @@ const PATIENCE: Timeout = Timeout::from_micros(900_000);
 impl World {
     /// Returns the first endpoint of a side on which a request completes without delay: no request is outstanding, and
     /// no fault has affected the endpoint's connection or the wire.
-    fn brisk(&self, side: usize) -> Option<usize> {
+    fn idle_endpoint(&self, side: usize) -> Option<usize> {
         let one = &self.sides[side];
         let open = one.open.as_ref()?;
         let wire = self.until.is_none() && self.now() >= self.trained;
@@ -45,16 +46,22 @@ impl World {
         })
     }
 
-    /// Dequeues completions as fast as it posts requests, and checks that other input is handled meanwhile.
+    /// Posts requests and dequeues completions so that no dequeue finds the EVD empty, and checks that the driver
+    /// handles a datagram meanwhile.
     pub fn busy(&mut self, side: usize) {
-        let Some(at) = self.brisk(side) else { return };
+        let Some(at) = self.idle_endpoint(side) else {
+            return;
+        };
         let received = |world: &Self| {
             let open = world.sides[side].open.as_ref();
             open.map_or(0, |open| open.ia.cm_counters().received)
         };
-        // Input that has arrived before is handled first.
+        // The driver first handles the input that has already arrived.
         self.turn(ROUND_TRIP);
-        let Some(to) = self.address(side).filter(|_| self.brisk(side) == Some(at)) else {
+        let Some(to) = self
+            .address(side)
+            .filter(|_| self.idle_endpoint(side) == Some(at))
+        else {
             return;
         };
         let (before, full) = (received(self), self.random.random_bool(0.5));
@@ -68,7 +75,7 @@ impl World {
                 self.post_empty(side, at);
             }
             self.sim.advance(ROUND_TRIP);
-            // The queue is not dequeued until it is empty, because then the driver would handle other input.
+            // No dequeue finds the EVD empty, because the driver would then handle its other input.
             for _ in 1..WINDOW {
                 let Some(open) = &mut self.sides[side].open else {
                     return;
@@ -88,15 +95,15 @@ impl World {
     }
 
     /// Posts a request and waits for its completion, several times.
-    pub fn await_work(&mut self, side: usize) {
-        // Without a delay on the wire, the request would complete before the waiter sleeps.
+    pub fn wait_for_completion(&mut self, side: usize) {
+        // Without a delay of the wire, the request would complete before the wait begins.
         let far = Faults {
             delay_ns: 50_000,
             ..Faults::NONE
         };
         for _ in 0..WAITS {
             self.events(side);
-            let Some(at) = self.brisk(side).filter(|_| self.repeats.is_none()) else {
+            let Some(at) = self.idle_endpoint(side).filter(|_| self.repeats.is_none()) else {
                 return;
             };
             self.sim.set_faults(self.wire, LinkFaults::both(far));
@@ -112,7 +119,7 @@ impl World {
             self.sim.set_faults(self.wire, LinkFaults::default());
             let took = Duration::from_nanos(self.now() - before);
             assert!(
-                took <= AWAKE || self.has(Feature::Interrupts),
+                took <= MAX_WAIT_TIME || self.has(Feature::Interrupts),
                 "side {side} was woken by a completion after {took:?}"
             );
             let Some(Ok((event, _))) = event else {
@@ -127,7 +134,7 @@ impl World {
     pub fn start_over(&mut self, side: usize, at: usize) {
         self.events(side);
         self.disconnect(side, at, CloseFlags::Abrupt);
-        self.hear_connections(side);
+        self.handle_connection_events(side);
         let Some(open) = &self.sides[side].open else {
             return;
         };
@@ -150,8 +157,8 @@ impl World {
         }
     }
 
-    /// Dequeues the connection events of a side, and no others.
-    pub fn hear_connections(&mut self, side: usize) {
+    /// Dequeues and handles all events of the EVD for connection events of a side.
+    pub fn handle_connection_events(&mut self, side: usize) {
         while let Some(event) = self.timed(side, "dat_evd_dequeue", |world| {
             let open = world.sides[side].open.as_mut()?;
             open.ia.evd_dequeue(open.connect).ok().flatten()
@@ -160,16 +167,20 @@ impl World {
         }
     }
 
-    /// Makes a program stop dequeuing its events for some turns, while its connections are served. Requests of foreign
-    /// nodes fill the EVD that requests and connection events share, and then a connection event arrives.
-    pub fn nap(&mut self, side: usize, at: usize) {
+    /// Makes a program stop dequeuing its events for some loop iterations, while its connections are served. Before
+    /// that, requests of a foreign node fill the EVD that requests and connection events share, and a connection event
+    /// arrives. Does nothing on a side without such an EVD.
+    pub fn stop_dequeuing(&mut self, side: usize, at: usize) {
         let turns = self.random.random_range(1..24);
-        let Some(to) = self.address(side).filter(|_| self.sides[side].manner.mixed) else {
+        let Some(to) = self
+            .address(side)
+            .filter(|_| self.sides[side].side_config.mixed)
+        else {
             return;
         };
         self.events(side);
         for _ in 0..MIXED {
-            let qual = CONN_QUAL + self.sides[side].manner.apart;
+            let qual = CONN_QUAL + self.sides[side].side_config.apart;
             self.stranger_asks(side, to, qual);
         }
         self.look_after(side);

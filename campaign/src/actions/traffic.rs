@@ -296,8 +296,9 @@ impl World {
         end.receives.len() > self.links[link].sent[own].len() + before
     }
 
-    /// Returns the target of a request, and its key if that is void. An adapter that was opened again has other memory.
-    /// Only peers that knew the keys of the old opening use these keys, as recorded in the connection.
+    /// Returns the target of a request, and the address and context of the target's key if the key is void. If the
+    /// peer's adapter was closed since the connection was made, only an attack has a target: memory of the closed
+    /// adapter.
     #[allow(
         clippy::type_complexity,
         reason = "a place, and the key in it that is void"
@@ -315,7 +316,7 @@ impl World {
         let open = other.open.as_ref().filter(|_| other.openings == opening);
         let Some(open) = open else {
             return match kind {
-                Kind::Attack => self.ghost(pick, bytes).map(|target| (target, None)),
+                Kind::Attack => self.closed_target(pick, bytes).map(|target| (target, None)),
                 Kind::Send
                 | Kind::Invalidate(_)
                 | Kind::Write

@@ -1,7 +1,7 @@
 //! Batches: requests that are posted with one doorbell, and events that are dequeued together.
 //!
-//! A batch has the effect of as many single calls, and is accounted for in the same way. A request that is refused in
-//! a batch changes nothing. The requests before it are posted, whatever the program's closure then returns.
+//! A batch has the same effect as single calls for its requests, and the records are the same. A refused request of a
+//! batch changes nothing. The earlier requests of the batch are posted, whatever the program's closure then returns.
 
 use rand::Rng;
 use udapl::error::{ReturnType, Subtype};
@@ -12,10 +12,10 @@ use super::traffic::{Prepared, immediate};
 use crate::end::Kind;
 use crate::world::World;
 
-/// Maximum number of requests in a batch, which is more than an endpoint has slots for.
+/// Maximum number of requests that are prepared for a batch. An endpoint has only `WINDOW` slots.
 const LONGEST: usize = 6;
 /// Maximum number of events dequeued together.
-const ROOM: usize = 24;
+const MAX_POLLED: usize = 24;
 
 impl World {
     /// Posts several requests in one batch.
@@ -87,7 +87,7 @@ impl World {
                 if gives_up {
                     return Err(DatError::new(ReturnType::Abort, Subtype::None));
                 }
-                // A batch whose requests were all refused is refused itself.
+                // If all requests were refused, the closure returns the error of the last one.
                 match answers.last() {
                     Some(&Err(error)) if answers.iter().all(Result::is_err) => Err(error),
                     Some(_) | None => Ok(()),
@@ -114,9 +114,9 @@ impl World {
 
     /// Dequeues all completions of a side, several at a time.
     pub fn poll(&mut self, side: usize) {
-        let room = self.random.random_range(1..=ROOM);
+        let room = self.random.random_range(1..=MAX_POLLED);
         loop {
-            let mut events = [Event::NONE; ROOM];
+            let mut events = [Event::NONE; MAX_POLLED];
             let taken = self.call(side, "evd_poll", |open| {
                 open.ia.evd_poll(open.dto, &mut events[..room])
             });
