@@ -159,7 +159,7 @@ fn count(program: &Path, arguments: &[&str]) -> Result<Counted> {
         ios,
         idle: idle + idle_before,
         instructions: turns
-            .checked_sub(of("::tell"))
+            .checked_sub(of(bench::LISTENER_CALL))
             .context("more told than done")? as f64,
     })
 }
