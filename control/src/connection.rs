@@ -34,8 +34,8 @@ pub(crate) struct Connection {
     /// true once the client has sent a complete request, so a client without a request is evicted first. The second
     /// key is the time of the client's last request, or of its admission, on the clock `Server::requests`.
     pub(crate) asked: (bool, u64),
-    /// Whether the last wait found bytes to read, and room to write.
-    pub(crate) ready: (bool, bool),
+    /// True if the last wait found bytes to read, or the end of the stream.
+    pub(crate) is_readable: bool,
 }
 
 /// Error: the client must be disconnected.
@@ -56,7 +56,7 @@ impl Connection {
             lost: 0,
             user,
             asked: (false, accepted_at),
-            ready: (false, false),
+            is_readable: false,
         })
     }
 

@@ -320,11 +320,9 @@ impl<S: Subject> Server<S> {
             notices: says(1, readable),
             has_waiting: says(2, readable),
         };
-        let of_clients: Vec<(bool, bool)> = (3..fds.len())
-            .map(|at| (says(at, readable), says(at, PollFlags::POLLOUT)))
-            .collect();
-        for (client, ready) in self.clients.iter_mut().zip(of_clients) {
-            client.ready = ready;
+        let of_clients: Vec<bool> = (3..fds.len()).map(|at| says(at, readable)).collect();
+        for (client, is_readable) in self.clients.iter_mut().zip(of_clients) {
+            client.is_readable = is_readable;
         }
         Ok(ready)
     }
@@ -369,8 +367,7 @@ impl<S: Subject> Server<S> {
     }
 
     fn serve_client(&mut self, at: usize) -> Result<(), Over> {
-        let (readable, writable) = self.clients[at].ready;
-        if readable {
+        if self.clients[at].is_readable {
             self.clients[at].read()?;
         }
         for _ in 0..REQUESTS_AT_ONCE {
@@ -385,9 +382,7 @@ impl<S: Subject> Server<S> {
             }
         }
         let client = &mut self.clients[at];
-        if writable || client.has_unread() {
-            client.flush()?;
-        }
+        client.flush()?;
         if client.is_over() { Err(Over) } else { Ok(()) }
     }
 

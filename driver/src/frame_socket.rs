@@ -125,9 +125,9 @@ impl FrameEnd {
     /// Connects to a path, or listens there if there is no listener.
     ///
     /// # Errors
-    /// `AddrInUse`: both ends of the wire are taken, or the first end has not accepted those who came and left before.
-    /// Or something else is at the path, which stays unchanged
-    /// ([`SocketPathError`](crate::SocketPathError)), or another error of the system.
+    /// `AddrInUse`: both ends of the wire are taken, or the first end has not accepted earlier connections that have
+    /// ended. Or something else is at the path, which stays unchanged ([`SocketPathError`](crate::SocketPathError)), or
+    /// another error of the system.
     pub fn at(path: &Path) -> io::Result<Self> {
         let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
@@ -188,7 +188,7 @@ fn both_ends_taken(path: &Path) -> io::Error {
 
 fn not_accepted(path: &Path) -> io::Error {
     let what = format!(
-        "{}: the first end of this wire has not accepted those who connected and left before",
+        "{}: the first end of this wire has not accepted earlier connections, which have ended",
         path.display()
     );
     io::Error::new(ErrorKind::AddrInUse, what)

@@ -4,7 +4,7 @@
 //! setpriv(1) of util-linux, which every Debian has, requests that (`PR_SET_PDEATHSIG`). The setting survives exec, as
 //! it must, because a shell and a dynamic loader run between setpriv and QEMU.
 //!
-//! An owner that ended before that request gets nobody killed. So after the request a shell checks that the owner is
+//! If the owner ended before that request, no signal is sent. So after the request a shell checks that the owner is
 //! still the parent, and starts nothing otherwise.
 
 use std::process::{Child, Command};

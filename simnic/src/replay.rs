@@ -202,13 +202,13 @@ fn summary(replay: &Replay) -> Result<String, std::fmt::Error> {
         let commands: u64 = opcodes.values().sum();
         writeln!(
             text,
-            "{name}: {commands} commands, {} refused, {} DMA faults, {} driver mistakes",
+            "{name}: {commands} commands, {} refused, {} DMA faults, {} driver bugs",
             refused.len(),
             dma_faults.len(),
             driver_bugs.len()
         )?;
         for bug in driver_bugs {
-            writeln!(text, "  driver mistake: {bug}")?;
+            writeln!(text, "  driver bug: {bug}")?;
         }
         for fault in dma_faults {
             writeln!(text, "  {}: {}", fault.who, fault.fault)?;

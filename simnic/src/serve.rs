@@ -334,7 +334,7 @@ impl Complaints {
             .iter()
             .skip(new(self.driver_bugs, driver_bugs.len()))
         {
-            tracing::warn!("{name}: driver mistake: {bug}");
+            tracing::warn!("{name}: driver bug: {bug}");
         }
         (self.dma_faults, self.driver_bugs) = (dma_faults.len(), driver_bugs.len());
     }

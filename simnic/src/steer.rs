@@ -134,7 +134,7 @@ impl World {
                 ("commands", report.opcodes.values().sum()),
                 ("commands_refused", report.refused.len() as u64),
                 ("dma_faults", report.dma_faults.len() as u64),
-                ("driver_mistakes", report.driver_bugs.len() as u64),
+                ("driver_bugs", report.driver_bugs.len() as u64),
                 ("frames_unwanted", report.dropped.values().sum()),
                 ("pages_held", report.pages_held as u64),
                 ("send_doorbells", report.send_doorbells),

@@ -336,7 +336,7 @@ fn a_notice_gives_a_call_no_more_time_and_is_kept() {
     assert_eq!(told, Some(json!({ "number": 7 })));
 }
 
-/// What has arrived of a line is kept when the time of a wait is over.
+/// A wait that ends within a line keeps the bytes that have arrived.
 #[test]
 fn a_line_that_arrives_in_parts_over_several_waits_is_read_whole() {
     let (mut client, mut server) = client_of_a_test();

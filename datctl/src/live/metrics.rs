@@ -432,7 +432,7 @@ mod tests {
         let (of_now, _) = page.split_once("\n| Counted by").ok_or("no table")?;
         for (group, grow) in GROW {
             let counters = groups.remove(group).flatten().ok_or(group)?;
-            // What failed, by status, is a part of `requests_failed` and `recvs_failed`.
+            // The counts by status are parts of `requests_failed` and `recvs_failed`.
             for name in counters.into_keys().filter(|name| !name.contains("_DAT_")) {
                 let grows = grow.contains(&name.as_str());
                 assert_ne!(

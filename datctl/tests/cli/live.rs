@@ -684,11 +684,7 @@ fn a_world_that_is_served_is_steered() {
         of("commands") > 100 && of("send_doorbells") > 3,
         "{counted}"
     );
-    assert_eq!(
-        [of("driver_mistakes"), of("dma_faults")],
-        [0, 0],
-        "{counted}"
-    );
+    assert_eq!([of("driver_bugs"), of("dma_faults")], [0, 0], "{counted}");
 
     let (set, _) = steer(&control, &["link", "loss=100%"]);
     let lossy = set.expect("it is set")["at"].as_u64().expect("a time");

@@ -303,7 +303,7 @@ impl Job {
             let report = world.report(number);
             if let Some(report) = &report {
                 text += &format!(
-                    "; the simulator reports leaked objects {}, pages held {}, DMA faults {}, driver mistakes {}",
+                    "; the simulator reports leaked objects {}, pages held {}, DMA faults {}, driver bugs {}",
                     report.leaked.values().sum::<usize>(),
                     report.pages_held,
                     report.dma_faults.len(),

@@ -286,9 +286,9 @@ mod tests {
 
     #[test]
     fn doorbells_behind_a_reset_are_no_mistake_and_everything_else_is() {
-        let after = "sim:card/vf0: driver mistake: command doorbell 0x1 without a command queue";
+        let after = "sim:card/vf0: driver bug: command doorbell 0x1 without a command queue";
         assert!(judged("functions", &[after]).is_ok());
-        let mistake = "sim:card/vf0: driver mistake: a write behind a UMR without a fence";
+        let mistake = "sim:card/vf0: driver bug: a write behind a UMR without a fence";
         assert!(judged("functions", &[after, mistake]).is_err());
         assert!(judged("functions", &["sim:card/vf1: the IOMMU refused the key"]).is_err());
     }
