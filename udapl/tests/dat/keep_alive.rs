@@ -288,11 +288,10 @@ fn trials_take_nothing_of_the_program_and_are_not_seen() {
     }
 }
 
-/// A peer without a posted receive is alive: the requested RNR retries continue, and no probe ends them.
-#[test]
-fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
-    for flags in [NONE, SUPPRESS] {
-        let mut fixture = Fixture::new(A, flags, false);
+impl Fixture {
+    /// Returns a fixture with a new connection whose sides retry without limit while the peer has no posted receive.
+    fn with_endless_rnr_retries(flags: CompletionFlags) -> Self {
+        let mut fixture = Self::new(A, flags, false);
         let side = &mut fixture.pair.sides[A];
         let ep = side.ep;
         side.ia
@@ -311,6 +310,15 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
             end.ia.ep_modify(end.ep, &change).expect("unconnected");
         }
         fixture.pair.connect();
+        fixture
+    }
+}
+
+/// A peer without a posted receive is alive: the requested RNR retries continue, and no probe ends them.
+#[test]
+fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
+    for flags in [NONE, SUPPRESS] {
+        let mut fixture = Fixture::with_endless_rnr_retries(flags);
         let place = fixture.near.part(0, 8);
         fixture.pair.post_send(A, &[place], 1, flags).expect("room");
         assert_eq!(fixture.next_event(Duration::from_secs(20)), None);
@@ -326,6 +334,25 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
             noticed.is_some_and(|(kind, took)| kind == Kind::Broken && took <= PROMISED),
             "{noticed:?}"
         );
+    }
+}
+
+/// RNR retries without limit end with the peer: the attempt after its death meets the ACK timeout.
+#[test]
+fn a_peer_that_dies_during_rnr_retries_is_noticed() {
+    for flags in [NONE, SUPPRESS] {
+        for failure in PEER_FAILURES {
+            let mut fixture = Fixture::with_endless_rnr_retries(flags);
+            let place = fixture.near.part(0, 8);
+            fixture.pair.post_send(A, &[place], 1, flags).expect("room");
+            assert_eq!(fixture.next_event(Duration::from_secs(1)), None);
+            fixture.dies(failure);
+            let noticed = fixture.next_event(Duration::from_secs(60));
+            assert!(
+                noticed.is_some_and(|(kind, took)| kind == Kind::Broken && took <= PROMISED),
+                "{failure:?}, {flags:?}: {noticed:?}"
+            );
+        }
     }
 }
 
