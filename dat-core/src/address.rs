@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub use rdma_types::{Address, Vlan, same_network};
+pub use rdma_types::{Address, Vlan};
 
 /// An answer to an echo request ([`Ia::echo`](crate::Ia::echo)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

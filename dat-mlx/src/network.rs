@@ -37,8 +37,8 @@ use hw_mlx::mad::MAD_BYTES;
 use hw_mlx::random::Random;
 use hw_mlx::recorder::Recorder;
 use hw_mlx::uar::Doorbells;
-use hw_mlx::{GidEntry, Hca, MlxError, NetworkEvent};
-use neighbour::{Event, Interface, Neighbours, Reason, Resolution};
+use hw_mlx::{Address, Hca, MlxError, NetworkEvent};
+use neighbour::{Event, Neighbours, Reason, Resolution};
 
 /// Maximum number of datagrams in each of the queues `outgoing` and `incoming`, which wait for a MAC.
 const WAITING: usize = 256;
@@ -167,8 +167,8 @@ impl Network {
             }
         }
         for entry in hca.gids().iter() {
-            if let Err(error) = network.add_interface(entry, now) {
-                tracing::warn!(address = %entry.address, %error, "an address that nobody is told of");
+            if let Err(error) = network.neighbours.add(entry.address, now) {
+                tracing::warn!(address = %entry.address.address, %error, "an address that nobody is told of");
             }
         }
         if let Err(error) = network.hear(hca) {
@@ -193,18 +193,18 @@ impl Network {
     ///
     /// # Errors
     /// The network refuses the address, or the device refused to admit its multicast groups. Nothing has changed.
-    pub(crate) fn add(&mut self, hca: &mut Hca, entry: &GidEntry) -> Result<(), MlxError> {
+    pub(crate) fn add(&mut self, hca: &mut Hca, address: Address) -> Result<(), MlxError> {
         let now = since_start(hca.now());
-        self.add_interface(entry, now).map_err(|error| {
-            tracing::warn!(address = %entry.address, %error, "no address for the network");
+        self.neighbours.add(address, now).map_err(|error| {
+            tracing::warn!(address = %address.address, %error, "no address for the network");
             MlxError::Address {
-                address: entry.to_address(),
+                address,
                 why: "the network takes no such address, or no more of them",
             }
         })?;
         let heard = self.hear(hca);
         if heard.is_err() {
-            self.neighbours.remove(entry.address, now);
+            self.neighbours.remove(address.address, now);
         }
         self.changed();
         heard
@@ -217,23 +217,6 @@ impl Network {
             tracing::warn!(%address, %error, "its group is still heard");
         }
         self.changed();
-    }
-
-    fn add_interface(
-        &mut self,
-        entry: &GidEntry,
-        now: Duration,
-    ) -> Result<(), neighbour::AddressError> {
-        let interface = Interface {
-            address: entry.address,
-            prefix: entry.prefix,
-            vlan: entry.vlan.map(|vlan| neighbour::Vlan {
-                id: vlan.id,
-                priority: vlan.priority,
-            }),
-            gateway: entry.gateway,
-        };
-        self.neighbours.add(interface, now)
     }
 
     /// Marks a peer as in use by a queue pair until the returned value is dropped.

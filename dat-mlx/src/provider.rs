@@ -45,9 +45,7 @@ use hw_mlx::random::{Random, Variants};
 use hw_mlx::ring::Lent;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::window::{self, Window};
-use hw_mlx::{
-    AsyncEvent, CloseError, CloseReport, CmdError, GidEntry, Hca, MlxError, Opened, datagrams,
-};
+use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, Opened, datagrams};
 use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn, Rmpn};
 
 use self::counts::Registered;
@@ -758,7 +756,7 @@ impl Provider for MlxProvider {
             let destination = address_of(attributes.path.gid);
             let now = self.hca.now();
             let mut network = self.common.network()?;
-            Some(network.peer(source.address, destination, now))
+            Some(network.peer(source.address.address, destination, now))
         });
         qp.0.ready_to_receive(&mut self.hca, attributes, mac, peer)
             .for_dat()
@@ -846,7 +844,7 @@ impl Provider for MlxProvider {
     }
 
     fn addresses(&self) -> Vec<Address> {
-        self.hca.gids().iter().map(GidEntry::to_address).collect()
+        self.hca.gids().iter().map(|entry| entry.address).collect()
     }
 
     fn add_address(&mut self, address: &Address) -> Result<(), ProviderError> {
@@ -900,7 +898,7 @@ impl Provider for MlxProvider {
                     self.common.network(),
                     self.hca.gid_at(to.path.source_gid_index),
                 ) {
-                    network.queue_outgoing(*to, source.address, mad);
+                    network.queue_outgoing(*to, source.address.address, mad);
                 }
                 Ok(())
             }

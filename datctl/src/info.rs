@@ -195,11 +195,11 @@ impl Adapter {
                 .iter()
                 .map(|entry| Gid {
                     index: entry.index,
-                    address: entry.address.to_string(),
-                    prefix: entry.prefix,
-                    gateway: entry.gateway.map(|gateway| gateway.to_string()),
-                    vlan: entry.vlan.map(|vlan| vlan.id),
-                    priority: entry.vlan.map(|vlan| vlan.priority),
+                    address: entry.address.address.to_string(),
+                    prefix: entry.address.prefix_bits(),
+                    gateway: entry.address.gateway.map(|gateway| gateway.to_string()),
+                    vlan: entry.address.vlan_id(),
+                    priority: entry.address.vlan.map(|vlan| vlan.priority),
                 })
                 .collect(),
             capabilities: Capabilities::of(hca),

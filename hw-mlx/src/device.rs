@@ -553,7 +553,7 @@ impl Hca {
         shared
             .lock()
             .tell(AsyncEvent::Network(NetworkEvent::AddressAdded(
-                entry.address,
+                entry.address.address,
             )));
         Ok(entry)
     }
@@ -579,7 +579,7 @@ impl Hca {
         let entry = shared.gids.retired(self.now())?;
         let cleared = gid::clear_entry(self, entry.index, shared.found.caps.port_number());
         if let Err(error) = &cleared {
-            tracing::warn!(address = %entry.address, index = entry.index, %error, "an address stays in the device's table");
+            tracing::warn!(address = %entry.address.address, index = entry.index, %error, "an address stays in the device's table");
         }
         shared.gids.cleared(entry.index, cleared.is_ok());
         Some(entry)

@@ -13,7 +13,7 @@ mod table;
 
 use std::net::IpAddr;
 
-use rdma_types::{Address, same_network};
+use rdma_types::Address;
 
 use crate::control::Commands;
 use crate::error::{CmdError, MlxError};
@@ -86,12 +86,12 @@ fn layout(entry: &GidEntry) -> RoceAddr {
         .set_source_mac_47_32(u32::from(u16::from_be_bytes([a, b])))
         .set_source_mac_31_0(u32::from_be_bytes([c, d, e, f]))
         .set_roce_version(ROCE_V2)
-        .set_roce_l3_type(if entry.address.is_ipv4() {
+        .set_roce_l3_type(if entry.address.address.is_ipv4() {
             L3_IPV4
         } else {
             L3_IPV6
         });
-    if let Some(vlan) = entry.vlan {
+    if let Some(vlan) = entry.address.vlan {
         address.set_vlan_valid(true).set_vlan_id(u32::from(vlan.id));
     }
     address
@@ -159,18 +159,22 @@ pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
     let is_local =
         |address| matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
     let scope = |entry: &&GidEntry| {
-        entry.address.is_ipv4() == address.is_ipv4() && is_local(entry.address) == is_local(address)
+        let own = entry.address.address;
+        own.is_ipv4() == address.is_ipv4() && is_local(own) == is_local(address)
     };
     let on_link = own
         .iter()
         .filter(scope)
-        .filter(|entry| same_network(address, entry.address, entry.prefix));
+        .filter(|entry| entry.address.shares_prefix(address));
     // `max_by_key` returns the last maximum, so the reversed order selects the first entry with the longest prefix.
-    on_link.rev().max_by_key(|entry| entry.prefix).or_else(|| {
-        own.iter()
-            .filter(scope)
-            .find(|entry| entry.gateway.is_some())
-    })
+    on_link
+        .rev()
+        .max_by_key(|entry| entry.address.prefix_bits())
+        .or_else(|| {
+            own.iter()
+                .filter(scope)
+                .find(|entry| entry.address.gateway.is_some())
+        })
 }
 
 #[cfg(test)]
@@ -226,7 +230,7 @@ mod tests {
         .expect("room");
         let addresses: Vec<_> = own
             .iter()
-            .map(|entry| (entry.index, entry.address.to_string()))
+            .map(|entry| (entry.index, entry.address.address.to_string()))
             .collect();
         assert_eq!(
             addresses,

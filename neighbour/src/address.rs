@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use rdma_types::{Address, Vlan};
+
 /// An Ethernet address, in wire order.
 pub type Mac = [u8; 6];
 
@@ -13,28 +15,6 @@ pub(crate) const BROADCAST: Mac = [0xff; 6];
 
 /// ff02::1, the group of which every node is a member (RFC 4291, 2.7.1).
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-
-/// A VLAN, as in an 802.1Q tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Vlan {
-    /// VLAN ID, 1 to 4,094.
-    pub id: u16,
-    /// Priority (PCP) of sent frames, 0 to 7. Received frames may have any priority.
-    pub priority: u8,
-}
-
-/// An address of ours, and the link it is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// The address. An IPv4-mapped IPv6 address (::ffff:a.b.c.d, as in a GID) is treated as IPv4.
-    pub address: IpAddr,
-    /// Prefix length in bits: 0 to 32 for IPv4, 0 to 128 for IPv6. Addresses with the same prefix are on link.
-    pub prefix: u8,
-    /// VLAN of the address's frames. `None`: frames without a tag, or with a priority tag.
-    pub vlan: Option<Vlan>,
-    /// Next hop for destinations that are not on link.
-    pub gateway: Option<IpAddr>,
-}
 
 /// Reason why an address is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,89 +75,53 @@ pub enum AddressError {
     },
 }
 
-impl Interface {
-    /// Returns this interface with its addresses in canonical form, or the reason why it is not valid.
-    pub(crate) fn checked(self) -> Result<Self, AddressError> {
-        let address = self.address.to_canonical();
-        let prefix = self.prefix;
-        let most = bits(address);
-        if prefix > most {
-            return Err(AddressError::Prefix {
+/// Returns an address of ours in canonical form, or the reason why it is not valid.
+pub(crate) fn checked(own: Address) -> Result<Address, AddressError> {
+    let own = own.to_canonical();
+    let (address, prefix, most) = (own.address, own.prefix_bits(), own.longest_prefix());
+    if prefix > most {
+        return Err(AddressError::Prefix {
+            address,
+            prefix,
+            most,
+        });
+    }
+    if !is_unicast(address) || is_edge(&own, address) {
+        return Err(AddressError::NotUnicast { address });
+    }
+    if let Some(Vlan { id, priority }) = own.vlan
+        && !(matches!(id, 1..=4094) && priority <= 7)
+    {
+        return Err(AddressError::Vlan { id, priority });
+    }
+    match own.gateway {
+        Some(gateway) if gateway == address || !can_reach(&own, gateway) => {
+            Err(AddressError::GatewayNotOnLink {
+                gateway,
                 address,
                 prefix,
-                most,
-            });
+            })
         }
-        let interface = Self {
-            address,
-            gateway: self.gateway.map(|gateway| gateway.to_canonical()),
-            ..self
-        };
-        if !is_unicast(address) || interface.is_edge(address) {
-            return Err(AddressError::NotUnicast { address });
-        }
-        if let Some(Vlan { id, priority }) = self.vlan
-            && !(matches!(id, 1..=4094) && priority <= 7)
-        {
-            return Err(AddressError::Vlan { id, priority });
-        }
-        match interface.gateway {
-            Some(gateway) if gateway == address || !interface.can_reach(gateway) => {
-                Err(AddressError::GatewayNotOnLink {
-                    gateway,
-                    address,
-                    prefix,
-                })
-            }
-            _ => Ok(interface),
-        }
-    }
-
-    /// Returns the VLAN ID. A VLAN ID and an address together identify a neighbour.
-    pub(crate) fn vlan_id(&self) -> Option<u16> {
-        self.vlan.map(|vlan| vlan.id)
-    }
-
-    /// Returns whether `address` has the prefix of this interface.
-    pub(crate) fn has(&self, address: IpAddr) -> bool {
-        shared_bits(self.address, address).is_some_and(|shared| shared >= u32::from(self.prefix))
-    }
-
-    /// Returns whether `address` can be a neighbour on this link: it must be the address of one node, and on link.
-    /// Every IPv6 link-local address is on link (RFC 4291, 2.5.6).
-    fn can_reach(&self, address: IpAddr) -> bool {
-        let same_family = self.address.is_ipv4() == address.is_ipv4();
-        let on_link = self.has(address) || address.is_ipv6() && is_link_local(address);
-        same_family && on_link && is_unicast(address) && !self.is_edge(address)
-    }
-
-    /// Returns whether `address` is the IPv4 network address (first) or broadcast address (last) of the prefix
-    /// (RFC 1122, 3.2.1.3). Prefixes of 31 bits or more have neither (RFC 3021). IPv6 prefixes have neither.
-    pub(crate) fn is_edge(&self, address: IpAddr) -> bool {
-        let (IpAddr::V4(address), true) = (address, self.prefix < 31) else {
-            return false;
-        };
-        let host = u32::MAX >> self.prefix;
-        self.has(address.into()) && [0, host].contains(&(address.to_bits() & host))
+        _ => Ok(own),
     }
 }
 
-/// Returns the length of an address in bits.
-fn bits(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
+/// Returns whether `address` can be a neighbour on the link of `own`: it must be the address of one node, and on link.
+/// Every IPv6 link-local address is on link (RFC 4291, 2.5.6).
+fn can_reach(own: &Address, address: IpAddr) -> bool {
+    let same_family = own.address.is_ipv4() == address.is_ipv4();
+    let on_link = own.shares_prefix(address) || address.is_ipv6() && is_link_local(address);
+    same_family && on_link && is_unicast(address) && !is_edge(own, address)
 }
 
-/// Returns the number of leading bits that two addresses have in common; `None` if their families differ.
-pub(crate) fn shared_bits(one: IpAddr, other: IpAddr) -> Option<u32> {
-    match (one, other) {
-        (IpAddr::V4(one), IpAddr::V4(other)) => {
-            Some((one.to_bits() ^ other.to_bits()).leading_zeros())
-        }
-        (IpAddr::V6(one), IpAddr::V6(other)) => {
-            Some((one.to_bits() ^ other.to_bits()).leading_zeros())
-        }
-        _ => None,
-    }
+/// Returns whether `address` is the IPv4 network address (first) or broadcast address (last) of the prefix of `own`
+/// (RFC 1122, 3.2.1.3). Prefixes of 31 bits or more have neither (RFC 3021). IPv6 prefixes have neither.
+pub(crate) fn is_edge(own: &Address, address: IpAddr) -> bool {
+    let (IpAddr::V4(v4), prefix @ ..31) = (address, own.prefix_bits()) else {
+        return false;
+    };
+    let host = u32::MAX >> prefix;
+    own.shares_prefix(address) && [0, host].contains(&(v4.to_bits() & host))
 }
 
 /// Returns whether an address can be the address of one node. Only the address itself is checked.

@@ -52,7 +52,7 @@ mod tests;
 mod timers;
 mod wire;
 
-pub use address::{AddressError, Interface, Mac, Vlan};
+pub use address::{Address, AddressError, Mac, Vlan};
 pub use config::{Config, Detection};
 pub use counters::{Counters, Refusal};
 pub use event::{Entry, Event, Reason, Resolution};

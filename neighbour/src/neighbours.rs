@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::address::{
-    ALL_NODES, AddressError, Interface, Mac, group_mac, is_station, is_unicast, solicited_node,
+    ALL_NODES, Address, AddressError, Mac, checked, group_mac, is_station, is_unicast,
+    solicited_node,
 };
 use crate::budget::Budget;
 use crate::config::{Config, MOST_ADDRESSES};
@@ -87,11 +88,12 @@ impl Neighbours {
     }
 
     /// Adds an address of ours. [`Detection`](crate::Detection) decides whether duplicate detection runs first.
+    /// An IPv4-mapped IPv6 address is treated as the IPv4 address.
     ///
     /// # Errors
     /// The reason why the address is not valid; the call has then changed nothing.
-    pub fn add(&mut self, interface: Interface, now: Duration) -> Result<(), AddressError> {
-        let interface = interface.checked()?;
+    pub fn add(&mut self, interface: Address, now: Duration) -> Result<(), AddressError> {
+        let interface = checked(interface)?;
         let address = interface.address;
         if self.own(address).is_some() {
             return Err(AddressError::Taken { address });
@@ -244,7 +246,7 @@ impl Neighbours {
     }
 
     /// Returns our addresses.
-    pub fn addresses(&self) -> impl Iterator<Item = Interface> {
+    pub fn addresses(&self) -> impl Iterator<Item = Address> {
         self.own.iter().map(|own| own.interface)
     }
 

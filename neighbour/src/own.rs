@@ -16,7 +16,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::address::Interface;
+use crate::address::Address;
 use crate::config::{
     ANNOUNCE_INTERVAL, ANNOUNCE_JITTER, ANNOUNCE_NUM, ANNOUNCE_WAIT, DEFEND_INTERVAL,
     DUP_ADDR_DETECT_TRANSMITS, Detection, MAX_NEIGHBOR_ADVERTISEMENT, MAX_RTR_SOLICITATION_DELAY,
@@ -95,7 +95,7 @@ pub(crate) enum ConflictAction {
 /// One of our addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
-    pub(crate) interface: Interface,
+    pub(crate) interface: Address,
     claim: Claim,
     pub(crate) due: Option<Duration>,
     probes: u8,
@@ -104,7 +104,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    pub(crate) fn new(interface: Interface, detection: Detection) -> Self {
+    pub(crate) fn new(interface: Address, detection: Detection) -> Self {
         let mut own = Self {
             interface,
             claim: Claim::Duplicate,

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::address::{Interface, is_link_local, is_unicast, named_mac};
+use crate::address::{Address, is_edge, is_link_local, is_unicast, named_mac};
 use crate::event::{Reason, Resolution};
 use crate::neighbours::{Echoing, Neighbours};
 use crate::own::{Claim, Own};
@@ -37,10 +37,10 @@ impl Neighbours {
         if let Some(own) = serving().find(|own| own.address == destination) {
             return Some(own.address);
         }
-        let same_scope = |own: &Interface| is_link_local(own.address) == is_link_local(destination);
+        let same_scope = |own: &Address| is_link_local(own.address) == is_link_local(destination);
         let on_link = serving()
-            .filter(|own| own.has(destination) && same_scope(own))
-            .min_by_key(|own| Reverse(own.prefix));
+            .filter(|own| own.shares_prefix(destination) && same_scope(own))
+            .min_by_key(|own| Reverse(own.prefix_bits()));
         let routed = || serving().find(|own| own.gateway.is_some() && same_scope(own));
         let found = match is_link_local(destination) {
             true => on_link.or_else(|| serving().find(same_scope)),
@@ -158,14 +158,14 @@ impl Neighbours {
             let own = self.own.iter().map(|own| &own.interface);
             own.filter(|own| own.vlan_id() == vlan && own.address.is_ipv4() == source.is_ipv4())
         };
-        if !is_unicast(destination) || in_vlan().any(|own| own.is_edge(destination)) {
+        if !is_unicast(destination) || in_vlan().any(|own| is_edge(own, destination)) {
             return Err(Reason::NotUnicast);
         }
         if in_vlan().any(|own| own.address == destination) {
             return Ok((key(destination), true));
         }
         let link_local = destination.is_ipv6() && is_link_local(destination);
-        if link_local || in_vlan().any(|own| own.has(destination)) {
+        if link_local || in_vlan().any(|own| own.shares_prefix(destination)) {
             return Ok((key(destination), false));
         }
         // Routers do not forward packets from a link-local address (RFC 4291, 2.5.6; RFC 3927, 2.7).

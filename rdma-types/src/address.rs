@@ -2,6 +2,9 @@
 
 use core::net::IpAddr;
 
+/// Prefix length of fe80::/64, in bits (RFC 4291, 2.5.6).
+const LINK_LOCAL_PREFIX: u8 = 64;
+
 /// An address of an adapter, with its prefix, gateway and VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -47,6 +50,38 @@ impl Address {
         }
     }
 
+    /// Returns the length of the prefix in bits, also if `prefix` is `None`.
+    #[must_use]
+    pub fn prefix_bits(&self) -> u8 {
+        self.prefix.unwrap_or(match self.address {
+            IpAddr::V6(address) if address.is_unicast_link_local() => LINK_LOCAL_PREFIX,
+            IpAddr::V4(_) | IpAddr::V6(_) => 0,
+        })
+    }
+
+    /// Returns the length of the longest possible prefix in bits.
+    #[must_use]
+    pub fn longest_prefix(&self) -> u8 {
+        if self.address.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// Returns the VLAN ID; `None` without a VLAN.
+    #[must_use]
+    pub fn vlan_id(&self) -> Option<u16> {
+        self.vlan.map(|vlan| vlan.id)
+    }
+
+    /// Returns whether `other` has the prefix of this address.
+    #[must_use]
+    pub fn shares_prefix(&self, other: IpAddr) -> bool {
+        let shared = match (self.address, other) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
+        };
+        shared >= u32::from(self.prefix_bits())
+    }
+
     /// Checks that the address is valid for an adapter, with its prefix, gateway and VLAN.
     ///
     /// # Errors
@@ -58,15 +93,10 @@ impl Address {
             gateway,
             vlan,
         } = *self;
-        let most = match address {
-            IpAddr::V4(_) => 32,
-            IpAddr::V6(_) => 128,
-        };
         let on_link = |gateway: IpAddr| {
-            let prefix = prefix.unwrap_or(0);
-            prefix > 0 && gateway != address && same_network(gateway, address, prefix)
+            prefix.is_some_and(|bits| bits > 0) && gateway != address && self.shares_prefix(gateway)
         };
-        if prefix.is_some_and(|prefix| prefix > most) {
+        if self.prefix_bits() > self.longest_prefix() {
             Err("its prefix is longer than it")
         } else if gateway.is_some_and(|gateway| !on_link(gateway.to_canonical())) {
             Err("its gateway is not another address within its prefix")
@@ -94,15 +124,4 @@ impl core::fmt::Display for Address {
         }
         Ok(())
     }
-}
-
-/// Returns whether the first `prefix` bits of two addresses are equal.
-#[must_use]
-pub fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
-    let differs = match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
-    };
-    differs >= u32::from(prefix)
 }

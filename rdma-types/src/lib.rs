@@ -27,7 +27,7 @@ mod path;
 mod request;
 
 pub use access::Access;
-pub use address::{Address, Vlan, same_network};
+pub use address::{Address, Vlan};
 pub use completion::{Detail, Plain, QueuePairCounts};
 pub use number::{Psn, Qpn};
 pub use path::{MadAddress, Path, ReadyToReceive, ReadyToSend};

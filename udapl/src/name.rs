@@ -309,11 +309,10 @@ fn address_of(text: &str) -> Option<Address> {
     let Some((address, prefix)) = text.split_once('/') else {
         return Some(text.parse::<IpAddr>().ok()?.into());
     };
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
+    let address: Address = address.parse::<IpAddr>().ok()?.into();
     Some(Address {
-        prefix: Some(number(prefix, 0..=most)?),
-        ..address.into()
+        prefix: Some(number(prefix, 0..=address.longest_prefix())?),
+        ..address
     })
 }
 

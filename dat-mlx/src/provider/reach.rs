@@ -85,7 +85,7 @@ impl MlxProvider {
     pub(super) fn clear_retired_addresses(&mut self) {
         while let Some(entry) = self.hca.clear_retired() {
             if let Some(mut network) = self.common.network() {
-                network.remove(&mut self.hca, entry.address);
+                network.remove(&mut self.hca, entry.address.address);
             }
         }
     }
@@ -95,11 +95,11 @@ impl MlxProvider {
         self.clear_retired_addresses();
         let entry = self.hca.add_address(address)?;
         let joined = match self.common.network() {
-            Some(mut network) => network.add(&mut self.hca, &entry),
+            Some(mut network) => network.add(&mut self.hca, entry.address),
             None => Ok(()),
         };
         if joined.is_err() {
-            self.hca.retire_address(entry.address)?;
+            self.hca.retire_address(entry.address.address)?;
             self.clear_retired_addresses();
         }
         joined
@@ -112,7 +112,7 @@ impl MlxProvider {
         sequence: u16,
     ) -> Result<bool, ProviderError> {
         self.check_port()?;
-        let source = self.source(gid_of(destination), None)?.address;
+        let source = self.source(gid_of(destination), None)?.address.address;
         let Some(mut network) = self.common.network() else {
             let why = "the adapter takes no part in the network".to_owned();
             return Err(ProviderError::Unsupported(why));
@@ -163,9 +163,12 @@ impl MlxProvider {
             });
         }
         let ours = self.hca.gids();
-        let entry = ours.iter().find(|entry| entry.address == asked);
+        let entry = ours.iter().find(|entry| entry.address.address == asked);
         entry.copied().ok_or_else(|| {
-            let known: Vec<String> = ours.iter().map(|entry| entry.address.to_string()).collect();
+            let known: Vec<String> = ours
+                .iter()
+                .map(|entry| entry.address.address.to_string())
+                .collect();
             ProviderError::Unreachable {
                 why: "the address that this was to leave from is none of the adapter's",
                 what: format!(
@@ -186,7 +189,7 @@ impl MlxProvider {
         match (self.common.network(), self.hca.gid_at(source_index)) {
             (Some(mut network), Some(source)) => {
                 let destination = address_of(gid);
-                network.way(source.address, destination, self.hca.now())
+                network.way(source.address.address, destination, self.hca.now())
             }
             (None, _) | (_, None) => NextHop::Unreachable(unresolved.to_string()),
         }

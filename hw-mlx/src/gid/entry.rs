@@ -2,10 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use rdma_types::{Address, Vlan};
-
-/// Prefix length of fe80::/64, in bits (RFC 4291, 2.5.6).
-const LINK_LOCAL_PREFIX: u8 = 64;
+use rdma_types::Address;
 
 /// An entry of our address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,50 +11,30 @@ pub struct GidEntry {
     pub index: u8,
     /// The address as a GID.
     pub gid: [u8; 16],
-    /// The address.
-    pub address: IpAddr,
+    /// The address. Its prefix is never `None`.
+    pub address: Address,
     /// Our MAC.
     pub mac: [u8; 6],
-    /// VLAN of the frames that are sent from this entry; `None` for frames without a tag.
-    pub vlan: Option<Vlan>,
-    /// Prefix length in bits: all addresses on the link have these leading bits in common.
-    pub prefix: u8,
-    /// The router on the link for all other addresses.
-    pub gateway: Option<IpAddr>,
 }
 
 /// Returns the table entry at `index` for an address.
 pub(super) fn entry_of(index: u8, mac: [u8; 6], of: &Address) -> GidEntry {
-    let link_local = matches!(of.address, IpAddr::V6(address) if address.is_unicast_link_local());
     GidEntry {
         index,
         gid: gid_of(of.address),
-        address: of.address,
+        address: Address {
+            prefix: Some(of.prefix_bits()),
+            ..*of
+        },
         mac,
-        vlan: of.vlan,
-        prefix: of
-            .prefix
-            .unwrap_or(if link_local { LINK_LOCAL_PREFIX } else { 0 }),
-        gateway: of.gateway,
     }
 }
 
 impl GidEntry {
-    /// Returns the address with its prefix, gateway and VLAN, as a configuration gives it.
-    #[must_use]
-    pub fn to_address(&self) -> Address {
-        Address {
-            address: self.address,
-            prefix: Some(self.prefix),
-            gateway: self.gateway,
-            vlan: self.vlan,
-        }
-    }
-
     /// Returns the VLAN priority of the frames that are sent from this entry; 0 without a VLAN.
     #[must_use]
     pub fn priority(&self) -> u8 {
-        self.vlan.map_or(0, |vlan| vlan.priority)
+        self.address.vlan.map_or(0, |vlan| vlan.priority)
     }
 }
 

@@ -125,7 +125,7 @@ impl GidTable {
         let there = |ip: IpAddr| {
             let retiring = entries.retiring.iter().map(|one| &one.entry);
             let mut all = entries.living.iter().chain(retiring);
-            all.any(|entry| entry.address == ip)
+            all.any(|entry| entry.address.address == ip)
         };
         if there(address.address) {
             return Err(MlxError::Address {
@@ -170,7 +170,7 @@ impl GidTable {
         let found = entries
             .living
             .iter()
-            .find(|entry| entry.address == address)
+            .find(|entry| entry.address.address == address)
             .copied()
             .ok_or_else(|| refused("it is none of ours"))?;
         if found.index == 0 {

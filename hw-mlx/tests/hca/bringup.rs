@@ -710,7 +710,7 @@ fn an_address_in_a_vlan_is_entered_with_it() {
     let vlan = |id, priority| Some(hw_mlx::Vlan { id, priority });
     config.addresses[0].vlan = vlan(100, 3);
     let hca = Hca::open(double.function(), config.clone()).expect("bring-up");
-    assert_eq!(hca.gids()[1].vlan, vlan(100, 3));
+    assert_eq!(hca.gids()[1].address.vlan, vlan(100, 3));
     let words: Vec<u32> = double
         .state()
         .seen
@@ -763,12 +763,10 @@ fn an_address_that_cannot_be_as_it_was_given_is_refused_with_what_was_given() {
         assert!(error.to_string().contains(why), "{error}");
     }
     let mut config = config();
-    config.addresses = vec![within(Some(24), Some("10.1.2.1"))];
+    let good = within(Some(24), Some("10.1.2.1"));
+    config.addresses = vec![good];
     let hca = Hca::open(Double::new().function(), config).expect("bring-up");
-    assert_eq!(
-        (hca.gids()[1].prefix, hca.gids()[1].gateway),
-        (24, Some(address("10.1.2.1").address))
-    );
+    assert_eq!(hca.gids()[1].address, good);
 }
 
 /// The driver never writes the permanent MAC of its own vport. `permanent_address` is written by the e-switch manager

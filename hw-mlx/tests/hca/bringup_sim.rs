@@ -169,7 +169,7 @@ fn the_address_table_and_the_vport_hold_what_the_configuration_says() {
     let gids: Vec<String> = hca
         .gids()
         .iter()
-        .map(|entry| entry.address.to_string())
+        .map(|entry| entry.address.address.to_string())
         .collect();
     assert_eq!(gids, ["fe80::5eff:fe10:1", "10.1.2.3", "2001:db8::7"]);
     for entry in hca.gids().to_vec() {
@@ -182,7 +182,7 @@ fn the_address_table_and_the_vport_hold_what_the_configuration_says() {
         assert_eq!(address.source_l3_address(), &entry.gid);
         assert_eq!(
             (address.roce_version(), address.roce_l3_type()),
-            (2, u32::from(entry.address.is_ipv6()))
+            (2, u32::from(entry.address.address.is_ipv6()))
         );
         assert_eq!(
             (address.source_mac_47_32(), address.source_mac_31_0()),

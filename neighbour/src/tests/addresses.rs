@@ -4,7 +4,7 @@ use super::*;
 use crate::address::{group_mac, named_mac, solicited_node};
 use crate::{AddressError, Reason};
 
-fn refused(interface: Interface) -> AddressError {
+fn refused(interface: Address) -> AddressError {
     let mut us = Us::settled();
     let error = us.us.add(interface, us.now).expect_err("refused");
     assert_eq!(us.us.addresses().count(), 3, "nothing has changed");

@@ -19,7 +19,7 @@ mod vlans;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::{Config, Detection, Event, Interface, Mac, Neighbours, Resolution, State, Vlan};
+use crate::{Address, Config, Detection, Event, Mac, Neighbours, Resolution, State, Vlan};
 use sent::{Said, Sent};
 
 const OURS: Mac = [0x02, 0, 0, 0, 0, 0x01];
@@ -45,11 +45,11 @@ fn milliseconds(milliseconds: u64) -> Duration {
 }
 
 /// Parses `address/prefix`, with an optional gateway.
-fn interface(text: &str, vlan: Option<Vlan>, gateway: Option<&str>) -> Interface {
+fn interface(text: &str, vlan: Option<Vlan>, gateway: Option<&str>) -> Address {
     let (address, prefix) = text.split_once('/').expect("address/prefix");
-    Interface {
+    Address {
         address: ip(address),
-        prefix: prefix.parse().expect("bits"),
+        prefix: Some(prefix.parse().expect("bits")),
         vlan,
         gateway: gateway.map(ip),
     }

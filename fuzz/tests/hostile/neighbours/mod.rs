@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::honest::Longest;
 use bolero::{TypeGenerator, check};
 use neighbour::{
-    Config, Detection, Event, Interface, MOST_FRAME_BYTES, Mac, Neighbours, Resolution, Vlan,
+    Address, Config, Detection, Event, MOST_FRAME_BYTES, Mac, Neighbours, Resolution, Vlan,
 };
 
 const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -211,9 +211,9 @@ impl World {
                 vlan: tag,
                 gateway,
             } => {
-                let interface = Interface {
+                let interface = Address {
                     address: address(number),
-                    prefix: if number % 3 == 0 { 24 } else { 64 },
+                    prefix: Some(if number % 3 == 0 { 24 } else { 64 }),
                     vlan: vlan(tag),
                     gateway: gateway.map(address),
                 };
@@ -316,9 +316,9 @@ impl World {
             ..Config::new(HONEST, 7)
         };
         let mut honest = Neighbours::new(config, now);
-        let interface = |address| Interface {
+        let interface = |address| Address {
             address,
-            prefix: if address.is_ipv4() { 24 } else { 64 },
+            prefix: Some(if address.is_ipv4() { 24 } else { 64 }),
             vlan: vlan(1),
             gateway: None,
         };
