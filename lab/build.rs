@@ -1,5 +1,5 @@
-//! Extracts the programs from pages of docs, so that the tests compile and run them. Lines that are not code become
-//! empty lines, so an error at line 300 of a program is at line 300 of the page.
+//! Extracts the programs from pages of docs, so that the tests compile and run them. In the whole programs, lines that
+//! are not code become empty lines, so an error at line 300 of a program is at line 300 of the page.
 //!
 //! | page | becomes |
 //! |---|---|

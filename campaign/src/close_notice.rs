@@ -11,8 +11,8 @@ use crate::world::World;
 
 /// Time within which the notification must arrive.
 const SOON: Duration = Duration::from_millis(20);
-/// Number of checks after `SOON` at the last of which the event must have arrived. There is one check per loop
-/// iteration.
+/// Number of the check after `SOON`, counted from 1, before which the event must have arrived. There is one check per
+/// loop iteration.
 const TURNS: u32 = 2;
 
 impl World {

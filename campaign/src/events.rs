@@ -263,7 +263,7 @@ impl World {
         work
     }
 
-    /// Handles a failed request of an endpoint, which ends the endpoint's connection.
+    /// Handles a failed request or receive of an endpoint, which ends the endpoint's connection.
     fn failed(&mut self, side: usize, at: usize, status: DtoStatus) {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];

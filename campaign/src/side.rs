@@ -55,7 +55,7 @@ pub const LOG_SHORT_EQ: u32 = 10;
 /// `MLX5_NUM_SPARE_EQE`).
 pub const EVENTS_OF_THE_PORT: u32 = (1 << LOG_SHORT_EQ) - 128;
 
-/// Objects on which no traffic depends, except service points.
+/// Further service points, and objects on which no traffic depends.
 #[derive(Default)]
 pub struct Spare {
     pub evd: Option<EvdHandle>,

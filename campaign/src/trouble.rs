@@ -85,7 +85,8 @@ pub const FAULTS: [(&str, &[&str]); 4] = [
 ];
 
 impl World {
-    /// Injects one random fault into the wire or a function, in one call of eight.
+    /// In one call of eight, draws a random fault, and injects it into the wire or a function if the simulation has the
+    /// fault's feature.
     pub fn trouble(&mut self) {
         if !self.random.random_ratio(1, 8) {
             return;

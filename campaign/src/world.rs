@@ -37,7 +37,7 @@ const LONG_CALL: Duration = Duration::from_millis(50);
 
 /// Number of captured packets that the attacker can use: the most recent ones.
 pub const CAPTURED_FRAMES: usize = 64;
-/// Commands that end a peer's access to memory. Four of ten injected command faults affect one of these.
+/// Commands that end a peer's access to memory. At least four of ten random command faults wait for one of these.
 pub const ENDINGS: [Opcode; 4] = [
     Opcode::DESTROY_MKEY,
     Opcode::TO_ERR_QP,

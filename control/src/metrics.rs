@@ -1,8 +1,9 @@
 //! Counters as OpenMetrics text (OpenMetrics 1.0.0), and an HTTP server for scrapers.
 //!
-//! The server answers `GET /metrics` and nothing else. It serves up to `CLIENTS` clients at a time with poll(2); a
-//! further client evicts another (`eviction_index`). A client has `PATIENCE` from its acceptance to the end of its
-//! answer, however slowly the client sends and reads, and `MAX_HEAD_BYTES` bytes for its request.
+//! The server has one page, `/metrics`, and answers each other request with an HTTP error. It serves up to `CLIENTS`
+//! clients at a time with poll(2); a further client evicts another (`eviction_index`). A client has `PATIENCE` from its
+//! acceptance to the end of its answer, however slowly the client sends and reads, and `MAX_HEAD_BYTES` bytes for its
+//! request.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

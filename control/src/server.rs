@@ -223,8 +223,8 @@ struct Server<S> {
     _taken: Option<TakenPath>,
 }
 
-/// Results of a wait. Those of the clients are in [`Connection::ready`], because the list of clients changes before all
-/// of them are served.
+/// Results of a wait. The result of a client is in [`Connection::is_readable`], because the list of clients changes
+/// before all of them are served.
 struct Ready {
     is_over: bool,
     notices: bool,

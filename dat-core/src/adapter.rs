@@ -160,7 +160,8 @@ impl State {
                 | Arrival::Question(_)
                 | Arrival::Measure(_) => None,
             };
-            // If other instances listen too, one of them gets the request. Otherwise no program has decided about it.
+            // If another instance listens, it gets the request. Otherwise the request is declined for lack of
+            // resources, because no program has rejected it. Other connections are released.
             let Some(to) = others else {
                 if arrival.is_request() {
                     self.cm.decline(now, conn, cm::RejectReason::NoResources);

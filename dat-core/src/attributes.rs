@@ -175,7 +175,7 @@ pub struct ProviderAttr {
     pub dat_qos_supported: Qos,
     /// Completion flags that a post may carry.
     pub completion_flags_supported: CompletionFlags,
-    /// True if several threads may make calls at once. (In Rust, the borrow checker enforces this.)
+    /// True if several threads may make calls at once. (In Rust, the borrow checker prevents such calls.)
     pub is_thread_safe: bool,
     /// Maximum length of private data in either direction, in bytes. Towards an RDMA CM port the maximum is 56.
     pub max_private_data_size: usize,

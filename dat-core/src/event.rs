@@ -311,9 +311,9 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns the `reason` member: DAT_EVD_OVERFLOW_ERROR, DAT_IA_CATASTROPHIC_ERROR,
-    /// DAT_EP_TRANSFER_TO_ERROR, DAT_SRQ_TRANSFER_TO_ERROR, DAT_IA_OTHER_ERROR,
-    /// DAT_SRQ_LOW_WATERMARK_EVENT, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT.
+    /// Returns the `reason` member of the event. It is the number of one of these names: DAT_EVD_OVERFLOW_ERROR,
+    /// DAT_IA_CATASTROPHIC_ERROR, DAT_EP_TRANSFER_TO_ERROR, DAT_SRQ_TRANSFER_TO_ERROR, DAT_IA_OTHER_ERROR,
+    /// DAT_SRQ_LOW_WATERMARK_EVENT, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT. For a network event it is 0.
     #[must_use]
     pub const fn reason(&self) -> u32 {
         match self {

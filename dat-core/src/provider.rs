@@ -304,8 +304,8 @@ pub trait QueuePair {
     }
 
     /// Converts an entry of this queue pair to a completion, and frees its slot and the slots before it. Returns `None`
-    /// if there is nothing to report: for a suppressed success, or for an entry that matches no post. Such an entry is
-    /// logged and counted, because the device is not trusted.
+    /// if there is nothing to report: for a suppressed success, or for an entry that matches no post. An entry that
+    /// matches no post is logged and counted, because the device is not trusted.
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
 
     /// Removes the oldest outstanding request, or the oldest receive if there is no request, and returns it as flushed.
@@ -608,8 +608,8 @@ pub trait Provider: Sized {
     /// Registers memory.
     ///
     /// # Errors
-    /// The device refused. [`ProviderError::Unsupported`]: the size is outside the limits. [`ProviderError::Foreign`]:
-    /// the memory belongs to another device.
+    /// The device refused. [`ProviderError::Unsupported`]: the memory has no bytes. [`ProviderError::Limit`]: it is
+    /// longer than a region can be. [`ProviderError::Foreign`]: the memory belongs to another device.
     fn register(
         &mut self,
         pd: Self::Pd,
@@ -646,11 +646,10 @@ pub trait Provider: Sized {
     /// # Errors
     /// The device refused; the window is unchanged.
     fn destroy_window(&mut self, window: &mut Self::Window) -> Result<(), ProviderError>;
-    /// Creates a completion queue of at least `entries` entries. [`ProviderEvent::CqError`] reports `owner`.
+    /// Creates a completion queue of at least `entries` entries. The events of the queue report `owner`.
     ///
     /// # Errors
-    /// The device refused. [`ProviderError::Resources`]: there are already [`Limits::max_cqs`] queues, counting all
-    /// users.
+    /// The device refused. [`ProviderError::Resources`]: this instance already has [`Limits::max_cqs`] queues.
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Self::Cq, ProviderError>;
     /// Watches a completion queue: from now on, [`ProviderEvent::CqEntries`] is reported when the armed queue receives
     /// an entry. So the caller need not poll the queue.
@@ -816,8 +815,8 @@ pub trait Provider: Sized {
     /// the MAC has been resolved. If the resolution fails, [`ProviderEvent::Unreachable`] reports it.
     ///
     /// # Errors
-    /// [`ProviderError::Resources`]: the send queue is full until an earlier datagram has been sent, which ends a wait.
-    /// The device refused.
+    /// [`ProviderError::Resources`]: the send queue is full. When an earlier datagram has been sent, a wait ends and
+    /// the caller can try again. The device refused.
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
     /// Waits until all queued datagrams have been sent, at most until `deadline`.
     fn await_mads(&mut self, deadline: Nanos);

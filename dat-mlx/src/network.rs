@@ -163,12 +163,12 @@ impl Network {
         }
         for (address, mac) in hca.neighbours() {
             if let Err(error) = network.neighbours.add_static(*address, *mac) {
-                tracing::warn!(%address, mac = %Mac(*mac), %error, "a neighbour that is none");
+                tracing::warn!(%address, mac = %Mac(*mac), %error, "a configured neighbour is not valid");
             }
         }
         for entry in hca.gids().iter() {
             if let Err(error) = network.neighbours.add(entry.address, now) {
-                tracing::warn!(address = %entry.address.address, %error, "an address that nobody is told of");
+                tracing::warn!(address = %entry.address.address, %error, "an address is not announced on the network");
             }
         }
         if let Err(error) = network.hear(hca) {

@@ -69,8 +69,8 @@ impl FromStr for Neighbour {
 }
 
 impl AdapterOptions {
-    /// Returns the options to open the adapter with. RNR is retried without limit, because depth is measured with peers
-    /// that may lack a receive.
+    /// Returns the options to open the adapter with. RNR is retried without limit, because a measurement may have more
+    /// messages outstanding than the peer has receives.
     pub(crate) fn open_options(&self) -> OpenOptions {
         let mut options = OpenOptions::default();
         options.ia.transport.rnr_retry = 7;
@@ -281,7 +281,7 @@ impl Adapter {
         }
     }
 
-    /// Returns the error for a connection attempt to a peer that could not begin.
+    /// Returns the error of an attempt to connect to a peer, if the attempt could not begin.
     pub(crate) fn unreachable_error(
         &self,
         peer: IpAddr,

@@ -2,10 +2,10 @@
 //! it.
 //!
 //! Connections are made in groups of `--at-once`: all connections of a group complete a step before any of them begins
-//! the next. The time of a connection in a step is from the call to the event that ends the step; the others of its
-//! group are in progress meanwhile. The rate of a step is the number of connections, divided by the total time of the
-//! groups in that step. The passive end creates an endpoint for each request before it accepts the request; this is
-//! part of `connect`.
+//! the next. For `connect` and `disconnect`, the time of a connection is from the call to the event that ends the step;
+//! the others of its group are in progress meanwhile. For `create` and `free` it is the duration of the call. The rate
+//! of a step is the number of connections, divided by the total time of the groups in that step. The passive end
+//! creates an endpoint for each request before it accepts the request; this is part of `connect`.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

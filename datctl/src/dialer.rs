@@ -27,7 +27,7 @@ const SLEEP: Duration = Duration::from_millis(1);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 /// Cookie of the empty keep-alive message to the peer.
 const KEEP_ALIVE_COOKIE: u64 = u64::MAX;
-/// Cookie of a receive for messages that the peer sends by itself.
+/// Cookie of a receive for a message of the peer's own operations ([`Reverse`]).
 const REVERSE_COOKIE: u64 = u64::MAX - 1;
 
 /// The active end.
@@ -41,7 +41,7 @@ struct Session {
     ep: EpHandle,
     region: Region,
     told: Told,
-    /// Slot of the receives for messages that the peer sends by itself; `None` if it sends none.
+    /// Slot of the receives for messages of the peer's own operations; `None` if it sends none.
     inbox: Option<usize>,
     /// Time of the next keep-alive message; `None` if the peer needs none.
     next_keep_alive: Option<Instant>,
@@ -230,7 +230,7 @@ impl Dialer {
         (session.ep, &session.region, session.told)
     }
 
-    /// Posts a receive for a message that the peer sends by itself.
+    /// Posts a receive for a message of the peer's own operations, if the peer sends such messages.
     fn receive(
         &mut self,
         ep: EpHandle,
@@ -299,8 +299,8 @@ impl Dialer {
         }
     }
 
-    /// Returns true if the completion belongs to no DTO of the caller, but to a keep-alive message, or to a message
-    /// that the peer sent by itself. Posts the receive of such a message again.
+    /// Returns true if the completion belongs to no DTO of the caller, but to a keep-alive message, or to a message of
+    /// the peer's own operations. Posts the receive of such a message again.
     fn is_internal(&mut self, done: &DtoCompletion) -> Result<bool, Box<dyn Error>> {
         if done.cookie == DtoCookie(REVERSE_COOKIE) {
             let Some(session) = self.sessions.iter().find(|it| it.ep == done.ep) else {
@@ -395,8 +395,8 @@ mod tests {
     const NONE: CompletionFlags = CompletionFlags::empty();
     const BYTES: usize = 64;
 
-    /// A device may allow fewer events than an EVD has elsewhere. Both ends refuse what would need more. The smallest
-    /// completion queue that the driver accepts has 2^10 entries.
+    /// If a device allows fewer events than an EVD usually holds, both ends refuse connections that need more. The
+    /// smallest completion queue that the driver accepts has 2^10 entries.
     #[test]
     fn neither_end_promises_more_events_than_its_evd_holds() -> Result<(), Box<dyn Error>> {
         let fabric = Fabric::with(

@@ -1,8 +1,9 @@
 //! `datctl doctor`: checks the conditions under which a function can be driven from user space.
 //!
 //! There is one line for each condition, ok or not ok, with the finding and the command that fixes it.
-//! `docs/hardware.md` has the same list with the reasons. Lines that only concern speed or report a limit do not count
-//! for the exit status. A condition that cannot be checked from here is unknown, never ok.
+//! `docs/hardware.md` has the same list with the reasons. Lines about conditions that a function does not need, such as
+//! those for speed, do not count for the exit status. A condition that cannot be checked from here is unknown, never
+//! ok.
 
 mod card;
 mod fix;

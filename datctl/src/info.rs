@@ -334,7 +334,7 @@ impl Capabilities {
 }
 
 impl Adapter {
-    /// Returns a summary of the device and its port in one sentence.
+    /// Returns a summary of the device and its port in one sentence. The caller has checked that the link is up.
     pub(crate) fn summary(&self) -> String {
         let (_, mtu) = self.port.rows()[2].clone();
         format!(

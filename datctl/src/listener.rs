@@ -36,9 +36,9 @@ const SENT: u64 = 1 << 32;
 const OWN: u64 = 1 << 33;
 /// Number of receives of a memory connection, for the peer's empty messages.
 const EMPTY: u32 = 2;
-/// Limit on the events that `Listener::serve` handles before it returns, so that an active end in the same thread
-/// runs. On a simulated function our own operations may end as fast as they are posted, and such an active end should
-/// get about as many events.
+/// Limit on the events that `Listener::serve` handles before it returns, so that an active end in the same thread runs.
+/// On a simulated function our own operations may complete as fast as they are posted. Without a limit, such an active
+/// end would never run.
 const TURN: usize = 4;
 
 /// The passive end.

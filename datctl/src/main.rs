@@ -10,8 +10,9 @@
 //! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
 //! ```
 //!
-//! `devices`, `bind`, `unbind` and `doctor` inspect the machine and open no function. `info`, `ping`, `perf`, `rping`
-//! and `accept` open an adapter by any name that `udapl::ia_open` accepts; `record` opens the function of such a name.
+//! `devices`, `bind`, `unbind` and `doctor` inspect the machine and open no function. `info`, `ping`, `perf`, `cmtime`,
+//! `rping` and `accept` open an adapter by any name that `udapl::ia_open` accepts; `record` opens the function of such
+//! a name. `resource`, `stat`, `top`, `monitor`, `recorder` and `metrics` inspect a live process by its control socket.
 //! `sim serve` simulates functions for other processes.
 //!
 //! One structure for each command has the output for a person and for a program ([`report::Report`]). Errors go to the

@@ -39,7 +39,7 @@ use self::server::Server;
 const MESSAGE_BYTES: usize = 16;
 /// Size of the longest text in bytes, with its terminating zero. It is the largest buffer of `rping`.
 const MAX_TEXT_BYTES: u32 = 65_535;
-/// Size of the shortest text in bytes, as in `rping`: any number fits.
+/// Size of the shortest text in bytes, as in `rping`: the beginning `rdma-ping-N: ` fits whatever the number is.
 const MIN_TEXT_BYTES: u32 = 27;
 const SLOT_BYTES: usize = 1 << 16;
 

@@ -27,7 +27,7 @@
 //! }
 //! ```
 //!
-//! An access that a cell does not allow does not compile:
+//! The compiler refuses an access that the type of a cell forbids:
 //!
 //! ```compile_fail,E0277
 //! # use driver::{Be32, Block, Ro};
@@ -352,7 +352,7 @@ impl<T> Block<T> {
     }
 
     /// Returns the byte offset of a cell in the block.
-    // PANIC: the closure returned a cell that is not part of the object it was given.
+    // PANIC: only if the closure returns a cell that is not part of the object that it was given.
     #[inline]
     fn locate<C>(&self, cell: &C) -> usize {
         const {

@@ -1,6 +1,6 @@
 //! Time and sleeping, behind one trait.
 //!
-//! Code above this crate reads the time and sleeps only through the clock of its [`Function`], never through the
+//! A driver above this crate reads the time and sleeps only through the clock of its [`Function`], never through the
 //! system. On hardware that clock is [`RealClock`]. A simulated function has a clock of its own, whose time advances
 //! only while a thread waits, so that a run is repeatable.
 //!

@@ -1,9 +1,9 @@
 //! DMA memory: the arena, the buffers cut from it, and the memory that a memory region can cover.
 //!
 //! An arena belongs to one function and grows by chunks. A chunk is a memfd (on huge pages if the pool has some),
-//! mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are
-//! congruent modulo 1 GiB. So any piece of it, addressed virtually by the device, is described by translation entries
-//! as large as the piece allows. Requests larger than a chunk get a chunk of their own.
+//! mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are congruent
+//! modulo 1 GiB. So a memory key with virtual addresses over any piece of the chunk can have pages as large as the
+//! piece allows. Requests larger than a chunk get a chunk of their own.
 //!
 //! Lifetime: a [`DmaBuffer`] keeps its chunk. When the last clone of a buffer drops, its bytes return to the chunk.
 //! When the last owner of a chunk drops (arena or buffer), the chunk is first unmapped from the function and then
@@ -92,8 +92,8 @@ impl Chunk {
         })
     }
 
-    /// Maps memory at a virtual address with this remainder modulo 1 GiB. If `huge`, the memory is on 2 MiB pages if
-    /// enough of them are free.
+    /// Maps memory at a virtual address with this remainder modulo 1 GiB. If `huge`, the memory is on 2 MiB pages,
+    /// provided that it is whole pages and enough of them are free.
     fn memory(bytes: usize, remainder: usize, huge: bool) -> Result<SharedMemory, MemoryError> {
         let size = PageSize::Huge2M;
         let enough = || Machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();
@@ -350,8 +350,8 @@ impl DmaBuffer {
         }
     }
 
-    /// Returns the arena that the buffer was allocated from. The reference of a buffer of a [`DmaPool`] is to no arena:
-    /// what it [keeps](WeakArena::keep) is never freed.
+    /// Returns the arena that the buffer was allocated from. For a buffer of a [`DmaPool`] the reference names no
+    /// arena, and memory that it [keeps](WeakArena::keep) is never freed.
     #[must_use]
     pub fn arena(&self) -> WeakArena {
         self.lease.arena.clone()

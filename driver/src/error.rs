@@ -35,7 +35,7 @@ pub enum IovaError {
         /// Longest free range.
         longest: u64,
     },
-    /// The request is invalid: no bytes, or an alignment that is no power of two.
+    /// The request is invalid: no bytes, an alignment that is no power of two, or a remainder that is not below it.
     #[error(
         "a range of {bytes:#x} units at {remainder:#x} modulo {modulus:#x} is no legal request"
     )]
@@ -52,7 +52,8 @@ pub enum IovaError {
 /// DMA memory could not be allocated.
 #[derive(Debug, Error)]
 pub enum DmaError {
-    /// The request is invalid: no bytes, or an alignment that is no power of two up to 1 GiB.
+    /// The request is invalid: no bytes, a range that cannot exist, or an alignment that is no power of two up to 1
+    /// GiB.
     #[error("DMA memory of {bytes:#x} bytes aligned to {align:#x} is no legal request")]
     Request {
         /// Bytes asked for.

@@ -114,9 +114,9 @@ impl Drop for EventSignaller {
     }
 }
 
-/// Empties the counter of an eventfd. Never waits, even if the descriptor is not nonblocking: the client may clear that
-/// flag and empty the counter at any time. `RWF_NOWAIT` concerns this read alone (Linux 5.8 and later, `fs/eventfd.c`
-/// `eventfd_read`).
+/// Empties the counter of an eventfd. Never waits, even if the descriptor is blocking: the client may clear the
+/// nonblocking flag, and empty the counter, at any time. `RWF_NOWAIT` concerns this read alone (Linux 5.8 and later,
+/// `fs/eventfd.c` `eventfd_read`).
 fn empty(event: &EventFd) {
     let mut count = [0; 8];
     let mut parts = [IoSliceMut::new(&mut count)];

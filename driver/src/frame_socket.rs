@@ -320,7 +320,8 @@ impl FrameSocket {
         }
     }
 
-    /// Sends frames through the ring from now on, if the announcement reaches the other side.
+    /// Announces that this side sends its frames through the ring, and does so from now on. If the announcement cannot
+    /// be sent, frames stay on the socket.
     fn send_by_memory(&self, memory: &SharedMemory, side: Side) {
         let mut sends = locked(&self.end.sends);
         if sends.is_some() {
@@ -342,7 +343,7 @@ impl FrameSocket {
     ///
     /// # Errors
     /// The other side has ended or has corrupted the shared memory. Or the frame is empty, exceeds the longest frame or
-    /// is a control message (EMSGSIZE).
+    /// is a control message (EMSGSIZE). Or another error of the system.
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
         let is_control = frame.len() == CONTROL_BYTES && frame.starts_with(CONTROL_PREFIX);
         if frame.is_empty() || frame.len() > FRAME_BYTES || is_control {
@@ -857,7 +858,7 @@ mod tests {
         assert!(first.send(b"three").unwrap() && is_woken());
     }
 
-    /// The system may answer EAGAIN although the other side has nothing to read.
+    /// A wake message that the full socket refuses is sent with the next frame.
     #[test]
     fn a_wake_that_found_no_room_is_sent_with_the_next_frame() {
         let [first, second] = first_and_second();

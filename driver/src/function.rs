@@ -60,6 +60,7 @@ impl Function {
     /// # Errors
     /// The errors of [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, its
     /// functions are of another kind, or memory is mapped at addresses that this function cannot reach.
+    /// [`FunctionError::Stopped`]: the space was stopped, because one of its functions has refused to unmap memory.
     /// [`FunctionError::DmaRefused`]: the model refuses a mapping of the space.
     pub fn in_process_in(device: Arc<dyn Device>, space: &DmaSpace) -> Result<Self, FunctionError> {
         Self::played(device, Some(space))
@@ -119,7 +120,8 @@ impl Function {
     /// Takes over a function that a process with more privileges has opened. `address` is its PCI address.
     ///
     /// # Errors
-    /// [`FunctionError::Vfio`]: the descriptors do not belong to such a function.
+    /// [`FunctionError::Vfio`]: `address` is no PCI address, the descriptors do not belong to such a function, or the
+    /// kernel refuses a request.
     pub fn vfio_from_fds(address: &str, fds: VfioFds) -> Result<Self, FunctionError> {
         let address: PciAddress = address.parse().map_err(Box::new)?;
         let vfio = Vfio::from_fds(
@@ -177,7 +179,8 @@ impl Function {
     /// Opens a function that a vfio-user server at the socket `path` implements. Its clock is the machine's.
     ///
     /// # Errors
-    /// [`FunctionError::VfioUser`]: there is no server, or it does not implement a PCI function.
+    /// [`FunctionError::VfioUser`]: there is no server, it does not implement a PCI function, or it violates the
+    /// protocol.
     pub fn vfio_user(path: impl AsRef<Path>) -> Result<Self, FunctionError> {
         Self::served(path.as_ref(), None)
     }
@@ -477,8 +480,8 @@ impl Function {
     }
 
     /// Enables the first `most` interrupt vectors, or fewer if the function or the kernel has fewer, and returns them
-    /// in vector order. Later calls return the same vectors: once MSI-X is enabled, a machine cannot add a vector
-    /// without losing interrupts of the others (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
+    /// in vector order. Later calls return the same vectors: once MSI-X is enabled, kernels before 6.5 cannot add a
+    /// vector without losing interrupts of the others (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
     ///
     /// # Errors
     /// [`FunctionError::Interrupt`]: the system has no eventfd left. [`FunctionError::VfioUser`],
@@ -526,8 +529,10 @@ impl Function {
     /// `bytes`, `offset` and `iova` are multiples of 4 KiB.
     ///
     /// # Errors
-    /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::DmaRefused`],
-    /// [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other process or the kernel refused.
+    /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::Stopped`]: the I/O
+    /// address space was stopped, because one of its functions has refused to unmap memory.
+    /// [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other
+    /// process or the kernel refused.
     pub fn dma_map(
         &self,
         iova: Iova,

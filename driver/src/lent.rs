@@ -105,8 +105,8 @@ impl LentMemory {
     /// the device may write it, that is while a memory region covers it and work that names it is outstanding.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::NotMapped`]: part of it is not mapped (under the
-    /// kernel's VFIO this is an error of the function). [`DmaError::Iova`], [`DmaError::Memory`],
+    /// [`DmaError::Request`]: null, no bytes, or a range beyond the end of the addresses. [`DmaError::NotMapped`]: part
+    /// of it is not mapped (under the kernel's VFIO this is an error of the function). [`DmaError::Iova`],
     /// [`DmaError::Function`]: no room in the I/O address space, or the function refused the mapping
     /// ([`Function::dma_mappings_left`]).
     pub unsafe fn new(

@@ -9,9 +9,9 @@
 //! A function can also be in another process: [`Function::vfio_user`] connects to one as a client, and
 //! [`VfioUserServer`] serves any [`Device`] to such clients.
 //!
-//! This crate knows no particular device. It also holds all the unsafe code: mappings, register cells, barriers and
-//! the ring. A module that needs unsafe code says so in an `UNSAFETY` line at its top, keeps its fields private and
-//! stays small, so that a reader can check its argument as a whole.
+//! This crate knows no particular device. It holds the unsafe code for mappings, register cells, barriers and the ring,
+//! so that a driver above it needs none. A module that needs unsafe code says so in an `UNSAFETY` line at its top,
+//! keeps its fields private and stays small, so that a reader can check its argument as a whole.
 //!
 //! No Rust reference points into memory that the device may write. [`SharedMemory`] and [`DmaBuffer`] copy objects in
 //! and out. A word that must not be seen half-written is read or written in one access.

@@ -156,8 +156,8 @@ fn bind(pages: &dyn Pages, memory: &SharedMemory, node: u32) -> Result<(), DmaEr
         })
 }
 
-/// Populates the pages now. Each thread takes a slice at a time. On a kernel without this advice the thread touches the
-/// pages one by one, if `may_touch`.
+/// Populates the pages now. Each thread takes a slice at a time. On a kernel without `MADV_POPULATE_WRITE`, the thread
+/// touches the pages one by one, if `may_touch`.
 fn populate(
     pages: &dyn Pages,
     memory: &SharedMemory,

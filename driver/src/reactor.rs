@@ -15,8 +15,8 @@
 //! polls of the borrowed descriptors then have to be removed.
 //!
 //! Buffers that were [registered](Reactor::register) are pinned once instead of at each transfer, and [registered
-//! files](Reactor::register_files) are looked up once. Registering buffers needs permission to lock memory. Without
-//! either, operations work as well, only slower.
+//! files](Reactor::register_files) are looked up once. Registering buffers needs permission to lock memory. Operations
+//! on unregistered buffers and files work as well, only slower.
 //!
 //! A reactor is for one thread at a time. It may move to another thread while nothing is outstanding.
 //!
@@ -332,7 +332,8 @@ impl Reactor {
     /// Reads and waits. Returns the number of bytes read, fewer than asked for only at the end of the file.
     ///
     /// # Errors
-    /// As [`Reactor::queue_read`]; [`ReactorError::Transfer`]: the read failed.
+    /// As [`Reactor::queue_read`]. [`ReactorError::Transfer`]: the read failed, or has not ended after [`MAX_WAIT`]
+    /// (ETIMEDOUT). [`ReactorError::Ring`]: the ring could not be entered.
     pub fn read_file_at(
         &mut self,
         file: &File,
@@ -348,7 +349,8 @@ impl Reactor {
     /// Writes all bytes and waits.
     ///
     /// # Errors
-    /// As [`Reactor::queue_write`]; [`ReactorError::Transfer`]: the write failed.
+    /// As [`Reactor::queue_write`]. [`ReactorError::Transfer`]: the write failed, or has not ended after [`MAX_WAIT`]
+    /// (ETIMEDOUT). [`ReactorError::Ring`]: the ring could not be entered.
     pub fn write_file_at(
         &mut self,
         file: &File,

@@ -63,8 +63,8 @@ impl Clock for RealClock {
     }
 }
 
-/// Waits by one ppoll(2). It needs no io_uring, which containers and small memory limits deny and which cannot change
-/// the signal mask. Without `signals` no signal ends the wait. `None`: `other` is ready, and no interrupt.
+/// Waits by one ppoll(2), which sets the signal mask for the sleep. It needs no io_uring, which containers and small
+/// memory limits may deny. Without `signals` no signal ends the wait. `None`: `other` is ready, and no interrupt.
 pub(crate) fn poll_until(
     interrupts: &[Interrupt],
     other: Option<BorrowedFd<'_>>,

@@ -18,8 +18,9 @@
 //! submits, sleeps and runs the work that the kernel has deferred (`DEFER_TASKRUN`). No call is made if nothing was
 //! queued and the kernel reports no deferred work.
 //!
-//! A ring for one thread (`SINGLE_ISSUER`, Linux 6.1) belongs to the thread that enters it first. When another thread
-//! enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call fails.
+//! A ring for one thread (`SINGLE_ISSUER` with `DEFER_TASKRUN`, Linux 6.1) belongs to the thread that enters it first.
+//! When another thread enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call
+//! fails.
 
 // UNSAFETY: io-uring does not know how long the memory an entry names lives; this module does.
 #![expect(unsafe_code, reason = "io_uring submission")]

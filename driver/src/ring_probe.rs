@@ -1,7 +1,8 @@
 //! The io_uring support available to this process, determined by a trial.
 //!
 //! A sysctl, the kernel's build, a container's seccomp filter or a limit may prevent an io_uring, and each of them can
-//! hide the others. So the probe creates a ring as [`Ring`](crate::ring) does, and queries the ring's operations.
+//! hide the others. So the probe creates a ring with the main flags of [`Ring`](crate::ring) and a plain one, and
+//! queries the operations of the latter.
 
 use std::io;
 

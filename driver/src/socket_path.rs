@@ -128,7 +128,8 @@ fn system(path: &Path, call: &'static str) -> impl FnOnce(io::Error) -> SocketPa
 /// Listens for connections at a path. Replaces a socket of this user that no process has open.
 ///
 /// # Errors
-/// [`SocketPathError`]: another file is at the path, the path cannot be locked, or a system call failed.
+/// [`SocketPathError`]: another file, or a socket that is in use or of another user, is at the path; the path cannot be
+/// locked; or a system call failed.
 pub fn listen_at(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathError> {
     PathClaim::new(path)?.bind(|path| UnixListener::bind(path))
 }

@@ -1,8 +1,8 @@
-//! Arbitrary recordings of simulated runs: a replay ends, with or without an error, and its memory is bounded.
+//! Arbitrary recordings of simulated runs: a replay ends with an error, or after fewer than 2^24 records.
 //!
 //! The first harness uses arbitrary bytes as a file. The second harness uses a well-formed file with arbitrary bytes as
-//! records. The third harness uses meaningful records in any order, and does not compare results: a card, its memory,
-//! registers, configuration space, time, and the recorded results of DMA. It also uses switches with any cabling.
+//! records. The third harness replays meaningful records in any order, without comparing results. The records describe
+//! cards, their memory, registers and configuration space, time, DMA, and switches with any cabling.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use hw_sim::record::{CableEnd, Header, Record, Replay, ReplayError, packed};
 use hw_sim::switch::{Buffer, Pfc, Red, SwitchConfig, Unknown};
 use hw_sim::{CardRules, Fault, Faults, LinkFaults, PortQos, Profile, Reaction};
 
-/// One record of a recording, or a few that belong together.
+/// One record of a recording.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Part {
     Card {

@@ -58,7 +58,7 @@ impl Kernel {
     /// Returns the kernel. Downloads and unpacks it if it is missing, and reports progress.
     ///
     /// # Errors
-    /// The kernel's packages are not available.
+    /// The kernel's packages are not available, cannot be unpacked, or have no modules.
     pub fn unpack(self, root: &Root, progress: &impl Progress) -> Result<Unpacked> {
         if let Some(unpacked) = self.unpacked(root) {
             return Ok(unpacked);

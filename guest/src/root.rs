@@ -320,8 +320,8 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     std::fs::rename(&new, path).with_context(|| path.display().to_string())
 }
 
-/// Removes an unusable root. A root that mmdebstrap left incomplete may still have the host's devices mounted in it,
-/// so these are unmounted first.
+/// Removes an unusable root. Older versions of this project made the root with mmdebstrap. A root that mmdebstrap left
+/// incomplete may still have the host's devices mounted in it, so these are unmounted first.
 fn remove(root: &Path) -> Result<()> {
     if !root.exists() {
         return Ok(());

@@ -65,7 +65,8 @@ impl Hca {
     /// Resets a function and brings it up.
     ///
     /// # Errors
-    /// [`MlxError`]: the cause of the failed step, with its numbers. The function is then stopped.
+    /// [`MlxError`]: the cause of the failed step, with its numbers. If the device could already access memory, it is
+    /// stopped.
     pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
         open(function, config)
     }
@@ -364,7 +365,7 @@ fn configure_port(
     })
 }
 
-/// Sets our MAC, which all our addresses have, in the e-switch, and checks that the vport has it.
+/// Announces our MAC to the e-switch, and checks that the vport has it. Packets from all our addresses have this MAC.
 ///
 /// A list that reads back differently is only reported: some firmware may not show a virtual function its own list.
 fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxError> {

@@ -135,12 +135,12 @@ impl Caps {
         self.general_2.as_ref()
     }
 
-    /// Returns the RoCE page.
+    /// Returns the RoCE page, if RoCE was enabled when the pages were read.
     pub fn roce(&self) -> Option<&RoceCap> {
         self.roce.as_ref().map(|page| &page.current)
     }
 
-    /// Returns the atomic page.
+    /// Returns the atomic page, if the device has one and did not refuse it.
     pub fn atomic(&self) -> Option<&AtomicCaps> {
         self.atomic.as_ref().map(|page| &page.current)
     }
@@ -191,7 +191,8 @@ impl Caps {
         self.general().imaicl()
     }
 
-    /// Reads all pages the device announces.
+    /// Reads the general page, and those of the RoCE page, the atomic page and the second general page that it
+    /// announces.
     pub(crate) fn query(control: &mut Control) -> Result<Self, MlxError> {
         let general: Page<CmdHcaCap> = query_page(control, CapType::GENERAL)?;
         let roce = if general.current.roce() {
@@ -231,7 +232,7 @@ impl Caps {
     /// the current page if the device refused an optional change.
     ///
     /// # Errors
-    /// The device refused to change an essential capability, or does not answer.
+    /// The device refused to change an essential capability or to report its RoCE page, or does not answer.
     pub(crate) fn set(
         &self,
         control: &mut Control,
@@ -468,7 +469,7 @@ fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapa
     lacks
 }
 
-/// Returns the general page that we want to set: the current page, plus those offered capabilities that we use.
+/// Returns the general page that we want to set: the current page, changed to the settings that we use.
 fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
     let mut wanted = general.current.clone();
     let checksum = if config.command_checksums && general.max.cmdif_checksum() == CHECKSUM_ON {
@@ -535,7 +536,8 @@ fn beginning<T: FromBytes>(page: &[u8]) -> T {
 impl Limits {
     fn new(general: &CmdHcaCap, general_2: Option<&CmdHcaCap2>, roce: Option<&RoceCap>) -> Self {
         let send_wqe_bytes = general.max_wqe_sz_sq().min(SEND_WQE_BYTES);
-        // Without the second page, the maximum is that of the 5-bit field of every ConnectX (PRM "mkey context").
+        // If the second page is absent or reports 0, the maximum is that of the 5-bit field of every ConnectX (PRM
+        // "mkey context").
         let log_max_mkey_page = match general_2.map(CmdHcaCap2::max_mkey_log_entity_size_mtt) {
             None | Some(0) => 31,
             Some(log) => log,

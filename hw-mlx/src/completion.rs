@@ -1,9 +1,9 @@
 //! Completions, and the meanings of the device's error codes.
 //!
 //! An error CQE carries a *syndrome* (PRM "Completion With Error Syndromes"; the values are the verbs statuses in
-//! another order) and a *vendor syndrome* that refines it. A program needs a [`Status`]; a person needs a hint where
-//! to search for the cause. Each is one table in this file, and both list every byte value, so that the meaning of an
-//! unknown code is chosen on purpose.
+//! another order) and a *vendor syndrome* that refines it. A program needs a [`Status`]; a person needs a hint where to
+//! search for the cause. This file has one table for the statuses and one for the hints. Both list every byte value, so
+//! that the meaning of an unknown code is chosen on purpose.
 
 use rdma_types::Detail;
 

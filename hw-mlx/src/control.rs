@@ -308,7 +308,8 @@ impl Control {
         self.clock.now()
     }
 
-    /// Sets the time limits of a command that begins now.
+    /// Sets the time limits of a command that begins now. If the owner's common deadline has already passed, stops the
+    /// device.
     pub(crate) fn begin(&mut self, exchange: &mut Exchange<'_>, over_at: Option<Instant>) {
         exchange.begun = self.now();
         exchange.over_at = over_at;
@@ -349,7 +350,7 @@ impl Control {
         Some(match answer {
             Err(error) if self.health.dead().is_none() && !error.is_refusal() => {
                 if ends_access(opcode) {
-                    tracing::error!(%error, "nobody knows what the device reaches");
+                    tracing::error!(%error, "it is unknown which memory the device accesses");
                     self.stop(DeadCause::Unended { opcode });
                 } else if !self.is_over(exchange.over_at) {
                     return Some(Err(error));
@@ -413,7 +414,7 @@ impl Control {
         let over = over_at.is_some_and(|at| self.now() >= at);
         if over {
             self.stop(DeadCause::Stopped {
-                why: "what had to be done in the time of one command took longer",
+                why: "commands with a common deadline took longer than one command may",
             });
         }
         over
@@ -532,10 +533,10 @@ impl Control {
         } else {
             let now = self.clock.now();
             if now >= self.health.next_poll() {
-                self.hear(); // for those who never sleep
+                self.hear(); // a caller that never sleeps gets the notices here
             }
             if self.event_mode && now >= self.health.next_poll() && self.queue.in_flight() > 0 {
-                self.harvest_all(); // should an interrupt have been lost
+                self.harvest_all(); // an interrupt may have been lost
             }
             self.health.poll(now, self.watch_health)
         };
@@ -732,8 +733,8 @@ impl Control {
         self.wake_for_slot();
     }
 
-    /// Wakes the instances that wait for a command slot, if one is free. They wait for ordinary slots only; the
-    /// reserved slot is waited for where there is no instance.
+    /// Wakes the instances that wait for a command slot, if one is free. Instances wait only for ordinary slots. Only
+    /// bring-up and teardown, when there is no instance, wait for the reserved slot.
     fn wake_for_slot(&mut self) {
         if self.slot_wanted && self.queue.has_free_slot() {
             self.slot_wanted = false;

@@ -284,7 +284,7 @@ plain_counters! {
     }
 }
 
-/// Turns a refusal into `None`, because it means that the device does not have the counters.
+/// Turns a refusal ([`CmdError::is_refusal`]) into `None`: in nearly all cases the device does not have the counters.
 fn had<T>(answer: Result<T, CmdError>) -> Result<Option<T>, CmdError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),

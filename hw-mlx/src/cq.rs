@@ -317,7 +317,7 @@ impl Cq {
     /// doorbell record must be zero.
     ///
     /// # Panics
-    /// When the ring's size is not a power of two of entries or the record is too small.
+    /// When `entries` is not a power of two, or the ring or the record is too small.
     #[must_use]
     pub fn new(cqn: u32, entries: u32, memory: RingMemory, doorbells: Doorbells) -> Self {
         Self {
@@ -354,7 +354,7 @@ impl Cq {
     /// Creates a queue of at least `entries` entries, whose events go to the instance's completion event queue.
     ///
     /// # Errors
-    /// No memory, or device refusal.
+    /// The queue is too large, there is no memory, or the device refuses.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells, entries: u32) -> Result<Self, MlxError> {
         let eqn = hca.comp_eqn();
         Self::create_on(hca, eqn, doorbells, entries)
@@ -428,7 +428,7 @@ impl Cq {
     fn entry(&self, index: u32, lap: Lap) -> Option<Cqe> {
         let slot = self.ring.block(index);
         let tail = fresh_tail(slot, lap)?;
-        barrier::dma_from_device(); // nothing else of the entry before its owner bit
+        barrier::dma_from_device(); // the rest of the entry is read after its owner bit
         Some(Cqe::read(slot, tail))
     }
 
@@ -468,7 +468,7 @@ impl Cq {
         {
             end = end.wrapping_add(1);
         }
-        barrier::dma_from_device(); // nothing of the entries before the owner bits that showed them
+        barrier::dma_from_device(); // the entries are read after their owner bits
         end
     }
 
@@ -507,7 +507,7 @@ impl Cq {
         }
         if removed > 0 {
             self.consumer_index = self.consumer_index.wrapping_add(removed);
-            barrier::dma_to_device(); // the moved entries before the index that frees their old slots
+            barrier::dma_to_device(); // the moved entries are written before the index that frees their old slots
             let _turn = self.turn();
         }
         removed
@@ -631,9 +631,9 @@ impl Cq {
         let word =
             sequence << 28 | u32::from(solicited_only) << 24 | self.consumer_index & COUNTER_MASK;
         self.arm.store(word);
-        barrier::dma_to_device(); // the record before the register that points at it
+        barrier::dma_to_device(); // the doorbell record is written before the doorbell register
         self.doorbells.ring_cq(word, self.cqn);
-        barrier::flush_write_combining(); // out now: the caller is about to sleep on the answer
+        barrier::flush_write_combining(); // the write must not wait in a buffer: the caller is about to sleep
     }
 
     /// Returns whether the last requested event is still outstanding, according to the events handled so far.

@@ -282,7 +282,7 @@ impl Hca {
     /// Handles events and returns the answer to a command sent with [`Hca::submit`], if it has arrived. Does not wait.
     ///
     /// # Errors
-    /// `Err` gives `pending` back: there is no answer yet.
+    /// `Err` gives `pending` back: there is no answer yet. The inner result is an error if the command failed.
     pub fn try_answer<C: Command>(
         &mut self,
         pending: Pending<C>,
@@ -308,9 +308,9 @@ impl Hca {
         Ok(typed::<C>(&answer)?.0)
     }
 
-    /// Drains the event queues: finished commands, page requests, completion events, errors. Does not read the
-    /// interrupts, and makes system calls only to wake other instances. Returns true if there is work that the device's
-    /// events do not name, such as datagrams, or work from another instance.
+    /// Drains the event queues: finished commands, page requests, completion events, errors. Does not read the device's
+    /// interrupts. Makes system calls only to wake other instances, and to clear this instance's wakeup. Returns true
+    /// if there is work that the device's events do not name, such as datagrams, or work from another instance.
     pub fn process_events(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -593,7 +593,7 @@ impl Hca {
     /// Keeps an address of ours in the device's table until the result is dropped.
     ///
     /// # Errors
-    /// [`MlxError::NoSuchGid`]: there is no longer an address at this index.
+    /// [`MlxError::NoSuchGid`]: there is no address in use at this index.
     pub(crate) fn hold_gid(&self, index: u8) -> Result<Use, MlxError> {
         self.shared
             .gids

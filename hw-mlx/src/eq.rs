@@ -127,7 +127,7 @@ impl Eq {
         if u32::from(self.ring.memory.load_u8(at + OWNER) & OWNER_BIT) != lap {
             return None;
         }
-        barrier::dma_from_device(); // nothing else of the entry before its owner bit
+        barrier::dma_from_device(); // the rest of the entry is read after its owner bit
         let eqe = self.ring.memory.read_obj(at);
         self.consumer = self.consumer.wrapping_add(1);
         self.unpublished += 1;

@@ -50,8 +50,8 @@ const RECEIVES: u32 = 64;
 /// Number of inline bytes of a frame in its WQE: two in the Ethernet segment and five units of 16. They exceed the
 /// Ethernet, VLAN, IPv6 and TCP headers together.
 const INLINE: usize = 2 + 5 * 16;
-/// Number of segments that a send WQE can hold besides its control segment and a remote address: an Ethernet segment,
-/// five units of inline bytes and a data segment fit, in two blocks.
+/// Number of segments that a send WQE can hold besides its control segment and a remote address segment. A frame has no
+/// remote address, so its Ethernet segment, five units of inline bytes and a data segment fit in two blocks.
 const SEND_SEGMENTS: u32 = 6;
 /// Length in bytes of the longest frame we send, without its check sequence: an MTU of 1500 and a VLAN tag.
 pub const SEND_BYTES: usize = 1518;
@@ -103,7 +103,7 @@ impl Memory {
     }
 }
 
-/// Returns the slots of a port whose longest frame has `port_bytes`.
+/// Returns the sizes of the slots of a port whose longest frame has `port_bytes`.
 fn slot_sizes(port_bytes: u32) -> SlotSizes {
     // CAST: the length of a frame fits.
     let recv_bytes = (port_bytes as usize).max(SEND_BYTES);
@@ -255,7 +255,7 @@ impl Ethernet {
     /// frames. To receive broadcasts, include [`BROADCAST`].
     ///
     /// # Errors
-    /// Device refusal; the set is unchanged.
+    /// [`MlxError::TooManyGroups`], or device refusal; the set is unchanged.
     pub fn hear(&mut self, hca: &mut Hca, groups: &[[u8; 6]]) -> Result<(), MlxError> {
         if self.groups != groups {
             let log_most = hca.caps().general().log_max_current_mc_list();

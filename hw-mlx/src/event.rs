@@ -42,7 +42,7 @@ pub enum AsyncEvent {
         /// The device's event type.
         event: EventType,
     },
-    /// The last receive buffer of an SRQ-fed queue pair in error was consumed.
+    /// A queue pair in error has completed the last receive that it took from its shared receive queue.
     SrqLastWqe {
         /// The queue pair.
         qpn: Qpn,

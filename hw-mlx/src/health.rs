@@ -8,8 +8,8 @@
 //! and destroys all objects made by commands. The queue's address is checked only if the device returned it on read
 //! after it was written, because no document promises that it does.
 //!
-//! Two other sensors raise only a doubt: a syndrome byte beside the health counter (Snabb reads it when a command is
-//! not answered, Linux never does), and a counter that does not change for ten seconds. Busy firmware, which destroys
+//! Two other sensors raise only a doubt: a syndrome byte beside the health counter (Snabb looks at it when a command is
+//! not answered, Linux ignores it), and a counter that does not change for ten seconds. Busy firmware, which destroys
 //! thousands of keys or is being patched, may stop the counter and recover (Linux `poll_health` only reports it). On a
 //! doubt the driver sends a command that does nothing: if the device answers, with any status, it is alive; if not, it
 //! is dead. While no command slot is free, the return of any command shows that it is alive.
@@ -55,7 +55,7 @@ pub(crate) struct Health {
 /// Result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// No sensor reports an error.
+    /// No sensor reports an error, no poll was due, or the device was dead already.
     Well,
     /// The device may be dead. The caller should send a command to find out.
     Doubtful,

@@ -30,8 +30,8 @@ use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
 
-/// Maximum bytes of a key's translation table, which is the input that a command's mailboxes are sized for. A region
-/// of 2^38 bytes needs 2 KiB of table with pages of 1 GiB.
+/// Maximum bytes of a key's translation table. It bounds the mailboxes of one command. A region of 2^38 bytes needs 2
+/// KiB of table with pages of 1 GiB.
 pub const MAX_TABLE_BYTES: u64 = 1 << 16;
 /// `mkc.access_mode_1_0` of a key with a page table.
 const ACCESS_MODE_MTT: u32 = 1;
@@ -127,8 +127,7 @@ impl KeyRequest {
     /// Returns the fixed part of CREATE_MKEY. The translation table follows it in the command.
     ///
     /// # Panics
-    /// When the table is longer than the field that counts it; the caller has checked the region's
-    /// size against the device's limit.
+    /// When the table is longer than the field that counts it. [`create`] refuses tables that are much shorter.
     #[must_use]
     pub fn command(
         &self,
@@ -186,7 +185,7 @@ impl KeyRequest {
 /// Creates a key. Returns its index and the key itself, which serves as local and remote key.
 ///
 /// # Errors
-/// Addresses that cannot be translated, or device refusal.
+/// Addresses that cannot be translated, a translation table that is too large, or device refusal.
 pub fn create(hca: &mut Hca, request: &KeyRequest, iova: Iova) -> Result<(u32, u32), MlxError> {
     let limits = hca.caps().limits();
     let Some(translation) = Translation::of(

@@ -273,7 +273,7 @@ impl Pages {
         self.release(pages);
     }
 
-    /// Queues a page request event.
+    /// Queues a page request event, or drops it if [`MAX_PAGE_REQUESTS`] are waiting.
     pub(crate) fn request(&mut self, request: PageRequest) {
         tracing::debug!(?request, "page request");
         if self.requests.len() < MAX_PAGE_REQUESTS {

@@ -4,10 +4,10 @@
 //! The recorder belongs to the function, not to one instance, because any instance may process datagrams for all, and
 //! events go to all. So there is one ring, from the time when the first instance records until the function is closed.
 //!
-//! The ring has its own lock, which is acquired after all other locks and held for one entry. Commands are recorded
-//! under the lock of the command queue, datagrams under no other lock, frames under the network's lock. One ring lock
-//! keeps all entries in one order. Posts are not recorded, and neither are polls that find no datagram. While recording
-//! is off, the cost is the load of a flag.
+//! The ring has its own lock, which is acquired after all other locks. A thread that records holds it for one entry.
+//! Commands are recorded under the lock of the command queue, datagrams under no other lock, frames under the network's
+//! lock. One ring lock keeps all entries in one order. Posts are not recorded, and neither are polls that find no
+//! datagram. While recording is off, the cost is the load of a flag.
 //!
 //! An entry has 32 bytes. The bytes of datagrams, frames and texts do not fit in an entry. They are kept beside the
 //! ring, at most [`KEPT_BYTES`] of them, and the oldest are dropped first. So an entry may be kept longer than its

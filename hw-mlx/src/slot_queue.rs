@@ -17,9 +17,9 @@
 //! requests behind it (`Flushed`) contain no cause, and there may be hundreds of them.
 //!
 //! `armed` is true while an event is requested and not yet counted. [`SlotQueue::drain`] does not clear it, even if
-//! entries remain at its bound: the arm request names the index up to which entries were read, so the device has sent,
-//! or sends, the event for those behind it. A repair clears it, because arming once more is harmless and a lost event
-//! is not.
+//! entries remain at its bound: the arm request contained the index up to which entries had been read, so the device
+//! sends the event for the entries after that index, or has sent it. A repair clears it, because arming once more is
+//! harmless and a lost event is not.
 //!
 //! Sending processes no completions, because received messages would need a buffer. QP1 has such a buffer, and
 //! processes completions before it sends. The Ethernet port has none, and frees its send slots when it receives frames.

@@ -171,7 +171,7 @@ impl Srq {
     /// Makes the queue with the device's number `rmpn`, from a prepared ring and a zeroed doorbell record.
     ///
     /// # Panics
-    /// When the sizes do not fit the ring.
+    /// When the sizes are not those of [`SrqSizes`], or do not fit the ring.
     #[must_use]
     pub fn new(rmpn: u32, pd: u32, sizes: SrqSizes, memory: RingMemory) -> Self {
         assert!(
@@ -409,7 +409,7 @@ impl Srq {
     /// Updates the doorbell record for all buffers posted.
     #[inline(always)]
     pub fn tell(&mut self) {
-        barrier::dma_to_device(); // the entries, and the links that lead to them, before the record
+        barrier::dma_to_device(); // the entries and their links are written before the record
         self.record.store(u32::from(self.counter()));
     }
 

@@ -1,9 +1,9 @@
 //! Teardown: from a function that carries traffic to one that holds no resources.
 //!
 //! The steps are those of bring-up in reverse (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`):
-//! clear the addresses, withdraw the MAC, switch RoCE off, switch the port off if bring-up switched it on, destroy the
-//! event queues (the one for commands last, after switching to polling), free the doorbell pages, TEARDOWN_HCA, take
-//! all pages back, DISABLE_HCA, bus mastering off.
+//! clear the addresses, withdraw the MAC, switch RoCE off, switch the port off if bring-up switched it on, free the
+//! counter set, destroy the event queues (the one for commands last, after switching to polling), free the doorbell
+//! pages, TEARDOWN_HCA, take all pages back, DISABLE_HCA, bus mastering off.
 //!
 //! If a step fails, its error is recorded and the other steps are still done. The aim is that the device no longer uses
 //! our memory, and switching bus mastering off achieves that even if the device does not answer. All steps together
@@ -166,7 +166,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     }
 }
 
-/// Waits for page commands under way, as long as there is an event queue that reports their completion.
+/// Waits for page commands under way, while the event queue that reports their completion still exists.
 fn finish_page_requests(control: &mut Control) {
     let deadline = control.now() + control.timeout;
     while control.pages.busy() && control.health.dead().is_none() && control.now() < deadline {

@@ -323,8 +323,8 @@ pub(crate) fn ip_mtu(mtu: u32) -> u32 {
     mtu.saturating_sub(FRAME_BYTES)
 }
 
-/// Returns the largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit the port's MTU.
-/// `port_mtu` is in bytes as the hardware counts.
+/// Returns the largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit the port's MTU; 1 if
+/// none does. `port_mtu` is in bytes as the hardware counts.
 pub fn path_mtu_code(port_mtu: u32) -> u8 {
     let payload = port_mtu.saturating_sub(FRAME_BYTES + ROCE_BYTES);
     (1..=5)

@@ -224,7 +224,7 @@ pub const fn inline_header(bytes: u32) -> u32 {
 }
 
 /// Returns the maximum number of inline bytes of a WQE of `units` units, of which `head` come before the data. The
-/// limit is the space after the inline header, or the largest value of its length field.
+/// limit is the space after the inline header, but at most the largest value of the header's length field.
 #[inline]
 #[must_use]
 pub const fn inline_limit(units: usize, head: usize) -> usize {

@@ -16,8 +16,7 @@ use hw_sim::{Alarm, Sim, SimFunction};
 
 use crate::pace::Pace;
 
-/// Maximum sleep of the thread that advances virtual time: virtual time lags behind real time by at most this time
-/// while no work is due.
+/// Maximum sleep of the thread that advances virtual time.
 pub const LAG: Duration = Duration::from_millis(5);
 
 /// A function that runs in real time.

@@ -1,10 +1,10 @@
 //! The wire of a simulated function to another process.
 //!
-//! Each wire has a thread. For a wire to another process with a simulator (`unix:`), the thread connects to the process
-//! that waits at the path, or waits at the path until another process connects. Then the thread delivers arriving
-//! frames to the function. When the other side disconnects, the thread waits for the next process. The function's port
-//! has a carrier while the other side is connected. With datagrams (`dgram:`), the format of QEMU's network devices,
-//! there is no connection, and the carrier is always on. Two processes can use a path; a third is refused.
+//! Each wire has a thread. A wire to another process with a simulator (`unix:`) connects to the process that waits at
+//! the path, or waits at the path until another process connects. Then the thread delivers arriving frames to the
+//! function. When the other side disconnects, the thread connects to the next process in the same way. The function's
+//! port has a carrier while the other side is connected. With datagrams (`dgram:`), the format of QEMU's network
+//! devices, there is no connection, and the carrier is always on. Two processes can use a path; a third is refused.
 //!
 //! With `Wake::NoRoom`, the thread that creates an outgoing frame sends it ([`Wire::send_at_once`]), and does not wait
 //! for capacity on the wire. The thread that advances virtual time sends all other frames later, in order
@@ -17,8 +17,8 @@
 //! does not, so that a frame wakes at most one thread. The wire's thread checks every millisecond whether the program
 //! still receives, and less often while no thread of the program is active.
 //!
-//! Cutting a wire ([`Wire::cut`]) wakes its thread from any wait. When the thread has ended, the wire is closed and its
-//! files are removed.
+//! Cutting a wire ([`Wire::cut`]) wakes its thread if the thread waits for the other side or for a frame. When the
+//! thread has ended, the wire is closed and its files are removed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -60,7 +60,7 @@ const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(16);
 /// Time for which the wire's thread polls for a frame before it sleeps.
 const POLL_TIME: Duration = Duration::from_micros(20);
 
-/// Maximum number of frames that a thread receives without releasing the lock.
+/// Maximum number of frames that one call of `Wire::take_in` receives.
 const FRAMES: usize = 64;
 /// Maximum number of frames that a thread receives before it sends the resulting frames.
 const UNANSWERED: usize = 8;
@@ -525,7 +525,8 @@ impl Wire {
             if let Arrived::Not(woken) = arrived {
                 return Some(woken);
             }
-            // The wait for the lock is short, because its holder receives a limited number of frames.
+            // The wait for the lock is short: its holder receives at most `FRAMES` frames, or those that have already
+            // arrived.
             let mut frame = self
                 .receiving
                 .lock()

@@ -2,7 +2,8 @@
 //! sender it slows down the queue pair that was notified ([`crate::dcqcn`]).
 //!
 //! The port enables both per priority (QUERY_CONG_STATUS) and counts both (QUERY_CONG_STATISTICS). A card on a bare
-//! wire never receives a mark. Packets and notifications from outside of the simulator are treated alike.
+//! wire never receives a mark. Packets and notifications from outside of the simulator are handled like those from
+//! inside.
 
 use crate::env::Env;
 use crate::nic::Nic;
@@ -39,7 +40,8 @@ impl Nic {
         }
     }
 
-    /// Handles a frame that may be a notification: slows down the queue pair. Returns whether it was a notification.
+    /// Handles a frame that may be a notification: slows down the queue pair, if the port reacts to congestion in its
+    /// priority. Returns whether the frame was a notification.
     pub(crate) fn cnp_received(&mut self, env: &mut Env, frame: &[u8]) -> bool {
         let Ok(qpn) = parse_cnp(frame).map(Qpn::get) else {
             return false;

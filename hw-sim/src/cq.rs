@@ -25,7 +25,7 @@ use mlx_prm::CqeOpcode;
 pub const CQE_BYTES: usize = 64;
 /// Status in the context after an overflow.
 pub const STATUS_OVERFLOW: u32 = 0x9;
-/// Status in the context after the ring could not be written.
+/// Status in the context after the ring could not be written or the doorbell record could not be read.
 pub const STATUS_WRITE_FAILURE: u32 = 0xa;
 
 /// Result of writing a completion.

@@ -8,7 +8,7 @@
 //! ```text
 //!   both below F ticks   fast recovery      half of the way to the target
 //!   one at F or above    additive increase  target + R_AI, half of the way
-//!   both above F         hyper increase     target + i R_HAI, half of the way; i counts on
+//!   both above F         hyper increase     target + i R_HAI, half of the way; i = lower count - F
 //! ```
 //!
 //! The parameters have the device's names (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`), and QUERY_CONG_PARAMS
@@ -184,7 +184,7 @@ impl Reaction {
             .set_rpg_min_dec_fac(50)
             .set_rpg_min_rate(self.min_mbps)
             .set_dce_tcp_g(ALL_OF_ALPHA.saturating_sub(self.gain))
-            // These are reported with a real card's values, but not implemented.
+            // The next two are reported with a real card's values, but not implemented.
             .set_clamp_tgt_rate_after_time_inc(true)
             .set_rate_reduce_monitor_period(4)
             .set_dce_tcp_rtt(microseconds(self.alpha_time))
@@ -307,8 +307,8 @@ impl ReactionPoint {
                 (self.alpha_due, self.time_due) = (u64::MAX, u64::MAX);
             }
         }
-        // The limit of ticks is reached, because the clocks are fast or the parameters never recover. The rest of the
-        // time counts as one tick.
+        // The limit of ticks is reached, because the clocks are fast or the parameters never recover. No ticks are
+        // applied for the rest of the time.
         self.alpha_due = self.after(now, self.rules.alpha_time);
         self.time_due = self.after(now, self.rules.time_reset);
     }
@@ -437,8 +437,8 @@ mod tests {
         assert_eq!((told.dce_tcp_g(), told.initial_alpha_value()), (1020, 1023));
     }
 
-    /// A port's default parameters are those that mlxconfig printed for a real ConnectX-5, under the names without
-    /// `RPG_` and `DCE_TCP_` (`github.com/ironcore-dev/dpservice`, issue 26).
+    /// A port's default parameters are those that mlxconfig printed for a real ConnectX-5
+    /// (`github.com/ironcore-dev/dpservice`, issue 26).
     #[test]
     fn a_ports_default_parameters_are_those_of_a_real_connectx_5() {
         let told = Reaction::default().reported();

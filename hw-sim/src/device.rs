@@ -396,12 +396,13 @@ impl Sim {
         world.nics.iter().map(|nic| nic.iommu.len()).sum()
     }
 
-    /// Returns the number of items in queues or in flight.
+    /// Returns the number of frames that have arrived plus the number of register writes that wait. If there are
+    /// switches, the frames on cables count as well.
     pub(crate) fn under_way(&self) -> usize {
         lock(&self.world).under_way()
     }
 
-    /// Returns the number of bytes of all frames in the simulator.
+    /// Returns the number of bytes of all frames that are on cables, have arrived, or wait to be fetched from outside.
     pub(crate) fn frame_bytes(&self) -> usize {
         lock(&self.world).frame_bytes()
     }
@@ -477,7 +478,7 @@ impl Sim {
         world.driven();
     }
 
-    /// Takes the numbers of a function's commands since the last call, by opcode and by the fault that affected them.
+    /// Takes the counts of a function's commands since the last call, by opcode and by the fault that affected them.
     pub fn take_meetings(&self, function: &SimFunction) -> Meetings {
         lock(&self.world).nics[function.index]
             .faults
@@ -552,14 +553,14 @@ pub struct SimFunction {
 }
 
 impl SimFunction {
-    /// Runs a call that is not recorded, and lets the simulator run to idle.
+    /// Runs a call that is not recorded. In the inline drive, then runs the simulator until it is idle.
     fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R) -> R {
         let mut world = lock(&self.world);
         world.looked_at();
         self.call(world, call)
     }
 
-    /// Runs a call that is recorded, and lets the simulator run to idle.
+    /// Runs a call that is recorded. In the inline drive, then runs the simulator until it is idle.
     fn recorded_call<R>(
         &self,
         record: impl FnOnce(usize) -> Record,

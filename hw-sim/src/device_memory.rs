@@ -10,7 +10,7 @@
 //! a recording has each store before the packets that carry its bytes.
 //!
 //! Inferred, since no public text says it: a piece holds zeros when it is allocated; DEALLOC_MEMIC is refused while
-//! keys refer to the piece; `max_memic_size` limits the sum of all pieces; a key that exceeds its piece is a
+//! keys refer to the piece; `max_memic_size` limits the sum of all pieces; a key that exceeds its piece is refused with
 //! BAD_RESOURCE. While firmware boots, register writes are lost. Stores at that time are not simulated: they stay in
 //! the BAR.
 
@@ -20,9 +20,9 @@ use mlx_prm::{CmdHcaCap, DeviceMemCap};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of the window (`MEMIC_SIZE_LIMIT` of mlxconfig on a ConnectX-5), and the maximum number of bytes that may be
-/// allocated, at once and in total (`max_dm_size` of ibv_devinfo).
+/// Bytes of the window (`MEMIC_SIZE_LIMIT` of mlxconfig on a ConnectX-5).
 const WINDOW_BYTES: u32 = 256 << 10;
+/// Maximum number of bytes that may be allocated, at once and in total (`max_dm_size` of ibv_devinfo).
 pub const MOST: u32 = 128 << 10;
 /// Log2 of the unit of size and address of a piece, in bytes (Linux `MLX5_MEMIC_BASE_SIZE`).
 pub const LOG_UNIT: u32 = 6;
@@ -69,7 +69,7 @@ impl Taken {
         u32::try_from(self.contents.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the range of these bytes in `contents`; `None` unless the piece contains all of them.
+    /// Returns the range of these bytes in `contents`, if the piece contains all of them.
     fn range(&self, first: u64, bytes: u64) -> Option<Range<usize>> {
         let first = usize::try_from(first).ok()?;
         let end = first.checked_add(usize::try_from(bytes).ok()?)?;

@@ -146,8 +146,8 @@ impl Env {
         std::mem::take(&mut self.links_wait)
     }
 
-    /// Returns a buffer of `bytes` bytes with arbitrary contents. The buffer held a frame of similar length before, so
-    /// that few bytes need to be zeroed.
+    /// Returns a buffer of `bytes` bytes with arbitrary contents. Reuses a buffer that held a frame of similar length,
+    /// if there is one, so that few bytes need to be zeroed.
     pub(crate) fn buffer(&mut self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.spare[usize::from(bytes > SHORT)]
             .pop()

@@ -59,7 +59,7 @@ pub enum Fault {
         pages: u32,
     },
     /// The firmware needs pages for new objects: one in `every` commands that create an object waits until the driver
-    /// gives pages. The fault is permanent.
+    /// gives pages. Only [`mend`](crate::Sim::mend) ends this fault.
     Growth {
         /// Number of commands from one wait to the next.
         every: u32,
@@ -71,12 +71,13 @@ pub enum Fault {
         /// Number of pages.
         pages: i32,
     },
-    /// The firmware reports a fatal health syndrome and stops serving commands.
+    /// The firmware reports a fatal health syndrome. From then on, the function executes no command and carries no
+    /// traffic.
     HealthSyndrome(u8),
     /// The firmware stops running: its health counter stops and no command is answered. Traffic continues.
     HealthCounterStops,
-    /// The health counter stops for this time. The counter of busy firmware may stop, too: Linux `poll_health` reports
-    /// the fourth equal reading, two seconds apart, and continues.
+    /// The health counter stops for this time. The counter of busy firmware may stop, too. Linux `poll_health` reads
+    /// the counter every two seconds, reports the fourth equal reading, and continues.
     HealthCounterStalls(Duration),
     /// Every read of the BAR returns ones and every write is lost, as if the PCIe link to the slot were
     /// down.
@@ -88,7 +89,7 @@ pub enum Fault {
     BusError,
     /// The system asks the driver to release the function.
     WantedBack,
-    /// This number of the next interrupts is not delivered.
+    /// The next interrupts are not delivered. The value is their number.
     LostInterrupts(u32),
     /// Every vector is raised once, without a reason.
     StrayInterrupts,

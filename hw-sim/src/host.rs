@@ -32,7 +32,7 @@ pub trait Host {
     /// [`DmaFault`], as for reading; or part of the range is mapped read-only.
     fn dma_write(&mut self, iova: u64, data: &[u8]) -> Result<(), DmaFault>;
 
-    /// Reads data through a key. Checks existence, free state, variant, PD, QPN, range and access, then does the DMA.
+    /// Reads data through a key. Checks existence, variant, free state, PD, QPN, access and range, then does the DMA.
     ///
     /// # Errors
     /// [`KeyError`]: the first check that fails, or the DMA that follows the checks.
@@ -331,8 +331,8 @@ pub enum KeyError {
         /// The key that the access names.
         key: u32,
     },
-    /// A queue pair without `fre` tried to change the key's pages, entity size, domain, or the range or rights of
-    /// pages.
+    /// A queue pair without `fre` tried to change the key's pages, entity size or domain, or the range or rights of a
+    /// key that has pages.
     #[error("key {key:#010x}: change of pages, range, rights or domain without fre")]
     FastRegistration {
         /// The key that the request names.

@@ -68,8 +68,8 @@ pub enum RegisterEffect {
     CommandDoorbell(u32),
     /// The driver changed `nic_interface` to this value.
     NicInterface(u32),
-    /// The driver wrote to a read-only register, in a boot phase that permits no write, or to the command doorbell
-    /// before the queue's address was complete. The text describes the write.
+    /// The driver wrote to a read-only register, with a width other than 32 bits, in a boot phase that permits no
+    /// write, or to the command doorbell before the queue's address was complete. The text describes the write.
     Bug(String),
 }
 

@@ -120,7 +120,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Writes `data`. The last byte is written after all others, with one store.
+    /// Writes `data`. In memory of this process, the last byte is written after all others, with one store.
     fn write(&self, data: &[u8]) -> io::Result<()> {
         match *self {
             Self::Here(memory, at) => store(memory, at, data),

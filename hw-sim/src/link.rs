@@ -89,8 +89,8 @@ impl Faults {
     }
 
     fn draw(rng: &mut ChaCha8Rng) -> Self {
-        // In each simulation half of the faults are off, so that each fault is also tested without the others. A rate
-        // up to 10 % is far above any real network and still lets work finish.
+        // Each fault is off in half of the simulations, so that the other faults are also tested without it. A rate up
+        // to 10 % is far above any real network and still lets work finish.
         let rate = |rng: &mut ChaCha8Rng| {
             let rate = rng.random_range(1_000..=100_000);
             if rng.random_bool(0.5) { rate } else { 0 }
@@ -271,7 +271,8 @@ impl Link {
             self.enqueue(due, from, frame);
             return;
         }
-        // All random numbers are drawn first, so that the number of draws does not depend on the rates.
+        // All random numbers are drawn first, so that each frame takes the same number of draws, whatever happens to
+        // it.
         let lose = self.chance(faults.loss_ppm);
         let corrupt = self.chance(faults.corrupt_ppm);
         let reorder = self.chance(faults.reorder_ppm);

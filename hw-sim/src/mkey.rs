@@ -59,8 +59,8 @@ pub struct Klm {
 }
 
 impl Klm {
-    /// Returns whether the entry names a key. An entry of zero bytes names none. With entities of equal size the length
-    /// has no meaning, and only an entry with neither length nor key is empty.
+    /// Returns whether the entry names a key. A KLM of zero bytes names none. The length of a KSM has no meaning, so
+    /// only a KSM with neither length nor key names none.
     pub const fn names_key(&self, is_equal_sized: bool) -> bool {
         self.bytes != 0 || is_equal_sized && self.key != 0
     }
@@ -791,8 +791,8 @@ mod tests {
         );
     }
 
-    /// A KSM entry with the reserved lkey needs `rlky` when it is used. A KSM entry has no length, so the creation of
-    /// the key does not check the entry.
+    /// A KSM entry with the reserved lkey needs `rlky` when it is used. The test creates the key without CREATE_MKEY,
+    /// which refuses such an entry unless the key is free.
     #[test]
     fn the_reserved_lkey_behind_an_indirect_key_needs_rlky() {
         let entry = Klm {

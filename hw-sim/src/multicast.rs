@@ -63,7 +63,8 @@ impl Nic {
         true
     }
 
-    /// Loops a copy of a sent frame back, if the frame is for a group that has members in this function.
+    /// Loops a copy of a sent frame back, if the port is up and the frame is for a group that has members in this
+    /// function.
     pub fn replicate(&mut self, env: &mut Env, frame: &[u8]) {
         if env.is_up(self.seat) && self.grouped(frame).is_some() {
             env.loop_back(self.index, frame.to_vec());

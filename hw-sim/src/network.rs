@@ -23,7 +23,7 @@ use crate::switch::classify::{PRIORITIES, make_capable, roce_v2};
 use crate::switch::egress::Egress;
 use crate::switch::{Switch, Unknown, pfc};
 
-/// Number of queued bytes in a priority from which on queue pairs of that priority wait: a few of the largest packets.
+/// Queue pairs of a priority wait while at least this number of bytes is queued in it: a few of the largest packets.
 const PORT_BYTES: usize = 32 << 10;
 
 /// Reason for which a cable cannot be connected.
@@ -38,7 +38,7 @@ pub enum NotConnected {
     /// The cable would connect an Ethernet port to an InfiniBand switch.
     #[error("an Ethernet port cannot be on an InfiniBand switch")]
     Ethernet,
-    /// The cable would close a loop of switches of which at least one floods.
+    /// The cable would close a loop of switches, and at least one of the switches connected to the loop floods.
     #[error(
         "in a loop of switches a flood would never end: make all of them drop frames to unknown addresses, or leave the loop open"
     )]
@@ -101,8 +101,8 @@ impl Network {
         !there || self.cables.contains_key(&(switch, port))
     }
 
-    /// Returns whether a cable between these ends would close a loop of switches of which at least one floods. A
-    /// flooded frame would circulate forever.
+    /// Returns whether a cable between these ends would close a loop of switches, while at least one of the switches
+    /// connected to the loop floods. A flooded frame would circulate forever.
     pub(crate) fn would_flood(&self, ends: [End; 2]) -> bool {
         let [
             End::Switch { switch: one, .. },

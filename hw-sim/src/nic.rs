@@ -95,7 +95,7 @@ pub struct Nic {
     pub(crate) smi: Option<u32>,
     /// Command queue.
     pub(crate) commands: CommandInterface,
-    /// Injected faults that wait for a command, an interrupt, a doorbell or a completion.
+    /// Injected faults that wait for a command, a page, an interrupt, a doorbell or a completion.
     pub(crate) faults: FaultPlan,
     /// First halves of doorbells that arrive as two 4-byte stores, by UAR page and register.
     pub(crate) halves: BTreeMap<(u32, u32), [u8; 4]>,
@@ -241,7 +241,8 @@ impl Nic {
         self.removed
     }
 
-    /// Returns whether the function is present and healthy: the firmware serves commands and the data path runs.
+    /// Returns whether the function is on the bus and reports no fatal health syndrome. Otherwise it executes no
+    /// command, and its data path stands still.
     pub fn alive(&self) -> bool {
         !self.removed && self.init.health_syndrome() == 0 && !self.init.is_off_bus()
     }

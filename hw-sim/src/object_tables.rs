@@ -20,7 +20,8 @@ use crate::uctx::Uctx;
 use crate::umem::{Places, Umem};
 use std::collections::BTreeMap;
 
-/// First UAR index that is allocated. The pages below it are the initialization segment and the MSI-X structures.
+/// First UAR index that is allocated. Pages 0 to 3 are the initialization segment and the MSI-X structures. Page 4 is
+/// never allocated.
 const FIRST_UAR: u32 = 5;
 /// A queue pair and its references.
 pub struct QpSlot {

@@ -169,8 +169,8 @@ impl<T> Table<T> {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting || owner == SHARED
     }
 
-    /// Returns whether the acting owner may destroy or clear an object of `owner`. Only the driver may do so for a
-    /// shared object.
+    /// Returns whether the acting owner may destroy or clear an object of `owner`. A user context may do so for its own
+    /// objects. The driver, which acts as [`DRIVER`] or [`SHARED`], may do so for all objects.
     fn governs(&self, owner: u16) -> bool {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting
     }

@@ -131,9 +131,9 @@ pub struct Port {
     changes: u64,
     /// Node description, 64 bytes.
     pub node_description: [u8; 64],
-    /// All frames received.
+    /// Frames received, except those looped back.
     pub received: Traffic,
-    /// All frames sent.
+    /// Frames sent, except those looped back.
     pub transmitted: Traffic,
     /// Frames looped back inside the function.
     pub looped: Traffic,
@@ -216,7 +216,8 @@ impl Port {
         self.subnet.as_ref().is_some_and(|subnet| subnet.owns(lid))
     }
 
-    /// Returns the largest RDMA path MTU on a wire with this MTU, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
+    /// Returns the largest RDMA path MTU on a wire with this MTU, as the QPC codes it: 1 = 256 … 5 = 4096 bytes. On
+    /// InfiniBand it is always 4096 bytes.
     pub fn rdma_mtu(&self, wire: u16) -> u8 {
         if self.subnet.is_some() {
             return 5;
@@ -240,7 +241,7 @@ impl Port {
         self.lists.multicast.contains(&entry_of(address))
     }
 
-    /// Returns whether the vport context contains anything from which the e-switch makes rules.
+    /// Returns whether a list of the vport has an entry, or promiscuity of any kind is on.
     pub fn is_listed(&self) -> bool {
         self.lists != AddressLists::default() || self.promiscuous != [false; 3]
     }

@@ -98,7 +98,7 @@ pub struct VirtualFacts {
 }
 
 impl Default for VirtualFacts {
-    /// Returns properties for which the file states nothing.
+    /// Returns the properties for a file that states nothing about virtual functions.
     fn default() -> Self {
         Self {
             device_id: 0,
@@ -445,7 +445,7 @@ impl Profile {
 }
 
 /// Number of pages that the default device needs before INIT_HCA. The file states thousands. Each page is filled and
-/// verified, so with thousands users of the default device would wait at every open.
+/// verified, and with thousands of pages that would delay every open of the default device.
 const FEW_PAGES: u32 = 512;
 
 /// The default device, which every call of `Profile::default` copies.
@@ -464,8 +464,8 @@ impl Default for Profile {
     }
 }
 
-/// Returns the capabilities that Linux's legacy mode needs: an FDB whose two levels are below 22, and ingress and
-/// egress access lists of a vport.
+/// Returns the capabilities that Linux's legacy mode needs: an FDB of two levels, whose level numbers are below 22, and
+/// ingress and egress access lists of a vport.
 fn eswitch_flow_table() -> FlowTableEswitchCap {
     let mut caps = FlowTableEswitchCap::new();
     let all = |props: &mut FlowTableProperties| {

@@ -99,7 +99,7 @@ counters! {
     ReqTransportRetriesExceeded: req_transport_retries_exceeded, set_req_transport_retries_exceeded, Error;
     /// A message was longer than the memory of its receive WQE.
     RespLocalLengthError: resp_local_length_error, set_resp_local_length_error, Error;
-    /// A request was longer than the maximum message size.
+    /// A request was longer than the maximum message size, or a datagram longer than the MTU.
     ReqLocalLengthError: req_local_length_error, set_req_local_length_error, Error;
     /// A receive failed because of an error of the queue pair.
     RespLocalQpError: resp_local_qp_error, set_resp_local_qp_error, Error;
@@ -113,7 +113,7 @@ counters! {
     RespCqeError: resp_cqe_error, set_resp_cqe_error, Error;
     /// A send completed with an error. Flushed sends count.
     ReqCqeError: req_cqe_error, set_req_cqe_error, Error;
-    /// A bind of a memory window failed.
+    /// A bind of a memory window or another UMR failed.
     ReqMwBinding: req_mw_binding, set_req_mw_binding, Error;
     /// A response was malformed.
     ReqBadResponse: req_bad_response, set_req_bad_response, Error;

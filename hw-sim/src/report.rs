@@ -27,9 +27,9 @@ pub struct FunctionReport {
     pub refusals: BTreeMap<u16, u64>,
     /// Number of dropped frames, received or sent, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Frames that the port sent to the wire.
+    /// Frames that the port sent to the wire or to other functions of the card.
     pub transmitted: Traffic,
-    /// Frames that the port received from the wire.
+    /// Frames that the port received from the wire or from other functions of the card.
     pub received: Traffic,
     /// Number of send doorbells.
     pub send_doorbells: u64,

@@ -2,9 +2,9 @@
 //! queue.
 //!
 //! WQEs form a linked list in a ring of equal strides. Each WQE starts with the index of its successor. The device
-//! begins at index 0 and follows the links, and takes as many WQEs as the doorbell record's counter has posted. A link
-//! that leads out of the ring, or a counter that is further ahead than the ring is long, puts the queue in error with a
-//! catastrophic event.
+//! begins at index 0 and follows the links. The counter in the doorbell record limits the number of WQEs that it takes.
+//! If a link leads out of the ring, or the counter is ahead by more than the length of the ring, the queue goes to
+//! error with a catastrophic event.
 //!
 //! A cyclic queue is a plain ring instead: the device takes WQEs in order and ignores the links. UCX uses this with
 //! DevX (`srq_topo`, src/uct/ib/mlx5/rc/rc_mlx5_iface.c).

@@ -37,9 +37,10 @@ impl Connector<'_> {
 pub struct SubnetSwitchId(pub(crate) usize);
 
 impl Sim {
-    /// Lets a subnet manager, a program on one of the nodes, configure the InfiniBand subnet. From now on each port is
-    /// in Init and has no LID until the manager configures it. Without this call, ports are Active and have a LID as
-    /// soon as they have a carrier.
+    /// Lets a subnet manager, a program on one of the nodes, configure the InfiniBand subnet. From now on, each card's
+    /// port is in Init and has no LID until the manager configures it. The same holds for switches that are added
+    /// later; existing switches stay preset. Without this call, ports are Active and have a LID as soon as they have a
+    /// carrier.
     pub fn leave_subnet_to_manager(&self) {
         let mut world = lock(&self.world);
         world.input(|| Record::SubnetManager);
@@ -89,7 +90,8 @@ impl Sim {
     /// Connects two ends by a cable: functions' ports or switch ports. `delay_ns` of `faults` is the time of flight.
     ///
     /// # Errors
-    /// [`NotConnected`] if an end cannot take the cable.
+    /// [`NotConnected`] if an end cannot take the cable, or if the cable would close a loop in which a frame may be
+    /// flooded.
     pub fn connect_switch(
         &self,
         ends: [Connector<'_>; 2],

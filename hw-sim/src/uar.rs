@@ -8,7 +8,8 @@
 //! | 0x800 + n·0x100 | 8 | send doorbell: the first 8 bytes of the last WQE |
 //!
 //! An 8-byte doorbell may arrive as two 4-byte stores, low address first, as 32-bit hosts write it. A doorbell is valid
-//! only on the UAR page with which its queue was created. Any other write is ignored and reported as a driver bug.
+//! only on the UAR page with which its queue was created. Any other write is ignored and reported as a driver bug,
+//! except the rest of a WQE in a BlueFlame register, which is only ignored.
 
 use crate::cq::Armed;
 use crate::env::Env;

@@ -6,10 +6,10 @@
 //! request is applied completely or not at all.
 //!
 //! Permission: the key must have `umr_en`. The key must be in the queue pair's protection domain, unless the request
-//! sets the domain, as the kernel's own UMR queue pair does for keys of other domains. The key variant (low 8 bits) in
-//! the work request must be the key's current one, unless the request changes the variant. If the key is usable
-//! afterwards, the keys that its range reaches must exist and be usable by the queue pair. Table entries behind the
-//! range are padding with arbitrary contents.
+//! sets the domain or comes from the kernel's own UMR queue pair, which may change keys of all domains. The key variant
+//! (low 8 bits) in the work request must be the key's current one, unless the request changes the variant. If the key
+//! is usable afterwards, the keys that its range reaches must exist and be usable by the queue pair. Table entries
+//! behind the range are padding with arbitrary contents.
 //!
 //! Only the kernel's queue pairs (QPC `fre`, and the UMR queue pair) may change the memory that a key reaches: the
 //! pages of a key, its entity size, its domain, and the range and rights of a key that has pages. A program's queue
@@ -127,8 +127,8 @@ enum Change {
 /// Executes a UMR work request. Translation tables may grow by `room` bytes.
 ///
 /// # Errors
-/// [`KeyError`] if the key does not exist or no UMR may change it, if the new domain does not exist, or if the key
-/// cannot have the new translation. The key is then unchanged.
+/// [`KeyError`] if the key does not exist or the request may not change it, if the new domain does not exist, or if the
+/// key cannot have the new translation. The key is then unchanged.
 pub fn apply(
     keys: &mut Table<Mkey>,
     pds: &mut Table<()>,
@@ -184,10 +184,11 @@ pub fn apply(
     Ok(())
 }
 
-/// Checks the entries that the key's range reaches after the request. The check is made if the request carries entries,
-/// moves the range or makes the key usable. Entries behind the range are padding and not checked: Linux rounds the
-/// number of octowords up to a multiple of four (`mlx5r_umr_get_xlt_octo`), but copies only the real entries into the
-/// work request (`set_reg_wr` in drivers/infiniband/hw/mlx5/wr.c). The bytes behind them are old contents of the ring.
+/// Checks the entries that the key's range reaches after the request. The check is made if the key is not free then,
+/// and the request carries entries, moves the range or makes the key usable. Entries behind the range are padding and
+/// not checked: Linux rounds the number of octowords up to a multiple of four (`mlx5r_umr_get_xlt_octo`), but copies
+/// only the real entries into the work request (`set_reg_wr` in drivers/infiniband/hw/mlx5/wr.c). The bytes behind them
+/// are old contents of the ring.
 fn check_reached(
     keys: &Table<Mkey>,
     current: &Mkey,
@@ -884,8 +885,8 @@ mod tests {
         assert_eq!(keys.references(region >> 8), 0);
     }
 
-    /// A translation table grows only as far as the function has memory for keys. The key declares 2^32 octowords, and
-    /// the UMR writes its last entry.
+    /// A translation table grows only as far as the function has memory for keys. The key declares 2^32 - 1 octowords,
+    /// and the UMR writes entries near the end of that table.
     #[test]
     fn a_table_grows_as_far_as_there_is_memory_for_the_functions_keys() {
         let (mut keys, mut pds, region, window) = world();

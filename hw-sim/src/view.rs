@@ -34,7 +34,8 @@ pub struct View<'a> {
 }
 
 impl Nic {
-    /// Calls a method of a queue pair, with the function as its host. Returns `None` if the queue pair does not exist.
+    /// Calls a method of a queue pair, with the function as its host. Returns `None` if the queue pair does not exist
+    /// or one of its methods is running.
     pub fn with_qp<R>(
         &mut self,
         env: &mut Env,

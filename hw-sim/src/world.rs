@@ -286,7 +286,8 @@ impl World {
     /// Connects two ends by a link. At least one of them is a switch port. Returns the number of the link.
     ///
     /// # Errors
-    /// [`NotConnected`] if an end cannot take the cable.
+    /// [`NotConnected`] if an end cannot take the cable, or if the cable would close a loop in which a frame may be
+    /// flooded.
     pub fn connect_switch(
         &mut self,
         ends: [End; 2],
@@ -413,7 +414,7 @@ impl World {
         }
     }
 
-    /// Captures every frame from now on.
+    /// Captures every frame that functions transmit from now on, and every frame delivered from outside.
     ///
     /// # Errors
     /// [`CaptureError`] if the writer fails for the interface descriptions. There is no capture then.
@@ -579,8 +580,8 @@ impl World {
         }
     }
 
-    /// Returns the destination of a frame that a card's switch forwards unchanged to a single destination. Returns
-    /// `None` in all other cases; `forward` decides then.
+    /// Returns the destination of a frame that a card's switch forwards unchanged to a single destination, if the fast
+    /// path of the card finds it. Otherwise returns `None`, and `forward` decides.
     fn passes(&self, seat: Seat, from: Place, frame: &[u8]) -> Option<Place> {
         let card = self.env.card(seat);
         let to = card.passes(from, frame)?;

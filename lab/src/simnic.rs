@@ -34,9 +34,9 @@ const SCRIPT: &str = "
     wait
 ";
 /// Script for two InfiniBand ports, which have LIDs as addresses. The out-of-band exchange of its programs uses another
-/// network. At its end the script writes more than sockets and pipes hold, but less than these and the guest's queue,
-/// which has 128 pieces of some KiB. A file counts the pieces written, because a reader that waited for the end of the
-/// script while the queue is full would wait for ever.
+/// network. At its end the script writes more than sockets and pipes hold, but less than they and the guest's queue
+/// hold together. The queue has 128 pieces of some KiB. A file counts the pieces written, because a reader that waited
+/// for the end of the script while the queue is full would wait for ever.
 const INFINIBAND: &str = "
     cat /sys/class/infiniband/mlx5_0/ports/1/link_layer
     pingpong() {

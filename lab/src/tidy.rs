@@ -1,7 +1,7 @@
 //! House rules that no lint checks. (Clippy's rules are in `Cargo.toml` and `clippy.toml`.)
 //!
-//! Each rule is a function over the Rust sources of the workspace's crates. An exception to a rule is listed here with
-//! its reason, not in the source.
+//! Each rule is a function over the Rust sources of the workspace's crates, their manifests or the pages. An exception
+//! to a rule is listed with its reason in the function, not in the source.
 
 mod circles;
 mod facade;
@@ -93,7 +93,6 @@ const RULES: [Rule; 11] = [
 fn unsafe_stays_in_the_c_abi(source: &Source, breaches: &mut Vec<String>) {
     let at = |place| source.path.starts_with(place);
     let elsewhere = !(at("driver/") || at(C_ABI) || source.is_test());
-    // The name is in two pieces, because this file is checked, too.
     let lint = concat!("unsafe", "_code");
     let holds = |line: &str| {
         ["deny", "forbid"]
@@ -123,8 +122,8 @@ fn unsafe_modules_say_so(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Folder of the C ABI, which has unsafe code as `driver` does. Its crate denies unsafe code; the other crates forbid
-/// it.
+/// Folder of the C ABI, which has unsafe code as `driver` does. Its crate, `udapl`, denies unsafe code. All crates
+/// except these two forbid it.
 const C_ABI: &str = "udapl/src/capi/";
 
 fn crates_forbid_unsafe(source: &Source, breaches: &mut Vec<String>) {

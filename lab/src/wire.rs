@@ -95,8 +95,8 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that there are RoCEv2 packets, and that each packet is either one of them or of neighbours. A packet may
-/// count as both, for example a frame that contains another one, so the sum may be too large, too.
+/// Checks that there are RoCEv2 packets, and that their number and the number of packets of ARP and neighbour discovery
+/// add up to all packets. A frame that contains another frame may count as both, so the sum can also be too large.
 fn check_sum(packets: usize, roce: usize, neighbours: usize) -> Result<()> {
     ensure!(
         roce > 0 && roce + neighbours == packets,

@@ -38,7 +38,7 @@ pub mod support;
 #[cfg(test)]
 mod tests;
 
-/// Operations of all layouts. Each layout also has them as inherent methods.
+/// Operations of all layouts. `SIZE`, `FIELDS` and `reserved_bits` are also inherent items of each layout.
 pub trait Layout:
     FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Clone + fmt::Debug
 {

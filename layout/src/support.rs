@@ -7,7 +7,7 @@ use crate::{Field, Shape};
 pub use pastey::paste;
 pub use static_assertions::const_assert_eq;
 
-/// Returns a mask over the struct of all bits that belong to a field. Refuses, at compile time, fields that overlap or
+/// Returns the mask of all bits of the struct that belong to a field. Refuses, at compile time, fields that overlap or
 /// leave the struct.
 pub const fn mask<const N: usize>(fields: &[Field]) -> [u8; N] {
     let mut mask = [0; N];

@@ -219,7 +219,7 @@ layout! {
         dc_connect_qp: 0x40[18],
         dc_cnak_trace: 0x40[17],
         drain_sigerr: 0x40[16],
-        /// Drivers set it to 0.
+        /// Linux sets it to 0, so that signatures of commands are not checked.
         cmdif_checksum: 0x40[15:14],
         sigerr_cqe: 0x40[13],
         wq_signature: 0x40[11],
@@ -359,7 +359,8 @@ layout! {
         /// Set: software may write the bit `roce` of this page.
         roce_rw_supported: 0x74[30],
         log_max_current_uc_list_wr_supported: 0x74[29],
-        /// log2 of the largest WQE stride of an RQ; the next three fields are its smallest, and those of an SQ.
+        /// log2 of the largest WQE stride of an RQ. The next field is the smallest stride of an RQ; the two fields
+        /// after it are the largest and the smallest stride of an SQ.
         log_max_stride_sz_rq: 0x74[28:24],
         log_min_stride_sz_rq: 0x74[20:16],
         log_max_stride_sz_sq: 0x74[12:8],

@@ -47,7 +47,7 @@ pub mod flow_action {
     pub const DROP: u32 = 1 << 1;
     /// Forward to the destination list.
     pub const FWD_DEST: u32 = 1 << 2;
-    /// Count in the counter list.
+    /// Count the packet in the counters of the counter list.
     pub const COUNT: u32 = 1 << 3;
     /// Remove the VLAN tag.
     pub const VLAN_POP: u32 = 1 << 7;

@@ -39,7 +39,8 @@ layout! {
         indirect_table: 0x20[23:0],
         /// Hash function: 0 none, 1 inverted XOR of 8 bits, 2 Toeplitz.
         rx_hash_fn: 0x24[31:28],
-        /// Bits that block loopback of packets of the same transport domain: bit 0 unicast, 1 multicast.
+        /// Loopback of packets of the same transport domain: bit 0 unicast, 1 multicast. Despite the field's name, a
+        /// set bit admits the packets (Linux `mlx5e_refresh_tirs` sets the bits to enable loopback).
         self_lb_block: 0x24[25:24],
         transport_domain: 0x24[23:0],
         rx_hash_toeplitz_key: 0x28 [u8; 40],

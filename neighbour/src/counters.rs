@@ -8,7 +8,8 @@ pub enum Refusal {
     Malformed,
     /// A checksum is wrong.
     Checksum,
-    /// A router has forwarded a message that must stay on the link (RFC 4861, 7.1).
+    /// A message that must stay on the link has another hop limit (RFC 4861, 7.1; RFC 3810, 6.2), or an MLD query lacks
+    /// the router alert.
     HopLimit,
     /// The packet is a fragment.
     Fragment,
@@ -20,7 +21,7 @@ pub enum Refusal {
     Vlan,
     /// The message is about an address that is not ours, not yet ours, or not ours in this VLAN.
     Address,
-    /// The sender's IP address cannot be a sender's, or its MAC is not an individual address.
+    /// The sender's IP address is not legal as the source of this message, or its MAC is not an individual address.
     Sender,
     /// The sender's MAC is ours, or the source of an IPv6 or echo message is our IP address: our own frame has come
     /// back, or another node uses our MAC or address.

@@ -21,8 +21,8 @@ impl Neighbours {
     /// - the destination itself, if it is one of our addresses;
     /// - an address whose prefix contains the destination and that has the destination's scope (link-local or not); of
     ///   several such addresses, one with the longest prefix;
-    /// - for a link-local destination: any link-local address; for another destination: an address with a gateway that
-    ///   is not link-local.
+    /// - for a link-local destination: any link-local address; for another destination: an address that is not
+    ///   link-local and has a gateway.
     ///
     /// Of several addresses that fit a rule equally, the one that was added first is returned. An address under
     /// detection is not used, unless the address is optimistic.

@@ -50,7 +50,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Step {
-    /// A sender needs the MAC, and the address does not name one.
+    /// A sender needs the MAC. `Absent` takes this step only for an address that does not name its MAC.
     Used,
     /// A sender needs the MAC, and the address names one.
     Named,

@@ -97,7 +97,7 @@ impl Neighbours {
                 ask.emit(mac, vlan)
             }
             (IpAddr::V6(source), IpAddr::V6(target)) => ndisc::ask(source, target, to, mac, vlan),
-            _ => unreachable!("who asks is of the family of whom it asks for"),
+            _ => unreachable!("source and target of a request are of the same family"),
         };
         match to {
             Some(_) => self.counters.asked_one += 1,
@@ -168,7 +168,7 @@ impl Neighbours {
         self.send(frame);
     }
 
-    /// Makes the requests due that waited until one of our addresses in this VLAN is usable.
+    /// Makes those requests due that have waited for one of our addresses in this VLAN to become usable.
     fn wake_waiting_requests(&mut self, vlan: Option<u16>, v4: bool) {
         let now = self.now;
         for (key, entry) in self.table.iter_mut() {

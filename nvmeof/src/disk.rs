@@ -3,7 +3,7 @@
 //! A [`Disk`] is opened once. Each worker has its own [`Handle`], which is made from the disk's descriptor and never
 //! from the path, because the path may name another file by then. If possible, files and block devices are read and
 //! written without the page cache (O_DIRECT). They are locked against other programs (`claim`). A memory disk is an
-//! unnamed file, so it works like a file. A faulty disk fails by order ([`faults`]).
+//! unnamed file, so it works like a file. A faulty disk is a memory disk that can be made to fail ([`faults`]).
 
 mod claim;
 pub mod faults;
@@ -139,9 +139,9 @@ pub struct Disk {
 /// A worker's access to a disk.
 #[derive(Clone, Debug)]
 pub enum Handle {
-    /// A file, which the worker accesses by its ring.
+    /// A file, which the worker accesses through its io_uring ring.
     File(File),
-    /// A file as above, whose operations fail or are late by order.
+    /// A file whose operations can be made to fail or to be late.
     Faulty(File, Arc<Faults>),
     /// A null disk, whose operations do nothing.
     Null,

@@ -4,11 +4,11 @@
 //!   host (nvme-rdma of Linux, SPDK, ...)
 //!      |  connection: one for each queue
 //!      v
-//!   serve    the RDMA transport: workers, an instance of an adapter each, with their queues      one thread each
-//!      |        Commands of I/O queues, except reservations, use only their worker
-//!      |        All other commands go to the model, behind one lock. A thread of its own computes the modular
+//!   serve    the RDMA transport: workers. Each worker has a thread, an instance of an adapter, and queues
+//!      |        A command of an I/O queue, except a reservation command, uses only its worker
+//!      |        All other commands go to the model, behind one lock. A separate thread computes the modular
 //!      |        exponentiations of authentication, which take long
-//!      |---- io      I/O commands without a wire: checks, states, steps, a worker's namespaces, buffers, disks
+//!      |---- io      I/O commands, without the transport: checks, states, steps, a worker's namespaces, buffers, disks
 //!      v
 //!   model    subsystems, namespaces, controllers: what each command means. No I/O, no clock, no thread
 //!      |

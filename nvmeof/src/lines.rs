@@ -28,8 +28,8 @@ fn nanos(now: Moment) -> u64 {
 }
 
 impl Lines {
-    /// Returns `Some` if a line of this kind is to be written. The value is the number of lines that were not written
-    /// since the last one.
+    /// Returns `Some` if a line of this kind is to be written. The value is the number of lines of this source and kind
+    /// that were not written since the last one, plus the lines that no existing budget counts.
     pub(crate) fn take(&mut self, source: IpAddr, kind: &'static str, now: Moment) -> Option<u64> {
         let whose = (source, kind);
         if self.budgets.len() >= BUDGETS && !self.budgets.contains_key(&whose) {

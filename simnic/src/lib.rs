@@ -5,9 +5,9 @@
 //! repeats a recorded simulation. The program `simnic` boots a stock kernel on such functions; `datctl sim` serves them
 //! for a user's own QEMU.
 //!
-//! The crate depends on the simulator only; the driver of a function is at the other side of a socket. Feature
-//! `fabric` adds the module `fabric`, which includes a driver: functions on switches that send to each other, and
-//! pictures of their queues.
+//! The crate does not depend on the library `udapl`, because the driver of a function is at the other side of a socket.
+//! Feature `fabric` adds the module `fabric` and this dependency. In that module functions on switches send to each
+//! other, and the queues are drawn.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -174,8 +174,8 @@ fn served(options: &serve::Options) -> Result<(), Box<dyn Error>> {
 mod tests {
     use super::*;
 
-    /// Each command has examples that its parser accepts. They are at the end of the help, and in a section of the
-    /// manual page. Words after a pipe or a redirection belong to the shell and are not parsed.
+    /// Each command has examples at the end of its help, and the parser accepts them. Words after a pipe or a
+    /// redirection belong to the shell and are not parsed.
     #[test]
     fn each_command_has_examples_that_its_command_line_takes() {
         let mut program = Arguments::command();

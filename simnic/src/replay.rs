@@ -45,7 +45,7 @@ pub struct Options {
     records: bool,
 }
 
-/// Opens a recording.
+/// Opens a recording. A file whose name ends in `.gz` is decompressed.
 ///
 /// ```no_run
 /// let mut replay = simnic::replay::open("failure.rec".as_ref())?;
@@ -57,7 +57,7 @@ pub struct Options {
 /// ```
 ///
 /// # Errors
-/// There is no such file, or it is no recording. A file whose name ends in `.gz` is decompressed.
+/// The file cannot be read, or is not a recording.
 pub fn open(path: &Path) -> Result<Replay, Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let file = BufReader::new(File::open(path).map_err(|error| failed(&error))?);
@@ -71,7 +71,8 @@ pub fn open(path: &Path) -> Result<Replay, Box<dyn Error>> {
 /// Replays a recording, prints the requested lists, and then prints the reports of the functions.
 ///
 /// # Errors
-/// The file is damaged, the simulation differs from the recorded one, or the output cannot be written.
+/// The file cannot be opened or is damaged, the simulation differs from the recorded one, or the output or the capture
+/// cannot be written.
 pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> {
     let mut replay = open(&options.file)?;
     let header = replay.header();
@@ -143,8 +144,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// Maximum number of completions that are shown. The completions after the first are mostly flushed because of
-    /// it.
+    /// Maximum number of completions that are shown. The first error puts its queue pair into the error state, so most
+    /// of the later completions only report flushed requests.
     const SHOWN: usize = 8;
 
     fn after(&mut self, step: &Step) {

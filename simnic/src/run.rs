@@ -11,7 +11,7 @@
 //! The guest's files are an image made of Debian packages ([`image`]). The guest reads the image over 9p under an
 //! overlay in memory, so changes by the command are lost. The shared folder is the host's, and changes in it remain.
 //!
-//! A run has these steps: the packages are unpacked ([`Prepared`]), the functions are served, QEMU starts, the guest
+//! A run has these steps: the packages are unpacked ([`machine`]), the functions are served, QEMU starts, the guest
 //! reports that the command begins, and the guest reports its exit status. simnic ends QEMU when the reader of simnic's
 //! output has read all output of the command. The guest has [`BOOT`] to begin. The command and the reader have no
 //! limit unless `--timeout` is given, which ends a run in any case.
@@ -149,7 +149,8 @@ impl Options {
     }
 }
 
-/// Runs the command in a guest. Returns the command's exit status.
+/// Runs the command in a guest. Returns the exit status of the run: the command's, or that of `--timeout` or of the
+/// last signal.
 pub fn run(options: &Options) -> Result<u8> {
     ensure!(
         options.ports == 1 || options.link.is_none(),

@@ -219,7 +219,7 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
         given.is_some() && given < taken && taken < came,
         "{given:?}, {taken:?}, {came:?}"
     );
-    // Neither driver broke a rule, and the wire lost nothing.
+    // Neither driver broke a rule, and neither device refused a command.
     replay
         .run(None)
         .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));

@@ -2,7 +2,9 @@
 //!
 //! `scale [ENDPOINTS [INSTANCES]]` brings up two simulated functions, opens several instances of each, creates the
 //! endpoints on both functions, and connects each endpoint to an endpoint of the other function (default: 60,000 and
-//! 4). `scale count REGION ENDPOINTS` creates the endpoints in one instance and runs `REGION` once, for callgrind.
+//! 4). First it measures the rate of connections with 8,192 endpoints, in one and in several instances, with one thread
+//! and with a thread for each instance. `scale count REGION ENDPOINTS` creates the endpoints in one instance and runs
+//! `REGION` once, for callgrind.
 //!
 //! Resident memory is the kernel's figure for this process (`/proc/self/status`). Shared memory is DMA memory;
 //! anonymous memory is the heap of driver and simulator together, on both sides. Times are the CPU time of all threads

@@ -1,9 +1,10 @@
 //! Speed of simulated functions: prints a table (`cargo bench -p udapl --bench simulator`).
 //!
-//! One run measures RDMA Writes between two functions of this process, RDMA Writes and ping-pongs with a function of
-//! another process over `link=unix:`, and transfers and ping-pongs over plain sockets. Each figure is the best of
-//! several rounds, because other processes disturb some rounds. The second column is this process's CPU time for an
-//! operation. docs/simulator.md has the figures of one machine.
+//! One run measures RDMA Writes between two functions of this process (`one`), the same with one pair and with two
+//! pairs of functions at once (`pairs`), RDMA Writes and ping-pongs with a function of another process over
+//! `link=unix:` (`two`), and transfers and ping-pongs over plain sockets (`bare`). Arguments select some of these. Each
+//! figure is the best of several rounds, because other processes disturb some rounds. The second column is this
+//! process's CPU time for an operation. docs/simulator.md has the figures of one machine.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;

@@ -8,8 +8,9 @@
 //!
 //! The adapter's driver (`drive`) runs beside the tasks that use the adapter. The driver polls events, wakes the tasks,
 //! and sleeps on the adapter's descriptor, which tokio polls with all others. Everything here runs in one thread,
-//! because an instance of an adapter must stay in one thread. A program with several threads has a single-threaded
-//! runtime and an instance (`udapl::Adapter`) in each of them. This example needs the feature `tokio` of crate `udapl`.
+//! because a driver, its handles and their endpoints must stay in one thread. A program with several threads has a
+//! single-threaded runtime and an instance (`udapl::Adapter`) in each of them. This example needs the feature `tokio`
+//! of crate `udapl`.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

@@ -11,7 +11,8 @@ use crate::Ia;
 /// [`write_from`](DmaMemory::write_from)), or in place ([`bytes`](DmaMemory::bytes)).
 ///
 /// # Errors
-/// The host has no memory left, or no address space that the device can reach.
+/// [`DmaError::Request`]: zero bytes. Otherwise the host has no memory left or no address space that the device can
+/// reach, or the function refused the mapping.
 pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
     const OPTIMAL_ALIGNMENT: usize = 256;
     alloc_aligned(ia, bytes, OPTIMAL_ALIGNMENT)
@@ -21,7 +22,7 @@ pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
 /// ([`reactor`](crate::reactor)).
 ///
 /// # Errors
-/// Those of [`alloc`]. [`DmaError::Request`]: zero bytes, or an invalid alignment.
+/// Those of [`alloc`]. [`DmaError::Request`]: an invalid alignment.
 pub fn alloc_aligned(ia: &Ia, bytes: usize, align: usize) -> Result<DmaMemory, DmaError> {
     Ok(alloc_buffer(ia, bytes, align)?.into())
 }

@@ -1,14 +1,14 @@
 //! The control socket of an adapter: shows the state of a live process to other processes.
 //!
 //! The protocol is JSON-RPC 2.0 over a Unix socket. docs/control.md lists the methods; `datctl resource`, `stat`,
-//! `top`, `monitor` and `metrics` use them. No method changes what the process does, except that a client can turn on
-//! latency measurement while it is connected (method `measure`). A program requests a socket by the adapter's name
-//! (`0000:3b:00.2,control=/run/target.sock`), by [`OpenOptions::control`](crate::OpenOptions::control), by
-//! `DAT_CONTROL` in its environment, or by [`serve`].
+//! `top`, `monitor`, `recorder` and `metrics` use them. No method changes what the process does, except that a client
+//! can turn on latency measurement while it is connected (method `measure`). A program requests a socket by the
+//! adapter's name (`0000:3b:00.2,control=/run/target.sock`), by
+//! [`OpenOptions::control`](crate::OpenOptions::control), by `DAT_CONTROL` in its environment, or by [`serve`].
 //!
 //! An instance belongs to one thread, and only that thread can read the instance's counters. The thread does so inside
-//! its next call of the library. An instance whose thread makes no call for 200 ms is reported as silent, with its
-//! previous answer.
+//! its next call that processes events: a wait, a dequeue of an empty EVD, `Ia::progress`. An instance that has not
+//! answered after 200 ms is reported as silent, with its previous answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const OBJECTS: u64 = 4_096;
 /// Default limit on the flight recorder events reported for each instance.
 const EVENTS: u64 = 4_096;
-/// Maximum number of events in a pcapng answer. It limits the size of the answer, which holds the file as hex digits.
+/// Maximum number of events of each instance, and of the function, in a pcapng answer. It limits the size of the
+/// answer, which holds the file as hex digits.
 const MAX_FILE_EVENTS: u64 = 8_192;
 /// Maximum number of notices queued for the socket's thread.
 const NOTICES: usize = 4_096;

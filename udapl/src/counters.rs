@@ -80,8 +80,9 @@ pub struct AdapterStats {
 pub type Counters = BTreeMap<String, u64>;
 
 impl AdapterStats {
-    /// Returns all groups but the commands, with names as in `rdma statistic` and `ethtool -S`. A group is `None` if
-    /// the device does not have it or does not report it, or if the adapter takes no part in the network.
+    /// Returns all groups but the commands. Counters that `rdma statistic` or `ethtool -S` also have keep the names
+    /// used there. A group of the device is `None` if the device does not have it or does not report it. The group
+    /// `network` is `None` if the adapter takes no part in the network.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<&'static str, Option<Counters>> {
         let (device, connections) = (&self.device, &self.connections);

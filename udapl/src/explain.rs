@@ -5,8 +5,8 @@
 
 use dat_core::{DtoCompletion, DtoStatus};
 
-/// Returns one line about a completion: the queue, DAT's status with its number, the device's syndrome and vendor
-/// syndrome in hex, and advice.
+/// Returns one line about a completion. For a failure: the queue, DAT's status with its number, the device's syndrome
+/// and vendor syndrome in hex, and advice. For a success: the queue, the status and the number of bytes.
 ///
 /// ```text
 /// request failed: DAT_DTO_ERR_RECEIVER_NOT_READY (9), syndrome 0x16, vendor syndrome 0x00: the peer had no

@@ -6,11 +6,13 @@ use dat_mlx::MlxProvider;
 ///
 /// Every call of DAT is a method, under DAT's name without `dat_`. Methods take the `Ia` by reference, so one thread at
 /// a time uses it; other threads open instances of their own ([`Adapter::instance`](crate::Adapter::instance)). Nothing
-/// happens in the background: events are taken in by [`evd_wait`](Ia::evd_wait), by an [`evd_dequeue`](Ia::evd_dequeue)
-/// that finds its queue empty, and by [`progress`](Ia::progress).
+/// happens in the background: the IA processes events in calls that wait or poll, such as [`evd_wait`](Ia::evd_wait),
+/// [`evd_poll`](Ia::evd_poll) and an [`evd_dequeue`](Ia::evd_dequeue) that finds its queue empty, and in
+/// [`progress`](Ia::progress).
 ///
 /// [`ia_open`](crate::ia_open) returns an `Ia`. [`ia_close`](crate::ia_close) closes it and frees everything in order.
-/// Dropping the `Ia` closes it abruptly and stops its device.
+/// Dropping the `Ia` closes it abruptly. If it is the adapter's last instance, or if the thread panics, the device is
+/// stopped.
 ///
 /// # Calls by object
 ///

@@ -309,7 +309,8 @@ impl<T> StillOpen<T> {
     }
 }
 
-/// Closes an adapter: frees its objects, event queues and firmware pages, and then the function itself.
+/// Closes an instance: frees its objects and its event queue. The close of the adapter's last instance also returns the
+/// firmware pages and closes the function.
 ///
 /// Page: dat_ia_close.
 ///

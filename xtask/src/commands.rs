@@ -1,4 +1,5 @@
-//! The commands in groups, for the help of `cargo xtask`. A test of `lab` checks that `lab` has exactly these commands.
+//! The commands in groups, for the help of `cargo xtask`. A test of `lab` checks that `lab` has exactly these commands,
+//! except `demo`.
 
 /// A group: its heading, and the name and effect of each command.
 pub type Group = (&'static str, &'static [(&'static str, &'static str)]);

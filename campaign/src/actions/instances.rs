@@ -101,7 +101,8 @@ impl World {
         }
     }
 
-    /// Allocates memory of one slot through another open instance, in half of the calls. Otherwise returns `None`.
+    /// Allocates memory of one slot through another open instance of the function, if there is one, in half of the
+    /// calls. Otherwise returns `None`.
     pub fn slot_of_kin(&mut self, side: usize) -> Option<DmaMemory> {
         if !self.sides[side].side_config.several || self.random.random_bool(0.5) {
             return None;

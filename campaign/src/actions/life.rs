@@ -33,7 +33,7 @@ impl World {
     }
 
     /// Closes an adapter. From then on no peer may access its memory, whatever the device answered. Returns whether the
-    /// close succeeded.
+    /// close succeeded, or true if the adapter was not open.
     pub fn close(&mut self, side: usize) -> bool {
         let (state, keys) = (self.state_of(side), self.keys_of(side));
         let peers_to_notify = self.peers_to_notify(side);

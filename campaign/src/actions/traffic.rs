@@ -296,9 +296,8 @@ impl World {
         end.receives.len() > self.links[link].sent[own].len() + before
     }
 
-    /// Returns the target of a request, and the address and context of the target's key if the key is void. If the
-    /// peer's adapter was closed since the connection was made, only an attack has a target: memory of the closed
-    /// adapter.
+    /// Returns the target of a request, and the value of [`Work::void`] for the request. If the peer's adapter was
+    /// closed since the connection was made, only an attack has a target: memory of the closed adapter.
     #[allow(
         clippy::type_complexity,
         reason = "a place, and the key in it that is void"

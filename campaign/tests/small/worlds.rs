@@ -7,7 +7,8 @@ use campaign::{Case, FAULTS, Harm, Plan, Record, case, many, run};
 /// Number of seeds that every run of the tests uses. `WORLDS=N` takes N, and `cargo xtask check` takes [`WHOLE`]. The
 /// first 60 worlds meet each fault several times.
 const SEEDS: u64 = 60;
-/// Number of seeds that make every call with success. A waiting CNO is notified in one world of a hundred.
+/// Number of seeds in which every call succeeds at least once. For example, a waiting CNO is notified in one world of a
+/// hundred.
 const WHOLE: u64 = 240;
 const STEPS: u32 = 400;
 

@@ -316,7 +316,8 @@ const NOTICE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"event\",\"params\":{\"
 const ANSWERS: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"late\"}\n\
     {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":\"in time\"}\n";
 
-/// The time of a call is over at its first look, so it ends at the first notice.
+/// A call with a time limit of zero still takes one line that has arrived. If this line is a notice, the call keeps the
+/// notice and fails.
 #[test]
 fn a_notice_gives_a_call_no_more_time_and_is_kept() {
     let (mut client, mut server) = client_of_a_test();

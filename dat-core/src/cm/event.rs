@@ -185,8 +185,9 @@ pub struct Counters {
     pub accept_failed: u64,
     /// Number of `connects` that peers refused, by reason.
     pub refused_by_peers: Refused,
-    /// Number of refusals that we sent, by reason. We refuse requests (by a consumer's decision, or without asking one,
-    /// see `refused`), and replies that came too late.
+    /// Number of refusals that we sent, by reason: of requests (by a consumer's decision, or without asking one, see
+    /// `refused`), of replies, and of attempts that we gave up. The repetitions that the state `Refused` sends are not
+    /// counted.
     pub refused_by_us: Refused,
 }
 

@@ -20,7 +20,7 @@ impl Outbox {
         if has_room {
             self.0.push_back((to, mad));
         } else {
-            tracing::debug!("a management datagram found no room; dropped");
+            tracing::debug!("the queue of management datagrams is full: one was dropped");
         }
         has_room
     }

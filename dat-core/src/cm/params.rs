@@ -187,10 +187,10 @@ pub enum ConnectError {
         limit: u32,
     },
     /// The path MTU code is not in 1..=5.
-    #[error("path MTU code {0} is none")]
+    #[error("path MTU code {0} is not one of 1 to 5")]
     Mtu(u8),
     /// The number of connections has reached [`Config::max_connections`].
-    #[error("{0} connections exist, and no more may")]
+    #[error("{0} connections exist, which is the maximum")]
     TooMany(usize),
 }
 
@@ -232,8 +232,9 @@ pub(super) fn first_out_of_range<const N: usize>(parameters: [Wide; N]) -> Optio
 mod tests {
     use super::ack_timeout;
 
-    /// An ACK timeout covers two packet lifetimes and the adapter's delay: the codes, computed by hand, are the sum of
-    /// the two times, rounded up to a power of two. The second row is our path with a ConnectX-4 Lx, whose delay is 16.
+    /// An ACK timeout covers two packet lifetimes and the adapter's delay. The expected codes, computed by hand, stand
+    /// for the sum of these times, rounded up to a power of two, and are at most 31. The second row is our path with a
+    /// ConnectX-4 Lx, whose delay is 16.
     #[test]
     fn an_acknowledgement_has_the_way_there_and_back_and_the_adapters_delay() {
         for (lifetime, delay, code) in [

@@ -63,7 +63,7 @@ impl Cm {
         };
         self.counters.refused += 1;
         self.counters.refused_by_us.count(refusal);
-        // No state is kept for a request refused here. If it is repeated, it is refused again for the same reason.
+        // No state is kept for a request refused here. If it is repeated, it is checked anew.
         let rej = RejRepr::new(0, req.local_comm_id, Rejected::Req, refusal);
         self.answer(from, &Message::Rej(Box::new(rej)), transaction_id);
     }

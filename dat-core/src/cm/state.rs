@@ -27,8 +27,8 @@
 //!                                  v   |
 //!                  time !DREQ +----------+             +---------+
 //!                      .----->| DreqSent |             | Refused |  <- all that was not established:
-//!                      '------+----------+             +---------+     !REJ, and again to every
-//!                            ?DREP |  |                     |          message that still comes
+//!                      '------+----------+             +---------+     !REJ, and again to a
+//!                            ?DREP |  |                     |          later REQ, REP or RTU
 //!                  or ?DREQ !DREP  v  v                     |
 //!                             +----------+   time           v time
 //!                             | TimeWait |----------->  Closed
@@ -75,7 +75,7 @@ pub enum State {
     Established,
     /// We have sent a DREQ.
     DreqSent,
-    /// We refused, and refuse every later message again.
+    /// We have refused. A later REQ, REP or RTU is refused again; a DREQ is answered with a DREP.
     Refused,
     /// The connection is over; late messages are answered or dropped.
     TimeWait,

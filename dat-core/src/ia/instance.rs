@@ -4,8 +4,8 @@
 //! with the call's name. Each method takes the IA by reference, so the borrow checker provides the serialisation that
 //! DAT asks of consumers (MT-Level "Unsafe").
 //!
-//! The library has no thread of its own. [`Ia::progress`] and `evd_wait` poll for events of the device and of peers. So
-//! does `evd_dequeue`, once in many calls.
+//! The library has no thread of its own. [`Ia::progress`] polls for events of the device and of peers. So does
+//! `evd_wait`, unless it finds its event at once. `evd_dequeue` does so once in many calls.
 //!
 //! [`Ia::close`] closes an [`Ia`] and releases all its resources in order. Dropping the only instance of an adapter
 //! stops the device. Dropping one of several instances closes it abruptly.
@@ -143,6 +143,9 @@ pub struct IaParam<'a> {
 }
 
 /// An interface adapter. The crate `udapl` documents the calls by object, at its own `Ia`.
+///
+/// A call that needs the device or starts new work fails with DAT_INTERNAL_ERROR if the device is dead or the system
+/// has requested its release. The sections on errors of the calls do not repeat this.
 pub struct Ia<P: Provider> {
     // Fields of the hot path.
     pub(in crate::ia) id: u32,

@@ -8,9 +8,9 @@
 //! The provider records what belongs to the whole adapter: commands, datagrams, events of the device
 //! ([`Provider::record`](crate::provider::Provider::record)).
 //!
-//! Possibly no program asks for the records after a failure. So a [`Keeper`] receives them when a connection breaks,
-//! and when the instance's thread panics, which drops the recorder. A peer can break connections as often as it wants,
-//! so the number of calls for broken connections is limited.
+//! After a failure there may be no program left that asks for the records. So a [`Keeper`] receives them when a
+//! connection breaks, and when the instance's thread panics, which drops the recorder. A peer can break connections as
+//! often as it wants, so the number of calls for broken connections is limited.
 
 use core::fmt;
 use std::net::IpAddr;

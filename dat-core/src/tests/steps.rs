@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of objects of each kind.
 const MANY: usize = 150;
-/// Maximum number of polls and arms that one call may need, independent of the number of objects.
+/// Bound on the polls and arms of one call, independent of the number of objects. Some calls may need twice as many.
 const FEW: u64 = 40;
 
 /// Many endpoints, each with the EVD that receives its completions.

@@ -53,8 +53,8 @@ pub(super) fn limits(hca: &Hca) -> Limits {
     }
 }
 
-/// Returns the number of regions in a program's own memory that can exist at once. Each region needs one of the
-/// `left` DMA mappings, of which a share is reserved for the arena. A region in the arena, or in memory that is
+/// Returns the number, at least one, of regions in a program's own memory that can exist at once. Each region needs one
+/// of the `left` DMA mappings, of which a share is reserved for the arena. A region in the arena, or in memory that is
 /// already lent, needs no further mapping. `None` means that the number of mappings is not limited.
 fn mappings(left: Option<u32>) -> u32 {
     /// Divisor for the arena's share: one mapping in 64. Of 65,535 mappings the share is 1,023 chunks of 64 MiB.
@@ -66,8 +66,8 @@ fn mappings(left: Option<u32>) -> u32 {
 mod tests {
     use super::mappings;
 
-    /// At most as many regions are promised as mappings are left. 65,535 is the default `dma_entry_limit` of Linux
-    /// `vfio_iommu_type1`; kernels before 5.10 do not report it.
+    /// At most as many regions are promised as mappings are left, but at least one. 65,535 is the default
+    /// `dma_entry_limit` of Linux `vfio_iommu_type1`; kernels before 5.10 do not report it.
     #[test]
     fn a_program_is_not_promised_more_regions_than_mappings_are_left() {
         assert_eq!(mappings(Some(65_535)), 64_512);

@@ -217,8 +217,8 @@ fn silence_in_the_middle_of_joining_ends_the_opening() {
     assert!(error.to_string().contains("CREATE_SQ"), "{error}");
 }
 
-/// More datagrams that cannot be answered than one call takes in do not hold up the datagram behind them: the instance
-/// is woken to poll again.
+/// One call of `poll_mad` skips a bounded number of datagrams that cannot be answered. A datagram behind more of them
+/// is still delivered: the instance is woken to poll again.
 #[test]
 fn datagrams_of_strangers_do_not_stall_the_datagram_of_a_neighbour() {
     let (sim, function) = world(|_| {});

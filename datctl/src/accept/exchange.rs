@@ -2,8 +2,8 @@
 //!
 //! Each message completes before the next one begins, so that the kind, size and byte of a fault are known. The sizes
 //! are at and near limits: nothing, a byte, an inline WQE, a page, a packet (the path MTU), several packets, a message
-//! of megabytes. Some buffers begin unaligned and consist of several segments, so that gathering and scattering are
-//! tested too.
+//! of megabytes. A buffer of three bytes or more has two segments, the second of which may begin unaligned. So
+//! gathering and scattering are tested too.
 
 use std::error::Error;
 

@@ -117,7 +117,8 @@ pub(crate) fn run(
             let what = format!("{other} is named twice: name two functions");
             return Err(Usage(what).into());
         }
-        // The addresses are the first function's. The second function has the address that follows from its MAC.
+        // The options with addresses concern only the first function. The second has the address that follows from its
+        // MAC.
         let options = AdapterOptions::default().open_options();
         subjects.push(levers::subject(other, &options, machine));
     }

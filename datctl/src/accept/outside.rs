@@ -1,8 +1,9 @@
 //! The lines that act on a function from outside while it works.
 //!
-//! All follow one pattern: messages pass, then the act occurs. The driver must notice the act within `NOTICE_LIMIT`,
-//! report the cause, and release the function. Afterwards the functions must open again and pass messages. A driver
-//! that continues as if nothing had happened is as wrong as one that hangs.
+//! Messages pass, and then the act occurs. If the link goes down, the port must report this within `NOTICE_LIMIT`, and
+//! messages must pass again once the link is up. After every other act the driver must report an error within
+//! `NOTICE_LIMIT` and release the function. Then the functions must open again and pass messages. A driver that
+//! continues as if nothing had happened is as wrong as one that hangs.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};

@@ -122,8 +122,9 @@ impl Kind {
 }
 
 impl Connection {
-    /// Returns true if `other` is the other side of this connection: each names the other's queue pair, and one
-    /// received a message that the other sent. Two functions may use the same queue pair number.
+    /// Returns true if `other` is the other side of this connection: each names the other's queue pair, and this side
+    /// received a message that `other` sent. The numbers alone do not suffice, because two functions may use the same
+    /// queue pair number.
     pub(super) fn is_other_side_of(&self, other: &Self) -> bool {
         let received = |row: &Row| {
             let mut rows = self.rows.iter();

@@ -11,7 +11,7 @@ use control::schema::{Histogram, Instance, Stat};
 
 use super::{Target, ask, measure};
 
-/// Counters that are gauges: numbers of what there is now, and the longest time. All others only grow.
+/// Counters that are gauges: numbers of present objects, and longest times. All others only grow.
 const GAUGES: [&str; 14] = [
     "eps",
     "evds",

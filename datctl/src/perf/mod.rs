@@ -44,14 +44,14 @@ use simnic::signals::Stop;
 /// Name of the schema of the JSON output, docs/schemas/perf-1.json. Its number changes if a field is removed or changes
 /// its meaning.
 const SCHEMA: &str = "datctl-perf-1";
-/// Default limit on the payload bytes of a measurement. A measurement has at least `Plan::depth` operations in any
-/// case.
+/// Default limit on the payload bytes of a measurement. It does not reduce the number of operations below
+/// `Plan::depth`.
 const BYTES_PER_ROW: u64 = 64 << 20;
 /// Default number of operations of a measurement.
 const COUNT: u64 = 1000;
 /// Default message sizes in bytes.
 const SIZES: [u64; 4] = [64, 4096, 65_536, 1 << 20];
-/// Quotient of the number of operations and the default number of warm-up operations.
+/// The default number of warm-up operations is the number of operations, divided by this number.
 const WARM_UP_PART: u64 = 10;
 
 /// `perf`
@@ -400,7 +400,8 @@ impl Plan {
         }
     }
 
-    /// Returns the amount of operations at this size, limited so that no measurement takes too long.
+    /// Returns the amount of operations at this size. The default is smaller for large messages, so that no measurement
+    /// takes too long.
     fn amount(&self, bytes: u64) -> Amount {
         if let Some(time) = self.duration {
             return Amount::Time(time);

@@ -9,7 +9,8 @@ use crate::report::counted;
 use simnic::palette::{BLUE, FONT, GRID, INK, PALE, RED, line, text, two};
 
 const WIDTH: u32 = 900;
-/// Position and size of a panel, in pixels. The page is wider, so that the label of a mark at the panel's end fits.
+/// Position and size of a panel in pixels, and its number of bars (`STEPS`). The page is wider, so that the label of a
+/// mark at the panel's end fits.
 const LEFT: u32 = 60;
 const PANEL: u32 = 700;
 const BARS: u32 = 130;

@@ -172,7 +172,7 @@ impl Server {
 
     fn requested(&mut self, cr: CrHandle) -> Result<(), Box<dyn Error>> {
         let ia = &mut self.adapter.ia;
-        // If the peer has disconnected, the request does not exist any more.
+        // Does not fail: a request stays valid until it is decided, even if the peer has given up.
         let Ok(peer) = ia.cr_query(cr).map(|request| request.remote_ia_address) else {
             return Ok(());
         };

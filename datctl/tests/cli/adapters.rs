@@ -41,7 +41,7 @@ fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
     assert_eq!(rows, expected);
 }
 
-/// The self test runs on one function alone: it needs no peer, no network address and no management datagram.
+/// The self test runs on one function alone, without a peer. `info` also reports whether the network is joined.
 #[test]
 fn the_self_test_says_what_was_compared_and_info_whether_the_network_is_joined() {
     let (code, info) = json(&["info", "sim:a", "--selftest"]);

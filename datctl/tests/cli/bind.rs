@@ -11,7 +11,8 @@ use driver::pci::{BindError, Kernel, Machine, Writer};
 
 use crate::tree::{GROUP, OTHER, PF0, PF1, Tree, VF};
 
-/// Checks that datctl refuses the command: the exit status is 1, and nothing is written. Returns the reason.
+/// Checks that datctl refuses the command: the exit status is 1, there is no output, and the function's
+/// `driver_override` is unchanged. Returns the reason.
 fn refused(tree: &Tree, arguments: &[&str]) -> String {
     let address = arguments[1];
     let before = tree.read(&tree.of(address, "driver_override"));

@@ -220,7 +220,7 @@ fn the_firmwares_setup_says_whether_a_card_has_roce_and_who_is_its_switch() {
         line.found,
         "INTERNAL_CPU_OFFLOAD_ENGINE DISABLED(1), REAL_TIME_CLOCK_ENABLE True(1)"
     );
-    // Without the tools the setting is unknown. A BlueField needs it most.
+    // Without the tools the settings are unknown. For a BlueField, the line also names DPU mode.
     tree.remove("/usr/sbin/mlxconfig");
     tree.write(&tree.of(PF0, "device"), "0xa2d6\n");
     let (line, ok, _) = line_of(&tree, &[], "pf setup");

@@ -1,4 +1,5 @@
-//! `datctl resource`, `stat`, `top`, `monitor`, `metrics`: the commands inspect this test's process from outside.
+//! `datctl resource`, `stat`, `top`, `monitor`, `recorder`, `metrics`: the commands inspect this test's process from
+//! outside. Also `datctl explain`, and `datctl sim ctl` with a `datctl sim serve`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! Tests each option and each adapter name that takes the path of a socket, with a path at which a file exists, and
-//! with a socket that a killed process left behind.
+//! Tests options and adapter names that take the path of a socket, with a path at which a file exists, and with a
+//! socket that a killed process left behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;

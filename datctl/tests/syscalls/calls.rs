@@ -3,13 +3,15 @@
 //! The errors are those of the manual pages that a program can get on a machine without a defect: lack of
 //! descriptors, memory, disk space and rights, and signals. A call is not disturbed if no code of the project handles
 //! its errors:
-//! - allocating the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process
-//!   without them. They are recognized by their arguments: private anonymous memory that can be used, without
-//!   `MAP_NORESERVE`, and all calls on memory from such a call. The child runs with one arena;
+//! - allocating the allocator's memory, and the memory of the stack on which Rust handles an overflow: Rust ends a
+//!   process that cannot get them. The calls are recognized by their arguments: they map anonymous memory without
+//!   `MAP_NORESERVE` that is not the stack of a thread. Later calls on that memory belong to them. The child runs
+//!   with one arena;
 //! - unmapping the stack of a thread: the C library ends a process that cannot unmap one;
 //! - unmapping an io_uring: its library ignores the result of munmap(2);
-//! - closing files of `/proc` about the process: this does not fail, and Rust panics if closedir(3) does;
-//! - futex(2), and calls of a thread on itself: the C library and Rust's own end the process;
+//! - closing files of `/proc` about the process: closedir(3) does not fail there, and Rust panics if it does;
+//! - futex(2), and calls of a thread on itself: the C library or Rust's standard library ends the process if they
+//!   fail;
 //! - reading the clock, yielding, exiting.
 
 use std::ffi::OsStr;

@@ -79,7 +79,7 @@ pub fn alone(_: &Path, mut stdin: ChildStdin, mut stdout: BufReader<ChildStdout>
     said
 }
 
-/// Runs a part in a traced child that has its sockets in `directory`, and makes one call fail.
+/// Runs a part in a traced child that has its sockets in `directory`, and makes the wanted call fail, if there is one.
 #[expect(clippy::zombie_processes, reason = "who traces it waits for it, too")]
 pub fn play(
     part: &str,

@@ -226,7 +226,7 @@ impl Caller {
     }
 }
 
-/// Returns the link-local address of a function. The address follows from the function's number on the link.
+/// Returns the link-local address of a function.
 fn address(name: &str) -> std::net::IpAddr {
     let adapter = Side::open(name);
     let address = adapter.ia.query().ia.ia_address;

@@ -257,7 +257,7 @@ fn called(caller: &mut Side, called: &mut Side) -> Event {
     panic!("an event in time");
 }
 
-/// Returns bytes of which adjacent ones differ, and which differ from packet to packet.
+/// Returns bytes in which adjacent bytes differ, and which differ from one packet to the next.
 pub(crate) fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..=250)
         .cycle()

@@ -52,8 +52,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Populates the pool when it is made, with this many threads, each of which takes 64 MiB or a page at a time.
-    /// With 0 threads, pages are populated at their first use.
+    /// Populates the pool when it is made, with up to this many threads. Each of them takes 64 MiB at a time, or one
+    /// page if a page is larger. With 0 threads, pages are populated at their first use.
     pub const fn prefault(mut self, threads: usize) -> Self {
         self.placement.threads = NonZeroUsize::new(threads);
         self

@@ -429,7 +429,7 @@ fn notices_replacements() -> bool {
 fn memory_that_is_not_there_cannot_be_lent() {
     let device = Double::new();
     let function = device.function();
-    // No thread of this process can map memory below `vm.mmap_min_addr`.
+    // No thread of this process maps memory below `vm.mmap_min_addr`.
     let nowhere = std::ptr::without_provenance_mut(0x1000);
     // SAFETY: refused memory is not accessed.
     let refused = unsafe { LentMemory::new(&function, nowhere, 0x1000) };
@@ -444,7 +444,7 @@ fn an_access_of_memory_that_was_unmapped_is_an_error_with_its_address() {
     let function = device.function();
     let base = pages(None, MAPPED_BYTES);
     // SAFETY: the test breaks the promise that the memory stays mapped, on purpose. Another thread could map memory
-    // there only by chance, and then the access is refused, too.
+    // there only by chance. Where userfaultfd works, the access is refused then, too.
     let lent = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (memory, at) = device.reach(lent.iova().0);
     memory.try_write_bytes(at, &[5; 100]).unwrap();

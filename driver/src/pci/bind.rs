@@ -192,7 +192,8 @@ impl Machine {
     /// Binds a function to vfio-pci. Does nothing if the function is bound to vfio-pci already.
     ///
     /// # Errors
-    /// [`BindError`]. If a step failed after something was written, the previous driver was restored.
+    /// [`BindError`]. If a step failed after something was written, the previous driver was restored, or the error is
+    /// [`BindError::Stranded`].
     pub fn bind(&self, address: PciAddress, writer: &dyn Writer) -> Result<Bound, BindError> {
         let function = self.there(address)?;
         if function.is_bound_to_vfio() {

@@ -169,7 +169,8 @@ impl Machine {
             / 1024
     }
 
-    /// Returns the pool of huge pages.
+    /// Returns the number of free pages and of all pages in the machine's pool of 2 MiB pages; 0 if there is no such
+    /// pool.
     #[must_use]
     pub fn huge_pages(&self) -> HugePages {
         let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";

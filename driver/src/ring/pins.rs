@@ -1,8 +1,8 @@
 //! Registrations with the kernel: buffers whose pages it has pinned, and files it has references to.
 //!
 //! A missing registration only costs speed: an entry that names the index of a registered buffer or file saves the
-//! kernel pinning pages or taking a reference. An ordinary user may lock 8 MiB of memory, and a table has no more
-//! files than a process may have open (1,024), so registering may fail.
+//! kernel pinning pages or taking a reference. Registering may fail: by default an ordinary user may lock 8 MiB of
+//! memory, and a table may have no more files than the process may have open, by default 1,024.
 //!
 //! Lookups are fast. Pinned memory is sorted by address. A file's index in the table follows from its number. Of
 //! several files with the same index, only the last is registered.

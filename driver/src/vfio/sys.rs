@@ -4,8 +4,9 @@
 //! the real calls. Tests replace it by a simulated kernel, so that every error can be tested on a machine without an
 //! IOMMU. No call is on a hot path: registers are accessed through the mapping.
 //!
-//! All structures VFIO exchanges begin with `argsz`, their length in bytes, and the kernel accesses no more than that
-//! (`include/uapi/linux/vfio.h`). A [`Message`] is such a structure, followed by space for data.
+//! All structures that VFIO exchanges begin with `argsz`, their length in bytes. The kernel accesses the fixed part of
+//! a structure in any case, and beyond it no more than `argsz` allows (`include/uapi/linux/vfio.h`). A [`Message`] is
+//! such a structure, followed by space for data.
 
 // UNSAFETY: ioctl, pread and pwrite take raw addresses.
 #![expect(unsafe_code, reason = "system calls of VFIO")]

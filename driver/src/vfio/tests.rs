@@ -96,7 +96,8 @@ impl Fake {
         }
     }
 
-    /// Returns whether another holder has the device locked, and decrements the number of resets to refuse.
+    /// Returns whether another holder has the device locked, and decrements the number of resets and opens that are
+    /// still to be refused.
     fn is_locked(&self) -> bool {
         let once_less = |left: u32| left.checked_sub(1);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::device::MessageMemory;
 /// this time. It is well below the time that other clients of the same simulator wait for their answers
 /// ([`socket::PATIENCE`]).
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// Number of data bytes that a client must accept in a message to get a twin socket: one page.
+/// Number of data bytes that a client with a twin socket must accept in a message: one page.
 const LEAST_DATA: usize = 4096;
 /// Number of data bytes that a client accepts if it does not report "max_data_xfer_size".
 const USUAL_DATA: usize = 1 << 20;

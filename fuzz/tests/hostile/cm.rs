@@ -1,7 +1,8 @@
 //! Hostile bytes against the connection manager and its messages. [`neighbours`](super::neighbours) does the same for
 //! ARP and neighbour discovery.
 //!
-//! As tests, these harnesses replay a few thousand random inputs; `cargo bolero test` runs them with a fuzzing engine.
+//! As tests, these harnesses replay their corpora and run random inputs; `cargo bolero test` runs them with a fuzzing
+//! engine.
 
 use crate::honest::Longest;
 use bolero::{TypeGenerator, check};

@@ -1,10 +1,10 @@
 //! Hostile software on a whole function: commands, mailboxes, registers, configuration space, mappings.
 //!
-//! The first harness attacks a function with live queues and keys. It sends every command, with numbers of existing
-//! objects in its fields and some bits flipped; it rings doorbells of every kind, rewrites queue memory, and unmaps
-//! memory while the device uses it. The second harness knows nothing of the device and writes bytes anywhere. Meanwhile
-//! another function executes commands (in the first harness, the peer of the attacked function). Afterwards time still
-//! advances. After a function-level reset no object is left, and all objects can be created again.
+//! The first harness attacks a function with live queues and keys. It sends commands with numbers of existing objects
+//! in their fields and some bits flipped. It also rings doorbells of every kind, rewrites queue memory, and unmaps
+//! memory while the device uses it. The second harness ignores the rules of the device and writes bytes anywhere.
+//! Meanwhile another function executes commands (in the first harness, the peer of the attacked function). Afterwards
+//! time still advances. After a function-level reset no object is left, and the function can be started again.
 
 use crate::bench::{BASE, Bench};
 use crate::honest::Longest;
@@ -125,7 +125,8 @@ enum Attack {
     },
 }
 
-/// Returns the input of every command, zero except for the opcode.
+/// Returns the inputs from which a [`Command`] chooses one. Each is zero except for the opcode. The commands of
+/// Ethernet queues and flow tables are not among them.
 fn inputs() -> Vec<Vec<u8>> {
     macro_rules! inputs {
         ($($name:ident),* $(,)?) => { vec![$( $name::new().as_bytes().to_vec(), )*] };

@@ -493,7 +493,8 @@ impl Nonsense {
         let refused = every >= 192 && number % (every - 180) == every - 192;
         match opcode {
             _ if refused => output[0] = 0x0f,
-            // The device refuses most requests to take back pages, because the driver's retries would take seconds.
+            // The device refuses most requests to return pages. If it accepted them and returned no page, the driver
+            // would repeat the request until its time limit.
             0x108 if op_mod == 2 && !self.answers.numbers[0].is_multiple_of(16) => output[0] = 0x0f,
             0x100 => {
                 let page = self.page(op_mod >> 1);
@@ -512,7 +513,7 @@ impl Nonsense {
                         output[0x0c..0x0f].fill(0);
                         output[0x0f] &= 0x1f;
                     }
-                    // ALLOC_UAR returns a doorbell page that is mostly inside the BAR.
+                    // ALLOC_UAR returns a page number below 32. The BAR has 16 pages.
                     0x802 => {
                         output[0x08..0x0b].fill(0);
                         output[0x0b] &= 0x1f;
@@ -651,7 +652,8 @@ impl Clock for NonsenseClock {
     }
 }
 
-/// A device with arbitrary numbers and capabilities is refused, or it is used within its capabilities.
+/// With a device that returns arbitrary numbers and capabilities, the driver neither panics nor hangs, and commands
+/// name only addresses that the driver has mapped.
 #[test]
 fn nonsense_numbers_and_capabilities_are_survived() {
     let actions = produce::<Vec<Action>>().with().len(0..20_usize);

@@ -3,7 +3,7 @@
 //! A function with well-behaved software has a connected queue pair and a datagram queue pair. Forged frames arrive:
 //! packets with the addresses, numbers and ICRC of the connection and other fields arbitrary, or arbitrary bytes. The
 //! simulator must not report any frame as a bug of the function's driver. No frame changes memory that no key covers.
-//! The firmware and the second connection are not affected: its messages arrive as fast as before.
+//! The firmware keeps running. The function's second connection still delivers messages within `MOST_US`.
 
 use crate::honest::Longest;
 use crate::live::{
@@ -73,7 +73,7 @@ enum Event {
     Forge(Forgery),
     /// The last packet arrives again.
     Repeat,
-    /// The function itself posts a send, read or write.
+    /// The function itself posts a send, RDMA Write, RDMA Read or atomic operation.
     Own {
         kind: u8,
         bytes: u16,
@@ -90,7 +90,7 @@ enum Event {
     Wait {
         microseconds: u8,
     },
-    /// Both queue pairs are connected again.
+    /// The attacked queue pair and its peer are reset and connected again.
     Reconnect,
 }
 
@@ -108,7 +108,7 @@ struct Target {
 
 impl Forgery {
     fn opcode(&self) -> Opcode {
-        // All opcodes of all four transports, at most 24 each.
+        // All opcodes of all four transports, at most 23 each.
         let all: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
         let reliable: Vec<Opcode> = all
             .iter()

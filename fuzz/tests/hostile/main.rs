@@ -1,8 +1,8 @@
 //! Hostile or random bytes and calls against each part of the stack.
 //!
-//! As tests, the harnesses replay the corpora in `__fuzz__` and a few thousand random inputs; `cargo bolero test` runs
-//! them with a fuzzing engine. All harnesses are in one program, because each further program would link the whole
-//! stack again. Tests that count the file descriptors of their process are in another program, `outside`.
+//! As tests, the harnesses replay the corpora in `__fuzz__` and run random inputs; `cargo bolero test` runs them with a
+//! fuzzing engine. All harnesses are in one program, because each further program would link the whole stack again.
+//! Tests that count the file descriptors of their process are in another program, `outside`.
 
 mod calls;
 mod capi;

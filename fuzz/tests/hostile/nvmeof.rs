@@ -3,10 +3,10 @@
 //! one is not allowed.
 //!
 //! No input causes a panic. An answer fits into the host's buffer. The number of outstanding Asynchronous Event
-//! Requests is bounded. The host that is not allowed gets no controller. The host that cannot authenticate gets only
-//! authentication messages. Nothing is left once all connections are closed. An honest host has a subsystem and an
-//! address of its own: it connects, discovers, sends commands and disconnects. If the target rejects it without DNR (Do
-//! Not Retry), it retries a second later. The number of its tries is bounded.
+//! Requests is bounded. The host that is not allowed gets only discovery controllers. The host that cannot authenticate
+//! gets only authentication messages. Nothing is left once all connections are closed. An honest host has a subsystem
+//! and an address of its own: it connects, discovers, sends commands and disconnects. If the target rejects it without
+//! DNR (Do Not Retry), it retries a second later. The number of its tries is bounded.
 
 use bolero::{TypeGenerator, check};
 use std::net::IpAddr;
@@ -580,9 +580,9 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
     BESIDE.tell();
 }
 
-/// A hostile host fills a pool by connecting one controller after another: discovery controllers, controllers of hosts
-/// that have not authenticated, or controllers of other hosts. The honest host, which needs a discovery controller and
-/// I/O controllers, still gets them.
+/// A hostile host fills a pool by connecting one controller after another: discovery controllers, controllers of a host
+/// that does not authenticate, or controllers of an allowed host. The honest host, which needs a discovery controller
+/// and I/O controllers, still gets them.
 #[test]
 fn crowds_of_controllers_keep_no_honest_host_waiting() {
     for (host, discovery) in [(2, true), (1, false), (0, false)] {

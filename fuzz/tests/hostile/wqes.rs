@@ -222,7 +222,7 @@ impl Attack {
 
 fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
     let qpn = Qpn::new(world.a.qps[ATTACKED].qpn);
-    // The fields that are not corrupted have the values of the original connection.
+    // These fields have the values of the original connection, unless `spoil` corrupts them.
     let mut good = Init2RtrQpIn::for_qp(qpn, if spoil.any() { mask } else { 0 });
     good.qpc_mut()
         .set_mtu(1)

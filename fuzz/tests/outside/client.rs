@@ -1,8 +1,8 @@
 //! A vfio-user client and servers that return any bytes.
 //!
 //! A proxy between a client and an honest server changes replies: fields, lengths, numbers, or the whole reply. It may
-//! also close the connection at any time. Each request of the client returns an answer or an error. Afterwards a client
-//! without the proxy finds the server in its former state.
+//! also close the connection at any time. Each request of the client returns an answer or an error. Afterwards the
+//! server serves a client without the proxy, and no descriptor of the former clients' memory is open.
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -135,7 +135,7 @@ fn put_size(message: &mut [u8], size: u32) {
     message[4..8].copy_from_slice(zerocopy::IntoBytes::as_bytes(&size));
 }
 
-/// Reads one message with its descriptors. Returns `None` at the end of the connection.
+/// Reads one message with its descriptors. Returns `None` at the end of the connection and after an error.
 fn message(from: &mut UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; HEADER];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -172,7 +172,8 @@ fn pass_on(to: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> bool {
     sendmsg::<()>(to.as_raw_fd(), &slices, control, flags, None) == Ok(bytes.len())
 }
 
-/// Passes messages on, with replies changed as the script says, until one side closes its connection.
+/// Passes messages on, with replies changed as the script says, until one side closes its connection or a change ends
+/// the connection.
 fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
     let mut script = script.iter();
     while let Some((asked, descriptors)) = message(&mut client) {

@@ -1,6 +1,6 @@
 //! A control socket and clients that send anything: lines of JSON that are close to a request, arbitrary bytes, and
-//! endless lines, in pieces of any size. Each refusal has an error code. The server disconnects a client only after a
-//! line that is too long or too many unread answers, and then serves the next client. An honest client that is
+//! lines that are too long, in pieces of any size. Each refusal has an error code. The server disconnects a client only
+//! after a line that is too long or too many unread answers, and then serves the next client. An honest client that is
 //! connected from the beginning gets an answer to each request, even while another client has sent only a part of a
 //! line.
 
@@ -24,8 +24,8 @@ const LONGEST: usize = 64 * 1024;
 /// requests has less than 200 bytes, and the server buffers up to 16 MiB.
 const ALWAYS_ANSWERED: usize = 50_000;
 
-/// A subject that answers with the request. It keeps `Tell`, which sends notices, because the socket is closed when
-/// `Tell` is dropped.
+/// A subject that answers with the request. It keeps its `Tell`, because the server stops when the last `Tell` is
+/// dropped.
 struct Echo(#[expect(dead_code, reason = "kept")] Tell);
 
 impl Subject for Echo {

@@ -1,4 +1,4 @@
-//! Files of profiles and of recorded functions are either read or refused with the number of the line.
+//! Files of profiles and of recorded functions are either read or refused with an error text.
 
 use bolero::{TypeGenerator, check};
 use hw_sim::Profile;

@@ -4,7 +4,7 @@
 //! message may arrive at the end of a wire ([`wires`]). Any request may be sent to a control socket
 //! ([`control`](mod@control)). A registry reads any `dat.conf` ([`conf`]), any name may be opened as an adapter
 //! ([`names`]), and simulated functions are made of any file ([`files`]). No input causes a panic, an unbounded wait or
-//! unbounded memory. A refusal names the place of the error. Afterwards honest clients are served, and all file
+//! unbounded memory. A refusal has an error code or a reason. Afterwards honest clients are served, and all file
 //! descriptors are closed.
 //!
 //! `FUZZ_ITERATIONS=N` sets the number of executions of each harness.

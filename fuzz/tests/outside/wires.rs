@@ -13,7 +13,7 @@ use nix::sys::socket::{
 
 use super::{ExecutionCount, directory};
 
-/// Largest frame in bytes (driver, `frame_socket`).
+/// Largest frame in bytes (driver, `frame_ring`).
 const FRAME_BYTES: usize = 16 << 10;
 
 /// A message of an attacker.

@@ -143,7 +143,7 @@ fn start_command_interface(
         bus_master: false,
         stopped: false,
     };
-    control.bus_master = true; // from here on dropping it switches it off
+    control.bus_master = true; // from here on, dropping `control` disables bus mastering
     control.function.set_bus_master(true)?;
     watch.done(Step::BusMaster);
     Ok(control)

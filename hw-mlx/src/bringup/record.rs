@@ -117,8 +117,8 @@ struct Look {
 /// The answer to a command: its structure, and the bytes after it.
 type Answer<C> = (<C as Command>::Out, Vec<u8>);
 
-/// A function that is being recorded. Each command adds a line to the record; giving pages is one line for each stage,
-/// and taking them back is none.
+/// A function that is being recorded. Each command adds a line to the record, with two exceptions: giving pages adds
+/// one line per stage, and taking them back adds none.
 struct Recorder {
     control: Control,
     commands: Vec<String>,
@@ -377,7 +377,8 @@ fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxEr
 }
 
 impl Look {
-    /// Reads the segment; `queue` is the address that was written to it, if one was.
+    /// Reads the segment. `queue` is the address of the command queue that the driver wrote to it; `None` if it wrote
+    /// none.
     fn take(function: &Function, when: &'static str, queue: Option<u64>) -> Result<Self, MlxError> {
         /// Indices of the two dwords of the address: upper half, and lower half with other fields in bits 11:0.
         const HIGH: usize = 4;
@@ -453,7 +454,8 @@ impl Recorder {
             .push(format!("{name}{space}{what}: {outcome}"));
     }
 
-    /// Returns the mask of interface step sequences that the device offers. Selects sequence 1 if it is offered.
+    /// Returns the mask of interface step sequences that the device offers. Selects sequence 1 if it is offered. A
+    /// device that refuses QUERY_ISSI counts as offering only sequence 0.
     fn agree_on_issi(&mut self) -> Result<u32, MlxError> {
         let Some((answer, _)) = self.ask("", &QueryIssiIn::new(), &[], 0)? else {
             return Ok(1);
@@ -564,7 +566,7 @@ impl Recorder {
         Ok(lines)
     }
 
-    /// Reads the capabilities in force once more, for changes made by INIT_HCA.
+    /// Reads the capabilities in force once more. Returns a line for each dword that INIT_HCA has changed.
     fn capabilities_after(&mut self, caps: &[CapPage]) -> Result<Vec<String>, MlxError> {
         let mut lines = Vec::new();
         for page in caps {
@@ -614,8 +616,8 @@ impl Recorder {
         Ok(lines)
     }
 
-    /// Tests whether the vport's list of unicast addresses reads back as written, which no public text states for a
-    /// virtual function. The original content is restored.
+    /// Tests whether the vport's list of unicast addresses reads back as written; no public text says so for a virtual
+    /// function. Restores the original content.
     fn unicast_list(&mut self, caps: &[CapPage]) -> Result<Vec<String>, MlxError> {
         let page = caps.iter().find(|page| page.kind == CapType::GENERAL);
         let Some(general) = page.and_then(|page| general(&page.current)) else {

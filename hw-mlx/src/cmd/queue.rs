@@ -123,7 +123,7 @@ enum State {
     Quarantined,
 }
 
-/// Event that changes the state of a slot. Take and Abandon are events only with the ticket of the slot's command.
+/// Event that changes the state of a slot. Take and Abandon require the ticket of the slot's present command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 enum Event {
@@ -403,9 +403,9 @@ impl CommandQueue {
     fn hand_over(&self, slot: usize, entry: &CmdQueueEntry) {
         let at = slot * self.stride;
         self.memory.write_bytes(at, &entry.as_bytes()[..STATUS_OWN]);
-        barrier::dma_to_device(); // entry and mailboxes before the bit that gives them away
+        barrier::dma_to_device(); // entry and mailboxes are written before the ownership bit
         self.memory.store_u8(at + STATUS_OWN, OWNED_BY_DEVICE);
-        barrier::dma_to_device(); // the bit before the register that makes the device look
+        barrier::dma_to_device(); // the ownership bit is written before the doorbell
         if dump::wanted() {
             tracing::trace!(target: dump::TARGET, "writing {:#x} to command doorbell", 1 << slot);
         }
@@ -436,10 +436,10 @@ impl CommandQueue {
         {
             return false;
         }
-        barrier::dma_from_device(); // nothing else of the entry before its ownership bit
+        barrier::dma_from_device(); // the rest of the entry is read after its ownership bit
         self.returned += 1;
         let kept = self.slots[slot].step(Event::Returned) == Action::Keep;
-        // PANIC: there was a command above.
+        // PANIC: the check above found a command in the slot.
         let flight = self.slots[slot].flight.take().expect("a command");
         if kept {
             let mut image = [0u8; ENTRY_BYTES];
@@ -523,9 +523,9 @@ impl CommandQueue {
         answer
     }
 
-    /// Gives a command up. If the device still has it, its memory belongs to the device until the device returns the
-    /// entry; returns the command's opcode, its op_mod, and the milliseconds since it was posted. If the answer has
-    /// been read, counts and drops it.
+    /// Gives a command up. If the device still has the command, returns its opcode, its op_mod, and the milliseconds
+    /// since it was posted; its memory belongs to the device until the device returns the entry. If the answer has been
+    /// read, counts and drops the answer, and returns `None`.
     pub fn abandon(&mut self, ticket: Ticket, now: Instant) -> Option<(Opcode, u16, u64)> {
         let slot = self.slot_of(ticket)?;
         let action = slot.step(Event::Abandon);

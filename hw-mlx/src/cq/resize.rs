@@ -7,8 +7,8 @@
 //! drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry has been written when the command is
 //! answered.)
 //!
-//! If the device does not end the old ring, the driver expects the device's next entry after the copied ones, and
-//! requests whose entries are missing never complete.
+//! If the device writes no such last entry, the driver logs an error and expects the device's next entry one slot after
+//! the copied ones. Requests whose entries are missing then never complete.
 
 use driver::{DmaRing, barrier};
 
@@ -27,8 +27,8 @@ impl Cq {
     /// Replaces the queue's ring by one of at least `asked` entries. Pending entries are kept.
     ///
     /// # Errors
-    /// No memory, or device refusal (status 0x40 when more entries are outstanding than the new ring has); the queue
-    /// is unchanged.
+    /// The queue is too large, there is no memory, or the device refuses (status 0x40 when more entries are outstanding
+    /// than the new ring has); the queue is unchanged.
     pub fn resize(&mut self, hca: &mut Hca, asked: u32) -> Result<(), MlxError> {
         let entries = ring_entries(asked)?;
         let memory = self
@@ -77,7 +77,7 @@ impl Cq {
             if fresh_tail(slot, Lap::of(self.owner_bit(index))).is_none() {
                 break;
             }
-            barrier::dma_from_device(); // nothing else of the entry before its owner bit
+            barrier::dma_from_device(); // the rest of the entry is read after its owner bit
             let entry = Cqe::read(slot, slot.load_be64::<TAIL>());
             if entry.opcode() == CqeOpcode::RESIZE_CQ {
                 ended = true;

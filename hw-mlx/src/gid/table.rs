@@ -7,8 +7,9 @@
 //!                                      it any more            or RETIRING is over
 //! ```
 //!
-//! A queue pair that sends from an entry holds the entry ([`Use`]) until the queue pair is stopped. The connection
-//! manager can thus still notify the peer, and the device never finds an entry changed under a running queue pair.
+//! A queue pair that sends from an entry holds the entry ([`Use`]) until the queue pair is stopped. A held entry is not
+//! cleared before `RETIRING` is over, so the connection manager has that time to notify the peer and to stop the queue
+//! pair.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -76,7 +77,7 @@ impl GidTable {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Each change is one assignment, so a panic leaves no half change.
+        // No change panics half-way, so a poisoned lock still guards consistent entries.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -204,7 +205,7 @@ impl GidTable {
         waiting.map(|one| one.since + RETIRING).min()
     }
 
-    /// Records the result of clearing an entry: `done` if the device cleared it, false if the device refused.
+    /// Records the result of clearing an entry: `done` is true if the device cleared it, false if the command failed.
     pub(crate) fn cleared(&self, index: u8, done: bool) {
         let mut entries = self.entries();
         if done {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `Machine::serve` | `Own::serve`, `Control::serve`, `Own::take_events` |
 //! | `Machine::sleep` | `Own::sleep` |
-//! | `Machine::wait` | `Hca::wait`, and what a provider takes in around it |
+//! | `Machine::wait` | `Hca::wait` |
 //! | `Machine::exec` | `Hca::go_on` with `Control::advance` |
 //! | `Machine::progress`, `leave` | `Hca::process_events`, `Own::leave` |
 //! | `Machine::hand_over` | an instance gives another one work: into its queue, then its waker |

@@ -73,7 +73,8 @@ impl Cqe {
     }
 }
 
-/// A reliable connected queue pair. The structure starts at a cache line, and so does its receive queue.
+/// A reliable connected queue pair. Its owner, an endpoint of `dat-core`, places it at the start of a cache line. The
+/// receive queue is at a multiple of 64 bytes, so it then starts at a cache line, too.
 #[repr(C)]
 pub struct Qp {
     send: SendQueue,

@@ -102,7 +102,7 @@ impl RecvQueue {
     /// pair, or of the RQ.
     ///
     /// # Panics
-    /// When the ring does not fit the buffer.
+    /// When the sizes are not those of [`RecvSizes::new`], or the ring does not fit the buffer.
     #[must_use]
     pub fn new(sizes: RecvSizes, buffer: &DmaBuffer, record: &DmaBuffer, number: u32) -> Self {
         assert!(
@@ -148,7 +148,7 @@ impl RecvQueue {
     /// Writes the doorbell record, which makes all posted entries visible to the device.
     #[inline(always)]
     pub fn announce(&self) {
-        barrier::dma_to_device(); // the entries before the record that announces them
+        barrier::dma_to_device(); // the entries are written before the record that announces them
         self.ring.store(self.ring.count() & 0xffff);
     }
 

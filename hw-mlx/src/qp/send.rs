@@ -15,9 +15,9 @@
 //! CQE names a WQE by its first block. The bits of that number beyond the ring size carry no information: drivers mask
 //! them off (rdma-core `cq.c`), and a device need not provide them.
 //!
-//! A request whose success is not reported (suppressed) asks for a CQE on error only. A queue with suppressed
-//! requests only would fill up, and no CQE would show that they are done. So every `reclaim_every`-th suppressed
-//! request in a row asks for a CQE anyway, which [`SendQueue::complete`] does not report. An error is always reported.
+//! A request whose success is not reported (suppressed) asks for a CQE on error only. A queue of only suppressed
+//! requests would fill up, and no CQE would show that they are done. So every `reclaim_every`-th suppressed request in
+//! a row asks for a CQE anyway, which [`SendQueue::complete`] does not report. An error is always reported.
 //!
 //! Posting has three steps, whose order is essential (PRM, chapter "Work Queues"): write the WQE, write the doorbell
 //! record, write the doorbell register. See [`SendQueue::ring`].
@@ -62,7 +62,7 @@ pub struct SendSizes {
 
 impl SendSizes {
     /// Returns the sizes for `max_requests` requests with up to the given numbers of local segments. Returns `None` if
-    /// a WQE would be larger than `ds` can express, or the ring larger than its 16-bit indices can address.
+    /// a WQE would be larger than `ds` can express, or the ring larger than 2^15 blocks.
     #[must_use]
     pub fn new(
         max_requests: u32,
@@ -87,7 +87,8 @@ impl SendSizes {
         })
     }
 
-    /// Returns the sizes of a ring in which every request may be a bind of a memory window.
+    /// Returns the sizes of a ring in which every request may be a bind of a memory window; `None` if it would be
+    /// larger than 2^15 blocks.
     #[must_use]
     pub fn with_binds(self) -> Option<Self> {
         let wqe_blocks = self.wqe_blocks.max(window::BLOCKS.into());
@@ -230,7 +231,7 @@ impl SendQueue {
     /// that of the queue pair, or of the SQ.
     ///
     /// # Panics
-    /// When the ring does not fit the buffer.
+    /// When the number of blocks is more than 2^15 or not a power of two, or the ring does not fit the buffer.
     #[must_use]
     pub fn new(
         sizes: SendSizes,
@@ -685,7 +686,7 @@ impl SendQueue {
                     | RequestOp::FetchAdd { .. }
                     | RequestOp::CompareSwap { .. }
             ),
-            "inline data of a request that has its segments to say where to"
+            "inline data of a request whose segments are destinations"
         );
         let limit = self.inline_limit(op);
         let bytes = u32::try_from(data.len())
@@ -803,11 +804,11 @@ impl SendQueue {
     /// only ensures that the device reads the record.
     #[inline(always)]
     pub fn ring(&mut self, control: u64) {
-        barrier::dma_to_device(); // WQEs before the record that announces them
+        barrier::dma_to_device(); // the WQEs are written before the record that announces them
         self.ring.store(u32::from(self.producer_index));
-        barrier::dma_to_device(); // the record before the register that points at it
+        barrier::dma_to_device(); // the doorbell record is written before the doorbell register
         self.doorbell.ring(control);
-        barrier::flush_write_combining(); // out of the store buffer now, not eventually
+        barrier::flush_write_combining(); // the doorbell must not wait in a store buffer
     }
 
     /// Returns the data kept for the request with a running number.
@@ -860,7 +861,7 @@ impl SendQueue {
 
     /// Completes the WQE at block `index` and all WQEs before it. `failure` is the syndrome and vendor syndrome of that
     /// WQE if it failed. Returns its completion, unless it succeeded and its success is not to be reported. The WQEs
-    /// before it were suppressed and are not reported.
+    /// before it are not reported: they were suppressed, or the device has skipped their CQEs.
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
         let here = |shadow: &Shadow| (shadow.index() ^ index) & self.block_mask == 0;
         let Some(number) = self.find(here) else {

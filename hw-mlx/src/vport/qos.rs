@@ -21,7 +21,7 @@ pub struct PortQos {
     pub flow_control: Option<FlowControl>,
     /// Field of a frame from which the port takes the frame's priority (register QPTS).
     pub trust: Option<TrustState>,
-    /// Priority of each DSCP code point, if the port uses code points (register QPDPM).
+    /// Priority of each DSCP code point (register QPDPM). The port uses these priorities only if `trust` is DSCP.
     pub dscp_priorities: Option<[u8; DSCPS]>,
     /// Congestion control of the device (QUERY_CONG_STATUS, QUERY_CONG_PARAMS).
     pub congestion: Option<CongestionControl>,

@@ -319,8 +319,8 @@ fn what_set_hca_cap_told_is_compared_with_what_the_device_kept() {
 }
 
 /// Event queues have enough entries, because an overrun is fatal (health syndromes 0x0c and 0x0d). The one for
-/// asynchronous events has as many as in Linux (`MLX5_NUM_ASYNC_EQE`), the one for completions has one for each
-/// completion queue. Both are limited to the maximum of the device.
+/// asynchronous events has as many as in Linux (`MLX5_NUM_ASYNC_EQE`), the one for an instance's completions has one
+/// for each completion queue that may be armed. Both are limited to the maximum of the device.
 #[test]
 fn event_queues_have_room_for_what_can_be_armed() {
     for (log_most, sizes) in [

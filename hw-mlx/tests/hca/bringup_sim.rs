@@ -565,7 +565,7 @@ fn a_function_without_a_mac_draws_and_announces_one() {
 }
 
 /// `port_qos` returns the settings that the function may read: the physical function all of them, a virtual function
-/// only the pause settings.
+/// the pause settings but neither QPTS nor QPDPM.
 #[test]
 fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
     let sim = Sim::new(SimConfig::default());
@@ -608,7 +608,7 @@ fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
         (Some(48), Some(6))
     );
 
-    // A virtual function may read only the pause settings.
+    // Of the registers that `port_qos` reads, a virtual function may read only PFCC.
     let mut virtual_one = open(card.virtual_function(0).expect("one"));
     let told = virtual_one.port_qos().expect("it answers");
     assert_eq!(told.flow_control, Some(flow));

@@ -153,8 +153,8 @@ fn a_device_that_returns_a_command_is_alive_although_no_slot_is_free_for_a_nop()
     drop(pending);
 }
 
-/// A device with a syndrome beside the counter is dead only if it does not answer a command. Linux never reads this
-/// syndrome, and Snabb reads it only when a command is not answered.
+/// A device with a syndrome beside the counter is dead only if it does not answer a command. Linux ignores this
+/// syndrome, and Snabb looks at it only when a command is not answered.
 #[test]
 fn a_syndrome_beside_the_counter_is_death_only_if_a_command_stays_unanswered() {
     let double = Double::new();

@@ -233,8 +233,8 @@ fn what_comes_during_a_command_is_not_slept_over_behind_it() {
     assert!(!pending(&first), "it has looked");
 }
 
-/// An instance that takes in its own answer, or processes shared events, does not wake the others. Otherwise each
-/// command of one instance would wake all sleeping instances.
+/// An instance that takes in its own answer, or an event of a completion queue that it polls itself next, does not wake
+/// the others. Otherwise each command of one instance would wake all sleeping instances.
 #[test]
 fn an_answer_and_a_look_around_wake_nobody_whom_they_do_not_concern() {
     let (double, mut first, second) = opened();

@@ -164,7 +164,7 @@ fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kep
     world.assert_clean("connectx-5");
     for line in [
         "segment before the queue's address: the queue's address is zero",
-        // The first dword has the firmware revision, 16.
+        // The row at offset 0 is listed, because the firmware revision in it is not zero.
         "segment before the queue's address: 000: ",
         "segment behind ENABLE_HCA: the queue's address is there as written",
         "segment behind INIT_HCA: the queue's address is there as written",
@@ -179,7 +179,8 @@ fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kep
     }
 }
 
-/// If the firmware refuses a virtual function to write its unicast list, the record notes the syndrome and continues.
+/// If the firmware does not let a function write its unicast list, the record notes the status and the syndrome, and
+/// goes on.
 #[test]
 fn a_record_of_a_function_that_may_not_write_its_list_says_so_with_the_syndrome() {
     let world = World::new(generation("connectx-5"));

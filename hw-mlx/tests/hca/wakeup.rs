@@ -127,7 +127,7 @@ impl Device {
         let armed = rung != self.heard;
         if armed {
             self.heard = rung;
-            fence(Acquire); // what the register points at is read after the register
+            fence(Acquire); // the record is read after the register
             let word = self.machine.record.load(Relaxed);
             self.arm(word >> 8, word & 0xff);
             self.machine.heard.store(rung, Release);
@@ -188,7 +188,7 @@ struct Waiter {
     completions: u32,
     /// Number of events taken, which is also the sequence number of the next arm request.
     events: u32,
-    /// True if the event queue was read since it was armed.
+    /// True if an event was read since the event queue was armed. It is also true at the start.
     fired: bool,
     rung: u32,
 }

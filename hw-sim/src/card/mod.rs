@@ -47,7 +47,7 @@ pub use uplink::AdminState;
 use uplink::Uplink;
 pub use vport::{Interest, Life, LinkState, VfSettings, Vport};
 
-/// Card behaviour that no public source specifies, or that the card's user chooses. The defaults are the strict ones.
+/// Card behaviour that no public source specifies, or that the card's user chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardRules {
     /// Time from the moment when the cable is plugged and the port is administratively up until the link is up. Real
@@ -71,8 +71,8 @@ pub struct CardRules {
     pub virtual_functions_wait: bool,
     /// Number of pages that the firmware requests from the physical function's driver when the driver enables a virtual
     /// function. It is not known when real firmware requests these pages. Here the virtual function boots when it has
-    /// them. A reset of the virtual function returns the pages to the manager (the commit that introduced Linux'
-    /// `release_all_pages` measures that by resetting four functions), and the function's next INIT_HCA waits for new
+    /// them. A reset of the virtual function returns the pages to the manager (measured with resets of four functions
+    /// in the commit that introduced Linux' `release_all_pages`). The function's next INIT_HCA then waits for new
     /// pages.
     pub virtual_function_pages: u16,
 }
@@ -131,7 +131,7 @@ pub struct Card {
     /// Unicast addresses admitted from the wire (SET_L2_TABLE_ENTRY), by index.
     pub forwarding: BTreeMap<u32, [u8; 6]>,
     /// True if the physical function may write the forwarding table. If it may not, as on a BlueField seen from its
-    /// host, the card enters the addresses that the function lists.
+    /// host, the card admits the addresses that the function lists.
     managed: bool,
     /// The manager's flow tables. While they are empty, the card derives the rules.
     pub fdb: FlowTables,

@@ -1,9 +1,9 @@
 //! Settings of a port for priorities and congestion control.
 //!
 //! The user of the simulator sets them in place of the physical function's host, and registers and commands report
-//! them. The function's driver changes some of them until the next reset: pauses (register PFCC), traffic classes
-//! (QTCT, QETCR) and parameters of congestion control (MODIFY_CONG_PARAMS). A port on a [switch](crate::switch)
-//! applies them. On a bare wire, where no queue ever fills, they have no effect.
+//! them. The function's driver can change some of them: pauses (register PFCC), traffic classes (QTCT, QETCR) and
+//! parameters of congestion control (MODIFY_CONG_PARAMS). A reset of the function restores the user's settings. A port
+//! on a [switch](crate::switch) applies them. On a bare wire, where no queue ever fills, they have no effect.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::dcqcn::Reaction;
 use crate::switch::classify::PRIORITIES;
 use crate::switch::{Classes, TrafficClasses, stored};
 
-/// Settings of a port. At power-on pauses and priorities are off, and congestion control is on in each priority.
+/// Settings of a port. At power-on both kinds of pauses are off, and congestion control is on in each priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortQos {
     /// Pause frames of the whole port (register PFCC): true if the port sends them, and true if the port obeys them.
@@ -78,7 +78,7 @@ pub struct PauseCounters {
     pub received: u64,
     /// Time for which the priority was paused, including the rest of the last pause, in ns.
     pub silent_ns: u64,
-    /// Number of times the priority was paused or resumed.
+    /// Number of times that a pause frame paused or resumed the priority.
     pub transitions: u64,
 }
 

@@ -327,7 +327,7 @@ fn take_tag(frame: &[u8]) -> Vec<u8> {
     bare
 }
 
-/// Returns whether promiscuity of a kind has effect: the vport has asked for it and is trusted.
+/// Returns whether promiscuity of a kind has effect: the vport has asked for it, is trusted and is running.
 fn has_effect(vport: &Vport, kind: usize) -> bool {
     vport.is_running() && vport.is_trusted() && vport.port.promiscuous[kind]
 }

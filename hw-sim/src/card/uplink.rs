@@ -47,7 +47,8 @@ pub struct Uplink {
     pub admin: AdminState,
     /// State that the driver set for the switch's connection to the wire (MODIFY_VPORT_STATE, op_mod 2).
     pub switch_state: LinkState,
-    /// True if the port receives light, that is, a cable connects it to a peer.
+    /// True if the port has a carrier: it receives light from a peer. A profile may give the port a carrier without a
+    /// cable.
     pub light: bool,
     /// Longest frame that may pass, in bytes, including Ethernet header, VLAN tag and check sequence.
     pub mtu: u16,
@@ -92,8 +93,9 @@ impl Uplink {
         self.qos = qos;
     }
 
-    /// Resets the port with the physical function. Erases the MTU, the settings for priorities and congestion, and the
-    /// state of the switch's connection that the function's driver set. Keeps the administrative state `admin`.
+    /// Resets the port when the physical function is reset. Restores the default MTU, the host's settings for
+    /// priorities and congestion, and the default state of the switch's connection to the wire. Keeps the
+    /// administrative state `admin`.
     pub fn reset(&mut self) {
         self.mtu = USUAL_MTU;
         self.qos = self.qos_of_host.clone();

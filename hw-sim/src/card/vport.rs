@@ -57,8 +57,8 @@ pub struct VfSettings {
     pub state: LinkState,
 }
 
-/// Parts of a vport's context for whose change the manager can arm an event: bits of the NIC vport context's dword at
-/// 0x04.
+/// Parts of a vport's context. The manager can arm an event for changes of these parts. The bits are those of the NIC
+/// vport context's dword at 0x04.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest(pub u8);
 
@@ -184,8 +184,8 @@ impl Vport {
         self.settings.mac.unwrap_or_default()
     }
 
-    /// Resets the function's part of the port and keeps the administrator's settings. Returns whether the lists were in
-    /// use before, so that the manager's rules may change.
+    /// Resets the function's part of the port. Keeps the administrator's settings of a virtual function. Returns
+    /// whether the lists were in use before, so that the manager's rules may change.
     pub(super) fn reset(&mut self, profile: &Profile) -> bool {
         let listed = self.port.is_listed();
         self.driven = false;

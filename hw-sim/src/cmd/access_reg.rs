@@ -348,7 +348,7 @@ fn only_read(read: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Reads MCAM. The management registers that exist are those of the firmware's version.
+/// Reads MCAM. Of the management registers it reports MCQI and MCQS, which describe the firmware.
 fn mcam(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     only_read(read)?;
     let register: Mcam = image_of(image)?;
@@ -404,7 +404,7 @@ fn mcqi(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
         .set_data_size(asked.data_size())
         .set_version(version);
     let mut bytes = out.as_bytes().to_vec();
-    // The rest of the version data, build tool and text, is empty.
+    // The rest of the version data (build times, build tool version and version string) is zero.
     bytes.resize(MCQI_HEADER + VERSION_BYTES as usize, 0);
     Ok(bytes)
 }

@@ -1,5 +1,5 @@
-//! QUERY_CONG_STATUS, QUERY_CONG_PARAMS and QUERY_CONG_STATISTICS: the device's congestion settings and counters. They
-//! need `cc_query_allowed`, which a virtual function has if its physical function's firmware permits it.
+//! QUERY_CONG_STATUS, QUERY_CONG_PARAMS and QUERY_CONG_STATISTICS: the device's congestion settings and counters. These
+//! commands need `cc_query_allowed`, which a virtual function has if its physical function's firmware permits it.
 //!
 //! MODIFY_CONG_PARAMS changes how a port reacts to congestion. It needs `cc_modify_allowed`, and only the physical
 //! function may use it.

@@ -204,7 +204,7 @@ fn resize(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
     let ring = ring(cmd, input.cq_context(), cqe_sz, umem)?;
     let nic = &mut *cmd.nic;
     let cq = nic.objects.cqs.named_mut(input.cqn()).ok_or_else(no_such)?;
-    // BAD_RES_STATE of a queue that does not work is inferred.
+    // Inferred: the status is BAD_RES_STATE if the CQ is in error or its memory cannot be accessed.
     cq.resize(&mut nic.iommu, ring).map_err(|why| match why {
         NotResized::Outstanding(count) => refuse!(
             BAD_SIZE_OUTS_CQES,

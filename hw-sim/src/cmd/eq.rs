@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 /// Status in the context of an EQ that the device could not write.
 const STATUS_WRITE_FAILURE: u32 = 0xa;
 
-/// Event types that the function supports. The optional ones of other devices are missing.
+/// Event types that the function supports. Optional event types that only other devices support are missing.
 const EVENTS: [EventType; 15] = [
     EventType::PATH_MIG,
     EventType::COMM_EST,

@@ -199,7 +199,8 @@ fn find<'c>(
 /// Executes CREATE_FLOW_TABLE.
 ///
 /// # Errors
-/// The device does not have this type, size or level.
+/// A table type, feature, size or level that the device does not have; a table type that the function or the user
+/// context may not use; a miss table that does not exist or has no higher level; no number left.
 fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Refusal> {
     let domain = domain(
         cmd,
@@ -279,7 +280,7 @@ fn miss_table(
 /// Executes MODIFY_FLOW_TABLE, which changes the miss action.
 ///
 /// # Errors
-/// No such table, or no such miss table.
+/// No such table; a field other than the miss action; a miss table that does not exist or has no higher level.
 fn modify_table(cmd: &mut Cmd<'_>, input: &ModifyFlowTableIn) -> Result<(), Refusal> {
     let domain = domain(
         cmd,
@@ -356,7 +357,7 @@ fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<(), Re
 /// Executes SET_FLOW_TABLE_ROOT. op_mod 1 restores the default.
 ///
 /// # Errors
-/// No such table.
+/// No such table; a table of another vport; an underlay QP.
 fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Refusal> {
     let domain = domain(
         cmd,
@@ -385,8 +386,8 @@ fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Refusal
 /// Executes CREATE_FLOW_GROUP.
 ///
 /// # Errors
-/// No such table; a range that is outside of the table or overlaps another group's; match criteria that the device
-/// does not support.
+/// No such table; a range that is outside of the table or overlaps another group's; a kind of group or match criteria
+/// that the device does not support; too many groups.
 fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32, Refusal> {
     let domain = domain(
         cmd,
@@ -487,8 +488,8 @@ fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<(), Re
 /// Executes SET_FLOW_TABLE_ENTRY: creates an entry, or (op_mod 1) changes parts of an entry.
 ///
 /// # Errors
-/// No such table or group; an index that is outside of the group or in use; an action or destination that the device
-/// does not have.
+/// No such table or group; an index that is outside of the group, is in use, or (op_mod 1) has no entry; an action, a
+/// destination or a counter that the device does not have; too many entries.
 fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refusal> {
     let domain = domain(
         cmd,
@@ -570,7 +571,8 @@ fn cmd_kind(op_mod: u32) -> Result<u32, Refusal> {
     }
 }
 
-/// Returns an entry's context and list after the changes that `modify_enable_mask` names.
+/// Returns an entry's context and list after the changes that `modify_enable_mask` names. Destinations and counters are
+/// in one list, so either bit replaces both.
 fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowContext, Vec<u64>) {
     let (enable, given) = (input.modify_enable_mask(), input.flow_context());
     let mut context = entry.context.clone();

@@ -148,7 +148,7 @@ pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     }
     let held = cmd.nic.pages.held();
     if held != 0 {
-        // Inferred, because drivers reclaim every page first.
+        // This refusal is inferred: drivers reclaim every page first.
         return Err(refuse!(BAD_SYS_STATE, "the firmware holds pages", "{held}"));
     }
     cmd.nic.stage = Stage::Reset;

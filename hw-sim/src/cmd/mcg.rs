@@ -22,7 +22,7 @@ pub(super) fn attach_to_mcg(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(EXCEED_LIM, "multicast groups", "{}", groups.len()));
     }
     if groups.members(&group).any(|member| member == qpn) {
-        // Inferred, because drivers count memberships themselves (Linux `ib_uverbs_attach_mcast`).
+        // This refusal is inferred: drivers count memberships themselves (Linux `ib_uverbs_attach_mcast`).
         return Err(refuse!(
             BAD_RES_STATE,
             "QP is a member of the group",

@@ -352,8 +352,8 @@ fn owner(header: &InputHeader) -> u16 {
     u16::try_from(header.uid()).unwrap_or(DRIVER)
 }
 
-/// Returns the input with a zero uid, for a command whose layout has no uid field but which user contexts may send.
-/// In all other commands those bits are reserved.
+/// Returns the input. Clears the uid of a command whose layout has no uid field but which user contexts may send. In
+/// all other commands without a uid field those bits are reserved.
 fn without_user(opcode: Opcode, input: &[u8]) -> Cow<'_, [u8]> {
     let mut input = Cow::Borrowed(input);
     if uctx::may_carry_uid(opcode) && input.get(2..4).is_some_and(|user| user != [0, 0]) {

@@ -145,7 +145,7 @@ mod tests {
         group(&port(), &pauses(), &asked).expect("a group")
     }
 
-    /// Ethernet and RoCE frames are counted in every group, at the offsets of Linux `struct
+    /// Ethernet and RoCE frames are counted in the groups of IEEE 802.3 and RFC 2863, at the offsets of Linux `struct
     /// mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and `struct mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`.
     #[test]
     fn frames_of_both_halves_are_counted_in_every_group_at_its_place() {

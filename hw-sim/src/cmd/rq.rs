@@ -45,7 +45,8 @@ pub(super) fn query_rq(cmd: &mut Cmd<'_>) -> Outcome {
 /// Executes CREATE_RQ.
 ///
 /// # Errors
-/// A feature that the device does not have, an object that does not exist, or a ring that is not fully mapped.
+/// A feature that the device does not have or that a user context may not use, a state other than reset, an object that
+/// does not exist, or a ring that is not fully mapped.
 fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     let wq = context.wq();
@@ -126,7 +127,7 @@ fn counter_set(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
 /// Executes MODIFY_RQ, which changes fields and the state.
 ///
 /// # Errors
-/// No such queue; its state is not `rq_state`; no such transition.
+/// No such queue; its state is not `rq_state`; no such transition; no such counter set; the FCS cannot be scattered.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqIn) -> Result<(), Refusal> {
     let number = input.rqn();
     let select: &ModifyRqBitmask = input.modify_bitmask();

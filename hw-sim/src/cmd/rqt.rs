@@ -92,7 +92,8 @@ fn list(cmd: &Cmd<'_>, size: u32, room: u32) -> Result<Vec<u32>, Refusal> {
 /// Executes MODIFY_RQT, which replaces the entries. The number of entries may change.
 ///
 /// # Errors
-/// No such table, more entries than the table can hold, or a receive queue that does not exist.
+/// No such table, a number of entries that is not a power of two or is more than the table can hold, or a receive queue
+/// that does not exist.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqtIn) -> Result<(), Refusal> {
     let number = input.rqtn();
     let Some(table) = cmd.nic.objects.eth.rqts.named(number) else {

@@ -46,7 +46,8 @@ pub(super) fn query_sq(cmd: &mut Cmd<'_>) -> Outcome {
 /// Executes CREATE_SQ.
 ///
 /// # Errors
-/// A feature that the device does not have, an object that does not exist, or a ring that is not fully mapped.
+/// A feature that the device does not have or that a user context may not use, a state other than reset, an object that
+/// does not exist, or a ring that is not fully mapped.
 fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     let wq = context.wq();
@@ -75,7 +76,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
         ));
     }
     if !cmd.may(RAW_TX) {
-        // Inferred, because the right has no other purpose.
+        // This refusal is inferred: the right has no other purpose.
         return Err(refuse!(
             BAD_PARAM,
             "SQ of a user context without the right to raw frames"
@@ -132,7 +133,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
 /// Executes MODIFY_SQ, which changes the state. This device has no other field to modify.
 ///
 /// # Errors
-/// No such queue; its state is not `sq_state`; no such transition.
+/// No such queue; its state is not `sq_state`; no such transition; a rate limit or a queue group.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifySqIn) -> Result<(), Refusal> {
     let (number, wanted) = (input.sqn(), input.ctx());
     let select = input.modify_bitmask();

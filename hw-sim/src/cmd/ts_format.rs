@@ -1,9 +1,9 @@
 //! Clocks of a queue's time stamps: `ts_format` in its context, and the capabilities for it.
 //!
 //! A device has a free-running clock, a real-time clock, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context
-//! selects one of them, or the device's default. If the device has the free-running clock only, every value but that
-//! clock's is reserved (mlx5_ifc.h, `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`). Queue pairs are an
-//! exception, see [`of_queue_pair`].
+//! selects one of them, or the device's default. If the device has only the free-running clock, only that clock's value
+//! is valid and all others are reserved (mlx5_ifc.h, `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`). Queue
+//! pairs are an exception, see [`of_queue_pair`].
 
 use super::{Refusal, refuse};
 

@@ -82,8 +82,8 @@ pub(super) fn destroy_uctx(cmd: &mut Cmd<'_>) -> Outcome {
     let pages = cmd.nic.objects.uars.kind();
     let mut owned = cmd.nic.objects.owned_by(uid).filter(|_| uid != DRIVER);
     if let Some((kind, object)) = owned.find(|&(kind, _)| kind != pages) {
-        // Inferred, because Linux destroys all objects of a context except doorbell pages before it destroys the
-        // context.
+        // This refusal is inferred: Linux destroys all objects of a context except doorbell pages before it destroys
+        // the context.
         return Err(refuse!(
             BAD_RES_STATE,
             "user context owns objects",
@@ -106,7 +106,7 @@ pub(super) fn forget(cmd: &mut Cmd<'_>, uid: u16) {
     let number = u32::from(uid);
     let is_over = |context: &Uctx| context.is_over;
     if objects.uctxs.get(number).is_some_and(is_over) && objects.owned_by(uid).next().is_none() {
-        // Cannot fail, because the context exists, as checked above.
+        // The removal cannot fail, because the context exists, as checked above.
         let _ = objects.uctxs.remove(number);
     }
 }

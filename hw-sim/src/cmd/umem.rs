@@ -53,7 +53,7 @@ pub(super) fn create_umem(cmd: &mut Cmd<'_>) -> Outcome {
     let permissions = MTT_READ | MTT_WRITE;
     let allowed = entries.iter().fold(permissions, |all, entry| all & entry);
     if allowed & MTT_READ == 0 {
-        // Inferred, because every known driver grants read access, and the device cannot use such memory.
+        // This refusal is inferred: every known driver grants read access, and the device cannot use memory without it.
         return Err(refuse!(BAD_PARAM, "user memory that may not be read"));
     }
     let offset = u64::from(umem.page_offset());
@@ -114,7 +114,7 @@ impl Cmd<'_> {
             ));
         };
         if !buffer.start().is_multiple_of(QUEUE_ALIGNMENT) {
-            // Inferred, because entries would cross page boundaries.
+            // This refusal is inferred: entries would cross page boundaries.
             return Err(refuse!(BAD_PARAM, "queue not aligned in its user memory"));
         }
         self.mapped(buffer, place.bytes)

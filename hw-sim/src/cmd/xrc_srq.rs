@@ -147,7 +147,7 @@ pub(super) fn query_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     let Some(srq) = nic.objects.rmps.named_mut(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such XRC SRQ", "{number:#x}"));
     };
-    // An unreadable record is logged. The counters are then those of the last successful read.
+    // An unreadable record is logged. The number of WQEs then reads as 0.
     let available = srq.available(&mut nic.iommu).unwrap_or(0);
     let [_, _, a, b, c, d, e, f] = srq.doorbell_record.to_be_bytes();
     let mut out = QueryXrcSrqOut::new();

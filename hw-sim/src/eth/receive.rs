@@ -22,7 +22,8 @@ const L4_OK: u8 = 4;
 /// Values of `l4_l3_hdr_type` bits 3:2: IP version.
 const L3_IPV6: u8 = 1 << 2;
 const L3_IPV4: u8 = 2 << 2;
-/// Values of bits 6:4: TCP without acknowledgement, UDP, TCP with only an acknowledgement, TCP with data.
+/// Values of `l4_l3_hdr_type` bits 6:4: TCP without acknowledgement, UDP, TCP with only an acknowledgement, TCP with
+/// data.
 const L4_TCP: u8 = 1 << 4;
 const L4_UDP: u8 = 2 << 4;
 const L4_TCP_ACK: u8 = 3 << 4;

@@ -169,7 +169,7 @@ impl Rq {
         host.complete(self.context.cqn(), cqe.into(), true);
     }
 
-    /// Moves the queue to ERR and flushes posted WQEs.
+    /// Moves the queue to ERR. Flushes posted WQEs if the context has `flush_in_error_en`.
     pub fn fail(&mut self, host: &mut dyn Host) {
         self.state = State::Error;
         if !self.context.flush_in_error_en() {

@@ -41,7 +41,8 @@ pub enum Met<'t> {
 }
 
 impl FlowTables {
-    /// Returns the results of all tables that a frame visits. The list is empty if there is no root table.
+    /// Returns the results of the tables that a frame visits. A table that sends the frame on to its miss table has no
+    /// result. The list is empty if there is no root table.
     pub fn walk(&self, frame: Pattern) -> Vec<Met<'_>> {
         let mut met = Vec::new();
         let mut open: VecDeque<u32> = self.root().into_iter().collect();

@@ -4,7 +4,7 @@
 //! Segment"). A NOP sends nothing and only completes. A SEND is one frame, an LSO several ([`super::segment`]). Frames
 //! shorter than Ethernet's minimum are padded. Frames longer than the port's MTU are dropped at the port, and the WQE
 //! still completes. A malformed WQE, or one whose keys do not cover its memory, completes with an error and moves the
-//! queue to ERR, where the following WQEs are flushed.
+//! queue to ERR. The following WQEs are then flushed, if the context has `flush_in_error_en`.
 
 use super::State;
 use super::checksum;
@@ -149,8 +149,8 @@ impl Inline {
         }
     }
 
-    /// Returns whether a WQE's inline headers suffice. IP and transport headers are required only for frames that have
-    /// them.
+    /// Returns whether a WQE's inline headers suffice. The IP header, and 8 bytes for the transport header, are
+    /// required only if the first EtherType of the frame is IPv4 or IPv6.
     fn suffices(self, header: &[u8]) -> bool {
         let ethertype = header
             .get(12..)

@@ -7,7 +7,8 @@ mod page;
 
 use page::keep;
 
-/// Every built-in file describes a different device, and its statements appear in PCI space and capabilities.
+/// Every built-in file describes a Mellanox device with RC and at least 2^12 queue pairs. No two files have the same
+/// device number and minor firmware version.
 #[test]
 fn every_generation_is_a_device_of_its_own() {
     let mut ids: Vec<(u16, u16)> = Vec::new();
@@ -98,7 +99,7 @@ fn a_file_of_a_virtual_function_is_a_virtual_function_of_its_base() {
     assert_eq!(format!("{file:?}"), format!("{made:?}"));
 }
 
-/// The default device is the ConnectX-5 in all values, except for fewer pages.
+/// The default device is the ConnectX-5 in all values, except for its name, its address and fewer pages.
 #[test]
 fn the_default_is_the_connectx_5_with_fewer_pages() {
     let (plain, chosen) = (
@@ -144,7 +145,8 @@ fn a_name_that_is_no_generation_is_answered_with_those_there_are() {
     }
 }
 
-/// The simulator reports features that a ConnectX-5 has and a ConnectX-4 Lx of 2016 lacks for the ConnectX-5 only.
+/// The simulator reports on-demand paging and other newer features for a ConnectX-5, but not for a ConnectX-4 Lx of
+/// 2016, which lacks them.
 #[test]
 fn a_connectx_5_is_not_a_connectx_4_lx() {
     let (newer, old) = ["connectx-5", "connectx-4-lx-14.12"]

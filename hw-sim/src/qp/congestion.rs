@@ -80,8 +80,8 @@ impl Qp {
             .map(|point| point.rate_bps())
     }
 
-    /// Notifies the sender of a marked packet, unless the minimum interval since the last notification has not passed.
-    /// Returns whether a notification was sent.
+    /// Notifies the sender of a marked packet, if the minimum interval since the last notification has passed. Returns
+    /// whether a notification was sent.
     pub(crate) fn notify_sender(&mut self, notice: Notice, host: &mut dyn Host) -> bool {
         let now = host.now();
         if now < self.congestion.next_notice_ns {

@@ -11,7 +11,8 @@ use crate::q_counters::QCounter;
 use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn, Qpn};
 use mlx_prm::Qpc;
 
-/// The queue pair must go to ERR. The error CQE, if the cause has one, is already written.
+/// The queue pair must go to ERR, or to SQER if only its send queue failed. The error CQE, if the cause has one, is
+/// already written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 

@@ -35,7 +35,7 @@ impl Datagrams {
         }
     }
 
-    /// Starts the PSNs, when the queue pair enters RTS.
+    /// Sets the first PSN, when the queue pair enters RTS.
     pub(super) fn start(&mut self, core: &Core) {
         self.psn = Psn::masked(core.context.next_send_psn());
     }

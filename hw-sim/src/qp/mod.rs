@@ -143,7 +143,7 @@ impl Qp {
     /// # Errors
     ///
     /// BAD_QP_STATE if the state does not have this transition, BAD_PARAM if a field that the transition uses is out of
-    /// range. In both cases nothing has changed.
+    /// range or the mask names a parameter that the transition does not have. In both cases nothing has changed.
     pub fn modify(
         &mut self,
         transition: Transition,
@@ -198,7 +198,7 @@ impl Qp {
                 self.requester.start(&self.core);
                 self.datagrams.start(&self.core);
             }
-            // A flush that is not finished goes on up to here.
+            // An unfinished flush continues up to this index.
             Transition::SqErrToRts => (_, self.flush_end) = self.send_queue.counters(),
             Transition::RstToInit
             | Transition::InitToInit

@@ -237,12 +237,12 @@ const fn mapped(gid: &[u8; 16]) -> [u8; 4] {
     [gid[12], gid[13], gid[14], gid[15]]
 }
 
-/// CAST: the field has sixteen bits or less, so its value fits.
+/// Returns the low 16 bits. CAST: the field has sixteen bits or less, so its value fits.
 fn low_half(value: u32) -> u16 {
     u16::try_from(value & 0xffff).unwrap_or(0)
 }
 
-/// CAST: only the low byte is used, and fields of eight bits or less have no other.
+/// Returns the low byte. CAST: fields of eight bits or less have no other byte.
 const fn low_byte(value: u32) -> u8 {
     value.to_be_bytes()[3]
 }

@@ -473,7 +473,7 @@ impl Requester {
         host: &mut dyn Host,
         why: QCounter,
     ) -> Result<(), Broken> {
-        // During an RNR wait the packet is only counted, because the end of the wait also resends from `unacked`. A
+        // During an RNR wait the fault is only counted, because the end of the wait also resends from `unacked`. A
         // responder may send both NAKs for one PSN: Linux' software RoCE sends an RNR NAK for one message and a
         // sequence NAK for the next message.
         if self.rnr_deadline.is_some() {
@@ -539,7 +539,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Completes the acknowledged requests at the front of the row. If only the poisoned WQE is left, fails that WQE.
+    /// Completes the acknowledged requests at the front of the row. If only the WQE that cannot be sent is left, fails
+    /// that WQE.
     fn complete(
         &mut self,
         core: &Core,
@@ -550,7 +551,7 @@ impl Requester {
             if let (1, Some((_, syndrome))) = (self.row.len(), self.send_failure) {
                 return self.fail_front(core, queue, host, syndrome);
             }
-            // The first request never begins behind `unacked`, because everything before it is acknowledged.
+            // The first request never begins after `unacked`, because everything before it is acknowledged.
             let is_acknowledged = self.unacked.distance_from(request.first) >= request.packets;
             if !is_acknowledged || request.missing_answer().is_some() {
                 break;

@@ -554,7 +554,7 @@ impl Responder {
         self.pending_failure = Some(refusal.event);
     }
 
-    /// Sends one answer packet.
+    /// Sends one answer packet. If no answer is left, reports the pending failure.
     pub(super) fn step(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), Broken> {
         if self.answers.is_empty() {
             return match self.pending_failure.take() {
@@ -578,7 +578,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Drops all answers, because the queue pair goes to ERR. Returns the receive WQE that was being filled, if any.
+    /// Drops all answers, because the queue pair goes to ERR. Returns the receive WQE that was taken and is not
+    /// completed, if any.
     pub(super) fn abandon(&mut self) -> Option<ReceiveWqe> {
         self.answers.clear();
         self.pending_failure = None;
@@ -626,7 +627,7 @@ impl Responder {
 }
 
 impl Refusal {
-    /// Counts the refusal, unless it has a receive WQE whose error CQE is counted.
+    /// Counts an invalid request or an access error. The error CQE of a receive WQE is counted elsewhere.
     fn count(self, core: &Core, host: &mut dyn Host) {
         match self.event {
             Some(EventType::WQ_INVAL_REQ_ERROR) => {

@@ -202,8 +202,8 @@ impl SendQueue {
             .map_err(BadWqe::Fault)
     }
 
-    /// Skips the next WQE without executing it, so that it can be flushed. Returns its index and opcode. A WQE of
-    /// invalid size counts as one block.
+    /// Skips the next WQE without executing it, so that it can be flushed. Returns its index and opcode. A WQE of size
+    /// 0 counts as one block, and a WQE longer than the rest of the queue counts as the rest.
     pub(crate) fn skip(&mut self, rings: &Rings, host: &mut dyn Host) -> Option<(u16, WqeOpcode)> {
         self.skip_before(self.posted, rings, host)
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   RST --RST2INIT--> INIT --INIT2RTR--> RTR --RTR2RTS--> RTS <--SQERR2RTS-- SQER
 //!                     ^  |                                |^                  ^
-//!                     '--' INIT2INIT              RTS2RTS '-'   send error (UD)|
+//!                     '--' INIT2INIT              RTS2RTS '-'    error (UD, UC)|
 //!   any --2RST--> RST          any --2ERR, or an error--> ERR
 //! ```
 //!

@@ -31,7 +31,7 @@ const OLDEST: u16 = 1;
 const QOS_NUMBER: u8 = 30;
 /// First version with the current fields of [`Record::Qos`].
 const QOS_SINCE: u16 = 2;
-/// Number of record bytes from which on a block is written to the file.
+/// A block is written to the file when its records have at least this number of bytes.
 const BLOCK: usize = 256 << 10;
 /// Maximum size of a record in bytes.
 pub(super) const LONGEST_RECORD: usize = 1 << 20;
@@ -93,7 +93,7 @@ fn word(number: usize) -> io::Result<[u8; 4]> {
 /// Returns a recording of records that are already encoded, validly or not. This is for tests of readers.
 ///
 /// # Errors
-/// The records exceed the size of a block.
+/// The records exceed the size of a block, or the header is too long.
 pub fn packed(header: &Header, records: &[u8]) -> io::Result<Vec<u8>> {
     let mut file = head(header)?;
     if !records.is_empty() {

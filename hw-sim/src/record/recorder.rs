@@ -185,7 +185,8 @@ impl WatchedMemory {
     /// Returns watched memory for memory of this process that is mapped at `first`.
     ///
     /// # Errors
-    /// A text: the memory is shorter, as from [`Iommu::map`](crate::iommu::Iommu::map).
+    /// A text, as from [`Iommu::map`](crate::iommu::Iommu::map): the memory is shorter, or `offset` is no page
+    /// boundary.
     pub(crate) fn here(
         tape: &Tape,
         function: usize,

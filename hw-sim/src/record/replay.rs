@@ -41,7 +41,7 @@ const CABLES: usize = 512;
 /// Maximum total size in bytes of the frames that wait in all switches.
 const SWITCH_BYTES: usize = 1 << 30;
 /// Maximum number of waiting items: frames that have arrived, register writes, and, in a simulation with switches,
-/// frames on cables. A frame that has passed a switch is shorter than 16 KiB.
+/// frames on cables. A frame that has passed a switch has at most 16 KiB.
 const UNDER_WAY: usize = 1 << 16;
 /// Maximum total size of all frames in bytes.
 const FRAME_BYTES: usize = 1 << 28;
@@ -338,7 +338,7 @@ impl Replay {
         self.functions.iter().map(report).collect()
     }
 
-    /// Captures the frames of the existing functions from now on.
+    /// Captures frames from now on, as [`Sim::pcap`] does.
     ///
     /// # Errors
     /// The writer failed.
@@ -735,7 +735,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Steps until there is nothing to do. Fails if the limit of steps is reached.
+    /// Steps until there is nothing to do. Fails if the number of steps or another limit of the simulation is exceeded.
     fn steps(&mut self, one: impl Fn(&Sim) -> bool) -> Result<(), String> {
         for step in 1..=STEPS {
             if !one(&self.sim) {

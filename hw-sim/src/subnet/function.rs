@@ -56,8 +56,7 @@ impl Env {
 }
 
 impl Nic {
-    /// Returns whether the port is an InfiniBand port that passes no data yet, so that only subnet management packets
-    /// leave.
+    /// Returns whether the port is an InfiniBand port that is not Active, so that only subnet management packets leave.
     pub fn is_managed_only(&self, env: &Env) -> bool {
         let subnet = env.port(self.seat).subnet.as_ref();
         subnet.is_some_and(|subnet| subnet.state() != PortState::Active)

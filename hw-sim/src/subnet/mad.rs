@@ -70,7 +70,7 @@ pub fn answered(request: &Smp, answer: Answer) -> Smp {
     smp
 }
 
-/// Returns block number `block` of a table, in blocks of `entries` entries. Entries have 16 bits or more.
+/// Returns block number `block` of a table, in blocks of `entries` entries.
 pub fn block<T>(table: &[T], block: usize, entries: usize) -> Result<&[T], Status> {
     table.chunks(entries).nth(block).ok_or(INVALID_VALUE)
 }

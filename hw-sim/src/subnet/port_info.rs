@@ -25,7 +25,7 @@ pub const PERMISSIVE_LID: u16 = 0xffff;
 /// Subnet prefix of link-local GIDs.
 pub const LINK_LOCAL: u64 = 0xfe80_0000_0000_0000;
 
-/// PortState codes. A Get never reports `NO_CHANGE`, and a Set never requests `INIT`.
+/// PortState codes. A Get never reports `NO_CHANGE`, and a Set must not request `INIT`.
 const NO_CHANGE: u32 = 0;
 const DOWN: u32 = 1;
 const INIT: u32 = 2;

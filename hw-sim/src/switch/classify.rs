@@ -1,7 +1,8 @@
 //! Priority of a frame, and the ECN bits of its IP header.
 //!
 //! A port takes the priority either from the 802.1Q tag (priority code point) or from the IP header's DSCP (RFC 2474),
-//! depending on its trust state, like a card's port with register QPTS. A frame without either has priority 0.
+//! depending on its trust state, like a card's port with register QPTS. A port that trusts DSCP uses the tag of a frame
+//! without an IP header. A frame without either has priority 0.
 //!
 //! The ECN bits (RFC 3168) are the low two bits of IPv4's type of service and of IPv6's traffic class. The ICRC of a
 //! RoCE packet is computed with ones in place of both bytes (`wire::icrc`), so a switch may write them. The switch

@@ -45,7 +45,7 @@ struct Queue {
     bytes: usize,
     /// End of the peer's pause of this queue, in ns.
     paused_until: u64,
-    /// Time since which the queue has been paused while it has frames, in ns.
+    /// Time in ns at which [`Egress::stuck`] first found the queue stuck: it has frames, but is paused.
     stuck_since: Option<u64>,
 }
 
@@ -190,7 +190,7 @@ impl Egress {
         self.queues.iter().position(is_old)
     }
 
-    /// Returns the earliest time since which a priority is stuck: paused while it has frames.
+    /// Returns the earliest `stuck_since` of all queues, or `None` if no queue is stuck.
     pub(crate) fn stuck_since(&self) -> Option<u64> {
         self.queues
             .iter()

@@ -17,11 +17,12 @@
 //! Addresses are learned per VLAN, up to [`MAX_ADDRESSES`], and never age out. Frames that a bridge must not forward
 //! (01:80:c2:00:00:0x) are dropped.
 //!
-//! Lossy and lossless priorities have separate memory. Frames of lossy priorities share a buffer and are dropped when
-//! it is full. Frames of lossless priorities ([`Pfc::priorities`]) are counted at their ingress port. Above XOFF the
-//! switch pauses the sender; frames in flight at that time use the headroom. If the headroom is full, such a frame is
-//! dropped and counted separately. Pauses can form a cycle in which each port waits for the next. A watchdog, if
-//! configured, drops a queue that has waited too long, and drops new frames for that queue during the same time again.
+//! Lossy and lossless priorities have separate memory. Frames of lossy priorities share a buffer, either of the whole
+//! switch or of their egress port, and are dropped when it is full. Frames of lossless priorities ([`Pfc::priorities`])
+//! are counted at their ingress port. Above XOFF the switch pauses the sender; frames in flight at that time use the
+//! headroom. If the headroom is full, such a frame is dropped and counted separately. Pauses can form a cycle in which
+//! each port waits for the next. A watchdog, if configured, drops a queue that has waited too long, and drops new
+//! frames for that queue during the same time again.
 //!
 //! Absent on purpose: spanning tree, VLAN membership, link aggregation, cut-through, bandwidth shares in a switch (the
 //! highest priority goes first; a card's port has shares: `ets`), pauses of a whole port (802.3x).
@@ -110,7 +111,7 @@ struct Port {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Departure {
     pub port: usize,
-    /// Time at which the frame's last byte has left, in ns.
+    /// Time in ns at which the frame has left, including the gap after it.
     pub out: u64,
     pub frame: Vec<u8>,
 }

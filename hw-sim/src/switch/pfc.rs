@@ -37,7 +37,7 @@ pub(crate) fn emit(src: [u8; 6], priority: usize, quanta: u16) -> Vec<u8> {
     frame
 }
 
-/// Returns whether a frame is a MAC control frame of any kind. A port never forwards such a frame.
+/// Returns whether a frame has the destination address of MAC control frames. A port never forwards such a frame.
 pub(crate) fn is_control(frame: &[u8]) -> bool {
     frame.starts_with(&CONTROL)
 }

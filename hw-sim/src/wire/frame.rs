@@ -1,9 +1,9 @@
 //! Locates the headers of an Ethernet frame.
 //!
 //! A frame comes from a peer or from software, so it may contain arbitrary bytes. Unrecognized headers are treated as
-//! absent, and no frame is rejected. Recognized are up to two VLAN tags, IPv4 and IPv6 without extension headers, and
-//! TCP and UDP in unfragmented packets. If a length in an IP or UDP header exceeds the frame, the frame's end is used
-//! instead; [`Ip::whole`] is false then.
+//! absent, and no frame is rejected. This module recognizes up to two VLAN tags, IPv4 and IPv6 without extension
+//! headers, and TCP and UDP in unfragmented packets. If the length in an IP header exceeds the frame, the frame's end
+//! is used instead; [`Ip::whole`] is false then. The length in a UDP header is not used.
 //!
 //! All parts of the simulator locate headers with this module: switches, steering, and the RDMA packet parser, which
 //! then checks every field of its packets ([`Packet::parse`](super::Packet::parse)).

@@ -211,8 +211,8 @@ impl Opcode {
         }
     }
 
-    /// Returns the opcode of an operation on an unreliable connection. Returns `None` unless it is a SEND or RDMA
-    /// WRITE.
+    /// Returns the opcode of an operation on an unreliable connection. Returns `None` for all but a SEND without
+    /// invalidation and an RDMA WRITE.
     pub fn uc(operation: Operation) -> Option<Self> {
         Self::new(Transport::Uc, operation)
     }

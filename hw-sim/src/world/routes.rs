@@ -50,7 +50,7 @@ impl RouteCache {
         (length <= route.longest).then_some(route.over)
     }
 
-    /// Adds a route. Replaces an entry for the same frames.
+    /// Adds a route. It replaces an entry for the same frames, or the oldest entry if the cache is full.
     pub(crate) fn add(&mut self, route: Route) {
         let same = |known: &&mut Route| known.nic == route.nic && known.link == route.link;
         if let Some(known) = self.known.iter_mut().find(same) {

@@ -13,8 +13,8 @@ use rand::RngCore;
 const SWITCHES: usize = 64;
 
 impl World {
-    /// Lets a subnet manager program configure the InfiniBand subnet: existing ports lose their LID and start again in
-    /// Init.
+    /// Lets a subnet manager program configure the InfiniBand subnet: the ports of existing cards lose their LID and
+    /// start again in Init. Existing switches stay preset.
     pub fn leave_subnet_to_manager(&mut self) {
         self.env.subnet_manager = Manager::Outside;
         for card in &mut self.env.cards {

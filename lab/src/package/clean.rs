@@ -22,7 +22,7 @@ use crate::shell;
 /// Packages of the test machine: a C compiler, and the library that finds providers in `/etc/dat.conf`.
 const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
 
-/// Steps of the test. Each has a description in words of docs/install.md, and a shell script.
+/// Steps of the test: a description and a shell script each.
 const STEPS: [(&str, &str); 10] = [
     (
         "apt installs them, with nothing but what they name",
@@ -101,7 +101,8 @@ const PACKAGE_DATABASES: [&str; 9] = [
 /// Runs all steps.
 ///
 /// # Errors
-/// The root folder cannot be made, a step fails, or a file is left after the purge.
+/// The user is not root, the root folder cannot be made, a step fails, or the files after the purge differ from those
+/// before.
 pub fn test(packages: &[PathBuf]) -> Result<()> {
     ensure!(
         shell::capture(shell::command("id", &["-u"]))?.trim() == "0",

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Source;
 use super::imports::{self, File, Graph};
 
-/// Pairs of files that still form circles. All names of the second file that the first file of a pair uses are ignored.
-/// A pair that no longer forms a circle must be removed.
+/// Pairs of files that still form circles. The check ignores the names that the first file of a pair uses of the second
+/// file. A pair that no longer forms a circle must be removed.
 const KNOWN: &[(&str, &str)] = &[
     ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/eth.rs"),
     ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/packet.rs"),

@@ -1,10 +1,10 @@
 //! Checks two tables of docs/security.md against the constants of the sources: the table of pools, and the table of
-//! timeouts of honest peers.
+//! bounds on the waits of honest parties.
 //!
-//! The last cell of a row names the constants that bound it, by file: `` `file`: `NAME` = value, `NAME` = value
-//! ``. Files are separated by `;`. Each constant must exist in the file with that value. In a file that the table of
-//! pools names, each constant at the top level that is a count or a time must be in that table, so that a new bound is
-//! documented with the others.
+//! The last cell of a row names the constants that bound it, by file:
+//! `` `file`: `NAME` = value, `NAME` = value ``. Files are separated by `;`. Each constant must exist in the file with
+//! that value. In a file that the table of pools names, each constant at the top level that is a count or a time must
+//! be in that table, so that a new bound is documented with the others.
 
 use anyhow::{Context, Result};
 

@@ -265,7 +265,8 @@ fn refusal(frame: &[u8]) -> Option<Refusal> {
 mod tests {
     use super::*;
 
-    /// Returns an Acknowledge packet as Linux software RoCE sends it, up to its AETH.
+    /// Returns a frame like the Acknowledge packets of Linux software RoCE, with this opcode and AETH syndrome. The
+    /// ICRC is zero.
     fn acknowledge(opcode: u8, syndrome: u8) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
         frame.extend([0x45, 0, 0, 48, 0, 0, 0x40, 0, 64, 17, 0, 0]);

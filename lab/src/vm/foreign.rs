@@ -1,9 +1,9 @@
 //! RDMA test suites and kernel users of RDMA that others wrote: rdma-core's own tests, perftest over all sizes, UCX,
-//! libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All are Debian's packages, and run on the simulated functions'
+//! libfabric; NFS, SMC sockets, iSER, SRP; DPDK. They are Debian's packages, and run on the simulated functions'
 //! Ethernet ports.
 //!
-//! Only the scripts and the judging functions are ours. Tests that fail are listed with their reasons ([`pyverbs`]). So
-//! a new failure is an error, and a failure that no longer occurs is noticed.
+//! Only the scripts, the judging functions and the program for SMC sockets are ours. Tests that fail are listed with
+//! their reasons ([`pyverbs`]). So a new failure is an error, and a failure that no longer occurs is noticed.
 
 mod pyverbs;
 
@@ -253,7 +253,8 @@ fn by_rdma(step: &Step, least: u64) -> Result<String> {
     Ok(line.to_owned())
 }
 
-/// Parses the row of figures of ucx_perftest: count, times (median, two averages), bandwidths, rates.
+/// Checks that both ends succeeded, and parses the row of figures of ucx_perftest: count, times (median, two averages),
+/// bandwidths, rates.
 fn ucx(step: &Step) -> Result<String> {
     both(step)?;
     let rows = step.said.iter().map(|line| numbers(line));

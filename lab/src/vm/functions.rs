@@ -15,7 +15,7 @@ use super::{Slots, Suite};
 /// Socket of the guest's network device at its end of the wire, as a path in the folder of the run. The function's end
 /// is wire.sock.
 pub const NETWORK_SOCKET: &str = "net.sock";
-/// Placeholder for the server's number in the arguments of the functions' servers, if there are several servers.
+/// Placeholder for the server's number in the arguments of the functions' servers.
 const NUMBER: &str = "%";
 /// Control socket of the simulator, as a path in the folder of the run, in the suites that use it.
 pub const STEER_SOCKET: &str = "steer%.sock";
@@ -87,7 +87,7 @@ impl Servers {
     }
 
     /// Sends a request to the simulator with the number at the beginning of the request, or to the first simulator if
-    /// the request begins with no number. Returns `ok` and the answer, or an error text.
+    /// the request begins with no number. Returns `ok` and the first line of the answer, or that of an error text.
     pub fn steer(&self, words: &str) -> Result<String> {
         let first = words.split_once(' ');
         let (number, words) = match first {

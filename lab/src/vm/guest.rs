@@ -1,8 +1,8 @@
 //! Runs a guest: starts the simulated functions and QEMU, and collects the guest's output.
 //!
-//! Every step and every run has a time limit. The guest enforces the step's limit; the suite defines the run's. A guest
-//! that prints nothing until the limit, or that ends before its script does, is a failure, which is shown with the last
-//! lines of its console. A process ends when its parent ends, whatever the reason ([`guest::child`]).
+//! Every step and every run has a time limit. The guest enforces the step's limit; the suite defines the run's. A run
+//! fails if the script has not ended at the limit, or if the guest ends before its script does. A failure is shown with
+//! the last lines of the console. A process ends when its parent ends, whatever the reason ([`guest::child`]).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -26,7 +26,7 @@ use crate::shell;
 
 /// Longest time until a log line of the functions' server is in the log.
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
-/// Number of the last lines of the console that are shown after a failure.
+/// Number of the last lines of a step or of a log that are shown after a failure.
 const TAIL: usize = 40;
 /// PCI slot of the network device in a guest with a single function.
 const NETWORK_SLOT: u8 = 8;

@@ -86,8 +86,8 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
         "cd {base}; mkdir -p bin dev proc sys tmp run modules; cp '{}' bin/busybox\n",
         machine.busybox().display()
     );
-    // All files of the packages are below /usr. Debian counts rdma-core's tests as documentation, so that folder is
-    // kept. The release's base-files would create the links.
+    // All files of the packages are below /usr; the release's base-files would create the links. Documentation is
+    // removed, except that of rdma-core, because Debian counts rdma-core's tests as documentation.
     script += "if [ -d usr ]; then ln -sfn usr/lib lib; ln -sfn usr/lib64 lib64; \
                find usr/share/doc -mindepth 1 -maxdepth 1 ! -name rdma-core -exec rm -rf {} +; \
                rm -rf usr/share/man usr/share/locale usr/share/i18n usr/lib/*/gconv usr/lib/*/*.a usr/include; fi\n";

@@ -108,7 +108,8 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Returns the target's configuration: a port for each function, and a subsystem for hosts that have a key.
+/// Returns the target's configuration: a port for each function, a subsystem with the disk for any host, and a
+/// subsystem for hosts that have a key.
 fn settings() -> String {
     format!(
         "\
@@ -218,7 +219,8 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Checks that the output of a step has the expected texts. Returns their lines.
+/// Checks that the output of a step has the expected texts. Returns their lines, or the last line of a step without
+/// expected texts.
 fn shown(step: &Step) -> Result<String> {
     ensure!(step.code == Some(0), "failed");
     let shown = SHOWN.iter().find(|(of, _)| *of == step.name);

@@ -65,7 +65,7 @@ impl Step {
         lines.filter(|line| line.contains(what)).collect()
     }
 
-    /// Returns the lines about rules that a driver broke, in either form.
+    /// Returns the lines about rules that a driver broke, logged by the function or by the program that serves it.
     pub fn broken_rules(&self) -> Vec<&str> {
         let lines = self.said.iter().map(String::as_str);
         lines.filter(|line| line.contains(BROKEN)).collect()

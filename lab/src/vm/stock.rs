@@ -1,5 +1,6 @@
 //! The suites of drivers and programs that we did not write: the kernel's `mlx5_core` and `mlx5_ib`, rdma-core's
-//! programs and perftest, all from Debian's packages, on the simulated functions.
+//! programs and perftest, all from Debian's packages, on the simulated functions. Two C programs of ours use
+//! rdma-core's libraries.
 //!
 //! The kernel's log is judged, too. The last step of a script is `dmesg`, and an error line in its output fails the
 //! suite. The suite also fails if the simulator reports that a driver broke a rule.

@@ -75,7 +75,8 @@ fn a_reply_to_another_station_does_not_answer_our_question_but_shows_the_neighbo
     assert_eq!(us.state(PEER_V4), State::Delay, "said to all");
 }
 
-/// RFC 826: packets of other hardware, protocols and lengths are refused. RFC 5227, 1.1: so is a group's MAC as sender.
+/// RFC 826: packets of other hardware, protocols and lengths are refused. RFC 5227, 1.1: a packet with a group's MAC as
+/// sender is refused, too.
 #[test]
 fn packets_that_are_not_of_one_station_with_one_address_are_refused() {
     let good = arp_packet(REPLY, (PEER, PEER_V4), (OURS, OUR_V4));

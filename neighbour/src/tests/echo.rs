@@ -120,8 +120,8 @@ fn an_echo_as_long_as_a_frame_is_answered_and_a_longer_one_is_not() {
     }
 }
 
-/// RFC 4443, 4.2, would have us answer echo requests to groups. We do not, because all nodes would answer one frame.
-/// RFC 1122, 3.2.2.6, leaves it open for IPv4.
+/// RFC 4443, 4.2, says that a node should answer an echo request to a group. We do not, because all nodes would answer
+/// one frame. RFC 1122, 3.2.2.6, leaves it open for IPv4.
 #[test]
 fn an_echo_request_to_all_or_from_ourselves_is_not_answered() {
     let mut us = Us::settled();

@@ -35,7 +35,7 @@ fn while_the_link_is_down_nothing_is_sent_and_nothing_is_heard() {
     assert_eq!(us.us.entries().count(), 1, "nothing was made meanwhile");
 }
 
-/// RFC 5227, 2.3, and RFC 4861, 7.2.6: our addresses are announced again. RFC 3810, 6.1: so are our groups reported.
+/// RFC 5227, 2.3, and RFC 4861, 7.2.6: our addresses are announced again. RFC 3810, 6.1: our groups are reported again.
 #[test]
 fn when_the_link_is_up_again_our_addresses_are_announced_and_neighbours_asked_when_used() {
     let mut us = states::reachable(OUR_V4, PEER_V4);

@@ -1,7 +1,8 @@
 //! Tests with recorded frames of other implementations.
 //!
-//! - `MININET`: frames of two Linux hosts of a Mininet network that come up. They are from the packet-in messages that
-//!   M. Kranch's fake OpenFlow switch plays back (`fakeSwitch.py`, OpenFlow 1.0, from byte 18 of each message).
+//! - `MININET`: frames that two Linux hosts of a Mininet network send when they come up. They are from the packet-in
+//!   messages that M. Kranch's fake OpenFlow switch plays back (`fakeSwitch.py`, OpenFlow 1.0, from byte 18 of each
+//!   message).
 //! - `HP`: an advertisement without an option, which answers a unicast solicitation, and a router's advertisement
 //!   (google/gopacket, `layers/icmp6_test.go`).
 //! - `DOCKER`: a container asks for another one (an agent's `main_test.go`, recorded by Wireshark).

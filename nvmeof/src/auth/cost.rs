@@ -1,5 +1,5 @@
-//! Counters of cryptographic operations for tests, per thread. A test limits the number of operations. The time would
-//! depend on the machine's load.
+//! Counters of cryptographic operations for tests, per thread. Tests limit the number of operations and not their time,
+//! which depends on the machine's load.
 
 use std::cell::Cell;
 

@@ -21,7 +21,7 @@ const FAILURE1: u8 = 0xf1;
 /// Length in bytes of the fixed fields of challenge, reply and success.
 const HEAD: usize = 16;
 
-/// Reason codes of the message FAILURE1.
+/// Reason code explanations of the message FAILURE1.
 mod why {
     pub(super) const FAILED: u8 = 1;
     pub(super) const PROTOCOL: u8 = 2;

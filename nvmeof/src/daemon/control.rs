@@ -1,7 +1,7 @@
 //! The control socket (docs/nvmeof.md): methods that query, and methods that make one change each.
 //!
-//! The parameters of a method that adds something are keys of the configuration file, and the same reader reads them.
-//! So both have the same keys, defaults and mistakes.
+//! The parameters of `subsystem.add`, `namespace.add` and `listener.add` are keys of the configuration file, and the
+//! same reader reads them. So both have the same keys, defaults and mistakes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,7 +62,7 @@ impl Controlled {
 
     /// Locks the daemon, and waits until no other thread has it.
     pub fn lock(&self) -> MutexGuard<'_, Daemon> {
-        // A poisoned lock is usable: the daemon changes by whole steps, so a caller panicked between two steps.
+        // The daemon is used even if a thread panicked while it held the lock.
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -318,7 +318,7 @@ impl Reader<'_> {
             Ok(_) => {
                 self.wrong(
                     given,
-                    "this is the name of discovery, which is there by itself",
+                    "this is the name of discovery, a subsystem that always exists",
                 );
                 None
             }

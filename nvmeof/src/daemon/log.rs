@@ -1,7 +1,7 @@
 //! The filter of the log, from the key `log` of the configuration or from `RUST_LOG`.
 //!
 //! tracing-subscriber takes an unknown level for a target, and a daemon with such a filter logs nothing at all. So each
-//! directive is checked first: its level must exist, and its target must be a part of this program.
+//! directive is checked first: its level must exist. In the key `log`, its target must also be a part of this program.
 
 use tracing_subscriber::EnvFilter;
 

@@ -46,7 +46,7 @@ pub fn text(status: &Status) -> String {
         let gauges = [
             (
                 "controllers",
-                "Controllers of the subsystem: hosts that are connected, once for each way.",
+                "Controllers of the subsystem: connected hosts, counted once for each path.",
                 controllers,
             ),
             (
@@ -90,7 +90,7 @@ fn worker(text: &mut Text, labels: &str, one: &WorkerStatus) {
         ),
         (
             "refused_hosts",
-            "Queues of hosts that were refused for want of entries.",
+            "Queues of hosts that were refused because of too few entries or a quota.",
             one.refused_hosts,
         ),
         (
@@ -100,7 +100,7 @@ fn worker(text: &mut Text, labels: &str, one: &WorkerStatus) {
         ),
         (
             "displaced_guests",
-            "Guests that were ended for newcomers.",
+            "Guests whose connections were ended in favour of newcomers.",
             one.displaced_guests,
         ),
         (
@@ -117,7 +117,7 @@ fn worker(text: &mut Text, labels: &str, one: &WorkerStatus) {
         ),
         (
             "queue_depth",
-            "Commands that are at the worker now: taken in, and their answers have not left.",
+            "Commands that the worker has now: received, and their responses not yet sent.",
             one.queue_depth,
         ),
         (

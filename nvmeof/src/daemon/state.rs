@@ -543,7 +543,7 @@ impl Daemon {
             let _ = self.target.with(|model| model.move_port(*id, Vec::new()));
             tracing::error!(
                 port = id,
-                "nobody serves it any more, and hosts are led there no more; remove it and add it again once its adapter is back"
+                "no worker serves it any more, and discovery lists it no more; remove it and add it again once its adapter is back"
             );
             given_up += 1;
         }

@@ -66,7 +66,7 @@ pub struct WorkerStatus {
     /// Number of guests: connections without Connect, connections for discovery, and connections that have not
     /// authenticated.
     pub guests: u32,
-    /// Number of hosts' queues that were refused because no entries were left.
+    /// Number of hosts' queues that were refused because too few entries were left or the party had its quota.
     pub refused_hosts: u64,
     /// Number of guests that were rejected.
     pub refused_guests: u64,

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::disk::tests::without_rights;
 
-    /// A folder that may be written and not read cannot be opened, and so not synced after a file was replaced in it.
+    /// A folder without read permission cannot be opened, so it could not be synced after a file in it was replaced.
     #[test]
     fn a_folder_that_cannot_be_synced_is_refused_before_the_file_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -63,8 +63,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Locked disks on descriptors that were handed in; the `bool` is true for a read-only disk. All disks on the same
-/// descriptor share one open file, so flock(2) does not exclude them from each other. This list excludes them.
+/// Disks on descriptors that were handed in and are locked by flock(2); the `bool` is true for a read-only disk. All
+/// disks on the same descriptor share one open file, so flock(2) does not exclude them from each other. This list does.
 static GIVEN: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
 
 /// A held lock of a disk.

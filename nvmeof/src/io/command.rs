@@ -96,7 +96,7 @@ pub(crate) enum Do {
     Drop,
     /// No action until the next event of the command.
     Wait,
-    /// No action for this command, but [`super::Commands::take_others`] returns actions for others.
+    /// [`super::Commands::take_others`] returns the actions: those for other commands, and possibly one for this one.
     Others,
 }
 

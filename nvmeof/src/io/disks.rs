@@ -1,9 +1,9 @@
 //! A worker's disks: the ring that all of them share, and the operations that a faulty disk delays.
 //!
 //! ```text
-//!   ask ---> in the ring ------------------------------> next: the command goes on
-//!      \       \- the disk is slow by order --> late ---->|   when its time has come, or other orders have
-//!       `- it fails by order -----------------> late ---->'
+//!   ask ---> in the ring ------------------------------> next: the command continues
+//!      \       \- orders delay it ------------> late ---->|   when the delay is over, or the orders have changed
+//!       `- orders make it fail ---------------> late ---->'
 //! ```
 //!
 //! A delayed operation still counts as pending. Only faulty disks ([`crate::disk::faults`]) delay operations.
@@ -42,7 +42,7 @@ impl Late {
     }
 }
 
-/// Makes the error of an operation that fails by order.
+/// Makes the error of an operation that the orders of a faulty disk make fail.
 fn failed(operation: &FileOperation<'_>, error: Errno) -> ReactorError {
     let (operation, offset, bytes) = match *operation {
         FileOperation::Read { offset, bytes, .. } => ("read", offset, bytes),

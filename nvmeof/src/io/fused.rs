@@ -2,7 +2,7 @@
 //! specification, "Fused Operations"; NVM Command Set specification, "Compare and Write").
 //!
 //! ```text
-//!   begin      the first waits for the second, which is the next command of its queue. Another command fails the first
+//!   begin      the first waits for the second, the next command of its queue. Any other command makes the first fail
 //!   pair       both are checked; the data of each is fetched
 //!   join       the one that is ready waits for its partner (PAIRED). Then the first locks the block (LOCKING)
 //!   locked     the disk is read, and compared. The second is written, and has the lock until it has ended
@@ -26,8 +26,8 @@ use crate::nvme::command::{FUSE, FUSE_FIRST, FUSE_SECOND, PSDT, PSDT_SGL, io as 
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
 
-/// Checks a fused pair, and returns the length of each command's data in bytes. An error has the status of the command
-/// that fails, and is true if that is the first.
+/// Checks a fused pair, and returns the length of each command's data in bytes. An error contains true if the first
+/// command fails or false if the second one fails, and the status of that command.
 fn check_pair(
     [first, second]: [(&Sqe, Data); 2],
     issuer: &Issuer<'_>,

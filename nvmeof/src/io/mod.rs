@@ -1,4 +1,4 @@
-//! I/O commands without a wire: the execution of a command of an I/O queue, independent of the transport.
+//! The execution of the commands of I/O queues, independent of the transport.
 //!
 //! ```text
 //!   transport (serve: RDMA; tests: a loop)
@@ -63,7 +63,7 @@ pub(crate) struct Commands {
     pub disks: Disks,
     /// Writes and first commands of pairs that wait for a locked block.
     blocked: Vec<u32>,
-    /// Actions for other commands that result from a command's event, in order.
+    /// Actions of [`Do::Others`], in order: each with the index of its command.
     others: Vec<(u32, Do)>,
     is_any_lost: Arc<AtomicBool>,
 }
@@ -242,7 +242,7 @@ impl Commands {
         io.done()
     }
 
-    /// Returns the actions for other commands that result from a command's event, in order.
+    /// Returns the actions of [`Do::Others`], in order: each with the index of its command.
     #[cold]
     pub(crate) fn take_others(&mut self) -> Vec<(u32, Do)> {
         core::mem::take(&mut self.others)

@@ -16,7 +16,7 @@ pub(crate) struct Local {
     pub namespace: Arc<Namespace>,
     pub handle: Handle,
     pub tally: Arc<Tally>,
-    /// Number of changes that the copy includes, and the reservations then; `None` if there has never been one.
+    /// Number of changes that the copy includes, and the reservations then; `None` if that number is 0.
     reservations: (u64, Option<Arc<Reservations>>),
     /// Blocks that were locked at the same number of changes.
     pub locks: Vec<u64>,

@@ -40,7 +40,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum State {
-    /// The entry is free, and its receive is posted.
+    /// The entry is free. If it has a receive, that is posted, or will be at the end of the turn.
     Free,
     /// The command has been received.
     New,
@@ -58,7 +58,7 @@ pub(crate) enum State {
     Blocked,
     /// A disk executes the command, or the authentication thread handles it.
     Executing,
-    /// The disk has completed one step of the command.
+    /// The disk has completed one step of the command, or the answer to an authentication message is computed.
     Executed,
     /// The result is known; the response is not posted yet.
     ReadyToComplete,
@@ -96,9 +96,9 @@ pub(crate) enum Step {
     Block,
     /// A block was unlocked.
     Unblock,
-    /// A disk gets an operation of the command.
+    /// A disk gets an operation of the command, or the authentication thread gets its message.
     Execute,
-    /// The disk has completed its operations.
+    /// The disk has completed its operations, or the authentication thread has computed the answer.
     DiskDone,
     /// The entry answers an event request with an event.
     Event,
@@ -108,7 +108,7 @@ pub(crate) enum Step {
     Post,
     /// The response has been sent, or sending it has failed.
     Sent,
-    /// The connection has ended.
+    /// The entry is freed without a response: the connection has ended, or the command is an event request that waits.
     Drop,
 }
 

@@ -6,8 +6,8 @@ use crate::nvme::fabrics::kind;
 use crate::nvme::{Sqe, Status};
 
 impl Model {
-    /// Carries out an admin command, or a Fabrics command other than Connect. `room` is the number of bytes of data
-    /// that the host accepts.
+    /// Carries out an admin command, or a Fabrics command other than Connect and the authentication commands. `room` is
+    /// the number of bytes of data that the host accepts.
     pub fn command(
         &mut self,
         controller: u16,

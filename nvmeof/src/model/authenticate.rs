@@ -6,13 +6,13 @@
 //! connection may get the same controller and queue numbers. Therefore a turn contains the number of its connection.
 //!
 //! ```text
-//!   begin_turn --> Turn --work--> end_turn: the answer, and whether the host is known now
-//!                       '-------> give_up_turn: it was not computed
+//!   begin_turn --> Turn --work--> end_turn: the answer, and whether the host has authenticated
+//!                       '-------> give_up_turn: the turn was not computed
 //! ```
 //!
-//! A host has [`PATIENCE`] from its Connect on, and one attempt. If it fails, it may read the reason at once, and then
-//! its connection ends. If the admin queue fails, its controller ends. If an I/O queue fails, only that queue ends,
-//! because its host has not proven that the controller belongs to it.
+//! A host has [`PATIENCE`] from its Connect on, and one attempt. If it fails, it has two seconds to read the reason,
+//! and then its connection ends. If the admin queue fails, its controller ends. If an I/O queue fails, only that queue
+//! ends, because its host has not proven that the controller belongs to it.
 //!
 //! From its authentication on, a controller counts in the pool of hosts' controllers, so the pool must have space for
 //! it ([`super::quota`]).
@@ -192,7 +192,7 @@ impl Model {
     /// Starts Authentication Send or Receive. Returns the turn that the caller must compute.
     ///
     /// # Errors
-    /// The answer, if nothing needs to be computed.
+    /// The answer, if the command is refused.
     pub fn begin_turn(
         &mut self,
         id: u16,

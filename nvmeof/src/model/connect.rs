@@ -137,8 +137,8 @@ impl Model {
         let namespaces = match self.subsystems.get(&name) {
             None if name.is_discovery() => None,
             None => return Err(NotConnected::in_data(at::SUBSYSTEM)),
-            // The response to a host that is not allowed has this reason alone, so that it discloses nothing else about
-            // the subsystem.
+            // A host that is not allowed always gets this reason, so that the response discloses nothing else about the
+            // subsystem.
             Some(subsystem) if !subsystem.allows(&host) => {
                 return Err(NotConnected {
                     status: Status::CONNECT_HOST.dnr(),

@@ -12,10 +12,11 @@ use crate::nvme::{Nqn, Sqe, Status};
 
 /// Number of entries of the error log.
 pub(super) const ERRORS: u8 = 128;
-/// Maximum number of changed namespaces that the log page lists. If there are more, the page has the only entry
+/// Maximum number of changed namespaces that the log page lists. If there are more, the page has the single entry
 /// FFFFFFFFh.
 pub(super) const CHANGED: usize = 1024;
-/// Time after which a discovery controller without keep-alive and without a command ends.
+/// Time without a command after which a discovery controller without keep-alive ends, and also any controller that is
+/// not ready.
 const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
 /// Time after which a subsystem's controller without keep-alive and without a command on any queue ends. Linux' target
 /// keeps such a controller until its connection breaks, which never happens if a host dies silently. A host whose disk
@@ -208,8 +209,8 @@ impl Controller {
         self.keep_alive_ms = ms;
     }
 
-    /// Returns the time at which a silent host is considered dead. If the controller is not enabled, that is
-    /// [`DISCOVERY_PATIENCE`] after the last sign.
+    /// Returns the time at which a silent host is considered dead. If the controller is not ready, that is
+    /// [`DISCOVERY_PATIENCE`] after the last sign that the host was alive.
     pub(super) fn deadline(&self) -> Moment {
         let patience = match self.keep_alive_ms {
             0 if self.is_discovery || !self.is_ready() => DISCOVERY_PATIENCE,
@@ -225,7 +226,8 @@ impl Controller {
         self.status |= crate::nvme::fabrics::csts::CFS;
     }
 
-    /// Ends the I/O queues and event requests, because the controller is disabled or shut down.
+    /// Ends the I/O queues and event requests, and restores the features' defaults, because the controller is disabled
+    /// or shut down.
     pub(super) fn reset(&mut self) {
         self.queues.clear();
         self.events.forget();

@@ -2,7 +2,7 @@
 //!
 //! An event waits for an event request of the host. After an event was reported, further events of its kind are held
 //! back until the host reads the log page that the event names, without RAE. So a host that does not read the page gets
-//! only one event.
+//! only one event of the kind.
 
 use std::collections::VecDeque;
 
@@ -140,7 +140,8 @@ impl Events {
         self.requests > 0 && self.next().is_some()
     }
 
-    /// Clears everything, because the controller is disabled: no event is enabled, and no event or request waits.
+    /// Clears everything, because the controller is disabled or shut down: the host has enabled no event, and no event
+    /// or request waits.
     pub fn forget(&mut self) {
         *self = Self::default();
     }

@@ -164,7 +164,7 @@ impl Kept {
         kept.unwrap_or(Self::usual(feature))
     }
 
-    /// Returns whether a temperature has reached the threshold from which on the host wants a warning.
+    /// Returns whether a temperature has reached the threshold at which the host wants a warning.
     pub(super) fn exceeds_threshold(&self, kelvin: u16) -> bool {
         self.get(id::TEMPERATURE, 0) <= kelvin.into()
     }

@@ -145,7 +145,7 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     said.events = event::OF_IO.into();
     said.kind = 1;
     said.firmware_slots = 1 | 1 << 1;
-    // The bits mean SMART data per namespace and the effects page. `common` has set pages from any offset.
+    // The bits mean SMART data per namespace and the effects page. `common` has set bit 2, extended data (any offset).
     said.log_pages |= 1 | 1 << 1;
     said.error_entries = controller::ERRORS - 1;
     said.keep_alive = KEEP_ALIVE_STEP.into();

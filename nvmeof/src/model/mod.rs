@@ -189,7 +189,7 @@ pub struct Model {
     random: authenticate::Random,
     /// True if the name of a host must have the form of a qualified name (NQN).
     is_strict: bool,
-    /// Budgets for log lines that any peer causes.
+    /// Budgets for log lines that any peer can cause.
     lines: crate::lines::Lines,
     /// Budgets for log lines about hosts that have authenticated.
     host_lines: crate::lines::Lines,
@@ -322,8 +322,8 @@ impl Model {
     /// Adds a namespace to a subsystem, and notifies its hosts. Returns the namespace's number.
     ///
     /// # Errors
-    /// There is no such subsystem; the number is in use or out of range; another namespace has the same identifier or
-    /// the same disk.
+    /// There is no such subsystem; the number is in use; the number or the group is out of range; another namespace has
+    /// the same identifier or the same disk.
     pub fn add_namespace(
         &mut self,
         subsystem: &Nqn,
@@ -392,7 +392,8 @@ impl Model {
         Ok(())
     }
 
-    /// Removes a host from those that may connect to a subsystem, and ends its controllers.
+    /// Removes a host from those that may connect to a subsystem, and ends its controllers. If the subsystem is open to
+    /// any host, the controllers stay.
     ///
     /// # Errors
     /// There is no such subsystem, or the host was not allowed.
@@ -528,8 +529,7 @@ impl Model {
         self.end_controllers(|one| one.worker() == worker);
     }
 
-    /// Ends a controller whose host broke a rule, or that cannot continue. The controller reports CFS, and its
-    /// connections end.
+    /// Ends a controller and its connections, because its host broke a rule or the controller cannot continue.
     pub fn fail_controller(&mut self, controller: u16) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.fail();
@@ -577,8 +577,8 @@ impl Model {
         }
     }
 
-    /// Ends the controllers whose hosts were silent for longer than their keep-alive time, and late authentications.
-    /// Returns the time of the next deadline.
+    /// Ends the controllers whose hosts were silent for longer than the keep-alive time or, without one, than the
+    /// time-out of the controller. Ends late authentications, too. Returns the time of the next deadline.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
         self.latest = now;
         self.expire_exchanges(now);
@@ -600,7 +600,8 @@ impl Model {
         due.chain(self.next_exchange()).min()
     }
 
-    /// Notifies the discovery controllers by an event, because ports, subsystems or allowed hosts have changed.
+    /// Notifies the discovery controllers by an event, because ports, subsystems, allowed hosts or referrals have
+    /// changed.
     fn discovery_changed(&mut self) {
         self.generation += 1;
         for id in self.controllers_that(Controller::is_discovery) {

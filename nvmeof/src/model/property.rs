@@ -47,7 +47,7 @@ impl Model {
         match (wanted.offset, wanted.is_long) {
             (property::CC, false) => {
                 let was_ready = controller.is_ready();
-                // CAST: the lower half is kept, because a property of four bytes has no other.
+                // CAST: a property of four bytes has only the lower half of the value.
                 let to = Configuration((wanted.value & 0xffff_ffff) as u32);
                 if !controller.configure(to)
                     && let Some(unlogged) =

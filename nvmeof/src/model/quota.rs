@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use super::{Controller, Model, NotConnected};
 use crate::nvme::{Nqn, Status};
 
-/// Maximum number of controllers of subsystems that have authenticated or need not authenticate. Discovery
+/// Maximum number of controllers of subsystems, if they have authenticated or need not authenticate. Discovery
 /// controllers, and controllers that have yet to authenticate, have their own pools.
 const CONTROLLERS: u32 = 1024;
 /// Maximum number of discovery controllers, and of controllers that have not authenticated. A new controller beyond the
-/// maximum ends the oldest controller of the address that has the most.
+/// maximum ends the oldest controller of the address that has the most controllers of that pool.
 pub(super) const GUEST_CONTROLLERS: usize = 256;
 /// Maximum number of such controllers of one address. A new controller beyond the maximum ends the oldest of them.
 pub(super) const GUEST_CONTROLLERS_OF_SOURCE: usize = 32;
@@ -67,7 +67,7 @@ impl Model {
     /// Ensures that one more controller may be added, by ending another one if necessary.
     ///
     /// # Errors
-    /// Controller Busy: the party has reached its quota. The host may try again.
+    /// Controller Busy: the party has reached its quota, or no controller is left. The host may try again.
     pub(super) fn make_room(
         &mut self,
         subsystem: &Nqn,
@@ -82,7 +82,7 @@ impl Model {
         let party = self.party(subsystem, host, source);
         if let Err((own, left)) = self.has_part(&party) {
             if let Some(unlogged) = self.lines.take(source, "busy", self.latest) {
-                tracing::warn!(%host, %source, own, left, unlogged, "no controller: the host has as many as are left, or none is");
+                tracing::warn!(%host, %source, own, left, unlogged, "no controller: the host has reached its quota, or none is left");
             }
             return Err(NotConnected {
                 // DNR is not set, so that the host tries again.
@@ -127,7 +127,7 @@ impl Model {
         };
         let (host, source) = (one.host().clone(), one.source());
         if let Some(unlogged) = self.lines.take(source, "busy", self.latest) {
-            tracing::warn!(controller = id, %host, %source, own, left, unlogged, "authenticated, and no place: the host has as many controllers as are left, or none is");
+            tracing::warn!(controller = id, %host, %source, own, left, unlogged, "authenticated, but no controller is left for it: the host has reached its quota, or none is left");
         }
         false
     }

@@ -95,7 +95,8 @@ pub enum Request {
     Replace(Option<u64>, u64),
     /// Acquires a reservation of this type. The key is the host's own.
     Acquire(u64, Kind),
-    /// Preempts registrations with the second key, and their reservation. The first key is the host's own.
+    /// Preempts registrations with the second key, and their reservation. The first key is the host's own. Second key 0
+    /// preempts all other registrants of an All Registrants reservation.
     Preempt(u64, u64, Kind),
     /// Releases the reservation of this type. The key is the host's own.
     Release(u64, Kind),
@@ -491,7 +492,7 @@ mod tests {
     fn a_preemption_takes_registrations_away_and_the_reservation_with_its_holders() {
         for kind in 1..=6 {
             let (mut all, _) = held(kind);
-            // B preempts C, a registrant that does not hold the reservation alone.
+            // B preempts C, which does not hold the reservation or shares it with all registrants.
             let told = all.step(&B, Request::Preempt(2, 3, Kind::ExclusiveAccess));
             assert_eq!(
                 told,

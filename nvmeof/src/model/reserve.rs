@@ -15,7 +15,7 @@ const NOTICES: usize = 64;
 /// Mask of the notices that a host may mask: a bit for each of [`Told`].
 pub(super) const MASKABLE: u32 = 0b1110;
 
-/// Returns the length of the data of a reservation command in bytes.
+/// Returns the length of the data that a host sends with a reservation command, in bytes.
 #[must_use]
 pub const fn bytes(opcode: u8) -> u32 {
     match opcode {

@@ -1,7 +1,7 @@
 //! Structures and codes of the NVMe specifications.
 //!
 //! The sources are NVM Express Base Specification 2.0, NVM Command Set Specification 1.0 and RDMA Transport
-//! Specification 1.0; each type names its figure or section. All integers are little-endian. Types that a host sends
+//! Specification 1.0; each module names its sections. All integers are little-endian. Types that a host sends
 //! accept any bytes: an unknown code stays a number and is no parse error.
 
 pub mod command;

@@ -40,7 +40,7 @@ statuses! {
     DATA_TRANSFER = 0x004, "Data Transfer Error";
     /// The target failed.
     INTERNAL = 0x006, "Internal Error";
-    /// The host's Abort command ended the command.
+    /// The command was aborted: an event request, because its controller was reset.
     ABORTED = 0x007, "Command Abort Requested";
     /// The command's queue was deleted.
     ABORTED_QUEUE = 0x008, "Command Aborted due to SQ Deletion";

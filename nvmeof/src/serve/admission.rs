@@ -12,7 +12,7 @@
 //!          + LOAN                  lent to guests beyond their greeting
 //! ```
 //!
-//! A queue reserves its entries of `ios` from the time it is a host's (above) until its last command has ended. A queue
+//! A queue of a host reserves its entries of `ios` from the time it becomes one until its last command has ended. It
 //! occupies at most twice its entries: unanswered commands, one for each entry, and as many again whose responses are
 //! posted and not known to have been sent. The worker posts no more responses than entries until one of them has been
 //! sent. So a host that has more commands than entries plus posted responses breaks the rules
@@ -23,14 +23,16 @@
 //!
 //! A guest can always have [`GREETING`] commands pending, which suffices for Connect, authentication and discovery in
 //! sequence. A guest may borrow more slots as long as all guests together have borrowed less than [`LOAN`]. A guest
-//! whose command exceeds the loan loses its connection. If there are more than [`GUESTS_WELCOME`] guests, or more than
-//! [`GUESTS_OF_SOURCE`] of one address, the worker ends the oldest guest of the address that has the most, in favour of
-//! the newcomer. No command of a guest changes its age, so no guest can occupy a slot for ever that another one needs.
+//! whose command exceeds the loan loses its connection. If the address of a newcomer has more than [`GUESTS_OF_SOURCE`]
+//! guests, the worker ends the oldest guest of that address. Otherwise, if there are more than [`GUESTS_WELCOME`]
+//! guests, it ends the oldest guest of the address that has the most. No command of a guest changes its age, so no
+//! guest can occupy for ever a slot that another one needs.
 //!
-//! Each pool has one rule for a party that occupies many slots ([`is_fair`]): the party may not have more than it
-//! leaves free for all others. So a party can get at most half of the units that are free without it. A party gets its
-//! first units whenever they are free. The party is the host's name if the subsystem lists the host or the host has a
-//! key. Otherwise the party is the address, because a host without a key can use any name.
+//! Entries of hosts' queues, and the model's controllers of hosts, have one rule for a party that has many of them
+//! ([`is_fair`]): the party may not have more than it leaves free for all others. So a party can get at most half of
+//! the units that are free without it. A party gets its first units whenever they are free. The party is the host's
+//! name if the subsystem lists the host or the host has a key. Otherwise the party is the address, because a host
+//! without a key can use any name.
 //!
 //! Credit limits the commands that stay pending. A host that sends faster than the worker polls can use up receives
 //! beyond its credit during one loop iteration of the worker. Other connections then get RNR NAKs, and their RNR
@@ -90,7 +92,7 @@ pub struct Room {
     pub host_queues: u32,
     /// Number of guests: connections without Connect, discovery, and queues that have not authenticated.
     pub guests: u32,
-    /// Number of queues of hosts that were refused because no entries were left.
+    /// Number of queues of hosts that were refused because too few entries were left or the party had its quota.
     pub refused_hosts: u64,
     /// Number of guests that were rejected.
     pub refused_guests: u64,

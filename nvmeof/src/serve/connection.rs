@@ -22,8 +22,8 @@ const CONNECT_TIMEOUT: Moment = Moment::from_secs(60);
 /// Time-outs of connections, which a host cannot change. If a host posts no receives, the target retries a response
 /// six times, each after up to 655 ms: the connection breaks after 3.9 s. If a host does not acknowledge, the target
 /// waits eight time-outs of 1.07 s: 8.6 s (an adapter may take up to four times as long). If the target has no receive,
-/// a host waits 10.24 ms before each of at most seven retries. A loop iteration of the worker may take as long as these
-/// retries while other hosts have used up the receives.
+/// a host waits 10.24 ms before each RNR retry. A loop iteration of the worker may take as long as these retries while
+/// other hosts have used up the receives.
 ///
 /// The target does not probe silent connections, because hosts send Keep Alive. A controller without keep-alive time
 /// has a time limit of its own ([`crate::model::Controller`]), and so has a connection without Connect.
@@ -180,7 +180,7 @@ impl Worker {
                     left,
                     host = ?party,
                     unlogged,
-                    "no room for a queue of so many entries: the host has as many as are left, or they are not there"
+                    "no room for a queue of so many entries: the host has reached its quota, or too few are left"
                 );
             }
         }

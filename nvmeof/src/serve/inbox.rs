@@ -48,7 +48,7 @@ struct Messages {
     is_closed: bool,
 }
 
-/// An inbox. A take from an empty inbox reads one word, which changes only when a message comes.
+/// An inbox. A take from an empty inbox only reads one word, which changes when messages come or are taken.
 #[derive(Debug)]
 pub(super) struct Inbox {
     messages: Mutex<Messages>,
@@ -75,8 +75,8 @@ impl Inbox {
         }
         messages.waiting.push_back(message);
         self.has_some.store(true, Ordering::Release);
-        // The descriptor is written and read under the lock. Otherwise `take` could take the message before the write,
-        // and the descriptor would stay readable without a message: no sleep would last until the next message.
+        // The descriptor is written and read under the lock. Otherwise `take` could take the message before the write.
+        // Then the descriptor would stay readable without a message, and would end each sleep at once.
         // An error means that the counter is at its maximum, so the descriptor is readable already.
         let _ = self.wakeup.write(1);
         true
@@ -152,7 +152,7 @@ mod tests {
                 yield_now();
             }
         };
-        // The rounds are counted and not asserted, so that the other thread always ends.
+        // Failed rounds are counted, and asserted only at the end, so that the other thread always ends.
         let mut readable = 0;
         scope(|threads| {
             threads.spawn(|| {

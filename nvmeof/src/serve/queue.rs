@@ -224,8 +224,8 @@ impl Queues {
         room: u32,
         now: Moment,
     ) -> QueueId {
-        // Slots of responses without a completion become free late. If the send queue can be full, other responses wait
-        // for a completion, so every response has one.
+        // A response without a completion keeps its slot until a later response completes. If the send queue is short,
+        // other responses may wait for that slot. So in a short send queue every response has a completion.
         let stretch = if room < 4 * u32::from(place.entries) {
             1
         } else {

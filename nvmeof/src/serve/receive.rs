@@ -99,8 +99,8 @@ impl Worker {
         }
     }
 
-    /// Handles a receive that is not of the fast path: the queue is a guest or not attached, the capsule is too short,
-    /// or the host exceeds a limit.
+    /// Handles a receive that is not of the fast path: the queue is a guest or not attached, the receive failed, the
+    /// capsule is too short, or the host exceeds a limit.
     #[cold]
     fn received_other(
         &mut self,
@@ -205,7 +205,8 @@ impl Worker {
         }
     }
 
-    /// Begins a command of an admin queue, a fabrics command, or the command that follows the first of a fused pair.
+    /// Begins a command that [`start`] leaves to this function: any command of a connection that is not an
+    /// authenticated I/O queue, a fabrics command, or the command that follows the first of a fused pair.
     #[cold]
     fn begin_other(&mut self, at: u32) -> Result<(), WorkerError> {
         let io = &self.commands.ios[at as usize]; // CAST: widening.

@@ -15,8 +15,8 @@ use crate::nvme::sgl::Data;
 use crate::nvme::{Cqe, Status};
 
 impl Worker {
-    /// Refuses a command, and enters the error into the error log. If the command is one of a fused pair, the other one
-    /// fails, too.
+    /// Refuses a command, and enters the error into the error log of its controller, but not for an I/O queue that has
+    /// not authenticated. If the command is one of a fused pair, the other one fails, too.
     pub(super) fn refuse(&mut self, at: u32, status: Status) -> Result<(), WorkerError> {
         self.over.refused += 1;
         let io = &self.commands.ios[at as usize]; // CAST: widening.

@@ -305,6 +305,6 @@ fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The model is changed in complete steps, so a panic of a caller leaves no partial change.
+    // The data is used even if a thread panicked while it held the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

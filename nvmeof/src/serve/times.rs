@@ -90,7 +90,7 @@ impl Times {
 /// Selects the commands that are timed.
 #[derive(Debug)]
 pub(super) struct Timing {
-    /// Number of commands until the next one that is timed, which is included.
+    /// Number of commands up to and including the next one that is timed.
     pub left: u32,
 }
 

@@ -110,7 +110,7 @@ pub struct Worker {
     pub(super) spare_events: Vec<u32>,
     /// Outstanding event requests, by controller.
     pub(super) held: BTreeMap<u16, VecDeque<Held>>,
-    /// Budgets for log lines that any peer causes.
+    /// Budgets for log lines that any peer can cause.
     pub(super) lines: Lines,
     /// Budgets for log lines about disks, which only admitted hosts can cause.
     pub(super) disk_lines: Lines,
@@ -127,10 +127,10 @@ impl Worker {
     /// # Errors
     /// [`WorkerError`]. The adapter is closed then.
     pub fn new(target: &Target, mut ia: Ia, config: WorkerConfig) -> Result<Self, WorkerError> {
-        /// Upper limit of `ios`: with more, offsets in the region of capsules, responses and pages exceed 32 bits.
+        /// Upper limit of `ios`, so that offsets in the region of capsules, responses and pages fit into 32 bits.
         const IOS: u32 = 1 << 16;
         let receives = ia.query().ia.max_recv_per_srq;
-        /// Upper limit of `buffers`: with more, offsets in the region of buffers exceed 32 bits.
+        /// Upper limit of `buffers`, so that offsets in the region of buffers fit into 32 bits.
         const BUFFERS: u32 = 1 << 14;
         for (what, number, least, most) in [
             ("ios", config.ios, 2, IOS.min(most_ios(receives))),
@@ -226,8 +226,8 @@ impl Worker {
     /// Serves until [`Target::stop`] or [`Target::stop_worker`].
     ///
     /// # Errors
-    /// [`WorkerError::Gone`]: the device is dead, or the system has requested its release. Other errors: the adapter
-    /// refused a valid call.
+    /// [`WorkerError::Gone`]: the device is dead, or the system has requested its release. Other errors: the adapter or
+    /// the reactor of the disks refused a valid call, or the adapter cannot be closed.
     pub fn run(mut self) -> Result<Over, WorkerError> {
         let mut events = [Event::NONE; EVENTS];
         let mut idle = 0;

@@ -295,8 +295,8 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
     process.end()
 }
 
-/// A host with a key must authenticate at every subsystem, so a key that stayed would show: bit ATR of the result of
-/// Connect says whether the host must.
+/// A host with a key must authenticate at every subsystem. If the key stayed after the refusal, bit ATR of the result
+/// of Connect would be set.
 #[test]
 fn a_subsystem_that_is_refused_leaves_no_key() -> Result<()> {
     const UUID: &str = "6e766d65-0000-4000-8000-000000000001";

@@ -49,7 +49,7 @@ fn what_is_written_is_read_from_a_block_to_the_longest_transfer() -> Result<()> 
             "{blocks} blocks at {first}"
         );
     }
-    // Refused are blocks beyond the end, one block more than the longest transfer, and more data than blocks.
+    // Blocks beyond the end, one block more than the longest transfer, and more data than blocks are refused.
     assert_eq!(
         host.read(&mut queue, 8192, 1, 0, 512)?,
         Status::LBA_RANGE.dnr()

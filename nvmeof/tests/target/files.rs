@@ -92,7 +92,7 @@ fn a_namespace_keeps_the_file_that_it_opened_whatever_takes_its_path() -> Result
         let mut queues = vec![host.io_queue(&subsystem, controller, 1, 16)?];
         assert_eq!(first_byte(&mut host, &mut queues[0], 0)?, 0x11);
         change(&path)?;
-        // New queues go to workers that have not opened the disk yet, and to one that has closed it.
+        // New queues go to the worker that has the disk open already, and to the one that opens it only now.
         for number in 2..=5 {
             queues.push(host.io_queue(&subsystem, controller, number, 16)?);
         }

@@ -138,7 +138,7 @@ impl Host {
         part.context("inside the memory")
     }
 
-    /// Connects; returns the private data of the target's reply, or the status of its refusal.
+    /// Connects; returns the queue, or the status in the private data of the target's rejection.
     pub fn dial(
         &mut self,
         private_data: &[u8],
@@ -189,7 +189,7 @@ impl Host {
         })
     }
 
-    /// Waits for the answer to a connection request, as [`Host::dial`] does.
+    /// Waits for the answer to a connection request; returns the same as [`Host::dial`].
     pub fn answer(&mut self, queue: Queue) -> Result<Result<Queue, Option<u16>>> {
         let entries = queue.entries;
         let Event::Connection(event) = self.event(queue.events)? else {
@@ -270,13 +270,13 @@ impl Host {
         Ok(self.ia.ep_post_send(queue.ep, &[capsule], named, NONE)?)
     }
 
-    /// Disconnects from this side, and frees the endpoint.
+    /// Disconnects from this side, and frees the endpoint and its EVD.
     pub fn disconnect(&mut self, queue: &Queue) -> Result<()> {
         self.ia.ep_disconnect(queue.ep, CloseFlags::Abrupt)?;
         self.see_off(queue)
     }
 
-    /// Waits until the target ends a connection, and frees the endpoint.
+    /// Waits until a connection has ended, and frees the endpoint and its EVD.
     pub fn see_off(&mut self, queue: &Queue) -> Result<()> {
         self.expect_end(queue)?;
         self.ia.ep_free(queue.ep)?;
@@ -304,7 +304,8 @@ impl Host {
         Cqe::read_from_bytes(&bytes).map_err(|_| anyhow::anyhow!("16 bytes"))
     }
 
-    /// Waits until the target ends a connection. Ignores all earlier events.
+    /// Waits until a connection has ended. Ignores completions before the end. Fails if the connection is established
+    /// instead.
     pub fn expect_end(&mut self, queue: &Queue) -> Result<()> {
         loop {
             if let Event::Connection(event) = self.event(queue.events)? {

@@ -63,7 +63,7 @@ fn capsule(
         sqe.flags = PSDT_SGL;
     }
     if sqe.opcode == admin::FABRICS && upto(4) != 0 {
-        // Property Set is left out: it would soon end the controller.
+        // Property Set is not in this list, so it is rare: it would soon end the controller.
         sqe.nsid = [4, 5, 6, 1][upto(4) as usize].into();
     } else if upto(8) != 0 {
         sqe.nsid = [0, 1, 1, 1, 2, u32::MAX][upto(6) as usize].into();

@@ -29,11 +29,11 @@ const STEP: Duration = Duration::from_micros(100);
 /// Maximum number of turns of an I/O of the honest host: 600 us.
 const DEADLINE: u64 = 6;
 /// Maximum number of turns of a step in which the honest host connects. The longest step is a connection with Connect,
-/// enabling and reading the status. A worker polls its connections only after 127 empty polls of a queue.
+/// enabling and reading the status. A worker handles connection messages only after 127 polls of an empty queue.
 const NEWCOMER: u64 = 160;
 /// Number of turns in which all messages in flight arrive.
 const SETTLED: u64 = 50;
-/// Number of turns in which a worker checks the model's timers.
+/// Number of turns within which a worker checks the model's timers at least once.
 const TICKED: u64 = 2048;
 
 /// An honest host, a hostile host and a worker.

@@ -226,7 +226,7 @@ impl Hosts {
 }
 
 /// Returns the opcode, dword 10 and the keys of a reservation command: the actor's own key, and for a preemption also
-/// the holder's.
+/// the holder's, or 0 if the type is one of All Registrants.
 fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     let (kind, who) = match way {
         Way::Reserved(kind, who) => (kind, who),

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[test]
 fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()>
 {
-    // Each of two workers needs half of 128 x (32 + 8 x 2) entries, 3072. The other 128 are those that the last host
-    // must leave to others.
+    // Each of two workers needs about half of 128 x (32 + 8 x 2) entries, 3072. The other 128 are a reserve, because
+    // the connections are distributed by their number and not by their entries.
     let config = WorkerConfig {
         ios: 3200,
         ..WorkerConfig::default()

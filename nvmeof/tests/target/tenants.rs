@@ -60,7 +60,7 @@ fn is_tainted(bytes: &[u8]) -> bool {
         let one = bytes.get(at..at + PART);
         one.is_some_and(|one| begins[usize::from(one[0])] && parts.contains(&one))
     };
-    // Most of the bytes are equal ones. No part begins in a piece of equal bytes that the secret does not have.
+    // Most pieces consist of one repeated byte. If the secret does not have that byte, no part begins in such a piece.
     let pieces = (0..).step_by(PIECE).zip(bytes.chunks(PIECE));
     let mut pieces = pieces.filter(|(_, piece)| {
         begins[usize::from(piece[0])] || piece[1..] != piece[..piece.len() - 1]

@@ -4,8 +4,8 @@
 //! and the connection manager that real programs use, and returns an [`Outcome`]. [`draw`] draws the outcome. The same
 //! plan always has the same outcome.
 //!
-//! Traffic needs a driver, and `udapl` contains it. Therefore this module has a feature of its own (`fabric`): the
-//! simulated card alone needs no driver.
+//! Traffic needs the library `udapl`. Therefore this module has a feature of its own (`fabric`): the simulated card
+//! alone does not need the library.
 
 mod draw;
 mod options;

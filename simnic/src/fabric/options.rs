@@ -46,7 +46,7 @@ pub struct Options {
 /// Executes the plan that the options describe. Returns the table, and writes the picture to its file.
 ///
 /// # Errors
-/// `--time` is more than 10 s, a function does not come up, or the picture or the recording cannot be written.
+/// `--time` is more than 10 s, the picture or the recording cannot be written, or an error of [`run`](super::run).
 pub fn print(options: &Options) -> Result<String> {
     let config = options.switch.config();
     let plan = Plan {

@@ -263,7 +263,7 @@ fn connect(
 /// Executes a plan in a new simulation.
 ///
 /// # Errors
-/// The plan is not possible, or a function does not come up.
+/// The plan is not possible, a function does not come up, or a flow is not connected.
 pub fn run(plan: &Plan) -> Result<Outcome> {
     let sim = Sim::new(SimConfig {
         seed: plan.seed,

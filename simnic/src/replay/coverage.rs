@@ -74,7 +74,7 @@ impl Coverage {
         self.before = reports;
     }
 
-    /// Returns the counts of all parts, in the format of `serve --report`.
+    /// Returns the counts of all parts. The lines about commands and registers have the format of `serve --report`.
     pub(super) fn finished(mut self, replay: &Replay) -> String {
         self.end_part(replay);
         self.text

@@ -23,7 +23,7 @@ pub struct CheckedOptions {
 }
 
 impl CheckedOptions {
-    /// Checks all options that name a file, a folder, a package or a function.
+    /// Checks the options that name a kernel, a package, an output file, a socket, the folder for logs or a function.
     ///
     /// # Errors
     /// The first invalid option.

@@ -1,8 +1,8 @@
 //! The guest's files: a kept folder with unpacked Debian packages, and the initramfs that mounts the folder.
 //!
 //! Packages are unpacked but not configured. [`FINISH`] produces the few effects of their scripts that a command needs.
-//! The folder's name is a hash of the list of packages, so another list has another folder. The initramfs contains
-//! busybox, the modules needed to mount the folder, and the guest's scripts.
+//! The folder's name is a hash of the list of packages and of [`FINISH`], so another list has another folder. The
+//! initramfs contains busybox, the modules needed to mount the folder, and the guest's scripts.
 
 use std::path::{Path, PathBuf};
 

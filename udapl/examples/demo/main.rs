@@ -181,7 +181,7 @@ fn deadline() -> driver::Instant {
     RealClock::new().now() + Duration::from_secs(50)
 }
 
-/// Reads the whole file into memory, in pieces of one megabyte, all queued at once.
+/// Reads the first `bytes` bytes of a file into memory, in pieces of 1 MiB, all queued at once.
 fn read_file(reactor: &mut Reactor, path: &Path, memory: &DmaMemory, bytes: usize) -> Result<()> {
     let file = File::open(path)?;
     for (offset, length) in pieces(bytes, 1 << 20) {

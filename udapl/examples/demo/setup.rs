@@ -70,9 +70,9 @@ pub struct Job {
     pub srq: SrqHandle,
     pub source: Region,
     pub sinks: Vec<Region>,
-    /// Triplets of B's memory, which A received in the accepts, and triplet of A's memory, which B received in the
-    /// request.
+    /// Triplets of B's memory, which A received in the accepts.
     pub remote_sinks: Vec<RmrTriplet>,
+    /// Triplet of A's memory, which B received in the requests.
     pub remote_source: Option<RmrTriplet>,
 }
 
@@ -259,8 +259,8 @@ impl Job {
         Ok(())
     }
 
-    /// Disconnects, frees every object, closes both adapters, and returns the simulator's report of resources that are
-    /// left, if the simulator is in this process.
+    /// Disconnects, frees every object, and closes both adapters. Fails if a resource is left. Returns a line for each
+    /// side: what the close reports, and what the simulator reports, if it is in this process.
     pub fn close(mut self, world: &World) -> Result<String> {
         for number in 0..self.a.endpoints.len() {
             self.a

@@ -1,4 +1,5 @@
-//! A thread of clients: an instance with several connections, each of which has one request in flight.
+//! A thread of clients: an instance with several connections, which send requests in turn. One request of the thread is
+//! in flight at a time.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -95,7 +96,8 @@ fn written(key: u32, who: u64, turn: u64) -> Value {
     value
 }
 
-/// Returns whether the value is one that a client has written to this key, or the initial one.
+/// Returns whether the value is the initial one, or whole and of this key. Does not check which client wrote it, or
+/// when.
 fn is_sound(key: u32, value: &Value) -> bool {
     let (words, _) = value.as_chunks::<8>();
     let first = u64::from_be_bytes(words[0]);

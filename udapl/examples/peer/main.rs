@@ -266,8 +266,8 @@ impl End {
         Ok(())
     }
 
-    /// Waits until the DTOs with these cookies have completed, in this order and with this status. Other completions
-    /// may come in between.
+    /// Waits until the DTOs with these cookies have completed, in this order and with this status. Completions of the
+    /// other queue may come in between.
     fn ends(&mut self, first: u64, count: u64, status: DtoStatus) -> Result<()> {
         for cookie in first..first + count {
             let is_send =
@@ -317,7 +317,7 @@ impl End {
         Ok(event)
     }
 
-    /// Checks that for this time no event comes except completions of flushed receives.
+    /// Checks that for this time no event comes except completions of flushed DTOs.
     fn nothing_for(&mut self, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {

@@ -70,7 +70,7 @@ fn block_of(memory: &DmaMemory, slot: usize) -> Result<Bytes<'_>> {
     Ok(memory.bytes(block_at(slot)..block_at(slot + 1))?)
 }
 
-/// Opens the disk with O_DIRECT if possible; file systems in memory do not support it.
+/// Opens the disk with O_DIRECT if possible; not every file system supports it (tmpfs does from Linux 6.6 on).
 fn open_disk(path: &Path) -> Result<(File, bool)> {
     let mut options = FileOptions::new();
     options.read(true).write(true);
@@ -95,7 +95,7 @@ impl Target {
             ..EpAttr::defaults(ia.query().ia)
         };
         let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
-        // O_DIRECT requires page-aligned memory.
+        // O_DIRECT requires memory that is aligned to the disk's blocks; page alignment satisfies this.
         let bytes = BLOCKS_AT + SLOTS * BLOCK;
         let memory = udapl::memory::alloc_aligned(&ia, bytes, BLOCK)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;

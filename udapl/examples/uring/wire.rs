@@ -29,7 +29,7 @@ pub struct Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     pub tag: u16,
-    /// An `errno` of the disk; 0 is success.
+    /// An `errno`: of the disk, or of the target, which refuses the command; 0 is success.
     pub error: u32,
 }
 

@@ -234,7 +234,7 @@ impl Room<Open> {
     /// Runs `work` on an instance in a turn, unless the instance has been closed; then returns `None`.
     ///
     /// # Errors
-    /// The errors of `work`. DAT_INTERNAL_ERROR: the adapter is broken.
+    /// The errors of `work`. DAT_INTERNAL_ERROR: the adapter is broken, or membarrier(2) has failed.
     pub(super) fn turn_if_open<R>(
         &self,
         ia: IaName,

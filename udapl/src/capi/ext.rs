@@ -181,7 +181,7 @@ pub unsafe extern "C" fn dat_ep_post_compare_swap(
     }
 }
 
-/// Converts the details of a DTO completion to C. Other events have no details.
+/// Converts the details of a completion (DTO or RMR bind) to C. Other events have no details.
 fn detail_of(event: &Event) -> CDtoDetail {
     let detail = match event {
         Event::Dto(done) => done.detail,

@@ -43,7 +43,7 @@ pub(super) struct Gate {
     /// Number of turns held or waited for, plus 1 for each reason to keep the fast lane closed.
     wanted: AtomicU32,
     lock: Mutex<()>,
-    /// Errno of membarrier(2) after it has failed, from when on no turn is granted; 0 before.
+    /// Errno of membarrier(2) once it has failed; 0 before. While it is not 0, no turn is granted.
     lost: AtomicI32,
 }
 

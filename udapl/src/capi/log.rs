@@ -3,7 +3,7 @@
 //! `DAT_LOG=debug` logs every error and command, as lines like
 //!
 //! ```text
-//! dat[4711] DEBUG udapl::capi::answer: refused error=DAT_INVALID_HANDLE|DAT_INVALID_HANDLE_EP (0x8004000c)
+//! dat[4711] DEBUG udapl::capi::answer: refused error=DAT_INVALID_HANDLE|DAT_INVALID_HANDLE_EP (0x8005000c)
 //! ```
 //!
 //! The value is the least severe level to log (`error`, `warn`, `info`, `debug`, `trace`, `off`), or a list of levels

@@ -151,8 +151,9 @@ unsafe fn post_many<H: Named>(
 }
 
 /// Posts to an endpoint in the order of the array: requests with one doorbell, receives with one update of the
-/// doorbell record. Writes the number of successful posts to `num_posted`. Returns the first error, which is the error
-/// that the single call would have returned.
+/// doorbell record. Writes the number of successful posts to `num_posted`. Returns the first error: that of the single
+/// call, or DAT_INVALID_PARAMETER|ARG3 for a post with an unknown operation, invalid segments or a missing remote
+/// buffer.
 ///
 /// # Safety
 /// `posts` is null or points to `num_posts` posts with the pointers of

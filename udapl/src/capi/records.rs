@@ -1,5 +1,5 @@
 //! Memory for the pointers in structures that C gets: addresses, names, private data. A record is neither moved nor
-//! freed while its object exists.
+//! freed while its object exists, except that a query of an endpoint frees the attributes of the query before.
 
 // UNSAFETY: sends pointers to text between threads, together with the text.
 #![expect(unsafe_code, reason = "a list of pointers that is Send")]

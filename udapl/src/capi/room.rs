@@ -192,7 +192,7 @@ impl<T: Content> Room<T> {
     ///
     /// # Errors
     /// Those of `work`. DAT_INVALID_HANDLE|IA: the content was closed meanwhile. DAT_INTERNAL_ERROR: the room is
-    /// broken.
+    /// broken, or membarrier(2) has failed.
     pub(super) fn turn<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
         self.look(|content| {
             let answer = work(content);
@@ -251,7 +251,8 @@ impl<T: Content> Room<T> {
         answer
     }
 
-    /// Runs `work` in the fast lane. Returns `None` if the lane is closed or `work` returned `None`.
+    /// Runs `work` in the fast lane. Returns `None` if the lane is closed, if a thread holds or waits for a turn, or if
+    /// `work` returned `None`.
     #[inline(always)]
     pub(super) fn fast(&self, work: impl FnOnce(&mut T) -> Option<DatReturn>) -> Option<DatReturn> {
         if !self.gate.enter() {
@@ -273,7 +274,7 @@ impl<T: Content> Room<T> {
         }
     }
 
-    /// Runs `work` in the fast lane, or in a turn if the lane is closed.
+    /// Runs `work` in the fast lane, or in a turn if the lane cannot be entered.
     pub(super) fn fast_or_in_turn(&self, work: impl Fn(&mut T) -> DatReturn) -> DatReturn {
         caught(|| {
             let answered = self.fast(|content| Some(work(content)));

@@ -104,8 +104,8 @@ fn watch(look: impl Look, upcalls: &Upcalls<Call>, interrupts: &[Interrupt]) {
         Err(_broken) => false,
     };
     let sleep = || {
-        // `look` took a turn, which has woken all waiting threads: an interrupt that was taken here may have been for
-        // them.
+        // An interrupt that is taken here may have been for other waiting threads. `look` runs next, in a turn, which
+        // wakes them.
         clock.wait(interrupts, clock.now() + LOOK_EVERY);
         if let Some((wake, vectors)) = interrupts.split_last() {
             let _signals = wake.take();

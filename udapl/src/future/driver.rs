@@ -84,7 +84,7 @@ impl Driver {
     /// Processes a limited number of events and wakes their tasks. If there is no event, arms the instance.
     ///
     /// # Errors
-    /// [`Error::Dead`]: no more events can come. DAT's error of arming the instance.
+    /// [`Error::Dead`]: no more events can come. DAT's errors of polling the EVDs and of arming the instance.
     pub fn turn(&mut self) -> Result<Turn, Error> {
         let armed = self.turn_then(|armed| armed.timeout())?;
         Ok(armed.map_or(Turn::Taken, Turn::Armed))

@@ -161,7 +161,8 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// An endpoint. Dropping it ends its connection and its transfers.
+/// An endpoint. Dropping it ends its connection, and its transfers with [`Error::Dropped`]. Closing the driver ends its
+/// transfers and waits with [`Error::Closed`].
 pub struct Endpoint {
     shared: Rc<Shared>,
     link: LinkKey,
@@ -232,7 +233,7 @@ impl Endpoint {
     /// Writes the content of the buffer into the peer's memory.
     ///
     /// Errors of the transfer: those of [`Ia::ep_post_rdma_write`](dat_core::Ia::ep_post_rdma_write),
-    /// [`Error::Full`], [`Error::Transfer`].
+    /// [`Error::Full`], [`Error::Transfer`], [`Error::Ended`].
     pub fn write(&self, buffer: Buffer, to: RmrTriplet) -> Transfer {
         self.post(buffer, &What::Write(to))
     }
@@ -240,7 +241,7 @@ impl Endpoint {
     /// Reads the memory of the peer that an RMR triplet names, in its whole length, into the buffer.
     ///
     /// Errors of the transfer: those of [`Ia::ep_post_rdma_read`](dat_core::Ia::ep_post_rdma_read),
-    /// [`Error::Bounds`], [`Error::Full`], [`Error::Transfer`].
+    /// [`Error::Bounds`], [`Error::Full`], [`Error::Transfer`], [`Error::Ended`].
     pub fn read(&self, buffer: Buffer, from: RmrTriplet) -> Transfer {
         self.post(buffer, &What::Read(from))
     }

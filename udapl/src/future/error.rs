@@ -30,7 +30,8 @@ pub enum Error {
     /// The driver was closed or dropped.
     #[error("the instance is closed")]
     Closed,
-    /// The device is dead, or the system requests the device back. The program should close the driver.
+    /// The device is dead, the system requests the device back, or an EVD of the driver has overflowed. The program
+    /// should close the driver.
     #[error("the device is dead or wanted back: the instance should be closed")]
     Dead,
     /// A range of bytes is not inside the buffer.

@@ -35,7 +35,7 @@ pub async fn drive(driver: &mut Driver) -> Error {
     let descriptor = &descriptor;
     driver
         .run(|longest| async move {
-            // A timeout is no error: `run` takes in events after it, too.
+            // A timeout is no error: `run` processes events after it, too.
             if let Ok(Ok(mut readable)) = timeout(longest, descriptor.readable()).await {
                 readable.clear_ready();
             }

@@ -157,8 +157,8 @@ impl OpenOptions {
 
     /// Opens a control socket at this path for as long as the adapter is open. This needs feature `control`; without
     /// it the open fails. `{pid}` in the path is replaced by the process ID. The environment variable `DAT_CONTROL`
-    /// does the same for every adapter opened without this option. Only the user of the process and root may connect,
-    /// and clients cannot change anything.
+    /// does the same for every adapter opened without this option. Only the user of the process and root may connect.
+    /// A client can turn on latency measurement, and can change nothing else.
     #[must_use]
     pub fn control(mut self, path: impl Into<PathBuf>) -> Self {
         self.control = Some(path.into());

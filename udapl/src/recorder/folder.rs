@@ -158,7 +158,7 @@ impl Folder {
 /// Returns the folder of that path. Opens the folder if this process has not opened it yet.
 ///
 /// # Errors
-/// The folder cannot be written to, or is not safe.
+/// The folder cannot be created or opened, or is not safe.
 pub(crate) fn shared(path: &Path) -> io::Result<Shared> {
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = folders.by_path.get(path) {

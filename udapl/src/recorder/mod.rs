@@ -3,11 +3,11 @@
 //! An instance records its posts, completions and endpoints ([`Ia::recorder_start`](dat_core::Ia::recorder_start)). The
 //! function records its commands, MADs, frames and events ([`hw_mlx::recorder`]). A [`Dump`] has the records of some
 //! instances and of their function, by one clock. [`Dump::of`] makes a dump of one instance; the control socket makes
-//! one of all instances that answer. With `,recorder=DIRECTORY` a dump is written to a folder when a connection breaks
+//! one of all instances that answer. With `,recorder=FOLDER` a dump is written to that folder when a connection breaks
 //! or a thread panics.
 //!
-//! In the file ([`Dump::write_pcapng`]) frames are packets. Every other record is a note in JSON: input to the card, or
-//! output of the card ([`control::schema::Entry`]). `datctl decode` and Wireshark read the file.
+//! In the file ([`Dump::write_pcapng`]) frames are packets. Every other record is a note in JSON
+//! ([`control::schema::Entry`]). `datctl decode` and Wireshark read the file.
 
 mod capture;
 mod folder;
@@ -98,7 +98,8 @@ impl Dump {
     }
 }
 
-/// Writes a heading, and a line for each event: milliseconds before the dump, the source, and the event.
+/// Writes a heading, a line for each source with its number of events, and a line for each event: milliseconds before
+/// the dump, the source, and the event.
 impl fmt::Display for Dump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

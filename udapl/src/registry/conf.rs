@@ -48,7 +48,7 @@ pub enum Api {
     Kernel,
 }
 
-/// A line that is not a record.
+/// A malformed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfError {
     /// Line number, from 1.

@@ -95,7 +95,7 @@ pub type Opener = dyn Fn(&OpenOptions) -> Result<Ia, OpenError> + Send + Sync;
 #[error("{error}; {available} entries")]
 pub struct ListRefused {
     /// DAT_INVALID_PARAMETER|ARG1: more than `max` entries. DAT_INTERNAL_ERROR: the file of the static registry
-    /// cannot be read, or the file that the environment names does not exist.
+    /// cannot be read or is not trusted, or the file that the environment names does not exist.
     pub error: DatError,
     /// Number of entries.
     pub available: usize,

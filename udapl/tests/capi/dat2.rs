@@ -220,7 +220,7 @@ fn rsp_free(rsp: DatHandle) -> u32 {
     call!("rsp_free_func", rsp => DatHandle)
 }
 
-/// Handle of an RSP that does not exist.
+/// DAT_INVALID_HANDLE|RSP: the RSP does not exist.
 const NO_RSP: u32 = INVALID_HANDLE | 17;
 
 /// A request event names its RSP, even if another RSP has the qualifier by then. An RSP is freed once, before its

@@ -234,7 +234,7 @@ fn every_object_names_the_instance_it_was_made_in() {
     assert_eq!(word, 0);
 }
 
-/// Every call refuses a handle of another instance as it refuses an invalid handle.
+/// Calls refuse a handle of another instance as they refuse an invalid handle.
 ///
 /// Clauses: IAO-9.
 #[test]

@@ -91,7 +91,7 @@ fn posts_go_on_while_a_thread_is_blocked() {
     assert_eq!(seen.answer, 0);
 }
 
-/// Returns whether a wait was aborted: with DAT_ABORT, or with DAT_INVALID_HANDLE if it began after the EVD was freed.
+/// Returns whether a wait was aborted: with DAT_ABORT, or with DAT_INVALID_HANDLE if it began after the close.
 fn aborted(answer: u32) -> bool {
     matches!(answer, 0x8001_0000 | 0x8005_001a | 0x8005_000b)
 }

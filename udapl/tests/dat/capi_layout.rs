@@ -33,7 +33,7 @@ fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), Stri
     Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Each event number of the C header equals the number in `EVENT_NUMBERS`, which `datctl explain` uses.
+/// Each DAT event in `EVENT_NUMBERS`, which `datctl explain` uses, has the number of the C header.
 #[test]
 fn events_have_the_numbers_in_c_that_they_have_by_name() {
     let mut text = "#include <dat/udat.h>\n".to_owned();

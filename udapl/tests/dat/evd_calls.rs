@@ -89,7 +89,7 @@ fn the_longest_evd_that_is_announced_can_be_had_and_be_grown_to() {
     assert!(ia.evd_query(evd).expect("exists").qlen >= most);
 }
 
-/// Every call refuses handles that name no EVD.
+/// Calls refuse handles that name no EVD.
 ///
 /// Clauses: EVDC-3, EVDF-3.
 #[test]

@@ -26,7 +26,7 @@ const ACK_TIMEOUT: u8 = 14;
 /// Longest time from the peer's death to the event: twice the interval and eight attempts of one ACK timeout each, as
 /// in docs/reconnecting.md, plus the rounding of the last wait.
 const PROMISED: Duration = Duration::from_millis(2 * 500 + 8 * 68 + 10);
-/// Number of requests posted at a time.
+/// Number of receives, and of requests of each kind except `Full`, that are posted at a time.
 const SOME: u64 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -34,8 +34,9 @@ enum Kind {
     Send,
     Write,
     Read,
-    /// Send with the DTO's number as immediate data. The next variant is the RDMA Write with immediate data.
+    /// Send with the DTO's number as immediate data.
     SendImmediate,
+    /// RDMA Write with the DTO's number as immediate data.
     WriteImmediate,
     /// Adds one to the peer's counter.
     Count,

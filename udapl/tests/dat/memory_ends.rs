@@ -2,8 +2,9 @@
 //! device can fail the command. Either the call fails and the object still exists, or the call succeeds and no peer can
 //! access the memory any more, if necessary because the driver has stopped the function.
 //!
-//! A cell is a combination of object, command and fault. It frees an object of side B while the device has the fault.
-//! Then B writes other data (a canary) to the memory, and side A, which knows the old keys, tries to access the memory.
+//! A cell is a combination of object, command and fault. Its test frees an object of side B while the device has the
+//! fault. Then B writes other data (a canary) to the memory, and side A, which knows the old keys, tries to access the
+//! memory.
 
 use std::time::Duration;
 

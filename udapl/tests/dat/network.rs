@@ -241,7 +241,7 @@ fn an_address_that_the_device_refuses_is_none() {
     pair.assert_no_complaints();
 }
 
-/// If both sides have the same address, both get an event, and neither loses its address (RFC 5227, 2.4).
+/// If both sides have the same address, both get an event that names the other side's MAC (RFC 5227, 2.4).
 #[test]
 fn an_address_that_both_have_is_told_on_both_sides() {
     let mut pair = Pair::unconnected(&strangers());

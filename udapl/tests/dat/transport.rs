@@ -1,5 +1,5 @@
-//! Network properties of an endpoint's connections, on the simulator: the device's configuration, the fields of
-//! frames, and how keep-alive detects a dead peer.
+//! Network properties of an endpoint's connections, on the simulator: the device's configuration, the address that a
+//! request comes from, and how keep-alive detects a dead peer.
 
 use core::time::Duration;
 use std::net::IpAddr;

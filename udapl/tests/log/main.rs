@@ -83,7 +83,8 @@ impl Heard {
         self.0.lines().filter(has).map(str::to_owned).collect()
     }
 
-    /// Returns the closed spans of this name whose fields contain all of these words.
+    /// Returns the closed spans of this name whose lines contain all of these words. A line also has the fields of the
+    /// enclosing spans.
     fn spans(&self, name: &str, words: &[&str]) -> Vec<String> {
         let mut lines = self.lines(words);
         // A line names its own span last, behind the enclosing spans.

@@ -455,7 +455,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let established = established.filter(|conn| conn.state == State::Established);
     assert!(connects > 100 && established.count() >= connects - 1);
     assert!(longest <= 2, "{longest} turns");
-    // The bound is the accepted requests, those of one loop iteration, and those of the honest peer.
+    // The bound is the listener's limit, plus the requests of one loop iteration, plus those of the honest peer.
     assert!(most_endpoints <= most + 64 + connects, "{most_endpoints}");
     assert!(most_endpoints > most / 2, "the bound is reached");
 }

@@ -57,7 +57,6 @@ pub enum ParseError {
 }
 
 /// A connection management message, received or to be sent.
-// The variants differ in size, but a message stays on the stack only for a short time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Request for communication.

@@ -6,8 +6,8 @@
 //! `jonlanglet/DTA`. MRA, REJ, DREQ and DREP were in no recording at hand: their offsets were taken from Linux
 //! (`include/rdma/ibta_vol1_c12.h`) by hand.
 //!
-//! Wireshark's dissector agrees with every field below but two: it reads the flow label and the
-//! packet rate of a path from the wrong bytes (4.0 shows rate 0 for the 3 of frame 7).
+//! Wireshark's dissector agrees with every field below but two: it reads the flow label and the packet rate of a path
+//! from the wrong bytes (version 4.0 shows rate 0 where frame 7 has 3).
 
 use super::*;
 use crate::provider::{Psn, Qpn};

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! An event that arrives between the last poll of an EVD and the sleep has to end the sleep. So `Ia::arm` first
-//! requests interrupts from the device and then polls the EVDs again. A further poll would disarm them. Therefore an
-//! [`Armed`] borrows the IA: while the caller may sleep, no call can poll.
+//! requests interrupts from the device and then polls the EVDs again. A further poll of the device's event queue would
+//! disarm the completion queues. Therefore an [`Armed`] borrows the IA: while the caller may sleep, no call can poll.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -73,8 +73,8 @@ impl<P: Descriptor> Ia<P> {
     /// readable.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER another waiter is on one of the EVDs, |EVD_UNWAITABLE one
-    /// is unwaitable. As [`Ia::descriptor`]. On an error nothing is armed.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER another waiter is on one of the EVDs, |EVD_UNWAITABLE one is
+    /// unwaitable. The errors of [`Ia::descriptor`]. On an error nothing is armed.
     pub fn arm(&mut self, evds: &[EvdHandle]) -> DatResult<Arm<'_, P>> {
         for evd in evds {
             let queue = self.evd(*evd)?;
@@ -106,7 +106,8 @@ impl<P: Descriptor> Ia<P> {
         for evd in evds {
             self.arm_own(evd.key);
         }
-        // From here on no event queue may be polled: consuming an event would disarm its completion queue.
+        // From here on the device's event queue may not be polled: consuming an event would disarm its completion
+        // queue.
         if self.have_events(evds) {
             return Ok(Arm::Ready);
         }

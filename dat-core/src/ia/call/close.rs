@@ -237,9 +237,9 @@ impl<P: Provider> Drop for Ia<P> {
     /// Closes an IA that is dropped without `close`.
     ///
     /// If other instances use the device, this one is closed abruptly. If it is the only instance, it notifies its
-    /// peers that their connections are over, as far as that takes almost no time. Then the provider is dropped, which
-    /// ends the device's use of all memory. Only after that is the memory freed. During a panic any state may be
-    /// inconsistent: then no peer is notified, and the device is stopped.
+    /// peers that their connections are over, within a short time limit. Then the provider is dropped, which ends the
+    /// device's use of all memory. Only after that is the memory freed. During a panic any state may be inconsistent:
+    /// then no peer is notified, and the device is stopped.
     fn drop(&mut self) {
         if self.provider.is_open() {
             let panics = std::thread::panicking();

@@ -4,9 +4,9 @@
 //! Module [`crate::object::cno`] documents which events trigger a CNO.
 //!
 //! The library has no thread of its own, so an event is noticed only when a call polls: `cno_wait`, or
-//! [`Ia::progress`], which runs in every wait and in every dequeue that finds no event. A completion that was dequeued
-//! before such a poll triggers nothing. Polling consumes completions of the device's queues. Therefore a CNO that is
-//! triggered already is not polled.
+//! [`Ia::progress`], which runs in most waits and in some of the dequeues. A completion that was dequeued before such a
+//! poll triggers nothing. Polling consumes completions of the device's queues. Therefore a CNO that is triggered
+//! already is not polled.
 //!
 //! An agent passes a trigger on to another thread or another wait: DAT's *OS wait proxy*. The call that noticed the
 //! trigger calls the agent, at most once per trigger. An agent may write to an eventfd, for example. While an agent

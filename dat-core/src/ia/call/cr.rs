@@ -70,7 +70,8 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE: |CR; |EP also if both the request and the call bring an endpoint, or neither does.
     /// DAT_INVALID_STATE: the endpoint is not UNCONNECTED; |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER|ARG3:
-    /// private data too long.
+    /// private data too long. DAT_INSUFFICIENT_RESOURCES, DAT_INTERNAL_ERROR: the device refused to connect the queue
+    /// pair; the request and the endpoint can be used again.
     pub fn cr_accept(
         &mut self,
         cr: CrHandle,
@@ -312,8 +313,8 @@ impl<P: Provider> Ia<P> {
         adapter.release(now, conn, self.instance_index);
     }
 
-    /// Declines a request because the backlog is full. Keeps no state for the request, so that a peer cannot use up
-    /// more memory by sending many.
+    /// Declines a request for lack of capacity. Keeps no state for the request, so that a peer cannot use up more
+    /// memory by sending many.
     fn decline_connection(&mut self, conn: ConnId) {
         self.conns.remove(&conn);
         let now = self.provider.now();
@@ -322,7 +323,8 @@ impl<P: Provider> Ia<P> {
             .decline(now, conn, self.instance_index, RejectReason::NoResources);
     }
 
-    /// Handles a new request: queues its event, or refuses it if the backlog is full.
+    /// Handles a new request: queues its event. Declines the request if nothing listens there any more, the backlog is
+    /// full, or no endpoint can be created for it.
     pub(in crate::ia) fn request_arrived(&mut self, at: Option<ServicePoint>, mut cr: Cr) {
         let listening = at.and_then(|at| match at {
             ServicePoint::Psp(key) => self.psps.get(key).map(|psp| {

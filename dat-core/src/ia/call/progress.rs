@@ -1,11 +1,12 @@
 //! The IA's housekeeping: events of the device, datagrams of the connection manager in both directions, and the
 //! connection manager's timers and events.
 //!
-//! [`Ia::progress`] runs on every wait. It also runs on a dequeue that finds no event, but only once in many such
-//! dequeues. Unless the device is dead, its work does not grow with the number of endpoints: an event, a timer or a
-//! datagram names the endpoint it concerns, and checks of all endpoints are spread over many calls.
-//! The order matters in one case: the device's report about a queue pair is handled before the peer's message about the
-//! connection. Otherwise a broken connection would be reported as disconnected.
+//! [`Ia::progress`] runs on every wait that does not find its event at once. It also runs on dequeues, and on waits
+//! that find their event at once, but only once in many of these. Unless the device is dead, its work does not grow
+//! with the number of endpoints: an event, a timer or a datagram names the endpoint it concerns, and checks of all
+//! endpoints are spread over many calls. The order matters in one case: the device's report about a queue pair is
+//! handled before the peer's message about the connection. Otherwise a broken connection would be reported as
+//! disconnected.
 
 use crate::adapter::Arrival;
 use crate::cm::{CmEvent, ConnId, PeerReply, PeerRequest};

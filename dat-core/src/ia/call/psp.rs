@@ -43,7 +43,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_psp_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags. DAT_CONN_QUAL_IN_USE.
+    /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG3 the EVD has UNSIGNALLED or
+    /// SOLICITED_WAIT streams and takes no other events, |ARG4 unknown flags. DAT_CONN_QUAL_IN_USE.
     pub fn psp_create(
         &mut self,
         conn_qual: ConnQual,
@@ -57,8 +58,8 @@ impl<P: Provider> Ia<P> {
     /// goes to the instance with the fewest connections. DAT 1.2 has no such call.
     ///
     /// # Errors
-    /// The errors of [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: another service point, not created by this call, listens
-    /// at the qualifier.
+    /// The errors of [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: a service point of this instance, or one that was not
+    /// created by this call, listens at the qualifier.
     pub fn psp_create_shared(
         &mut self,
         conn_qual: ConnQual,

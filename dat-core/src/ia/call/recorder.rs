@@ -113,8 +113,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a post; `what` is the kind of the post, and the RMR context that the post names or a bind returned, or
-    /// 0.
+    /// Records a post. `what` is the kind of the post and an RMR context: the one that the post names, or the one that
+    /// a bind returned; 0 if there is none.
     #[inline]
     pub(in crate::ia) fn record_post(
         &mut self,

@@ -38,8 +38,9 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_rsp_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE: |EVD_CR, |EP. DAT_INVALID_PARAMETER|ARG2: qualifier 0. DAT_INVALID_STATE: the endpoint is
-    /// not UNCONNECTED. DAT_CONN_QUAL_IN_USE.
+    /// DAT_INVALID_HANDLE: |EVD_CR, |EP. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 the EVD has UNSIGNALLED or
+    /// SOLICITED_WAIT streams and takes no other events. DAT_INVALID_STATE: the endpoint is not UNCONNECTED.
+    /// DAT_CONN_QUAL_IN_USE.
     pub fn rsp_create(
         &mut self,
         conn_qual: ConnQual,

@@ -23,7 +23,7 @@ pub enum EndCause {
     Rejected {
         /// True if the peer's program rejected the request; false if the peer's connection manager did.
         by_consumer: bool,
-        /// Reason code of the reject (IBTA volume 1, "REJ Reason Codes").
+        /// Reason code of the reject (IBTA volume 1, "Rejection Reason").
         reason: u16,
     },
     /// No host answered at the peer's address.

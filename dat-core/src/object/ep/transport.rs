@@ -23,7 +23,8 @@ const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
 /// `None` leaves a setting to the quality of service (`dscp`, `priority`), to the peer's request (for an accepted
 /// connection), or to the adapter.
 ///
-/// A connection request also carries these settings to the peer, and the peer usually uses the same values.
+/// A connection request carries DSCP, priority, flow label, hop limit, ACK timeout and retry counts to the peer, and
+/// the peer usually uses the same values. The other settings are not sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EpTransport {
     /// Source address of outgoing connections, one of the adapter's addresses. The address determines VLAN and gateway.

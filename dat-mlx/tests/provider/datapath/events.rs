@@ -218,7 +218,8 @@ fn a_dead_device_is_told_once_and_everything_can_still_be_destroyed() {
     p.b.destroy_qp(qb);
 }
 
-/// A completion queue that overruns reports an event: two entries fit, and the third is lost, which breaks the queue.
+/// A completion queue that overruns reports an event. One entry more than the queue's capacity arrives; it is lost,
+/// which breaks the queue.
 #[test]
 fn an_overrun_completion_queue_is_an_event() {
     let mut p = pair();

@@ -174,7 +174,8 @@ fn a_fenced_write_back_sees_what_the_read_brought() {
     p.finish(qa, qb);
 }
 
-/// Traffic in both directions continues after the WQE indices wrap. WQEs of every size cross the end of the ring.
+/// Requests still complete after the 16-bit WQE index of the send queue has wrapped. WQEs of five and of six blocks
+/// cross the end of the ring.
 #[test]
 fn traffic_goes_on_after_the_wqe_indices_wrap() {
     let mut p = pair();

@@ -387,7 +387,7 @@ fn files_that_are_registered_are_used_and_stay_open_for_as_long() {
 fn more_files_than_the_system_allows_are_not_registered_and_work_all_the_same() {
     let mut reactor = Reactor::new(8).unwrap();
     let file = temporary();
-    // One more than the kernel's own limit, which is above that of the process.
+    // One more than the kernel's own limit (`IORING_MAX_FIXED_FILES`). The limit of the process may be lower.
     let many = vec![file.clone(); (1 << 20) + 1];
     assert!(!reactor.register_files(&many).unwrap());
     assert_eq!(content(&mut reactor, &file, 1), Vec::<u8>::new());

@@ -126,8 +126,9 @@ fn another_thread_registers_with_a_reactor_of_the_first() {
     });
 }
 
-/// If a poll completes while the wait removes its polls, the removal of another poll fails (EALREADY). The wait then
-/// removes that other poll nevertheless, and does not sleep until it is ready, or for a minute.
+/// The polls of a wait have the same number, so a removal may find a poll that has just completed, and fail (EALREADY).
+/// The wait then still removes the polls that remain, and does not sleep until one of them is ready or its time is
+/// over.
 #[test]
 fn polls_that_end_while_they_are_removed_do_not_prolong_the_wait() {
     for mut reactor in [Reactor::new(8).unwrap(), Reactor::of_any_thread(8).unwrap()] {

@@ -521,8 +521,8 @@ fn memory_for_reading_is_so_by_messages_too_and_all_of_it_goes_with_the_client()
     assert_eq!(double.asked(), []);
 }
 
-/// A client that accepts less than a page in a message gets no twin socket, because each access would take thousands
-/// of messages.
+/// The server refuses a client that offers a twin socket and accepts less than a page in a message, because an access
+/// could take thousands of messages.
 #[test]
 fn a_client_that_takes_less_than_a_page_with_a_message_gets_no_twin_socket() {
     let rig = Rig::new(1);

@@ -33,8 +33,9 @@ pub struct Request {
 }
 
 impl World {
-    /// Makes a post. Returns true if completions may take longer: after an RDMA operation, after the retries of a
-    /// sender, or after a later read of a ring.
+    /// Makes a post. Returns true if completions may take longer: those of an RDMA operation, of a sender that gives up
+    /// after its retries, or of a receive that the device finds only at its next read of the ring. Returns `None` if
+    /// the call is not a post, or the slots do not allow it.
     pub fn call_post(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
         match *op {
             Op::PostSend {

@@ -2,8 +2,9 @@
 //!
 //! It wraps a complete simulated function, so that a driver gets far before the first false value. Each register write
 //! and each sleep of the driver is an occasion. On certain occasions the device injects one [`Injection`]: it changes
-//! an answer, forges a queue entry, sets a false register value or raises a spurious interrupt. Its only information
-//! about the driver is that of a device: the commands that it got, and the memory that they name.
+//! an answer, forges a queue entry, sets a false register value or raises a spurious interrupt. Its information about
+//! the driver is that of a device: the commands that it got, and the memory that they name. In addition it knows the
+//! owners of the harness's queue pairs, and the order in which they are created.
 //!
 //! Virtual time advances a little whenever the driver reads the clock. If a driver is not done after `MOST_OCCASIONS`
 //! occasions, the test fails because the driver hangs.
@@ -88,7 +89,7 @@ pub enum EventKind {
 /// The queue pair to which a forged completion belongs.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub enum Of {
-    /// One of the driver's queue pairs, with its own completion queue: that of QP 1, or one of the consumer's.
+    /// QP 1 or one of the consumer's queue pairs, with the completion queue that it uses.
     Known(u8),
     Unknown {
         queue: u8,

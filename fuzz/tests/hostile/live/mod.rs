@@ -133,7 +133,7 @@ impl End {
         end
     }
 
-    /// Initialises a function that was just reset, and creates all objects except queue pairs.
+    /// Initialises a function that was just reset, and creates the objects that its queue pairs share.
     pub fn power_on(mut bench: Bench, number: u8) -> Self {
         bench.start();
         bench.exec(&EnableHcaIn::new()).unwrap();

@@ -309,8 +309,8 @@ impl World {
     /// Lets the first station and an honest new neighbour, with a wire of its own, resolve each other's address.
     fn honest(&mut self, ours: IpAddr, theirs: IpAddr, longest: &Longest) {
         let (station, now) = (&mut self.stations[0], self.now);
-        // The neighbour skips duplicate address detection, because it must not send requests from a tentative address
-        // (RFC 4429, 3.3).
+        // The neighbour skips duplicate address detection, because it must not send requests from an optimistic address
+        // (RFC 4429, 3.2).
         let config = Config {
             detection: Detection::Never,
             ..Config::new(HONEST, 7)
@@ -420,7 +420,7 @@ fn an_honest_neighbour_is_found_in_three_turns_whatever_is_forged() {
     static BESIDE: Longest = Longest::new("forged frames of neighbours", "turns", MOST_TURNS);
     check!().with_type::<Vec<Action>>().for_each(|actions| {
         let mut world = World::new(Detection::Never);
-        // One address of each family that the other events do not use.
+        // For each family, an address of the station and an address that only the honest neighbour has.
         let addresses = [3, 4].map(|number| [address(number), honest_address(number)]);
         for ours in [3, 4] {
             world.act(&Action::Add {

@@ -13,7 +13,8 @@ pub fn has(step: &Step) -> bool {
     lines(&step.name).is_some()
 }
 
-/// Checks that a step printed all expected lines. Returns the most relevant ones.
+/// Checks that a step printed all expected lines, and that the stock side has no neighbour configured by hand. Returns
+/// the lines, or the figures of the step.
 pub fn judge(step: &Step) -> Result<String> {
     let lines = lines(&step.name).context("no such step")?;
     let mut said = Vec::new();

@@ -26,7 +26,7 @@ impl Asked {
     }
 }
 
-/// Commands and registers that were requested, by number, summed over all functions.
+/// Commands and registers in a report, by number, summed over all functions.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     pub commands: BTreeMap<u16, Asked>,

@@ -95,7 +95,7 @@ fn sleep(
                 notify.ready(&summary(of));
             }
             Some(signal) => {
-                tracing::info!(%signal, "nobody connects any more, and connections end; a second signal ends at once");
+                tracing::info!(%signal, "no new connections, and the present ones end; a second signal ends at once");
                 return Ok(true);
             }
             None => {}

@@ -17,7 +17,7 @@ fn copy(to: u64, ranges: u32) -> Sqe {
     sqe
 }
 
-/// Makes a loop whose blocks 8 to 23 are filled with their own numbers.
+/// Makes a [`Loop`] on whose disk blocks 8 to 23 are filled with their own numbers.
 fn numbered(source: Source) -> Loop {
     let mut host = Loop::new(source);
     for block in 8..24 {

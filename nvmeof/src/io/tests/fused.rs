@@ -123,7 +123,8 @@ fn a_pair_waits_for_a_write_that_a_disk_has_already() {
     host.assert_free();
 }
 
-/// If the namespace is removed between comparison and write, the write fails with the cause, the comparison as fused.
+/// If the namespace is removed between comparison and write, the write fails with Invalid Namespace, and the comparison
+/// with Command Aborted due to Failed Fused Command.
 #[test]
 fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause() {
     let mut host = Loop::new(Source::Faulty(BYTES));

@@ -189,8 +189,8 @@ fn from(source: [u8; 4]) -> Place {
     }
 }
 
-/// Discovery needs no permission and no key. However many discovery controllers one address opens, other addresses can
-/// still discover and hosts can still connect.
+/// Discovery needs no permission and no key. However many discovery controllers one address opens, those of other
+/// addresses stay, and hosts can still connect.
 #[test]
 fn discovery_controllers_of_one_address_end_each_other_and_take_no_place_of_others() {
     let mut model = model(true);

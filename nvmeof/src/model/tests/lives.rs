@@ -137,8 +137,8 @@ fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() 
     assert_eq!(model.expire(secs(10)), None);
     assert_eq!(model.take_notices(), [Notice::Over { controller: id }]);
     assert!(model.controller(id).is_none());
-    // A controller without keep-alive time ends after an hour without traffic. A controller that is not enabled, or a
-    // discovery controller, ends after 120 s.
+    // A controller without keep-alive time ends after an hour without traffic. A controller that is not enabled ends
+    // after 120 s.
     let id = ready(&mut model, &disks(), HOST);
     command(&mut model, id, &sqe(0x09, 0, [0x0f, 0, 0, 0]));
     assert_eq!(

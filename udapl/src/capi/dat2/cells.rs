@@ -10,8 +10,8 @@
 //!
 //! Cells are never freed. The registry of DAT 2.0 dereferences every handle before this library gets it. If the handle
 //! is freed, the registry still calls a function of this library, which finds an invalid number in the cell. A handle
-//! that is not the address of a cell is refused here. A cell is used again only after all other cells of its kind; a
-//! stale handle then names the new object.
+//! that is not the address of a cell is refused here. A cell is used again only after all other free cells of its
+//! kind; a stale handle then names the new object.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

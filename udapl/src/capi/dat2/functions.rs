@@ -11,8 +11,10 @@ use crate::registry::ProviderInfo;
 
 /// Registers an adapter for the device that `instance_data` names. If `instance_data` is empty, the adapter's name is
 /// also the device's name.
+///
 /// # Errors
-/// Those of DAT 2.0's registry; an error if the process has not loaded that registry.
+/// DAT_INVALID_STATE: the process has not loaded the registry of DAT 2.0. DAT_INTERNAL_ERROR: that registry refused.
+/// Those of [`fork::not_a_child`](crate::capi::fork::not_a_child).
 pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResult<()> {
     register(info, instance_data, TABLE)
 }

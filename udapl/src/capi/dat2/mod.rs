@@ -5,9 +5,10 @@
 //!    program --dat_ep_post_send--> libdat2.so.2 --table of functions--> here --dat_ep_post_send of DAT 1.2--> Ia
 //! ```
 //!
-//! Each function of the table converts its arguments and calls the function of the same name in
-//! [`capi`](crate::capi), where the call is documented. The conversion concerns handles (`cells`), return codes
-//! (`code`), structures ([`types`]) and mask bits. DAT 2.0 differs in these points:
+//! Most functions of the table convert their arguments and call the function of the same name in
+//! [`capi`](crate::capi), where the call is documented. Posts and dequeues call the method of the IA. The conversion
+//! concerns handles (`cells`), return codes (`code`), structures ([`types`]) and mask bits. DAT 2.0 differs in these
+//! points:
 //!
 //! - `dat.conf` maps the adapter's name to a device: the record's instance data is the name for
 //!   [`ia_open`](crate::ia_open).

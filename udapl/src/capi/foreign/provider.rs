@@ -31,8 +31,8 @@ impl Foreign {
     /// Reads the table of a provider that is being registered for a version of DAT.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER: a null or unreadable provider, or a version other than DAT 1. DAT_INTERNAL_ERROR:
-    /// process_vm_readv(2) does not work, so the provider's handles cannot be recognized.
+    /// DAT_INVALID_PARAMETER: a null, misaligned or unreadable provider, or a version other than DAT 1.
+    /// DAT_INTERNAL_ERROR: process_vm_readv(2) does not work, so the provider's handles cannot be recognized.
     ///
     /// # Safety
     /// `provider` is null or points to the table of this version.
@@ -109,7 +109,7 @@ impl Foreign {
     }
 }
 
-/// Returns the first word of the object at a handle, or `None` if this memory cannot be read.
+/// Returns the first word of the object at a handle, or `None` if the handle is misaligned or the memory unreadable.
 pub(super) fn first_word(handle: DatHandle) -> Option<usize> {
     let address = handle.addr();
     if !address.is_multiple_of(4) {

@@ -52,7 +52,8 @@ fn pin() {
     assert_eq!(answer, 0, "the first processor");
 }
 
-/// Gives this thread priority over all others until it sleeps. Returns false if the process lacks the privilege.
+/// Gives this thread a real-time priority, so that ordinary threads of its processor run only while it sleeps. Returns
+/// false if the process lacks the privilege.
 fn run_first() -> bool {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: 0 means this thread, and SCHED_FIFO takes a priority.

@@ -62,7 +62,7 @@ impl Guarded {
         true
     }
 
-    /// Works in the lane, or in a turn if the lane is closed, like `Room::fast_or_in_turn`.
+    /// Works in the lane, or in a turn if the lane cannot be entered, like `Room::fast_or_in_turn`.
     fn post(&self) -> Result<(), NoTurn> {
         if !self.gate.enter() {
             return self.turn();

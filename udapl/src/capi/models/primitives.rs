@@ -9,7 +9,7 @@
 //! of the proposals for asymmetric fences: each half is a sequentially consistent fence towards the other half. The
 //! second model is stronger than Linux between two light halves, but only one thread at a time executes light halves.
 //!
-//! The deliberate mistakes ([`Broken`]) show that the models detect them.
+//! Some tests run a model with a deliberate mistake ([`Broken`]), to show that the model detects it.
 
 use std::cell::Cell;
 use std::sync::{LockResult, TryLockResult};

@@ -17,11 +17,12 @@ fn interrupt() -> Interrupt {
     Interrupt::new().expect("a model's")
 }
 
-/// A model of an adapter: events in the device, and events that a thread has taken from the device.
+/// A model of an adapter: events in the device, and events that have arrived from the device or from a thread.
 struct World {
     vector: Interrupt,
     device: Mutex<Vec<usize>>,
-    /// Number of events for each thread that were taken from the device. The lock stands for the gate's turn.
+    /// Number of events for each thread that were taken from the device or posted by a thread. The lock stands for the
+    /// gate's turn.
     arrived: Mutex<[u32; 2]>,
     sleepers: Sleepers,
 }

@@ -1,8 +1,8 @@
-//! Two adapters on one simulated link, connected or ready to connect, and helpers for frequent steps.
+//! Two adapters on one link, connected or ready to connect, and helpers for frequent steps.
 //!
-//! Time is virtual. A side's software runs only when the test calls it. So every step that needs both sides (above all
-//! connection management) goes through [`Pair::pump`] or one of the `wait` functions, which let both sides make
-//! progress.
+//! Time is virtual unless the functions are real ([`world`]). A side's software runs only when the test calls it. So
+//! every step that needs both sides (above all connection management) goes through [`Pair::pump`] or one of the `wait`
+//! functions, which let both sides make progress.
 
 pub mod connecting;
 pub mod forged;
@@ -367,7 +367,7 @@ impl Pair {
         self.fabric.sim.clock().now()
     }
 
-    /// Sets the delay of frames, in microseconds and in both directions, from now on.
+    /// Sets the delay of frames in both directions, in microseconds, from now on. Ends all other faults of the link.
     pub fn set_delay(&mut self, micros: u64) {
         let faults = Faults {
             delay_ns: micros * 1000,

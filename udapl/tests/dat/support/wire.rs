@@ -10,7 +10,7 @@ pub struct Packet {
     pub at: u64,
     /// Index of the side that the packet reached.
     pub to: usize,
-    /// Operation as named in IBTA volume 1, section 9.2.1: `ReadRequest`, `WriteOnly` and so on.
+    /// Operation, by the simulator's name for it (`hw_sim::wire::Operation`): `ReadRequest`, `WriteOnly` and so on.
     pub operation: String,
     /// Payload length, in bytes.
     pub bytes: usize,

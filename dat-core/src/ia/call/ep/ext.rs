@@ -112,7 +112,7 @@ impl<P: Provider> Ia<P> {
             .map_err(of_result)
     }
 
-    /// Replaces a number in the peer's memory by `swap` if it equals `compare`. In all else works as
+    /// Replaces a number in the peer's memory by `swap` if it equals `compare`. All other behaviour is that of
     /// [`Ia::ep_post_fetch_add`].
     ///
     /// # Errors

@@ -28,7 +28,7 @@ const MAX_PER_CALL: usize = 32;
 pub struct EpRecvParam {
     /// Number of buffers that the endpoint holds and that have not completed.
     pub nbufs_allocated: Option<u32>,
-    /// Number of buffers that complete if every message that is arriving now arrives completely.
+    /// Span of these buffers. Each buffer is for one message here, so the span is the same number.
     pub bufs_alloc_span: Option<u32>,
 }
 

@@ -45,6 +45,7 @@ impl<P: Provider> Ia<P> {
     /// TENTATIVE, the rest also in RESERVED and PASSIVE. While receives are posted, their completion flags cannot be
     /// changed, `max_recv_dtos` and `max_recv_iov` cannot be smaller than the posted receives need, and the PZ cannot
     /// be removed. DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED: as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
+    /// DAT_INTERNAL_ERROR: the device refused, or has overwritten posted receives.
     pub fn ep_modify(&mut self, ep: EpHandle, change: &EpChange) -> DatResult<()> {
         let old = self.ep(ep)?;
         let (state, before) = (old.hot.state, old.setup());

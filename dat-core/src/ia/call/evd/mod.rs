@@ -46,7 +46,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_evd_create.
     ///
     /// # Errors
-    /// As [`Ia::evd_create`]; the flags are ARG4 and the CNO comes before them: DAT_INVALID_HANDLE|CNO.
+    /// The errors of [`Ia::evd_create`]. DAT_INVALID_HANDLE|CNO.
     pub fn evd_create_with_cno(
         &mut self,
         min_qlen: u32,

@@ -7,7 +7,7 @@
 //! ([`CompletionQueue::advance`]). A consumer that finds none takes it only once in many polls
 //! ([`Evd::count_idle_poll`]), because a busy thread mostly polls an empty queue.
 //!
-//! [`Evd::count_idle_poll`]: super::queue::Evd::count_idle_poll
+//! [`Evd::count_idle_poll`]: crate::object::evd::queue::Evd::count_idle_poll
 
 use crate::error::{DatError, DatResult};
 use crate::event::{DtoCompletion, DtoDetail, Event};

@@ -1,10 +1,10 @@
 //! Waiting on an EVD: `dat_evd_wait`, whole and in steps.
 //!
 //! Waiting follows the device's rule: arm, then poll once more, so that no wake-up is lost. A sleep is divided into
-//! pieces of at most [`MAX_SLEEP`] and never outlasts a timer of the connection manager. A wake-up does not always
-//! end the wait: a completion that does not notify, because of UNSIGNALLED or by the peer's choice, still raises the
-//! device's interrupt. It is queued and counted, and the waiter sleeps again (objects of DAT: "notification event").
-//! When the timeout expires, only the number of events decides.
+//! pieces of at most [`MAX_SLEEP`] and never outlasts a timer of the connection manager. A wake-up does not always end
+//! the wait: a completion that is no notification event, because of UNSIGNALLED or by the peer's choice, still raises
+//! the device's interrupt. It is queued and counted, and the waiter sleeps again. When the timeout expires, only the
+//! number of events decides.
 //!
 //! [`Ia::evd_wait`] sleeps inside the provider while it borrows the IA. A program whose threads use one IA, or that
 //! sleeps by other means, calls the steps itself: [`Ia::evd_wait_begin`], then [`Ia::evd_wait_look`] until the wait is
@@ -191,7 +191,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_evd_wait.
     ///
     /// # Errors
-    /// The errors of [`Ia::evd_wait`] that need no waiting.
+    /// The errors of [`Ia::evd_wait`], except DAT_TIMEOUT_EXPIRED and DAT_ABORT.
     pub fn evd_wait_begin(
         &mut self,
         evd: EvdHandle,
