@@ -51,6 +51,8 @@ fn a_newer_virtual_function_has_what_a_driver_of_roce_needs() {
         (7, 11)
     );
     assert!(!caps.eswitch_manager() && caps.vport_counters());
+    // Another function governs the port's traffic classes.
+    assert!(!caps.ets());
     assert!(caps.nic_flow_table() && caps.eth_net_offloads());
     // Timestamps of queues support only the free-running format.
     assert_eq!((caps.sq_ts_format(), caps.rq_ts_format()), (0, 0));
