@@ -82,9 +82,7 @@ fn mailbox_pointers_are_aligned_to_512_bytes_and_not_zero() {
 #[test]
 fn a_chain_shorter_than_the_message_is_refused() {
     let cut = |bench: &Bench, output| {
-        bench.edit_mailbox(output, 0, |mailbox| {
-            mailbox.set_next_pointer(0);
-        })
+        bench.edit_mailbox(output, 0, |mailbox| _ = mailbox.set_next_pointer(0))
     };
     assert_eq!(
         delivery(|bench, _| cut(bench, false)),
@@ -110,15 +108,11 @@ fn tokens_of_entry_and_mailbox_agree() {
 #[test]
 fn mailboxes_are_numbered_from_zero() {
     assert_eq!(
-        delivery(|bench, _| bench.edit_mailbox(false, 1, |mailbox| {
-            mailbox.set_block_number(2);
-        })),
+        delivery(|bench, _| bench.edit_mailbox(false, 1, |mailbox| _ = mailbox.set_block_number(2))),
         DeliveryStatus::BAD_BLOCK_NUMBER
     );
     assert_eq!(
-        delivery(|bench, _| bench.edit_mailbox(true, 0, |mailbox| {
-            mailbox.set_block_number(1);
-        })),
+        delivery(|bench, _| bench.edit_mailbox(true, 0, |mailbox| _ = mailbox.set_block_number(1))),
         DeliveryStatus::BAD_BLOCK_NUMBER
     );
 }
@@ -170,9 +164,7 @@ fn mailbox_pointers_of_a_short_message_and_longer_chains_do_not_matter() {
         DeliveryStatus::OK
     );
     let submission = bench.prepare(QueryIssiIn::new().as_bytes(), 0x70);
-    bench.edit_mailbox(true, 0, |mailbox| {
-        mailbox.set_next_pointer(0xdead_0000);
-    });
+    bench.edit_mailbox(true, 0, |mailbox| _ = mailbox.set_next_pointer(0xdead_0000));
     bench.submit(&submission);
     assert_eq!(
         bench.collect(submission.slot).unwrap().0,
@@ -220,7 +212,7 @@ fn a_doorbell_for_an_entry_software_owns_does_nothing_and_is_noted() {
     let mut submission = bench.prepare(NopIn::new().as_bytes(), 16);
     submission.entry.set_ownership(false);
     bench.submit(&submission);
-    assert_eq!(bench.sim.report(&bench.function).driver_bugs.len(), 1);
+    assert_eq!(bench.driver_bugs().len(), 1);
     assert_eq!(
         bench.entry(submission.slot).command_output_inline_data(),
         &[0; 16]
@@ -241,7 +233,7 @@ fn a_doorbell_before_the_firmware_has_booted_is_noted() {
     let submission = bench.prepare(EnableHcaIn::new().as_bytes(), 12);
     bench.submit(&submission);
     assert!(bench.entry(submission.slot).ownership());
-    assert_eq!(bench.sim.report(&bench.function).driver_bugs.len(), 1);
+    assert_eq!(bench.driver_bugs().len(), 1);
 }
 
 #[test]
@@ -266,12 +258,9 @@ fn xor(bytes: &[u8]) -> u8 {
 #[test]
 fn signatures_count_only_while_the_checksum_capability_is_on() {
     let mut bench = Bench::booted(modest());
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(CapType::GENERAL.current());
-    let page = bench.exec(&query).unwrap();
+    let page = bench.capability(CapType::GENERAL.current()).unwrap();
     let mut set = SetHcaCapIn::new();
-    set.set_op_mod(CapType::GENERAL.set())
-        .set_capability(page.capability());
+    set.set_op_mod(CapType::GENERAL.set()).set_capability(&page);
     set.capability_mut()[0x42] |= 0xc0; // cmdif_checksum 3
     bench.exec(&set).unwrap();
 
@@ -405,7 +394,7 @@ fn a_silenced_command_keeps_its_slot() {
     bench.submit(&submission);
     assert_eq!(bench.collect(submission.slot), None);
     bench.write32(0x18, 1 << submission.slot);
-    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    let bugs = bench.driver_bugs();
     assert!(bugs[0].contains("device owns"), "{bugs:?}");
 }
 

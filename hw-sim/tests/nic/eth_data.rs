@@ -6,10 +6,8 @@ use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
 use mlx_prm::*;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::collections::VecDeque;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 
-use crate::bench::list;
+use crate::bench::{Tape, list};
 use crate::eth_support::*;
 
 /// Bits of the CQE field `hds_ip_ext`.
@@ -553,10 +551,7 @@ fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
     let wqe = a.wqe(&plain(0, MACS[1], 64), SendOptions::default());
     a.post(&wqe);
     let other = a.bench.exec(&AllocUarIn::new()).unwrap().uar();
-    a.bench.write64(
-        u64::from(other) << 12 | 0x800,
-        u64::from_be_bytes(a.sq.last),
-    );
+    a.bench.ring(other, &a.sq.last);
     assert!(a.sent().is_none());
     assert_eq!(a.modify_sq(READY, RESET), CmdStatus::OK);
     a.ring();
@@ -627,12 +622,7 @@ fn a_copy_of_what_goes_to_a_group_comes_back_into_another_transport_domain() {
     a.post_receives(4);
     b.post_receives(4);
     let td = a.bench.exec(&AllocTransportDomainIn::new()).unwrap();
-    let mut create = CreateTirIn::new();
-    create
-        .ctx_mut()
-        .set_transport_domain(td.transport_domain())
-        .set_inline_rqn(a.rq.number);
-    let other = a.bench.exec(&create).unwrap().tirn();
+    let other = create_tir(&mut a.bench, td.transport_domain(), a.rq.number);
     let table = a.table(0, 4).unwrap();
     let group = a.group(table, 0, 15, &FteMatchParam::new()).unwrap();
     let to = destination(FlowDestinationType::TIR, other);
@@ -673,31 +663,16 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     assert!(b.received().is_some() && b.received().is_some());
 }
 
-/// A writer whose bytes can be read back.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_capture_has_the_frames_as_they_were_on_the_wire() {
     let (sim, mut a, mut b) = pair();
-    let capture = Shared::default();
+    let capture = Tape::default();
     sim.pcap(capture.clone()).unwrap();
     b.post_receives(1);
     let frame = plain(0, MACS[1], 30);
     a.send(&frame, SendOptions::default());
     sim.flush_pcap().unwrap();
-    let bytes = capture.0.lock().unwrap().clone();
+    let bytes = capture.bytes();
     let mut reader = PcapNgReader::new(bytes.as_slice()).unwrap();
     let mut frames = Vec::new();
     while let Some(block) = reader.next_block() {

@@ -1,11 +1,9 @@
 //! Tests of the limits on memory keys of programs: registration of pages by UMR, keys of other programs, and memory for
 //! keys.
 
-use hw_sim::{Sim, SimConfig};
 use mlx_prm::*;
 
-use crate::bench::{BASE, list, modest};
-use crate::strict_data::Side;
+use crate::bench::{BASE, Side, list, modest};
 
 const MASK_PAGE_SIZE: u64 = 1 << 1;
 const MASK_PD: u64 = 1 << 7;
@@ -18,14 +16,10 @@ const ANY_QP: u32 = 0xff_ffff;
 /// Returns a function whose queue pair is connected to itself.
 fn looped(change: impl FnOnce(&mut Qpc)) -> Side {
     let mut profile = modest();
-    for page in [&mut profile.general.max, &mut profile.general.current] {
-        page.set_umr_extended_translation_offset(true);
-    }
-    let sim = Sim::new(SimConfig::seeded(5));
-    let mut side = Side::with(&sim, profile, 0, 6, change);
-    let own = side.qpn;
-    side.connect(own, 0);
-    side
+    profile
+        .general
+        .set(|page| _ = page.set_umr_extended_translation_offset(true));
+    Side::looped(profile, change)
 }
 
 /// Creates a key of one page that a UMR may change.

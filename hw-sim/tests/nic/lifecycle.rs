@@ -203,7 +203,7 @@ fn a_write_into_a_page_given_away_is_detected() {
     let offset = usize::try_from(pages[1] - crate::bench::BASE).unwrap();
     bench.memory.store_u8(offset + 100, 1);
     bench.take_pages(100);
-    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    let bugs = bench.driver_bugs();
     assert_eq!(bugs, ["software wrote into a page the firmware owned"]);
 }
 
@@ -280,10 +280,7 @@ fn a_reset_erases_capabilities_objects_and_the_port() {
         [2, 0, 0, 0, 0, 1],
     );
     bench.function.config_write(0x69, &[0xa8]); // initiate FLR through Device Control
-    bench.start();
-    bench.exec(&EnableHcaIn::new()).unwrap();
-    bench.satisfy_pages(1);
-    bench.bring_up();
+    bench.initialise();
     let context = bench.exec(&QueryNicVportContextIn::new()).unwrap();
     assert!(!context.nic_vport_context().roce_en());
     let mut query = QueryRoceAddressIn::new();
@@ -297,9 +294,7 @@ fn a_reset_erases_capabilities_objects_and_the_port() {
 }
 
 fn capability(bench: &mut Bench, op_mod: u32) -> [u8; 0x1000] {
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(op_mod);
-    *bench.exec(&query).unwrap().capability()
+    bench.capability(op_mod).unwrap()
 }
 
 fn set_capability(bench: &mut Bench, kind: CapType, page: &[u8; 0x1000]) -> CmdStatus {
@@ -370,21 +365,11 @@ fn only_fields_that_stock_drivers_write_can_be_set() {
         CmdStatus::OK
     );
     let changes: [fn(&mut CmdHcaCap); 5] = [
-        |caps| {
-            caps.set_xrc(false);
-        },
-        |caps| {
-            caps.set_log_max_cq(10);
-        },
-        |caps| {
-            caps.set_cqe_version(0);
-        },
-        |caps| {
-            caps.set_pg(false);
-        },
-        |caps| {
-            caps.set_driver_version(false);
-        },
+        |caps| _ = caps.set_xrc(false),
+        |caps| _ = caps.set_log_max_cq(10),
+        |caps| _ = caps.set_cqe_version(0),
+        |caps| _ = caps.set_pg(false),
+        |caps| _ = caps.set_driver_version(false),
     ];
     for (number, change) in changes.into_iter().enumerate() {
         let mut other = caps.clone();
@@ -440,9 +425,8 @@ fn the_newer_pages_exist_where_the_general_page_announces_them() {
     }
     let mut bench = Bench::booted(few_pages("connectx-4-lx-14.12"));
     for kind in [CapType::GENERAL_2, CapType::ODP] {
-        let mut query = QueryHcaCapIn::new();
-        query.set_op_mod(kind.current());
-        assert_eq!(bench.status(&query), CmdStatus::BAD_OP, "{kind:?}");
+        let refused = Failure::Refused(CmdStatus::BAD_OP);
+        assert_eq!(bench.capability(kind.current()), Err(refused), "{kind:?}");
     }
 }
 
@@ -488,9 +472,8 @@ fn the_roce_page_takes_the_software_udp_port() {
 fn capabilities_are_set_before_init_only_and_other_pages_do_not_exist() {
     let mut bench = Bench::booted(modest());
     let page = capability(&mut bench, CapType::GENERAL.current());
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(CapType::TLS.current());
-    assert_eq!(bench.status(&query), CmdStatus::BAD_OP);
+    let refused = Err(Failure::Refused(CmdStatus::BAD_OP));
+    assert_eq!(bench.capability(CapType::TLS.current()), refused);
     bench.bring_up();
     assert_eq!(
         set_capability(&mut bench, CapType::GENERAL, &page),

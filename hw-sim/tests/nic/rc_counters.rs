@@ -4,19 +4,13 @@ use hw_sim::link::Port;
 use hw_sim::q_counters::QCounter;
 use mlx_prm::*;
 
-use crate::bench::list;
 use crate::rc_support::*;
-use crate::strict::{named, qp_input, usable};
+use crate::strict::{named, usable};
 
 /// Returns the names and values of a side's counters that are not 0.
 fn counted(side: &Side) -> Vec<(QCounter, u32)> {
     let all = side.host.counted.iter();
     all.map(|(&(_, what), &times)| (what, times)).collect()
-}
-
-/// Drops the packets of `port` with these numbers, counted from 0.
-fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
-    pair.filter = Box::new(move |from, count, _| from != port || !which.contains(&count));
 }
 
 #[test]
@@ -43,7 +37,7 @@ fn a_good_wire_counts_only_requests() {
 fn a_lost_packet_is_out_of_sequence_there_and_a_sequence_nak_here() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
-    drop_packets(&mut pair, Port::A, &[1]);
+    pair.drop_packets(Port::A, &[1]);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
     pair.settle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -54,7 +48,7 @@ fn a_lost_packet_is_out_of_sequence_there_and_a_sequence_nak_here() {
 #[test]
 fn a_lost_acknowledgement_is_a_timeout_here_and_a_duplicate_there() {
     let mut pair = Pair::new();
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.run_until(10_000_000);
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -69,7 +63,7 @@ fn a_lost_acknowledgement_is_a_timeout_here_and_a_duplicate_there() {
 #[test]
 fn a_hole_in_the_answers_to_a_read_is_an_implied_nak() {
     let mut pair = Pair::new();
-    drop_packets(&mut pair, Port::B, &[1]);
+    pair.drop_packets(Port::B, &[1]);
     pair.a.post(&Wqe::read(DATA, 3 * MTU, DATA, KEY));
     pair.settle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -170,13 +164,7 @@ fn a_message_longer_than_its_buffer_is_counted_as_a_local_length_error_there() {
 #[test]
 fn a_counter_set_exists_to_be_named_and_stays_while_it_is() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 6)
-        .unwrap();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
-    let create = qp_input(&resources, cq.number, record);
-    let qpn = bench.exec_with(&create, &list(&[page])).unwrap().qpn();
+    let qpn = bench.qp(&resources, 6, |_| {}).number;
     let set = bench.exec(&AllocQCounterIn::new()).unwrap();
     let set = set.counter_set_id();
     let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);

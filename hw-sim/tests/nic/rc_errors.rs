@@ -258,9 +258,7 @@ fn error_completion_waits_for_the_wqes_before_it() {
     pair.a.post(&Wqe::read(DATA, 2000, DATA, KEY));
     pair.a
         .post(&Wqe::write(DATA, 0, DATA, KEY).data(NO_KEY, DATA, 4));
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     assert_eq!(pair.a.sends().len(), 0, "the read is not done yet");
     pair.settle();
     assert_eq!(
@@ -310,11 +308,7 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
         pair.a.post_receive(&[(KEY, DATA, 64)]);
     }
     pair.settle();
-    let context = mlx_prm::Qpc::new();
-    pair.a
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.a.host)
-        .expect("always");
+    pair.a.modify(Transition::ToErr);
     pair.settle();
     assert_eq!(
         pair.a.send_results(),
@@ -337,11 +331,7 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
 #[test]
 fn wqes_posted_in_the_error_state_are_flushed_too() {
     let mut pair = Pair::new();
-    let context = mlx_prm::Qpc::new();
-    pair.a
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.a.host)
-        .expect("always");
+    pair.a.modify(Transition::ToErr);
     pair.settle();
     pair.a.post(&Wqe::send(DATA, 4).unsignalled());
     pair.settle();
@@ -369,11 +359,7 @@ fn message_half_received_is_flushed() {
     pair.filter = Box::new(|from, count, _| from == Port::B || count < 2);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
     pair.settle();
-    let context = mlx_prm::Qpc::new();
-    pair.b
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
-        .expect("always");
+    pair.b.modify(Transition::ToErr);
     pair.settle();
     assert_eq!(pair.b.receive_results(), [(0, FLUSHED), (1, FLUSHED)]);
 }
@@ -386,11 +372,7 @@ fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
     };
     let mut pair = Pair::with(&options);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
-    let context = mlx_prm::Qpc::new();
-    pair.b
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
-        .expect("always");
+    pair.b.modify(Transition::ToErr);
     pair.settle();
     assert_eq!(pair.b.host.completions.len(), 0);
     assert_eq!(pair.b.host.events, [EventType::SRQ_LAST_WQE]);
@@ -400,11 +382,7 @@ fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
 #[test]
 fn error_state_neither_sends_nor_answers() {
     let mut pair = Pair::new();
-    let context = mlx_prm::Qpc::new();
-    pair.b
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
-        .expect("always");
+    pair.b.modify(Transition::ToErr);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.run_until(10_000_000);
     assert_eq!(pair.operations(Port::B), []);
@@ -422,20 +400,14 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post_receive(&[(KEY, DATA, 64)]);
     pair.settle();
-    let context = mlx_prm::Qpc::new();
-    pair.a
-        .qp
-        .modify(Transition::ToRst, 0, &context, &mut pair.a.host)
-        .expect("always");
+    pair.a.modify(Transition::ToRst);
     pair.run_until(10_000_000);
     assert_eq!(pair.a.host.completions.len(), 0);
     assert_eq!(
         (pair.a.qp.state(), pair.a.qp.timer_due()),
         (State::Reset, None)
     );
-    pair.a.enter_init(&options);
-    pair.a.enter_rtr(&options, 2);
-    pair.a.enter_rts(&options);
+    pair.a.to_rts(&options, 2);
     assert_eq!(pair.a.qp.query().hw_sq_wqebb_counter(), 0);
 }
 
@@ -443,9 +415,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
 fn forged(operation: Operation, psn: Psn, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 1, DATA, KEY));
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     let frame = pair.a.host.frames.pop_front().expect("a packet to copy");
     let model = Packet::parse(&frame).expect("our own packet");
     let opcode = Opcode::rc(operation);

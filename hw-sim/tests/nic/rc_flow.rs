@@ -11,11 +11,6 @@ use crate::rc_support::*;
 /// ACK timeout of the tests in ns: 4.096 µs · 2^4.
 const ACK_TIMEOUT_NS: u64 = 65_536;
 
-/// Drops the packets of `port` with these numbers, counted from 0.
-fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
-    pair.filter = Box::new(move |from, count, _| from != port || !which.contains(&count));
-}
-
 /// Collects PSNs and syndromes of the acknowledgements from B.
 fn watch_syndromes(pair: &mut Pair) -> Rc<RefCell<Vec<(Psn, AckSyndrome)>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
@@ -33,7 +28,7 @@ fn watch_syndromes(pair: &mut Pair) -> Rc<RefCell<Vec<(Psn, AckSyndrome)>>> {
 fn lost_packet_in_the_middle_draws_one_sequence_nak_and_is_resent_at_once() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
-    drop_packets(&mut pair, Port::A, &[1]);
+    pair.drop_packets(Port::A, &[1]);
     let data = pattern(5 * MTU as usize, 4);
     pair.a.host.write(DATA, &data);
     pair.a.post(&Wqe::send(DATA, 5 * MTU));
@@ -66,9 +61,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
     for _ in 0..4 {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     pair.settle();
     let nak = (Psn::masked(FIRST_PSN), AckSyndrome::Nak(NakCode::Sequence));
     assert_eq!(
@@ -147,7 +140,7 @@ fn lost_acknowledgement_is_repeated_without_delivering_twice() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::send_inline(&[1; 10]));
     pair.run_until(2 * ACK_TIMEOUT_NS);
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -186,7 +179,7 @@ fn lost_read_response_is_requested_again_from_where_it_broke_off() {
 fn duplicate_read_is_executed_again_from_memory_as_it_is() {
     let mut pair = Pair::new();
     pair.b.host.write(DATA, &[1; 16]);
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
     pair.settle();
     pair.b.host.write(DATA, &[2; 16]);
@@ -197,7 +190,7 @@ fn duplicate_read_is_executed_again_from_memory_as_it_is() {
 #[test]
 fn duplicate_atomic_is_answered_from_the_replay_buffer() {
     let mut pair = Pair::new();
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::fetch_add(DATA, DATA, KEY, 3));
     pair.run_until(2 * ACK_TIMEOUT_NS);
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -214,7 +207,7 @@ fn duplicate_atomic_is_answered_from_the_replay_buffer() {
 fn acknowledgement_beyond_a_read_implies_that_its_response_was_lost() {
     let mut pair = Pair::new();
     pair.b.host.write(DATA, &[7; 16]);
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.place(&Wqe::read(DATA, 16, DATA, KEY));
     pair.a.post(&Wqe::write(DATA + 0x100, 4, DATA + 0x100, KEY));
     pair.settle();
@@ -347,9 +340,7 @@ fn reads_beyond_the_initiator_depth_wait_for_their_turn() {
     let last = pair.a.place(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a
         .ring(&Wqe::write(DATA, 4, DATA, KEY).encode(last, qpn(1)));
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     assert_eq!(
         pair.a.host.frames.len(),
         2,
@@ -376,9 +367,7 @@ fn reads_beyond_the_responders_resources_are_refused() {
     for _ in 0..3 {
         pair.a.post(&Wqe::read(DATA, 64, DATA, KEY));
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     pair.settle();
     let refused = Syndrome::REMOTE_INVAL_REQ_ERR.0;
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0), (2, refused)]);
@@ -393,9 +382,7 @@ fn fenced_wqe_waits_for_earlier_reads_and_nothing_else() {
         pair.a.post(&Wqe::read(DATA + 0x100, 4, DATA, KEY));
         pair.a
             .post(&Wqe::write(DATA + 0x100, 4, DATA + 0x200, KEY).flags(flags));
-        while pair.a.qp.pending() {
-            pair.a.qp.run(&mut pair.a.host);
-        }
+        pair.a.run();
         assert_eq!(pair.a.host.frames.len(), sent_before, "fence {flags:#x}");
         pair.settle();
         assert_eq!(pair.a.send_results(), [(0, 0), (1, 0), (2, 0)]);
@@ -420,9 +407,7 @@ fn window_bounds_the_packets_on_the_wire() {
         pair.a
             .post(&Wqe::write(DATA, 8 * MTU, DATA, KEY).unsignalled());
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     assert_eq!(pair.a.host.frames.len(), 256);
     pair.settle();
     assert_eq!(pair.b.qp.query().rmsn(), u32::from(SQ_BLOCKS));
@@ -458,9 +443,7 @@ fn acknowledgements_that_queue_up_merge_into_one() {
     for _ in 0..10 {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     pair.settle();
     assert_eq!(pair.count(Port::B, Operation::Acknowledge), 1);
     assert_eq!(pair.a.sends().len(), 10);
@@ -514,9 +497,7 @@ fn a_responder_that_cannot_send_keeps_one_nak_however_often_a_request_comes() {
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, first);
     }
-    while pair.b.qp.pending() {
-        pair.b.qp.run(&mut pair.b.host);
-    }
+    pair.b.run();
     assert!(
         pair.b.host.frames.len() <= 2,
         "{}",
