@@ -772,15 +772,16 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     ] {
         let (_sim, mut a, mut b) = pair_placed(profile, place);
         b.post_receives(RQ_ENTRIES);
-        // There are 48 frames. They wrap around the receive ring of 16 entries, and at offsets 31 and 0x440 the
-        // send ring crosses the page boundary.
-        for round in 0..3 * RQ_ENTRIES {
+        // Each frame takes one block of the send ring, so both rings wrap around. The send ring of one page crosses a
+        // page boundary at every offset but 0.
+        for round in 0..SQ_BLOCKS + RQ_ENTRIES {
             let frame = plain(0, MACS[1], 200 + round);
             a.send(&frame, SendOptions::default());
             assert_eq!(b.received().unwrap().1, frame, "{place:?} {round}");
             b.post_receives(1);
             assert!(a.sent().is_some());
         }
+        assert_eq!(usize::from(a.sq.posted), SQ_BLOCKS + RQ_ENTRIES);
         assert_eq!(a.driver_bugs(), [""; 0]);
         let mut query = QuerySqIn::new();
         query.set_sqn(a.sq.number);
