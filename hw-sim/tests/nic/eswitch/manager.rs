@@ -453,6 +453,45 @@ fn access_lists_stand_before_and_behind_the_switch() {
     assert_eq!(rig.received(), [0, 0, 0, 1], "it is that vport's list");
 }
 
+/// An egress access list filters the frames to its vport behind the switch. The list is that of a vport in a VLAN: it
+/// allows frames of the VLAN and drops all other frames (Linux `esw/acl/egress_lgcy.c`).
+#[test]
+fn an_egress_access_list_filters_the_frames_to_its_vport_alone() {
+    let mut rig = Rig::announced();
+    let nothing = FteMatchParam::new();
+    let vlan = |tag: u32| {
+        let mut param = FteMatchParam::new();
+        param
+            .outer_headers_mut()
+            .set_cvlan_tag(true)
+            .set_first_vid(tag);
+        param
+    };
+    let rules = [
+        (vlan(0xfff), vlan(100), flow_action::ALLOW),
+        (nothing.clone(), nothing, flow_action::DROP),
+    ];
+    let egress = FlowTableType::ESW_EGRESS_ACL;
+    create_access_list(&mut rig.pf.bench, egress, 1, &rules);
+    send(&mut rig.far, &tagged(FAR_MAC, VF_MACS[0], 100, 0));
+    let (cqe, _) = rig.vfs[0].received().expect("of its VLAN");
+    assert_eq!(cqe.vlan_info(), 100, "taken off by its receive queue");
+    send(&mut rig.far, &tagged(FAR_MAC, VF_MACS[0], 101, 0));
+    send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
+    send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
+    assert_eq!(rig.received(), [0; 4], "of another VLAN, or of none");
+    // A drop is counted at the sender, and at the physical function for a frame from the wire.
+    let dropped = [&rig.pf, &rig.vfs[1]].map(|side| side.dropped("access list of its vport"));
+    assert_eq!(dropped, [2, 1]);
+    send(&mut rig.pf, &frame(PF_MAC, VF_MACS[1]));
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
+    assert_eq!(
+        rig.received(),
+        [0, 0, 1, 1],
+        "to another vport, and from its own vport"
+    );
+}
+
 /// The firmware refuses an invalid rule, because Linux `fs_cmd.c` checks nothing. Cases: a vport that does not exist, a
 /// command from a virtual function, a receive queue as destination.
 #[test]
