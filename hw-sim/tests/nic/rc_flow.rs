@@ -1,6 +1,7 @@
 //! Tests of reliable connections, packet by packet: timers, retries, limits and recovery.
 
 use hw_sim::link::Port;
+use hw_sim::q_counters::QCounter;
 use hw_sim::wire::{AckSyndrome, AethRepr, NakCode, Operation, Psn};
 use mlx_prm::{EventType, Syndrome};
 use std::cell::RefCell;
@@ -40,6 +41,38 @@ fn lost_packet_in_the_middle_draws_one_sequence_nak_and_is_resent_at_once() {
         2,
         "one NAK, one ACK"
     );
+}
+
+/// A Write of several packets arrives whole, once and silently, whichever packet is lost: a sequence NAK recovers a
+/// packet that others follow, and the timer recovers the last one.
+#[test]
+fn long_write_arrives_whole_whichever_of_its_packets_is_lost() {
+    const TO: u64 = DATA + 0x8000;
+    let data = pattern(5 * MTU as usize, 4);
+    for lost in [&[0], &[2], &[4]] {
+        let mut pair = Pair::new();
+        pair.a.host.write(DATA, &data);
+        pair.drop_packets(Port::A, lost);
+        pair.a.post(&Wqe::write(DATA, 5 * MTU, TO, KEY));
+        // All packets are on the wire before B handles the first one.
+        pair.a.run();
+        pair.settle();
+        let is_last = lost == &[4];
+        assert_eq!(pair.a.sends().is_empty(), is_last, "{lost:?} at once");
+        pair.run_until(2 * ACK_TIMEOUT_NS);
+        assert_eq!(pair.a.send_results(), [(0, 0)], "{lost:?}");
+        assert_eq!(pair.b.host.read(TO, data.len()), data, "{lost:?}");
+        for beside in [TO - 4, TO + u64::from(5 * MTU)] {
+            assert_eq!(pair.b.host.read(beside, 4), [0; 4], "{lost:?}");
+        }
+        assert_eq!(pair.b.host.completions.len(), 0, "{lost:?}");
+        let again = pair.seen[lost[0]].psn;
+        let times = pair.seen.iter().filter(|seen| seen.psn == again);
+        let times = times.filter(|seen| seen.from == Port::A).count();
+        assert_eq!(times, 2, "{lost:?} is sent twice");
+        let timeouts = pair.a.host.counted.get(&(0, QCounter::LocalAckTimeoutErr));
+        assert_eq!(timeouts.is_some(), is_last, "{lost:?}");
+    }
 }
 
 #[test]
