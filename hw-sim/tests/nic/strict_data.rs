@@ -233,19 +233,35 @@ fn unobserved_packets_have_the_same_log_as_observed_frames() {
     assert_eq!(history(false), history(true));
 }
 
+/// The device does not write a CQE into a ring that is not mapped: the CQ is in error from then on (status 0xa), with
+/// a CQ error event of syndrome 2, and its queue pair is in error too.
 #[test]
 fn an_unmapped_completion_ring_is_an_access_violation() {
     let (mut a, mut b) = pair();
     a.events();
     b.post_receive(64);
-    // All memory of the sender is unmapped, so already the device's first DMA access for the send fails.
-    a.bench
-        .function
-        .dma_unmap(BASE, a.bench.memory.len())
-        .unwrap();
+    let (ring, memory) = (a.qp.cq.at, a.bench.memory.clone());
+    let function = Arc::clone(&a.bench.function);
+    let map = |from: usize, to: usize| {
+        let mapped = function.dma_map(BASE + from as u64, memory.clone(), from, to - from);
+        mapped.unwrap();
+    };
+    function.dma_unmap(BASE, memory.len()).unwrap();
+    map(0, ring);
+    map(ring + 4096, memory.len());
     a.post_send(4, false);
-    let report = a.report();
-    assert!(!report.dma_faults.is_empty());
+    let faults = a.report().dma_faults;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    let fault = faults[0].fault;
+    assert_eq!((fault.iova, fault.write), (BASE + ring as u64, true));
+    let eqe = a.bench.next_eqe(&mut a.resources.eq).expect("an event");
+    assert_eq!(EventType(eqe.event_type()), EventType::CQ_ERROR);
+    assert_eq!(eqe.event_data()[..4], a.qp.cq.number.to_be_bytes());
+    assert_eq!(eqe.event_data()[11], 2, "access violation");
+    assert_eq!(a.qp_state(), QpState::ERR.bits());
+    let mut query = QueryCqIn::new();
+    query.set_cqn(a.qp.cq.number);
+    assert_eq!(a.bench.exec(&query).unwrap().cq_context().status(), 0xa);
 }
 
 fn lossy() -> LinkFaults {
