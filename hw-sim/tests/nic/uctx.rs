@@ -91,17 +91,43 @@ fn a_context_neither_names_nor_queries_foreign_objects() {
     );
 }
 
+/// The driver shares an object by creating it with the uid 0xffff (Linux `MLX5_SHARED_RESOURCE_UID`): every context may
+/// name a shared event queue in its completion queues, and no other event queue of the driver. Linux creates its
+/// completion event queues like that (`create_map_eq` in drivers/net/ethernet/mellanox/mlx5/core/eq.c). Other objects
+/// can be shared too.
 #[test]
 fn event_queues_that_the_driver_shares_are_named_by_every_context() {
-    let (mut bench, _) = usable();
-    let uid = context(&mut bench, 0);
+    let (mut bench, resources) = usable();
+    let (ring, record) = bench.ring_and_record();
+    let mut create = CreateEqIn::new();
+    create.set_uid(SHARED);
+    create
+        .eq_context_entry_mut()
+        .set_log_eq_size(6)
+        .set_uar_page(resources.uar)
+        .set_intr(1);
+    let shared = bench.exec_with(&create, &list(&[ring])).unwrap();
     let mut alloc = AllocQCounterIn::new();
     alloc.set_uid(SHARED);
     let set = bench.exec(&alloc).unwrap().counter_set_id();
     let mut query = QueryQCounterIn::new();
     query.set_counter_set_id(set);
-    let asked = bench.raw_as(uid, query.as_array(), QueryQCounterOut::SIZE);
-    assert!(asked.is_ok());
+    for _ in 0..2 {
+        let uid = context(&mut bench, 0);
+        let mut alloc = AllocUarIn::new();
+        alloc.set_uid(uid);
+        let uar = bench.exec(&alloc).unwrap().uar();
+        for (eqn, status) in [
+            (shared.eq_number(), CmdStatus::OK),
+            (resources.eq.number, CmdStatus::BAD_RESOURCE),
+        ] {
+            let mut create = cq_input(uar, eqn, 4, record);
+            create.set_uid(uid);
+            assert_eq!(bench.status_with(&create, &list(&[ring])), status);
+        }
+        let asked = bench.raw_as(uid, query.as_array(), QueryQCounterOut::SIZE);
+        assert!(asked.is_ok(), "a shared set of counters");
+    }
 }
 
 /// With user contexts, a write of the rest of a WQE to a doorbell register is no driver bug: programs that drive queues
