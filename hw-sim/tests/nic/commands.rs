@@ -145,7 +145,7 @@ fn a_mailbox_the_device_cannot_reach_is_a_firmware_error_and_a_recorded_fault() 
         bench.collect(submission.slot).unwrap().0,
         DeliveryStatus::FW_ERR
     );
-    let faults = bench.sim.report(&bench.function).dma_faults;
+    let faults = bench.report().dma_faults;
     assert_eq!(faults.len(), 1);
     assert_eq!(faults[0].fault.iova, 0x1_0000);
 }
@@ -247,7 +247,7 @@ fn a_doorbell_without_bus_mastering_fetches_nothing_and_is_fatal() {
         bench.bar.load_u8(0x23d),
         HealthSyndrome::ICM_FETCH_PCI_ERR.0
     );
-    let fault = bench.sim.report(&bench.function).dma_faults[0];
+    let fault = bench.report().dma_faults[0];
     assert_eq!(fault.cause, hw_sim::FaultCause::NotBusMaster);
 }
 
@@ -314,7 +314,7 @@ fn a_set_reserved_bit_is_a_bad_parameter() {
     let mut input = AllocPdIn::new();
     input.as_mut_bytes()[9] = 1;
     assert_eq!(bench.status(&input), CmdStatus::BAD_PARAM);
-    let reason = &bench.sim.report(&bench.function).refused[0].reason;
+    let reason = &bench.report().refused[0].reason;
     assert!(reason.contains("reserved"), "{reason}");
 }
 
@@ -328,7 +328,7 @@ fn equal_reasons_have_equal_syndromes_and_different_ones_differ() {
     bench.status(&dealloc);
     dealloc.set_op_mod(7);
     bench.status(&dealloc);
-    let refused = bench.sim.report(&bench.function).refused;
+    let refused = bench.report().refused;
     assert_eq!(refused[0].syndrome, refused[1].syndrome);
     assert_ne!(refused[1].syndrome, refused[2].syndrome);
     assert_ne!(refused[0].syndrome, 0);
@@ -376,7 +376,7 @@ fn an_injected_failure_hits_its_opcode_once_and_does_nothing() {
     bench.sim.inject(&bench.function, &fault);
     assert_eq!(bench.status(&AllocUarIn::new()), CmdStatus::OK);
     assert_eq!(bench.status(&AllocPdIn::new()), CmdStatus::NO_RESOURCES);
-    assert!(!bench.sim.report(&bench.function).leaked.contains_key("PD"));
+    assert!(!bench.report().leaked.contains_key("PD"));
     assert_eq!(bench.status(&AllocPdIn::new()), CmdStatus::OK);
 }
 
@@ -444,7 +444,7 @@ fn of_refused_commands_the_first_are_kept_and_all_are_counted() {
     for _ in 0..1_500 {
         bench.status(&dealloc);
     }
-    let report = bench.sim.report(&bench.function);
+    let report = bench.report();
     assert_eq!(
         (report.refused.len(), report.refusals[&0x801]),
         (1_000, 1_500)

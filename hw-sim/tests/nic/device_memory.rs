@@ -10,7 +10,8 @@ use hw_sim::profile::RawPage;
 use hw_sim::{Fault, Profile};
 use mlx_prm::*;
 
-use crate::bench::{Bench, Failure, Side, data_seg, list, modest, raddr_seg};
+use crate::bench::{Bench, Failure, data_seg, destroy_mkey, list, modest, raddr_seg};
+use crate::side::Side;
 
 const PAGE: u32 = 4096;
 const ANY_QP: u32 = 0xff_ffff;
@@ -162,8 +163,7 @@ fn a_key_of_device_memory_lies_inside_of_it_and_keeps_it() {
         CmdStatus::BAD_RES_STATE,
         "a key is on it"
     );
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(index);
+    let destroy = destroy_mkey(index);
     bench.exec(&destroy).unwrap();
     assert_eq!(give_back(&mut bench, at, 256), CmdStatus::OK);
     assert!(bench.driver_bugs().is_empty());
@@ -212,9 +212,7 @@ fn data_goes_between_device_memory_and_the_hosts() {
     let done = post(&mut side, WqeOpcode::RDMA_WRITE, 65, iova, 64);
     assert_eq!(done, CqeOpcode::REQ_ERR, "beyond the key");
 
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(rkey >> 8);
-    side.bench.exec(&destroy).unwrap();
+    side.bench.exec(&destroy_mkey(rkey >> 8)).unwrap();
     assert_eq!(give_back(&mut side.bench, at, 128), CmdStatus::OK);
     let again = side
         .bench
@@ -323,7 +321,7 @@ fn no_key_of_other_keys_reaches_device_memory() {
         assert_eq!(direct, CqeOpcode::REQ);
         let through = request(&mut side, WqeOpcode::RDMA_WRITE, (0, outer), local);
         assert_eq!(through, CqeOpcode::REQ_ERR, "access mode {mode}");
-        let report = side.report();
+        let report = side.bench.report();
         assert_eq!(report.dma_faults.len(), 0, "access mode {mode}");
     }
 }
@@ -377,7 +375,7 @@ fn a_reset_empties_device_memory_after_it_was_silent() {
     assert!(bugs[0].contains("is lost"), "{bugs:?}");
     bench.start();
     assert_eq!(bench.read32(low), 0);
-    let objects = bench.sim.report(&bench.function).objects;
+    let objects = bench.report().objects;
     assert!(!objects.contains_key("device memory"), "{objects:?}");
 }
 

@@ -314,7 +314,7 @@ fn a_large_send_of_too_many_pieces_is_an_error() {
         (1, 64 << 10, 0),
         (8, 256 << 10, 32_768),
     ] {
-        let (sim, mut a, _b) = pair();
+        let (_sim, mut a, _b) = pair();
         let payload = vec![7; bytes];
         let how = SendOptions {
             opcode: WqeOpcode::LSO,
@@ -325,7 +325,7 @@ fn a_large_send_of_too_many_pieces_is_an_error() {
         let mut frame = udp(0, 1, &[]);
         frame.extend(payload);
         a.send(&frame, how);
-        let left = sim.report(&a.bench.function).transmitted.packets;
+        let left = a.bench.report().transmitted.packets;
         assert_eq!(left, frames, "{mss} of {bytes}");
         assert_eq!(a.sq_state(), if frames == 0 { ERROR } else { READY });
     }
@@ -357,16 +357,17 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(2);
     let frame = plain(0, MACS[1], 100);
-    let mut wqe = a.wqe(
-        &frame,
-        SendOptions {
-            inline: 0,
-            ..SendOptions::default()
-        },
-    );
-    wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
-    a.post(&wqe);
-    a.ring();
+    let how = SendOptions {
+        inline: 0,
+        ..SendOptions::default()
+    };
+    let mut send = || {
+        let mut wqe = a.wqe(&frame, how);
+        wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
+        a.post(&wqe);
+        a.ring();
+    };
+    send();
     let (cqe, bytes) = b.received().unwrap();
     assert_eq!(bytes, frame);
     assert_eq!((cqe.l4_l3_hdr_type() & 1, cqe.vlan_info()), (1, 0x6064));
@@ -375,16 +376,7 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     modify.modify_bitmask_mut().set_vsd(true);
     modify.ctx_mut().set_vsd(true);
     b.bench.exec(&modify).unwrap();
-    let mut wqe = a.wqe(
-        &frame,
-        SendOptions {
-            inline: 0,
-            ..SendOptions::default()
-        },
-    );
-    wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
-    a.post(&wqe);
-    a.ring();
+    send();
     let (cqe, bytes) = b.received().unwrap();
     assert_eq!(bytes[12..16], [0x81, 0x00, 0x60, 0x64]);
     assert_eq!(
@@ -807,18 +799,9 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
 #[test]
 fn a_queue_that_its_pages_do_not_hold_from_its_offset_on_is_refused() {
     let (_sim, mut a, _b) = pair();
-    let mut create = CreateRqIn::new();
-    create.ctx_mut().set_cqn(a.rq.cq.number);
-    let (_, page) = a.bench.alloc(4096);
-    create
-        .ctx_mut()
-        .wq_mut()
-        .set_wq_type(1)
-        .set_pd(a.resources.pd)
-        .set_page_offset(1)
-        .set_dbr_addr(page)
-        .set_log_wq_stride(6)
-        .set_log_wq_sz(6);
+    let (_, record) = a.bench.alloc(64);
+    let mut create = rq_input(a.rq.cq.number, a.resources.pd, record, [6, 6]);
+    create.ctx_mut().wq_mut().set_page_offset(1);
     let (_, ring) = a.bench.alloc(8192);
     let one = list(&[ring]);
     assert_eq!(a.bench.status_with(&create, &one), CmdStatus::BAD_INPUT_LEN);

@@ -4,7 +4,7 @@ use etherparse::PacketBuilder;
 use mlx_prm::*;
 use zerocopy::IntoBytes;
 
-use crate::bench::{Failure, list};
+use crate::bench::{Failure, destroy_cq, list};
 use crate::eth_support::*;
 
 /// Microsoft's RSS test key ("Verifying the RSS Hash Calculation").
@@ -338,8 +338,7 @@ fn an_object_in_use_is_not_destroyed() {
     assert_eq!(bench.status(&destroy_table), referenced);
     assert_eq!(bench.status(&destroy_group), referenced);
     for cqn in cqs {
-        let mut destroy = DestroyCqIn::new();
-        destroy.set_cqn(cqn);
+        let destroy = destroy_cq(cqn);
         assert_eq!(bench.status(&destroy), referenced);
     }
     // In this order all objects of Ethernet can be destroyed. Only the bench's objects and the memory key remain.
@@ -356,11 +355,10 @@ fn an_object_in_use_is_not_destroyed() {
     bench.exec(&destroy_tis).unwrap();
     bench.exec(&dealloc_td).unwrap();
     for cqn in cqs {
-        let mut destroy = DestroyCqIn::new();
-        destroy.set_cqn(cqn);
+        let destroy = destroy_cq(cqn);
         bench.exec(&destroy).unwrap();
     }
-    let left = bench.sim.report(&bench.function).objects;
+    let left = bench.report().objects;
     let kinds: Vec<_> = left.into_keys().collect();
     assert_eq!(kinds, ["EQ", "PD", "UAR", "mkey"]);
 }
@@ -461,17 +459,8 @@ fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
 #[test]
 fn queues_are_created_with_what_exists_and_what_the_device_has() {
     let mut side = side();
-    let mut create = CreateRqIn::new();
-    create.ctx_mut().set_cqn(side.rq.cq.number);
-    create
-        .ctx_mut()
-        .wq_mut()
-        .set_wq_type(1)
-        .set_pd(side.resources.pd)
-        .set_dbr_addr(crate::bench::BASE + 0x1000)
-        .set_log_wq_stride(5)
-        .set_log_wq_sz(4);
-    let (_, page) = side.bench.alloc(4096);
+    let (page, record) = side.bench.ring_and_record();
+    let create = rq_input(side.rq.cq.number, side.resources.pd, record, [5, 4]);
     let pages = list(&[page]);
     assert_eq!(side.bench.status_with(&create, &pages), CmdStatus::OK);
     let bad = CmdStatus::BAD_PARAM;

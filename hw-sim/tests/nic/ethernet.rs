@@ -63,16 +63,8 @@ fn an_ethernet_port_has_the_default_partition_and_no_other() {
 #[test]
 fn a_receive_queue_that_only_drops_needs_no_protection_domain() {
     let (_sim, mut a, _b) = pair();
-    let mut create = CreateRqIn::new();
-    create.ctx_mut().set_cqn(a.rq.cq.number);
-    let (_, page) = a.bench.alloc(4096);
-    create
-        .ctx_mut()
-        .wq_mut()
-        .set_wq_type(1)
-        .set_dbr_addr(page)
-        .set_log_wq_stride(4);
-    let (_, ring) = a.bench.alloc(4096);
+    let (ring, record) = a.bench.ring_and_record();
+    let create = rq_input(a.rq.cq.number, 0, record, [4, 0]);
     let rqn = a.bench.exec_with(&create, &list(&[ring])).unwrap().rqn();
     let mut destroy = DestroyRqIn::new();
     destroy.set_rqn(rqn);

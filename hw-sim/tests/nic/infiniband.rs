@@ -3,7 +3,9 @@
 
 use mlx_prm::*;
 
-use crate::bench::{Bench, Failure, READ, Resources, WRITE, list, modest, qp_input, signalled};
+use crate::bench::{
+    Bench, Failure, READ, Resources, WRITE, destroy_qp, list, modest, qp_input, signalled,
+};
 
 fn usable() -> (Bench, Resources) {
     Bench::usable(modest().infiniband())
@@ -138,8 +140,7 @@ fn a_port_has_one_queue_pair_for_subnet_management_and_one_for_general_services(
             CmdStatus::EXCEED_LIM,
             "{service:?}"
         );
-        let mut destroy = DestroyQpIn::new();
-        destroy.set_qpn(number);
+        let destroy = destroy_qp(number);
         bench.exec(&destroy).unwrap();
         bench.exec_with(&create, &pages).unwrap();
     }
@@ -217,7 +218,7 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     let record = create.qpc().dbr_addr();
     let cqn = create.qpc().cqn_snd();
     let number = bench.exec_with(&create, &list(&[aligned])).unwrap().qpn();
-    bench.to_rts(number, |_| {});
+    bench.ready_to_send(number, |_| {});
     // A signalled NOP at 3/64 of the 64 KiB page.
     let mut nop = signalled(WqeOpcode::NOP);
     nop.set_qp_or_sq(number).set_ds(1);

@@ -3,7 +3,8 @@
 
 use mlx_prm::*;
 
-use crate::bench::{BASE, Side, list, modest};
+use crate::bench::{BASE, destroy_mkey, list, modest};
+use crate::side::Side;
 
 const MASK_PAGE_SIZE: u64 = 1 << 1;
 const MASK_PD: u64 = 1 << 7;
@@ -143,8 +144,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     for &key in &keys[..15] {
         assert_eq!(grow(&mut side, key), CqeOpcode::REQ);
     }
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(keys[0]);
+    let destroy = destroy_mkey(keys[0]);
     side.bench.exec(&destroy).unwrap();
     assert_eq!(grow(&mut side, keys[15]), CqeOpcode::REQ);
     // This table is 64 KiB shorter. It fits, and keys that are created with a table of 2 KiB use up the rest.
@@ -169,8 +169,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     let refused = side.bench.status_with(&create, &table);
     assert_eq!(refused, CmdStatus::NO_RESOURCES);
     assert!(made.len() > 16, "{}", made.len());
-    destroy.set_mkey_index(made[0]);
-    side.bench.exec(&destroy).unwrap();
+    side.bench.exec(&destroy_mkey(made[0])).unwrap();
     make(&mut side).unwrap();
     make(&mut side).unwrap_err();
     assert_eq!(grow(&mut side, keys[16]), CqeOpcode::REQ_ERR);

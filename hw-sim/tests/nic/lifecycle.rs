@@ -8,7 +8,7 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::bench::{Bench, Failure, modest};
+use crate::bench::{Bench, Failure, Resources, Submission, modest};
 
 const BAD_STATE: CmdStatus = CmdStatus::BAD_SYS_STATE;
 
@@ -39,7 +39,7 @@ fn a_booting_function_reads_ones_and_loses_writes() {
     bench.sleep(Duration::from_millis(10));
     assert_eq!(segment(), [0x0005_03f4, 0x56, 0]);
     assert_eq!(bench.read32(0x10), 0);
-    let report = bench.sim.report(&bench.function);
+    let report = bench.report();
     assert_eq!(report.driver_bugs.len(), 3, "{report:?}");
 }
 
@@ -192,7 +192,7 @@ fn after_teardown_every_page_comes_back_and_disable_succeeds() {
     assert_eq!(bench.take_pages(100).len(), 7);
     assert!(bench.take_pages(100).is_empty());
     assert_eq!(bench.status(&DisableHcaIn::new()), CmdStatus::OK);
-    let report = bench.sim.report(&bench.function);
+    let report = bench.report();
     assert!(report.is_clean(), "{report:?}");
 }
 
@@ -213,7 +213,7 @@ fn objects_that_outlive_teardown_are_leaks() {
     bench.exec(&AllocPdIn::new()).unwrap();
     bench.exec(&AllocPdIn::new()).unwrap();
     bench.exec(&TeardownHcaIn::new()).unwrap();
-    assert_eq!(bench.sim.report(&bench.function).leaked["PD"], 2);
+    assert_eq!(bench.report().leaked["PD"], 2);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn a_reset_erases_capabilities_objects_and_the_port() {
     let gid = bench.exec(&query).unwrap();
     assert_eq!(gid.roce_address().source_l3_address(), &[0; 16]);
     assert!(
-        bench.sim.report(&bench.function).leaked.is_empty(),
+        bench.report().leaked.is_empty(),
         "a reset drops objects without blame"
     );
 }
@@ -490,15 +490,20 @@ fn driver_version_adapter_and_nop_are_answered() {
     assert_eq!(adapter.query_adapter_struct().ieee_vendor_id(), 0x02c9);
 }
 
-#[test]
-fn pages_are_requested_at_run_time_and_creations_wait_for_them() {
+/// Returns a function that wants three pages for an ALLOC_PD that was submitted.
+fn starved() -> (Bench, Resources, Submission) {
     let (mut bench, mut resources) = Bench::usable(modest());
     bench.drain_eq(&mut resources.eq);
-    bench
-        .sim
-        .inject(&bench.function, &Fault::PageStarvation { pages: 3 });
+    let fault = Fault::PageStarvation { pages: 3 };
+    bench.sim.inject(&bench.function, &fault);
     let submission = bench.prepare(AllocPdIn::new().as_bytes(), 16);
     bench.submit(&submission);
+    (bench, resources, submission)
+}
+
+#[test]
+fn pages_are_requested_at_run_time_and_creations_wait_for_them() {
+    let (mut bench, mut resources, submission) = starved();
     assert!(bench.entry(submission.slot).ownership(), "held");
     let eqe = bench.next_eqe(&mut resources.eq).unwrap();
     assert_eq!(EventType(eqe.event_type()), EventType::PAGE_REQUEST);
@@ -515,13 +520,7 @@ fn pages_are_requested_at_run_time_and_creations_wait_for_them() {
 
 #[test]
 fn a_page_request_that_cannot_be_met_fails_the_creation() {
-    let (mut bench, mut resources) = Bench::usable(modest());
-    bench.drain_eq(&mut resources.eq);
-    bench
-        .sim
-        .inject(&bench.function, &Fault::PageStarvation { pages: 3 });
-    let submission = bench.prepare(AllocPdIn::new().as_bytes(), 16);
-    bench.submit(&submission);
+    let (mut bench, _, submission) = starved();
     bench.manage_pages(0, &[]).unwrap();
     let (delivery, output) = bench.collect(submission.slot).unwrap();
     assert_eq!(

@@ -8,7 +8,7 @@ use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
 use zerocopy::IntoBytes;
 
-use crate::bench::{Bench, MACS, QueuePair, Resources, data_seg, modest};
+use crate::bench::{Bench, MACS, QueuePair, Resources, data_seg, destroy_qp, modest};
 
 const QKEY: u32 = 0x1_1111;
 /// GID of the group 239.1.2.3, and its MAC address.
@@ -57,7 +57,8 @@ impl Side {
         let mut qp = self.bench.qp(&self.resources, 6, |qpc| {
             _ = qpc.set_st(service.bits()).set_block_lb_mc(block)
         });
-        self.bench.to_rts(qp.number, |qpc| _ = qpc.set_q_key(q_key));
+        self.bench
+            .ready_to_send(qp.number, |qpc| _ = qpc.set_q_key(q_key));
         let (data, iova) = self.bench.alloc(8 * 2048);
         for slot in 0..8 {
             let entry = data_seg(self.key, iova + 2048 * slot, 2048);
@@ -79,8 +80,7 @@ impl Side {
     }
 
     fn destroy(&mut self, qpn: u32) -> CmdStatus {
-        let mut destroy = DestroyQpIn::new();
-        destroy.set_qpn(qpn);
+        let destroy = destroy_qp(qpn);
         self.bench.status(&destroy)
     }
 
@@ -245,7 +245,7 @@ fn groups_and_their_members_are_as_many_as_announced() {
     assert_eq!(a.join(third, GROUP), CmdStatus::EXCEED_LIM);
     assert_eq!(a.join(third, SAME_MAC_GROUP), CmdStatus::OK);
     assert_eq!(a.join(third, [0xff; 16]), CmdStatus::EXCEED_LIM);
-    let report = a.bench.sim.report(&a.bench.function);
+    let report = a.bench.report();
     assert_eq!(report.objects["multicast group"], 2);
 }
 

@@ -9,7 +9,8 @@ use hw_sim::{Connector, LinkFaults, PortQos, Sim, SimConfig, SwitchId};
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::bench::{Bench, Failure, READ, Side, WRITE, modest};
+use crate::bench::{Bench, Failure, READ, WRITE, modest};
+use crate::side::Side;
 use crate::strict::usable;
 
 /// The port reports its trust state and its DSCP mapping (QPTS, QPDPM), but refuses writes of these registers, even by

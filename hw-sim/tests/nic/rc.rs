@@ -419,7 +419,7 @@ fn receive_counters_are_told_whole_or_cut_to_the_ring() {
 fn first_packet_in_rtr_raises_communication_established_once() {
     let options = Options::default();
     let mut pair = Pair::created(&options, &options);
-    pair.a.to_rts(&options, 2);
+    pair.a.connect(&options, 2);
     pair.b.enter_init(&options);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.b.enter_rtr(&options, 1);

@@ -4,6 +4,7 @@ use hw_sim::link::Port;
 use hw_sim::q_counters::QCounter;
 use mlx_prm::*;
 
+use crate::bench::destroy_qp;
 use crate::rc_support::*;
 use crate::strict::{named, usable};
 
@@ -185,8 +186,7 @@ fn a_counter_set_exists_to_be_named_and_stays_while_it_is() {
     assert_eq!(bench.exec(&query).unwrap().out_of_sequence(), 0);
     query.set_counter_set_id(set + 1);
     assert_eq!(bench.status(&query), CmdStatus::BAD_RESOURCE);
-    let mut destroy = DestroyQpIn::new();
-    destroy.set_qpn(qpn);
+    let destroy = destroy_qp(qpn);
     assert_eq!(bench.status(&destroy), CmdStatus::OK);
     assert_eq!(bench.status(&dealloc), CmdStatus::OK);
     assert_ne!(bench.status(&dealloc), CmdStatus::OK, "once");

@@ -407,7 +407,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
         (pair.a.qp.state(), pair.a.qp.timer_due()),
         (State::Reset, None)
     );
-    pair.a.to_rts(&options, 2);
+    pair.a.connect(&options, 2);
     assert_eq!(pair.a.qp.query().hw_sq_wqebb_counter(), 0);
 }
 
@@ -433,11 +433,12 @@ fn forged(operation: Operation, psn: Psn, headers: Headers, payload: &[u8]) -> V
     .emit()
 }
 
-fn write_headers(length: u32) -> Headers {
+/// Returns the headers of a request for `length` bytes at [`DATA`].
+fn reth(rkey: u32, length: u32) -> Headers {
     Headers {
         reth: Some(RethRepr {
             va: DATA,
-            rkey: KEY,
+            rkey,
             length,
         }),
         ..Headers::NONE
@@ -450,14 +451,7 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
     let full = [0; MTU as usize];
     let none = Headers::NONE;
     let over = [0; MTU as usize + 4];
-    let read = Headers {
-        reth: Some(RethRepr {
-            va: DATA,
-            rkey: KEY,
-            length: 1 << 30,
-        }),
-        ..none
-    };
+    let read = reth(KEY, 1 << 30);
     type Step<'a> = (Operation, Headers, &'a [u8]);
     let cases: &[(&str, &[Step<'_>])] = &[
         ("Middle without First", &[(O::SendMiddle, none, &full)]),
@@ -481,7 +475,7 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
         (
             "send within a write",
             &[
-                (O::WriteFirst, write_headers(600), &full),
+                (O::WriteFirst, reth(KEY, 600), &full),
                 (O::SendLast, none, &full[..4]),
             ],
         ),
@@ -500,27 +494,27 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
         ("long Only", &[(O::SendOnly, none, &over)]),
         (
             "write Only shorter than its length",
-            &[(O::WriteOnly, write_headers(5), &full[..4])],
+            &[(O::WriteOnly, reth(KEY, 5), &full[..4])],
         ),
         (
             "write Only longer than its length",
-            &[(O::WriteOnly, write_headers(3), &full[..4])],
+            &[(O::WriteOnly, reth(KEY, 3), &full[..4])],
         ),
         (
             "write First that is all",
-            &[(O::WriteFirst, write_headers(MTU), &full)],
+            &[(O::WriteFirst, reth(KEY, MTU), &full)],
         ),
         (
             "write that goes on too long",
             &[
-                (O::WriteFirst, write_headers(MTU + 4), &full),
+                (O::WriteFirst, reth(KEY, MTU + 4), &full),
                 (O::WriteMiddle, none, &full),
             ],
         ),
         (
             "write that ends too early",
             &[
-                (O::WriteFirst, write_headers(2 * MTU), &full),
+                (O::WriteFirst, reth(KEY, 2 * MTU), &full),
                 (O::WriteLast, none, &full[..4]),
             ],
         ),
@@ -615,7 +609,7 @@ fn packets_with_another_partition_key_are_dropped() {
     let mut frame = forged(
         Operation::WriteOnly,
         Psn::masked(FIRST_PSN),
-        write_headers(4),
+        reth(KEY, 4),
         &[9; 4],
     );
     let mut packet = Packet::parse(&frame).expect("our own packet");
@@ -636,14 +630,7 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
         let mut pair = Pair::new();
         pair.a.post(&Wqe::read(DATA, 4 * MTU, DATA, READ_ONLY));
         pair.settle();
-        let headers = Headers {
-            reth: Some(RethRepr {
-                va: DATA,
-                rkey: READ_ONLY,
-                length: 4 * MTU,
-            }),
-            ..Headers::NONE
-        };
+        let headers = reth(READ_ONLY, 4 * MTU);
         let again = forged(Operation::ReadRequest, Psn::masked(FIRST_PSN), headers, &[]);
         let gone = |pair: &mut Pair| pair.b.host.keys.remove(&READ_ONLY).map(|_| ());
         if sent == 0 {
@@ -670,14 +657,7 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
 #[test]
 fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone() {
     let mut pair = Pair::new();
-    let headers = Headers {
-        reth: Some(RethRepr {
-            va: DATA,
-            rkey: READ_ONLY,
-            length: 4 * MTU,
-        }),
-        ..Headers::NONE
-    };
+    let headers = reth(READ_ONLY, 4 * MTU);
     let request = forged(Operation::ReadRequest, Psn::masked(FIRST_PSN), headers, &[]);
     for _ in 0..2 {
         pair.deliver(Port::B, &request);
@@ -709,14 +689,7 @@ fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
         (100, 1 << 31),
     ];
     for (back, length) in cases {
-        let headers = Headers {
-            reth: Some(RethRepr {
-                va: DATA,
-                rkey: KEY ^ 0xff00,
-                length,
-            }),
-            ..Headers::NONE
-        };
+        let headers = reth(KEY ^ 0xff00, length);
         let psn = Psn::masked(FIRST_PSN.wrapping_sub(back));
         let frame = forged(Operation::ReadRequest, psn, headers, &[]);
         pair.deliver(Port::B, &frame);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 use crate::bench::{
-    Bench, EventQueue, Failure, READ, Resources, WRITE, cq_input, list, modest, qp_input,
+    Bench, EventQueue, Failure, READ, Resources, WRITE, cq_input, destroy_cq, destroy_mkey,
+    destroy_qp, list, modest, qp_input,
 };
 
 const NONE: u32 = 0x00de_ad00;
@@ -74,27 +75,21 @@ fn a_referenced_object_cannot_be_destroyed() {
     assert_eq!(bench.status(&pd), CmdStatus::BAD_RES_STATE);
     assert_eq!(bench.status(&eq), CmdStatus::BAD_RES_STATE);
 
-    let mut destroy_cq = DestroyCqIn::new();
-    destroy_cq.set_cqn(cq.number);
+    let destroy_cq = destroy_cq(cq.number);
     bench.exec(&destroy_cq).unwrap();
-    let mut destroy_key = DestroyMkeyIn::new();
-    destroy_key.set_mkey_index(key >> 8);
-    bench.exec(&destroy_key).unwrap();
+    bench.exec(&destroy_mkey(key >> 8)).unwrap();
     bench.exec(&pd).unwrap();
     bench.exec(&eq).unwrap();
     bench.exec(&uar).unwrap();
-    assert!(bench.sim.report(&bench.function).leaked.is_empty());
+    assert!(bench.report().leaked.is_empty());
 }
 
 #[test]
 fn destroying_what_does_not_exist_is_a_bad_resource() {
     let (mut bench, _) = usable();
-    let mut cq = DestroyCqIn::new();
-    cq.set_cqn(NONE);
-    let mut qp = DestroyQpIn::new();
-    qp.set_qpn(NONE);
-    let mut key = DestroyMkeyIn::new();
-    key.set_mkey_index(NONE);
+    let cq = destroy_cq(NONE);
+    let qp = destroy_qp(NONE);
+    let key = destroy_mkey(NONE);
     let mut eq = DestroyEqIn::new();
     eq.set_eq_number(0xfe);
     let mut rmp = DestroyRmpIn::new();
@@ -211,10 +206,7 @@ fn query_cq_returns_the_context_and_modify_cq_what_it_was_told() {
     modify.set_cqn(cq.number).set_modify_field_select(3);
     modify.cq_context_mut().set_cq_period(7).set_cq_max_count(9);
     bench.exec(&modify).unwrap();
-    let mut query = QueryCqIn::new();
-    query.set_cqn(cq.number);
-    let context = bench.exec(&query).unwrap();
-    let context = context.cq_context();
+    let context = bench.cq_context(cq.number);
     assert_eq!((context.cq_period(), context.cq_max_count()), (7, 9));
     assert_eq!(
         (context.log_cq_size(), context.uar_page(), context.st()),
@@ -318,12 +310,9 @@ fn a_key_that_another_reaches_through_cannot_be_destroyed() {
         .exec_with(&create, &list(&[klm, 0x4000_0000]))
         .unwrap()
         .mkey_index();
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(inner >> 8);
+    let destroy = destroy_mkey(inner >> 8);
     assert_eq!(bench.status(&destroy), CmdStatus::BAD_RES_STATE);
-    let mut destroy_outer = DestroyMkeyIn::new();
-    destroy_outer.set_mkey_index(outer);
-    bench.exec(&destroy_outer).unwrap();
+    bench.exec(&destroy_mkey(outer)).unwrap();
     bench.exec(&destroy).unwrap();
     assert_eq!(
         bench.status_with(&create, &list(&[klm, 0x4000_0000])),
@@ -499,12 +488,9 @@ fn a_queue_pair_names_objects_that_exist_and_holds_them() {
         .exec_with(&qp_input(&resources, cq.number, record), &pages)
         .unwrap()
         .qpn();
-    let mut destroy_cq = DestroyCqIn::new();
-    destroy_cq.set_cqn(cq.number);
+    let destroy_cq = destroy_cq(cq.number);
     assert_eq!(bench.status(&destroy_cq), CmdStatus::BAD_RES_STATE);
-    let mut destroy = DestroyQpIn::new();
-    destroy.set_qpn(qpn);
-    bench.exec(&destroy).unwrap();
+    bench.exec(&destroy_qp(qpn)).unwrap();
     bench.exec(&destroy_cq).unwrap();
 }
 
@@ -808,9 +794,7 @@ fn an_eight_byte_doorbell_may_come_in_two_halves_low_address_first() {
     let arm = u64::from(resources.uar) << 12 | 0x20;
     bench.write32(arm, 0);
     bench.write32(arm + 4, cq.number);
-    let mut query = QueryCqIn::new();
-    query.set_cqn(cq.number);
-    assert_eq!(bench.exec(&query).unwrap().cq_context().st(), 9, "armed");
+    assert_eq!(bench.cq_context(cq.number).st(), 9, "armed");
     assert!(bench.driver_bugs().is_empty());
     bench.drain_eq(&mut resources.eq);
 }

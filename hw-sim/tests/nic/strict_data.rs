@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-use crate::bench::{BASE, Bench, Side, Tape, cq_input, list, modest};
+use crate::bench::{BASE, Bench, Tape, cq_input, list, modest};
+use crate::side::Side;
 
 impl Side {
     fn arm_cq(&self, sequence: u32, solicited: bool) {
@@ -30,6 +31,18 @@ impl Side {
         let mut types = self.bench.drain_eq(&mut self.resources.eq);
         types.retain(|&kind| kind != EventType::CMD);
         types
+    }
+
+    /// Asserts that the CQ has failed: an event with this syndrome, this status, and a queue pair in error.
+    fn assert_cq_failed(&mut self, syndrome: u8, status: u32) {
+        let eqe = self.bench.next_eqe(&mut self.resources.eq);
+        let eqe = eqe.expect("an error event");
+        assert_eq!(EventType(eqe.event_type()), EventType::CQ_ERROR);
+        let cqn = self.qp.cq.number;
+        assert_eq!(eqe.event_data()[..4], cqn.to_be_bytes());
+        assert_eq!(eqe.event_data()[11], syndrome);
+        assert_eq!(self.qp_state(), QpState::ERR.bits());
+        assert_eq!(self.bench.cq_context(cqn).status(), status);
     }
 }
 
@@ -62,7 +75,7 @@ fn a_send_crosses_the_link_and_completes_on_both_sides() {
     b.bench.memory.read_bytes(b.data.0, &mut text);
     assert_eq!(&text, b"over the wire");
     for side in [&a, &b] {
-        let report = side.report();
+        let report = side.bench.report();
         assert!(
             report.driver_bugs.is_empty() && report.dma_faults.is_empty(),
             "{report:?}"
@@ -89,17 +102,7 @@ fn a_cq_that_overflows_raises_its_error_event_and_takes_its_queue_pairs_along() 
         a.post_send(1, false);
         b.poll();
     }
-    let eqe = a
-        .bench
-        .next_eqe(&mut a.resources.eq)
-        .expect("an error event");
-    assert_eq!(EventType(eqe.event_type()), EventType::CQ_ERROR);
-    assert_eq!(eqe.event_data()[..4], a.qp.cq.number.to_be_bytes());
-    assert_eq!(eqe.event_data()[11], 1, "overrun");
-    assert_eq!(a.qp_state(), QpState::ERR.bits());
-    let mut query = QueryCqIn::new();
-    query.set_cqn(a.qp.cq.number);
-    assert_eq!(a.bench.exec(&query).unwrap().cq_context().status(), 9);
+    a.assert_cq_failed(1, 9);
 }
 
 /// BAD_SIZE_OUTS_CQES is the status for entries that do not fit into the new ring. A queue that is in error or cannot
@@ -173,7 +176,7 @@ fn frames_need_a_carrier_and_come_through_once_it_is_back() {
     assert!(a.poll().is_none());
     sim.inject(&a.bench.function, &Fault::LinkUp);
     assert_eq!(a.wait_cqe().opcode(), CqeOpcode::REQ, "retransmitted");
-    assert!(a.report().dropped["port down"] > 0);
+    assert!(a.bench.report().dropped["port down"] > 0);
 }
 
 #[test]
@@ -224,7 +227,7 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
     let mut received = vec![0; 3001];
     b.bench.memory.read_bytes(b.data.0, &mut received);
     assert_eq!(received, pattern);
-    let reports = [&a, &b].map(Side::report);
+    let reports = [&a, &b].map(|side| side.bench.report());
     (a.bench.log(), reports)
 }
 
@@ -250,18 +253,11 @@ fn an_unmapped_completion_ring_is_an_access_violation() {
     map(0, ring);
     map(ring + 4096, memory.len());
     a.post_send(4, false);
-    let faults = a.report().dma_faults;
+    let faults = a.bench.report().dma_faults;
     assert_eq!(faults.len(), 1, "{faults:?}");
     let fault = faults[0].fault;
     assert_eq!((fault.iova, fault.write), (BASE + ring as u64, true));
-    let eqe = a.bench.next_eqe(&mut a.resources.eq).expect("an event");
-    assert_eq!(EventType(eqe.event_type()), EventType::CQ_ERROR);
-    assert_eq!(eqe.event_data()[..4], a.qp.cq.number.to_be_bytes());
-    assert_eq!(eqe.event_data()[11], 2, "access violation");
-    assert_eq!(a.qp_state(), QpState::ERR.bits());
-    let mut query = QueryCqIn::new();
-    query.set_cqn(a.qp.cq.number);
-    assert_eq!(a.bench.exec(&query).unwrap().cq_context().status(), 0xa);
+    a.assert_cq_failed(2, 0xa);
 }
 
 fn lossy() -> LinkFaults {

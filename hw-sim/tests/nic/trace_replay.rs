@@ -261,7 +261,7 @@ impl Replay {
             return Comparison::Unsupported;
         }
         if status.0 != answer[0] {
-            let refused = self.bench.sim.report(&self.bench.function).refused;
+            let refused = self.bench.report().refused;
             let reason = refused
                 .last()
                 .map_or(String::new(), |refused| refused.reason.clone());
@@ -340,7 +340,7 @@ fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
     let expected = std::fs::read_to_string(path).expect("the table");
     assert_eq!(text, expected, "run with TRACE_BLESS=1 if this is meant");
 
-    let report = replay.bench.sim.report(&replay.bench.function);
+    let report = replay.bench.report();
     assert_eq!(
         report.driver_bugs,
         [] as [String; 0],

@@ -2,7 +2,7 @@
 
 use mlx_prm::*;
 
-use crate::bench::{Bench, Failure, Resources, cq_input, list, modest};
+use crate::bench::{Bench, Failure, Resources, cq_input, destroy_mkey, list, modest};
 
 /// Right to send raw frames, which Linux gives to contexts of programs with CAP_NET_RAW.
 const RAW_TX: u32 = 1;
@@ -233,15 +233,14 @@ fn a_key_of_a_context_holds_the_drivers_keys_that_it_names() {
             .exec_with(&create, &list(&entry))
             .unwrap()
             .mkey_index();
-        let mut destroy = DestroyMkeyIn::new();
-        destroy.set_mkey_index(region >> 8);
+        let destroy = destroy_mkey(region >> 8);
         assert_eq!(
             bench.status(&destroy),
             CmdStatus::BAD_RES_STATE,
             "access mode {mode}"
         );
-        let mut first = DestroyMkeyIn::new();
-        first.set_uid(uid).set_mkey_index(indirect);
+        let mut first = destroy_mkey(indirect);
+        first.set_uid(uid);
         assert_eq!(bench.status(&first), CmdStatus::OK);
         assert_eq!(bench.status(&destroy), CmdStatus::OK);
     }

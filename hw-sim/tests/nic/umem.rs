@@ -4,7 +4,7 @@
 use mlx_prm::*;
 
 use crate::bench::{
-    Bench, Failure, Resources, cq_input, data_seg, list, modest, qp_input, signalled,
+    Bench, Failure, Resources, cq_input, data_seg, destroy_cq, list, modest, qp_input, signalled,
 };
 
 fn usable() -> (Bench, Resources) {
@@ -185,10 +185,7 @@ fn a_queue_lies_within_its_user_memory_which_it_holds() {
     for held in [ring, readable] {
         assert_eq!(bench.status(&destroy(held)), CmdStatus::BAD_RES_STATE);
     }
-    let mut query = QueryCqIn::new();
-    query.set_cqn(cqn);
-    let context = bench.exec(&query).unwrap();
-    let context = context.cq_context();
+    let context = bench.cq_context(cqn);
     assert_eq!(
         (
             context.dbr_umem_valid(),
@@ -198,8 +195,7 @@ fn a_queue_lies_within_its_user_memory_which_it_holds() {
         (true, readable, 0),
         "as it was given"
     );
-    let mut gone = DestroyCqIn::new();
-    gone.set_cqn(cqn);
+    let gone = destroy_cq(cqn);
     bench.exec(&gone).unwrap();
     for free in [ring, record, readable] {
         bench.exec(&destroy(free)).unwrap();
@@ -301,7 +297,7 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
         .set_dbr_umem_id(record);
     let qpn = bench.exec(&create).unwrap().qpn();
     assert_eq!(bench.status(&destroy(ring)), CmdStatus::BAD_RES_STATE);
-    bench.to_rts(qpn, |qpc| {
+    bench.ready_to_send(qpn, |qpc| {
         _ = qpc
             .set_remote_qpn(qpn)
             .primary_address_path_mut()

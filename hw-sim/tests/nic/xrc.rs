@@ -69,7 +69,7 @@ impl Ends {
         ends.receiver = ends.bench.exec(&create).unwrap().qpn();
         let (sender, receiver) = (ends.sender.number, ends.receiver);
         for (qpn, peer) in [(sender, receiver), (receiver, sender)] {
-            ends.bench.to_rts(qpn, |qpc| {
+            ends.bench.ready_to_send(qpn, |qpc| {
                 _ = qpc
                     .set_mtu(1)
                     .set_remote_qpn(peer)

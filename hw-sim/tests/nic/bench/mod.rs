@@ -4,18 +4,16 @@
 //! The bench uses the same layouts as the simulator, and no logic of any driver: it writes exactly what the test
 //! requests.
 //!
-//! This module has the commands and the bring-up of a function, [`queues`] its event queues, completion queues and
-//! queue pairs, and [`side`] a function with one reliable connection. The harness of Ethernet queues (`eth_support`)
-//! and the card with virtual functions (`eswitch`) are built on the bench.
+//! This module has the commands and the bring-up of a function, and [`queues`] its event queues, completion queues and
+//! queue pairs. The function with one reliable connection (`side`), the one with Ethernet queues (`eth_support`) and
+//! the card with virtual functions (`eswitch`) are built on the bench.
 
 mod queues;
-mod side;
 
 pub use queues::*;
-pub use side::*;
 
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
-use hw_sim::{Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{FunctionReport, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::*;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -475,9 +473,12 @@ impl Bench {
         self.raw(&input, output_length)
     }
 
-    /// Returns the function's driver bugs.
+    pub fn report(&self) -> FunctionReport {
+        self.sim.report(&self.function)
+    }
+
     pub fn driver_bugs(&self) -> Vec<String> {
-        self.sim.report(&self.function).driver_bugs
+        self.report().driver_bugs
     }
 
     pub fn function_bus_master(&self) {

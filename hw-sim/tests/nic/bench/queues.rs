@@ -167,6 +167,12 @@ impl Bench {
             .unwrap()
     }
 
+    pub fn cq_context(&mut self, cqn: u32) -> Cqc {
+        let mut query = QueryCqIn::new();
+        query.set_cqn(cqn);
+        self.exec(&query).unwrap().cq_context().clone()
+    }
+
     /// Consumes the next entry of a CQ, if there is one, and writes the consumer counter to the doorbell record.
     pub fn poll(&self, cq: &mut CompletionQueue) -> Option<Cqe64> {
         let slot = (cq.consumed & ((1 << cq.log_size) - 1)) as usize;
@@ -221,7 +227,7 @@ impl Bench {
 
     /// Moves a queue pair from RST to RTS. `change` edits the context that all three commands carry. Without a change,
     /// the context is that of a reliable connection that permits writes and reads, and lacks the peer.
-    pub fn to_rts(&mut self, qpn: u32, change: impl FnOnce(&mut Qpc)) {
+    pub fn ready_to_send(&mut self, qpn: u32, change: impl FnOnce(&mut Qpc)) {
         let mut context = Qpc::new();
         context
             .set_pm_state(3)
@@ -316,6 +322,24 @@ pub fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
         .set_dbr_addr(record)
         .set_user_index(0xff_ffff);
     create
+}
+
+pub fn destroy_cq(cqn: u32) -> DestroyCqIn {
+    let mut destroy = DestroyCqIn::new();
+    destroy.set_cqn(cqn);
+    destroy
+}
+
+pub fn destroy_qp(qpn: u32) -> DestroyQpIn {
+    let mut destroy = DestroyQpIn::new();
+    destroy.set_qpn(qpn);
+    destroy
+}
+
+pub fn destroy_mkey(index: u32) -> DestroyMkeyIn {
+    let mut destroy = DestroyMkeyIn::new();
+    destroy.set_mkey_index(index);
+    destroy
 }
 
 /// Makes a context one of a connection on RoCE with a queue pair of the function with this GID and MAC address.

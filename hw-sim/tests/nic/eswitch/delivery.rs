@@ -47,11 +47,11 @@ fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
 #[test]
 fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     let mut rig = Rig::announced();
-    let before = rig.sim.report(&rig.far.bench.function).dropped;
+    let before = rig.far.bench.report().dropped;
     send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[1]));
     send(&mut rig.vfs[0], &frame(VF_MACS[0], PF_MAC));
     assert_eq!(rig.received(), [1, 0, 1, 0]);
-    assert_eq!(rig.sim.report(&rig.far.bench.function).dropped, before);
+    assert_eq!(rig.far.bench.report().dropped, before);
 }
 
 /// A frame of a vport that matches no rule is sent to the wire. A frame from the wire that matches no rule is delivered

@@ -334,7 +334,7 @@ impl Side {
 
     /// Returns the number of frames dropped for this reason.
     pub fn dropped(&self, reason: &str) -> u64 {
-        let report = self.bench.sim.report(&self.bench.function);
+        let report = self.bench.report();
         report.dropped.get(reason).copied().unwrap_or(0)
     }
 
@@ -417,19 +417,9 @@ impl ReceiveQueue {
         let cq = bench.cq(resources, 7);
         let (record, record_iova) = bench.alloc(64);
         let data = bench.alloc(RQ_ENTRIES * BUFFER);
-        let mut create = CreateRqIn::new();
-        create
-            .ctx_mut()
-            .set_cqn(cq.number)
-            .set_flush_in_error_en(true);
-        create
-            .ctx_mut()
-            .wq_mut()
-            .set_wq_type(1)
-            .set_pd(resources.pd)
-            .set_dbr_addr(record_iova)
-            .set_log_wq_stride(RQ_STRIDE.ilog2())
-            .set_log_wq_sz(RQ_ENTRIES.ilog2());
+        let logs = [RQ_STRIDE, RQ_ENTRIES].map(usize::ilog2);
+        let mut create = rq_input(cq.number, resources.pd, record_iova, logs);
+        create.ctx_mut().set_flush_in_error_en(true);
         let (ring, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
         let number = bench.exec_with(&create, &pages).unwrap().rqn();
         bench.exec(&rq_transition(number, RESET, READY)).unwrap();
@@ -485,6 +475,21 @@ pub fn create_tir(bench: &mut Bench, td: u32, rqn: u32) -> u32 {
         .set_transport_domain(td)
         .set_inline_rqn(rqn);
     bench.exec(&create).unwrap().tirn()
+}
+
+/// Returns a command that creates a receive queue with a stride and a number of entries, given as their log2.
+pub fn rq_input(cqn: u32, pd: u32, record: u64, [stride, entries]: [u32; 2]) -> CreateRqIn {
+    let mut create = CreateRqIn::new();
+    create
+        .ctx_mut()
+        .set_cqn(cqn)
+        .wq_mut()
+        .set_wq_type(1)
+        .set_pd(pd)
+        .set_dbr_addr(record)
+        .set_log_wq_stride(stride)
+        .set_log_wq_sz(entries);
+    create
 }
 
 pub fn sq_transition(number: u32, from: u32, to: u32) -> ModifySqIn {

@@ -132,7 +132,7 @@ impl Side {
     }
 
     /// Moves the queue pair from RST to RTS.
-    pub fn to_rts(&mut self, options: &Options, peer: u8) {
+    pub fn connect(&mut self, options: &Options, peer: u8) {
         self.enter_init(options);
         self.enter_rtr(options, peer);
         self.enter_rts(options);
@@ -331,7 +331,7 @@ impl Pair {
     pub fn with_each(a: &Options, b: &Options) -> Self {
         let mut pair = Self::created(a, b);
         for (side, options, peer) in [(&mut pair.a, a, 2), (&mut pair.b, b, 1)] {
-            side.to_rts(options, peer);
+            side.connect(options, peer);
         }
         pair
     }

@@ -1,12 +1,13 @@
-//! A function on RoCE with one reliable queue pair.
+//! A function on RoCE with one reliable queue pair, on a bench.
 
-use super::{
-    Bench, MACS, QueuePair, Resources, connect_to, data_seg, modest, raddr_seg, signalled,
-};
-use hw_sim::{FunctionReport, Profile, Sim, SimConfig};
+use hw_sim::{Profile, Sim, SimConfig};
 use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
+
+use crate::bench::{
+    Bench, MACS, QueuePair, Resources, connect_to, data_seg, modest, raddr_seg, signalled,
+};
 
 /// One side of a connection.
 pub struct Side {
@@ -64,7 +65,7 @@ impl Side {
 
     /// Connects the queue pair with one of the side `peer`.
     pub fn connect(&mut self, remote_qpn: u32, peer: usize) {
-        self.bench.to_rts(self.qp.number, |qpc| {
+        self.bench.ready_to_send(self.qp.number, |qpc| {
             connect_to(qpc, remote_qpn, &gid(peer), MACS[peer]);
         });
     }
@@ -118,9 +119,5 @@ impl Side {
             self.bench.sleep(Duration::from_micros(100));
         }
         panic!("no completion");
-    }
-
-    pub fn report(&self) -> FunctionReport {
-        self.bench.sim.report(&self.bench.function)
     }
 }
