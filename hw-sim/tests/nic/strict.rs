@@ -6,8 +6,8 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 use crate::bench::{
-    Bench, EventQueue, Failure, READ, Resources, WRITE, cq_input, destroy_cq, destroy_mkey,
-    destroy_qp, list, modest, qp_input,
+    Bench, Failure, READ, Resources, WRITE, cq_input, destroy_cq, destroy_mkey, destroy_qp, list,
+    modest, qp_input,
 };
 
 const NONE: u32 = 0x00de_ad00;
@@ -104,31 +104,26 @@ fn destroying_what_does_not_exist_is_a_bad_resource() {
 #[test]
 fn an_eq_names_an_existing_uar_a_vector_of_the_function_and_free_event_types() {
     let (mut bench, resources) = usable();
-    let refused = |result: Result<EventQueue, Failure>| result.err();
-    let status = |status| Some(Failure::Refused(status));
-    assert_eq!(
-        refused(bench.create_eq_for(NONE, 0, 0, 6)),
-        status(CmdStatus::BAD_RESOURCE)
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 0, u32::from(modest().msix_vectors), 6)),
-        status(CmdStatus::BAD_PARAM)
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 1 << 9, 1, 6)),
-        status(CmdStatus::BAD_PARAM),
-        "taken"
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 1 << 0x25, 1, 6)),
-        status(CmdStatus::BAD_PARAM),
-        "unknown"
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 0, 0, 6)),
-        None,
-        "several EQs may share a vector"
-    );
+    let (uar, vectors) = (resources.uar, u32::from(modest().msix_vectors));
+    let refused = |status| Some(Failure::Refused(status));
+    for (what, (uar, events, vector), failure) in [
+        ("no UAR", (NONE, 0, 0), refused(CmdStatus::BAD_RESOURCE)),
+        (
+            "no vector",
+            (uar, 0, vectors),
+            refused(CmdStatus::BAD_PARAM),
+        ),
+        ("taken", (uar, 1 << 9, 1), refused(CmdStatus::BAD_PARAM)),
+        (
+            "unknown",
+            (uar, 1 << 0x25, 1),
+            refused(CmdStatus::BAD_PARAM),
+        ),
+        ("several EQs may share a vector", (uar, 0, 0), None),
+    ] {
+        let created = bench.create_eq_for(uar, events, vector, 6);
+        assert_eq!(created.err(), failure, "{what}");
+    }
 }
 
 #[test]
@@ -169,26 +164,16 @@ fn a_cq_names_an_existing_eq_and_uar_and_stays_within_the_limits() {
     let (page, record) = bench.ring_and_record();
     let (uar, eqn) = (resources.uar, resources.eq.number);
     let pages = list(&[page]);
-    assert_eq!(
-        bench.status_with(&cq_input(uar, 0xee, 4, record), &pages),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(NONE, eqn, 4, record), &pages),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(uar, eqn, 23, record), &pages),
-        CmdStatus::EXCEED_LIM
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(uar, eqn, 7, record), &pages),
-        CmdStatus::BAD_INPUT_LEN
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(uar, eqn, 4, record + 4), &pages),
-        CmdStatus::BAD_PARAM
-    );
+    for (what, (uar, eqn, log_size, record), status) in [
+        ("no EQ", (uar, 0xee, 4, record), CmdStatus::BAD_RESOURCE),
+        ("no UAR", (NONE, eqn, 4, record), CmdStatus::BAD_RESOURCE),
+        ("size", (uar, eqn, 23, record), CmdStatus::EXCEED_LIM),
+        ("pages", (uar, eqn, 7, record), CmdStatus::BAD_INPUT_LEN),
+        ("record", (uar, eqn, 4, record + 4), CmdStatus::BAD_PARAM),
+    ] {
+        let create = cq_input(uar, eqn, log_size, record);
+        assert_eq!(bench.status_with(&create, &pages), status, "{what}");
+    }
     let mut collapsed = cq_input(uar, eqn, 0, record);
     collapsed.cq_context_mut().set_cc(true).set_oi(true);
     assert_eq!(
@@ -258,45 +243,36 @@ fn a_key_has_a_translation_that_covers_it() {
     let (mut bench, resources) = usable();
     let pd = resources.pd;
     let two = list(&[0x4000_0003, 0x4000_1003]);
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 12, 1), &two),
-        CmdStatus::OK
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7800, 0x2000, 12, 1), &two),
-        CmdStatus::BAD_PARAM,
-        "three pages"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 12, 2), &two),
-        CmdStatus::BAD_INPUT_LEN,
-        "list ends"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x1000, 13, 1), &two),
-        CmdStatus::OK,
-        "a larger page"
-    );
     let odd = list(&[0x4000_1003, 0]);
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x1000, 13, 1), &odd),
-        CmdStatus::BAD_PARAM,
-        "unaligned"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(NONE, 0x7000, 0x2000, 12, 1), &two),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 11, 1), &two),
-        CmdStatus::BAD_PARAM,
-        "page size"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, u64::MAX, 2, 12, 1), &two),
-        CmdStatus::BAD_PARAM,
-        "wraps"
-    );
+    let (bad, missing) = (CmdStatus::BAD_PARAM, CmdStatus::BAD_RESOURCE);
+    for (what, (pd, start, bytes, log_page, octowords), entries, status) in [
+        (
+            "two pages",
+            (pd, 0x7000, 0x2000, 12, 1),
+            &two,
+            CmdStatus::OK,
+        ),
+        ("three pages", (pd, 0x7800, 0x2000, 12, 1), &two, bad),
+        (
+            "list ends",
+            (pd, 0x7000, 0x2000, 12, 2),
+            &two,
+            CmdStatus::BAD_INPUT_LEN,
+        ),
+        (
+            "a larger page",
+            (pd, 0x7000, 0x1000, 13, 1),
+            &two,
+            CmdStatus::OK,
+        ),
+        ("unaligned", (pd, 0x7000, 0x1000, 13, 1), &odd, bad),
+        ("no PD", (NONE, 0x7000, 0x2000, 12, 1), &two, missing),
+        ("page size", (pd, 0x7000, 0x2000, 11, 1), &two, bad),
+        ("wraps", (pd, u64::MAX, 2, 12, 1), &two, bad),
+    ] {
+        let create = mtt_key(pd, start, bytes, log_page, octowords);
+        assert_eq!(bench.status_with(&create, entries), status, "{what}");
+    }
 }
 
 #[test]
@@ -613,37 +589,24 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
             .set_roce_l3_type(l3);
         set
     };
-    assert_eq!(
-        bench.status(&set(link_local, 2, 1, 0, 0x0200)),
-        CmdStatus::OK
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 0, 0, 1, 0x0200)),
-        CmdStatus::OK,
-        "v1 has L3 type 0 and the raw GID"
-    );
-    assert_eq!(bench.status(&set(ipv4, 2, 0, 2, 0x0200)), CmdStatus::OK);
-    assert_eq!(
-        bench.status(&set(ipv4, 2, 1, 2, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 2, 0, 2, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 1, 0, 2, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 2, 1, 255, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 2, 1, 2, 0x0100)),
-        CmdStatus::BAD_PARAM,
-        "multicast MAC"
-    );
+    let bad = CmdStatus::BAD_PARAM;
+    for (what, (gid, version, l3, index, mac), status) in [
+        ("v2", (link_local, 2, 1, 0, 0x0200), CmdStatus::OK),
+        (
+            "v1 has L3 type 0 and the raw GID",
+            (link_local, 0, 0, 1, 0x0200),
+            CmdStatus::OK,
+        ),
+        ("IPv4", (ipv4, 2, 0, 2, 0x0200), CmdStatus::OK),
+        ("IPv4 as IPv6", (ipv4, 2, 1, 2, 0x0200), bad),
+        ("IPv6 as IPv4", (link_local, 2, 0, 2, 0x0200), bad),
+        ("version code 1", (link_local, 1, 0, 2, 0x0200), bad),
+        ("index", (link_local, 2, 1, 255, 0x0200), bad),
+        ("multicast MAC", (link_local, 2, 1, 2, 0x0100), bad),
+    ] {
+        let set = set(gid, version, l3, index, mac);
+        assert_eq!(bench.status(&set), status, "{what}");
+    }
     let mut query = QueryRoceAddressIn::new();
     query.set_roce_address_index(2).set_vhca_port_num(1);
     let out = bench.exec(&query).unwrap();
