@@ -377,8 +377,8 @@ fn the_port_sends_a_traffic_class_at_the_rate_that_the_driver_writes() {
         .bench
         .register(RegisterId::QETCR, WRITE, &image)
         .unwrap();
-    // A packet with Ethernet, IPv4, UDP, BTH, ICRC, FCS, preamble and gap has 1,106 bytes on the wire; the first also
-    // has a RETH. Frame n starts after 8,976 + (n - 2) * 8,848 ns, so the twelfth starts within 100 us.
+    // A packet with Ethernet, IPv6, UDP, BTH, ICRC, FCS, preamble and gap has 1,126 bytes on the wire; the first also
+    // has a RETH. Frame n starts after 9,136 + (n - 2) * 9,008 ns, so the twelfth starts within 100 us.
     assert_eq!(sent(&mut sides, switch), 12);
 }
 

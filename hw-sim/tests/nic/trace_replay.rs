@@ -320,7 +320,7 @@ fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
         }
     }
     let mut text = String::from(
-        "# opcode name op_mod count result; tests/trace_replay.rs says what the results mean.\n",
+        "# opcode name op_mod count result; tests/nic/trace_replay.rs says what the results mean.\n",
     );
     for (opcode, op_mod, fate, count) in &table {
         writeln!(

@@ -631,10 +631,9 @@ fn the_manager_sizes_the_interrupt_table_of_a_virtual_function_out_of_a_pool() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
     let mut physical = profile("card", PF_MAC);
     physical.general.set(|caps| {
-        _ = caps
-            .set_num_total_dynamic_vf_msix(40)
+        caps.set_num_total_dynamic_vf_msix(40)
             .set_min_dynamic_vf_msix_table_size(2)
-            .set_max_dynamic_vf_msix_table_size(30)
+            .set_max_dynamic_vf_msix_table_size(30);
     });
     let card = sim.add_card(&hw_sim::CardConfig::new(physical, 2));
     let mut pf = Side::on(Bench::of(&sim, card.physical()));

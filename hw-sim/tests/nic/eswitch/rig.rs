@@ -1,5 +1,5 @@
 //! A card with a physical function and two virtual functions, and a second card at the far end of its wire. Each
-//! function is a [`Side`] with Ethernet queues; the rig adds the card and who receives what.
+//! function is a [`Side`] with Ethernet queues; the rig adds the card, the wire and the counts of received frames.
 
 use crate::bench::{Bench, modest};
 use crate::eth_support::{BUFFER, SendOptions, Side};
@@ -34,10 +34,9 @@ pub fn profile(name: &str, mac: [u8; 6]) -> Profile {
 pub fn card(sim: &Sim, rules: CardRules) -> SimCard {
     let mut physical = profile("card", PF_MAC);
     physical.general.set(|caps| {
-        _ = caps
-            .set_uplink_follow(true)
+        caps.set_uplink_follow(true)
             .set_receive_discard_vport_down(true)
-            .set_transmit_discard_vport_down(true)
+            .set_transmit_discard_vport_down(true);
     });
     sim.add_card(&CardConfig::new(physical, 2).with_rules(rules))
 }
