@@ -367,9 +367,8 @@ fn an_object_in_use_is_not_destroyed() {
 fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
     let mut shallow = profile(1);
     shallow.flow_table.set(|page| {
-        _ = page
-            .flow_table_properties_nic_receive_mut()
-            .set_max_ft_level(64)
+        page.flow_table_properties_nic_receive_mut()
+            .set_max_ft_level(64);
     });
     let mut side = Side::alone(shallow);
     let bad = CmdStatus::BAD_PARAM;

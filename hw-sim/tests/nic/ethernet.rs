@@ -110,9 +110,8 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     for (capability, taken) in [(0, [0].as_slice()), (1, &[1, 2]), (2, &[0, 1, 2])] {
         let mut profile = modest().ethernet();
         profile.general.set(|caps| {
-            _ = caps
-                .set_sq_ts_format(capability)
-                .set_rq_ts_format(capability)
+            caps.set_sq_ts_format(capability)
+                .set_rq_ts_format(capability);
         });
         profile
             .roce

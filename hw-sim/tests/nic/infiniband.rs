@@ -6,6 +6,7 @@ use mlx_prm::*;
 use crate::bench::{
     Bench, Failure, READ, Resources, WRITE, destroy_qp, list, modest, qp_input, signalled,
 };
+use crate::xrc::xrc_srq_input;
 
 fn usable() -> (Bench, Resources) {
     Bench::usable(modest().infiniband())
@@ -166,17 +167,7 @@ fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
     let cq = bench.cq(&resources, 4);
     let (page, record) = bench.ring_and_record();
     let pages = list(&[page]);
-    let mut create = CreateXrcSrqIn::new();
-    create
-        .xrc_srq_context_entry_mut()
-        .set_log_xrc_srq_size(4)
-        .set_log_rq_stride(1)
-        .set_xrcd(xrcd)
-        .set_cqn(cq.number)
-        .set_pd(resources.pd)
-        .set_user_index(0xff_ffff)
-        .set_db_record_addr_h(u32::try_from(record >> 32).unwrap())
-        .set_db_record_addr_l(u32::try_from(record & 0xffff_ffff).unwrap() >> 2);
+    let create = xrc_srq_input(xrcd, resources.pd, cq.number, record);
     let number = bench.exec_with(&create, &pages).unwrap().xrc_srqn();
     let mut query = QueryXrcSrqIn::new();
     query.set_xrc_srqn(number);

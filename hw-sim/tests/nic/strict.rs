@@ -503,7 +503,7 @@ fn remote_atomics_need_the_capability() {
 }
 
 /// Returns a command that creates a receive memory pool of 32 WQEs of 64 bytes.
-fn rmp_input(pd: u32, record: u64) -> CreateRmpIn {
+pub fn rmp_input(pd: u32, record: u64) -> CreateRmpIn {
     let mut create = CreateRmpIn::new();
     create.ctx_mut().set_state(1);
     create

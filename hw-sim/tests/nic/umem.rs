@@ -1,11 +1,12 @@
-//! Tests of queues in user memory, as rdma-core's VFIO driver creates them: `vfio_devx_umem_reg` in its
-//! providers/mlx5/mlx5_vfio.c, and the contexts of its tests/mlx5_base.py (`Mlx5DevxRcResources`).
+//! Tests of queues in user memory, as rdma-core's VFIO driver registers it (`vfio_devx_umem_reg` in
+//! providers/mlx5/mlx5_vfio.c) and as its tests use it (`Mlx5DevxRcResources` in tests/mlx5_base.py).
 
 use mlx_prm::*;
 
 use crate::bench::{
     Bench, Failure, Resources, cq_input, data_seg, destroy_cq, list, modest, qp_input, signalled,
 };
+use crate::strict::rmp_input;
 
 fn usable() -> (Bench, Resources) {
     Bench::usable(modest().infiniband())
@@ -234,19 +235,14 @@ fn a_receive_memory_pool_lies_in_user_memory_too() {
     let (mut bench, resources) = usable();
     let (ring, _) = umem(&mut bench, 0, MTT_READ);
     let (record, _) = umem(&mut bench, 0x40, MTT_READ);
-    let mut create = CreateRmpIn::new();
-    create.ctx_mut().set_state(1);
+    let mut create = rmp_input(resources.pd, 8);
     create
         .ctx_mut()
         .wq_mut()
-        .set_pd(resources.pd)
-        .set_log_wq_stride(6)
-        .set_log_wq_sz(4)
         .set_wq_umem_valid(true)
         .set_wq_umem_id(ring)
         .set_dbr_umem_valid(true)
-        .set_dbr_umem_id(record)
-        .set_dbr_addr(8);
+        .set_dbr_umem_id(record);
     let rmpn = bench.exec(&create).unwrap().rmpn();
     let mut query = QueryRmpIn::new();
     query.set_rmpn(rmpn);
@@ -298,10 +294,9 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     let qpn = bench.exec(&create).unwrap().qpn();
     assert_eq!(bench.status(&destroy(ring)), CmdStatus::BAD_RES_STATE);
     bench.ready_to_send(qpn, |qpc| {
-        _ = qpc
-            .set_remote_qpn(qpn)
+        qpc.set_remote_qpn(qpn)
             .primary_address_path_mut()
-            .set_rlid(1)
+            .set_rlid(1);
     });
 
     let key = bench.create_pa_key(resources.pd);

@@ -1,5 +1,5 @@
 //! Tests of XRC queue pairs (IBTA volume 1, annex A14): a sending and a receiving queue pair that are connected, and
-//! shared receive queues that the sender names in each message. The contexts are those of `create_user_qp` and
+//! shared receive queues that the sender names in each message. The contexts follow `create_user_qp` and
 //! `create_xrc_tgt_qp` of Linux drivers/infiniband/hw/mlx5/qp.c.
 
 use mlx_prm::*;
@@ -30,17 +30,32 @@ struct Ends {
     receiver: u32,
 }
 
+/// Returns a command that creates an XRC shared receive queue with 16 entries of 64 bytes.
+pub fn xrc_srq_input(xrcd: u32, pd: u32, cqn: u32, record: u64) -> CreateXrcSrqIn {
+    let mut create = CreateXrcSrqIn::new();
+    create
+        .xrc_srq_context_entry_mut()
+        .set_log_xrc_srq_size(4)
+        .set_log_rq_stride(2)
+        .set_xrcd(xrcd)
+        .set_cqn(cqn)
+        .set_pd(pd)
+        .set_user_index(0xff_ffff)
+        .set_db_record_addr_h(u32::try_from(record >> 32).unwrap())
+        .set_db_record_addr_l(u32::try_from(record & 0xffff_ffff).unwrap() >> 2);
+    create
+}
+
 impl Ends {
     fn new() -> Self {
         let (mut bench, resources) = Bench::usable(modest().infiniband());
         let xrcd = bench.exec(&AllocXrcdIn::new()).unwrap().xrcd();
         let sender = bench.qp(&resources, 4, |qpc| {
-            _ = qpc
-                .set_st(SERVICE_XRC)
+            qpc.set_st(SERVICE_XRC)
                 .set_rq_type(RQ_NONE)
                 .set_log_rq_size(0)
                 .set_xrcd(xrcd)
-                .set_user_index(0x11)
+                .set_user_index(0x11);
         });
         let mut ends = Self {
             bench,
@@ -70,11 +85,10 @@ impl Ends {
         let (sender, receiver) = (ends.sender.number, ends.receiver);
         for (qpn, peer) in [(sender, receiver), (receiver, sender)] {
             ends.bench.ready_to_send(qpn, |qpc| {
-                _ = qpc
-                    .set_mtu(1)
+                qpc.set_mtu(1)
                     .set_remote_qpn(peer)
                     .primary_address_path_mut()
-                    .set_rlid(1)
+                    .set_rlid(1);
             });
         }
         ends
@@ -88,17 +102,10 @@ impl Ends {
             let next = u8::try_from((entry + 1) % 16).unwrap();
             self.bench.memory.store_u8(ring + entry * 64 + 3, next);
         }
-        let mut create = CreateXrcSrqIn::new();
+        let mut create = xrc_srq_input(xrcd, pd, cq.number, record_iova);
         create
             .xrc_srq_context_entry_mut()
-            .set_log_xrc_srq_size(4)
-            .set_log_rq_stride(2)
-            .set_xrcd(xrcd)
-            .set_cqn(cq.number)
-            .set_pd(pd)
-            .set_user_index(user_index)
-            .set_db_record_addr_h(u32::try_from(record_iova >> 32).unwrap())
-            .set_db_record_addr_l(u32::try_from(record_iova & 0xffff_ffff).unwrap() >> 2);
+            .set_user_index(user_index);
         let number = self.bench.exec_with(&create, &list(&[page])).unwrap();
         XrcSrq {
             number: number.xrc_srqn(),

@@ -461,7 +461,7 @@ impl Bench {
         Ok(output[AccessRegOut::SIZE..].to_vec())
     }
 
-    /// Runs a command given as raw bytes on behalf of a user context. The command may have no field for it.
+    /// Runs a command given as raw bytes on behalf of a user context, even if the command has no field for the uid.
     pub fn raw_as(
         &mut self,
         uid: u32,
