@@ -78,11 +78,7 @@ fn a_hole_in_the_answers_to_a_read_is_an_implied_nak() {
 
 #[test]
 fn a_message_that_finds_no_buffer_is_counted_on_both_sides_each_time() {
-    let options = Options {
-        rnr_retry: 2,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.rnr_retry = 2);
     pair.a.post(&Wqe::send(DATA, 4));
     pair.run_until(10_000_000);
     let here = [
@@ -96,11 +92,7 @@ fn a_message_that_finds_no_buffer_is_counted_on_both_sides_each_time() {
 
 #[test]
 fn a_peer_that_is_gone_is_a_timeout_for_each_retry_and_one_exceeded() {
-    let options = Options {
-        retry_count: 3,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.retry_count = 3);
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));

@@ -319,10 +319,7 @@ fn packets_of_another_transport_are_dropped() {
 #[test]
 fn key_changes_reach_the_function_in_order_and_complete() {
     for service in [0, REG_UMR] {
-        let mut pair = Pair::with(&Options {
-            service,
-            ..Options::default()
-        });
+        let mut pair = Pair::changed(|options| options.service = service);
         pair.a.post(&Wqe::umr(0x4400, &[7; 64]));
         pair.a
             .post(&Wqe::umr(0x5500, &[]).unsignalled().flags(UMR_FENCED));

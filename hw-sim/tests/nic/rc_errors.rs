@@ -239,11 +239,7 @@ fn gather_from_a_bad_key_is_a_local_protection_error_and_never_reaches_the_peer(
 
 #[test]
 fn message_longer_than_the_maximum_is_a_local_length_error() {
-    let options = Options {
-        log_msg_max: 12,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.log_msg_max = 12);
     let expected = expected_outcome(Syndrome::LOCAL_LENGTH_ERR, &[], &[]);
     assert_eq!(
         outcome(&mut pair, &Wqe::write(DATA, 4097, DATA, KEY)),
@@ -366,11 +362,7 @@ fn message_half_received_is_flushed() {
 
 #[test]
 fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
-    let options = Options {
-        shared_receive_queue: true,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.shared_receive_queue = true);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.b.modify(Transition::ToErr);
     pair.settle();

@@ -109,11 +109,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
 
 #[test]
 fn silent_peer_fails_the_wqe_after_all_retries_at_the_right_times() {
-    let options = Options {
-        retry_count: 3,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.retry_count = 3);
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY).unsignalled());
@@ -136,11 +132,7 @@ fn silent_peer_fails_the_wqe_after_all_retries_at_the_right_times() {
 
 #[test]
 fn progress_gives_the_retries_back() {
-    let options = Options {
-        retry_count: 1,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.retry_count = 1);
     // Every write needs one retry, and there are more writes than the retry count.
     pair.filter = Box::new(|from, count, _| from == Port::B || count % 2 == 1);
     for n in 0..5 {
@@ -157,11 +149,7 @@ fn progress_gives_the_retries_back() {
 
 #[test]
 fn ack_timeout_zero_waits_forever() {
-    let options = Options {
-        ack_timeout: 0,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.ack_timeout = 0);
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.settle();
@@ -250,11 +238,7 @@ fn acknowledgement_beyond_a_read_implies_that_its_response_was_lost() {
 
 #[test]
 fn receiver_not_ready_waits_out_the_timer_and_tries_again() {
-    let options = Options {
-        min_rnr_nak: 5,
-        ..Options::default()
-    }; // 60 µs
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.min_rnr_nak = 5); // 60 µs
     pair.a.post(&Wqe::send_inline(&[9; 4]));
     pair.settle();
     assert_eq!(pair.a.sends().len(), 0);
@@ -272,11 +256,7 @@ fn receiver_not_ready_waits_out_the_timer_and_tries_again() {
 
 #[test]
 fn receiver_never_ready_exhausts_the_rnr_retries() {
-    let options = Options {
-        rnr_retry: 2,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.rnr_retry = 2);
     pair.a.post(&Wqe::send_inline(&[9; 4]));
     pair.run_until(1_000_000);
     assert_eq!(pair.a.send_results(), [(0, Syndrome::RNR_RETRY_EXC_ERR.0)]);
@@ -362,11 +342,7 @@ fn write_with_immediate_needs_its_receive_only_for_the_last_packet() {
 
 #[test]
 fn reads_beyond_the_initiator_depth_wait_for_their_turn() {
-    let options = Options {
-        log_sra_max: 1,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.log_sra_max = 1);
     for n in 0..5 {
         pair.a.place(&Wqe::read(DATA, 64 + n, DATA, KEY));
     }

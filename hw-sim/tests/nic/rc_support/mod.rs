@@ -323,6 +323,13 @@ impl Pair {
         Self::with(&Options::default())
     }
 
+    /// Creates a pair. `change` edits the default options of both sides.
+    pub fn changed(change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::default();
+        change(&mut options);
+        Self::with(&options)
+    }
+
     pub fn with(options: &Options) -> Self {
         Self::with_each(options, options)
     }
