@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hw_sim::{Fault, Faults, LinkFaults, VfSettings};
-use mlx_prm::Opcode;
+use mlx_prm::{DeliveryStatus, Opcode};
 use rand::Rng;
 
 use crate::Feature;
@@ -55,10 +55,25 @@ const COMMANDS: [Opcode; 40] = [
 ];
 
 /// Names of all injected faults in the coverage, by kind.
-pub const FAULTS: [(&str, &[&str]); 4] = [
+pub const FAULTS: [(&str, &[&str]); 5] = [
     ("wire", &["faulty", "repeats"]),
     ("partition", &["both ways", "one way"]),
     ("cable", &["pulled"]),
+    (
+        "delivery status",
+        &[
+            "BAD_BLOCK_NUMBER",
+            "CMD_TYPE_ERR",
+            "FW_ERR",
+            "IN_LENGTH_ERR",
+            "IN_PTR_ALIGN_ERR",
+            "OUT_LENGTH_ERR",
+            "OUT_PTR_ALIGN_ERR",
+            "RES_FLD_NOT_CLR_ERR",
+            "SIGNATURE_ERR",
+            "TOKEN_ERR",
+        ],
+    ),
     (
         "fault",
         &[
@@ -259,16 +274,19 @@ impl World {
                     count: small,
                 },
             ),
-            44..=45 if self.has(Feature::Refused) => self.inject(
-                side,
-                "command not delivered",
-                &Fault::CommandDelivery {
+            44..=45 if self.has(Feature::Refused) => {
+                // The first status is OK.
+                let failures = &DeliveryStatus::ALL[1..];
+                let status = failures[pick % failures.len()];
+                let name = status.name().unwrap_or("unknown");
+                self.cover.count("delivery status", name);
+                let fault = Fault::CommandDelivery {
                     opcode,
-                    // Signature error, and internal error of the firmware (PRM, command interface, delivery status).
-                    status: if small == 1 { 0x01 } else { 0x06 },
+                    status: status.0,
                     count: small,
-                },
-            ),
+                };
+                self.inject(side, "command not delivered", &fault);
+            }
             _ => {}
         }
     }

@@ -27,6 +27,19 @@ pub const fn mac(number: usize) -> [u8; 6] {
         clippy::cast_possible_truncation,
         reason = "there is a handful of functions"
     )]
-    let [high, low] = (number as u16 + 1).to_be_bytes();
+    let [high, low] = (number as u16).wrapping_add(1).to_be_bytes();
     [0x02, 0x00, 0x5e, 0x10, high, low]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mac;
+
+    #[test]
+    fn addresses_differ_and_repeat_after_65536_functions() {
+        assert_eq!(mac(0), [0x02, 0x00, 0x5e, 0x10, 0x00, 0x01]);
+        assert_eq!(mac(0xff), [0x02, 0x00, 0x5e, 0x10, 0x01, 0x00]);
+        assert_eq!(mac(65_535), [0x02, 0x00, 0x5e, 0x10, 0x00, 0x00]);
+        assert_eq!(mac(65_536), mac(0));
+    }
 }

@@ -82,9 +82,7 @@ fn mailbox_pointers_are_aligned_to_512_bytes_and_not_zero() {
 #[test]
 fn a_chain_shorter_than_the_message_is_refused() {
     let cut = |bench: &Bench, output| {
-        bench.edit_mailbox(output, 0, |mailbox| {
-            mailbox.set_next_pointer(0);
-        })
+        bench.edit_mailbox(output, 0, |mailbox| _ = mailbox.set_next_pointer(0))
     };
     assert_eq!(
         delivery(|bench, _| cut(bench, false)),
@@ -110,15 +108,11 @@ fn tokens_of_entry_and_mailbox_agree() {
 #[test]
 fn mailboxes_are_numbered_from_zero() {
     assert_eq!(
-        delivery(|bench, _| bench.edit_mailbox(false, 1, |mailbox| {
-            mailbox.set_block_number(2);
-        })),
+        delivery(|bench, _| bench.edit_mailbox(false, 1, |mailbox| _ = mailbox.set_block_number(2))),
         DeliveryStatus::BAD_BLOCK_NUMBER
     );
     assert_eq!(
-        delivery(|bench, _| bench.edit_mailbox(true, 0, |mailbox| {
-            mailbox.set_block_number(1);
-        })),
+        delivery(|bench, _| bench.edit_mailbox(true, 0, |mailbox| _ = mailbox.set_block_number(1))),
         DeliveryStatus::BAD_BLOCK_NUMBER
     );
 }
@@ -151,7 +145,7 @@ fn a_mailbox_the_device_cannot_reach_is_a_firmware_error_and_a_recorded_fault() 
         bench.collect(submission.slot).unwrap().0,
         DeliveryStatus::FW_ERR
     );
-    let faults = bench.sim.report(&bench.function).dma_faults;
+    let faults = bench.report().dma_faults;
     assert_eq!(faults.len(), 1);
     assert_eq!(faults[0].fault.iova, 0x1_0000);
 }
@@ -170,9 +164,7 @@ fn mailbox_pointers_of_a_short_message_and_longer_chains_do_not_matter() {
         DeliveryStatus::OK
     );
     let submission = bench.prepare(QueryIssiIn::new().as_bytes(), 0x70);
-    bench.edit_mailbox(true, 0, |mailbox| {
-        mailbox.set_next_pointer(0xdead_0000);
-    });
+    bench.edit_mailbox(true, 0, |mailbox| _ = mailbox.set_next_pointer(0xdead_0000));
     bench.submit(&submission);
     assert_eq!(
         bench.collect(submission.slot).unwrap().0,
@@ -220,7 +212,7 @@ fn a_doorbell_for_an_entry_software_owns_does_nothing_and_is_noted() {
     let mut submission = bench.prepare(NopIn::new().as_bytes(), 16);
     submission.entry.set_ownership(false);
     bench.submit(&submission);
-    assert_eq!(bench.sim.report(&bench.function).driver_bugs.len(), 1);
+    assert_eq!(bench.driver_bugs().len(), 1);
     assert_eq!(
         bench.entry(submission.slot).command_output_inline_data(),
         &[0; 16]
@@ -241,7 +233,7 @@ fn a_doorbell_before_the_firmware_has_booted_is_noted() {
     let submission = bench.prepare(EnableHcaIn::new().as_bytes(), 12);
     bench.submit(&submission);
     assert!(bench.entry(submission.slot).ownership());
-    assert_eq!(bench.sim.report(&bench.function).driver_bugs.len(), 1);
+    assert_eq!(bench.driver_bugs().len(), 1);
 }
 
 #[test]
@@ -255,7 +247,7 @@ fn a_doorbell_without_bus_mastering_fetches_nothing_and_is_fatal() {
         bench.bar.load_u8(0x23d),
         HealthSyndrome::ICM_FETCH_PCI_ERR.0
     );
-    let fault = bench.sim.report(&bench.function).dma_faults[0];
+    let fault = bench.report().dma_faults[0];
     assert_eq!(fault.cause, hw_sim::FaultCause::NotBusMaster);
 }
 
@@ -266,12 +258,9 @@ fn xor(bytes: &[u8]) -> u8 {
 #[test]
 fn signatures_count_only_while_the_checksum_capability_is_on() {
     let mut bench = Bench::booted(modest());
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(CapType::GENERAL.current());
-    let page = bench.exec(&query).unwrap();
+    let page = bench.capability(CapType::GENERAL.current()).unwrap();
     let mut set = SetHcaCapIn::new();
-    set.set_op_mod(CapType::GENERAL.set())
-        .set_capability(page.capability());
+    set.set_op_mod(CapType::GENERAL.set()).set_capability(&page);
     set.capability_mut()[0x42] |= 0xc0; // cmdif_checksum 3
     bench.exec(&set).unwrap();
 
@@ -325,7 +314,7 @@ fn a_set_reserved_bit_is_a_bad_parameter() {
     let mut input = AllocPdIn::new();
     input.as_mut_bytes()[9] = 1;
     assert_eq!(bench.status(&input), CmdStatus::BAD_PARAM);
-    let reason = &bench.sim.report(&bench.function).refused[0].reason;
+    let reason = &bench.report().refused[0].reason;
     assert!(reason.contains("reserved"), "{reason}");
 }
 
@@ -339,7 +328,7 @@ fn equal_reasons_have_equal_syndromes_and_different_ones_differ() {
     bench.status(&dealloc);
     dealloc.set_op_mod(7);
     bench.status(&dealloc);
-    let refused = bench.sim.report(&bench.function).refused;
+    let refused = bench.report().refused;
     assert_eq!(refused[0].syndrome, refused[1].syndrome);
     assert_ne!(refused[1].syndrome, refused[2].syndrome);
     assert_ne!(refused[0].syndrome, 0);
@@ -387,7 +376,7 @@ fn an_injected_failure_hits_its_opcode_once_and_does_nothing() {
     bench.sim.inject(&bench.function, &fault);
     assert_eq!(bench.status(&AllocUarIn::new()), CmdStatus::OK);
     assert_eq!(bench.status(&AllocPdIn::new()), CmdStatus::NO_RESOURCES);
-    assert!(!bench.sim.report(&bench.function).leaked.contains_key("PD"));
+    assert!(!bench.report().leaked.contains_key("PD"));
     assert_eq!(bench.status(&AllocPdIn::new()), CmdStatus::OK);
 }
 
@@ -405,7 +394,7 @@ fn a_silenced_command_keeps_its_slot() {
     bench.submit(&submission);
     assert_eq!(bench.collect(submission.slot), None);
     bench.write32(0x18, 1 << submission.slot);
-    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    let bugs = bench.driver_bugs();
     assert!(bugs[0].contains("device owns"), "{bugs:?}");
 }
 
@@ -455,7 +444,7 @@ fn of_refused_commands_the_first_are_kept_and_all_are_counted() {
     for _ in 0..1_500 {
         bench.status(&dealloc);
     }
-    let report = bench.sim.report(&bench.function);
+    let report = bench.report();
     assert_eq!(
         (report.refused.len(), report.refusals[&0x801]),
         (1_000, 1_500)

@@ -7,11 +7,11 @@
 
 use driver::Device;
 use hw_sim::profile::RawPage;
-use hw_sim::{Fault, Profile, Sim, SimConfig};
+use hw_sim::{Fault, Profile};
 use mlx_prm::*;
 
-use crate::bench::{Bench, Failure, list, modest};
-use crate::strict_data::Side;
+use crate::bench::{Bench, Failure, data_seg, destroy_mkey, list, modest, raddr_seg};
+use crate::side::Side;
 
 const PAGE: u32 = 4096;
 const ANY_QP: u32 = 0xff_ffff;
@@ -28,13 +28,11 @@ const ADD: u64 = 3;
 
 /// Returns the start of the device memory window in the BAR, its size, and the largest allocation, in bytes.
 fn window(bench: &mut Bench) -> (u64, u32, u32) {
-    let mut ask = QueryHcaCapIn::new();
-    ask.set_op_mod(u32::from(CapType::DEV_MEM.0) << 1 | 1);
-    let page = bench.raw(ask.as_array(), 0x1010).unwrap();
-    assert_eq!(page[0x10], 0x80, "memic");
+    let page = bench.capability(CapType::DEV_MEM.current()).unwrap();
+    assert_eq!(page[0], 0x80, "memic");
     let word = |at: usize| u32::from_be_bytes(page[at..at + 4].try_into().unwrap());
-    assert_eq!(word(0x18), 0, "within the first 4 GiB of the BAR");
-    (word(0x1c).into(), word(0x20), word(0x24))
+    assert_eq!(word(0x08), 0, "within the first 4 GiB of the BAR");
+    (word(0x0c).into(), word(0x10), word(0x14))
 }
 
 fn ask(start: u64, range: u32, bytes: u32, alignment: u32) -> AllocMemicIn {
@@ -165,28 +163,15 @@ fn a_key_of_device_memory_lies_inside_of_it_and_keeps_it() {
         CmdStatus::BAD_RES_STATE,
         "a key is on it"
     );
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(index);
+    let destroy = destroy_mkey(index);
     bench.exec(&destroy).unwrap();
     assert_eq!(give_back(&mut bench, at, 256), CmdStatus::OK);
-    assert!(bench.sim.report(&bench.function).driver_bugs.is_empty());
+    assert!(bench.driver_bugs().is_empty());
 }
 
 /// Posts an RDMA operation. Returns the opcode of its completion.
-fn request(
-    side: &mut Side,
-    opcode: WqeOpcode,
-    (va, rkey): (u64, u32),
-    (local, bytes): (u64, u32),
-) -> CqeOpcode {
-    let mut remote = RaddrSeg::new();
-    remote.set_raddr(va).set_rkey(rkey);
-    let mut data = DataSeg::new();
-    data.set_byte_count(bytes)
-        .set_lkey(side.key)
-        .set_addr(local);
-    let body = [*remote.as_array(), *data.as_array()].concat();
-    side.post(opcode, 0, &body);
+fn request(side: &mut Side, opcode: WqeOpcode, remote: (u64, u32), local: (u64, u32)) -> CqeOpcode {
+    side.post_rdma(opcode, remote, local);
     side.wait_cqe().opcode()
 }
 
@@ -194,10 +179,7 @@ fn request(
 /// sees the device's writes. After a new allocation, the memory is zero.
 #[test]
 fn data_goes_between_device_memory_and_the_hosts() {
-    let sim = Sim::new(SimConfig::seeded(5));
-    let mut side = Side::with(&sim, modest(), 0, 6, |_| {});
-    let own = side.qpn;
-    side.connect(own, 0);
+    let mut side = Side::looped(modest(), |_| {});
     let (start, ..) = window(&mut side.bench);
     let at = side
         .bench
@@ -230,9 +212,7 @@ fn data_goes_between_device_memory_and_the_hosts() {
     let done = post(&mut side, WqeOpcode::RDMA_WRITE, 65, iova, 64);
     assert_eq!(done, CqeOpcode::REQ_ERR, "beyond the key");
 
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(rkey >> 8);
-    side.bench.exec(&destroy).unwrap();
+    side.bench.exec(&destroy_mkey(rkey >> 8)).unwrap();
     assert_eq!(give_back(&mut side.bench, at, 128), CmdStatus::OK);
     let again = side
         .bench
@@ -248,7 +228,7 @@ fn a_store_to_device_memory_that_nobody_has_taken_is_a_drivers_mistake() {
     let (mut bench, _) = Bench::usable(modest());
     let (start, ..) = window(&mut bench);
     bench.write32(start + 0x1000, 1);
-    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    let bugs = bench.driver_bugs();
     assert_eq!(bugs.len(), 1, "{bugs:?}");
     assert!(bugs[0].contains("device memory"), "{bugs:?}");
 }
@@ -274,9 +254,9 @@ fn no_doorbell_page_lies_in_the_window() {
 #[test]
 fn without_the_capability_there_is_no_device_memory() {
     let mut profile = modest();
-    profile.general.set(|page| {
-        page.set_device_memory(false);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_device_memory(false));
     let (mut bench, resources) = Bench::usable(profile);
     assert_eq!(bench.status(&ask(0, PAGE, 64, 0)), CmdStatus::BAD_OP);
     assert_eq!(give_back(&mut bench, 0, 64), CmdStatus::BAD_OP);
@@ -286,10 +266,7 @@ fn without_the_capability_there_is_no_device_memory() {
 
 /// Returns a queue pair that is connected to itself, and the address of 128 bytes of device memory.
 fn looped(profile: Profile, change: impl FnOnce(&mut Qpc)) -> (Side, u64) {
-    let sim = Sim::new(SimConfig::seeded(5));
-    let mut side = Side::with(&sim, profile, 0, 6, change);
-    let own = side.qpn;
-    side.connect(own, 0);
+    let mut side = Side::looped(profile, change);
     let (start, ..) = window(&mut side.bench);
     let taken = side.bench.exec(&ask(start, PAGE, 128, 0)).unwrap();
     (side, taken.memic_start_addr())
@@ -298,7 +275,7 @@ fn looped(profile: Profile, change: impl FnOnce(&mut Qpc)) -> (Side, u64) {
 #[test]
 fn atomic_operations_reach_device_memory() {
     let (mut side, at) = looped(modest(), |qpc| _ = qpc.set_atomic_mode(1));
-    let mut rights = Rts2RtsQpIn::for_qp(Qpn::new(side.qpn), OPT_RAE);
+    let mut rights = Rts2RtsQpIn::for_qp(Qpn::new(side.qp.number), OPT_RAE);
     rights.qpc_mut().set_rae(true).set_atomic_mode(1);
     side.bench.exec(&rights).unwrap();
     let mut create = key(side.resources.pd, at, 128);
@@ -306,14 +283,9 @@ fn atomic_operations_reach_device_memory() {
     let rkey = side.bench.exec(&create).unwrap().mkey_index() << 8;
     side.bench
         .write64(at + 8, 0x1122_3344_5566_7788_u64.swap_bytes());
-    let mut remote = RaddrSeg::new();
-    remote.set_raddr(8).set_rkey(rkey);
     let mut atomic = AtomicSeg::new();
     atomic.set_swap_add(ADD);
-    let mut data = DataSeg::new();
-    data.set_byte_count(8)
-        .set_lkey(side.key)
-        .set_addr(side.data.1);
+    let (remote, data) = (raddr_seg(8, rkey), data_seg(side.key, side.data.1, 8));
     let body = [*remote.as_array(), *atomic.as_array(), *data.as_array()].concat();
     side.post(WqeOpcode::ATOMIC_FA, 0, &body);
     assert_eq!(side.wait_cqe().opcode(), CqeOpcode::REQ);
@@ -327,9 +299,9 @@ fn atomic_operations_reach_device_memory() {
 fn no_key_of_other_keys_reaches_device_memory() {
     for mode in [KLM, KSM] {
         let mut profile = modest();
-        profile.general.set(|page| {
-            page.set_fixed_buffer_size(true);
-        });
+        profile
+            .general
+            .set(|page| _ = page.set_fixed_buffer_size(true));
         let (mut side, at) = looped(profile, |_| {});
         let inner = side.bench.exec(&key(side.resources.pd, at, 128)).unwrap();
         let inner = inner.mkey_index() << 8;
@@ -349,7 +321,7 @@ fn no_key_of_other_keys_reaches_device_memory() {
         assert_eq!(direct, CqeOpcode::REQ);
         let through = request(&mut side, WqeOpcode::RDMA_WRITE, (0, outer), local);
         assert_eq!(through, CqeOpcode::REQ_ERR, "access mode {mode}");
-        let report = side.bench.sim.report(&side.bench.function);
+        let report = side.bench.report();
         assert_eq!(report.dma_faults.len(), 0, "access mode {mode}");
     }
 }
@@ -361,10 +333,10 @@ fn a_user_context_takes_no_device_memory_and_makes_no_key_of_it() {
     let (mut bench, resources) = Bench::usable(modest().devx());
     let uid = bench.exec(&CreateUctxIn::new()).unwrap().uid();
     let (start, ..) = window(&mut bench);
-    let mut bytes = ask(start, PAGE, 64, 0).as_array().to_vec();
-    bytes[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
+    let bytes = ask(start, PAGE, 64, 0);
     let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
-    assert_eq!(bench.raw(&bytes, AllocMemicOut::SIZE), refused);
+    let asked = bench.raw_as(uid, bytes.as_array(), AllocMemicOut::SIZE);
+    assert_eq!(asked, refused);
     let taken = bench.exec(&ask(start, PAGE, 64, 0)).unwrap();
     let mut create = key(resources.pd, taken.memic_start_addr(), 64);
     create.set_uid(uid);
@@ -398,12 +370,12 @@ fn a_reset_empties_device_memory_after_it_was_silent() {
     assert_eq!(bench.read32(low), u32::MAX, "silent");
     bench.write32(at, 0x5566_7788);
     assert_eq!(bench.read32(low), u32::MAX, "a store is lost");
-    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    let bugs = bench.driver_bugs();
     assert_eq!(bugs.len(), 1, "{bugs:?}");
     assert!(bugs[0].contains("is lost"), "{bugs:?}");
     bench.start();
     assert_eq!(bench.read32(low), 0);
-    let objects = bench.sim.report(&bench.function).objects;
+    let objects = bench.report().objects;
     assert!(!objects.contains_key("device memory"), "{objects:?}");
 }
 

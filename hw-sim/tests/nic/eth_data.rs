@@ -6,10 +6,8 @@ use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
 use mlx_prm::*;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::collections::VecDeque;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 
-use crate::bench::list;
+use crate::bench::{Tape, list};
 use crate::eth_support::*;
 
 /// Bits of the CQE field `hds_ip_ext`.
@@ -316,7 +314,7 @@ fn a_large_send_of_too_many_pieces_is_an_error() {
         (1, 64 << 10, 0),
         (8, 256 << 10, 32_768),
     ] {
-        let (sim, mut a, _b) = pair();
+        let (_sim, mut a, _b) = pair();
         let payload = vec![7; bytes];
         let how = SendOptions {
             opcode: WqeOpcode::LSO,
@@ -327,7 +325,7 @@ fn a_large_send_of_too_many_pieces_is_an_error() {
         let mut frame = udp(0, 1, &[]);
         frame.extend(payload);
         a.send(&frame, how);
-        let left = sim.report(&a.bench.function).transmitted.packets;
+        let left = a.bench.report().transmitted.packets;
         assert_eq!(left, frames, "{mss} of {bytes}");
         assert_eq!(a.sq_state(), if frames == 0 { ERROR } else { READY });
     }
@@ -359,16 +357,17 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(2);
     let frame = plain(0, MACS[1], 100);
-    let mut wqe = a.wqe(
-        &frame,
-        SendOptions {
-            inline: 0,
-            ..SendOptions::default()
-        },
-    );
-    wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
-    a.post(&wqe);
-    a.ring();
+    let how = SendOptions {
+        inline: 0,
+        ..SendOptions::default()
+    };
+    let mut send = || {
+        let mut wqe = a.wqe(&frame, how);
+        wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
+        a.post(&wqe);
+        a.ring();
+    };
+    send();
     let (cqe, bytes) = b.received().unwrap();
     assert_eq!(bytes, frame);
     assert_eq!((cqe.l4_l3_hdr_type() & 1, cqe.vlan_info()), (1, 0x6064));
@@ -377,16 +376,7 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     modify.modify_bitmask_mut().set_vsd(true);
     modify.ctx_mut().set_vsd(true);
     b.bench.exec(&modify).unwrap();
-    let mut wqe = a.wqe(
-        &frame,
-        SendOptions {
-            inline: 0,
-            ..SendOptions::default()
-        },
-    );
-    wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
-    a.post(&wqe);
-    a.ring();
+    send();
     let (cqe, bytes) = b.received().unwrap();
     assert_eq!(bytes[12..16], [0x81, 0x00, 0x60, 0x64]);
     assert_eq!(
@@ -553,10 +543,7 @@ fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
     let wqe = a.wqe(&plain(0, MACS[1], 64), SendOptions::default());
     a.post(&wqe);
     let other = a.bench.exec(&AllocUarIn::new()).unwrap().uar();
-    a.bench.write64(
-        u64::from(other) << 12 | 0x800,
-        u64::from_be_bytes(a.sq.last),
-    );
+    a.bench.ring(other, &a.sq.last);
     assert!(a.sent().is_none());
     assert_eq!(a.modify_sq(READY, RESET), CmdStatus::OK);
     a.ring();
@@ -627,12 +614,7 @@ fn a_copy_of_what_goes_to_a_group_comes_back_into_another_transport_domain() {
     a.post_receives(4);
     b.post_receives(4);
     let td = a.bench.exec(&AllocTransportDomainIn::new()).unwrap();
-    let mut create = CreateTirIn::new();
-    create
-        .ctx_mut()
-        .set_transport_domain(td.transport_domain())
-        .set_inline_rqn(a.rq.number);
-    let other = a.bench.exec(&create).unwrap().tirn();
+    let other = create_tir(&mut a.bench, td.transport_domain(), a.rq.number);
     let table = a.table(0, 4).unwrap();
     let group = a.group(table, 0, 15, &FteMatchParam::new()).unwrap();
     let to = destination(FlowDestinationType::TIR, other);
@@ -673,31 +655,16 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     assert!(b.received().is_some() && b.received().is_some());
 }
 
-/// A writer whose bytes can be read back.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_capture_has_the_frames_as_they_were_on_the_wire() {
     let (sim, mut a, mut b) = pair();
-    let capture = Shared::default();
+    let capture = Tape::default();
     sim.pcap(capture.clone()).unwrap();
     b.post_receives(1);
     let frame = plain(0, MACS[1], 30);
     a.send(&frame, SendOptions::default());
     sim.flush_pcap().unwrap();
-    let bytes = capture.0.lock().unwrap().clone();
+    let bytes = capture.bytes();
     let mut reader = PcapNgReader::new(bytes.as_slice()).unwrap();
     let mut frames = Vec::new();
     while let Some(block) = reader.next_block() {
@@ -797,15 +764,16 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     ] {
         let (_sim, mut a, mut b) = pair_placed(profile, place);
         b.post_receives(RQ_ENTRIES);
-        // There are 48 frames. They wrap around the receive ring of 16 entries, and at offsets 31 and 0x440 the
-        // send ring crosses the page boundary.
-        for round in 0..3 * RQ_ENTRIES {
+        // Each frame takes one block of the send ring, so both rings wrap around. The send ring of one page crosses a
+        // page boundary at every offset but 0.
+        for round in 0..SQ_BLOCKS + RQ_ENTRIES {
             let frame = plain(0, MACS[1], 200 + round);
             a.send(&frame, SendOptions::default());
             assert_eq!(b.received().unwrap().1, frame, "{place:?} {round}");
             b.post_receives(1);
             assert!(a.sent().is_some());
         }
+        assert_eq!(usize::from(a.sq.posted), SQ_BLOCKS + RQ_ENTRIES);
         assert_eq!(a.driver_bugs(), [""; 0]);
         let mut query = QuerySqIn::new();
         query.set_sqn(a.sq.number);
@@ -831,18 +799,9 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
 #[test]
 fn a_queue_that_its_pages_do_not_hold_from_its_offset_on_is_refused() {
     let (_sim, mut a, _b) = pair();
-    let mut create = CreateRqIn::new();
-    create.ctx_mut().set_cqn(a.rq.cq.number);
-    let (_, page) = a.bench.alloc(4096);
-    create
-        .ctx_mut()
-        .wq_mut()
-        .set_wq_type(1)
-        .set_pd(a.resources.pd)
-        .set_page_offset(1)
-        .set_dbr_addr(page)
-        .set_log_wq_stride(6)
-        .set_log_wq_sz(6);
+    let (_, record) = a.bench.alloc(64);
+    let mut create = rq_input(a.rq.cq.number, a.resources.pd, record, [6, 6]);
+    create.ctx_mut().wq_mut().set_page_offset(1);
     let (_, ring) = a.bench.alloc(8192);
     let one = list(&[ring]);
     assert_eq!(a.bench.status_with(&create, &one), CmdStatus::BAD_INPUT_LEN);

@@ -4,7 +4,7 @@ use etherparse::PacketBuilder;
 use mlx_prm::*;
 use zerocopy::IntoBytes;
 
-use crate::bench::{Failure, list};
+use crate::bench::{Failure, destroy_cq, list};
 use crate::eth_support::*;
 
 /// Microsoft's RSS test key ("Verifying the RSS Hash Calculation").
@@ -18,8 +18,7 @@ const TABLE: FlowDestinationType = FlowDestinationType::FLOW_TABLE;
 
 /// Returns a function with an Ethernet port and without steering rules.
 fn side() -> Side {
-    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
-    Side::new(&sim, profile(1))
+    Side::alone(profile(1))
 }
 
 fn tcp(source: [u8; 4], sport: u16, destination: [u8; 4], dport: u16) -> Vec<u8> {
@@ -52,12 +51,7 @@ fn refused(result: Result<impl Sized, Failure>) -> CmdStatus {
 /// Creates a second receive queue and a TIR for it.
 fn second(side: &mut Side) -> (ReceiveQueue, u32) {
     let rq = ReceiveQueue::new(&mut side.bench, &side.resources);
-    let mut create = CreateTirIn::new();
-    create
-        .ctx_mut()
-        .set_transport_domain(side.td)
-        .set_inline_rqn(rq.number);
-    let tir = side.bench.exec(&create).unwrap().tirn();
+    let tir = create_tir(&mut side.bench, side.td, rq.number);
     (rq, tir)
 }
 
@@ -76,23 +70,14 @@ fn the_entry_of_the_lowest_index_counts_and_carries_its_tag() {
     let (mut other, other_tir) = second(&mut side);
     let table = side.table(5, 4).unwrap();
     let by_type = side
-        .group(
-            table,
-            0,
-            7,
-            &outer(|set| {
-                set.set_ethertype(0xffff);
-            }),
-        )
+        .group(table, 0, 7, &outer(|set| _ = set.set_ethertype(0xffff)))
         .unwrap();
     let rest = side.group(table, 8, 8, &nothing()).unwrap();
     let mut set = entry_input(
         table,
         by_type,
         3,
-        &outer(|set| {
-            set.set_ethertype(0x88b5);
-        }),
+        &outer(|set| _ = set.set_ethertype(0x88b5)),
         flow_action::FWD_DEST,
         1,
     );
@@ -155,25 +140,13 @@ fn an_entry_without_destinations_drops_and_one_with_two_copies() {
     let mut side = side();
     let (mut other, other_tir) = second(&mut side);
     let table = side.table(5, 4).unwrap();
-    let by_source = outer(|set| {
-        set.set_smac_15_0(0xffff);
-    });
+    let by_source = outer(|set| _ = set.set_smac_15_0(0xffff));
     let group = side.group(table, 0, 7, &by_source).unwrap();
-    let one = outer(|set| {
-        set.set_smac_15_0(1);
-    });
+    let one = outer(|set| _ = set.set_smac_15_0(1));
     let both = [destination(TIR, side.tir), destination(TIR, other_tir)];
     side.entry(table, group, 0, &one, &both).unwrap();
-    side.entry(
-        table,
-        group,
-        1,
-        &outer(|set| {
-            set.set_smac_15_0(2);
-        }),
-        &[],
-    )
-    .unwrap();
+    side.entry(table, group, 1, &outer(|set| _ = set.set_smac_15_0(2)), &[])
+        .unwrap();
     side.post_receives(2);
     other.post(&side.bench, BUFFER, side.key);
     side.deliver(&plain(0, MACS[1], 64));
@@ -365,8 +338,7 @@ fn an_object_in_use_is_not_destroyed() {
     assert_eq!(bench.status(&destroy_table), referenced);
     assert_eq!(bench.status(&destroy_group), referenced);
     for cqn in cqs {
-        let mut destroy = DestroyCqIn::new();
-        destroy.set_cqn(cqn);
+        let destroy = destroy_cq(cqn);
         assert_eq!(bench.status(&destroy), referenced);
     }
     // In this order all objects of Ethernet can be destroyed. Only the bench's objects and the memory key remain.
@@ -383,11 +355,10 @@ fn an_object_in_use_is_not_destroyed() {
     bench.exec(&destroy_tis).unwrap();
     bench.exec(&dealloc_td).unwrap();
     for cqn in cqs {
-        let mut destroy = DestroyCqIn::new();
-        destroy.set_cqn(cqn);
+        let destroy = destroy_cq(cqn);
         bench.exec(&destroy).unwrap();
     }
-    let left = bench.sim.report(&bench.function).objects;
+    let left = bench.report().objects;
     let kinds: Vec<_> = left.into_keys().collect();
     assert_eq!(kinds, ["EQ", "PD", "UAR", "mkey"]);
 }
@@ -395,12 +366,11 @@ fn an_object_in_use_is_not_destroyed() {
 #[test]
 fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
     let mut shallow = profile(1);
-    for page in [&mut shallow.flow_table.max, &mut shallow.flow_table.current] {
+    shallow.flow_table.set(|page| {
         page.flow_table_properties_nic_receive_mut()
             .set_max_ft_level(64);
-    }
-    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
-    let mut side = Side::new(&sim, shallow);
+    });
+    let mut side = Side::alone(shallow);
     let bad = CmdStatus::BAD_PARAM;
     assert_eq!(refused(side.table(65, 4)), bad, "level");
     assert_eq!(refused(side.table(5, 17)), CmdStatus::EXCEED_LIM, "size");
@@ -488,46 +458,27 @@ fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
 #[test]
 fn queues_are_created_with_what_exists_and_what_the_device_has() {
     let mut side = side();
-    let mut create = CreateRqIn::new();
-    create.ctx_mut().set_cqn(side.rq.cq.number);
-    create
-        .ctx_mut()
-        .wq_mut()
-        .set_wq_type(1)
-        .set_pd(side.resources.pd)
-        .set_dbr_addr(crate::bench::BASE + 0x1000)
-        .set_log_wq_stride(5)
-        .set_log_wq_sz(4);
-    let (_, page) = side.bench.alloc(4096);
+    let (page, record) = side.bench.ring_and_record();
+    let create = rq_input(side.rq.cq.number, side.resources.pd, record, [5, 4]);
     let pages = list(&[page]);
     assert_eq!(side.bench.status_with(&create, &pages), CmdStatus::OK);
     let bad = CmdStatus::BAD_PARAM;
     type Spoil = fn(&mut Rqc);
     let cases: [(&str, CmdStatus, Spoil); 8] = [
-        ("CQ", CmdStatus::BAD_RESOURCE, |rq| {
-            rq.set_cqn(0xfff);
-        }),
+        ("CQ", CmdStatus::BAD_RESOURCE, |rq| _ = rq.set_cqn(0xfff)),
         ("PD", CmdStatus::BAD_RESOURCE, |rq| {
-            rq.wq_mut().set_pd(0xfff);
+            _ = rq.wq_mut().set_pd(0xfff)
         }),
-        ("type", bad, |rq| {
-            rq.wq_mut().set_wq_type(3);
-        }),
-        ("stride", bad, |rq| {
-            rq.wq_mut().set_log_wq_stride(3);
-        }),
+        ("type", bad, |rq| _ = rq.wq_mut().set_wq_type(3)),
+        ("stride", bad, |rq| _ = rq.wq_mut().set_log_wq_stride(3)),
         ("size", CmdStatus::EXCEED_LIM, |rq| {
-            rq.wq_mut().set_log_wq_sz(16);
+            _ = rq.wq_mut().set_log_wq_sz(16)
         }),
         ("pages", CmdStatus::BAD_INPUT_LEN, |rq| {
-            rq.wq_mut().set_log_wq_sz(9);
+            _ = rq.wq_mut().set_log_wq_sz(9)
         }),
-        ("record", bad, |rq| {
-            rq.wq_mut().set_dbr_addr(0x1234);
-        }),
-        ("state", bad, |rq| {
-            rq.set_state(READY);
-        }),
+        ("record", bad, |rq| _ = rq.wq_mut().set_dbr_addr(0x1234)),
+        ("state", bad, |rq| _ = rq.set_state(READY)),
     ];
     for (what, status, spoil) in cases {
         let mut create = create.clone();
@@ -544,8 +495,7 @@ fn queues_are_created_with_what_exists_and_what_the_device_has() {
 
 #[test]
 fn a_table_of_a_user_context_is_no_root_unless_the_driver_sets_it() {
-    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
-    let mut side = Side::new(&sim, profile(1).devx());
+    let mut side = Side::alone(profile(1).devx());
     let uid = side.bench.exec(&CreateUctxIn::new()).unwrap().uid();
     let mut create = CreateFlowTableIn::new();
     create.set_uid(uid);

@@ -4,29 +4,24 @@
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::bench::{Bench, list, modest};
+use crate::bench::{Bench, Failure, READ, list, modest};
 use crate::eth_support::*;
 
-fn page(bench: &mut Bench, kind: CapType) -> Result<[u8; 0x1000], CmdStatus> {
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(kind.current());
-    match bench.exec(&query) {
-        Ok(out) => Ok(*out.capability()),
-        Err(crate::bench::Failure::Refused(status)) => Err(status),
-        Err(other) => panic!("{other:?}"),
-    }
+fn page(bench: &mut Bench, kind: CapType) -> Result<[u8; 0x1000], Failure> {
+    bench.capability(kind.current())
 }
 
 #[test]
 fn capability_pages_of_ethernet_exist_where_the_general_page_announces_them() {
     let mut without = modest();
-    without.general.set(|caps| {
-        caps.set_eth_net_offloads(false).set_nic_flow_table(false);
-    });
+    without
+        .general
+        .set(|caps| _ = caps.set_eth_net_offloads(false).set_nic_flow_table(false));
     let (mut plain, _) = Bench::usable(without);
     let (mut ethernet, _) = Bench::usable(modest().ethernet());
     for kind in [CapType::ETHERNET_OFFLOADS, CapType::FLOW_TABLE] {
-        assert_eq!(page(&mut plain, kind), Err(CmdStatus::BAD_OP), "{kind:?}");
+        let refused = Err(Failure::Refused(CmdStatus::BAD_OP));
+        assert_eq!(page(&mut plain, kind), refused, "{kind:?}");
         assert!(page(&mut ethernet, kind).is_ok(), "{kind:?}");
     }
 }
@@ -68,16 +63,8 @@ fn an_ethernet_port_has_the_default_partition_and_no_other() {
 #[test]
 fn a_receive_queue_that_only_drops_needs_no_protection_domain() {
     let (_sim, mut a, _b) = pair();
-    let mut create = CreateRqIn::new();
-    create.ctx_mut().set_cqn(a.rq.cq.number);
-    let (_, page) = a.bench.alloc(4096);
-    create
-        .ctx_mut()
-        .wq_mut()
-        .set_wq_type(1)
-        .set_dbr_addr(page)
-        .set_log_wq_stride(4);
-    let (_, ring) = a.bench.alloc(4096);
+    let (ring, record) = a.bench.ring_and_record();
+    let create = rq_input(a.rq.cq.number, 0, record, [4, 0]);
     let rqn = a.bench.exec_with(&create, &list(&[ring])).unwrap().rqn();
     let mut destroy = DestroyRqIn::new();
     destroy.set_rqn(rqn);
@@ -97,10 +84,7 @@ fn objects_of_ethernet_ports_do_not_exist_on_infiniband_ports() {
 fn a_frame_is_counted_where_statistics_are_read() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(1);
-    let mut frame = [MACS[1], MACS[0]].concat();
-    frame.extend([0x88, 0xb5]);
-    frame.resize(300, 0x5a);
-    a.send(&frame, SendOptions::default());
+    a.send(&plain(0, MACS[1], 286), SendOptions::default());
     b.received().unwrap();
     let vport = |side: &mut Side| side.bench.exec(&QueryVportCounterIn::new()).unwrap();
     let counted = |counter: &TrafficCounter| (counter.packets(), counter.octets());
@@ -109,12 +93,8 @@ fn a_frame_is_counted_where_statistics_are_read() {
     assert_eq!(counted(vport(&mut b).received_ib_unicast()), (0, 0));
     let mut image = Ppcnt::new();
     image.set_local_port(1);
-    let mut read = AccessRegIn::new();
-    read.set_op_mod(1)
-        .set_register_id(u32::from(RegisterId::PPCNT.0));
-    let input = [read.as_bytes(), image.as_bytes()].concat();
-    let out = b.bench.raw(&input, 0x110).unwrap();
-    let frames = Ieee8023Counters::read_from_bytes(&out[0x18..]).unwrap();
+    let out = b.bench.register(RegisterId::PPCNT, READ, image.as_bytes());
+    let frames = Ieee8023Counters::read_from_bytes(&out.unwrap()[0x08..]).unwrap();
     assert_eq!(
         (frames.a_frames_received_ok(), frames.a_octets_received_ok()),
         (1, 300)
@@ -133,9 +113,9 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
             caps.set_sq_ts_format(capability)
                 .set_rq_ts_format(capability);
         });
-        profile.roce.set(|caps| {
-            caps.set_qp_ts_format(capability);
-        });
+        profile
+            .roce
+            .set(|caps| _ = caps.set_qp_ts_format(capability));
         let (mut bench, _) = Bench::usable(profile);
         for format in 0..4 {
             let mut sq = CreateSqIn::new();
@@ -176,14 +156,11 @@ fn loopback_is_forced_where_the_capability_says_so_and_of_reliable_connections()
         (true, ServiceType::RC, CmdStatus::BAD_RESOURCE),
     ] {
         let mut profile = modest();
-        profile.roce.set(|caps| {
-            caps.set_fl_rc_qp_when_roce_enabled(capability);
-        });
+        profile
+            .roce
+            .set(|caps| _ = caps.set_fl_rc_qp_when_roce_enabled(capability));
         let (mut bench, _) = Bench::usable(profile);
-        let mut on = ModifyNicVportContextIn::new();
-        on.field_select_mut().set_roce_en(true);
-        on.nic_vport_context_mut().set_roce_en(true);
-        bench.exec(&on).unwrap();
+        bench.allow_roce();
         let mut rtr = Init2RtrQpIn::new();
         rtr.set_qpn(0xdead).qpc_mut().set_st(service.bits());
         rtr.qpc_mut().primary_address_path_mut().set_fl(true);

@@ -10,8 +10,7 @@ const FORWARD_AND_COUNT: u32 = flow_action::FWD_DEST | flow_action::COUNT;
 const DROP_AND_COUNT: u32 = flow_action::DROP | flow_action::COUNT;
 
 fn side() -> Side {
-    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
-    Side::new(&sim, profile(1).devx())
+    Side::alone(profile(1).devx())
 }
 
 fn context(bench: &mut Bench) -> u32 {

@@ -3,7 +3,10 @@
 
 use mlx_prm::*;
 
-use crate::bench::{Bench, Resources, list, modest};
+use crate::bench::{
+    Bench, Failure, READ, Resources, WRITE, destroy_qp, list, modest, qp_input, signalled,
+};
+use crate::xrc::xrc_srq_input;
 
 fn usable() -> (Bench, Resources) {
     Bench::usable(modest().infiniband())
@@ -41,21 +44,15 @@ fn the_vport_is_active_with_a_lid_and_without_carrier_it_is_down() {
 fn the_port_has_one_virtual_lane_which_is_in_operation() {
     let (mut bench, _) = usable();
     let mut ask = |op_mod: u32, port: u8| {
-        let mut access = AccessRegIn::new();
-        access.set_register_id(RegisterId::PVLC.bits());
-        access.set_op_mod(op_mod);
-        let mut bytes = access.as_array().to_vec();
-        bytes.extend([0, port, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        bench.raw(&bytes, 0x20)
+        let mut image = [0; 16];
+        image[1] = port;
+        bench.register(RegisterId::PVLC, op_mod, &image)
     };
-    let told = ask(1, 1).unwrap();
-    assert_eq!(
-        told[0x10..],
-        [0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
-    );
-    let refused = Err(crate::bench::Failure::Refused(CmdStatus::BAD_PARAM));
-    assert_eq!(ask(1, 2), refused, "there is one port");
-    assert_eq!(ask(0, 1), refused, "the lanes are fixed");
+    let told = ask(READ, 1).unwrap();
+    assert_eq!(told, [0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
+    let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
+    assert_eq!(ask(READ, 2), refused, "there is one port");
+    assert_eq!(ask(WRITE, 1), refused, "the lanes are fixed");
 }
 
 #[test]
@@ -111,30 +108,23 @@ fn an_ethernet_port_has_no_hca_vport() {
     );
     assert_eq!(bench.status(&QueryHcaVportGidIn::new()), CmdStatus::BAD_OP);
     let mut without = modest();
-    without.general.set(|caps| {
-        caps.set_xrc(false);
-    });
+    without.general.set(|caps| _ = caps.set_xrc(false));
     let (mut bench, _) = Bench::usable(without);
     assert_eq!(bench.status(&CreateXrcSrqIn::new()), CmdStatus::BAD_OP);
 }
 
 /// Returns a command that creates a queue pair without a receive queue and with a send queue of 64 WQEBBs.
 fn qp(bench: &mut Bench, resources: &Resources, service: ServiceType, pd: u32) -> CreateQpIn {
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
+    let cq = bench.cq(resources, 4);
     let (_, record) = bench.alloc(64);
-    let mut create = CreateQpIn::new();
+    let mut create = qp_input(resources, cq.number, record);
     create
         .qpc_mut()
         .set_st(service.bits())
         .set_pd(pd)
-        .set_uar_page(resources.uar)
-        .set_cqn_snd(cq.number)
-        .set_cqn_rcv(cq.number)
         .set_rq_type(3)
-        .set_log_sq_size(6)
-        .set_dbr_addr(record);
+        .set_log_rq_size(0)
+        .set_log_sq_size(6);
     create
 }
 
@@ -151,8 +141,7 @@ fn a_port_has_one_queue_pair_for_subnet_management_and_one_for_general_services(
             CmdStatus::EXCEED_LIM,
             "{service:?}"
         );
-        let mut destroy = DestroyQpIn::new();
-        destroy.set_qpn(number);
+        let destroy = destroy_qp(number);
         bench.exec(&destroy).unwrap();
         bench.exec_with(&create, &pages).unwrap();
     }
@@ -175,23 +164,10 @@ fn the_umr_queue_pair_is_in_no_protection_domain() {
 fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
     let (mut bench, resources) = usable();
     let xrcd = bench.exec(&AllocXrcdIn::new()).unwrap().xrcd();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
+    let cq = bench.cq(&resources, 4);
+    let (page, record) = bench.ring_and_record();
     let pages = list(&[page]);
-    let mut create = CreateXrcSrqIn::new();
-    create
-        .xrc_srq_context_entry_mut()
-        .set_log_xrc_srq_size(4)
-        .set_log_rq_stride(1)
-        .set_xrcd(xrcd)
-        .set_cqn(cq.number)
-        .set_pd(resources.pd)
-        .set_user_index(0xff_ffff)
-        .set_db_record_addr_h(u32::try_from(record >> 32).unwrap())
-        .set_db_record_addr_l(u32::try_from(record & 0xffff_ffff).unwrap() >> 2);
+    let create = xrc_srq_input(xrcd, resources.pd, cq.number, record);
     let number = bench.exec_with(&create, &pages).unwrap().xrc_srqn();
     let mut query = QueryXrcSrqIn::new();
     query.set_xrc_srqn(number);
@@ -233,30 +209,14 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     let record = create.qpc().dbr_addr();
     let cqn = create.qpc().cqn_snd();
     let number = bench.exec_with(&create, &list(&[aligned])).unwrap().qpn();
-    let mut init = Rst2InitQpIn::new();
-    init.set_qpn(number);
-    bench.exec(&init).unwrap();
-    let mut receive = Init2RtrQpIn::new();
-    receive.set_qpn(number);
-    receive.qpc_mut().set_mtu(5);
-    bench.exec(&receive).unwrap();
-    let mut send = Rtr2RtsQpIn::new();
-    send.set_qpn(number);
-    bench.exec(&send).unwrap();
+    bench.ready_to_send(number, |_| {});
     // A signalled NOP at 3/64 of the 64 KiB page.
-    let mut nop = CtrlSeg::new();
-    nop.set_opcode(WqeOpcode::NOP.bits())
-        .set_qp_or_sq(number)
-        .set_ds(1)
-        .set_ce(2);
+    let mut nop = signalled(WqeOpcode::NOP);
+    nop.set_qp_or_sq(number).set_ds(1);
     bench.memory.write_obj(at + shift + 3 * 1024, &nop);
     let record = usize::try_from(record - page).unwrap() + at;
     bench.memory.store_be32(record + 4, 1);
-    let [a, b, c, d, e, f, g, h, ..] = *nop.as_array();
-    bench.write64(
-        u64::from(resources.uar) << 12 | 0x800,
-        u64::from_be_bytes([a, b, c, d, e, f, g, h]),
-    );
+    bench.ring(resources.uar, nop.as_array());
     let log = bench.log();
     assert!(
         log.contains(&format!("cqe cq={cqn:#x} op=0x0")),
@@ -271,14 +231,7 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
 #[test]
 fn the_firmware_version_is_that_of_the_only_component() {
     let (mut bench, _) = usable();
-    let mut read = |register: RegisterId, image: &[u8]| {
-        let mut input = AccessRegIn::new();
-        input.set_op_mod(1).set_register_id(u32::from(register.0));
-        let input = [input.as_array().as_slice(), image].concat();
-        bench
-            .raw(&input, 0x100)
-            .map(|output| output[0x10..].to_vec())
-    };
+    let mut read = |register: RegisterId, image: &[u8]| bench.register(register, READ, image);
     let registers = read(RegisterId::MCAM, &[0; 0x48]).unwrap();
     assert_eq!(registers[0x0b], 0b11, "MCQI and MCQS");
     let component = read(RegisterId::MCQS, &[0; 0x10]).unwrap();
@@ -287,7 +240,7 @@ fn the_firmware_version_is_that_of_the_only_component() {
         (1, 1),
         "the last one, boot image"
     );
-    let mut ask = [0; 0x18];
+    let mut ask = [0; 0x20];
     ask[0x0b] = 1;
     ask[0x17] = 0x7c;
     let version = read(RegisterId::MCQI, &ask).unwrap();

@@ -1,11 +1,10 @@
 //! Tests of the limits on memory keys of programs: registration of pages by UMR, keys of other programs, and memory for
 //! keys.
 
-use hw_sim::{Sim, SimConfig};
 use mlx_prm::*;
 
-use crate::bench::{BASE, list, modest};
-use crate::strict_data::Side;
+use crate::bench::{BASE, destroy_mkey, list, modest};
+use crate::side::Side;
 
 const MASK_PAGE_SIZE: u64 = 1 << 1;
 const MASK_PD: u64 = 1 << 7;
@@ -18,14 +17,10 @@ const ANY_QP: u32 = 0xff_ffff;
 /// Returns a function whose queue pair is connected to itself.
 fn looped(change: impl FnOnce(&mut Qpc)) -> Side {
     let mut profile = modest();
-    for page in [&mut profile.general.max, &mut profile.general.current] {
-        page.set_umr_extended_translation_offset(true);
-    }
-    let sim = Sim::new(SimConfig::seeded(5));
-    let mut side = Side::with(&sim, profile, 0, 6, change);
-    let own = side.qpn;
-    side.connect(own, 0);
-    side
+    profile
+        .general
+        .set(|page| _ = page.set_umr_extended_translation_offset(true));
+    Side::looped(profile, change)
 }
 
 /// Creates a key of one page that a UMR may change.
@@ -149,8 +144,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     for &key in &keys[..15] {
         assert_eq!(grow(&mut side, key), CqeOpcode::REQ);
     }
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(keys[0]);
+    let destroy = destroy_mkey(keys[0]);
     side.bench.exec(&destroy).unwrap();
     assert_eq!(grow(&mut side, keys[15]), CqeOpcode::REQ);
     // This table is 64 KiB shorter. It fits, and keys that are created with a table of 2 KiB use up the rest.
@@ -175,8 +169,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     let refused = side.bench.status_with(&create, &table);
     assert_eq!(refused, CmdStatus::NO_RESOURCES);
     assert!(made.len() > 16, "{}", made.len());
-    destroy.set_mkey_index(made[0]);
-    side.bench.exec(&destroy).unwrap();
+    side.bench.exec(&destroy_mkey(made[0])).unwrap();
     make(&mut side).unwrap();
     make(&mut side).unwrap_err();
     assert_eq!(grow(&mut side, keys[16]), CqeOpcode::REQ_ERR);

@@ -8,7 +8,7 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::bench::{Bench, Failure, modest};
+use crate::bench::{Bench, Failure, Resources, Submission, modest};
 
 const BAD_STATE: CmdStatus = CmdStatus::BAD_SYS_STATE;
 
@@ -39,7 +39,7 @@ fn a_booting_function_reads_ones_and_loses_writes() {
     bench.sleep(Duration::from_millis(10));
     assert_eq!(segment(), [0x0005_03f4, 0x56, 0]);
     assert_eq!(bench.read32(0x10), 0);
-    let report = bench.sim.report(&bench.function);
+    let report = bench.report();
     assert_eq!(report.driver_bugs.len(), 3, "{report:?}");
 }
 
@@ -192,7 +192,7 @@ fn after_teardown_every_page_comes_back_and_disable_succeeds() {
     assert_eq!(bench.take_pages(100).len(), 7);
     assert!(bench.take_pages(100).is_empty());
     assert_eq!(bench.status(&DisableHcaIn::new()), CmdStatus::OK);
-    let report = bench.sim.report(&bench.function);
+    let report = bench.report();
     assert!(report.is_clean(), "{report:?}");
 }
 
@@ -203,7 +203,7 @@ fn a_write_into_a_page_given_away_is_detected() {
     let offset = usize::try_from(pages[1] - crate::bench::BASE).unwrap();
     bench.memory.store_u8(offset + 100, 1);
     bench.take_pages(100);
-    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    let bugs = bench.driver_bugs();
     assert_eq!(bugs, ["software wrote into a page the firmware owned"]);
 }
 
@@ -213,7 +213,7 @@ fn objects_that_outlive_teardown_are_leaks() {
     bench.exec(&AllocPdIn::new()).unwrap();
     bench.exec(&AllocPdIn::new()).unwrap();
     bench.exec(&TeardownHcaIn::new()).unwrap();
-    assert_eq!(bench.sim.report(&bench.function).leaked["PD"], 2);
+    assert_eq!(bench.report().leaked["PD"], 2);
 }
 
 #[test]
@@ -280,10 +280,7 @@ fn a_reset_erases_capabilities_objects_and_the_port() {
         [2, 0, 0, 0, 0, 1],
     );
     bench.function.config_write(0x69, &[0xa8]); // initiate FLR through Device Control
-    bench.start();
-    bench.exec(&EnableHcaIn::new()).unwrap();
-    bench.satisfy_pages(1);
-    bench.bring_up();
+    bench.initialise();
     let context = bench.exec(&QueryNicVportContextIn::new()).unwrap();
     assert!(!context.nic_vport_context().roce_en());
     let mut query = QueryRoceAddressIn::new();
@@ -291,15 +288,13 @@ fn a_reset_erases_capabilities_objects_and_the_port() {
     let gid = bench.exec(&query).unwrap();
     assert_eq!(gid.roce_address().source_l3_address(), &[0; 16]);
     assert!(
-        bench.sim.report(&bench.function).leaked.is_empty(),
+        bench.report().leaked.is_empty(),
         "a reset drops objects without blame"
     );
 }
 
 fn capability(bench: &mut Bench, op_mod: u32) -> [u8; 0x1000] {
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(op_mod);
-    *bench.exec(&query).unwrap().capability()
+    bench.capability(op_mod).unwrap()
 }
 
 fn set_capability(bench: &mut Bench, kind: CapType, page: &[u8; 0x1000]) -> CmdStatus {
@@ -370,21 +365,11 @@ fn only_fields_that_stock_drivers_write_can_be_set() {
         CmdStatus::OK
     );
     let changes: [fn(&mut CmdHcaCap); 5] = [
-        |caps| {
-            caps.set_xrc(false);
-        },
-        |caps| {
-            caps.set_log_max_cq(10);
-        },
-        |caps| {
-            caps.set_cqe_version(0);
-        },
-        |caps| {
-            caps.set_pg(false);
-        },
-        |caps| {
-            caps.set_driver_version(false);
-        },
+        |caps| _ = caps.set_xrc(false),
+        |caps| _ = caps.set_log_max_cq(10),
+        |caps| _ = caps.set_cqe_version(0),
+        |caps| _ = caps.set_pg(false),
+        |caps| _ = caps.set_driver_version(false),
     ];
     for (number, change) in changes.into_iter().enumerate() {
         let mut other = caps.clone();
@@ -440,9 +425,8 @@ fn the_newer_pages_exist_where_the_general_page_announces_them() {
     }
     let mut bench = Bench::booted(few_pages("connectx-4-lx-14.12"));
     for kind in [CapType::GENERAL_2, CapType::ODP] {
-        let mut query = QueryHcaCapIn::new();
-        query.set_op_mod(kind.current());
-        assert_eq!(bench.status(&query), CmdStatus::BAD_OP, "{kind:?}");
+        let refused = Failure::Refused(CmdStatus::BAD_OP);
+        assert_eq!(bench.capability(kind.current()), Err(refused), "{kind:?}");
     }
 }
 
@@ -488,9 +472,8 @@ fn the_roce_page_takes_the_software_udp_port() {
 fn capabilities_are_set_before_init_only_and_other_pages_do_not_exist() {
     let mut bench = Bench::booted(modest());
     let page = capability(&mut bench, CapType::GENERAL.current());
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(CapType::TLS.current());
-    assert_eq!(bench.status(&query), CmdStatus::BAD_OP);
+    let refused = Err(Failure::Refused(CmdStatus::BAD_OP));
+    assert_eq!(bench.capability(CapType::TLS.current()), refused);
     bench.bring_up();
     assert_eq!(
         set_capability(&mut bench, CapType::GENERAL, &page),
@@ -507,15 +490,20 @@ fn driver_version_adapter_and_nop_are_answered() {
     assert_eq!(adapter.query_adapter_struct().ieee_vendor_id(), 0x02c9);
 }
 
-#[test]
-fn pages_are_requested_at_run_time_and_creations_wait_for_them() {
+/// Returns a function that wants three pages for an ALLOC_PD that was submitted.
+fn starved() -> (Bench, Resources, Submission) {
     let (mut bench, mut resources) = Bench::usable(modest());
     bench.drain_eq(&mut resources.eq);
-    bench
-        .sim
-        .inject(&bench.function, &Fault::PageStarvation { pages: 3 });
+    let fault = Fault::PageStarvation { pages: 3 };
+    bench.sim.inject(&bench.function, &fault);
     let submission = bench.prepare(AllocPdIn::new().as_bytes(), 16);
     bench.submit(&submission);
+    (bench, resources, submission)
+}
+
+#[test]
+fn pages_are_requested_at_run_time_and_creations_wait_for_them() {
+    let (mut bench, mut resources, submission) = starved();
     assert!(bench.entry(submission.slot).ownership(), "held");
     let eqe = bench.next_eqe(&mut resources.eq).unwrap();
     assert_eq!(EventType(eqe.event_type()), EventType::PAGE_REQUEST);
@@ -532,13 +520,7 @@ fn pages_are_requested_at_run_time_and_creations_wait_for_them() {
 
 #[test]
 fn a_page_request_that_cannot_be_met_fails_the_creation() {
-    let (mut bench, mut resources) = Bench::usable(modest());
-    bench.drain_eq(&mut resources.eq);
-    bench
-        .sim
-        .inject(&bench.function, &Fault::PageStarvation { pages: 3 });
-    let submission = bench.prepare(AllocPdIn::new().as_bytes(), 16);
-    bench.submit(&submission);
+    let (mut bench, _, submission) = starved();
     bench.manage_pages(0, &[]).unwrap();
     let (delivery, output) = bench.collect(submission.slot).unwrap();
     assert_eq!(

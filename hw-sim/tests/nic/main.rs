@@ -27,6 +27,7 @@ mod rc_machine;
 mod rc_support;
 mod recordings;
 mod scatter_to_cqe;
+mod side;
 mod strict;
 mod strict_data;
 mod strict_noise;

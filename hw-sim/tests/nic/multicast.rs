@@ -8,9 +8,8 @@ use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
 use zerocopy::IntoBytes;
 
-use crate::bench::{Bench, CompletionQueue, Resources, list, modest};
+use crate::bench::{Bench, MACS, QueuePair, Resources, data_seg, destroy_qp, modest};
 
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const QKEY: u32 = 0x1_1111;
 /// GID of the group 239.1.2.3, and its MAC address.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
@@ -27,32 +26,10 @@ fn gid(side: usize) -> [u8; 16] {
     gid
 }
 
-/// Enables RoCE v2 over IPv4.
-fn enable_roce(bench: &mut Bench, side: usize) {
-    let mut modify = ModifyNicVportContextIn::new();
-    modify.field_select_mut().set_roce_en(true);
-    modify.nic_vport_context_mut().set_roce_en(true);
-    bench.exec(&modify).unwrap();
-    let [a, b, c, d, e, f] = MACS[side];
-    let mut set = SetRoceAddressIn::new();
-    set.set_vhca_port_num(1);
-    set.roce_address_mut()
-        .set_source_l3_address(&gid(side))
-        .set_source_mac_47_32(u32::from(a) << 8 | u32::from(b))
-        .set_source_mac_31_0(u32::from_be_bytes([c, d, e, f]))
-        .set_roce_version(2);
-    bench.exec(&set).unwrap();
-}
-
-/// A datagram queue pair with eight send blocks and eight receive buffers of 2 KiB.
+/// A datagram queue pair, and the offset of its eight receive buffers of 2 KiB.
 struct Datagrams {
-    qpn: u32,
-    cq: CompletionQueue,
-    ring: usize,
-    record: usize,
-    data: (usize, u64),
-    seen: u32,
-    sent: u16,
+    qp: QueuePair,
+    data: usize,
 }
 
 struct Side {
@@ -62,21 +39,12 @@ struct Side {
 }
 
 impl Side {
+    /// Creates a function with RoCE v2 over IPv4.
     fn new(sim: &Sim, side: usize, profile: Profile) -> Self {
-        let mut bench = Bench::in_world(
-            sim,
-            Profile {
-                name: format!("f{side}"),
-                mac: MACS[side],
-                ..profile
-            },
-        );
-        bench.start();
-        bench.exec(&EnableHcaIn::new()).unwrap();
-        bench.satisfy_pages(1);
-        bench.bring_up();
-        let resources = bench.resources();
-        enable_roce(&mut bench, side);
+        let profile = profile.called(&format!("f{side}"), MACS[side]);
+        let (mut bench, resources) = Bench::in_world(sim, profile).with_resources();
+        bench.allow_roce();
+        bench.set_gid(gid(side), MACS[side]);
         let key = bench.create_pa_key(resources.pd);
         Self {
             bench,
@@ -86,61 +54,17 @@ impl Side {
     }
 
     fn datagrams(&mut self, service: ServiceType, q_key: u32, block: bool) -> Datagrams {
-        let bench = &mut self.bench;
-        let resources = &self.resources;
-        let cq = bench
-            .create_cq(resources.uar, resources.eq.number, 6)
-            .unwrap();
-        let (ring, ring_iova) = bench.alloc(4096);
-        let (record, record_iova) = bench.alloc(64);
-        let data = bench.alloc(8 * 2048);
-        let mut create = CreateQpIn::new();
-        create
-            .qpc_mut()
-            .set_st(service.bits())
-            .set_pd(resources.pd)
-            .set_uar_page(resources.uar)
-            .set_log_rq_size(3)
-            .set_log_sq_size(3)
-            .set_cqn_snd(cq.number)
-            .set_cqn_rcv(cq.number)
-            .set_dbr_addr(record_iova)
-            .set_user_index(EVERYBODY)
-            .set_block_lb_mc(block);
-        let qpn = bench.exec_with(&create, &list(&[ring_iova])).unwrap().qpn();
-        let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);
-        init.qpc_mut().set_q_key(q_key);
-        init.qpc_mut()
-            .primary_address_path_mut()
-            .set_vhca_port_num(1);
-        bench.exec(&init).unwrap();
-        let mut rtr = Init2RtrQpIn::for_qp(Qpn::new(qpn), 0);
-        rtr.qpc_mut().set_mtu(3);
-        let mut rts = Rtr2RtsQpIn::for_qp(Qpn::new(qpn), 0);
-        for context in [rtr.qpc_mut(), rts.qpc_mut()] {
-            context.primary_address_path_mut().set_vhca_port_num(1);
-        }
-        bench.exec(&rtr).unwrap();
-        bench.exec(&rts).unwrap();
+        let mut qp = self.bench.qp(&self.resources, 6, |qpc| {
+            _ = qpc.set_st(service.bits()).set_block_lb_mc(block)
+        });
+        self.bench
+            .ready_to_send(qp.number, |qpc| _ = qpc.set_q_key(q_key));
+        let (data, iova) = self.bench.alloc(8 * 2048);
         for slot in 0..8 {
-            let mut segment = DataSeg::new();
-            segment
-                .set_byte_count(2048)
-                .set_lkey(self.key)
-                .set_addr(data.1 + 2048 * slot);
-            let at = ring + 16 * usize::try_from(slot).unwrap();
-            bench.memory.write_obj(at, &segment);
+            let entry = data_seg(self.key, iova + 2048 * slot, 2048);
+            self.bench.post_receive(&mut qp, &entry);
         }
-        bench.memory.store_be32(record, 8);
-        Datagrams {
-            qpn,
-            cq,
-            ring: ring + 8 * 16,
-            record,
-            data,
-            seen: 0,
-            sent: 0,
-        }
+        Datagrams { qp, data }
     }
 
     fn join(&mut self, qpn: u32, group: [u8; 16]) -> CmdStatus {
@@ -156,19 +80,14 @@ impl Side {
     }
 
     fn destroy(&mut self, qpn: u32) -> CmdStatus {
-        let mut destroy = DestroyQpIn::new();
-        destroy.set_qpn(qpn);
+        let destroy = destroy_qp(qpn);
         self.bench.status(&destroy)
     }
 
     /// Sends a datagram of eight bytes to a group.
     fn send(&mut self, from: &mut Datagrams, group: [u8; 16]) {
         let mut control = CtrlSeg::new();
-        control
-            .set_opcode(WqeOpcode::SEND.bits())
-            .set_wqe_index(u32::from(from.sent))
-            .set_qp_or_sq(from.qpn)
-            .set_ds(5);
+        control.set_opcode(WqeOpcode::SEND.bits());
         let mut av = Av::new();
         av.set_q_key(QKEY)
             .set_ext(true)
@@ -180,47 +99,27 @@ impl Side {
             .set_rgid(&group);
         let mut inline = InlineSeg::new();
         inline.set_inline(true).set_byte_count(8);
-        let bytes = [
-            control.as_bytes(),
-            av.as_bytes(),
-            inline.as_bytes(),
-            b"to all..",
-        ]
-        .concat();
-        // Each WQE has two blocks, so the ring holds four WQEs.
-        let slot = usize::from(from.sent % 8);
-        self.bench.memory.write_bytes(from.ring + slot * 64, &bytes);
-        from.sent += 2;
-        let record = from.record + 4;
-        self.bench.memory.store_be32(record, u32::from(from.sent));
-        let mut bell = [0; 8];
-        bell.copy_from_slice(&bytes[..8]);
-        let register = u64::from(self.resources.uar) << 12 | 0x800;
-        self.bench.write64(register, u64::from_be_bytes(bell));
+        let body = [av.as_bytes(), inline.as_bytes(), b"to all.."].concat();
+        self.bench.post(&mut from.qp, &control, &body);
     }
 
     /// Returns the number of datagrams received since the last call. Checks that each has eight bytes and the group's
     /// address before them.
     fn received(&mut self, by: &mut Datagrams, group: [u8; 16]) -> usize {
         let mut count = 0;
-        loop {
-            let slot = usize::try_from(by.seen % 64).unwrap();
-            let cqe: Cqe64 = self.bench.memory.read_obj(by.cq.at + slot * 64);
-            if cqe.opcode() == CqeOpcode::INVALID || cqe.owner() != (by.seen / 64 % 2 == 1) {
-                return count;
-            }
+        while let Some(cqe) = self.bench.poll(&mut by.qp.cq) {
             assert_eq!(
                 (cqe.opcode(), cqe.byte_cnt()),
                 (CqeOpcode::RESP_SEND, HEADER + 8)
             );
             let mut bytes = [0; 48];
-            let at = by.data.0 + 2048 * usize::from(cqe.wqe_counter() % 8);
+            let at = by.data + 2048 * usize::from(cqe.wqe_counter() % 8);
             self.bench.memory.read_bytes(at, &mut bytes);
             assert_eq!(bytes[36..40], group[12..], "destination in the IPv4 header");
             assert_eq!(&bytes[40..], b"to all..");
-            by.seen += 1;
             count += 1;
         }
+        count
     }
 }
 
@@ -246,10 +145,10 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_no_other() {
     let mut here = a.datagrams(UD, QKEY, false);
     let mut there = [0; 3].map(|_| b.datagrams(UD, QKEY, false));
     let mut stranger = b.datagrams(UD, QKEY + 1, false);
-    assert_eq!(a.join(here.qpn, GROUP), CmdStatus::OK);
-    assert_eq!(b.join(there[0].qpn, GROUP), CmdStatus::OK);
-    assert_eq!(b.join(there[1].qpn, GROUP), CmdStatus::OK);
-    assert_eq!(b.join(stranger.qpn, GROUP), CmdStatus::OK);
+    assert_eq!(a.join(here.qp.number, GROUP), CmdStatus::OK);
+    assert_eq!(b.join(there[0].qp.number, GROUP), CmdStatus::OK);
+    assert_eq!(b.join(there[1].qp.number, GROUP), CmdStatus::OK);
+    assert_eq!(b.join(stranger.qp.number, GROUP), CmdStatus::OK);
     a.send(&mut sender, GROUP);
     assert_eq!(a.received(&mut here, GROUP), 1, "the same function");
     assert_eq!(a.received(&mut sender, GROUP), 0, "no member");
@@ -259,13 +158,12 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_no_other() {
     // The GID identifies the group, not the MAC address.
     a.send(&mut sender, SAME_MAC_GROUP);
     assert_eq!(b.received(&mut there[0], GROUP), 0);
-    assert_eq!(b.leave(there[0].qpn, GROUP), CmdStatus::OK);
+    assert_eq!(b.leave(there[0].qp.number, GROUP), CmdStatus::OK);
     a.send(&mut sender, GROUP);
     let counts = there.each_mut().map(|by| b.received(by, GROUP));
     assert_eq!(counts, [0, 1, 0]);
     for side in [&a, &b] {
-        let report = side.bench.sim.report(&side.bench.function);
-        assert_eq!(report.driver_bugs, [""; 0]);
+        assert_eq!(side.bench.driver_bugs(), [""; 0]);
     }
 }
 
@@ -277,10 +175,10 @@ fn a_member_gets_packets_of_its_own_function_unless_it_blocks_them() {
     let mut open = a.datagrams(UD, QKEY, false);
     let mut closed = a.datagrams(UD, QKEY, true);
     let mut far = b.datagrams(UD, QKEY, true);
-    for qpn in [open.qpn, closed.qpn] {
+    for qpn in [open.qp.number, closed.qp.number] {
         assert_eq!(a.join(qpn, GROUP), CmdStatus::OK);
     }
-    assert_eq!(b.join(far.qpn, GROUP), CmdStatus::OK);
+    assert_eq!(b.join(far.qp.number, GROUP), CmdStatus::OK);
     a.send(&mut open, GROUP);
     assert_eq!(a.received(&mut open, GROUP), 1);
     assert_eq!(a.received(&mut closed, GROUP), 0);
@@ -302,39 +200,52 @@ fn groups_are_of_datagram_queue_pairs_that_exist_and_stay() {
     let host = gid(0);
     for (what, qpn, group, status) in [
         ("no such queue pair", 0xdead, GROUP, CmdStatus::BAD_RESOURCE),
-        ("general services", gsi.qpn, GROUP, CmdStatus::BAD_PARAM),
-        ("the address of one", member.qpn, host, CmdStatus::BAD_PARAM),
-        ("a group", member.qpn, GROUP, CmdStatus::OK),
-        ("twice", member.qpn, GROUP, CmdStatus::BAD_RES_STATE),
-        ("another group", member.qpn, [0xff; 16], CmdStatus::OK),
+        (
+            "general services",
+            gsi.qp.number,
+            GROUP,
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "the address of one",
+            member.qp.number,
+            host,
+            CmdStatus::BAD_PARAM,
+        ),
+        ("a group", member.qp.number, GROUP, CmdStatus::OK),
+        ("twice", member.qp.number, GROUP, CmdStatus::BAD_RES_STATE),
+        ("another group", member.qp.number, [0xff; 16], CmdStatus::OK),
     ] {
         assert_eq!(a.join(qpn, group), status, "{what}");
     }
-    assert_eq!(a.leave(gsi.qpn, GROUP), CmdStatus::BAD_RESOURCE);
-    assert_eq!(a.leave(member.qpn, SAME_MAC_GROUP), CmdStatus::BAD_RESOURCE);
-    assert_eq!(a.destroy(member.qpn), CmdStatus::BAD_RES_STATE);
+    assert_eq!(a.leave(gsi.qp.number, GROUP), CmdStatus::BAD_RESOURCE);
+    assert_eq!(
+        a.leave(member.qp.number, SAME_MAC_GROUP),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(a.destroy(member.qp.number), CmdStatus::BAD_RES_STATE);
     for group in [GROUP, [0xff; 16]] {
-        assert_eq!(a.leave(member.qpn, group), CmdStatus::OK);
-        assert_eq!(a.leave(member.qpn, group), CmdStatus::BAD_RESOURCE);
+        assert_eq!(a.leave(member.qp.number, group), CmdStatus::OK);
+        assert_eq!(a.leave(member.qp.number, group), CmdStatus::BAD_RESOURCE);
     }
-    assert_eq!(a.destroy(member.qpn), CmdStatus::OK);
+    assert_eq!(a.destroy(member.qp.number), CmdStatus::OK);
 }
 
 #[test]
 fn groups_and_their_members_are_as_many_as_announced() {
     let mut profile = modest();
-    for page in [&mut profile.general.max, &mut profile.general.current] {
-        page.set_log_max_mcg(1).set_max_qp_mcg(2);
-    }
+    profile
+        .general
+        .set(|page| _ = page.set_log_max_mcg(1).set_max_qp_mcg(2));
     let (mut a, _b) = pair_with(&profile);
     let members = [0; 3].map(|_| a.datagrams(UD, QKEY, false));
-    let [first, second, third] = members.map(|member| member.qpn);
+    let [first, second, third] = members.map(|member| member.qp.number);
     assert_eq!(a.join(first, GROUP), CmdStatus::OK);
     assert_eq!(a.join(second, GROUP), CmdStatus::OK);
     assert_eq!(a.join(third, GROUP), CmdStatus::EXCEED_LIM);
     assert_eq!(a.join(third, SAME_MAC_GROUP), CmdStatus::OK);
     assert_eq!(a.join(third, [0xff; 16]), CmdStatus::EXCEED_LIM);
-    let report = a.bench.sim.report(&a.bench.function);
+    let report = a.bench.report();
     assert_eq!(report.objects["multicast group"], 2);
 }
 
@@ -343,14 +254,14 @@ fn a_membership_is_ended_by_the_owner_of_the_queue_pair() {
     let sim = Sim::new(SimConfig::seeded(1));
     let mut station = Side::new(&sim, 0, modest().devx());
     let member = station.datagrams(ServiceType::UD, QKEY, false);
-    assert_eq!(station.join(member.qpn, GROUP), CmdStatus::OK);
+    assert_eq!(station.join(member.qp.number, GROUP), CmdStatus::OK);
     let uid = station.bench.exec(&CreateUctxIn::new()).unwrap().uid();
     let mut detach = DetachFromMcgIn::new();
     detach
         .set_uid(uid)
-        .set_qpn(member.qpn)
+        .set_qpn(member.qp.number)
         .set_multicast_gid(&GROUP);
     let status = station.bench.status(&detach);
     assert_eq!(status, CmdStatus::BAD_RESOURCE);
-    assert_eq!(station.leave(member.qpn, GROUP), CmdStatus::OK);
+    assert_eq!(station.leave(member.qp.number, GROUP), CmdStatus::OK);
 }

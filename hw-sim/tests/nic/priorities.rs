@@ -9,43 +9,33 @@ use hw_sim::{Connector, LinkFaults, PortQos, Sim, SimConfig, SwitchId};
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::bench::{Bench, Failure, modest};
+use crate::bench::{Bench, Failure, READ, WRITE, modest};
+use crate::side::Side;
 use crate::strict::usable;
-use crate::strict_data::Side;
 
 /// The port reports its trust state and its DSCP mapping (QPTS, QPDPM), but refuses writes of these registers, even by
 /// the physical function.
 #[test]
 fn the_port_tells_its_priorities_and_takes_none() {
     let (mut bench, _) = usable();
-    let access = |bench: &mut Bench, register: RegisterId, op_mod: u32, image: &[u8]| {
-        let mut input = AccessRegIn::new();
-        input.set_register_id(register.bits()).set_op_mod(op_mod);
-        let mut bytes = input.as_bytes().to_vec();
-        bytes.extend_from_slice(image);
-        bench.raw(&bytes, bytes.len())
-    };
     let mut qpts = Qpts::new();
     qpts.set_local_port(1);
-    let told = access(&mut bench, RegisterId::QPTS, 1, qpts.as_bytes()).unwrap();
-    assert_eq!(told[0x17], 1, "it goes by the tag's priority");
+    let told = bench.register(RegisterId::QPTS, READ, qpts.as_bytes());
+    assert_eq!(told.unwrap()[7], 1, "it goes by the tag's priority");
     let mut qpdpm = Qpdpm::new();
     qpdpm.set_local_port(1);
-    let told = access(&mut bench, RegisterId::QPDPM, 1, qpdpm.as_bytes()).unwrap();
-    assert_eq!(told[0x14..0x18], [0x80, 0, 0x80, 0]);
+    let told = bench.register(RegisterId::QPDPM, READ, qpdpm.as_bytes());
+    assert_eq!(told.unwrap()[4..8], [0x80, 0, 0x80, 0]);
     let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
     for (register, image) in [
         (RegisterId::QPTS, qpts.as_bytes()),
         (RegisterId::QPDPM, qpdpm.as_bytes()),
     ] {
-        assert_eq!(
-            access(&mut bench, register, 0, image),
-            refused,
-            "{register:?}"
-        );
+        let written = bench.register(register, WRITE, image);
+        assert_eq!(written, refused, "{register:?}");
         let mut other = image.to_vec();
         other[1] = 2;
-        assert_eq!(access(&mut bench, register, 1, &other), refused, "port 2");
+        assert_eq!(bench.register(register, READ, &other), refused, "port 2");
     }
 }
 
@@ -55,13 +45,8 @@ fn the_port_tells_its_priorities_and_takes_none() {
 fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     let (mut bench, _) = usable();
     let access = |bench: &mut Bench, op_mod: u32, register: &Pfcc| {
-        let mut input = AccessRegIn::new();
-        let pfcc = RegisterId::PFCC.bits();
-        input.set_register_id(pfcc).set_op_mod(op_mod);
-        let mut bytes = input.as_bytes().to_vec();
-        bytes.extend_from_slice(register.as_bytes());
-        let told = bench.raw(&bytes, bytes.len())?;
-        let told = Pfcc::read_from_bytes(&told[AccessRegOut::SIZE..]).unwrap();
+        let told = bench.register(RegisterId::PFCC, op_mod, register.as_bytes())?;
+        let told = Pfcc::read_from_bytes(&told).unwrap();
         Ok::<_, Failure>((told.pptx(), told.pprx(), told.pfctx(), told.pfcrx()))
     };
     let port = || {
@@ -95,24 +80,6 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     assert_eq!(access(&mut bench, 0, &priorities), Ok((false, false, 8, 0)));
 }
 
-/// Accesses a register. Returns the register's image from the command's output.
-fn register(
-    bench: &mut Bench,
-    number: RegisterId,
-    op_mod: u32,
-    image: &[u8],
-) -> Result<Vec<u8>, Failure> {
-    let mut input = AccessRegIn::new();
-    input.set_register_id(number.bits()).set_op_mod(op_mod);
-    let mut bytes = input.as_bytes().to_vec();
-    bytes.extend_from_slice(image);
-    let told = bench.raw(&bytes, bytes.len())?;
-    Ok(told[AccessRegOut::SIZE..].to_vec())
-}
-
-const WRITE: u32 = 0;
-const READ: u32 = 1;
-
 /// A priority has the traffic class that the driver writes. Linux writes without a port number (`mlx5_set_port_prio_tc`
 /// in drivers/net/ethernet/mellanox/mlx5/core/port.c), and reads with port 1 (`mlx5_query_port_prio_tc`).
 #[test]
@@ -120,36 +87,31 @@ fn priorities_have_the_traffic_classes_that_the_driver_writes() {
     let (mut bench, _) = usable();
     let class_of = |bench: &mut Bench, priority: u8| {
         let image = [0, 1, 0, priority, 0, 0, 0, 0];
-        register(bench, RegisterId::QTCT, READ, &image).map(|told| told[7])
+        bench
+            .register(RegisterId::QTCT, READ, &image)
+            .map(|told| told[7])
     };
     for priority in 0..8 {
         assert_eq!(class_of(&mut bench, priority), Ok(priority), "at first");
     }
     for (priority, class) in [(0, 1), (1, 0)] {
         let image = [0, 0, 0, priority, 0, 0, 0, class];
-        register(&mut bench, RegisterId::QTCT, WRITE, &image).unwrap();
+        bench.register(RegisterId::QTCT, WRITE, &image).unwrap();
     }
     let told: Vec<_> = (0..3).map(|at| class_of(&mut bench, at)).collect();
     assert_eq!(told, [Ok(1), Ok(0), Ok(2)]);
     let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
-    let port_2 = register(
-        &mut bench,
-        RegisterId::QTCT,
-        READ,
-        &[0, 2, 0, 0, 0, 0, 0, 0],
-    );
+    let port_2 = bench.register(RegisterId::QTCT, READ, &[0, 2, 0, 0, 0, 0, 0, 0]);
     assert_eq!(port_2, refused);
 }
 
 #[test]
 fn a_traffic_class_beyond_max_tc_is_refused() {
     let mut profile = modest();
-    profile.general.set(|page| {
-        page.set_max_tc(4);
-    });
+    profile.general.set(|page| _ = page.set_max_tc(4));
     let (mut bench, _) = Bench::usable(profile);
     let image = [0, 0, 0, 0, 0, 0, 0, 4];
-    let told = register(&mut bench, RegisterId::QTCT, WRITE, &image);
+    let told = bench.register(RegisterId::QTCT, WRITE, &image);
     assert_eq!(told, Err(Failure::Refused(CmdStatus::BAD_PARAM)));
 }
 
@@ -162,16 +124,16 @@ fn traffic_classes_have_the_groups_shares_and_rates_that_the_driver_writes() {
     let write = |bench: &mut Bench, class: [u8; 8]| {
         let mut image = [0; 0x50];
         image[0x10..0x18].copy_from_slice(&class);
-        register(bench, RegisterId::QETCR, WRITE, &image).map(|_| ())
+        bench.register(RegisterId::QETCR, WRITE, &image).map(|_| ())
     };
-    let first = register(&mut bench, RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
+    let first = bench.register(RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
     assert_eq!(first[0x08..0x10], [0, 0, 0, 100, 0, 0, 0, 0]);
     assert_eq!(first[0x10..0x18], [0, 1, 0, 100, 0, 0, 0, 0]);
     // Bit g with group 7; bit b with 60 percent; bit r with 25 times 1 Gb/s.
     write(&mut bench, [0x80, 7, 0, 0, 0, 0, 0, 0]).unwrap();
     write(&mut bench, [0x40, 0, 0, 60, 0, 0, 0, 0]).unwrap();
     write(&mut bench, [0x20, 0, 0, 0, 0, 4, 0, 25]).unwrap();
-    let told = register(&mut bench, RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
+    let told = bench.register(RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
     assert_eq!(told[0x10..0x18], [0, 7, 0, 60, 0, 4, 0, 25]);
     assert_eq!(told[0x08..0x10], first[0x08..0x10], "class 0 was not named");
 
@@ -186,20 +148,18 @@ fn traffic_classes_have_the_groups_shares_and_rates_that_the_driver_writes() {
     ] {
         assert_eq!(write(&mut bench, class), refused, "{why}");
     }
-    let told = register(&mut bench, RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
+    let told = bench.register(RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
     assert_eq!(told[0x10..0x18], [0, 7, 0, 60, 0, 4, 0, 25], "as before");
 }
 
 #[test]
 fn without_the_capability_there_are_no_traffic_classes() {
     let mut profile = modest();
-    profile.general.set(|page| {
-        page.set_ets(false);
-    });
+    profile.general.set(|page| _ = page.set_ets(false));
     let (mut bench, _) = Bench::usable(profile);
     let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
     for (number, bytes) in [(RegisterId::QTCT, 8), (RegisterId::QETCR, 0x50)] {
-        let told = register(&mut bench, number, READ, &vec![0; bytes]);
+        let told = bench.register(number, READ, &vec![0; bytes]);
         assert_eq!(told, refused, "{number:?}");
     }
 }
@@ -209,9 +169,7 @@ fn without_the_capability_there_are_no_traffic_classes() {
 #[test]
 fn a_card_with_qos_has_the_page_of_it() {
     let mut bench = Bench::usable(modest()).0;
-    let mut ask = QueryHcaCapIn::new();
-    ask.set_op_mod(u32::from(CapType::QOS.0) << 1 | 1);
-    assert_eq!(bench.status(&ask), CmdStatus::OK);
+    assert!(bench.capability(CapType::QOS.current()).is_ok());
 }
 
 /// The simulated transceiver module has an EEPROM of one page. The test reads it in the pieces that Linux'
@@ -220,12 +178,7 @@ fn a_card_with_qos_has_the_page_of_it() {
 fn the_module_in_the_cage_has_an_eeprom_of_one_page() {
     let (mut bench, _) = usable();
     let access = |bench: &mut Bench, register: RegisterId, image: &[u8]| {
-        let mut input = AccessRegIn::new();
-        input.set_register_id(register.bits()).set_op_mod(1);
-        let mut bytes = input.as_bytes().to_vec();
-        bytes.extend_from_slice(image);
-        let told = bench.raw(&bytes, bytes.len()).unwrap();
-        told[AccessRegOut::SIZE..].to_vec()
+        bench.register(register, READ, image).unwrap()
     };
     let mut lanes = Pmlp::new();
     lanes.set_local_port(1);
@@ -261,9 +214,9 @@ fn congestion_commands_need_their_capability() {
     );
 
     let mut profile = modest();
-    profile.general.set(|page| {
-        page.set_cc_query_allowed(true);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_cc_query_allowed(true));
     let (mut bench, _) = Bench::usable(profile);
     assert!(bench.exec(&ask).unwrap().enable());
     ask.set_priority(8);
@@ -294,21 +247,17 @@ fn reacts(field: RpField, set: impl FnOnce(&mut CongControlRRoceEcnRp)) -> Modif
 
 #[test]
 fn congestion_parameters_of_the_port_change_one_at_a_time() {
-    let rate = |mbps: u32| {
-        reacts(RpField::AI_RATE, |told| {
-            told.set_rpg_ai_rate(mbps);
-        })
-    };
+    let rate = |mbps: u32| reacts(RpField::AI_RATE, |told| _ = told.set_rpg_ai_rate(mbps));
     let mut profile = modest();
-    profile.general.set(|page| {
-        page.set_cc_query_allowed(true);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_cc_query_allowed(true));
     let (mut bench, _) = Bench::usable(profile.clone());
     let status = bench.status(&rate(7));
     assert_eq!(status, CmdStatus::BAD_OP, "cc_modify_allowed is 0");
-    profile.general.set(|page| {
-        page.set_cc_modify_allowed(true);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_cc_modify_allowed(true));
     let (mut bench, _) = Bench::usable(profile);
     bench.exec(&rate(7)).unwrap();
     let mut ask = QueryCongParamsIn::new();
@@ -328,19 +277,15 @@ fn congestion_parameters_of_the_port_change_one_at_a_time() {
     for wrong in [
         rate(0),
         reacts(RpField::TIME_RESET, |_| {}),
-        reacts(RpField::DCE_TCP_G, |told| {
-            told.set_dce_tcp_g(1024);
-        }),
+        reacts(RpField::DCE_TCP_G, |told| _ = told.set_dce_tcp_g(1024)),
         reacts(RpField(17), |_| {}),
         reacts(RpField::CLAMP_TGT_RATE, |told| {
-            told.set_clamp_tgt_rate(true);
+            _ = told.set_clamp_tgt_rate(true)
         }),
     ] {
         assert_eq!(bench.status(&wrong), CmdStatus::BAD_PARAM, "{wrong:?}");
     }
-    let same = reacts(RpField::GD, |told| {
-        told.set_rpg_gd(now.rpg_gd());
-    });
+    let same = reacts(RpField::GD, |told| _ = told.set_rpg_gd(now.rpg_gd()));
     bench.exec(&same).unwrap();
 
     let mut notify = CongControlRRoceEcnNp::new();
@@ -368,17 +313,15 @@ fn congestion_parameters_of_the_port_change_one_at_a_time() {
 #[test]
 fn a_reset_undoes_the_drivers_congestion_parameters() {
     let mut profile = modest();
-    profile.general.set(|page| {
-        page.set_cc_query_allowed(true).set_cc_modify_allowed(true);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_cc_query_allowed(true).set_cc_modify_allowed(true));
     let mut bench = Bench::power_on(profile);
     let mut qos = PortQos::default();
     qos.reaction.additive_mbps = 9;
     bench.sim.set_qos(&bench.function, qos);
     let rate = |bench: &mut Bench| {
-        bench.start();
-        bench.exec(&EnableHcaIn::new()).unwrap();
-        bench.satisfy_pages(1);
+        bench.boot();
         let mut ask = QueryCongParamsIn::new();
         ask.set_cong_protocol(CongProtocol::R_ROCE_ECN_RP);
         let told = bench.exec(&ask).unwrap();
@@ -386,9 +329,7 @@ fn a_reset_undoes_the_drivers_congestion_parameters() {
         told.unwrap().rpg_ai_rate()
     };
     assert_eq!(rate(&mut bench), 9, "as the host has it");
-    let change = reacts(RpField::AI_RATE, |told| {
-        told.set_rpg_ai_rate(7);
-    });
+    let change = reacts(RpField::AI_RATE, |told| _ = told.set_rpg_ai_rate(7));
     bench.exec(&change).unwrap();
     driver::Device::reset(&*bench.function);
     assert_eq!(rate(&mut bench), 9, "as the host has it, once more");
@@ -398,17 +339,11 @@ fn a_reset_undoes_the_drivers_congestion_parameters() {
 /// after 100 us.
 fn sent(sides: &mut [Side; 2], switch: SwitchId) -> u64 {
     let [a, b] = sides;
-    let mut remote = RaddrSeg::new();
-    remote.set_raddr(b.data.1).set_rkey(b.key);
-    let mut data = DataSeg::new();
-    data.set_byte_count(64 << 10)
-        .set_lkey(a.key)
-        .set_addr(a.data.1);
-    let body = [*remote.as_array(), *data.as_array()].concat();
+    let (remote, local) = ((b.data.1, b.key), (a.data.1, 64 << 10));
     let sim = a.bench.sim.clone();
     let received = || sim.switch_counters(switch, 0).expect("a port").received;
     let before = received();
-    a.post(WqeOpcode::RDMA_WRITE, 0, &body);
+    a.post_rdma(WqeOpcode::RDMA_WRITE, remote, local);
     sim.advance(Duration::from_micros(100));
     received() - before
 }
@@ -417,7 +352,7 @@ fn sent(sides: &mut [Side; 2], switch: SwitchId) -> u64 {
 fn on_a_switch(config: SwitchConfig) -> ([Side; 2], SwitchId) {
     let sim = Sim::new(SimConfig::seeded(7));
     let switch = sim.add_switch(config).unwrap();
-    let mut sides = [0, 1].map(|side| Side::with(&sim, modest(), side, 6, |_| {}));
+    let mut sides = [0, 1].map(|side| Side::new(&sim, side, 6));
     for (side, port) in sides.iter().zip(0..) {
         let ends = [
             Connector::Function(&side.bench.function),
@@ -426,8 +361,7 @@ fn on_a_switch(config: SwitchConfig) -> ([Side; 2], SwitchId) {
         sim.connect_switch(ends, LinkFaults::NONE).unwrap();
     }
     let [a, b] = &mut sides;
-    a.connect(b.qpn, 1);
-    b.connect(a.qpn, 0);
+    Side::connect_pair(a, b);
     (sides, switch)
 }
 
@@ -439,9 +373,12 @@ fn the_port_sends_a_traffic_class_at_the_rate_that_the_driver_writes() {
     // Traffic class 0 gets a rate limit (bit r) of one times 1 Gb/s.
     let mut image = [0; 0x50];
     image[0x08..0x10].copy_from_slice(&[0x20, 0, 0, 0, 0, 4, 0, 1]);
-    register(&mut sides[0].bench, RegisterId::QETCR, WRITE, &image).unwrap();
-    // A packet with Ethernet, IPv4, UDP, BTH, ICRC, FCS, preamble and gap has 1,106 bytes on the wire; the first also
-    // has a RETH. Frame n starts after 8,976 + (n - 2) * 8,848 ns, so the twelfth starts within 100 us.
+    sides[0]
+        .bench
+        .register(RegisterId::QETCR, WRITE, &image)
+        .unwrap();
+    // A packet with Ethernet, IPv6, UDP, BTH, ICRC, FCS, preamble and gap has 1,126 bytes on the wire; the first also
+    // has a RETH. Frame n starts after 9,136 + (n - 2) * 9,008 ns, so the twelfth starts within 100 us.
     assert_eq!(sent(&mut sides, switch), 12);
 }
 
@@ -468,7 +405,9 @@ fn a_pause_of_a_priority_is_obeyed_by_a_port_that_obeys_priorities_whatever_else
             .set_pfctx(priorities)
             .set_pfcrx(priorities);
         let bench = &mut sides[0].bench;
-        register(bench, RegisterId::PFCC, WRITE, pfcc.as_bytes()).unwrap();
+        bench
+            .register(RegisterId::PFCC, WRITE, pfcc.as_bytes())
+            .unwrap();
         sent(&mut sides, switch);
         let bench = &sides[0].bench;
         let pauses = bench.sim.pauses(&bench.function)[0];

@@ -283,10 +283,7 @@ fn completions_stay_in_order_when_a_nop_follows_a_read() {
 fn user_index_replaces_the_srq_number_in_version_1_cqes() {
     for (version, user_index, expected) in [(0, 0x1234, 0), (1, 0x1234, 0x1234), (1, 0xff_ffff, 0)]
     {
-        let mut pair = Pair::with(&Options {
-            user_index,
-            ..Options::default()
-        });
+        let mut pair = Pair::changed(|options| options.user_index = user_index);
         pair.a.host.cqe_version = version;
         pair.a.post(&Wqe::nop());
         pair.settle();
@@ -296,11 +293,7 @@ fn user_index_replaces_the_srq_number_in_version_1_cqes() {
 
 #[test]
 fn shared_receive_queue_entries_are_named_by_index() {
-    let options = Options {
-        shared_receive_queue: true,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.shared_receive_queue = true);
     for n in 0..3 {
         pair.b.post_receive(&[(KEY, DATA + 0x100 * n, 0x100)]);
     }
@@ -419,9 +412,7 @@ fn receive_counters_are_told_whole_or_cut_to_the_ring() {
 fn first_packet_in_rtr_raises_communication_established_once() {
     let options = Options::default();
     let mut pair = Pair::created(&options, &options);
-    pair.a.enter_init(&options);
-    pair.a.enter_rtr(&options, 2);
-    pair.a.enter_rts(&options);
+    pair.a.connect(&options, 2);
     pair.b.enter_init(&options);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.b.enter_rtr(&options, 1);

@@ -4,19 +4,14 @@ use hw_sim::link::Port;
 use hw_sim::q_counters::QCounter;
 use mlx_prm::*;
 
-use crate::bench::list;
+use crate::bench::destroy_qp;
 use crate::rc_support::*;
-use crate::strict::{named, qp_input, usable};
+use crate::strict::{named, usable};
 
 /// Returns the names and values of a side's counters that are not 0.
 fn counted(side: &Side) -> Vec<(QCounter, u32)> {
     let all = side.host.counted.iter();
     all.map(|(&(_, what), &times)| (what, times)).collect()
-}
-
-/// Drops the packets of `port` with these numbers, counted from 0.
-fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
-    pair.filter = Box::new(move |from, count, _| from != port || !which.contains(&count));
 }
 
 #[test]
@@ -43,7 +38,7 @@ fn a_good_wire_counts_only_requests() {
 fn a_lost_packet_is_out_of_sequence_there_and_a_sequence_nak_here() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
-    drop_packets(&mut pair, Port::A, &[1]);
+    pair.drop_packets(Port::A, &[1]);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
     pair.settle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -54,7 +49,7 @@ fn a_lost_packet_is_out_of_sequence_there_and_a_sequence_nak_here() {
 #[test]
 fn a_lost_acknowledgement_is_a_timeout_here_and_a_duplicate_there() {
     let mut pair = Pair::new();
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.run_until(10_000_000);
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -69,7 +64,7 @@ fn a_lost_acknowledgement_is_a_timeout_here_and_a_duplicate_there() {
 #[test]
 fn a_hole_in_the_answers_to_a_read_is_an_implied_nak() {
     let mut pair = Pair::new();
-    drop_packets(&mut pair, Port::B, &[1]);
+    pair.drop_packets(Port::B, &[1]);
     pair.a.post(&Wqe::read(DATA, 3 * MTU, DATA, KEY));
     pair.settle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -83,11 +78,7 @@ fn a_hole_in_the_answers_to_a_read_is_an_implied_nak() {
 
 #[test]
 fn a_message_that_finds_no_buffer_is_counted_on_both_sides_each_time() {
-    let options = Options {
-        rnr_retry: 2,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.rnr_retry = 2);
     pair.a.post(&Wqe::send(DATA, 4));
     pair.run_until(10_000_000);
     let here = [
@@ -101,11 +92,7 @@ fn a_message_that_finds_no_buffer_is_counted_on_both_sides_each_time() {
 
 #[test]
 fn a_peer_that_is_gone_is_a_timeout_for_each_retry_and_one_exceeded() {
-    let options = Options {
-        retry_count: 3,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.retry_count = 3);
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
@@ -170,13 +157,7 @@ fn a_message_longer_than_its_buffer_is_counted_as_a_local_length_error_there() {
 #[test]
 fn a_counter_set_exists_to_be_named_and_stays_while_it_is() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 6)
-        .unwrap();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
-    let create = qp_input(&resources, cq.number, record);
-    let qpn = bench.exec_with(&create, &list(&[page])).unwrap().qpn();
+    let qpn = bench.qp(&resources, 6, |_| {}).number;
     let set = bench.exec(&AllocQCounterIn::new()).unwrap();
     let set = set.counter_set_id();
     let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);
@@ -197,8 +178,7 @@ fn a_counter_set_exists_to_be_named_and_stays_while_it_is() {
     assert_eq!(bench.exec(&query).unwrap().out_of_sequence(), 0);
     query.set_counter_set_id(set + 1);
     assert_eq!(bench.status(&query), CmdStatus::BAD_RESOURCE);
-    let mut destroy = DestroyQpIn::new();
-    destroy.set_qpn(qpn);
+    let destroy = destroy_qp(qpn);
     assert_eq!(bench.status(&destroy), CmdStatus::OK);
     assert_eq!(bench.status(&dealloc), CmdStatus::OK);
     assert_ne!(bench.status(&dealloc), CmdStatus::OK, "once");

@@ -4,7 +4,7 @@
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
 use hw_sim::wire::{Headers, Link, Opcode, Operation, Packet};
-use mlx_prm::{CqeOpcode, Qpc, Syndrome, UmrCtrlSeg};
+use mlx_prm::{CqeOpcode, Syndrome, UmrCtrlSeg};
 
 use crate::rc_support::*;
 
@@ -125,11 +125,7 @@ fn datagram_longer_than_the_mtu_stops_the_send_queue_only() {
     pair.b.post(&Wqe::datagram(1, QKEY, 0, DATA, 4));
     pair.settle();
     assert_eq!(pair.a.receive_results(), [(0, 0)], "it still receives");
-    let again = pair
-        .a
-        .qp
-        .modify(Transition::SqErrToRts, 0, &Qpc::new(), &mut pair.a.host);
-    assert_eq!(again, Ok(()));
+    pair.a.modify(Transition::SqErrToRts);
     pair.b.post_receive(&[(KEY, DATA, 2000)]);
     pair.a.post(&Wqe::datagram(2, QKEY, 0, DATA, 4));
     pair.settle();
@@ -246,11 +242,7 @@ fn unreliable_connection_sends_again_after_an_error_in_the_middle_of_a_message()
     let protection = Syndrome::LOCAL_PROT_ERR.0;
     assert_eq!(pair.a.send_results(), [(0, protection), (1, FLUSHED)]);
     assert_eq!(pair.a.qp.state(), State::SendQueueError);
-    let again = pair
-        .a
-        .qp
-        .modify(Transition::SqErrToRts, 0, &Qpc::new(), &mut pair.a.host);
-    assert_eq!(again, Ok(()));
+    pair.a.modify(Transition::SqErrToRts);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::send(DATA, 4));
     pair.settle();
@@ -295,11 +287,7 @@ fn a_send_posted_after_the_recovery_is_not_flushed_with_those_before_it() {
             assert!(pair.a.qp.pending(), "the first WQE fails");
             pair.a.qp.run(&mut pair.a.host);
         }
-        let again = pair
-            .a
-            .qp
-            .modify(Transition::SqErrToRts, 0, &Qpc::new(), &mut pair.a.host);
-        assert_eq!(again, Ok(()));
+        pair.a.modify(Transition::SqErrToRts);
         pair.a.post(&good);
         pair.settle();
         let flushed = (1..=20).map(|place| (place * blocks, FLUSHED));
@@ -316,9 +304,7 @@ fn a_send_posted_after_the_recovery_is_not_flushed_with_those_before_it() {
 fn packets_of_another_transport_are_dropped() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::send_inline(&[1; 4]));
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     let frame = pair.a.host.frames.pop_front().expect("a packet to copy");
     let mut packet = Packet::parse(&frame).expect("our own packet");
     packet.bth.opcode = Opcode::uc(Operation::SendOnly).expect("defined");
@@ -333,10 +319,7 @@ fn packets_of_another_transport_are_dropped() {
 #[test]
 fn key_changes_reach_the_function_in_order_and_complete() {
     for service in [0, REG_UMR] {
-        let mut pair = Pair::with(&Options {
-            service,
-            ..Options::default()
-        });
+        let mut pair = Pair::changed(|options| options.service = service);
         pair.a.post(&Wqe::umr(0x4400, &[7; 64]));
         pair.a
             .post(&Wqe::umr(0x5500, &[]).unsignalled().flags(UMR_FENCED));
@@ -380,9 +363,7 @@ fn an_address_vector_without_its_extension_is_enough_inside_a_subnet() {
         wqe.body[14..16].copy_from_slice(&[0, 7]);
         wqe.body.extend(data);
         side.post(&wqe);
-        while side.qp.pending() {
-            side.qp.run(&mut side.host);
-        }
+        side.run();
         if lid.is_none() {
             assert_eq!(side.send_results(), [(0, Syndrome::LOCAL_QP_OP_ERR.0)]);
             continue;

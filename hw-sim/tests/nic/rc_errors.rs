@@ -239,11 +239,7 @@ fn gather_from_a_bad_key_is_a_local_protection_error_and_never_reaches_the_peer(
 
 #[test]
 fn message_longer_than_the_maximum_is_a_local_length_error() {
-    let options = Options {
-        log_msg_max: 12,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.log_msg_max = 12);
     let expected = expected_outcome(Syndrome::LOCAL_LENGTH_ERR, &[], &[]);
     assert_eq!(
         outcome(&mut pair, &Wqe::write(DATA, 4097, DATA, KEY)),
@@ -258,9 +254,7 @@ fn error_completion_waits_for_the_wqes_before_it() {
     pair.a.post(&Wqe::read(DATA, 2000, DATA, KEY));
     pair.a
         .post(&Wqe::write(DATA, 0, DATA, KEY).data(NO_KEY, DATA, 4));
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     assert_eq!(pair.a.sends().len(), 0, "the read is not done yet");
     pair.settle();
     assert_eq!(
@@ -310,11 +304,7 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
         pair.a.post_receive(&[(KEY, DATA, 64)]);
     }
     pair.settle();
-    let context = mlx_prm::Qpc::new();
-    pair.a
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.a.host)
-        .expect("always");
+    pair.a.modify(Transition::ToErr);
     pair.settle();
     assert_eq!(
         pair.a.send_results(),
@@ -337,11 +327,7 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
 #[test]
 fn wqes_posted_in_the_error_state_are_flushed_too() {
     let mut pair = Pair::new();
-    let context = mlx_prm::Qpc::new();
-    pair.a
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.a.host)
-        .expect("always");
+    pair.a.modify(Transition::ToErr);
     pair.settle();
     pair.a.post(&Wqe::send(DATA, 4).unsignalled());
     pair.settle();
@@ -369,28 +355,16 @@ fn message_half_received_is_flushed() {
     pair.filter = Box::new(|from, count, _| from == Port::B || count < 2);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
     pair.settle();
-    let context = mlx_prm::Qpc::new();
-    pair.b
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
-        .expect("always");
+    pair.b.modify(Transition::ToErr);
     pair.settle();
     assert_eq!(pair.b.receive_results(), [(0, FLUSHED), (1, FLUSHED)]);
 }
 
 #[test]
 fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
-    let options = Options {
-        shared_receive_queue: true,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.shared_receive_queue = true);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
-    let context = mlx_prm::Qpc::new();
-    pair.b
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
-        .expect("always");
+    pair.b.modify(Transition::ToErr);
     pair.settle();
     assert_eq!(pair.b.host.completions.len(), 0);
     assert_eq!(pair.b.host.events, [EventType::SRQ_LAST_WQE]);
@@ -400,11 +374,7 @@ fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
 #[test]
 fn error_state_neither_sends_nor_answers() {
     let mut pair = Pair::new();
-    let context = mlx_prm::Qpc::new();
-    pair.b
-        .qp
-        .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
-        .expect("always");
+    pair.b.modify(Transition::ToErr);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.run_until(10_000_000);
     assert_eq!(pair.operations(Port::B), []);
@@ -422,20 +392,14 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post_receive(&[(KEY, DATA, 64)]);
     pair.settle();
-    let context = mlx_prm::Qpc::new();
-    pair.a
-        .qp
-        .modify(Transition::ToRst, 0, &context, &mut pair.a.host)
-        .expect("always");
+    pair.a.modify(Transition::ToRst);
     pair.run_until(10_000_000);
     assert_eq!(pair.a.host.completions.len(), 0);
     assert_eq!(
         (pair.a.qp.state(), pair.a.qp.timer_due()),
         (State::Reset, None)
     );
-    pair.a.enter_init(&options);
-    pair.a.enter_rtr(&options, 2);
-    pair.a.enter_rts(&options);
+    pair.a.connect(&options, 2);
     assert_eq!(pair.a.qp.query().hw_sq_wqebb_counter(), 0);
 }
 
@@ -443,9 +407,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
 fn forged(operation: Operation, psn: Psn, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 1, DATA, KEY));
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     let frame = pair.a.host.frames.pop_front().expect("a packet to copy");
     let model = Packet::parse(&frame).expect("our own packet");
     let opcode = Opcode::rc(operation);
@@ -463,11 +425,12 @@ fn forged(operation: Operation, psn: Psn, headers: Headers, payload: &[u8]) -> V
     .emit()
 }
 
-fn write_headers(length: u32) -> Headers {
+/// Returns the headers of a request for `length` bytes at [`DATA`].
+fn reth(rkey: u32, length: u32) -> Headers {
     Headers {
         reth: Some(RethRepr {
             va: DATA,
-            rkey: KEY,
+            rkey,
             length,
         }),
         ..Headers::NONE
@@ -480,14 +443,7 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
     let full = [0; MTU as usize];
     let none = Headers::NONE;
     let over = [0; MTU as usize + 4];
-    let read = Headers {
-        reth: Some(RethRepr {
-            va: DATA,
-            rkey: KEY,
-            length: 1 << 30,
-        }),
-        ..none
-    };
+    let read = reth(KEY, 1 << 30);
     type Step<'a> = (Operation, Headers, &'a [u8]);
     let cases: &[(&str, &[Step<'_>])] = &[
         ("Middle without First", &[(O::SendMiddle, none, &full)]),
@@ -511,7 +467,7 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
         (
             "send within a write",
             &[
-                (O::WriteFirst, write_headers(600), &full),
+                (O::WriteFirst, reth(KEY, 600), &full),
                 (O::SendLast, none, &full[..4]),
             ],
         ),
@@ -530,27 +486,27 @@ fn request_packets_that_do_not_fit_their_message_are_refused() {
         ("long Only", &[(O::SendOnly, none, &over)]),
         (
             "write Only shorter than its length",
-            &[(O::WriteOnly, write_headers(5), &full[..4])],
+            &[(O::WriteOnly, reth(KEY, 5), &full[..4])],
         ),
         (
             "write Only longer than its length",
-            &[(O::WriteOnly, write_headers(3), &full[..4])],
+            &[(O::WriteOnly, reth(KEY, 3), &full[..4])],
         ),
         (
             "write First that is all",
-            &[(O::WriteFirst, write_headers(MTU), &full)],
+            &[(O::WriteFirst, reth(KEY, MTU), &full)],
         ),
         (
             "write that goes on too long",
             &[
-                (O::WriteFirst, write_headers(MTU + 4), &full),
+                (O::WriteFirst, reth(KEY, MTU + 4), &full),
                 (O::WriteMiddle, none, &full),
             ],
         ),
         (
             "write that ends too early",
             &[
-                (O::WriteFirst, write_headers(2 * MTU), &full),
+                (O::WriteFirst, reth(KEY, 2 * MTU), &full),
                 (O::WriteLast, none, &full[..4]),
             ],
         ),
@@ -645,7 +601,7 @@ fn packets_with_another_partition_key_are_dropped() {
     let mut frame = forged(
         Operation::WriteOnly,
         Psn::masked(FIRST_PSN),
-        write_headers(4),
+        reth(KEY, 4),
         &[9; 4],
     );
     let mut packet = Packet::parse(&frame).expect("our own packet");
@@ -666,14 +622,7 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
         let mut pair = Pair::new();
         pair.a.post(&Wqe::read(DATA, 4 * MTU, DATA, READ_ONLY));
         pair.settle();
-        let headers = Headers {
-            reth: Some(RethRepr {
-                va: DATA,
-                rkey: READ_ONLY,
-                length: 4 * MTU,
-            }),
-            ..Headers::NONE
-        };
+        let headers = reth(READ_ONLY, 4 * MTU);
         let again = forged(Operation::ReadRequest, Psn::masked(FIRST_PSN), headers, &[]);
         let gone = |pair: &mut Pair| pair.b.host.keys.remove(&READ_ONLY).map(|_| ());
         if sent == 0 {
@@ -700,14 +649,7 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
 #[test]
 fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone() {
     let mut pair = Pair::new();
-    let headers = Headers {
-        reth: Some(RethRepr {
-            va: DATA,
-            rkey: READ_ONLY,
-            length: 4 * MTU,
-        }),
-        ..Headers::NONE
-    };
+    let headers = reth(READ_ONLY, 4 * MTU);
     let request = forged(Operation::ReadRequest, Psn::masked(FIRST_PSN), headers, &[]);
     for _ in 0..2 {
         pair.deliver(Port::B, &request);
@@ -739,14 +681,7 @@ fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
         (100, 1 << 31),
     ];
     for (back, length) in cases {
-        let headers = Headers {
-            reth: Some(RethRepr {
-                va: DATA,
-                rkey: KEY ^ 0xff00,
-                length,
-            }),
-            ..Headers::NONE
-        };
+        let headers = reth(KEY ^ 0xff00, length);
         let psn = Psn::masked(FIRST_PSN.wrapping_sub(back));
         let frame = forged(Operation::ReadRequest, psn, headers, &[]);
         pair.deliver(Port::B, &frame);

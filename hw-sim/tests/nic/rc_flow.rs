@@ -1,6 +1,7 @@
 //! Tests of reliable connections, packet by packet: timers, retries, limits and recovery.
 
 use hw_sim::link::Port;
+use hw_sim::q_counters::QCounter;
 use hw_sim::wire::{AckSyndrome, AethRepr, NakCode, Operation, Psn};
 use mlx_prm::{EventType, Syndrome};
 use std::cell::RefCell;
@@ -10,11 +11,6 @@ use crate::rc_support::*;
 
 /// ACK timeout of the tests in ns: 4.096 µs · 2^4.
 const ACK_TIMEOUT_NS: u64 = 65_536;
-
-/// Drops the packets of `port` with these numbers, counted from 0.
-fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
-    pair.filter = Box::new(move |from, count, _| from != port || !which.contains(&count));
-}
 
 /// Collects PSNs and syndromes of the acknowledgements from B.
 fn watch_syndromes(pair: &mut Pair) -> Rc<RefCell<Vec<(Psn, AckSyndrome)>>> {
@@ -33,7 +29,7 @@ fn watch_syndromes(pair: &mut Pair) -> Rc<RefCell<Vec<(Psn, AckSyndrome)>>> {
 fn lost_packet_in_the_middle_draws_one_sequence_nak_and_is_resent_at_once() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
-    drop_packets(&mut pair, Port::A, &[1]);
+    pair.drop_packets(Port::A, &[1]);
     let data = pattern(5 * MTU as usize, 4);
     pair.a.host.write(DATA, &data);
     pair.a.post(&Wqe::send(DATA, 5 * MTU));
@@ -45,6 +41,38 @@ fn lost_packet_in_the_middle_draws_one_sequence_nak_and_is_resent_at_once() {
         2,
         "one NAK, one ACK"
     );
+}
+
+/// A Write of several packets arrives whole, once and silently, whichever packet is lost: a sequence NAK recovers a
+/// packet that others follow, and the timer recovers the last one.
+#[test]
+fn long_write_arrives_whole_whichever_of_its_packets_is_lost() {
+    const TO: u64 = DATA + 0x8000;
+    let data = pattern(5 * MTU as usize, 4);
+    for lost in [&[0], &[2], &[4]] {
+        let mut pair = Pair::new();
+        pair.a.host.write(DATA, &data);
+        pair.drop_packets(Port::A, lost);
+        pair.a.post(&Wqe::write(DATA, 5 * MTU, TO, KEY));
+        // All packets are on the wire before B handles the first one.
+        pair.a.run();
+        pair.settle();
+        let is_last = lost == &[4];
+        assert_eq!(pair.a.sends().is_empty(), is_last, "{lost:?} at once");
+        pair.run_until(2 * ACK_TIMEOUT_NS);
+        assert_eq!(pair.a.send_results(), [(0, 0)], "{lost:?}");
+        assert_eq!(pair.b.host.read(TO, data.len()), data, "{lost:?}");
+        for beside in [TO - 4, TO + u64::from(5 * MTU)] {
+            assert_eq!(pair.b.host.read(beside, 4), [0; 4], "{lost:?}");
+        }
+        assert_eq!(pair.b.host.completions.len(), 0, "{lost:?}");
+        let again = pair.seen[lost[0]].psn;
+        let times = pair.seen.iter().filter(|seen| seen.psn == again);
+        let times = times.filter(|seen| seen.from == Port::A).count();
+        assert_eq!(times, 2, "{lost:?} is sent twice");
+        let timeouts = pair.a.host.counted.get(&(0, QCounter::LocalAckTimeoutErr));
+        assert_eq!(timeouts.is_some(), is_last, "{lost:?}");
+    }
 }
 
 #[test]
@@ -66,9 +94,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
     for _ in 0..4 {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     pair.settle();
     let nak = (Psn::masked(FIRST_PSN), AckSyndrome::Nak(NakCode::Sequence));
     assert_eq!(
@@ -83,11 +109,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
 
 #[test]
 fn silent_peer_fails_the_wqe_after_all_retries_at_the_right_times() {
-    let options = Options {
-        retry_count: 3,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.retry_count = 3);
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY).unsignalled());
@@ -110,11 +132,7 @@ fn silent_peer_fails_the_wqe_after_all_retries_at_the_right_times() {
 
 #[test]
 fn progress_gives_the_retries_back() {
-    let options = Options {
-        retry_count: 1,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.retry_count = 1);
     // Every write needs one retry, and there are more writes than the retry count.
     pair.filter = Box::new(|from, count, _| from == Port::B || count % 2 == 1);
     for n in 0..5 {
@@ -131,11 +149,7 @@ fn progress_gives_the_retries_back() {
 
 #[test]
 fn ack_timeout_zero_waits_forever() {
-    let options = Options {
-        ack_timeout: 0,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.ack_timeout = 0);
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.settle();
@@ -147,7 +161,7 @@ fn lost_acknowledgement_is_repeated_without_delivering_twice() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::send_inline(&[1; 10]));
     pair.run_until(2 * ACK_TIMEOUT_NS);
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -186,7 +200,7 @@ fn lost_read_response_is_requested_again_from_where_it_broke_off() {
 fn duplicate_read_is_executed_again_from_memory_as_it_is() {
     let mut pair = Pair::new();
     pair.b.host.write(DATA, &[1; 16]);
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
     pair.settle();
     pair.b.host.write(DATA, &[2; 16]);
@@ -197,7 +211,7 @@ fn duplicate_read_is_executed_again_from_memory_as_it_is() {
 #[test]
 fn duplicate_atomic_is_answered_from_the_replay_buffer() {
     let mut pair = Pair::new();
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::fetch_add(DATA, DATA, KEY, 3));
     pair.run_until(2 * ACK_TIMEOUT_NS);
     assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -214,7 +228,7 @@ fn duplicate_atomic_is_answered_from_the_replay_buffer() {
 fn acknowledgement_beyond_a_read_implies_that_its_response_was_lost() {
     let mut pair = Pair::new();
     pair.b.host.write(DATA, &[7; 16]);
-    drop_packets(&mut pair, Port::B, &[0]);
+    pair.drop_packets(Port::B, &[0]);
     pair.a.place(&Wqe::read(DATA, 16, DATA, KEY));
     pair.a.post(&Wqe::write(DATA + 0x100, 4, DATA + 0x100, KEY));
     pair.settle();
@@ -224,11 +238,7 @@ fn acknowledgement_beyond_a_read_implies_that_its_response_was_lost() {
 
 #[test]
 fn receiver_not_ready_waits_out_the_timer_and_tries_again() {
-    let options = Options {
-        min_rnr_nak: 5,
-        ..Options::default()
-    }; // 60 µs
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.min_rnr_nak = 5); // 60 µs
     pair.a.post(&Wqe::send_inline(&[9; 4]));
     pair.settle();
     assert_eq!(pair.a.sends().len(), 0);
@@ -246,11 +256,7 @@ fn receiver_not_ready_waits_out_the_timer_and_tries_again() {
 
 #[test]
 fn receiver_never_ready_exhausts_the_rnr_retries() {
-    let options = Options {
-        rnr_retry: 2,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.rnr_retry = 2);
     pair.a.post(&Wqe::send_inline(&[9; 4]));
     pair.run_until(1_000_000);
     assert_eq!(pair.a.send_results(), [(0, Syndrome::RNR_RETRY_EXC_ERR.0)]);
@@ -336,20 +342,14 @@ fn write_with_immediate_needs_its_receive_only_for_the_last_packet() {
 
 #[test]
 fn reads_beyond_the_initiator_depth_wait_for_their_turn() {
-    let options = Options {
-        log_sra_max: 1,
-        ..Options::default()
-    };
-    let mut pair = Pair::with(&options);
+    let mut pair = Pair::changed(|options| options.log_sra_max = 1);
     for n in 0..5 {
         pair.a.place(&Wqe::read(DATA, 64 + n, DATA, KEY));
     }
     let last = pair.a.place(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a
         .ring(&Wqe::write(DATA, 4, DATA, KEY).encode(last, qpn(1)));
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     assert_eq!(
         pair.a.host.frames.len(),
         2,
@@ -376,9 +376,7 @@ fn reads_beyond_the_responders_resources_are_refused() {
     for _ in 0..3 {
         pair.a.post(&Wqe::read(DATA, 64, DATA, KEY));
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     pair.settle();
     let refused = Syndrome::REMOTE_INVAL_REQ_ERR.0;
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0), (2, refused)]);
@@ -393,9 +391,7 @@ fn fenced_wqe_waits_for_earlier_reads_and_nothing_else() {
         pair.a.post(&Wqe::read(DATA + 0x100, 4, DATA, KEY));
         pair.a
             .post(&Wqe::write(DATA + 0x100, 4, DATA + 0x200, KEY).flags(flags));
-        while pair.a.qp.pending() {
-            pair.a.qp.run(&mut pair.a.host);
-        }
+        pair.a.run();
         assert_eq!(pair.a.host.frames.len(), sent_before, "fence {flags:#x}");
         pair.settle();
         assert_eq!(pair.a.send_results(), [(0, 0), (1, 0), (2, 0)]);
@@ -420,9 +416,7 @@ fn window_bounds_the_packets_on_the_wire() {
         pair.a
             .post(&Wqe::write(DATA, 8 * MTU, DATA, KEY).unsignalled());
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     assert_eq!(pair.a.host.frames.len(), 256);
     pair.settle();
     assert_eq!(pair.b.qp.query().rmsn(), u32::from(SQ_BLOCKS));
@@ -458,9 +452,7 @@ fn acknowledgements_that_queue_up_merge_into_one() {
     for _ in 0..10 {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
-    while pair.a.qp.pending() {
-        pair.a.qp.run(&mut pair.a.host);
-    }
+    pair.a.run();
     pair.settle();
     assert_eq!(pair.count(Port::B, Operation::Acknowledge), 1);
     assert_eq!(pair.a.sends().len(), 10);
@@ -514,9 +506,7 @@ fn a_responder_that_cannot_send_keeps_one_nak_however_often_a_request_comes() {
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, first);
     }
-    while pair.b.qp.pending() {
-        pair.b.qp.run(&mut pair.b.host);
-    }
+    pair.b.run();
     assert!(
         pair.b.host.frames.len() <= 2,
         "{}",

@@ -176,9 +176,7 @@ fn optional_parameters_are_taken_only_with_their_bit() {
 fn receives_may_be_posted_in_init_and_packets_are_dropped_there() {
     let options = Options::default();
     let mut pair = Pair::created(&options, &options);
-    pair.a.enter_init(&options);
-    pair.a.enter_rtr(&options, 2);
-    pair.a.enter_rts(&options);
+    pair.a.connect(&options, 2);
     pair.b.enter_init(&options);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::send_inline(&[1; 4]));
@@ -395,9 +393,7 @@ fn queue_memory_the_device_cannot_read_is_an_operation_error() {
     let mut pair = Pair::new();
     context.set_dbr_addr(MEMORY as u64 + 0x1000);
     pair.a.qp = Qp::create(qpn(1), &context, memory(&context)).expect("an address is an address");
-    pair.a.enter_init(&options);
-    pair.a.enter_rtr(&options, 2);
-    pair.a.enter_rts(&options);
+    pair.a.connect(&options, 2);
     pair.a.post(&Wqe::nop());
     pair.settle();
     assert_eq!(pair.a.qp.state(), State::Error);

@@ -7,9 +7,8 @@ use hw_sim::qp::Qp;
 use hw_sim::wire::Operation;
 use mlx_prm::{CmdStatus, Cqe64, CqeOpcode, ServiceType, Syndrome};
 
-use crate::bench::{Bench, Resources, cq_input, list, modest};
+use crate::bench::{Bench, Failure, Resources, cq_input, list, modest, qp_input};
 use crate::rc_support::*;
-use crate::strict::qp_input;
 
 const NOTHING: [u8; 64] = [0xee; 64];
 /// `cs_req` and `cs_res` for data of up to 32 bytes, and for data of up to 64 bytes.
@@ -274,12 +273,11 @@ fn sizes_that_do_not_exist_and_services_without_them_are_refused() {
     }
 }
 
-fn cq(bench: &mut Bench, resources: &Resources, cqe_sz: u32) -> u32 {
-    let (_, ring) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
+fn cq(bench: &mut Bench, resources: &Resources, cqe_sz: u32) -> Result<u32, Failure> {
+    let (ring, record) = bench.ring_and_record();
     let mut create = cq_input(resources.uar, resources.eq.number, 4, record);
     create.cq_context_mut().set_cqe_sz(cqe_sz);
-    bench.exec_with(&create, &list(&[ring])).unwrap().cqn()
+    Ok(bench.exec_with(&create, &list(&[ring]))?.cqn())
 }
 
 /// Data of up to 64 bytes needs CQEs of 128 bytes. With CQEs of 64 bytes, the 64 bytes before a CQE are the previous
@@ -287,9 +285,8 @@ fn cq(bench: &mut Bench, resources: &Resources, cqe_sz: u32) -> u32 {
 #[test]
 fn sixty_four_bytes_need_entries_of_twice_that_size() {
     let (mut bench, resources) = Bench::usable(modest());
-    let (narrow, wide) = (cq(&mut bench, &resources, 0), cq(&mut bench, &resources, 1));
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
+    let [narrow, wide] = [0, 1].map(|size| cq(&mut bench, &resources, size).unwrap());
+    let (page, record) = bench.ring_and_record();
     for (send, receive, (cs_req, cs_res), status) in [
         (narrow, narrow, UP_TO_32, CmdStatus::OK),
         (wide, wide, UP_TO_32, CmdStatus::OK),
@@ -310,11 +307,11 @@ fn sixty_four_bytes_need_entries_of_twice_that_size() {
         );
     }
     let mut profile = modest();
-    profile.general.set(|page| {
-        page.set_sctr_data_cqe(false);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_sctr_data_cqe(false));
     let (mut bench, resources) = Bench::usable(profile);
-    let cqn = cq(&mut bench, &resources, 0);
+    let cqn = cq(&mut bench, &resources, 0).unwrap();
     let mut create = qp_input(&resources, cqn, record);
     create.qpc_mut().set_cs_res(1);
     assert_eq!(
@@ -330,15 +327,12 @@ fn sixty_four_bytes_need_entries_of_twice_that_size() {
 fn padded_entries_of_128_bytes_are_a_connectx_5s() {
     const PADDED: u32 = 2;
     let mut without = modest();
-    without.general.set(|page| {
-        page.set_cqe_128_always(false);
-    });
-    for (profile, status) in [(modest(), CmdStatus::OK), (without, CmdStatus::BAD_PARAM)] {
+    without
+        .general
+        .set(|page| _ = page.set_cqe_128_always(false));
+    let refused = Some(Failure::Refused(CmdStatus::BAD_PARAM));
+    for (profile, failure) in [(modest(), None), (without, refused)] {
         let (mut bench, resources) = Bench::usable(profile);
-        let (_, ring) = bench.alloc(4096);
-        let (_, record) = bench.alloc(64);
-        let mut create = cq_input(resources.uar, resources.eq.number, 4, record);
-        create.cq_context_mut().set_cqe_sz(PADDED);
-        assert_eq!(bench.status_with(&create, &list(&[ring])), status);
+        assert_eq!(cq(&mut bench, &resources, PADDED).err(), failure);
     }
 }

@@ -5,7 +5,10 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-use crate::bench::{Bench, Failure, Resources, cq_input, list, modest};
+use crate::bench::{
+    Bench, Failure, READ, Resources, WRITE, cq_input, destroy_cq, destroy_mkey, destroy_qp, list,
+    modest, qp_input,
+};
 
 const NONE: u32 = 0x00de_ad00;
 
@@ -60,9 +63,7 @@ fn uar_pages_stay_clear_of_the_initialization_segment_and_run_out() {
 #[test]
 fn a_referenced_object_cannot_be_destroyed() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
+    let cq = bench.cq(&resources, 4);
     let key = bench.create_pa_key(resources.pd);
     let mut uar = DeallocUarIn::new();
     uar.set_uar(resources.uar);
@@ -74,27 +75,21 @@ fn a_referenced_object_cannot_be_destroyed() {
     assert_eq!(bench.status(&pd), CmdStatus::BAD_RES_STATE);
     assert_eq!(bench.status(&eq), CmdStatus::BAD_RES_STATE);
 
-    let mut destroy_cq = DestroyCqIn::new();
-    destroy_cq.set_cqn(cq.number);
+    let destroy_cq = destroy_cq(cq.number);
     bench.exec(&destroy_cq).unwrap();
-    let mut destroy_key = DestroyMkeyIn::new();
-    destroy_key.set_mkey_index(key >> 8);
-    bench.exec(&destroy_key).unwrap();
+    bench.exec(&destroy_mkey(key >> 8)).unwrap();
     bench.exec(&pd).unwrap();
     bench.exec(&eq).unwrap();
     bench.exec(&uar).unwrap();
-    assert!(bench.sim.report(&bench.function).leaked.is_empty());
+    assert!(bench.report().leaked.is_empty());
 }
 
 #[test]
 fn destroying_what_does_not_exist_is_a_bad_resource() {
     let (mut bench, _) = usable();
-    let mut cq = DestroyCqIn::new();
-    cq.set_cqn(NONE);
-    let mut qp = DestroyQpIn::new();
-    qp.set_qpn(NONE);
-    let mut key = DestroyMkeyIn::new();
-    key.set_mkey_index(NONE);
+    let cq = destroy_cq(NONE);
+    let qp = destroy_qp(NONE);
+    let key = destroy_mkey(NONE);
     let mut eq = DestroyEqIn::new();
     eq.set_eq_number(0xfe);
     let mut rmp = DestroyRmpIn::new();
@@ -109,31 +104,26 @@ fn destroying_what_does_not_exist_is_a_bad_resource() {
 #[test]
 fn an_eq_names_an_existing_uar_a_vector_of_the_function_and_free_event_types() {
     let (mut bench, resources) = usable();
-    let refused = |result: Result<crate::bench::EventQueue, Failure>| result.err();
-    let status = |status| Some(Failure::Refused(status));
-    assert_eq!(
-        refused(bench.create_eq_for(NONE, 0, 0, 6)),
-        status(CmdStatus::BAD_RESOURCE)
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 0, u32::from(modest().msix_vectors), 6)),
-        status(CmdStatus::BAD_PARAM)
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 1 << 9, 1, 6)),
-        status(CmdStatus::BAD_PARAM),
-        "taken"
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 1 << 0x25, 1, 6)),
-        status(CmdStatus::BAD_PARAM),
-        "unknown"
-    );
-    assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 0, 0, 6)),
-        None,
-        "several EQs may share a vector"
-    );
+    let (uar, vectors) = (resources.uar, u32::from(modest().msix_vectors));
+    let refused = |status| Some(Failure::Refused(status));
+    for (what, (uar, events, vector), failure) in [
+        ("no UAR", (NONE, 0, 0), refused(CmdStatus::BAD_RESOURCE)),
+        (
+            "no vector",
+            (uar, 0, vectors),
+            refused(CmdStatus::BAD_PARAM),
+        ),
+        ("taken", (uar, 1 << 9, 1), refused(CmdStatus::BAD_PARAM)),
+        (
+            "unknown",
+            (uar, 1 << 0x25, 1),
+            refused(CmdStatus::BAD_PARAM),
+        ),
+        ("several EQs may share a vector", (uar, 0, 0), None),
+    ] {
+        let created = bench.create_eq_for(uar, events, vector, 6);
+        assert_eq!(created.err(), failure, "{what}");
+    }
 }
 
 #[test]
@@ -171,30 +161,19 @@ fn an_eq_needs_its_whole_page_list_and_mapped_memory() {
 #[test]
 fn a_cq_names_an_existing_eq_and_uar_and_stays_within_the_limits() {
     let (mut bench, resources) = usable();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
+    let (page, record) = bench.ring_and_record();
     let (uar, eqn) = (resources.uar, resources.eq.number);
     let pages = list(&[page]);
-    assert_eq!(
-        bench.status_with(&cq_input(uar, 0xee, 4, record), &pages),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(NONE, eqn, 4, record), &pages),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(uar, eqn, 23, record), &pages),
-        CmdStatus::EXCEED_LIM
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(uar, eqn, 7, record), &pages),
-        CmdStatus::BAD_INPUT_LEN
-    );
-    assert_eq!(
-        bench.status_with(&cq_input(uar, eqn, 4, record + 4), &pages),
-        CmdStatus::BAD_PARAM
-    );
+    for (what, (uar, eqn, log_size, record), status) in [
+        ("no EQ", (uar, 0xee, 4, record), CmdStatus::BAD_RESOURCE),
+        ("no UAR", (NONE, eqn, 4, record), CmdStatus::BAD_RESOURCE),
+        ("size", (uar, eqn, 23, record), CmdStatus::EXCEED_LIM),
+        ("pages", (uar, eqn, 7, record), CmdStatus::BAD_INPUT_LEN),
+        ("record", (uar, eqn, 4, record + 4), CmdStatus::BAD_PARAM),
+    ] {
+        let create = cq_input(uar, eqn, log_size, record);
+        assert_eq!(bench.status_with(&create, &pages), status, "{what}");
+    }
     let mut collapsed = cq_input(uar, eqn, 0, record);
     collapsed.cq_context_mut().set_cc(true).set_oi(true);
     assert_eq!(
@@ -207,17 +186,12 @@ fn a_cq_names_an_existing_eq_and_uar_and_stays_within_the_limits() {
 #[test]
 fn query_cq_returns_the_context_and_modify_cq_what_it_was_told() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
+    let cq = bench.cq(&resources, 4);
     let mut modify = ModifyCqIn::new();
     modify.set_cqn(cq.number).set_modify_field_select(3);
     modify.cq_context_mut().set_cq_period(7).set_cq_max_count(9);
     bench.exec(&modify).unwrap();
-    let mut query = QueryCqIn::new();
-    query.set_cqn(cq.number);
-    let context = bench.exec(&query).unwrap();
-    let context = context.cq_context();
+    let context = bench.cq_context(cq.number);
     assert_eq!((context.cq_period(), context.cq_max_count()), (7, 9));
     assert_eq!(
         (context.log_cq_size(), context.uar_page(), context.st()),
@@ -252,9 +226,7 @@ fn permissions_in_entries_need_the_capability() {
     let create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
     assert_eq!(bench.status_with(&create, &entries), CmdStatus::OK);
     let mut old = modest();
-    old.general.set(|caps| {
-        caps.set_pg(false);
-    });
+    old.general.set(|caps| _ = caps.set_pg(false));
     let (mut bench, resources) = Bench::usable(old);
     let mut create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
     assert_eq!(
@@ -271,45 +243,36 @@ fn a_key_has_a_translation_that_covers_it() {
     let (mut bench, resources) = usable();
     let pd = resources.pd;
     let two = list(&[0x4000_0003, 0x4000_1003]);
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 12, 1), &two),
-        CmdStatus::OK
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7800, 0x2000, 12, 1), &two),
-        CmdStatus::BAD_PARAM,
-        "three pages"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 12, 2), &two),
-        CmdStatus::BAD_INPUT_LEN,
-        "list ends"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x1000, 13, 1), &two),
-        CmdStatus::OK,
-        "a larger page"
-    );
     let odd = list(&[0x4000_1003, 0]);
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x1000, 13, 1), &odd),
-        CmdStatus::BAD_PARAM,
-        "unaligned"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(NONE, 0x7000, 0x2000, 12, 1), &two),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 11, 1), &two),
-        CmdStatus::BAD_PARAM,
-        "page size"
-    );
-    assert_eq!(
-        bench.status_with(&mtt_key(pd, u64::MAX, 2, 12, 1), &two),
-        CmdStatus::BAD_PARAM,
-        "wraps"
-    );
+    let (bad, missing) = (CmdStatus::BAD_PARAM, CmdStatus::BAD_RESOURCE);
+    for (what, (pd, start, bytes, log_page, octowords), entries, status) in [
+        (
+            "two pages",
+            (pd, 0x7000, 0x2000, 12, 1),
+            &two,
+            CmdStatus::OK,
+        ),
+        ("three pages", (pd, 0x7800, 0x2000, 12, 1), &two, bad),
+        (
+            "list ends",
+            (pd, 0x7000, 0x2000, 12, 2),
+            &two,
+            CmdStatus::BAD_INPUT_LEN,
+        ),
+        (
+            "a larger page",
+            (pd, 0x7000, 0x1000, 13, 1),
+            &two,
+            CmdStatus::OK,
+        ),
+        ("unaligned", (pd, 0x7000, 0x1000, 13, 1), &odd, bad),
+        ("no PD", (NONE, 0x7000, 0x2000, 12, 1), &two, missing),
+        ("page size", (pd, 0x7000, 0x2000, 11, 1), &two, bad),
+        ("wraps", (pd, u64::MAX, 2, 12, 1), &two, bad),
+    ] {
+        let create = mtt_key(pd, start, bytes, log_page, octowords);
+        assert_eq!(bench.status_with(&create, entries), status, "{what}");
+    }
 }
 
 #[test]
@@ -323,12 +286,9 @@ fn a_key_that_another_reaches_through_cannot_be_destroyed() {
         .exec_with(&create, &list(&[klm, 0x4000_0000]))
         .unwrap()
         .mkey_index();
-    let mut destroy = DestroyMkeyIn::new();
-    destroy.set_mkey_index(inner >> 8);
+    let destroy = destroy_mkey(inner >> 8);
     assert_eq!(bench.status(&destroy), CmdStatus::BAD_RES_STATE);
-    let mut destroy_outer = DestroyMkeyIn::new();
-    destroy_outer.set_mkey_index(outer);
-    bench.exec(&destroy_outer).unwrap();
+    bench.exec(&destroy_mkey(outer)).unwrap();
     bench.exec(&destroy).unwrap();
     assert_eq!(
         bench.status_with(&create, &list(&[klm, 0x4000_0000])),
@@ -353,7 +313,21 @@ fn a_single_entry_covers_two_gigabytes() {
 #[test]
 fn keys_with_features_the_function_lacks_are_refused() {
     let (mut bench, resources) = usable();
-    let edit = |bench: &mut Bench, edit: fn(&mut Mkc)| {
+    type Edit = fn(&mut Mkc);
+    let cases: [(&str, CmdStatus, Edit); 5] = [
+        ("none", CmdStatus::OK, |_| {}),
+        ("relaxed ordering", CmdStatus::BAD_PARAM, |mkc| {
+            _ = mkc.set_relaxed_ordering_write(true)
+        }),
+        ("BSF", CmdStatus::BAD_PARAM, |mkc| _ = mkc.set_bsf_en(true)),
+        ("access mode 4", CmdStatus::BAD_PARAM, |mkc| {
+            _ = mkc.set_access_mode_4_2(1)
+        }),
+        ("access mode 3", CmdStatus::BAD_PARAM, |mkc| {
+            _ = mkc.set_access_mode_1_0(3)
+        }),
+    ];
+    for (what, status, edit) in cases {
         let mut create = CreateMkeyIn::new();
         create
             .memory_key_mkey_entry_mut()
@@ -362,33 +336,8 @@ fn keys_with_features_the_function_lacks_are_refused() {
             .set_length64(true)
             .set_lr(true);
         edit(create.memory_key_mkey_entry_mut());
-        bench.status(&create)
-    };
-    assert_eq!(edit(&mut bench, |_| {}), CmdStatus::OK);
-    assert_eq!(
-        edit(&mut bench, |mkc| {
-            mkc.set_relaxed_ordering_write(true);
-        }),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        edit(&mut bench, |mkc| {
-            mkc.set_bsf_en(true);
-        }),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        edit(&mut bench, |mkc| {
-            mkc.set_access_mode_4_2(1);
-        }),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        edit(&mut bench, |mkc| {
-            mkc.set_access_mode_1_0(3);
-        }),
-        CmdStatus::BAD_PARAM
-    );
+        assert_eq!(bench.status(&create), status, "{what}");
+    }
 }
 
 #[test]
@@ -414,36 +363,14 @@ fn query_mkey_returns_what_was_created() {
     assert!(context.rr() && !context.rw());
 }
 
-pub fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
-    let mut create = CreateQpIn::new();
-    create
-        .qpc_mut()
-        .set_st(0)
-        .set_pm_state(3)
-        .set_pd(resources.pd)
-        .set_uar_page(resources.uar)
-        .set_log_rq_size(4)
-        .set_log_rq_stride(0)
-        .set_log_sq_size(4)
-        .set_log_msg_max(30)
-        .set_cqn_snd(cqn)
-        .set_cqn_rcv(cqn)
-        .set_dbr_addr(record)
-        .set_user_index(0xff_ffff);
-    create
-}
-
 /// A send queue must be at least as long as the shortest send queue of any known driver. For datagrams, rdma-core
 /// `mlx5_calc_sq_size` and Linux `calc_sq_size` reserve at least 128 bytes. A connected queue pair may have one block:
 /// perftest's `ib_send_bw -R` creates such a queue pair.
 #[test]
 fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 6)
-        .unwrap();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
+    let cq = bench.cq(&resources, 6);
+    let (page, record) = bench.ring_and_record();
     for (service, log_size, status) in [
         (ServiceType::RC, 0, CmdStatus::OK),
         (ServiceType::RC, 2, CmdStatus::OK),
@@ -471,22 +398,12 @@ fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
 fn a_special_queue_pair_names_its_port_at_every_step_and_others_once() {
     let (mut bench, resources) = usable();
     bench.enable_roce([0xfe; 16], [2, 0, 0, 0, 0, 1]);
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 6)
-        .unwrap();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
     for (service, without) in [
         (ServiceType::QP1, CmdStatus::BAD_PARAM),
         (ServiceType::UD, CmdStatus::OK),
     ] {
-        let mut create = qp_input(&resources, cq.number, record);
-        create.qpc_mut().set_st(service.bits());
-        let qpn = bench
-            .exec_with(&create, &list(&[page]))
-            .unwrap_or_else(|failure| panic!("{service:?}: {failure:?}"))
-            .qpn();
-        let qpn = Qpn::new(qpn);
+        let qp = bench.qp(&resources, 6, |qpc| _ = qpc.set_st(service.bits()));
+        let qpn = Qpn::new(qp.number);
         let mut init = Rst2InitQpIn::for_qp(qpn, 0);
         if service == ServiceType::QP1 {
             assert_eq!(bench.status(&init), without, "RST2INIT");
@@ -516,94 +433,47 @@ pub fn named(context: &mut Qpc) {
 #[test]
 fn a_queue_pair_names_objects_that_exist_and_holds_them() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 6)
-        .unwrap();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
+    let cq = bench.cq(&resources, 6);
+    let (page, record) = bench.ring_and_record();
     let pages = list(&[page]);
-    let spoiled = |bench: &mut Bench, edit: fn(&mut Qpc)| {
+    type Spoil = fn(&mut Qpc);
+    let missing = CmdStatus::BAD_RESOURCE;
+    let cases: [(&str, CmdStatus, Spoil); 8] = [
+        ("no PD", missing, |qpc| _ = qpc.set_pd(NONE)),
+        ("no UAR", missing, |qpc| _ = qpc.set_uar_page(NONE)),
+        ("no CQ of sends", missing, |qpc| _ = qpc.set_cqn_snd(NONE)),
+        ("no CQ of receives", missing, |qpc| {
+            _ = qpc.set_cqn_rcv(NONE)
+        }),
+        ("no DC", CmdStatus::BAD_PARAM, |qpc| _ = qpc.set_st(5)),
+        ("no SRQ", missing, |qpc| _ = qpc.set_rq_type(1)),
+        ("pages missing", CmdStatus::BAD_INPUT_LEN, |qpc| {
+            _ = qpc.set_log_sq_size(8)
+        }),
+        ("signatures", CmdStatus::BAD_PARAM, |qpc| {
+            _ = qpc.set_wq_signature(true)
+        }),
+    ];
+    for (what, status, spoil) in cases {
         let mut create = qp_input(&resources, cq.number, record);
-        edit(create.qpc_mut());
-        bench.status_with(&create, &pages)
-    };
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_pd(NONE);
-        }),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_uar_page(NONE);
-        }),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_cqn_snd(NONE);
-        }),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_cqn_rcv(NONE);
-        }),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_st(5);
-        }),
-        CmdStatus::BAD_PARAM,
-        "no DC"
-    );
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_rq_type(1);
-        }),
-        CmdStatus::BAD_RESOURCE,
-        "no SRQ"
-    );
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_log_sq_size(8);
-        }),
-        CmdStatus::BAD_INPUT_LEN,
-        "pages missing"
-    );
-    assert_eq!(
-        spoiled(&mut bench, |qpc| {
-            qpc.set_wq_signature(true);
-        }),
-        CmdStatus::BAD_PARAM
-    );
+        spoil(create.qpc_mut());
+        assert_eq!(bench.status_with(&create, &pages), status, "{what}");
+    }
 
     let qpn = bench
         .exec_with(&qp_input(&resources, cq.number, record), &pages)
         .unwrap()
         .qpn();
-    let mut destroy_cq = DestroyCqIn::new();
-    destroy_cq.set_cqn(cq.number);
+    let destroy_cq = destroy_cq(cq.number);
     assert_eq!(bench.status(&destroy_cq), CmdStatus::BAD_RES_STATE);
-    let mut destroy = DestroyQpIn::new();
-    destroy.set_qpn(qpn);
-    bench.exec(&destroy).unwrap();
+    bench.exec(&destroy_qp(qpn)).unwrap();
     bench.exec(&destroy_cq).unwrap();
 }
 
 #[test]
 fn init2rtr_needs_roce_switched_on() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 6)
-        .unwrap();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
-    let qpn = bench
-        .exec_with(&qp_input(&resources, cq.number, record), &list(&[page]))
-        .unwrap()
-        .qpn();
+    let qpn = bench.qp(&resources, 6, |_| {}).number;
     let mut rtr = Init2RtrQpIn::new();
     rtr.set_qpn(qpn);
     assert_eq!(bench.status(&rtr), CmdStatus::BAD_SYS_STATE);
@@ -615,16 +485,9 @@ fn init2rtr_needs_roce_switched_on() {
 fn remote_atomics_need_the_capability() {
     for atomic in [true, false] {
         let mut profile = modest();
-        profile.general.max.set_atomic(atomic);
-        profile.general.current.set_atomic(atomic);
+        profile.general.set(|caps| _ = caps.set_atomic(atomic));
         let (mut bench, resources) = Bench::usable(profile);
-        let cq = bench
-            .create_cq(resources.uar, resources.eq.number, 6)
-            .unwrap();
-        let (_, page) = bench.alloc(4096);
-        let (_, record) = bench.alloc(64);
-        let create = qp_input(&resources, cq.number, record);
-        let qpn = bench.exec_with(&create, &list(&[page])).unwrap().qpn();
+        let qpn = bench.qp(&resources, 6, |_| {}).number;
         let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);
         init.qpc_mut()
             .set_rae(true)
@@ -639,71 +502,48 @@ fn remote_atomics_need_the_capability() {
     }
 }
 
+/// Returns a command that creates a receive memory pool of 32 WQEs of 64 bytes.
+pub fn rmp_input(pd: u32, record: u64) -> CreateRmpIn {
+    let mut create = CreateRmpIn::new();
+    create.ctx_mut().set_state(1);
+    create
+        .ctx_mut()
+        .wq_mut()
+        .set_pd(pd)
+        .set_dbr_addr(record)
+        .set_log_wq_stride(6)
+        .set_log_wq_sz(5);
+    create
+}
+
 #[test]
 fn an_rmp_is_a_linked_list_or_a_ring_with_a_limit_inside_it() {
     let (mut bench, resources) = usable();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
+    let (page, record) = bench.ring_and_record();
     let pages = list(&[page]);
-    let create = |edit: fn(&mut Rmpc)| {
-        let mut create = CreateRmpIn::new();
-        let context = create.ctx_mut();
-        context.set_state(1);
-        context
-            .wq_mut()
-            .set_pd(resources.pd)
-            .set_dbr_addr(record)
-            .set_log_wq_stride(6)
-            .set_log_wq_sz(5);
-        edit(context);
-        create
-    };
-    let rmpn = bench.exec_with(&create(|_| {}), &pages).unwrap().rmpn();
-    assert_eq!(
-        bench.status_with(
-            &create(|rmp| {
-                rmp.wq_mut().set_wq_type(2);
-            }),
-            &pages
-        ),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status_with(
-            &create(|rmp| {
-                rmp.set_state(3);
-            }),
-            &pages
-        ),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status_with(
-            &create(|rmp| {
-                rmp.wq_mut().set_pd(NONE);
-            }),
-            &pages
-        ),
-        CmdStatus::BAD_RESOURCE
-    );
-    assert_eq!(
-        bench.status_with(
-            &create(|rmp| {
-                rmp.wq_mut().set_log_wq_sz(16);
-            }),
-            &pages
-        ),
-        CmdStatus::EXCEED_LIM
-    );
-    assert_eq!(
-        bench.status_with(
-            &create(|rmp| {
-                rmp.wq_mut().set_log_wq_stride(4);
-            }),
-            &pages
-        ),
-        CmdStatus::BAD_PARAM
-    );
+    let good = rmp_input(resources.pd, record);
+    let rmpn = bench.exec_with(&good, &pages).unwrap().rmpn();
+    type Spoil = fn(&mut Rmpc);
+    let cases: [(&str, CmdStatus, Spoil); 5] = [
+        ("type", CmdStatus::BAD_PARAM, |rmp| {
+            _ = rmp.wq_mut().set_wq_type(2)
+        }),
+        ("state", CmdStatus::BAD_PARAM, |rmp| _ = rmp.set_state(3)),
+        ("PD", CmdStatus::BAD_RESOURCE, |rmp| {
+            _ = rmp.wq_mut().set_pd(NONE)
+        }),
+        ("size", CmdStatus::EXCEED_LIM, |rmp| {
+            _ = rmp.wq_mut().set_log_wq_sz(16)
+        }),
+        ("stride", CmdStatus::BAD_PARAM, |rmp| {
+            _ = rmp.wq_mut().set_log_wq_stride(4)
+        }),
+    ];
+    for (what, status, spoil) in cases {
+        let mut create = good.clone();
+        spoil(create.ctx_mut());
+        assert_eq!(bench.status_with(&create, &pages), status, "{what}");
+    }
 
     let mut modify = ModifyRmpIn::new();
     modify.set_rmpn(rmpn).set_rmp_state(1).set_bitmask_lwm(true);
@@ -718,17 +558,8 @@ fn an_rmp_is_a_linked_list_or_a_ring_with_a_limit_inside_it() {
 #[test]
 fn arming_a_limit_that_is_undercut_already_fires_at_once() {
     let (mut bench, mut resources) = usable();
-    let (_, page) = bench.alloc(4096);
-    let (_, record) = bench.alloc(64);
-    let mut create = CreateRmpIn::new();
-    create.ctx_mut().set_state(1);
-    create
-        .ctx_mut()
-        .wq_mut()
-        .set_pd(resources.pd)
-        .set_dbr_addr(record)
-        .set_log_wq_stride(6)
-        .set_log_wq_sz(5);
+    let (page, record) = bench.ring_and_record();
+    let create = rmp_input(resources.pd, record);
     let rmpn = bench.exec_with(&create, &list(&[page])).unwrap().rmpn();
     bench.drain_eq(&mut resources.eq);
     let mut modify = ModifyRmpIn::new();
@@ -758,37 +589,24 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
             .set_roce_l3_type(l3);
         set
     };
-    assert_eq!(
-        bench.status(&set(link_local, 2, 1, 0, 0x0200)),
-        CmdStatus::OK
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 0, 0, 1, 0x0200)),
-        CmdStatus::OK,
-        "v1 has L3 type 0 and the raw GID"
-    );
-    assert_eq!(bench.status(&set(ipv4, 2, 0, 2, 0x0200)), CmdStatus::OK);
-    assert_eq!(
-        bench.status(&set(ipv4, 2, 1, 2, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 2, 0, 2, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 1, 0, 2, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 2, 1, 255, 0x0200)),
-        CmdStatus::BAD_PARAM
-    );
-    assert_eq!(
-        bench.status(&set(link_local, 2, 1, 2, 0x0100)),
-        CmdStatus::BAD_PARAM,
-        "multicast MAC"
-    );
+    let bad = CmdStatus::BAD_PARAM;
+    for (what, (gid, version, l3, index, mac), status) in [
+        ("v2", (link_local, 2, 1, 0, 0x0200), CmdStatus::OK),
+        (
+            "v1 has L3 type 0 and the raw GID",
+            (link_local, 0, 0, 1, 0x0200),
+            CmdStatus::OK,
+        ),
+        ("IPv4", (ipv4, 2, 0, 2, 0x0200), CmdStatus::OK),
+        ("IPv4 as IPv6", (ipv4, 2, 1, 2, 0x0200), bad),
+        ("IPv6 as IPv4", (link_local, 2, 0, 2, 0x0200), bad),
+        ("version code 1", (link_local, 1, 0, 2, 0x0200), bad),
+        ("index", (link_local, 2, 1, 255, 0x0200), bad),
+        ("multicast MAC", (link_local, 2, 1, 2, 0x0100), bad),
+    ] {
+        let set = set(gid, version, l3, index, mac);
+        assert_eq!(bench.status(&set), status, "{what}");
+    }
     let mut query = QueryRoceAddressIn::new();
     query.set_roce_address_index(2).set_vhca_port_num(1);
     let out = bench.exec(&query).unwrap();
@@ -814,9 +632,9 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
 fn an_address_names_its_port_where_there_are_ports_to_name() {
     for ports in [0, 1] {
         let mut profile = modest();
-        profile.general.set(|caps| {
-            caps.set_num_vhca_ports(ports);
-        });
+        profile
+            .general
+            .set(|caps| _ = caps.set_num_vhca_ports(ports));
         let (mut bench, _) = Bench::usable(profile);
         for named in 0..3 {
             let mut query = QueryRoceAddressIn::new();
@@ -838,17 +656,12 @@ fn an_address_names_its_port_where_there_are_ports_to_name() {
 #[test]
 fn registers_of_the_port_answer_and_events_follow_the_answer() {
     let (mut bench, mut resources) = usable();
-    let access = |bench: &mut Bench, register: RegisterId, op_mod: u32, image: &[u8]| {
-        let mut input = AccessRegIn::new();
-        input.set_register_id(register.bits()).set_op_mod(op_mod);
-        let mut bytes = input.as_bytes().to_vec();
-        bytes.extend_from_slice(image);
-        bench.raw(&bytes, bytes.len())
-    };
     let mut paos = Paos::new();
     paos.set_local_port(1).set_admin_status(2).set_ase(true);
     bench.drain_eq(&mut resources.eq);
-    access(&mut bench, RegisterId::PAOS, 0, paos.as_bytes()).unwrap();
+    bench
+        .register(RegisterId::PAOS, WRITE, paos.as_bytes())
+        .unwrap();
     assert_eq!(
         bench.drain_eq(&mut resources.eq),
         [EventType::CMD, EventType::PORT_CHANGE]
@@ -856,52 +669,64 @@ fn registers_of_the_port_answer_and_events_follow_the_answer() {
     let state = bench.exec(&QueryVportStateIn::new()).unwrap();
     assert_eq!(state.state(), 0);
     paos.set_admin_status(1);
-    access(&mut bench, RegisterId::PAOS, 0, paos.as_bytes()).unwrap();
+    bench
+        .register(RegisterId::PAOS, WRITE, paos.as_bytes())
+        .unwrap();
     // One second is longer than link training.
     bench.sleep(Duration::from_secs(1));
     assert_eq!(bench.exec(&QueryVportStateIn::new()).unwrap().state(), 1);
 
     let mut pmtu = Pmtu::new();
     pmtu.set_local_port(1).set_admin_mtu(4300);
-    access(&mut bench, RegisterId::PMTU, 0, pmtu.as_bytes()).unwrap();
-    let read = access(&mut bench, RegisterId::PMTU, 1, pmtu.as_bytes()).unwrap();
+    bench
+        .register(RegisterId::PMTU, WRITE, pmtu.as_bytes())
+        .unwrap();
+    let read = bench
+        .register(RegisterId::PMTU, READ, pmtu.as_bytes())
+        .unwrap();
     assert_eq!(
-        u16::from_be_bytes([read[0x1c], read[0x1d]]),
+        u16::from_be_bytes([read[0x0c], read[0x0d]]),
         4300,
         "oper_mtu"
     );
     pmtu.set_admin_mtu(0xffff);
     let refused = |status| Err(Failure::Refused(status));
     assert_eq!(
-        access(&mut bench, RegisterId::PMTU, 0, pmtu.as_bytes()),
+        bench.register(RegisterId::PMTU, WRITE, pmtu.as_bytes()),
         refused(CmdStatus::BAD_PARAM)
     );
     assert_eq!(
-        access(&mut bench, RegisterId::PMTU, 0, &[0; 8]),
+        bench.register(RegisterId::PMTU, WRITE, &[0; 8]),
         refused(CmdStatus::BAD_INPUT_LEN)
     );
     pmtu.set_local_port(2);
     assert_eq!(
-        access(&mut bench, RegisterId::PMTU, 1, pmtu.as_bytes()),
+        bench.register(RegisterId::PMTU, READ, pmtu.as_bytes()),
         refused(CmdStatus::BAD_PARAM)
     );
     assert_eq!(
-        access(&mut bench, RegisterId(0x5fff), 1, &[0; 16]),
+        bench.register(RegisterId(0x5fff), READ, &[0; 16]),
         refused(CmdStatus::BAD_PARAM)
     );
-    assert!(access(&mut bench, RegisterId::HOST_ENDIANNESS, 0, &[0; 16]).is_ok());
+    assert!(
+        bench
+            .register(RegisterId::HOST_ENDIANNESS, WRITE, &[0; 16])
+            .is_ok()
+    );
     let mut ppcnt = Ppcnt::new();
     ppcnt.set_local_port(1);
-    assert!(access(&mut bench, RegisterId::PPCNT, 1, ppcnt.as_bytes()).is_ok());
+    assert!(
+        bench
+            .register(RegisterId::PPCNT, READ, ppcnt.as_bytes())
+            .is_ok()
+    );
 }
 
 #[test]
 fn doorbells_that_name_nothing_are_ignored_and_noted() {
     let (mut bench, resources) = usable();
     let uar = u64::from(resources.uar) << 12;
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
+    let cq = bench.cq(&resources, 4);
     let other = bench.exec(&AllocUarIn::new()).unwrap().uar();
     bench.write32(uar | 0x40, 0xee << 24);
     bench.write64(uar | 0x20, u64::from(NONE));
@@ -909,37 +734,31 @@ fn doorbells_that_name_nothing_are_ignored_and_noted() {
     bench.write32(0x3ff << 12 | 0x40, 0);
     bench.write64(u64::from(other) << 12 | 0x20, u64::from(cq.number));
     bench.write32(uar | 0x40, resources.eq.number << 24 | 77);
-    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    let bugs = bench.driver_bugs();
     assert_eq!(bugs.len(), 6, "{bugs:#?}");
 }
 
 #[test]
 fn a_cq_armed_without_its_record_is_noted() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
+    let cq = bench.cq(&resources, 4);
     let arm = u64::from(resources.uar) << 12 | 0x20;
     bench.memory.store_be32(cq.record + 4, 1 << 24);
     bench.write64(arm, 1 << 56 | u64::from(cq.number));
-    assert!(bench.sim.report(&bench.function).driver_bugs.is_empty());
+    assert!(bench.driver_bugs().is_empty());
     bench.write64(arm, u64::from(cq.number));
-    assert_eq!(bench.sim.report(&bench.function).driver_bugs.len(), 1);
+    assert_eq!(bench.driver_bugs().len(), 1);
 }
 
 #[test]
 fn an_eight_byte_doorbell_may_come_in_two_halves_low_address_first() {
     let (mut bench, mut resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
+    let cq = bench.cq(&resources, 4);
     let arm = u64::from(resources.uar) << 12 | 0x20;
     bench.write32(arm, 0);
     bench.write32(arm + 4, cq.number);
-    let mut query = QueryCqIn::new();
-    query.set_cqn(cq.number);
-    assert_eq!(bench.exec(&query).unwrap().cq_context().st(), 9, "armed");
-    assert!(bench.sim.report(&bench.function).driver_bugs.is_empty());
+    assert_eq!(bench.cq_context(cq.number).st(), 9, "armed");
+    assert!(bench.driver_bugs().is_empty());
     bench.drain_eq(&mut resources.eq);
 }
 
@@ -977,9 +796,7 @@ fn an_async_eq_that_overruns_is_fatal() {
 #[test]
 fn an_address_of_a_version_that_the_device_lacks_is_refused_also_where_it_is_cleared() {
     let mut profile = modest();
-    profile.roce.set(|caps| {
-        caps.set_roce_version(1 << 2);
-    });
+    profile.roce.set(|caps| _ = caps.set_roce_version(1 << 2));
     let (mut bench, _) = Bench::usable(profile);
     for (version, expected) in [(0, CmdStatus::BAD_PARAM), (2, CmdStatus::OK)] {
         let mut clear = SetRoceAddressIn::new();

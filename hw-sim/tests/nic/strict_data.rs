@@ -3,244 +3,27 @@
 use driver::Device;
 use hw_sim::{Fault, Faults, FunctionReport, LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-use crate::bench::{Bench, CompletionQueue, Resources, list, modest};
-
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-const SQ_BLOCKS: usize = 16;
-const RQ_ENTRIES: usize = 16;
-const RQ_STRIDE: usize = 16;
-
-/// One side of a connection.
-pub struct Side {
-    pub bench: Bench,
-    pub resources: Resources,
-    cq: CompletionQueue,
-    pub key: u32,
-    pub qpn: u32,
-    /// Offset of the receive ring; the send ring follows it.
-    ring: usize,
-    record: usize,
-    sent: u16,
-    posted: u16,
-    seen: u32,
-    /// Data buffer: offset and DMA address.
-    pub data: (usize, u64),
-}
-
-fn gid(side: usize) -> [u8; 16] {
-    let mut gid = [0; 16];
-    gid[..2].copy_from_slice(&[0xfe, 0x80]);
-    gid[15] = MACS[side][5];
-    gid
-}
+use crate::bench::{BASE, Bench, Tape, cq_input, list, modest};
+use crate::side::Side;
 
 impl Side {
-    fn new(sim: &Sim, side: usize, log_cq_size: u32) -> Self {
-        Self::with(sim, modest(), side, log_cq_size, |_| {})
-    }
-
-    /// Creates a side. `change` edits the context of the queue pair before its creation.
-    pub fn with(
-        sim: &Sim,
-        mut profile: Profile,
-        side: usize,
-        log_cq_size: u32,
-        change: impl FnOnce(&mut Qpc),
-    ) -> Self {
-        profile.name = format!("f{side}");
-        profile.mac = MACS[side];
-        let mut bench = Bench::in_world(sim, profile);
-        bench.start();
-        bench.exec(&EnableHcaIn::new()).unwrap();
-        bench.satisfy_pages(1);
-        bench.bring_up();
-        let resources = bench.resources();
-        bench.enable_roce(gid(side), MACS[side]);
-        let cq = bench
-            .create_cq(resources.uar, resources.eq.number, log_cq_size)
-            .unwrap();
-        let key = bench.create_pa_key(resources.pd);
-        let (ring, ring_iova) = bench.alloc(4096);
-        let (record, record_iova) = bench.alloc(64);
-        let data = bench.alloc(64 << 10);
-        let mut create = CreateQpIn::new();
-        create
-            .qpc_mut()
-            .set_pm_state(3)
-            .set_pd(resources.pd)
-            .set_uar_page(resources.uar)
-            .set_log_rq_size(RQ_ENTRIES.ilog2())
-            .set_log_sq_size(SQ_BLOCKS.ilog2())
-            .set_log_msg_max(30)
-            .set_cqn_snd(cq.number)
-            .set_cqn_rcv(cq.number)
-            .set_dbr_addr(record_iova)
-            .set_user_index(0xff_ffff);
-        change(create.qpc_mut());
-        let qpn = bench.exec_with(&create, &list(&[ring_iova])).unwrap().qpn();
-        Self {
-            bench,
-            resources,
-            cq,
-            key,
-            qpn,
-            ring,
-            record,
-            sent: 0,
-            posted: 0,
-            seen: 0,
-            data,
-        }
-    }
-
-    pub fn connect(&mut self, remote_qpn: u32, peer: usize) {
-        let mut init = Rst2InitQpIn::for_qp(Qpn::new(self.qpn), 0);
-        init.qpc_mut().set_pm_state(3).set_rwe(true).set_rre(true);
-        init.qpc_mut()
-            .primary_address_path_mut()
-            .set_vhca_port_num(1);
-        self.bench.exec(&init).unwrap();
-        let mut rtr = Init2RtrQpIn::for_qp(Qpn::new(self.qpn), 0);
-        let mac = MACS[peer];
-        rtr.qpc_mut()
-            .set_pm_state(3)
-            .set_mtu(3)
-            .set_log_msg_max(30)
-            .set_remote_qpn(remote_qpn)
-            .set_next_rcv_psn(0x10)
-            .set_min_rnr_nak(12)
-            .set_rwe(true)
-            .set_rre(true);
-        rtr.qpc_mut()
-            .primary_address_path_mut()
-            .set_rgid_rip(&gid(peer))
-            .set_rmac_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))
-            .set_rmac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
-            .set_hop_limit(64)
-            .set_udp_sport(0xc000)
-            .set_vhca_port_num(1);
-        self.bench.exec(&rtr).unwrap();
-        let mut rts = Rtr2RtsQpIn::for_qp(Qpn::new(self.qpn), 0);
-        rts.qpc_mut()
-            .set_pm_state(3)
-            .set_next_send_psn(0x10)
-            .set_retry_count(7)
-            .set_rnr_retry(7);
-        rts.qpc_mut().primary_address_path_mut().set_ack_timeout(14);
-        self.bench.exec(&rts).unwrap();
-    }
-
-    fn post_receive(&mut self, bytes: u32) {
-        let slot = usize::from(self.posted) % RQ_ENTRIES;
-        let mut data = DataSeg::new();
-        data.set_byte_count(bytes)
-            .set_lkey(self.key)
-            .set_addr(self.data.1);
-        self.bench
-            .memory
-            .write_obj(self.ring + slot * RQ_STRIDE, &data);
-        self.posted = self.posted.wrapping_add(1);
-        self.bench
-            .memory
-            .store_be32(self.record, u32::from(self.posted));
-    }
-
-    fn post_send(&mut self, bytes: u32, solicited: bool) {
-        let slot = usize::from(self.sent) % SQ_BLOCKS;
-        let at = self.ring + RQ_ENTRIES * RQ_STRIDE + slot * 64;
-        let mut ctrl = CtrlSeg::new();
-        ctrl.set_opcode(WqeOpcode::SEND.bits())
-            .set_wqe_index(u32::from(self.sent))
-            .set_qp_or_sq(self.qpn)
-            .set_ds(2)
-            .set_ce(2)
-            .set_se(solicited);
-        let mut data = DataSeg::new();
-        data.set_byte_count(bytes)
-            .set_lkey(self.key)
-            .set_addr(self.data.1);
-        self.bench.memory.write_obj(at, &ctrl);
-        self.bench.memory.write_obj(at + 16, &data);
-        self.sent = self.sent.wrapping_add(1);
-        self.bench
-            .memory
-            .store_be32(self.record + 4, u32::from(self.sent));
-        let mut bell = [0; 8];
-        bell.copy_from_slice(&ctrl.as_bytes()[..8]);
-        self.bench.write64(
-            u64::from(self.resources.uar) << 12 | 0x800,
-            u64::from_be_bytes(bell),
-        );
-    }
-
-    /// Posts a work request. `body` follows the control segment.
-    pub fn post(&mut self, opcode: WqeOpcode, immediate: u32, body: &[u8]) {
-        let mut ctrl = CtrlSeg::new();
-        ctrl.set_opcode(opcode.bits())
-            .set_wqe_index(u32::from(self.sent))
-            .set_qp_or_sq(self.qpn)
-            .set_ds(u32::try_from(1 + body.len() / 16).unwrap())
-            .set_ce(2)
-            .set_imm(immediate);
-        let mut wqe = ctrl.as_bytes().to_vec();
-        wqe.extend_from_slice(body);
-        for block in wqe.chunks(64) {
-            let slot = usize::from(self.sent) % SQ_BLOCKS;
-            let at = self.ring + RQ_ENTRIES * RQ_STRIDE + slot * 64;
-            self.bench.memory.write_bytes(at, block);
-            self.sent = self.sent.wrapping_add(1);
-        }
-        let sent = u32::from(self.sent);
-        self.bench.memory.store_be32(self.record + 4, sent);
-        let bell = u64::from_be_bytes(*ctrl.as_bytes().first_chunk().unwrap());
-        self.bench
-            .write64(u64::from(self.resources.uar) << 12 | 0x800, bell);
-    }
-
-    /// Returns the next completion, if any, and advances the consumer counter.
-    fn poll(&mut self) -> Option<Cqe64> {
-        let slot = (self.seen & ((1 << self.cq.log_size) - 1)) as usize;
-        let cqe: Cqe64 = self.bench.memory.read_obj(self.cq.at + slot * 64);
-        let lap = self.seen >> self.cq.log_size & 1 == 1;
-        if cqe.opcode() == CqeOpcode::INVALID || cqe.owner() != lap {
-            return None;
-        }
-        self.seen += 1;
-        self.bench
-            .memory
-            .store_be32(self.cq.record, self.seen & 0xff_ffff);
-        Some(cqe)
-    }
-
-    pub fn wait_cqe(&mut self) -> Cqe64 {
-        for _ in 0..100_000 {
-            if let Some(cqe) = self.poll() {
-                return cqe;
-            }
-            self.bench.sleep(Duration::from_micros(100));
-        }
-        panic!("no completion");
-    }
-
     fn arm_cq(&self, sequence: u32, solicited: bool) {
-        let word = sequence << 28 | u32::from(solicited) << 24 | (self.seen & 0xff_ffff);
-        self.bench.memory.store_be32(self.cq.record + 4, word);
-        let bell = u64::from(word) << 32 | u64::from(self.cq.number);
+        let cq = &self.qp.cq;
+        let word = sequence << 28 | u32::from(solicited) << 24 | (cq.consumed & 0xff_ffff);
+        self.bench.memory.store_be32(cq.record + 4, word);
+        let bell = u64::from(word) << 32 | u64::from(cq.number);
         self.bench
             .write64(u64::from(self.resources.uar) << 12 | 0x20, bell);
     }
 
     fn qp_state(&mut self) -> u32 {
         let mut query = QueryQpIn::new();
-        query.set_qpn(self.qpn);
-        let mut bytes = query.as_bytes().to_vec();
-        bytes.truncate(0x10);
-        let output = self.bench.raw(&bytes, 0x110).unwrap();
+        query.set_qpn(self.qp.number);
+        let output = self.bench.raw(&query.as_bytes()[..0x10], 0x110).unwrap();
         u32::from(output[0x18]) >> 4
     }
 
@@ -249,6 +32,18 @@ impl Side {
         types.retain(|&kind| kind != EventType::CMD);
         types
     }
+
+    /// Asserts that the CQ has failed: an event with this syndrome, this status, and a queue pair in error.
+    fn assert_cq_failed(&mut self, syndrome: u8, status: u32) {
+        let eqe = self.bench.next_eqe(&mut self.resources.eq);
+        let eqe = eqe.expect("an error event");
+        assert_eq!(EventType(eqe.event_type()), EventType::CQ_ERROR);
+        let cqn = self.qp.cq.number;
+        assert_eq!(eqe.event_data()[..4], cqn.to_be_bytes());
+        assert_eq!(eqe.event_data()[11], syndrome);
+        assert_eq!(self.qp_state(), QpState::ERR.bits());
+        assert_eq!(self.bench.cq_context(cqn).status(), status);
+    }
 }
 
 /// Creates two sides that are connected by a link.
@@ -256,8 +51,7 @@ fn pair_in(sim: &Sim, faults: LinkFaults, log_cq_size: u32) -> (Side, Side) {
     let mut a = Side::new(sim, 0, log_cq_size);
     let mut b = Side::new(sim, 1, log_cq_size);
     sim.connect(&a.bench.function, &b.bench.function, faults);
-    a.connect(b.qpn, 1);
-    b.connect(a.qpn, 0);
+    Side::connect_pair(&mut a, &mut b);
     (a, b)
 }
 
@@ -281,7 +75,7 @@ fn a_send_crosses_the_link_and_completes_on_both_sides() {
     b.bench.memory.read_bytes(b.data.0, &mut text);
     assert_eq!(&text, b"over the wire");
     for side in [&a, &b] {
-        let report = side.bench.sim.report(&side.bench.function);
+        let report = side.bench.report();
         assert!(
             report.driver_bugs.is_empty() && report.dma_faults.is_empty(),
             "{report:?}"
@@ -291,10 +85,7 @@ fn a_send_crosses_the_link_and_completes_on_both_sides() {
 
 #[test]
 fn a_queue_pair_may_talk_to_its_own_function() {
-    let sim = Sim::new(SimConfig::seeded(3));
-    let mut side = Side::new(&sim, 0, 6);
-    let own = side.qpn;
-    side.connect(own, 0);
+    let mut side = Side::looped(modest(), |_| {});
     side.post_receive(64);
     side.post_send(5, false);
     let mut opcodes = [side.wait_cqe().opcode(), side.wait_cqe().opcode()];
@@ -311,17 +102,7 @@ fn a_cq_that_overflows_raises_its_error_event_and_takes_its_queue_pairs_along() 
         a.post_send(1, false);
         b.poll();
     }
-    let eqe = a
-        .bench
-        .next_eqe(&mut a.resources.eq)
-        .expect("an error event");
-    assert_eq!(EventType(eqe.event_type()), EventType::CQ_ERROR);
-    assert_eq!(eqe.event_data()[..4], a.cq.number.to_be_bytes());
-    assert_eq!(eqe.event_data()[11], 1, "overrun");
-    assert_eq!(a.qp_state(), QpState::ERR.bits());
-    let mut query = QueryCqIn::new();
-    query.set_cqn(a.cq.number);
-    assert_eq!(a.bench.exec(&query).unwrap().cq_context().status(), 9);
+    a.assert_cq_failed(1, 9);
 }
 
 /// BAD_SIZE_OUTS_CQES is the status for entries that do not fit into the new ring. A queue that is in error or cannot
@@ -346,11 +127,11 @@ fn a_resize_is_refused_with_the_status_of_its_reason() {
             a.post_send(1, false);
             b.poll();
         }
-        assert_eq!(resize(&mut a.bench, a.cq.number, log_size), status);
+        assert_eq!(resize(&mut a.bench, a.qp.cq.number, log_size), status);
     }
     assert!(a.bench.log().contains("resize of a CQ in error"));
-    let nowhere = crate::bench::BASE + u64::try_from(a.bench.memory.len()).unwrap();
-    let create = crate::bench::cq_input(a.resources.uar, a.resources.eq.number, 4, nowhere);
+    let nowhere = BASE + u64::try_from(a.bench.memory.len()).unwrap();
+    let create = cq_input(a.resources.uar, a.resources.eq.number, 4, nowhere);
     let (_, ring) = a.bench.alloc(4096);
     let cqn = a.bench.exec_with(&create, &list(&[ring])).unwrap().cqn();
     assert_eq!(resize(&mut a.bench, cqn, 6), CmdStatus::BAD_RES_STATE);
@@ -395,7 +176,7 @@ fn frames_need_a_carrier_and_come_through_once_it_is_back() {
     assert!(a.poll().is_none());
     sim.inject(&a.bench.function, &Fault::LinkUp);
     assert_eq!(a.wait_cqe().opcode(), CqeOpcode::REQ, "retransmitted");
-    assert!(sim.report(&a.bench.function).dropped["port down"] > 0);
+    assert!(a.bench.report().dropped["port down"] > 0);
 }
 
 #[test]
@@ -421,8 +202,7 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
     }
     let (mut a, mut b) = (Side::new(&sim, 0, 6), Side::new(&sim, 1, 6));
     let link = sim.connect(&a.bench.function, &b.bench.function, LinkFaults::NONE);
-    a.connect(b.qpn, 1);
-    b.connect(a.qpn, 0);
+    Side::connect_pair(&mut a, &mut b);
     let functions = [&a, &b].map(|side| Arc::clone(&side.bench.function));
     let pattern: Vec<u8> = (0..=u8::MAX).cycle().take(3001).collect();
     a.bench.memory.write_bytes(a.data.0, &pattern);
@@ -447,7 +227,7 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
     let mut received = vec![0; 3001];
     b.bench.memory.read_bytes(b.data.0, &mut received);
     assert_eq!(received, pattern);
-    let reports = [&a, &b].map(|side| sim.report(&side.bench.function));
+    let reports = [&a, &b].map(|side| side.bench.report());
     (a.bench.log(), reports)
 }
 
@@ -456,19 +236,28 @@ fn unobserved_packets_have_the_same_log_as_observed_frames() {
     assert_eq!(history(false), history(true));
 }
 
+/// The device does not write a CQE into a ring that is not mapped: the CQ is in error from then on (status 0xa), with
+/// a CQ error event of syndrome 2, and its queue pair is in error too.
 #[test]
 fn an_unmapped_completion_ring_is_an_access_violation() {
     let (mut a, mut b) = pair();
     a.events();
     b.post_receive(64);
-    // All memory of the sender is unmapped, so already the device's first DMA access for the send fails.
-    a.bench
-        .function
-        .dma_unmap(crate::bench::BASE, a.bench.memory.len())
-        .unwrap();
+    let (ring, memory) = (a.qp.cq.at, a.bench.memory.clone());
+    let function = Arc::clone(&a.bench.function);
+    let map = |from: usize, to: usize| {
+        let mapped = function.dma_map(BASE + from as u64, memory.clone(), from, to - from);
+        mapped.unwrap();
+    };
+    function.dma_unmap(BASE, memory.len()).unwrap();
+    map(0, ring);
+    map(ring + 4096, memory.len());
     a.post_send(4, false);
-    let report = a.bench.sim.report(&a.bench.function);
-    assert!(!report.dma_faults.is_empty());
+    let faults = a.bench.report().dma_faults;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    let fault = faults[0].fault;
+    assert_eq!((fault.iova, fault.write), (BASE + ring as u64, true));
+    a.assert_cq_failed(2, 0xa);
 }
 
 fn lossy() -> LinkFaults {
@@ -499,21 +288,6 @@ fn a_seed_replays_byte_for_byte_and_another_seed_differs() {
     assert_ne!(first, lossy_run(12));
 }
 
-/// A writer whose bytes can be read back.
-#[derive(Clone, Default)]
-struct Tape(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Tape {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn every_frame_goes_to_the_capture() {
     let (mut a, mut b) = pair();
@@ -523,7 +297,7 @@ fn every_frame_goes_to_the_capture() {
     a.post_send(4, false);
     a.wait_cqe();
     a.bench.sim.flush_pcap().unwrap();
-    let bytes = tape.0.lock().unwrap().clone();
+    let bytes = tape.bytes();
     assert_eq!(
         bytes[..4],
         [0x0a, 0x0d, 0x0d, 0x0a],

@@ -81,14 +81,14 @@ fn random_commands_are_refused_or_ignored_and_never_fatal_to_the_simulator() {
 #[test]
 fn random_commands_with_every_optional_feature() {
     let mut profile = modest();
-    for page in [&mut profile.general.max, &mut profile.general.current] {
+    profile.general.set(|page| {
         page.set_fixed_buffer_size(true)
             .set_relaxed_ordering_write(true)
-            .set_uc(true);
-        page.set_wq_signature(true)
+            .set_uc(true)
+            .set_wq_signature(true)
             .set_sctr_data_cqe(true)
             .set_cqe_compression(true);
-    }
+    });
     for seed in 100..104 {
         noise(seed, profile.clone());
     }
@@ -97,9 +97,9 @@ fn random_commands_with_every_optional_feature() {
 #[test]
 fn a_fixed_size_list_of_the_largest_entities_does_not_overflow() {
     let mut profile = modest();
-    for page in [&mut profile.general.max, &mut profile.general.current] {
-        page.set_fixed_buffer_size(true);
-    }
+    profile
+        .general
+        .set(|page| _ = page.set_fixed_buffer_size(true));
     let (mut bench, resources) = Bench::usable(profile);
     let inner = bench.create_pa_key(resources.pd);
     let mut create = CreateMkeyIn::new();

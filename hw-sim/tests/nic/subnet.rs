@@ -187,10 +187,7 @@ fn a_set_of_down_takes_the_link_down_at_both_ends() {
     sim.connect(&benches[0].function, &benches[1].function, LinkFaults::NONE);
     sim.advance(Duration::from_secs(1));
     for bench in &mut benches {
-        bench.start();
-        bench.exec(&EnableHcaIn::new()).unwrap();
-        bench.satisfy_pages(1);
-        bench.bring_up();
+        bench.initialise();
     }
     let info = |bench: &mut Bench| PortInfo::from_array(*local(bench, 1, 0x15, &[0; 64]).data());
     let [one, other] = &mut benches;
@@ -345,10 +342,7 @@ fn a_managers_settings_outlive_a_reset_of_the_function_but_not_a_lost_link() {
         local(&mut bench, 2, 0x15, info.as_array());
     }
     driver::Device::reset(&*bench.function);
-    bench.start();
-    bench.exec(&EnableHcaIn::new()).unwrap();
-    bench.satisfy_pages(1);
-    bench.bring_up();
+    bench.initialise();
     let state = |bench: &mut Bench| {
         let info = PortInfo::from_array(*local(bench, 1, 0x15, &[0; 64]).data());
         (info.port_state(), info.lid())

@@ -261,7 +261,7 @@ impl Replay {
             return Comparison::Unsupported;
         }
         if status.0 != answer[0] {
-            let refused = self.bench.sim.report(&self.bench.function).refused;
+            let refused = self.bench.report().refused;
             let reason = refused
                 .last()
                 .map_or(String::new(), |refused| refused.reason.clone());
@@ -320,7 +320,7 @@ fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
         }
     }
     let mut text = String::from(
-        "# opcode name op_mod count result; tests/trace_replay.rs says what the results mean.\n",
+        "# opcode name op_mod count result; tests/nic/trace_replay.rs says what the results mean.\n",
     );
     for (opcode, op_mod, fate, count) in &table {
         writeln!(
@@ -340,7 +340,7 @@ fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
     let expected = std::fs::read_to_string(path).expect("the table");
     assert_eq!(text, expected, "run with TRACE_BLESS=1 if this is meant");
 
-    let report = replay.bench.sim.report(&replay.bench.function);
+    let report = replay.bench.report();
     assert_eq!(
         report.driver_bugs,
         [] as [String; 0],

@@ -2,10 +2,12 @@
 
 use mlx_prm::*;
 
-use crate::bench::{Bench, Failure, Resources, cq_input, modest};
+use crate::bench::{Bench, Failure, Resources, cq_input, destroy_mkey, list, modest};
 
 /// Right to send raw frames, which Linux gives to contexts of programs with CAP_NET_RAW.
 const RAW_TX: u32 = 1;
+/// The uid of objects that the driver shares with all contexts.
+const SHARED: u32 = 0xffff;
 
 fn usable() -> (Bench, Resources) {
     Bench::usable(modest().devx())
@@ -44,7 +46,7 @@ fn a_context_has_no_right_that_the_device_does_not_announce() {
     let (mut bench, _) = Bench::usable(modest());
     assert_eq!(bench.status(&CreateUctxIn::new()), CmdStatus::BAD_OP);
     let mut alloc = AllocPdIn::new();
-    alloc.set_uid(0xffff);
+    alloc.set_uid(SHARED);
     assert_eq!(
         bench.status(&alloc),
         CmdStatus::BAD_RESOURCE,
@@ -73,37 +75,59 @@ fn an_object_of_one_context_is_hidden_from_another_but_not_from_the_driver() {
 fn a_context_neither_names_nor_queries_foreign_objects() {
     let (mut bench, resources) = usable();
     let uid = context(&mut bench, 0);
-    let (_, record) = bench.alloc(8);
-    let (_, ring) = bench.alloc(4096);
+    let (ring, record) = bench.ring_and_record();
     // The doorbell page and the event queue belong to the driver.
     let mut create = cq_input(resources.uar, resources.eq.number, 4, record);
-    let pages = crate::bench::list(&[ring]);
+    let pages = list(&[ring]);
     let drivers = bench.exec_with(&create, &pages).unwrap().cqn();
     create.set_uid(uid);
     assert_eq!(bench.status_with(&create, &pages), CmdStatus::BAD_RESOURCE);
     let mut query = QueryCqIn::new();
     query.set_cqn(drivers);
     assert_eq!(bench.status(&query), CmdStatus::OK);
-    let mut asked = query.as_array().to_vec();
-    asked[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
     assert_eq!(
-        bench.raw(&asked, QueryCqOut::SIZE),
-        Err(crate::bench::Failure::Refused(CmdStatus::BAD_RESOURCE))
+        bench.raw_as(uid, query.as_array(), QueryCqOut::SIZE),
+        Err(Failure::Refused(CmdStatus::BAD_RESOURCE))
     );
 }
 
+/// The driver shares an object by creating it with the uid 0xffff (Linux `MLX5_SHARED_RESOURCE_UID`): every context may
+/// name a shared event queue in its completion queues, and no other event queue of the driver. Linux creates its
+/// completion event queues like that (`create_map_eq` in drivers/net/ethernet/mellanox/mlx5/core/eq.c). Other objects
+/// can be shared too.
 #[test]
 fn event_queues_that_the_driver_shares_are_named_by_every_context() {
-    let (mut bench, _) = usable();
-    let uid = context(&mut bench, 0);
+    let (mut bench, resources) = usable();
+    let (ring, record) = bench.ring_and_record();
+    let mut create = CreateEqIn::new();
+    create.set_uid(SHARED);
+    create
+        .eq_context_entry_mut()
+        .set_log_eq_size(6)
+        .set_uar_page(resources.uar)
+        .set_intr(1);
+    let shared = bench.exec_with(&create, &list(&[ring])).unwrap();
     let mut alloc = AllocQCounterIn::new();
-    alloc.set_uid(0xffff);
+    alloc.set_uid(SHARED);
     let set = bench.exec(&alloc).unwrap().counter_set_id();
     let mut query = QueryQCounterIn::new();
     query.set_counter_set_id(set);
-    let mut asked = query.as_array().to_vec();
-    asked[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
-    assert!(bench.raw(&asked, QueryQCounterOut::SIZE).is_ok());
+    for _ in 0..2 {
+        let uid = context(&mut bench, 0);
+        let mut alloc = AllocUarIn::new();
+        alloc.set_uid(uid);
+        let uar = bench.exec(&alloc).unwrap().uar();
+        for (eqn, status) in [
+            (shared.eq_number(), CmdStatus::OK),
+            (resources.eq.number, CmdStatus::BAD_RESOURCE),
+        ] {
+            let mut create = cq_input(uar, eqn, 4, record);
+            create.set_uid(uid);
+            assert_eq!(bench.status_with(&create, &list(&[ring])), status);
+        }
+        let asked = bench.raw_as(uid, query.as_array(), QueryQCounterOut::SIZE);
+        assert!(asked.is_ok(), "a shared set of counters");
+    }
 }
 
 /// With user contexts, a write of the rest of a WQE to a doorbell register is no driver bug: programs that drive queues
@@ -184,9 +208,9 @@ fn a_key_of_a_context_holds_the_drivers_keys_that_it_names() {
     const KLM: u32 = 2;
     const KSM: u32 = 3;
     let mut profile = modest().devx();
-    profile.general.set(|page| {
-        page.set_fixed_buffer_size(true);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_fixed_buffer_size(true));
     let (mut bench, _) = Bench::usable(profile);
     let uid = context(&mut bench, 0);
     let domain = pd(&mut bench, uid);
@@ -206,18 +230,17 @@ fn a_key_of_a_context_holds_the_drivers_keys_that_it_names() {
         create.set_translations_octword_actual_size(1);
         let entry = [4096 << 32 | u64::from(region), 0];
         let indirect = bench
-            .exec_with(&create, &crate::bench::list(&entry))
+            .exec_with(&create, &list(&entry))
             .unwrap()
             .mkey_index();
-        let mut destroy = DestroyMkeyIn::new();
-        destroy.set_mkey_index(region >> 8);
+        let destroy = destroy_mkey(region >> 8);
         assert_eq!(
             bench.status(&destroy),
             CmdStatus::BAD_RES_STATE,
             "access mode {mode}"
         );
-        let mut first = DestroyMkeyIn::new();
-        first.set_uid(uid).set_mkey_index(indirect);
+        let mut first = destroy_mkey(indirect);
+        first.set_uid(uid);
         assert_eq!(bench.status(&first), CmdStatus::OK);
         assert_eq!(bench.status(&destroy), CmdStatus::OK);
     }
@@ -234,11 +257,9 @@ fn function_port_and_switch_are_the_drivers() {
         SetRoceAddressIn::new().as_array().as_slice(),
         SetFlowTableRootIn::new().as_array().as_slice(),
     ] {
-        let mut asked = input.to_vec();
-        asked[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
         assert_eq!(
-            bench.raw(&asked, 16),
-            Err(crate::bench::Failure::Refused(CmdStatus::BAD_PARAM)),
+            bench.raw_as(uid, input, 16),
+            Err(Failure::Refused(CmdStatus::BAD_PARAM)),
             "{input:x?}"
         );
     }
@@ -291,9 +312,7 @@ fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_the
 #[test]
 fn a_destroyed_context_frees_its_number_with_its_last_page() {
     let mut profile = modest().devx();
-    profile.general.set(|caps| {
-        caps.set_log_max_uctx(1);
-    });
+    profile.general.set(|caps| _ = caps.set_log_max_uctx(1));
     let (mut bench, _) = Bench::usable(profile);
     let first = context(&mut bench, 0);
     context(&mut bench, 0);
@@ -315,11 +334,11 @@ fn a_destroyed_context_frees_its_number_with_its_last_page() {
 #[test]
 fn a_context_asks_about_the_ports_counters_and_does_not_clear_them() {
     let mut profile = modest().devx();
-    profile.general.set(|page| {
-        page.set_cc_query_allowed(true).set_vport_counters(true);
-    });
+    profile
+        .general
+        .set(|page| _ = page.set_cc_query_allowed(true).set_vport_counters(true));
     let (mut bench, _) = Bench::usable(profile);
-    let uid = u16::try_from(context(&mut bench, 0)).unwrap();
+    let uid = context(&mut bench, 0);
     let mut traffic = QueryVportCounterIn::new();
     let mut congestion = QueryCongStatisticsIn::new();
     for (clear, answer) in [
@@ -336,9 +355,8 @@ fn a_context_asks_about_the_ports_counters_and_does_not_clear_them() {
             ),
         ] {
             assert!(bench.raw(input, output).is_ok(), "the driver may");
-            let mut asked = input.to_vec();
-            asked[2..4].copy_from_slice(&uid.to_be_bytes());
-            assert_eq!(bench.raw(&asked, output).map(drop), answer, "{asked:x?}");
+            let asked = bench.raw_as(uid, input, output);
+            assert_eq!(asked.map(drop), answer, "{input:x?}");
         }
     }
 }

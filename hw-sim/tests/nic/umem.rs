@@ -1,9 +1,12 @@
-//! Tests of queues in user memory, as rdma-core's VFIO driver creates them: `vfio_devx_umem_reg` in its
-//! providers/mlx5/mlx5_vfio.c, and the contexts of its tests/mlx5_base.py (`Mlx5DevxRcResources`).
+//! Tests of queues in user memory, as rdma-core's VFIO driver registers it (`vfio_devx_umem_reg` in
+//! providers/mlx5/mlx5_vfio.c) and as its tests use it (`Mlx5DevxRcResources` in tests/mlx5_base.py).
 
 use mlx_prm::*;
 
-use crate::bench::{Bench, Resources, cq_input, list, modest};
+use crate::bench::{
+    Bench, Failure, Resources, cq_input, data_seg, destroy_cq, list, modest, qp_input, signalled,
+};
+use crate::strict::rmp_input;
 
 fn usable() -> (Bench, Resources) {
     Bench::usable(modest().infiniband())
@@ -41,16 +44,14 @@ fn destroy(number: u32) -> DestroyUmemIn {
 #[test]
 fn user_memory_of_the_driver_itself_is_announced_and_refused_where_it_is_not() {
     let (mut bench, _) = usable();
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(1);
-    let page = bench.exec(&query).unwrap();
-    let caps = CmdHcaCap::from_array(*page.capability().first_chunk().unwrap());
+    let page = bench.capability(CapType::GENERAL.current()).unwrap();
+    let caps = CmdHcaCap::from_array(*page.first_chunk().unwrap());
     assert!(caps.umem_uid_0() && caps.log_max_umem() > 0);
 
     let mut profile = modest();
-    for page in [&mut profile.general.max, &mut profile.general.current] {
-        page.set_umem_uid_0(false).set_log_max_umem(0);
-    }
+    profile
+        .general
+        .set(|page| _ = page.set_umem_uid_0(false).set_log_max_umem(0));
     let (mut bench, _) = Bench::usable(profile);
     let (_, iova) = bench.alloc(4096);
     let create = umem_input(1, 0, 0);
@@ -185,10 +186,7 @@ fn a_queue_lies_within_its_user_memory_which_it_holds() {
     for held in [ring, readable] {
         assert_eq!(bench.status(&destroy(held)), CmdStatus::BAD_RES_STATE);
     }
-    let mut query = QueryCqIn::new();
-    query.set_cqn(cqn);
-    let context = bench.exec(&query).unwrap();
-    let context = context.cq_context();
+    let context = bench.cq_context(cqn);
     assert_eq!(
         (
             context.dbr_umem_valid(),
@@ -198,8 +196,7 @@ fn a_queue_lies_within_its_user_memory_which_it_holds() {
         (true, readable, 0),
         "as it was given"
     );
-    let mut gone = DestroyCqIn::new();
-    gone.set_cqn(cqn);
+    let gone = destroy_cq(cqn);
     bench.exec(&gone).unwrap();
     for free in [ring, record, readable] {
         bench.exec(&destroy(free)).unwrap();
@@ -209,9 +206,7 @@ fn a_queue_lies_within_its_user_memory_which_it_holds() {
 #[test]
 fn a_ring_may_move_from_a_page_list_into_user_memory_and_from_there_to_other() {
     let (mut bench, resources) = usable();
-    let cq = bench
-        .create_cq(resources.uar, resources.eq.number, 4)
-        .unwrap();
+    let cq = bench.cq(&resources, 4);
     let (first, at) = umem(&mut bench, 0, BOTH);
     let (second, _) = umem(&mut bench, 0, BOTH);
     let mut resize = ModifyCqIn::new();
@@ -240,19 +235,14 @@ fn a_receive_memory_pool_lies_in_user_memory_too() {
     let (mut bench, resources) = usable();
     let (ring, _) = umem(&mut bench, 0, MTT_READ);
     let (record, _) = umem(&mut bench, 0x40, MTT_READ);
-    let mut create = CreateRmpIn::new();
-    create.ctx_mut().set_state(1);
+    let mut create = rmp_input(resources.pd, 8);
     create
         .ctx_mut()
         .wq_mut()
-        .set_pd(resources.pd)
-        .set_log_wq_stride(6)
-        .set_log_wq_sz(4)
         .set_wq_umem_valid(true)
         .set_wq_umem_id(ring)
         .set_dbr_umem_valid(true)
-        .set_dbr_umem_id(record)
-        .set_dbr_addr(8);
+        .set_dbr_umem_id(record);
     let rmpn = bench.exec(&create).unwrap().rmpn();
     let mut query = QueryRmpIn::new();
     query.set_rmpn(rmpn);
@@ -292,75 +282,41 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     let pages = list(&[high_iova | BOTH, low_iova | BOTH]);
     let ring = bench.exec_with(&create, &pages).unwrap().umem_id();
     let (record, record_at) = umem(&mut bench, 0x108, BOTH);
-    let mut create = CreateQpIn::new();
+    let mut create = qp_input(&resources, cqn, 0);
     create
         .set_wq_umem_valid(true)
         .set_wq_umem_id(ring)
         .set_wq_umem_offset(0x40);
     create
         .qpc_mut()
-        .set_pm_state(3)
-        .set_pd(resources.pd)
-        .set_uar_page(resources.uar)
-        .set_log_rq_size(4)
-        .set_log_sq_size(4)
-        .set_cqn_snd(cqn)
-        .set_cqn_rcv(cqn)
         .set_dbr_umem_valid(true)
         .set_dbr_umem_id(record);
     let qpn = bench.exec(&create).unwrap().qpn();
     assert_eq!(bench.status(&destroy(ring)), CmdStatus::BAD_RES_STATE);
-    // RST2INIT has no service type and no migration state, as in rdma-core's test.
-    let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);
-    init.qpc_mut()
-        .primary_address_path_mut()
-        .set_vhca_port_num(1);
-    bench.exec(&init).unwrap();
-    let mut rtr = Init2RtrQpIn::for_qp(Qpn::new(qpn), 0);
-    rtr.qpc_mut()
-        .set_mtu(3)
-        .set_log_msg_max(20)
-        .set_remote_qpn(qpn)
-        .set_min_rnr_nak(12);
-    rtr.qpc_mut()
-        .primary_address_path_mut()
-        .set_vhca_port_num(1)
-        .set_rlid(1);
-    bench.exec(&rtr).unwrap();
-    let mut rts = Rtr2RtsQpIn::for_qp(Qpn::new(qpn), 0);
-    rts.qpc_mut().set_retry_count(6).set_rnr_retry(6);
-    rts.qpc_mut().primary_address_path_mut().set_ack_timeout(14);
-    bench.exec(&rts).unwrap();
+    bench.ready_to_send(qpn, |qpc| {
+        qpc.set_remote_qpn(qpn)
+            .primary_address_path_mut()
+            .set_rlid(1);
+    });
 
     let key = bench.create_pa_key(resources.pd);
     let (text_at, text) = bench.alloc(4096);
     bench
         .memory
         .write_obj(text_at, &CtrlSeg::from_array(*b"sixteen bytes, 1"));
-    let segment = |addr| {
-        let mut segment = DataSeg::new();
-        segment.set_byte_count(16).set_lkey(key).set_addr(addr);
-        segment
-    };
     // The receive queue has 256 bytes and starts at 0xfc0 of the first page: four entries are in that page, the others
     // in the second.
-    bench.memory.write_obj(high + 0xfc0, &segment(text + 0x100));
+    bench
+        .memory
+        .write_obj(high + 0xfc0, &data_seg(key, text + 0x100, 16));
     bench.memory.store_be32(record_at, 1);
     // The send queue follows the receive queue.
-    let mut control = CtrlSeg::new();
-    control
-        .set_opcode(WqeOpcode::SEND.bits())
-        .set_qp_or_sq(qpn)
-        .set_ds(2)
-        .set_ce(2);
+    let mut control = signalled(WqeOpcode::SEND);
+    control.set_qp_or_sq(qpn).set_ds(2);
     bench.memory.write_obj(low + 0xc0, &control);
-    bench.memory.write_obj(low + 0xd0, &segment(text));
+    bench.memory.write_obj(low + 0xd0, &data_seg(key, text, 16));
     bench.memory.store_be32(record_at + 4, 1);
-    let [a, b, c, d, e, f, g, h, ..] = *control.as_array();
-    bench.write64(
-        u64::from(resources.uar) << 12 | 0x800,
-        u64::from_be_bytes([a, b, c, d, e, f, g, h]),
-    );
+    bench.ring(resources.uar, control.as_array());
     let opcodes: Vec<u8> = (0..3)
         .map(|entry| bench.memory.load_u8(cq_at + entry * 64 + 63))
         .collect();
@@ -384,12 +340,8 @@ fn a_command_on_behalf_of_a_user_context_that_does_not_exist_is_refused() {
     let mut dealloc = DeallocPdIn::new();
     dealloc.set_uid(7).set_pd(resources.pd);
     assert_eq!(bench.status(&dealloc), CmdStatus::BAD_RESOURCE);
-    let mut query = QueryHcaCapIn::new().as_array().to_vec();
-    query[3] = 7;
-    let refused = |status| Err(crate::bench::Failure::Refused(status));
-    assert_eq!(bench.raw(&query, 16), refused(CmdStatus::BAD_RESOURCE));
+    let query = bench.raw_as(7, QueryHcaCapIn::new().as_array(), 16);
+    assert_eq!(query, Err(Failure::Refused(CmdStatus::BAD_RESOURCE)));
     // SET_ISSI has no uid field: these bits are reserved.
-    let mut issi = SetIssiIn::new().as_array().to_vec();
-    issi[3] = 7;
-    assert_ne!(bench.raw(&issi, 16), Ok(Vec::new()));
+    assert!(bench.raw_as(7, SetIssiIn::new().as_array(), 16).is_err());
 }

@@ -3,14 +3,25 @@
 //!
 //! The bench uses the same layouts as the simulator, and no logic of any driver: it writes exactly what the test
 //! requests.
+//!
+//! This module has the commands and the bring-up of a function, and [`queues`] its event queues, completion queues and
+//! queue pairs. The function with one reliable connection (`side`), the one with Ethernet queues (`eth_support`) and
+//! the card with virtual functions (`eswitch`) are built on the bench.
+
+mod queues;
+
+pub use queues::*;
 
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
-use hw_sim::{Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{FunctionReport, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::*;
-use std::sync::Arc;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
+/// MAC addresses of the two functions of a test.
+pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 /// DMA address of the bench's memory.
 pub const BASE: u64 = 0x4000_0000;
 const MEMORY: usize = 32 << 20;
@@ -87,7 +98,7 @@ impl Bench {
         self.sleep(Duration::from_millis(100));
         self.write32(0x10, high(BASE));
         self.write32(0x14, low(BASE));
-        self.function.config_write(4, &[0x06, 0x00]);
+        self.function_bus_master();
     }
 
     /// Creates a function and brings it up to ENABLE_HCA.
@@ -99,16 +110,23 @@ impl Bench {
 
     /// Creates a function and brings it up to the stage where it has its boot pages.
     pub fn booted(profile: Profile) -> Self {
-        let mut bench = Self::enabled(profile);
-        bench.satisfy_pages(1);
+        let mut bench = Self::power_on(profile);
+        bench.boot();
         bench
     }
 
     /// Creates a function and brings it up to INIT_HCA.
     pub fn initialised(profile: Profile) -> Self {
-        let mut bench = Self::booted(profile);
-        bench.bring_up();
+        let mut bench = Self::power_on(profile);
+        bench.initialise();
         bench
+    }
+
+    /// Brings a function after power-on or reset to the stage where it has its boot pages.
+    pub fn boot(&mut self) {
+        self.start();
+        self.exec(&EnableHcaIn::new()).unwrap();
+        self.satisfy_pages(1);
     }
 
     /// Gives a booted function its init pages and runs INIT_HCA.
@@ -117,11 +135,22 @@ impl Bench {
         self.exec(&InitHcaIn::new()).unwrap();
     }
 
+    /// Brings a function after power-on or reset up to INIT_HCA.
+    pub fn initialise(&mut self) {
+        self.boot();
+        self.bring_up();
+    }
+
     /// Creates a function that is ready for use, with a UAR, a PD, and an armed EQ on vector 0 for all events.
     pub fn usable(profile: Profile) -> (Self, Resources) {
-        let mut bench = Self::initialised(profile);
-        let resources = bench.resources();
-        (bench, resources)
+        Self::power_on(profile).with_resources()
+    }
+
+    /// Brings a function after power-on up to INIT_HCA, and creates its [`Resources`].
+    pub fn with_resources(mut self) -> (Self, Resources) {
+        self.initialise();
+        let resources = self.resources();
+        (self, resources)
     }
 
     pub fn resources(&mut self) -> Resources {
@@ -326,105 +355,6 @@ impl Bench {
             .collect()
     }
 
-    /// Creates an EQ with 2^log_size entries for `ALL_EVENTS`, or for no event if `kind` is 0, and arms it.
-    pub fn create_eq(
-        &mut self,
-        uar: u32,
-        kind: u32,
-        vector: u32,
-        log_size: u32,
-    ) -> Result<EventQueue, Failure> {
-        let events = if kind == 0 { 0 } else { ALL_EVENTS };
-        self.create_eq_for(uar, events, vector, log_size)
-    }
-
-    pub fn create_eq_for(
-        &mut self,
-        uar: u32,
-        events: u64,
-        vector: u32,
-        log_size: u32,
-    ) -> Result<EventQueue, Failure> {
-        let (at, iova) = self.alloc((64 << log_size).max(4096));
-        for entry in 0..1 << log_size {
-            self.memory.store_u8(at + entry * 64 + 63, 1);
-        }
-        let pages: Vec<u64> = (0..(64_u64 << log_size).div_ceil(4096))
-            .map(|page| iova + page * 4096)
-            .collect();
-        let mut create = CreateEqIn::new();
-        create.set_event_bitmask(events);
-        create
-            .eq_context_entry_mut()
-            .set_log_eq_size(log_size)
-            .set_uar_page(uar)
-            .set_intr(vector);
-        let number = self.exec_with(&create, &list(&pages))?.eq_number();
-        let queue = EventQueue {
-            number,
-            at,
-            log_size,
-            uar,
-            consumer: 0,
-        };
-        self.arm_eq(&queue);
-        Ok(queue)
-    }
-
-    pub fn arm_eq(&self, eq: &EventQueue) {
-        self.write32(
-            u64::from(eq.uar) << 12 | 0x40,
-            eq.number << 24 | (eq.consumer & 0xff_ffff),
-        );
-    }
-
-    /// Consumes the next entry of an EQ, if there is one.
-    pub fn next_eqe(&self, eq: &mut EventQueue) -> Option<Eqe> {
-        let slot = (eq.consumer & ((1 << eq.log_size) - 1)) as usize;
-        let eqe: Eqe = self.memory.read_obj(eq.at + slot * 64);
-        let lap = eq.consumer >> eq.log_size & 1 == 1;
-        if eqe.owner() != lap {
-            return None;
-        }
-        eq.consumer += 1;
-        Some(eqe)
-    }
-
-    /// Consumes all entries of an EQ and arms it. Returns the event types.
-    pub fn drain_eq(&self, eq: &mut EventQueue) -> Vec<EventType> {
-        let mut types = Vec::new();
-        while let Some(eqe) = self.next_eqe(eq) {
-            types.push(EventType(eqe.event_type()));
-        }
-        self.arm_eq(eq);
-        types
-    }
-
-    /// Creates a CQ with 2^log_size entries.
-    pub fn create_cq(
-        &mut self,
-        uar: u32,
-        eqn: u32,
-        log_size: u32,
-    ) -> Result<CompletionQueue, Failure> {
-        let (at, iova) = self.alloc((64 << log_size).max(4096));
-        let (record, record_iova) = self.alloc(64);
-        for entry in 0..1 << log_size {
-            self.memory.store_u8(at + entry * 64 + 63, 0xf0);
-        }
-        let create = cq_input(uar, eqn, log_size, record_iova);
-        let pages: Vec<u64> = (0..(64_u64 << log_size).div_ceil(4096))
-            .map(|page| iova + page * 4096)
-            .collect();
-        let number = self.exec_with(&create, &list(&pages))?.cqn();
-        Ok(CompletionQueue {
-            number,
-            at,
-            record,
-            log_size,
-        })
-    }
-
     /// Creates a key for all DMA addresses, with local and remote rights to read and write.
     pub fn create_pa_key(&mut self, pd: u32) -> u32 {
         let mut create = CreateMkeyIn::new();
@@ -453,10 +383,11 @@ impl Bench {
     /// Sets an entry of the port's forwarding table, so that the port accepts frames to this address.
     pub fn let_in(&mut self, index: u32, mac: [u8; 6]) {
         let mut set = SetL2TableEntryIn::new();
-        set.set_table_index(index);
-        set.mac_address_mut()
-            .set_mac_addr_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))
-            .set_mac_addr_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]));
+        let (high, low) = halves(mac);
+        set.set_table_index(index)
+            .mac_address_mut()
+            .set_mac_addr_47_32(high)
+            .set_mac_addr_31_0(low);
         self.exec(&set).unwrap();
     }
 
@@ -481,20 +412,73 @@ impl Bench {
 
     /// Enables RoCE, announces the address, and sets GID 0.
     pub fn enable_roce(&mut self, gid: [u8; 16], mac: [u8; 6]) {
+        self.allow_roce();
+        self.announce(mac);
+        self.set_gid(gid, mac);
+    }
+
+    /// Enables RoCE on the vport.
+    pub fn allow_roce(&mut self) {
         let mut modify = ModifyNicVportContextIn::new();
         modify.field_select_mut().set_roce_en(true);
         modify.nic_vport_context_mut().set_roce_en(true);
         self.exec(&modify).unwrap();
-        self.announce(mac);
+    }
+
+    /// Sets GID 0, for RoCE v2 over IPv4 or IPv6.
+    pub fn set_gid(&mut self, gid: [u8; 16], mac: [u8; 6]) {
+        let is_ipv4 = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        let (high, low) = halves(mac);
         let mut set = SetRoceAddressIn::new();
         set.set_vhca_port_num(1);
         set.roce_address_mut()
             .set_source_l3_address(&gid)
-            .set_source_mac_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))
-            .set_source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
+            .set_source_mac_47_32(high)
+            .set_source_mac_31_0(low)
             .set_roce_version(2)
-            .set_roce_l3_type(1);
+            .set_roce_l3_type(u32::from(!is_ipv4));
         self.exec(&set).unwrap();
+    }
+
+    /// Returns a capability page. `op_mod` selects the page and its maximum or current values.
+    pub fn capability(&mut self, op_mod: u32) -> Result<[u8; 0x1000], Failure> {
+        let mut query = QueryHcaCapIn::new();
+        query.set_op_mod(op_mod);
+        Ok(*self.exec(&query)?.capability())
+    }
+
+    /// Accesses a register of the port. Returns the register's image from the command's output.
+    pub fn register(
+        &mut self,
+        number: RegisterId,
+        op_mod: u32,
+        image: &[u8],
+    ) -> Result<Vec<u8>, Failure> {
+        let mut input = AccessRegIn::new();
+        input.set_register_id(number.bits()).set_op_mod(op_mod);
+        let bytes = [input.as_bytes(), image].concat();
+        let output = self.raw(&bytes, bytes.len())?;
+        Ok(output[AccessRegOut::SIZE..].to_vec())
+    }
+
+    /// Runs a command given as raw bytes on behalf of a user context, even if the command has no field for the uid.
+    pub fn raw_as(
+        &mut self,
+        uid: u32,
+        input: &[u8],
+        output_length: usize,
+    ) -> Result<Vec<u8>, Failure> {
+        let mut input = input.to_vec();
+        input[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
+        self.raw(&input, output_length)
+    }
+
+    pub fn report(&self) -> FunctionReport {
+        self.sim.report(&self.function)
+    }
+
+    pub fn driver_bugs(&self) -> Vec<String> {
+        self.report().driver_bugs
     }
 
     pub fn function_bus_master(&self) {
@@ -510,45 +494,19 @@ impl Bench {
     }
 }
 
-/// Bit mask of the event types that the bench subscribes to.
-pub const ALL_EVENTS: u64 = 0x001f_2ebe;
-
-/// Objects that most tests need.
-pub struct Resources {
-    pub uar: u32,
-    pub pd: u32,
-    pub eq: EventQueue,
-}
-
-pub struct EventQueue {
-    pub number: u32,
-    pub at: usize,
-    pub log_size: u32,
-    pub uar: u32,
-    pub consumer: u32,
-}
-
-pub struct CompletionQueue {
-    pub number: u32,
-    pub at: usize,
-    pub record: usize,
-    pub log_size: u32,
-}
-
-pub fn cq_input(uar: u32, eqn: u32, log_size: u32, record: u64) -> CreateCqIn {
-    let mut create = CreateCqIn::new();
-    create
-        .cq_context_mut()
-        .set_log_cq_size(log_size)
-        .set_uar_page(uar)
-        .set_c_eqn_or_apu_element(eqn)
-        .set_dbr_addr(record);
-    create
-}
-
 /// Returns the numbers as big-endian bytes, in order.
 pub fn list(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Op_mods of ACCESS_REG.
+pub const WRITE: u32 = 0;
+pub const READ: u32 = 1;
+
+/// Returns the first two and the last four bytes of a MAC address as numbers, as most layouts have them.
+pub fn halves([a, b, c, d, e, f]: [u8; 6]) -> (u32, u32) {
+    let high = u32::from(u16::from_be_bytes([a, b]));
+    (high, u32::from_be_bytes([c, d, e, f]))
 }
 
 /// Returns a MAC address as an entry of a vport's address list.
@@ -571,4 +529,25 @@ fn high(value: u64) -> u32 {
 
 fn low(value: u64) -> u32 {
     u32::try_from(value & 0xffff_ffff).unwrap()
+}
+
+/// A writer whose bytes can be read back.
+#[derive(Clone, Default)]
+pub struct Tape(Arc<Mutex<Vec<u8>>>);
+
+impl Tape {
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Write for Tape {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

@@ -22,7 +22,8 @@ fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
         ..VfSettings::default()
     };
     rig.set_vf(0, given);
-    set_roce_address(&mut rig, VF_MACS[0]);
+    let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    rig.vfs[0].bench.set_gid(gid, VF_MACS[0]);
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
     assert_eq!(rig.received(), NOBODY, "from the wire");
     send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
@@ -41,28 +42,16 @@ fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
     assert_eq!(rig.received(), NOBODY, "an empty list takes the rule away");
 }
 
-fn set_roce_address(rig: &mut Rig, mac: [u8; 6]) {
-    let mut set = SetRoceAddressIn::new();
-    set.set_vhca_port_num(1);
-    set.roce_address_mut()
-        .set_source_l3_address(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
-        .set_source_mac_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))
-        .set_source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
-        .set_roce_version(2)
-        .set_roce_l3_type(1);
-    rig.vfs[0].bench.exec(&set).unwrap();
-}
-
 /// A frame to another function of the same card does not leave the card, because the switch is inside the card ("Add
 /// SR-IOV (FDB) support", 2015).
 #[test]
 fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     let mut rig = Rig::announced();
-    let before = rig.sim.report(&rig.far.bench.function).dropped;
+    let before = rig.far.bench.report().dropped;
     send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[1]));
     send(&mut rig.vfs[0], &frame(VF_MACS[0], PF_MAC));
     assert_eq!(rig.received(), [1, 0, 1, 0]);
-    assert_eq!(rig.sim.report(&rig.far.bench.function).dropped, before);
+    assert_eq!(rig.far.bench.report().dropped, before);
 }
 
 /// A frame of a vport that matches no rule is sent to the wire. A frame from the wire that matches no rule is delivered

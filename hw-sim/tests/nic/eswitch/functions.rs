@@ -1,7 +1,7 @@
 //! Tests of virtual functions: identity, permissions, pages, and the state that a reset keeps.
 
 use super::rig::*;
-use crate::bench::Bench;
+use crate::bench::{Bench, READ, WRITE};
 use hw_sim::{CardRules, VfSettings};
 use mlx_prm::*;
 use zerocopy::IntoBytes;
@@ -12,12 +12,8 @@ fn context(bench: &mut Bench) -> NicVportContext {
 }
 
 fn general(bench: &mut Bench) -> CmdHcaCap {
-    let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(CapType::GENERAL.current());
-    let out = bench.exec(&query).unwrap();
-    zerocopy::FromBytes::read_from_prefix(out.capability())
-        .unwrap()
-        .0
+    let page = bench.capability(CapType::GENERAL.current()).unwrap();
+    zerocopy::FromBytes::read_from_prefix(&page).unwrap().0
 }
 
 fn mac_of(context: &NicVportContext) -> [u8; 6] {
@@ -155,31 +151,29 @@ fn a_virtual_function_may_not_name_others_nor_the_switch() {
 #[test]
 fn a_virtual_functions_writes_to_the_port_are_taken_without_effect() {
     let mut rig = Rig::announced();
-    let mut access = AccessRegIn::new();
-    access.set_register_id(RegisterId::PAOS.bits());
     let mut paos = Paos::new();
     paos.set_local_port(1).set_ase(true).set_admin_status(2);
     let bench = &mut rig.vfs[0].bench;
-    assert_eq!(bench.status_with(&access, paos.as_bytes()), CmdStatus::OK);
-    access.set_register_id(RegisterId::PMTU.bits());
     let mut pmtu = Pmtu::new();
     pmtu.set_local_port(1).set_admin_mtu(9000);
-    assert_eq!(bench.status_with(&access, pmtu.as_bytes()), CmdStatus::OK);
-    access.set_register_id(RegisterId::HOST_ENDIANNESS.bits());
-    let endianness = HostEndianness::new();
-    assert_eq!(
-        bench.status_with(&access, endianness.as_bytes()),
-        CmdStatus::OK
-    );
-    access.set_register_id(RegisterId::PMTU.bits());
-    access.set_op_mod(1);
+    for (register, image) in [
+        (RegisterId::PAOS, paos.as_bytes()),
+        (RegisterId::PMTU, pmtu.as_bytes()),
+        (
+            RegisterId::HOST_ENDIANNESS,
+            HostEndianness::new().as_bytes(),
+        ),
+    ] {
+        let written = bench.register(register, WRITE, image);
+        assert!(written.is_ok(), "{register:?}: {written:?}");
+    }
     for side in [&mut rig.pf, &mut rig.vfs[0]] {
-        let mut bytes = access.as_bytes().to_vec();
         let mut asked = Pmtu::new();
         asked.set_local_port(1);
-        bytes.extend(asked.as_bytes());
-        let out = side.bench.raw(&bytes, bytes.len()).unwrap();
-        let pmtu: Pmtu = zerocopy::FromBytes::read_from_prefix(&out[16..]).unwrap().0;
+        let out = side
+            .bench
+            .register(RegisterId::PMTU, READ, asked.as_bytes());
+        let pmtu: Pmtu = zerocopy::FromBytes::read_from_bytes(&out.unwrap()).unwrap();
         assert_eq!(pmtu.oper_mtu(), 1522);
         assert!(link_is_up(side));
     }

@@ -5,8 +5,8 @@
 //! machine monitors hide the SR-IOV capability.
 
 use super::rig::*;
-use crate::bench::{Bench, list};
-use crate::eth_support::{Side, destination};
+use crate::bench::{Bench, entry, halves, list};
+use crate::eth_support::{Side, destination, entry_input};
 use hw_sim::{CardRules, VfSettings};
 use mlx_prm::*;
 use zerocopy::IntoBytes;
@@ -75,12 +75,13 @@ impl Group {
     }
 }
 
-fn dmac([a, b, c, d, e, f]: [u8; 6]) -> FteMatchParam {
+fn dmac(mac: [u8; 6]) -> FteMatchParam {
+    let (high, low) = halves(mac);
     let mut param = FteMatchParam::new();
     param
         .outer_headers_mut()
-        .set_dmac_47_16(u32::from_be_bytes([a, b, c, d]))
-        .set_dmac_15_0(u32::from_be_bytes([0, 0, e, f]));
+        .set_dmac_47_16(high << 16 | low >> 16)
+        .set_dmac_15_0(low & 0xffff);
     param
 }
 
@@ -145,16 +146,9 @@ impl Fdb {
             PROMISCUOUS_AT => self.groups[2],
             _ => self.groups[0],
         };
-        let mut set = SetFlowTableEntryIn::new();
-        set.set_table_type(FlowTableType::FDB)
-            .set_table_id(self.table)
-            .set_flow_index(index);
-        let context = set.flow_context_mut();
-        context
-            .set_group_id(group)
-            .set_action(flow_action::FWD_DEST)
-            .set_destination_list_size(u32::try_from(vports.len()).unwrap());
-        *context.match_value_mut() = value.clone();
+        let action = flow_action::FWD_DEST;
+        let mut set = entry_input(self.table, group, index, value, action, vports.len());
+        set.set_table_type(FlowTableType::FDB);
         let to: Vec<u64> = vports
             .iter()
             .map(|&vport| destination(FlowDestinationType::VPORT, vport))
@@ -230,16 +224,11 @@ fn arm(bench: &mut Bench, vport: u32, events: u32) {
 
 /// Consumes events, and returns the vports whose context has changed.
 fn changed(side: &mut Side) -> Vec<u16> {
-    let mut vports = Vec::new();
-    let eq = &mut side.resources.eq;
-    while let Some(eqe) = side.bench.next_eqe(eq) {
-        if eqe.event_type() == EventType::NIC_VPORT_CHANGE.0 {
-            let data = eqe.event_data();
-            vports.push(u16::from_be_bytes([data[2], data[3]]));
-        }
-    }
-    side.bench.arm_eq(eq);
-    vports
+    let events = side.bench.take_events(&mut side.resources.eq).into_iter();
+    events
+        .filter(|eqe| eqe.event_type() == EventType::NIC_VPORT_CHANGE.0)
+        .map(|eqe| u16::from_be_bytes([eqe.event_data()[2], eqe.event_data()[3]]))
+        .collect()
 }
 
 /// Reads the unicast list of a vport, as the manager does.
@@ -273,12 +262,13 @@ fn set_address(bench: &mut Bench, vport: u32, mac: [u8; 6], node_guid: u64) {
         .field_select_mut()
         .set_permanent_address(true)
         .set_node_guid(true);
-    let context = modify.nic_vport_context_mut();
-    context.set_node_guid(node_guid);
-    context
+    let (high, low) = halves(mac);
+    modify
+        .nic_vport_context_mut()
+        .set_node_guid(node_guid)
         .permanent_address_mut()
-        .set_mac_addr_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))
-        .set_mac_addr_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]));
+        .set_mac_addr_47_32(high)
+        .set_mac_addr_31_0(low);
     bench.exec(&modify).unwrap();
 }
 
@@ -301,10 +291,7 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
         "nobody has made a rule of the list yet"
     );
     assert_eq!(changed(&mut rig.pf), [1]);
-    assert_eq!(
-        unicast_list(&mut rig.pf.bench, 1),
-        [crate::bench::entry(VF_MACS[0])]
-    );
+    assert_eq!(unicast_list(&mut rig.pf.bench, 1), [entry(VF_MACS[0])]);
     let index = fdb.address(&mut rig.pf.bench, VF_MACS[0], &[1]);
     rig.pf.bench.let_in(3, VF_MACS[0]);
     send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
@@ -409,53 +396,54 @@ fn the_manager_gives_address_guid_and_state() {
     );
 }
 
+/// Creates an access list of a vport. Each rule has its criteria, value and action, and a group of its own.
+fn create_access_list(
+    bench: &mut Bench,
+    kind: FlowTableType,
+    vport: u32,
+    rules: &[(FteMatchParam, FteMatchParam, u32)],
+) {
+    let table = create_table(bench, kind, 0, vport);
+    for (index, (criteria, value, action)) in (0..).zip(rules) {
+        let group = Group {
+            kind,
+            vport,
+            table,
+            range: [index; 2],
+            enable: u32::from(criteria.as_bytes().iter().any(|&byte| byte != 0)),
+            criteria: criteria.clone(),
+        };
+        let group = group.create(bench);
+        let mut set = entry_input(table, group, index, value, *action, 0);
+        set.set_table_type(kind)
+            .set_other_vport(true)
+            .set_vport_number(vport);
+        bench.exec(&set).unwrap();
+    }
+}
+
+fn smac(mac: [u8; 6]) -> FteMatchParam {
+    let (high, low) = halves(mac);
+    let mut param = FteMatchParam::new();
+    param
+        .outer_headers_mut()
+        .set_smac_47_16(high << 16 | low >> 16)
+        .set_smac_15_0(low & 0xffff);
+    param
+}
+
 /// An ingress access list filters the frames of its vport before the switch. The list is that of a vport with the spoof
 /// check: it allows one source address and drops all other frames (Linux `esw/acl/ingress_lgcy.c`).
 #[test]
 fn access_lists_stand_before_and_behind_the_switch() {
     let mut rig = Rig::announced();
-    let bench = &mut rig.pf.bench;
-    let ingress = create_table(bench, FlowTableType::ESW_INGRESS_ACL, 0, 1);
-    let smac = |[a, b, c, d, e, f]: [u8; 6]| {
-        let mut param = FteMatchParam::new();
-        param
-            .outer_headers_mut()
-            .set_smac_47_16(u32::from_be_bytes([a, b, c, d]))
-            .set_smac_15_0(u32::from_be_bytes([0, 0, e, f]));
-        param
-    };
-    let lists = [
-        (0, 1, smac(BROADCAST), smac(VF_MACS[0]), flow_action::ALLOW),
-        (
-            1,
-            0,
-            FteMatchParam::new(),
-            FteMatchParam::new(),
-            flow_action::DROP,
-        ),
+    let nothing = FteMatchParam::new();
+    let rules = [
+        (smac(BROADCAST), smac(VF_MACS[0]), flow_action::ALLOW),
+        (nothing.clone(), nothing, flow_action::DROP),
     ];
-    for (index, enable, criteria, value, action) in lists {
-        let group = Group {
-            kind: FlowTableType::ESW_INGRESS_ACL,
-            vport: 1,
-            table: ingress,
-            range: [index; 2],
-            enable,
-            criteria,
-        }
-        .create(bench);
-        let mut set = SetFlowTableEntryIn::new();
-        set.set_table_type(FlowTableType::ESW_INGRESS_ACL)
-            .set_other_vport(true)
-            .set_vport_number(1)
-            .set_table_id(ingress)
-            .set_flow_index(index);
-        set.flow_context_mut()
-            .set_group_id(group)
-            .set_action(action);
-        *set.flow_context_mut().match_value_mut() = value;
-        bench.exec(&set).unwrap();
-    }
+    let ingress = FlowTableType::ESW_INGRESS_ACL;
+    create_access_list(&mut rig.pf.bench, ingress, 1, &rules);
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
     send(&mut rig.vfs[0], &frame(UNKNOWN_MAC, FAR_MAC));
@@ -463,6 +451,45 @@ fn access_lists_stand_before_and_behind_the_switch() {
     assert_eq!(rig.vfs[0].dropped("access list of its vport"), 1);
     send(&mut rig.vfs[1], &frame(UNKNOWN_MAC, FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1], "it is that vport's list");
+}
+
+/// An egress access list filters the frames to its vport behind the switch. The list is that of a vport in a VLAN: it
+/// allows frames of the VLAN and drops all other frames (Linux `esw/acl/egress_lgcy.c`).
+#[test]
+fn an_egress_access_list_filters_the_frames_to_its_vport_alone() {
+    let mut rig = Rig::announced();
+    let nothing = FteMatchParam::new();
+    let vlan = |tag: u32| {
+        let mut param = FteMatchParam::new();
+        param
+            .outer_headers_mut()
+            .set_cvlan_tag(true)
+            .set_first_vid(tag);
+        param
+    };
+    let rules = [
+        (vlan(0xfff), vlan(100), flow_action::ALLOW),
+        (nothing.clone(), nothing, flow_action::DROP),
+    ];
+    let egress = FlowTableType::ESW_EGRESS_ACL;
+    create_access_list(&mut rig.pf.bench, egress, 1, &rules);
+    send(&mut rig.far, &tagged(FAR_MAC, VF_MACS[0], 100, 0));
+    let (cqe, _) = rig.vfs[0].received().expect("of its VLAN");
+    assert_eq!(cqe.vlan_info(), 100, "taken off by its receive queue");
+    send(&mut rig.far, &tagged(FAR_MAC, VF_MACS[0], 101, 0));
+    send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
+    send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
+    assert_eq!(rig.received(), [0; 4], "of another VLAN, or of none");
+    // A drop is counted at the sender, and at the physical function for a frame from the wire.
+    let dropped = [&rig.pf, &rig.vfs[1]].map(|side| side.dropped("access list of its vport"));
+    assert_eq!(dropped, [2, 1]);
+    send(&mut rig.pf, &frame(PF_MAC, VF_MACS[1]));
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
+    assert_eq!(
+        rig.received(),
+        [0, 0, 1, 1],
+        "to another vport, and from its own vport"
+    );
 }
 
 /// The firmware refuses an invalid rule, because Linux `fs_cmd.c` checks nothing. Cases: a vport that does not exist, a
@@ -505,12 +532,7 @@ fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     assert_eq!(pages.0, 1, "of function 1");
     sim.advance(std::time::Duration::from_secs(1));
     assert_eq!(vf.read32(0x1fc) >> 31, 1, "it waits for its pages");
-    let given: Vec<u64> = (0..pages.1).map(|_| pf.bench.alloc(4096).1).collect();
-    let mut give = ManagePagesIn::new();
-    give.set_op_mod(1);
-    give.set_function_id(1)
-        .set_input_num_entries(u32::try_from(given.len()).unwrap());
-    pf.bench.exec_with(&give, &list(&given)).unwrap();
+    give_pages(&mut pf, pages.1);
     sim.advance(std::time::Duration::from_secs(1));
     assert_eq!(vf.read32(0x1fc) >> 31, 0, "it has booted");
 
@@ -520,15 +542,7 @@ fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     assert_eq!(vf.read32(0x1fc) >> 31, 1, "it is taken away");
     let back = page_request(&mut pf).expect("its memory goes back");
     assert_eq!(back, (1, -pages.1));
-    let mut take = ManagePagesIn::new();
-    take.set_op_mod(2);
-    take.set_function_id(1)
-        .set_input_num_entries(u32::try_from(pages.1).unwrap());
-    let out = pf.bench.raw(take.as_bytes(), 16 + 8 * given.len()).unwrap();
-    assert_eq!(
-        out[8..12],
-        u32::try_from(given.len()).unwrap().to_be_bytes()
-    );
+    assert_eq!(take_pages(&mut pf, pages.1), pages.1);
     assert_eq!(pf.bench.status(&disable), CmdStatus::BAD_RES_STATE, "twice");
 }
 

@@ -1,5 +1,5 @@
-//! Tests of a card with its port, its functions, and the switch between them in legacy mode. The expected behaviour is
-//! what Linux relies on (6.12, `drivers/net/ethernet/mellanox/mlx5/core`); each test names the function of Linux.
+//! Tests of a card with its port, its functions, and the switch between them in legacy mode. The tests expect the
+//! behaviour that Linux relies on (6.12, `drivers/net/ethernet/mellanox/mlx5/core`), and most name its function.
 
 mod delivery;
 mod functions;

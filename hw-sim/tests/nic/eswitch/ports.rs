@@ -1,7 +1,7 @@
 //! Tests of port states: the wire, the administrator, link training.
 
 use super::rig::*;
-use crate::bench::Bench;
+use crate::bench::{Bench, WRITE};
 use hw_sim::{CardRules, Fault, LinkFaults, LinkState, Sim, SimConfig, VfSettings};
 use mlx_prm::*;
 use std::time::Duration;
@@ -17,14 +17,12 @@ fn with_state(state: LinkState) -> VfSettings {
 }
 
 fn set_paos(bench: &mut Bench, up: bool) {
-    let mut access = AccessRegIn::new();
-    access.set_register_id(RegisterId::PAOS.bits());
     let mut paos = Paos::new();
     paos.set_local_port(1)
         .set_ase(true)
         .set_admin_status(if up { 1 } else { 2 });
     bench
-        .exec_with(&access, zerocopy::IntoBytes::as_bytes(&paos))
+        .register(RegisterId::PAOS, WRITE, paos.as_array())
         .unwrap();
 }
 

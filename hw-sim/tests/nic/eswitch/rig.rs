@@ -1,4 +1,5 @@
-//! A card with a physical function and two virtual functions, and a second card at the far end of its wire.
+//! A card with a physical function and two virtual functions, and a second card at the far end of its wire. Each
+//! function is a [`Side`] with Ethernet queues; the rig adds the card, the wire and the counts of received frames.
 
 use crate::bench::{Bench, modest};
 use crate::eth_support::{BUFFER, SendOptions, Side};
@@ -27,11 +28,7 @@ pub struct Rig {
 }
 
 pub fn profile(name: &str, mac: [u8; 6]) -> Profile {
-    Profile {
-        name: name.to_owned(),
-        mac,
-        ..modest().ethernet()
-    }
+    modest().ethernet().called(name, mac)
 }
 
 pub fn card(sim: &Sim, rules: CardRules) -> SimCard {
@@ -147,13 +144,9 @@ pub fn link_is_up(side: &mut Side) -> bool {
 
 /// Returns the port events since the last call.
 pub fn port_events(side: &mut Side) -> Vec<PortChange> {
-    let mut seen = Vec::new();
-    let eq = &mut side.resources.eq;
-    while let Some(eqe) = side.bench.next_eqe(eq) {
-        if eqe.event_type() == EventType::PORT_CHANGE.0 {
-            seen.push(PortChange(eqe.event_sub_type()));
-        }
-    }
-    side.bench.arm_eq(eq);
-    seen
+    let events = side.bench.take_events(&mut side.resources.eq).into_iter();
+    events
+        .filter(|eqe| eqe.event_type() == EventType::PORT_CHANGE.0)
+        .map(|eqe| PortChange(eqe.event_sub_type()))
+        .collect()
 }

@@ -1,12 +1,15 @@
 //! One side of an Ethernet link: a function with a send queue, a receive queue and steering, driven by commands and
 //! memory accesses.
+//!
+//! Bring-up, rings and completions are those of the bench. The queues differ from a queue pair's: SQ and RQ are two
+//! objects with states of their own, a WQE has an Ethernet segment, and steering decides where a frame goes.
 
-use crate::bench::{Bench, CompletionQueue, Failure, Resources, list, modest};
+use crate::bench::{Bench, CompletionQueue, Failure, Resources, SendRing, data_seg, list, modest};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
 use zerocopy::IntoBytes;
 
-pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+pub use crate::bench::MACS;
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 pub const SQ_BLOCKS: usize = 64;
 pub const RQ_ENTRIES: usize = 16;
@@ -58,19 +61,16 @@ impl Place {
 pub struct SendQueue {
     pub number: u32,
     pub cq: CompletionQueue,
-    pub consumed: u32,
     pub posted: u16,
     /// First eight bytes of the last WQE, which are the value for the doorbell register.
     pub last: [u8; 8],
-    ring: usize,
-    record: usize,
+    ring: SendRing,
 }
 
 /// A receive queue. `data` is the offset and the DMA address of its buffers.
 pub struct ReceiveQueue {
     pub number: u32,
     pub cq: CompletionQueue,
-    pub consumed: u32,
     pub posted: u16,
     pub data: (usize, u64),
     ring: usize,
@@ -117,17 +117,10 @@ impl Default for SendOptions {
 }
 
 pub fn profile(side: usize) -> Profile {
-    let mut profile = Profile {
-        name: format!("f{side}"),
-        mac: MACS[side],
-        ..modest().ethernet()
-    };
-    for page in [
-        &mut profile.eth_offloads.max,
-        &mut profile.eth_offloads.current,
-    ] {
-        page.set_wqe_vlan_insert(true);
-    }
+    let mut profile = modest().ethernet().called(&format!("f{side}"), MACS[side]);
+    profile
+        .eth_offloads
+        .set(|page| _ = page.set_wqe_vlan_insert(true));
     profile
 }
 
@@ -158,6 +151,11 @@ pub fn pair_placed(profile: impl Fn(usize) -> Profile, place: Place) -> (Sim, Si
 }
 
 impl Side {
+    /// Creates a function that is alone in its world.
+    pub fn alone(profile: Profile) -> Self {
+        Self::new(&Sim::new(SimConfig::seeded(1)), profile)
+    }
+
     pub fn new(sim: &Sim, profile: Profile) -> Self {
         Self::placed(sim, profile, Place::Pages(0))
     }
@@ -174,12 +172,8 @@ impl Side {
         Self::placed_on(bench, Place::Pages(0))
     }
 
-    fn placed_on(mut bench: Bench, place: Place) -> Self {
-        bench.start();
-        bench.exec(&EnableHcaIn::new()).unwrap();
-        bench.satisfy_pages(1);
-        bench.bring_up();
-        let resources = bench.resources();
+    fn placed_on(bench: Bench, place: Place) -> Self {
+        let (mut bench, resources) = bench.with_resources();
         let key = bench.create_pa_key(resources.pd);
         let td = bench
             .exec(&AllocTransportDomainIn::new())
@@ -190,12 +184,7 @@ impl Side {
         let tis = bench.exec(&create).unwrap().tisn();
         let sq = SendQueue::placed(&mut bench, &resources, tis, place);
         let rq = ReceiveQueue::placed(&mut bench, &resources, place);
-        let mut create = CreateTirIn::new();
-        create
-            .ctx_mut()
-            .set_transport_domain(td)
-            .set_inline_rqn(rq.number);
-        let tir = bench.exec(&create).unwrap().tirn();
+        let tir = create_tir(&mut bench, td, rq.number);
         let data = bench.alloc(256 << 10);
         Self {
             bench,
@@ -285,10 +274,8 @@ impl Side {
             .set_inline_hdr_sz(u16::try_from(inline.len()).unwrap());
         wqe[16..30].copy_from_slice(&segment.as_bytes()[..14]);
         if !rest.is_empty() {
-            let mut data = DataSeg::new();
-            data.set_byte_count(u32::try_from(rest.len()).unwrap())
-                .set_lkey(how.key.unwrap_or(self.key))
-                .set_addr(self.data.1);
+            let bytes = u32::try_from(rest.len()).unwrap();
+            let data = data_seg(how.key.unwrap_or(self.key), self.data.1, bytes);
             wqe.extend_from_slice(data.as_bytes());
         }
         let control = self.control(how.opcode, wqe.len() / 16, how.ce);
@@ -309,24 +296,12 @@ impl Side {
 
     /// Writes a WQE to the ring and updates the doorbell record, but does not write the doorbell register.
     pub fn post(&mut self, wqe: &[u8]) {
-        for (block, bytes) in wqe.chunks(64).enumerate() {
-            let slot = (usize::from(self.sq.posted) + block) % SQ_BLOCKS;
-            self.bench
-                .memory
-                .write_bytes(self.sq.ring + slot * 64, bytes);
-        }
-        let blocks = u16::try_from(wqe.len().div_ceil(64)).unwrap();
-        self.sq.posted = self.sq.posted.wrapping_add(blocks);
-        self.bench
-            .memory
-            .store_be32(self.sq.record + 4, u32::from(self.sq.posted));
+        self.bench.place(self.sq.ring, &mut self.sq.posted, wqe);
         self.sq.last.copy_from_slice(&wqe[..8]);
     }
 
     pub fn ring(&self) {
-        let register = u64::from(self.resources.uar) << 12 | 0x800;
-        self.bench
-            .write64(register, u64::from_be_bytes(self.sq.last));
+        self.bench.ring(self.resources.uar, &self.sq.last);
     }
 
     /// Posts a receive buffer of `bytes` bytes. Returns its offset.
@@ -343,7 +318,7 @@ impl Side {
 
     /// Returns the next completion of the send queue.
     pub fn sent(&mut self) -> Option<Cqe64> {
-        next(&self.bench, &self.sq.cq, &mut self.sq.consumed)
+        self.bench.poll(&mut self.sq.cq)
     }
 
     /// Returns the next completion of the receive queue, and the bytes in its buffer.
@@ -359,12 +334,12 @@ impl Side {
 
     /// Returns the number of frames dropped for this reason.
     pub fn dropped(&self, reason: &str) -> u64 {
-        let report = self.bench.sim.report(&self.bench.function);
+        let report = self.bench.report();
         report.dropped.get(reason).copied().unwrap_or(0)
     }
 
     pub fn driver_bugs(&self) -> Vec<String> {
-        self.bench.sim.report(&self.bench.function).driver_bugs
+        self.bench.driver_bugs()
     }
 
     pub fn sq_state(&mut self) -> u32 {
@@ -398,9 +373,7 @@ impl Side {
 
 impl SendQueue {
     fn placed(bench: &mut Bench, resources: &Resources, tis: u32, place: Place) -> Self {
-        let cq = bench
-            .create_cq(resources.uar, resources.eq.number, 7)
-            .unwrap();
+        let cq = bench.cq(resources, 7);
         let (record, record_iova) = bench.alloc(64);
         let mut create = CreateSqIn::new();
         create
@@ -418,17 +391,19 @@ impl SendQueue {
             .set_dbr_addr(record_iova)
             .set_log_wq_stride(6)
             .set_log_wq_sz(SQ_BLOCKS.ilog2());
-        let (ring, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
+        let (at, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
         let number = bench.exec_with(&create, &pages).unwrap().sqn();
         bench.exec(&sq_transition(number, RESET, READY)).unwrap();
         Self {
             number,
             cq,
-            consumed: 0,
             posted: 0,
             last: [0; 8],
-            ring,
-            record,
+            ring: SendRing {
+                at,
+                blocks: SQ_BLOCKS,
+                record,
+            },
         }
     }
 }
@@ -439,31 +414,18 @@ impl ReceiveQueue {
     }
 
     pub fn placed(bench: &mut Bench, resources: &Resources, place: Place) -> Self {
-        let cq = bench
-            .create_cq(resources.uar, resources.eq.number, 7)
-            .unwrap();
+        let cq = bench.cq(resources, 7);
         let (record, record_iova) = bench.alloc(64);
         let data = bench.alloc(RQ_ENTRIES * BUFFER);
-        let mut create = CreateRqIn::new();
-        create
-            .ctx_mut()
-            .set_cqn(cq.number)
-            .set_flush_in_error_en(true);
-        create
-            .ctx_mut()
-            .wq_mut()
-            .set_wq_type(1)
-            .set_pd(resources.pd)
-            .set_dbr_addr(record_iova)
-            .set_log_wq_stride(RQ_STRIDE.ilog2())
-            .set_log_wq_sz(RQ_ENTRIES.ilog2());
+        let logs = [RQ_STRIDE, RQ_ENTRIES].map(usize::ilog2);
+        let mut create = rq_input(cq.number, resources.pd, record_iova, logs);
+        create.ctx_mut().set_flush_in_error_en(true);
         let (ring, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
         let number = bench.exec_with(&create, &pages).unwrap().rqn();
         bench.exec(&rq_transition(number, RESET, READY)).unwrap();
         Self {
             number,
             cq,
-            consumed: 0,
             posted: 0,
             data,
             ring,
@@ -478,15 +440,13 @@ impl ReceiveQueue {
         let at = slot * BUFFER;
         for (index, (from, length)) in [(0, first), (first, bytes - first)].into_iter().enumerate()
         {
-            let mut segment = DataSeg::new();
-            segment
-                .set_byte_count(u32::try_from(length).unwrap())
-                .set_lkey(if length == 0 {
-                    TERMINATE_SCATTER_LIST_LKEY
-                } else {
-                    key
-                })
-                .set_addr(self.data.1 + (at + from) as u64);
+            let key = if length == 0 {
+                TERMINATE_SCATTER_LIST_LKEY
+            } else {
+                key
+            };
+            let addr = self.data.1 + (at + from) as u64;
+            let segment = data_seg(key, addr, u32::try_from(length).unwrap());
             bench
                 .memory
                 .write_obj(self.ring + slot * RQ_STRIDE + index * 16, &segment);
@@ -497,7 +457,7 @@ impl ReceiveQueue {
     }
 
     pub fn received(&mut self, bench: &Bench) -> Option<(Cqe64, Vec<u8>)> {
-        let cqe = next(bench, &self.cq, &mut self.consumed)?;
+        let cqe = bench.poll(&mut self.cq)?;
         let slot = usize::from(cqe.wqe_counter()) % RQ_ENTRIES;
         let mut bytes = vec![0; usize::try_from(cqe.byte_cnt()).unwrap().min(BUFFER)];
         bench
@@ -507,17 +467,29 @@ impl ReceiveQueue {
     }
 }
 
-/// Consumes the next entry of a completion queue, if there is one.
-fn next(bench: &Bench, cq: &CompletionQueue, consumed: &mut u32) -> Option<Cqe64> {
-    let slot = (*consumed & ((1 << cq.log_size) - 1)) as usize;
-    let cqe: Cqe64 = bench.memory.read_obj(cq.at + slot * 64);
-    let lap = *consumed >> cq.log_size & 1 == 1;
-    if cqe.op_own() >> 4 == CqeOpcode::INVALID.0 || (cqe.op_own() & 1 == 1) != lap {
-        return None;
-    }
-    *consumed += 1;
-    bench.memory.store_be32(cq.record, *consumed);
-    Some(cqe)
+/// Creates a TIR that sends every frame to one receive queue.
+pub fn create_tir(bench: &mut Bench, td: u32, rqn: u32) -> u32 {
+    let mut create = CreateTirIn::new();
+    create
+        .ctx_mut()
+        .set_transport_domain(td)
+        .set_inline_rqn(rqn);
+    bench.exec(&create).unwrap().tirn()
+}
+
+/// Returns a command that creates a receive queue with a stride and a number of entries, given as their log2.
+pub fn rq_input(cqn: u32, pd: u32, record: u64, [stride, entries]: [u32; 2]) -> CreateRqIn {
+    let mut create = CreateRqIn::new();
+    create
+        .ctx_mut()
+        .set_cqn(cqn)
+        .wq_mut()
+        .set_wq_type(1)
+        .set_pd(pd)
+        .set_dbr_addr(record)
+        .set_log_wq_stride(stride)
+        .set_log_wq_sz(entries);
+    create
 }
 
 pub fn sq_transition(number: u32, from: u32, to: u32) -> ModifySqIn {

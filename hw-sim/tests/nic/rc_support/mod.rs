@@ -131,6 +131,26 @@ impl Side {
         assert_eq!(done, Ok(()), "RTR2RTS");
     }
 
+    /// Moves the queue pair from RST to RTS.
+    pub fn connect(&mut self, options: &Options, peer: u8) {
+        self.enter_init(options);
+        self.enter_rtr(options, peer);
+        self.enter_rts(options);
+    }
+
+    /// Makes a transition without parameters.
+    pub fn modify(&mut self, transition: Transition) {
+        let done = self.qp.modify(transition, 0, &Qpc::new(), &mut self.host);
+        assert_eq!(done, Ok(()), "{transition:?}");
+    }
+
+    /// Lets the queue pair do everything that it can do without its peer. Packets stay in the host's `frames`.
+    pub fn run(&mut self) {
+        while self.qp.pending() {
+            self.qp.run(&mut self.host);
+        }
+    }
+
     /// Writes bytes to the ring, at `offset` in the work queue buffer of two pages.
     fn write_ring(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in (offset..).zip(data) {
@@ -303,6 +323,13 @@ impl Pair {
         Self::with(&Options::default())
     }
 
+    /// Creates a pair. `change` edits the default options of both sides.
+    pub fn changed(change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::default();
+        change(&mut options);
+        Self::with(&options)
+    }
+
     pub fn with(options: &Options) -> Self {
         Self::with_each(options, options)
     }
@@ -311,9 +338,7 @@ impl Pair {
     pub fn with_each(a: &Options, b: &Options) -> Self {
         let mut pair = Self::created(a, b);
         for (side, options, peer) in [(&mut pair.a, a, 2), (&mut pair.b, b, 1)] {
-            side.enter_init(options);
-            side.enter_rtr(options, peer);
-            side.enter_rts(options);
+            side.connect(options, peer);
         }
         pair
     }
@@ -335,6 +360,11 @@ impl Pair {
         let mut pair = Self::new();
         pair.link = Link::new(seed, faults);
         pair
+    }
+
+    /// Drops the packets of `port` with these numbers, counted from 0.
+    pub fn drop_packets(&mut self, port: Port, which: &'static [usize]) {
+        self.filter = Box::new(move |from, count, _| from != port || !which.contains(&count));
     }
 
     fn collect(&mut self, port: Port) {
