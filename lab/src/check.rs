@@ -1,5 +1,6 @@
 //! `test` and `check`: the tests to run before a commit, and all checks that CI runs.
 
+mod executables;
 mod named;
 mod output;
 
@@ -11,6 +12,8 @@ use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
 use serde::Deserialize;
 
+use self::executables::Ended;
+use self::output::Found;
 use crate::{
     bench, campaign, conformance, demo, deny, dtest, left_out, publish, setup, shear, shell, tidy,
     vm, wire,
@@ -69,26 +72,20 @@ const WHOLE: [(&str, &str); 3] = [
 
 fn tests(extent: Extent) -> Result<()> {
     setup::run()?;
-    let arguments = [
-        "test",
-        "--workspace",
-        "--no-fail-fast",
-        "--",
-        "--show-output",
-    ];
-    let mut command = shell::cargo(&arguments);
-    if std::env::var_os(THREADS).is_none() {
-        let processors = std::thread::available_parallelism()?.get();
-        command.env(THREADS, (processors + WAITING).to_string());
-    }
+    let mut variables = Vec::new();
     if extent == Extent::Whole {
-        command.envs(WHOLE);
+        variables.extend(WHOLE.map(|(name, value)| (name, value.to_owned())));
     }
     // Without git (a source archive), only the fixed seeds are used.
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
-        command.env("SIM_COMMIT", commit.trim());
+        variables.push(("SIM_COMMIT", commit.trim().to_owned()));
     }
-    run_tests(command, &mut stdout())?;
+    let ended = executables::run(&variables)?;
+    for ended in &ended {
+        note_left_out(&ended.found);
+    }
+    let failures = failures(&ended);
+    ensure!(failures.is_empty(), "{failures}");
     let capture = shell::target().join("demo.pcapng");
     demo::small(&capture)?;
     wire::run(&capture, &[])?;
@@ -96,12 +93,6 @@ fn tests(extent: Extent) -> Result<()> {
     campaign::capture(&capture)?;
     wire::run(&capture, &wire::EXTENSIONS)
 }
-
-/// Environment variable with the number of tests that run at once.
-const THREADS: &str = "RUST_TEST_THREADS";
-/// Number of tests that run at once in addition to one for each processor, since some tests wait for a timer or a
-/// process.
-const WAITING: usize = 2;
 
 /// Modules of `udapl/tests/dat` about the data path: messages, windows and shared receive queues.
 const DATA_PATH: [&str; 9] = [
@@ -184,15 +175,29 @@ fn run_tests(mut command: Command, to: &mut impl Write) -> Result<()> {
     let output = child.stdout.take().context("its output is a pipe")?;
     let found = output::pass_on(BufReader::new(output), to)?;
     let status = child.wait()?;
-    for (test, why) in &found.left_out {
-        left_out::note(&format!("of test {test}"), why);
-    }
+    note_left_out(&found);
     ensure!(
         status.success(),
         "`{shown}` ended with {status}{}",
         list(&found.failed)
     );
     Ok(())
+}
+
+fn note_left_out(found: &Found) {
+    for (test, why) in &found.left_out {
+        left_out::note(&format!("of test {test}"), why);
+    }
+}
+
+/// Returns what failed, by executable. The names repeat at the end of the output, since they have scrolled out of view.
+fn failures(ended: &[Ended]) -> String {
+    let failed = ended.iter().filter(|one| !one.status.success());
+    let lines = failed.map(|one| {
+        let failed = list(&one.found.failed);
+        format!("{} ended with {}{failed}", one.name, one.status)
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn list(failed: &[String]) -> String {
