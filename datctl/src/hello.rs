@@ -75,7 +75,8 @@ impl Hello {
         data
     }
 
-    /// Decodes a request; returns `None` if no datctl of this version can have sent it.
+    /// Decodes the private data of a request. Returns `None` if it is too short, or if a field has a value that this version
+    /// does not send.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (&[role, flags], rest) = rest.split_first_chunk()?;
@@ -136,7 +137,7 @@ impl Told {
         data
     }
 
-    /// Decodes an accept; returns `None` if no datctl of this version can have sent it.
+    /// Decodes the private data of an accept. Returns `None` if it is too short, or if its magic or flags are wrong.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (&[0, 0, 0, flags @ (0 | 1)], rest) = rest.split_first_chunk()? else {

@@ -35,7 +35,7 @@ pub enum Doorbell {
 /// An event of a function at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// The firmware has booted.
+    /// A boot phase of the function ends. After the last phase the firmware has booted.
     Booted,
     /// The execution time of the command in this slot.
     Command(u8),

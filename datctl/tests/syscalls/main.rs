@@ -2,22 +2,24 @@
 //!
 //! The test binary starts itself as a child that runs a part ([`parts`]): a session with two adapters from opening
 //! to closing, then an undisturbed one. A tracer (ptrace(2), [`tracer`]) follows all threads of the child and
-//! disturbs one call: the call is not made and returns an error, or it is made for fewer bytes, or it is made and
-//! returns an error all the same (close(2)). The product contains no code for this.
+//! disturbs one call: the call is not made and returns an error; or it is made for half of the bytes; or it is made and
+//! returns an error all the same (close(2), shutdown(2)). The product contains no code for this.
 //!
 //! These conditions must hold for every call ([`judge`]):
 //! - the process ends by itself: no signal, no panic;
-//! - the session succeeds all the same, or fails with an error that contains the system's error;
+//! - the session succeeds all the same, or fails with an error that names the system's error ([`judge`] has exceptions);
 //! - nothing is left: no more descriptors and mappings than after an undisturbed session;
 //! - the next session in the same process succeeds.
 //!
 //! The files that datctl writes have tests of their own ([`files`]).
 //!
-//! [`calls`] lists the calls that are disturbed and, with reasons, those that are not. Other calls fail the test. The
-//! default run tests each call with each error once, and a sample of the other places. `DAT_TEST_SYSCALLS=N` tests N
-//! places of each call with each of its errors, `=all` tests all places, and `DAT_TEST_SYSCALLS_ONLY=NAME` limits this
-//! to one call. The output is the table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and
-//! say so. They exist only for x86-64 with the GNU C library.
+//! [`calls`] lists the calls that are disturbed and, with reasons, those that are not. Any other call fails the test.
+//! By default only three tests run: `simulator`, `wire`, and that of the recording. In each of them every call fails
+//! once with each of its errors, at one of its occurrences in the session. 20 more combinations of call, error and
+//! occurrence follow. With `DAT_TEST_SYSCALLS=N` all tests run, with N occurrences of each call for each of its errors
+//! (`=all`: all occurrences). `DAT_TEST_SYSCALLS_ONLY=NAME` limits the tests to one call. The output is the table of
+//! docs/system-calls.md. Where tracing is forbidden the tests are skipped and say so. They exist only for x86-64 with
+//! the GNU C library.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
 mod calls;

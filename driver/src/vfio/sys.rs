@@ -257,7 +257,7 @@ impl System for Kernel {
                     "{request:?} in {} bytes",
                     message.bytes
                 );
-                // CAST: `new` made sure that the length fits in 32 bits.
+                // CAST: widening.
                 assert_eq!(message.field::<u32>(0) as usize, message.bytes, "argsz");
                 // SAFETY: the kernel accesses at most `argsz` bytes at the address, or the structure's fixed part if
                 // that is longer; the message has `argsz` bytes, and not less than the fixed part (both asserted). The

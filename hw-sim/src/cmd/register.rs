@@ -6,7 +6,7 @@ use mlx_prm::Layout;
 /// Number of the only port.
 pub(super) const PORT: u32 = 1;
 
-/// Returns the register's image, which must have at least the register's size.
+/// Reads a register from its image. Refuses an image that is shorter than the register.
 pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
     let Ok((register, _)) = T::read_from_prefix(image) else {
         return Err(refuse!(

@@ -5,7 +5,8 @@
 //!   message).
 //! - `HP`: an advertisement without an option, which answers a unicast solicitation, and a router's advertisement
 //!   (google/gopacket, `layers/icmp6_test.go`).
-//! - `DOCKER`: a container asks for another one (an agent's `main_test.go`, recorded by Wireshark).
+//! - `DOCKER`: an ARP request of one container for the MAC of another, recorded with Wireshark (`main_test.go` of an
+//!   agent; the repository is not known).
 //! - `ARP`: the packet of smoltcp's own tests (`src/wire/arp.rs`).
 
 use super::peer::{ethernet, v4, v6};

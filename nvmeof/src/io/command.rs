@@ -187,6 +187,8 @@ pub(crate) struct Io {
     /// A second buffer, into which a disk reads data to be compared, copied or verified.
     pub second: Option<u32>,
     pub work: Work,
+    /// Serial number of the namespace on which the command was first checked. Its data belongs to this namespace.
+    pub received_for: u64,
     /// Namespace on which the command was executed.
     pub used: Used,
     /// Index of the partner in a fused pair, and the lock that this command holds.
@@ -224,6 +226,7 @@ impl Io {
             bytes: 0,
             second: None,
             work: Work::Single,
+            received_for: 0,
             used: Used::default(),
             partner: None,
             lock: None,
@@ -342,6 +345,7 @@ impl Io {
             Ok(bytes) => bytes,
             Err(status) => return Do::Refuse(status),
         };
+        self.received_for = here.local.namespace.serial();
         let offered = self.data.bytes();
         // The data buffer may be longer than the list of ranges.
         let is_list = matches!(self.sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
@@ -410,13 +414,15 @@ impl Io {
         }
     }
 
-    /// Continues after a wait. The checks are repeated, because meanwhile the namespace may have become protected,
-    /// reserved by another host, or shorter, or may have been replaced.
+    /// Continues after a wait. Refuses the command if its namespace has been replaced: the host's data belongs to the
+    /// former one. The checks are repeated, because meanwhile the namespace may have become protected, reserved by
+    /// another host, or shorter.
     fn resume(&mut self, here: &Here<'_>) -> Do {
+        if self.received_for != here.local.namespace.serial() {
+            return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
+        }
         match check(&self.sqe, here.issuer, here.local) {
-            Ok(bytes) if bytes == self.bytes => self.execute(here),
-            // The namespace now has another block size.
-            Ok(_) => Do::Refuse(Status::SGL_LENGTH.dnr()),
+            Ok(_) => self.execute(here),
             Err(status) => Do::Refuse(status),
         }
     }

@@ -78,14 +78,18 @@ impl Commands {
         let [a, b] = [first, second].map(|at| &self.ios[at as usize]); // CAST: widening.
         let pair = [(&a.sqe, a.data), (&b.sqe, b.data)];
         let checked = match self.lists.namespace(issuer.list, a.sqe.nsid.get()) {
-            Some(local) => check_pair(pair, issuer, local),
+            Some(local) => {
+                let serial = local.namespace.serial();
+                check_pair(pair, issuer, local).map(|bytes| (bytes, serial))
+            }
             None => Err((true, Status::INVALID_NAMESPACE.dnr())),
         };
         match checked {
-            Ok(bytes) => {
+            Ok((bytes, serial)) => {
                 for (at, other) in [(first, second), (second, first)] {
                     let io = &mut self.ios[at as usize]; // CAST: widening.
                     io.bytes = bytes;
+                    io.received_for = serial;
                     io.partner = Some(other);
                 }
                 for at in [second, first] {

@@ -167,7 +167,7 @@ impl Admission {
                 queues: 0,
                 entries: 0,
             });
-            // There are no more parties than queues.
+            // A queue counts for at most two parties (its source and its host), so their number fits in 32 bits.
             let id = u32::try_from(at).unwrap_or(u32::MAX);
             self.by_key.insert(key, id);
             id

@@ -168,7 +168,7 @@ impl Client {
         Ok(answer.value)
     }
 
-    /// Reads a value from the server's memory. Repeats the read until the checksum matches.
+    /// Reads a value from the server's memory. Repeats the read until the checksum matches, at most [`TRIES`] times.
     fn read(&self, ia: &mut Ia, key: u32, asked: &mut Asked) -> Result<Value> {
         let slot = self.part(2 * MESSAGE, SLOT)?;
         let mut place = self.values;

@@ -113,9 +113,10 @@ impl Pair {
     }
 }
 
-/// Checks all completions and events after the caller posted A's requests 1, 2 and 3 and receives 11 and 12, and
-/// request 1 fails. `status` is the status of request 1, its DAT number and the device's syndrome; `ends` is the
-/// connection event that each side gets.
+/// Checks the effects of a failure of A's request 1. Before the call, A has posted the requests 1, 2 and 3, and two
+/// receives with the cookies 11 and 12. The function checks A's completions and the connection event of each side. The
+/// caller checks B's completions. `status` consists of the status of request 1, the DAT number of that status, and the
+/// device's syndrome. `ends` has the connection event of each side.
 fn fail_first_request(
     pair: &mut Pair,
     status: (DtoStatus, u32, u8),

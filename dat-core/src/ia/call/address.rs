@@ -1,4 +1,5 @@
-//! Calls about the adapter's addresses while it is open, and about events of the network.
+//! Calls that list, add and remove addresses of an open adapter, and calls that send an echo request as `ping` does.
+//! Also here: the instance's handling of a removed address and of other events of the network.
 
 use std::net::IpAddr;
 

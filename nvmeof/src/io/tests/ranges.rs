@@ -52,11 +52,12 @@ fn a_deallocation_checks_all_its_ranges_before_it_begins() {
     host.assert_free();
 }
 
-/// A write is refused if its namespace is removed, replaced or made inaccessible before the data arrives.
+/// A write is refused if its namespace is removed, replaced or made inaccessible before the data arrives. It is refused
+/// by a replacement of any size, since the data belongs to the former namespace.
 #[test]
 fn a_write_is_checked_again_when_its_data_has_come() {
     type Change = fn(&mut Loop);
-    let changes: [(Change, Status); 3] = [
+    let changes: [(Change, Status); 4] = [
         (
             |host| host.remove_namespace(),
             Status::INVALID_NAMESPACE.dnr(),
@@ -73,7 +74,14 @@ fn a_write_is_checked_again_when_its_data_has_come() {
                 host.remove_namespace();
                 host.add_namespace(Source::Memory(BLOCK as u64));
             },
-            Status::LBA_RANGE.dnr(),
+            Status::INVALID_NAMESPACE.dnr(),
+        ),
+        (
+            |host| {
+                host.remove_namespace();
+                host.add_namespace(Source::Memory(BYTES));
+            },
+            Status::INVALID_NAMESPACE.dnr(),
         ),
     ];
     for (change, status) in changes {
