@@ -75,8 +75,8 @@ impl Hello {
         data
     }
 
-    /// Decodes the private data of a request. Returns `None` if it is too short, or if a field has a value that this version
-    /// does not send.
+    /// Decodes the private data of a request. Returns `None` if it is too short, or if a field has a value that this
+    /// version does not send.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (&[role, flags], rest) = rest.split_first_chunk()?;

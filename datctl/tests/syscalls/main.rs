@@ -7,7 +7,8 @@
 //!
 //! These conditions must hold for every call ([`judge`]):
 //! - the process ends by itself: no signal, no panic;
-//! - the session succeeds all the same, or fails with an error that names the system's error ([`judge`] has exceptions);
+//! - the session succeeds all the same, or fails with an error that names the system's error (with the exceptions in
+//!   [`judge`]);
 //! - nothing is left: no more descriptors and mappings than after an undisturbed session;
 //! - the next session in the same process succeeds.
 //!

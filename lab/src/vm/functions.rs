@@ -17,8 +17,8 @@ use super::{Slots, Suite};
 pub const NETWORK_SOCKET: &str = "net.sock";
 /// Placeholder for the server's number in the arguments of the functions' servers.
 const NUMBER: &str = "%";
-/// Control socket of a simulator, as a path in the folder of the run. `%` stands for the server's number. Some suites do
-/// not use this socket.
+/// Control socket of a simulator, as a path in the folder of the run. `%` stands for the server's number. Some suites
+/// do not use this socket.
 pub const STEER_SOCKET: &str = "steer%.sock";
 /// Log of the servers, as a path in the folder of the run.
 pub const LOG: &str = "functions.log";

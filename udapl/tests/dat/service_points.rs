@@ -398,8 +398,8 @@ fn an_rsp_takes_one_request_for_its_endpoint_and_is_spent() {
     refused(pair.sides[B].ia.rsp_query(rsp), ReturnType::InvalidHandle);
 }
 
-/// After its request has come, an RSP that is not freed leaves its qualifier free for another RSP, and does not prevent a
-/// graceful close of the adapter.
+/// After its request has come, an RSP that is not freed leaves its qualifier free for another RSP, and does not prevent
+/// a graceful close of the adapter.
 ///
 /// Clauses: RSPC-6.
 #[test]
