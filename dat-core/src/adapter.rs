@@ -10,7 +10,7 @@
 //! instances listen there, to the one with the fewest connections.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slotmap::SecondaryMap;
 
@@ -57,6 +57,8 @@ impl Arrival {
 /// State shared by the instances of an adapter, behind a lock.
 pub(crate) struct Adapter {
     state: Mutex<State>,
+    /// Observers that are called with each event. No lock but its own is held while an observer runs.
+    watchers: Mutex<Vec<Arc<Mutex<Watcher>>>>,
 }
 
 /// State shared by the instances of an adapter.
@@ -66,8 +68,6 @@ pub(crate) struct State {
     points: SecondaryMap<ListenId, Point>,
     /// Number of times the port has come up during the adapter's life.
     port_ups: u64,
-    /// Observers that are called with each event.
-    watchers: Vec<Watcher>,
     /// Number of observers that currently need measurements.
     measuring: u32,
 }
@@ -96,9 +96,9 @@ impl Adapter {
                 queues: Vec::new(),
                 points: SecondaryMap::new(),
                 port_ups: 0,
-                watchers: Vec::new(),
                 measuring: 0,
             }),
+            watchers: Mutex::default(),
         }
     }
 
@@ -107,6 +107,22 @@ impl Adapter {
         // A thread that panicked while it held the lock left a datagram or a call half handled. The connection manager
         // tolerates that, as it tolerates peers that send false data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Vec<Arc<Mutex<Watcher>>>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn watch(&self, watcher: Watcher) {
+        self.watchers().push(Arc::new(Mutex::new(watcher)));
+    }
+
+    pub(crate) fn notice(&self, notice: &Notice) {
+        let all = self.watchers().clone();
+        for watcher in all {
+            let watcher = watcher.lock().unwrap_or_else(PoisonError::into_inner);
+            watcher(notice);
+        }
     }
 }
 
@@ -379,14 +395,6 @@ impl State {
 
     pub(crate) const fn is_measured(&self) -> bool {
         self.measuring != 0
-    }
-
-    pub(crate) fn watch(&mut self, watcher: Watcher) {
-        self.watchers.push(watcher);
-    }
-
-    pub(crate) fn notice(&self, notice: &Notice) {
-        self.watchers.iter().for_each(|watcher| watcher(notice));
     }
 
     /// Handles an instance's report that the port came up for the `times`-th time. The first report of each number

@@ -276,7 +276,7 @@ impl Counts {
             &mut self.recvs_failed
         };
         failed.count(done.status);
-        if shared && !done.request {
+        if shared && !done.request && matches!(done.status, DtoStatus::Success) {
             self.shared_bytes += done.transferred;
         }
     }
@@ -367,6 +367,22 @@ mod tests {
             assert_eq!(status as usize, at);
             assert_eq!(OF_REQUESTS[at], format!("requests_{}", status.name()));
             assert_eq!(OF_RECVS[at], format!("recvs_{}", status.name()));
+        }
+    }
+
+    /// The length of a completion has no meaning unless the status is success ([`Completion::transferred`]).
+    #[test]
+    fn only_a_shared_receive_that_succeeded_counts_its_bytes() {
+        for status in STATUSES {
+            let mut counts = Counts::default();
+            let done = Completion {
+                status,
+                transferred: 64,
+                ..Completion::flushed(0, false, false)
+            };
+            counts.done(&done, true);
+            let arrived = u64::from(status == DtoStatus::Success) * 64;
+            assert_eq!(counts.shared_bytes, arrived, "{status:?}");
         }
     }
 }

@@ -208,7 +208,7 @@ impl MlxProvider {
             let of = |what: &str| Random::of_function(common.seed, &format!("{what} of {number}"));
             (of("numbers")?, of("variants")?)
         };
-        let limits = limits(&hca);
+        let limits = limits(&hca, common.network.is_some());
         let down = (!hca.link_is_up()).then(|| Down {
             since: hca.now(),
             trains: true,

@@ -157,9 +157,13 @@ impl Fabric {
         IpAddr::V4(Ipv4Addr::from_bits(first.to_bits() + after))
     }
 
-    /// Returns options for opening a side: its IPv4 address, and the other side as a neighbour.
+    /// Returns options for opening side 0 or 1: its IPv4 address, and the other side as a neighbour.
+    ///
+    /// # Panics
+    /// Panics if there is no such side.
     #[must_use]
     pub fn options(side: usize) -> OpenOptions {
+        assert!(side < 2, "side {side} of a pair");
         let peer = 1 - side;
         OpenOptions::default()
             .address(Self::ipv4(side))

@@ -413,7 +413,7 @@ impl Opened {
     pub fn watch(&self, watcher: Watcher) -> bool {
         let adapter = self.0.upgrade();
         adapter.is_some_and(|adapter| {
-            adapter.lock().watch(watcher);
+            adapter.watch(watcher);
             true
         })
     }

@@ -167,5 +167,5 @@ pub enum Happened {
 }
 
 /// A function that is called with each event, in the thread in which the event happens. It must not block, and must not
-/// call the instance.
+/// call the instance. It may call the methods of [`Opened`](crate::Opened).
 pub type Watcher = Box<dyn Fn(&Notice) + Send>;

@@ -90,3 +90,20 @@ fn watchers_are_told_of_connections_with_the_peer_and_the_cause_and_of_errors() 
         ]
     );
 }
+
+#[test]
+fn a_watcher_may_ask_the_adapter_and_add_a_watcher() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let opened = a.ia.opened();
+    let (to, heard) = channel();
+    let watched = a.ia.opened().watch(Box::new(move |_| {
+        let (counters, instances) = opened.counters().expect("it is open");
+        let asked = opened.ask(ALL).expect("it is open").0.len();
+        let added = opened.watch(Box::new(|_| {})) && opened.measure(true) && opened.measure(false);
+        let _ = to.send((counters.established, instances, asked, added));
+    }));
+    assert!(watched);
+    connect(&mut a, &mut b);
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [(1, 1, 1, true)]);
+}

@@ -7,8 +7,8 @@ use dat_core::provider::Limits;
 
 use hw_mlx::{Hca, window, wqe};
 
-/// Returns the limits of an opened function.
-pub(super) fn limits(hca: &Hca) -> Limits {
+/// Returns the limits of an opened function; `joined` is true if it takes part in the network.
+pub(super) fn limits(hca: &Hca, joined: bool) -> Limits {
     let device = hca.caps().limits();
     // The first unit of a shared queue's receive WQE is the link to the next WQE.
     let recv_segments = device.recv_segments.saturating_sub(1).max(1);
@@ -21,7 +21,9 @@ pub(super) fn limits(hca: &Hca) -> Limits {
             .div_ceil(4)
             .max(if windows { window::BLOCKS.into() } else { 1 });
     let requests = device.qp_wqes.min(1 << 15) / blocks;
-    let regions = device.mkeys.saturating_sub(1);
+    // QP1 has a key, a completion queue and a protection domain, and so has the network's Ethernet port.
+    let own = 1 + u32::from(joined);
+    let regions = device.mkeys.saturating_sub(own);
     Limits {
         adapter_name: hca.name().to_owned(),
         vendor_name: "Mellanox Technologies".to_owned(),
@@ -33,8 +35,8 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         max_dtos: requests,
         max_reads_in: device.reads_in.min(255),
         max_reads_out: device.reads_out.min(255),
-        // One completion queue is QP1's. Each queue may have one event in the event queue.
-        max_cqs: device.cqs.min(hca.completion_events()).saturating_sub(1),
+        // Each queue may have one event in the event queue.
+        max_cqs: device.cqs.min(hca.completion_events()).saturating_sub(own),
         max_cq_entries: device.cq_entries.saturating_sub(1),
         max_request_segments: request_segments,
         max_read_segments: request_segments,
@@ -43,7 +45,7 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         max_region_bytes: device.region_bytes,
         max_windows: if windows { regions } else { 0 },
         max_window_bytes: device.region_bytes.min(window::MAX_BYTES),
-        max_pds: device.pds.saturating_sub(1),
+        max_pds: device.pds.saturating_sub(own),
         max_message_bytes: device.message_bytes,
         atomics: hca.caps().atomics(),
         max_srqs: device.srqs,

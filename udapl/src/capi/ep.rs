@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ptr::null_mut;
+use std::collections::BTreeMap;
 
 use dat_core::{
     CompletionFlags, DatResult, EpAttr, EpChange, EpEvds, EpHandle, EpParam, EvdHandle, PzHandle,
@@ -349,11 +350,15 @@ fn c_param(
     ep: u64,
     param: &EpParam,
 ) -> DatResult<CEpParam> {
-    let remote = param.remote_ia_address.map_or(null_mut(), |address| {
-        let record = open.records.remotes.entry(ep);
+    let kept = |all: &mut BTreeMap<u64, Address>, address| {
+        let record = all.entry(ep);
         let kept = record.or_insert_with(|| Address::new(address));
         kept.set(address);
         kept.pointer()
+    };
+    let local = kept(&mut open.records.locals, param.local_ia_address);
+    let remote = param.remote_ia_address.map_or(null_mut(), |address| {
+        kept(&mut open.records.remotes, address)
     });
     let settings = Attributes::new(&param.transport.named());
     let mut attr = c_attr(&param.attr);
@@ -370,7 +375,7 @@ fn c_param(
         ia_handle: open.ia_handle(),
         // CAST: the discriminant is DAT's number.
         ep_state: param.state as u32,
-        local_ia_address_ptr: open.instance.local.pointer(),
+        local_ia_address_ptr: local,
         local_port_qual: param.local_port_qual,
         remote_ia_address_ptr: remote,
         remote_port_qual: param.remote_port_qual,
@@ -524,6 +529,7 @@ pub extern "C" fn dat_ep_free(ep_handle: DatHandle) -> DatReturn {
     on(ep_handle, |open, ep: EpHandle| {
         open.ia.ep_free(ep)?;
         open.forget(ep);
+        open.records.locals.remove(&number(ep_handle));
         open.records.remotes.remove(&number(ep_handle));
         open.records.settings.remove(&number(ep_handle));
         open.records.operations.remove(&number(ep_handle));

@@ -122,6 +122,8 @@ pub(super) struct ReservedPoint {
 pub(super) struct Records {
     pub(super) transport: Attributes,
     pub(super) vendor: Attributes,
+    /// Our addresses of endpoints' connections, by C's handle.
+    pub(super) locals: BTreeMap<u64, Address>,
     /// Peer addresses of endpoints, by C's handle.
     pub(super) remotes: BTreeMap<u64, Address>,
     /// Attributes returned by the last query of an endpoint, by C's handle.
@@ -144,6 +146,7 @@ impl Records {
         Self {
             transport: Attributes::new(&attr.transport_attr),
             vendor: Attributes::new(&attr.vendor_attr),
+            locals: BTreeMap::new(),
             remotes: BTreeMap::new(),
             settings: BTreeMap::new(),
             requests: BTreeMap::new(),

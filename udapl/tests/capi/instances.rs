@@ -234,7 +234,8 @@ fn every_object_names_the_instance_it_was_made_in() {
     assert_eq!(word, 0);
 }
 
-/// Calls refuse a handle of another instance as they refuse an invalid handle.
+/// Each call with the handles of two objects refuses the second of another instance as it refuses an invalid handle.
+/// `connect` tries `dat_cr_accept`.
 ///
 /// Clauses: IAO-9.
 #[test]
@@ -269,10 +270,22 @@ fn a_handle_of_another_instance_is_as_good_as_none() {
         ok!(dat_ep_query(one.ep, 0x7fff_f7ff, &raw mut param));
         param.ep_attr
     };
+    (param.recv_evd_handle, param.request_evd_handle) = (other.evd, other.evd);
+    let with_srq = |pz, recv, request, connect, srq| {
+        let attr = &raw const ep_attr;
+        c!(dat_ep_create_with_srq(
+            ia, pz, recv, request, connect, srq, attr, to
+        ))
+    };
+    let mut qualifier = 0;
     let answers = [
         (c!(dat_evd_create(ia, 8, other.cno, 0x10, to)), invalid(19)),
         (dat_evd_modify_cno(evd, other.cno), invalid(19)),
         (c!(dat_psp_create(ia, 9, other.evd, 0, to)), invalid(20)),
+        (
+            c!(dat_psp_create_any(ia, &raw mut qualifier, other.evd, 0, to)),
+            invalid(20),
+        ),
         (
             c!(dat_rsp_create(ia, 9, null_mut(), other.evd, to)),
             invalid(20),
@@ -294,22 +307,22 @@ fn a_handle_of_another_instance_is_as_good_as_none() {
             c!(dat_ep_create(ia, pz, evd, evd, other.evd, null(), to)),
             invalid(23),
         ),
-        (
-            c!(dat_ep_create_with_srq(
-                ia,
-                pz,
-                evd,
-                evd,
-                evd,
-                other.srq,
-                &raw const ep_attr,
-                to
-            )),
-            invalid(25),
-        ),
+        (with_srq(other.pz, evd, evd, evd, one.srq), invalid(15)),
+        (with_srq(pz, other.evd, evd, evd, one.srq), invalid(22)),
+        (with_srq(pz, evd, other.evd, evd, one.srq), invalid(21)),
+        (with_srq(pz, evd, evd, other.evd, one.srq), invalid(23)),
+        (with_srq(pz, evd, evd, evd, other.srq), invalid(25)),
         (
             c!(dat_ep_modify(one.ep, 0x40, &raw const param)),
             invalid(15),
+        ),
+        (
+            c!(dat_ep_modify(one.ep, 0x80, &raw const param)),
+            invalid(22),
+        ),
+        (
+            c!(dat_ep_modify(one.ep, 0x100, &raw const param)),
+            invalid(21),
         ),
         (
             c!(dat_ep_modify(one.ep, 0x200, &raw const param)),

@@ -33,9 +33,19 @@ fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), Stri
     Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Each DAT event in `EVENT_NUMBERS`, which `datctl explain` uses, has the number of the C header.
+/// The DAT events in `EVENT_NUMBERS`, which `datctl explain` uses, are those of the C header, with the same numbers.
 #[test]
 fn events_have_the_numbers_in_c_that_they_have_by_name() {
+    let header = std::fs::read_to_string(include().join("dat/dat.h")).expect("the header");
+    let (_, events) = header
+        .split_once("typedef enum dat_event_number {")
+        .expect("the events");
+    let (events, _) = events.split_once("} DAT_EVENT_NUMBER;").expect("their end");
+    for line in events.lines().filter(|line| !line.is_empty()) {
+        let (name, _) = line.trim().split_once(" = ").expect("a name and a number");
+        let mut known = udapl::event::EVENT_NUMBERS.iter();
+        assert!(known.any(|one| one.name == name), "{name}");
+    }
     let mut text = "#include <dat/udat.h>\n".to_owned();
     let in_c = udapl::event::EVENT_NUMBERS
         .iter()

@@ -256,6 +256,21 @@ fn an_evd_triggers_the_cno_it_refers_to_now() {
     pair.sides[A].ia.cno_free(new).expect("no EVD refers to it");
 }
 
+/// An EVD that triggered a CNO is detached and then freed. A wait names another EVD of the CNO, or none.
+#[test]
+fn a_wait_does_not_name_an_evd_that_was_detached_and_freed() {
+    for others in [0, 1] {
+        let mut pair = unconnected();
+        let (cno, evd) = with_evd(&mut pair);
+        let other = (0..others).map(|_| attached(&mut pair, cno)).last();
+        pair.post_se(evd, [1]);
+        let ia = &mut pair.sides[A].ia;
+        ia.evd_modify_cno(evd, None).expect("exists");
+        ia.evd_free(evd).expect("unused");
+        assert_eq!(ia.cno_wait(cno, NOW), Ok(other));
+    }
+}
+
 /// While a thread is blocked in a wait on an EVD, events of this EVD do not trigger its CNO.
 ///
 /// Clauses: CNO-10, EVDW-7.

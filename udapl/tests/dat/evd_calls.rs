@@ -112,6 +112,10 @@ fn handles_that_name_nothing_are_refused_by_every_call() {
             ia.evd_clear_unwaitable(evd).err(),
             ia.evd_dequeue(evd).err(),
             ia.evd_wait(evd, NOW, 1).err().map(|error| error.error),
+            ia.evd_wait_begin(evd, NOW, 1).err(),
+            ia.evd_poll(evd, &mut [Event::NONE]).err(),
+            ia.evd_stats(evd).err(),
+            ia.arm(&[evd]).err(),
         ];
         for (call, error) in errors.into_iter().enumerate() {
             let error = error.unwrap_or_else(|| panic!("call {call}"));

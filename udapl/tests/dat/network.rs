@@ -241,19 +241,22 @@ fn an_address_that_the_device_refuses_is_none() {
     pair.assert_no_complaints();
 }
 
-/// If both sides have the same address, both get an event that names the other side's MAC (RFC 5227, 2.4).
+/// If both sides have the same address, both get an event that names the other side's MAC (RFC 5227, 2.4), and both
+/// keep the address.
 #[test]
 fn an_address_that_both_have_is_told_on_both_sides() {
     let mut pair = Pair::unconnected(&strangers());
     let taken = Fabric::ipv4(A);
     let added = pair.sides[B].ia.address_add(taken.into());
     added.expect("nobody has said anything yet");
+    let before = [A, B].map(|side| pair.sides[side].ia.addresses());
     pair.run_for(3000);
     for side in [A, B] {
         let mac = udapl::fabric::mac(1 - side);
         let told = heard(&mut pair, side);
         let about = |event: &NetworkEvent| matches!(event, NetworkEvent::AddressDuplicate { address, mac: whose, .. } if (*address, *whose) == (taken, mac));
         assert!(told.iter().any(about), "{side}: {told:?}");
+        assert_eq!(pair.sides[side].ia.addresses(), before[side], "it stays");
     }
 }
 

@@ -5,11 +5,11 @@ use core::time::Duration;
 use std::net::IpAddr;
 
 use udapl::connection::EndCause;
-use udapl::endpoint::{EpChange, EpTransport};
+use udapl::endpoint::{EpChange, EpState, EpTransport};
 use udapl::error::ReturnType;
 use udapl::fabric::Fabric;
 use udapl::network::{Address, Vlan};
-use udapl::{ConnectFlags, ConnectionEventKind as Kind, OpenOptions, Qos};
+use udapl::{CloseFlags, ConnectFlags, ConnectionEventKind as Kind, OpenOptions, Qos};
 
 use crate::support::wire::packets_to;
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
@@ -173,6 +173,8 @@ fn a_connection_leaves_from_the_address_that_its_endpoint_names() {
     let cr = pair.request(B);
     let asked = pair.sides[B].ia.cr_query(cr).expect("a request");
     assert_eq!(asked.remote_ia_address, second);
+    let own = pair.sides[A].ia.ep_query(ep).expect("an EP");
+    assert_eq!(own.local_ia_address, second);
 }
 
 /// Connects both sides; only A uses keep-alive, with this interval.
@@ -205,13 +207,30 @@ fn a_peer_that_dies_without_a_word_is_noticed_on_an_idle_connection() {
     let after = pair.sides[A].ia.ep_stats(a).expect("an endpoint");
     assert_eq!(idle.requests, after.requests, "none was the consumer's");
     // B, which has no keep-alive, does not notice that the link is cut.
-    assert_eq!(pair.state_of(B, b), udapl::endpoint::EpState::Connected);
+    assert_eq!(pair.state_of(B, b), EpState::Connected);
 }
 
 #[test]
 fn a_graceful_disconnect_waits_for_a_trial_and_ends() {
     let mut pair = kept_alive(Duration::from_millis(10));
     pair.run_for(100);
-    pair.disconnect();
+    pair.set_delay(5_000);
+    let ep = pair.sides[A].ep;
+    // The library's own requests have doorbells, too.
+    let posted = |pair: &Pair| pair.sides[A].ia.ep_stats(ep).expect("an EP").doorbells;
+    let before = posted(&pair);
+    let begun = (0..1_000).any(|_| {
+        pair.pump();
+        posted(&pair) > before
+    });
+    assert!(begun, "no trial within 100 ms");
+    let disconnected = pair.sides[A].ia.ep_disconnect(ep, CloseFlags::Graceful);
+    disconnected.expect("CONNECTED");
+    // The peer's answer takes 10 ms.
+    pair.run_for(8);
+    assert_eq!(pair.state(A), EpState::DisconnectPending);
+    pair.expect_end(A, Kind::Disconnected);
+    pair.expect_end(B, Kind::Disconnected);
+    assert_eq!(posted(&pair), before + 1, "the trial is the last request");
     pair.assert_no_complaints();
 }

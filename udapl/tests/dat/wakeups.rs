@@ -316,57 +316,73 @@ fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     panic!("the receive never completed");
 }
 
-/// Time of flight of a message in µs, and limit on the virtual time of a sleep that waits for the message.
+/// Time of flight of a frame in µs, and limit on the virtual time of a sleep that waits for the frame.
 const FLIGHT_MICROS: u64 = 5_000;
 const IN_TIME: Duration = Duration::from_millis(100);
 
-/// Returns a connected pair with a message in flight to B, and two EVDs of B: the receive EVD, which gets the message's
-/// completion, and the connection EVD. `recv_first` selects their order.
-fn pair_with_message(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
+/// Returns a connected pair with a frame in flight to B, and two EVDs of B, first the one that will get an event. The
+/// frame is a message for the receive EVD, or a disconnect for the connection EVD.
+fn pair_with_frame(message: bool) -> (Pair, [EvdHandle; 2]) {
     let mut pair = Pair::connected();
     let [from, to] = [A, B].map(|side| pair.buffer(side, 64));
     pair.set_delay(FLIGHT_MICROS);
-    pair.post_recv(B, &[to.all()], 1, NONE).expect("posts");
-    pair.post_send(A, &[from.all()], 2, NONE).expect("posts");
-    let side = &pair.sides[B];
-    let evds = [side.recv, side.connect];
-    let order = if recv_first { evds } else { [evds[1], evds[0]] };
-    (pair, order)
+    let evds = [pair.sides[B].recv, pair.sides[B].connect];
+    if message {
+        pair.post_recv(B, &[to.all()], 1, NONE).expect("posts");
+        pair.post_send(A, &[from.all()], 2, NONE).expect("posts");
+        (pair, evds)
+    } else {
+        let ep = pair.sides[A].ep;
+        let ended = pair.sides[A].ia.ep_disconnect(ep, CloseFlags::Abrupt);
+        ended.expect("CONNECTED");
+        (pair, [evds[1], evds[0]])
+    }
+}
+
+/// Each case: which EVD gets the event (`pair_with_frame`), and whether it comes first.
+const CASES: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
+
+/// Returns the EVDs, of which the first gets an event, in the order of the case.
+const fn ordered(evds: [EvdHandle; 2], as_given: bool) -> [EvdHandle; 2] {
+    if as_given { evds } else { [evds[1], evds[0]] }
 }
 
 /// Arming a connection EVD arms the CQs of its endpoints' other EVDs for errors only. This must not undo the arming of
 /// those EVDs.
 #[test]
 fn an_ia_that_is_armed_for_several_evds_is_woken_by_each_in_any_order() {
-    for recv_first in [true, false] {
-        let (mut pair, evds) = pair_with_message(recv_first);
+    for (message, first) in CASES {
+        let (mut pair, evds) = pair_with_frame(message);
         let begun = pair.now();
         let side = &mut pair.sides[B];
-        let woken = (0..100).any(|_| match side.ia.arm(&evds).expect("nobody waits") {
+        let order = ordered(evds, first);
+        let woken = (0..100).any(|_| match side.ia.arm(&order).expect("nobody waits") {
             Arm::Ready => true,
             Arm::Armed(armed) => {
                 armed.sleep();
                 false
             }
         });
+        let event = side.ia.evd_dequeue(evds[0]).expect("an EVD");
+        assert!(event.is_some(), "{message}, {first}");
         let slept = pair.now() - begun;
-        assert!(woken && slept < IN_TIME, "{slept:?}, {recv_first}");
+        assert!(woken && slept < IN_TIME, "{slept:?}, {message}, {first}");
     }
 }
 
 #[test]
 fn a_cno_is_triggered_by_each_of_its_evds_in_any_order() {
-    for recv_first in [true, false] {
-        let (mut pair, evds) = pair_with_message(recv_first);
+    for (message, first) in CASES {
+        let (mut pair, evds) = pair_with_frame(message);
         let begun = pair.now();
         let side = &mut pair.sides[B];
         let cno = side.ia.cno_create(None).expect("a CNO");
-        for evd in evds {
+        for evd in ordered(evds, first) {
             side.ia.evd_modify_cno(evd, Some(cno)).expect("its EVD");
         }
         let triggered = side.ia.cno_wait(cno, LONG).expect("in time");
-        assert_eq!(triggered, Some(side.recv));
+        assert_eq!(triggered, Some(evds[0]), "{message}, {first}");
         let slept = pair.now() - begun;
-        assert!(slept < IN_TIME, "{slept:?}, {recv_first}");
+        assert!(slept < IN_TIME, "{slept:?}, {message}, {first}");
     }
 }

@@ -173,6 +173,11 @@ impl<P: Provider> Ia<P> {
             quiet = own + self.draining.unarmed() + self.feeding.unarmed() == 0;
         }
         if let Some(evd) = self.cnos[key].end_wait(wait.released) {
+            // An EVD that was detached and then freed is replaced by another one, as in `Cno::detach`.
+            let evd = evd.and_then(|evd| match self.evds.get(evd) {
+                Some(_) => Some(evd),
+                None => self.cnos[key].evds().next(),
+            });
             if slept && let Some(evd) = evd.and_then(|evd| self.evds.get_mut(evd)) {
                 evd.wakeups += 1;
             }

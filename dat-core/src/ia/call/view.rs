@@ -92,7 +92,7 @@ impl<P: Provider> Ia<P> {
             at: self.provider.now(),
             what,
         };
-        self.adapter.lock().notice(&notice);
+        self.adapter.notice(&notice);
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use dat_core::provider::{MadAddress, Provider, ProviderEvent, Qpn};
-use dat_mlx::{Participation, ProviderConfig};
+use dat_core::types::MemPrivFlags;
+use dat_mlx::{MlxProvider, Participation, ProviderConfig};
+use driver::{Device, DmaMemory, Function};
 use hw_mlx::gid::gid_of;
 use hw_mlx::qp::context::GSI_Q_KEY;
 use hw_sim::wire::{
@@ -166,4 +168,47 @@ fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
     });
     assert_eq!(passed_on, None);
     p.finish_bare();
+}
+
+/// The device has 16 protection domains, completion queues and keys. QP1 uses one of each, and so does the network.
+#[test]
+fn as_many_objects_as_are_promised_can_be_had_with_and_without_the_network() {
+    for (network, left) in [(Participation::Off, 15), (Participation::Required, 14)] {
+        let sim = Sim::new(SimConfig::default());
+        let mut small = profile(1).ethernet();
+        small.general.set(|caps| {
+            caps.set_log_max_pd(4).set_log_max_cq(4).set_log_max_mkey(4);
+        });
+        let device = sim.add_function(small) as Arc<dyn Device>;
+        let function = Function::in_process(device).expect("a function");
+        let hca = config(1);
+        let config = ProviderConfig { hca, network };
+        let mut provider = MlxProvider::open(function, config).expect("a provider");
+        let limits = provider.limits().clone();
+        let promised = [limits.max_pds, limits.max_cqs, limits.max_regions];
+        assert_eq!(promised, [left; 3], "{network:?}");
+        let pds: Vec<u32> = (0..left).map(|_| provider.alloc_pd().unwrap()).collect();
+        let cqs: Vec<_> = (0..left)
+            .map(|_| provider.create_cq(16, 1).unwrap())
+            .collect();
+        let memory = DmaMemory::Arena {
+            buffer: provider.arena().alloc(4096, 4096).unwrap(),
+            offset: 0,
+            bytes: 4096,
+        };
+        let all = MemPrivFlags::all();
+        let regions: Vec<_> = (0..left)
+            .map(|_| provider.register(pds[0], &memory, all).unwrap().region)
+            .collect();
+        for mut region in regions {
+            provider.deregister(&mut region).unwrap();
+        }
+        for mut cq in cqs {
+            provider.destroy_cq(&mut cq).unwrap();
+        }
+        for pd in pds {
+            provider.free_pd(pd).unwrap();
+        }
+        assert_eq!(provider.close().expect("closed").objects_left, []);
+    }
 }

@@ -17,6 +17,7 @@ pub(crate) mod inline;
 pub(crate) mod modify;
 pub(crate) mod post;
 
+use crate::attributes::address_of;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
@@ -42,7 +43,7 @@ const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 pub struct EpParam {
     /// State of the endpoint.
     pub state: EpState,
-    /// Address of the adapter (`ia_address`), also if the connection has another source address.
+    /// Our address of the connection or of the attempt. Without either, the address of the adapter (`ia_address`).
     pub local_ia_address: IpAddr,
     /// The local port qualifier; 0 if there is none.
     pub local_port_qual: u64,
@@ -441,9 +442,12 @@ impl<P: Provider> Ia<P> {
         let ia = self.id;
         let ep = self.ep(ep)?;
         let evd = |key: Option<EvdKey>| key.map(|key| EvdHandle { key, ia });
+        let source = ep
+            .path
+            .and_then(|path| self.provider.gid(path.source_gid_index));
         Ok(EpParam {
             state: ep.hot.state,
-            local_ia_address: self.attr.ia_address,
+            local_ia_address: source.map_or(self.attr.ia_address, address_of),
             local_port_qual: ep.local_port_qual,
             remote_ia_address: ep.remote.map(|remote| remote.address),
             remote_port_qual: ep.remote.map_or(0, |remote| remote.port_qual),
