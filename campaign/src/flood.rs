@@ -437,7 +437,7 @@ impl FloodSim {
 }
 
 /// Returns an address that no node has, derived from a number.
-fn unused_qpns(number: u32) -> Address {
+fn unused_address(number: u32) -> Address {
     let [a, b, c, d] = number.to_be_bytes();
     Address::of_mac([2, 0xee, a, b, c, d])
 }
@@ -463,7 +463,7 @@ pub fn flood(plan: Flood) -> FloodResult {
             let from = if left.is_multiple_of(4) {
                 STRANGER
             } else {
-                unused_qpns(left)
+                unused_address(left)
             };
             let mut req = like.clone();
             (req.local_comm_id, req.local_qpn) = (left, Qpn::masked(left));

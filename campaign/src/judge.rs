@@ -61,11 +61,23 @@ fn allowed(call: &str, state: EpState) -> bool {
             S::Reserved | S::PassiveConnectionPending | S::TentativeConnectionPending
         ),
         "dat_ep_reset" => matches!(state, S::Unconnected | S::Disconnected),
+        "dat_ep_disconnect" => !matches!(
+            state,
+            S::Unconnected
+                | S::Reserved
+                | S::PassiveConnectionPending
+                | S::TentativeConnectionPending
+        ),
         "dat_cr_accept" => matches!(
             state,
             S::Unconnected | S::PassiveConnectionPending | S::TentativeConnectionPending
         ),
-        _ => true,
+        "dat_ep_query"
+        | "dat_ep_get_status"
+        | "dat_ep_recv_query"
+        | "dat_ep_set_watermark"
+        | "dat_ep_post_recv" => true,
+        _ => panic!("no rule for {call}"),
     }
 }
 
@@ -117,6 +129,8 @@ mod tests {
         assert!(judged(Some(EpState::Connected), Some(&refused)).is_err());
         assert!(judged(None, Some(&refused)).is_err());
         assert!(judged(same, None).is_err(), "nothing is sent unconnected");
+        let wrong = judge("dat_ep_disconnect", EpState::Unconnected, same, None);
+        assert!(wrong.is_err(), "there is no connection to end");
         let free = |after| judge("dat_ep_free", EpState::Connected, after, None);
         assert!(free(None).is_ok());
         assert!(free(Some(EpState::Disconnected)).is_err());

@@ -16,8 +16,9 @@ use hw_sim::{Alarm, Sim, SimFunction};
 
 use crate::pace::Pace;
 
-/// Maximum sleep of the thread that advances virtual time.
-pub const LAG: Duration = Duration::from_millis(5);
+/// Maximum sleep of the thread that advances virtual time. It is shorter than the largest step of [`Pace`], so that a
+/// thread that wakes on time drops none.
+pub const LAG: Duration = Duration::from_millis(1);
 
 /// A function that runs in real time.
 pub type TimedFunction = Fronted<SimFunction, Timed>;
@@ -146,5 +147,19 @@ impl Drop for Mover {
         {
             tracing::error!("the thread that moves the time of simulated functions has panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The machine wakes the thread a little later than it asked. A link that trains for 100 ms takes 100 ms.
+    #[test]
+    fn virtual_time_keeps_up_while_the_thread_sleeps_as_long_as_it_may() {
+        let (start, sleep) = (Instant::now(), LAG + Duration::from_micros(500));
+        let mut pace = Pace::new(start);
+        let virtual_time: Duration = (1..=100).map(|turn| pace.step(start + sleep * turn)).sum();
+        assert_eq!(virtual_time, sleep * 100);
     }
 }

@@ -134,6 +134,13 @@ impl Srq {
         Ok(self.posted.wrapping_sub(self.taken))
     }
 
+    /// Returns the number of WQEs that are posted and not taken. If the doorbell record cannot be read, the posted WQEs
+    /// are those of the last successful read.
+    pub fn count(&mut self, iommu: &mut Iommu) -> u16 {
+        let _ = self.available(iommu);
+        self.posted.wrapping_sub(self.taken)
+    }
+
     /// Returns whether fewer WQEs than the armed limit are available. If so, disarms the limit.
     ///
     /// # Errors
@@ -249,6 +256,15 @@ mod tests {
         assert_eq!(index(srq.take(&mut iommu)), Some(0));
         assert_eq!(index(srq.take(&mut iommu)), Some(3));
         assert_eq!(index(srq.take(&mut iommu)), None);
+    }
+
+    #[test]
+    fn the_count_of_an_unreadable_record_is_that_of_the_last_read() {
+        let (mut srq, mut iommu, memory) = queue(0);
+        memory.store_be32(0x800, 3);
+        assert_eq!(index(srq.take(&mut iommu)), Some(0));
+        iommu.set_bus_master(false);
+        assert_eq!(srq.count(&mut iommu), 2);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub const GROUPS: [Group; 6] = [
             ),
             (
                 "setup",
-                "Install the programs that the tests use: tshark, scapy, valgrind, cargo-deny",
+                "Install the programs that the tests use: tshark, scapy, valgrind, cargo-deny, cargo-shear",
             ),
         ],
     ),

@@ -11,7 +11,9 @@ use crate::honest::Longest;
 use crate::live::{ATTACKED, End, HEALTHY, PAGE, RareChoice, Spoil, World, now_us, run, small};
 use bolero::{TypeGenerator, check, produce};
 use driver::Device;
+use hw_sim::cmd::opcodes;
 use mlx_prm::*;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -125,8 +127,8 @@ enum Attack {
     },
 }
 
-/// Returns the inputs from which a [`Command`] chooses one. Each is zero except for the opcode. The commands of
-/// Ethernet queues and flow tables are not among them.
+/// Returns the inputs from which a [`Command`] chooses one: all commands of the simulator. Each is zero except for the
+/// opcode.
 fn inputs() -> Vec<Vec<u8>> {
     macro_rules! inputs {
         ($($name:ident),* $(,)?) => { vec![$( $name::new().as_bytes().to_vec(), )*] };
@@ -199,6 +201,61 @@ fn inputs() -> Vec<Vec<u8>> {
         QueryXrcSrqIn,
         ArmXrcSrqIn,
         MadIfcIn,
+        QueryLagIn,
+        QueryCongStatusIn,
+        QueryCongParamsIn,
+        ModifyCongParamsIn,
+        QueryCongStatisticsIn,
+        CreateUctxIn,
+        DestroyUctxIn,
+        AllocMemicIn,
+        DeallocMemicIn,
+        AttachToMcgIn,
+        DetachFromMcgIn,
+        QueryVnicEnvIn,
+        ModifyEswVportContextIn,
+        QueryEswVportContextIn,
+        SetL2TableEntryIn,
+        QueryL2TableEntryIn,
+        DeleteL2TableEntryIn,
+        QueryHcaVportContextIn,
+        ModifyHcaVportContextIn,
+        QueryHcaVportGidIn,
+        QueryHcaVportPkeyIn,
+        CreateTirIn,
+        ModifyTirIn,
+        DestroyTirIn,
+        QueryTirIn,
+        CreateSqIn,
+        ModifySqIn,
+        DestroySqIn,
+        QuerySqIn,
+        CreateRqIn,
+        ModifyRqIn,
+        DestroyRqIn,
+        QueryRqIn,
+        CreateTisIn,
+        ModifyTisIn,
+        DestroyTisIn,
+        QueryTisIn,
+        CreateRqtIn,
+        ModifyRqtIn,
+        DestroyRqtIn,
+        QueryRqtIn,
+        SetFlowTableRootIn,
+        CreateFlowTableIn,
+        DestroyFlowTableIn,
+        QueryFlowTableIn,
+        ModifyFlowTableIn,
+        CreateFlowGroupIn,
+        DestroyFlowGroupIn,
+        QueryFlowGroupIn,
+        SetFlowTableEntryIn,
+        QueryFlowTableEntryIn,
+        DeleteFlowTableEntryIn,
+        AllocFlowCounterIn,
+        DeallocFlowCounterIn,
+        QueryFlowCounterIn,
     ]
 }
 
@@ -211,7 +268,8 @@ fn put(bytes: &mut [u8], at: usize, value: u32) {
 /// The simulated functions and the state of the hostile driver.
 struct Driver {
     world: World,
-    created: Vec<u32>,
+    /// Numbers of the created objects, with the opcodes of their create commands.
+    created: Vec<(Opcode, u32)>,
 }
 
 impl Number {
@@ -228,7 +286,7 @@ impl Number {
             Self::KeyIndex => end.qps[ATTACKED].key >> 8,
             Self::Created(back) => {
                 let index = driver.created.len().checked_sub(1 + usize::from(back % 8));
-                index.map_or(0, |index| driver.created[index])
+                index.map_or(0, |index| driver.created[index].1)
             }
             Self::Small(value) => u32::from(value),
             Self::Any(value) => value,
@@ -245,35 +303,64 @@ impl Word {
     }
 }
 
-/// Returns the kind of object that a command has at 0x08, if it names one.
-fn named(opcode: Opcode) -> Option<Number> {
-    const CREATED: Number = Number::Created(0);
+/// The object that a command names if its input does not choose another.
+enum Named {
+    /// An object that exists from the start, at 0x08.
+    Live(Number),
+    /// The newest object of a create command, at this offset.
+    Newest(Opcode, usize),
+}
+
+/// Returns the object that a command names, if it names one.
+fn named(opcode: Opcode) -> Option<Named> {
+    use Opcode as O;
+    let newest = |created| Some(Named::Newest(created, 8));
     match opcode {
-        Opcode::DEALLOC_UAR
-        | Opcode::DEALLOC_PD
-        | Opcode::DEALLOC_TRANSPORT_DOMAIN
-        | Opcode::DEALLOC_XRCD
-        | Opcode::DEALLOC_Q_COUNTER
-        | Opcode::MODIFY_RMP
-        | Opcode::QUERY_RMP
-        | Opcode::DESTROY_RMP
-        | Opcode::DESTROY_UMEM => Some(CREATED),
-        Opcode::DESTROY_EQ | Opcode::QUERY_EQ => Some(Number::CompletionEq),
-        Opcode::DESTROY_CQ | Opcode::QUERY_CQ | Opcode::MODIFY_CQ => {
-            Some(Number::Cq { healthy: false })
+        O::DEALLOC_UAR => newest(O::ALLOC_UAR),
+        O::DEALLOC_PD => newest(O::ALLOC_PD),
+        O::DEALLOC_TRANSPORT_DOMAIN => newest(O::ALLOC_TRANSPORT_DOMAIN),
+        O::DEALLOC_XRCD => newest(O::ALLOC_XRCD),
+        O::DEALLOC_Q_COUNTER => newest(O::ALLOC_Q_COUNTER),
+        O::DEALLOC_FLOW_COUNTER => newest(O::ALLOC_FLOW_COUNTER),
+        O::MODIFY_RMP | O::QUERY_RMP | O::DESTROY_RMP => newest(O::CREATE_RMP),
+        O::DESTROY_XRC_SRQ | O::QUERY_XRC_SRQ | O::ARM_XRC_SRQ => newest(O::CREATE_XRC_SRQ),
+        O::DESTROY_UMEM => newest(O::CREATE_UMEM),
+        O::DESTROY_UCTX => newest(O::CREATE_UCTX),
+        O::MODIFY_TIR | O::DESTROY_TIR | O::QUERY_TIR => newest(O::CREATE_TIR),
+        O::MODIFY_SQ | O::DESTROY_SQ | O::QUERY_SQ => newest(O::CREATE_SQ),
+        O::MODIFY_RQ | O::DESTROY_RQ | O::QUERY_RQ => newest(O::CREATE_RQ),
+        O::MODIFY_TIS | O::DESTROY_TIS | O::QUERY_TIS => newest(O::CREATE_TIS),
+        O::MODIFY_RQT | O::DESTROY_RQT | O::QUERY_RQT => newest(O::CREATE_RQT),
+        O::QUERY_FLOW_COUNTER => Some(Named::Newest(O::ALLOC_FLOW_COUNTER, 0x1c)),
+        O::SET_FLOW_TABLE_ROOT
+        | O::DESTROY_FLOW_TABLE
+        | O::QUERY_FLOW_TABLE
+        | O::MODIFY_FLOW_TABLE
+        | O::CREATE_FLOW_GROUP
+        | O::SET_FLOW_TABLE_ENTRY
+        | O::QUERY_FLOW_TABLE_ENTRY
+        | O::DELETE_FLOW_TABLE_ENTRY => Some(Named::Newest(O::CREATE_FLOW_TABLE, 0x14)),
+        O::DESTROY_FLOW_GROUP | O::QUERY_FLOW_GROUP => {
+            Some(Named::Newest(O::CREATE_FLOW_GROUP, 0x18))
         }
-        Opcode::DESTROY_MKEY | Opcode::QUERY_MKEY => Some(Number::KeyIndex),
-        Opcode::DESTROY_QP
-        | Opcode::QUERY_QP
-        | Opcode::RST2INIT_QP
-        | Opcode::INIT2INIT_QP
-        | Opcode::INIT2RTR_QP
-        | Opcode::RTR2RTS_QP
-        | Opcode::RTS2RTS_QP
-        | Opcode::SQERR2RTS_QP
-        | Opcode::SQD_RTS_QP
-        | Opcode::TO_ERR_QP
-        | Opcode::TO_RST_QP => Some(Number::Qp { healthy: false }),
+        O::DESTROY_EQ | O::QUERY_EQ => Some(Named::Live(Number::CompletionEq)),
+        O::DESTROY_CQ | O::QUERY_CQ | O::MODIFY_CQ => {
+            Some(Named::Live(Number::Cq { healthy: false }))
+        }
+        O::DESTROY_MKEY | O::QUERY_MKEY => Some(Named::Live(Number::KeyIndex)),
+        O::DESTROY_QP
+        | O::QUERY_QP
+        | O::RST2INIT_QP
+        | O::INIT2INIT_QP
+        | O::INIT2RTR_QP
+        | O::RTR2RTS_QP
+        | O::RTS2RTS_QP
+        | O::SQERR2RTS_QP
+        | O::SQD_RTS_QP
+        | O::TO_ERR_QP
+        | O::TO_RST_QP
+        | O::ATTACH_TO_MCG
+        | O::DETACH_FROM_MCG => Some(Named::Live(Number::Qp { healthy: false })),
         _ => None,
     }
 }
@@ -290,10 +377,22 @@ fn has_variants(opcode: Opcode) -> bool {
             | Opcode::QUERY_VPORT_STATE
             | Opcode::MODIFY_VPORT_STATE
             | Opcode::ACCESS_REG
+            | Opcode::MAD_IFC
+            | Opcode::SET_FLOW_TABLE_ROOT
+            | Opcode::SET_FLOW_TABLE_ENTRY
     )
 }
 
 impl Driver {
+    /// Returns the number of the newest object that a command created, or 0.
+    fn newest(&self, opcode: Opcode) -> u32 {
+        let mut of_it = self
+            .created
+            .iter()
+            .filter(|(created, _)| *created == opcode);
+        of_it.next_back().map_or(0, |&(_, number)| number)
+    }
+
     /// Submits a command and lets the device execute it.
     fn submit(
         &mut self,
@@ -309,10 +408,10 @@ impl Driver {
         let entry = self.world.a.bench.entry(submission.slot);
         let answer = entry.command_output_inline_data();
         if !entry.ownership() && answer[0] == 0 {
+            let opcode = Opcode(u16::from_be_bytes([input[0], input[1]]));
             self.created.extend(answer.first_chunk::<12>().map(|bytes| {
-                bytes[8..]
-                    .iter()
-                    .fold(0, |n, &byte| n << 8 | u32::from(byte))
+                let number = bytes[8..].iter();
+                (opcode, number.fold(0, |n, &byte| n << 8 | u32::from(byte)))
             }));
         }
     }
@@ -324,9 +423,13 @@ impl Driver {
         if has_variants(opcode) || command.odd_op_mod.now() {
             input[7] = command.op_mod % 4;
         }
-        if let Some(number) = command.object.or_else(|| named(opcode)) {
-            put(&mut input, 8, number.resolve(self));
-        }
+        let (at, number) = match (command.object, named(opcode)) {
+            (Some(number), Some(Named::Newest(_, at))) => (at, number.resolve(self)),
+            (Some(number), _) | (None, Some(Named::Live(number))) => (8, number.resolve(self)),
+            (None, Some(Named::Newest(created, at))) => (at, self.newest(created)),
+            (None, None) => (8, 0),
+        };
+        put(&mut input, at, number);
         if command.fields_when.now() {
             for (at, number) in command.fields {
                 put(
@@ -357,8 +460,9 @@ impl Driver {
     }
 }
 
-/// Returns a well-formed create command. Number 6, a CQ in user memory, succeeds only if the newest object is a UMEM.
-fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
+/// Returns a well-formed create command. A command that names an object of an earlier one names the newest.
+fn creation(driver: &Driver, what: u8) -> Vec<u8> {
+    let (world, newest) = (&driver.world, |opcode| driver.newest(opcode));
     let (uar, pd, eqn) = (
         world.a.resources.uar,
         world.a.resources.pd,
@@ -367,7 +471,7 @@ fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
     let live = &world.a.qps[ATTACKED];
     let at = |offset: usize| BASE + offset as u64;
     let with_list = |input: &[u8], words: &[u64]| [input, &crate::bench::list(words)].concat();
-    match what % 8 {
+    match what % 18 {
         0 => {
             let mut create = CreateEqIn::new();
             create
@@ -437,15 +541,90 @@ fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
             create
                 .umem_mut()
                 .set_num_of_mtt(1)
-                .set_page_offset(u32::from(what) * 8);
+                .set_page_offset(u32::from(what / 18) * 64);
             with_list(create.as_bytes(), &[at(live.ring) | MTT_READ | MTT_WRITE])
         }
         6 => {
             let mut create = crate::bench::cq_input(uar, eqn, 4, 0);
-            create.set_cq_umem_valid(true).set_cq_umem_id(newest);
+            let umem = newest(Opcode::CREATE_UMEM);
+            create.set_cq_umem_valid(true).set_cq_umem_id(umem);
             let context = create.cq_context_mut();
-            context.set_dbr_umem_valid(true).set_dbr_umem_id(newest);
+            context.set_dbr_umem_valid(true).set_dbr_umem_id(umem);
             create.as_bytes().to_vec()
+        }
+        7 => AllocTransportDomainIn::new().as_bytes().to_vec(),
+        8 => {
+            let mut create = CreateRqIn::new();
+            let context = create.ctx_mut();
+            context.set_cqn(live.cq.number).set_flush_in_error_en(true);
+            let wq = context.wq_mut();
+            wq.set_wq_type(1).set_pd(pd).set_dbr_addr(at(live.record));
+            wq.set_log_wq_stride(5).set_log_wq_sz(4);
+            with_list(create.as_bytes(), &[at(live.ring)])
+        }
+        9 => {
+            let mut create = CreateSqIn::new();
+            let context = create.ctx_mut();
+            context.set_cqn(live.cq.number).set_flush_in_error_en(true);
+            let tis = newest(Opcode::CREATE_TIS);
+            context
+                .set_tis_lst_sz(u32::from(tis != 0))
+                .set_tis_num_0(tis);
+            let wq = context.wq_mut();
+            wq.set_wq_type(1).set_pd(pd).set_uar_page(uar);
+            wq.set_dbr_addr(at(live.record))
+                .set_log_wq_stride(6)
+                .set_log_wq_sz(5);
+            with_list(create.as_bytes(), &[at(live.ring)])
+        }
+        10 => {
+            let mut create = CreateTisIn::new();
+            let domain = newest(Opcode::ALLOC_TRANSPORT_DOMAIN);
+            create.ctx_mut().set_transport_domain(domain);
+            create.as_bytes().to_vec()
+        }
+        11 => {
+            let mut create = CreateRqtIn::new();
+            let context = create.rqt_context_mut();
+            context.set_rqt_max_size(4).set_rqt_actual_size(1);
+            let rqn = newest(Opcode::CREATE_RQ).to_be_bytes();
+            [create.as_bytes(), &rqn].concat()
+        }
+        12 => {
+            let mut create = CreateTirIn::new();
+            create.ctx_mut().set_inline_rqn(newest(Opcode::CREATE_RQ));
+            create.as_bytes().to_vec()
+        }
+        13 => {
+            let mut create = CreateTirIn::new();
+            let context = create.ctx_mut().set_disp_type(1);
+            context.set_indirect_table(newest(Opcode::CREATE_RQT));
+            create.as_bytes().to_vec()
+        }
+        14 => {
+            let mut create = CreateFlowTableIn::new();
+            let level = newest(Opcode::CREATE_FLOW_TABLE) % 4;
+            let context = create.flow_table_context_mut();
+            context.set_level(level).set_log_size(2);
+            create.as_bytes().to_vec()
+        }
+        15 => {
+            let mut create = CreateFlowGroupIn::new();
+            create
+                .set_table_id(newest(Opcode::CREATE_FLOW_TABLE))
+                .set_end_flow_index(3);
+            create.as_bytes().to_vec()
+        }
+        16 => {
+            let mut set = SetFlowTableEntryIn::new();
+            set.set_table_id(newest(Opcode::CREATE_FLOW_TABLE));
+            set.flow_context_mut()
+                .set_group_id(newest(Opcode::CREATE_FLOW_GROUP))
+                .set_action(flow_action::FWD_DEST)
+                .set_destination_list_size(1);
+            let tir = newest(Opcode::CREATE_TIR);
+            let to = crate::eth_support::destination(FlowDestinationType::TIR, tir);
+            with_list(set.as_bytes(), &[to])
         }
         _ => {
             let mut create = CreateRmpIn::new();
@@ -468,8 +647,7 @@ impl Attack {
         match self {
             Self::Command(command) => driver.command(command),
             Self::Create { what, spoil } => {
-                let newest = driver.created.last().copied().unwrap_or(0);
-                let mut input = creation(world, *what, newest);
+                let mut input = creation(driver, *what);
                 spoil.apply(&mut input[8..]);
                 driver.submit(&input, 16, |_, _| {});
             }
@@ -632,6 +810,31 @@ fn a_hostile_driver_leaves_nothing_behind() {
             world.check_reset();
         });
     BESIDE.tell();
+}
+
+/// The inputs have every opcode of the simulator, and each well-formed create command succeeds in this order.
+#[test]
+fn commands_of_the_attack_are_all_that_the_simulator_has() {
+    let sent: BTreeSet<u16> = inputs()
+        .iter()
+        .map(|input| u16::from_be_bytes([input[0], input[1]]))
+        .collect();
+    let known: BTreeSet<u16> = opcodes().map(|opcode| opcode.0).collect();
+    assert_eq!(sent, known);
+
+    let mut driver = Driver {
+        world: World::new(),
+        created: Vec::new(),
+    };
+    for what in [0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15, 16, 17] {
+        let input = creation(&driver, what);
+        driver.submit(&input, 16, |_, _| {});
+        assert_eq!(
+            driver.created.last().map(|(opcode, _)| opcode.0),
+            Some(u16::from_be_bytes([input[0], input[1]])),
+            "creation {what}"
+        );
+    }
 }
 
 /// One action of software that ignores the rules of the device.

@@ -17,6 +17,7 @@ use hw_sim::wire::{
     Psn, Qpn, RethRepr, Transport, UdpRepr, Vlan, icrc,
 };
 use mlx_prm::*;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Path MTU of the connections.
@@ -108,16 +109,38 @@ struct Target {
 
 impl Forgery {
     fn opcode(&self) -> Opcode {
-        // All opcodes of all four transports, at most 23 each.
-        let all: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
-        let reliable: Vec<Opcode> = all
-            .iter()
-            .copied()
-            .filter(|opcode| opcode.transport() == Transport::Rc)
-            .collect();
-        // Mostly an opcode of the connection's transport.
-        let choice = if self.opcode >= 224 { &all } else { &reliable };
-        choice[usize::from(self.opcode) % choice.len()]
+        let all = || (0..=u8::MAX).filter_map(Opcode::from_bits);
+        let of = |transport| all().filter(move |opcode| opcode.transport() == transport);
+        // Mostly an opcode of the connection's transport. 60 opcodes are defined.
+        let (choice, number): (Vec<Opcode>, _) = match self.opcode {
+            0..160 => (of(Transport::Rc).collect(), self.opcode),
+            160..220 => (all().collect(), self.opcode - 160),
+            220.. => (of(Transport::Ud).collect(), self.opcode),
+        };
+        choice[usize::from(number) % choice.len()]
+    }
+
+    /// Returns a datagram of 40 bytes to QP 1, with nothing wrong in it.
+    const fn datagram() -> Self {
+        Self {
+            opcode: 220,
+            psn: 0,
+            spoil_psn: Spoil::NONE,
+            length: Length::Datagram,
+            key: Key::Attacked,
+            at: 0,
+            bytes: 0,
+            big: false,
+            syndrome: 0,
+            msn: 0,
+            words: (0, 0),
+            flags: 2,
+            destination: 0,
+            q_key: Spoil::NONE,
+            network: 1,
+            transport: Spoil::NONE,
+            frame: Spoil::NONE,
+        }
     }
 
     fn network(&self) -> Network {
@@ -448,6 +471,39 @@ fn forged_packets_hurt_at_most_their_connection() {
             world.check_reset();
         });
     BESIDE.tell();
+}
+
+/// The packets that the harness forges have every opcode.
+#[test]
+fn every_opcode_is_forged() {
+    let forged: HashSet<Opcode> = (0..=u8::MAX)
+        .map(|opcode| {
+            let forgery = Forgery {
+                opcode,
+                ..Forgery::datagram()
+            };
+            forgery.opcode()
+        })
+        .collect();
+    let defined = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
+    assert_eq!(forged, defined);
+}
+
+/// A forged datagram with no flipped bits arrives at QP 1.
+#[test]
+fn forged_datagram_is_received() {
+    let mut world = World::new();
+    let mut gsi = world.a.create_gsi();
+    post_receive(&mut world, &mut gsi, 4_095, true);
+    let frame = Forgery::datagram().frame(&mut world, &gsi);
+    world.sim.deliver(&world.a.bench.function, &frame);
+    world.run(1);
+    let cqe: Cqe64 = world.a.bench.memory.read_obj(gsi.cq.at);
+    assert_eq!(
+        (cqe.op_own() >> 4, cqe.byte_cnt()),
+        (2, 40 + 40),
+        "a SEND of 40 bytes after a GRH: {cqe:?}"
+    );
 }
 
 /// Frames of arbitrary bytes, with or without the function's MAC address, do not affect the healthy connection and are

@@ -2,6 +2,7 @@
 
 use bolero::{TypeGenerator, check};
 use hw_sim::Profile;
+use hw_sim::profile::{Document, ProfileError};
 
 use super::ExecutionCount;
 
@@ -102,6 +103,35 @@ fn read(text: &str) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+}
+
+/// A statement with a negative number is refused, and the error names its section and field.
+#[test]
+fn a_refusal_names_section_and_field() {
+    let mut refused = 0;
+    for file in FILES {
+        let mut section = "";
+        for line in file.lines() {
+            if let Some(name) = line.strip_prefix('[') {
+                section = name.trim_end_matches(']');
+            }
+            let Some((field, number)) = line.split_once(" = { is = ") else {
+                continue;
+            };
+            if !number.starts_with(|letter: char| letter.is_ascii_digit()) {
+                continue;
+            }
+            let negative = format!("{field} = {{ is = -1, known = \"\" }}");
+            let error = Document::read(&file.replacen(line, &negative, 1)).err();
+            let place = format!("{section}.{field}");
+            assert!(
+                matches!(&error, Some(ProfileError::Statement { place: named, .. }) if *named == place),
+                "{place}: {error:?}"
+            );
+            refused += 1;
+        }
+    }
+    assert!(refused > 50, "{refused}");
 }
 
 #[test]

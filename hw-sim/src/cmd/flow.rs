@@ -517,7 +517,7 @@ fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refus
         (OP_SET, Some(_)) => {
             return Err(refuse!(BAD_PARAM, "flow index is taken", "{index}"));
         }
-        (_, Some(entry)) => changed(entry, input, list),
+        (_, Some(entry)) => changed(entry, input, &list),
         (_, None) => {
             return Err(refuse!(BAD_RESOURCE, "no such flow entry", "{index}"));
         }
@@ -571,9 +571,9 @@ fn cmd_kind(op_mod: u32) -> Result<u32, Refusal> {
     }
 }
 
-/// Returns an entry's context and list after the changes that `modify_enable_mask` names. Destinations and counters are
-/// in one list, so either bit replaces both.
-fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowContext, Vec<u64>) {
+/// Returns an entry's context and list after the changes that `modify_enable_mask` names. Both lists hold the
+/// destinations, then the counters.
+fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: &[u64]) -> (FlowContext, Vec<u64>) {
     let (enable, given) = (input.modify_enable_mask(), input.flow_context());
     let mut context = entry.context.clone();
     if enable & ENABLE_ACTION != 0 {
@@ -582,13 +582,23 @@ fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowC
     if enable & ENABLE_TAG != 0 {
         context.set_flow_tag(given.flow_tag());
     }
-    if enable & (ENABLE_DESTINATIONS | ENABLE_COUNTERS) == 0 {
-        return (context, entry.list.clone());
+    let destinations = |of: &FlowContext, list: &[u64]| {
+        let count = usize::try_from(of.destination_list_size()).unwrap_or(usize::MAX);
+        count.min(list.len())
+    };
+    let (mut to, mut counted) = entry
+        .list
+        .split_at(destinations(&entry.context, &entry.list));
+    let (given_to, given_counted) = list.split_at(destinations(given, list));
+    if enable & ENABLE_DESTINATIONS != 0 {
+        to = given_to;
+        context.set_destination_list_size(given.destination_list_size());
     }
-    context
-        .set_destination_list_size(given.destination_list_size())
-        .set_flow_counter_list_size(given.flow_counter_list_size());
-    (context, list)
+    if enable & ENABLE_COUNTERS != 0 {
+        counted = given_counted;
+        context.set_flow_counter_list_size(given.flow_counter_list_size());
+    }
+    (context, [to, counted].concat())
 }
 
 /// Returns the actions that entries of a domain can have.
@@ -775,4 +785,45 @@ fn delete_entry(cmd: &mut Cmd<'_>, input: &DeleteFlowTableEntryIn) -> Result<(),
     release(cmd, domain, &entry);
     tables_mut(cmd, domain).entries -= 1;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bits are those of Linux `MLX5_SET_FTE_MODIFY_ENABLE_MASK_DESTINATION_LIST` (2) and `_FLOW_COUNTERS` (3).
+    #[test]
+    fn each_bit_of_the_mask_replaces_its_own_list() {
+        fn sized(context: &mut FlowContext, destinations: u32, counters: u32) {
+            context
+                .set_destination_list_size(destinations)
+                .set_flow_counter_list_size(counters);
+        }
+        let mut context = FlowContext::new();
+        sized(&mut context, 1, 1);
+        let entry = Entry {
+            context,
+            list: vec![1, 101],
+            mask: Pattern::default(),
+            value: Pattern::default(),
+            destinations: Vec::new(),
+            counters: Vec::new(),
+        };
+        let mut input = SetFlowTableEntryIn::new();
+        sized(input.flow_context_mut(), 2, 0);
+        for (mask, sizes, list) in [
+            (0, (1, 1), vec![1, 101]),
+            (ENABLE_DESTINATIONS, (2, 1), vec![2, 3, 101]),
+            (ENABLE_COUNTERS, (1, 0), vec![1]),
+            (ENABLE_DESTINATIONS | ENABLE_COUNTERS, (2, 0), vec![2, 3]),
+        ] {
+            input.set_modify_enable_mask(mask);
+            let (context, changed) = changed(&entry, &input, &[2, 3]);
+            let told = (
+                context.destination_list_size(),
+                context.flow_counter_list_size(),
+            );
+            assert_eq!((told, changed), (sizes, list), "mask {mask:#x}");
+        }
+    }
 }

@@ -103,7 +103,8 @@ mod tests {
     use super::*;
     use crate::profile::Profile;
 
-    /// Returns a port that received one Ethernet frame of each kind, and one of RoCE.
+    /// Returns a port that received one Ethernet frame of each kind, and one of RoCE. It sent three broadcasts, two
+    /// multicasts and a packet of RoCE.
     fn port() -> Port {
         let mut port = Port::new(&Profile::default());
         for dst in [[2, 0, 0, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6]] {
@@ -111,6 +112,17 @@ mod tests {
             port.received.count(100);
         }
         port.received.count(300);
+        for dst in [
+            [0xff; 6],
+            [0xff; 6],
+            [0xff; 6],
+            [0x33, 0x33, 0, 0, 0, 1],
+            [0x33, 0x33, 0, 0, 0, 1],
+        ] {
+            port.ethernet.transmitted.count(dst, 10);
+            port.transmitted.count(10);
+        }
+        port.transmitted.count(20);
         port
     }
 
@@ -145,8 +157,9 @@ mod tests {
         group(&port(), &pauses(), &asked).expect("a group")
     }
 
-    /// Ethernet and RoCE frames are counted in the groups of IEEE 802.3 and RFC 2863, at the offsets of Linux `struct
-    /// mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and `struct mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`.
+    /// Ethernet and RoCE frames are counted at the offsets of Linux `struct
+    /// mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits`, `mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`,
+    /// `mlx5_ifc_eth_2819_cntrs_grp_data_layout_bits` and `mlx5_ifc_eth_per_prio_grp_data_layout_bits`.
     #[test]
     fn frames_of_both_halves_are_counted_in_every_group_at_its_place() {
         let at = |bytes: &[u8; 0xf8], offset: usize| {
@@ -159,12 +172,30 @@ mod tests {
             [4, 600, 1, 1],
             "frames, bytes, multicast, broadcast"
         );
+        let places = [0x00, 0x20, 0x30, 0x38].map(|offset| at(&ieee, offset));
+        assert_eq!(places, [6, 70, 2, 3], "the same, transmitted");
         let rfc = counters(PortCounterGroup::RFC_2863);
         let places = [0x00, 0x08, 0x48, 0x50].map(|offset| at(&rfc, offset));
         assert_eq!(
             places,
             [600, 2, 1, 1],
             "bytes, unicast, multicast, broadcast"
+        );
+        let places = [0x28, 0x30, 0x58, 0x60].map(|offset| at(&rfc, offset));
+        assert_eq!(places, [70, 1, 2, 3], "the same, transmitted");
+        let rfc = counters(PortCounterGroup::RFC_2819);
+        let places = [0x08, 0x10, 0x18, 0x20].map(|offset| at(&rfc, offset));
+        assert_eq!(
+            places,
+            [600, 4, 1, 1],
+            "bytes, frames, broadcast, multicast"
+        );
+        let priority = counters(PortCounterGroup::PER_PRIORITY);
+        let places = [0x00, 0x20, 0x28, 0x48].map(|offset| at(&priority, offset));
+        assert_eq!(
+            places,
+            [600, 4, 70, 6],
+            "bytes and frames of priority 0, received, then transmitted"
         );
     }
 

@@ -147,8 +147,8 @@ pub(super) fn query_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     let Some(srq) = nic.objects.rmps.named_mut(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such XRC SRQ", "{number:#x}"));
     };
-    // An unreadable record is logged. The number of WQEs then reads as 0.
-    let available = srq.available(&mut nic.iommu).unwrap_or(0);
+    // An unreadable record is logged. The number of WQEs is then that of the last successful read.
+    let available = srq.count(&mut nic.iommu);
     let [_, _, a, b, c, d, e, f] = srq.doorbell_record.to_be_bytes();
     let mut out = QueryXrcSrqOut::new();
     out.xrc_srq_context_entry_mut()

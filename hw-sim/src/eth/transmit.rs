@@ -13,7 +13,9 @@ use super::sq::Sq;
 use crate::host::{Host, KeyError};
 use crate::qp::send_queue::{BadWqe, MAX_WQE_BYTES};
 use crate::qp::wqe::{Data, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, data_segments, gather};
-use crate::wire::frame::{CUSTOMER_TAG, ETHERNET_BYTES, IPV4, IPV6, MIN_FRAME};
+use crate::wire::frame::{
+    CUSTOMER_TAG, ETHERNET_BYTES, Headers, IPV4, IPV6, MIN_FRAME, SERVICE_TAG, TAG_BYTES,
+};
 use mlx_prm::{Cqe64, CqeOpcode, CtrlSeg, ErrCqe, EthSeg, Syndrome, WqeOpcode};
 use zerocopy::FromBytes;
 
@@ -149,24 +151,26 @@ impl Inline {
         }
     }
 
-    /// Returns whether a WQE's inline headers suffice. The IP header, and 8 bytes for the transport header, are
-    /// required only if the first EtherType of the frame is IPv4 or IPv6.
+    /// Returns whether a WQE's inline headers suffice. VLAN tags count as part of the Ethernet header. The IP header,
+    /// and 8 bytes for the transport header, are required only if the EtherType after the tags is IPv4 or IPv6.
     fn suffices(self, header: &[u8]) -> bool {
-        let ethertype = header
-            .get(12..)
-            .and_then(<[u8]>::first_chunk)
-            .map(|&bytes: &[u8; 2]| u16::from_be_bytes(bytes));
-        let network = match ethertype {
-            Some(IPV4) => 20,
-            Some(IPV6) => 40,
-            Some(_) | None => 0,
+        let (ethertype, link) = match Headers::of(header) {
+            Some(headers) => (Some(headers.ethertype), headers.payload_at),
+            None => (None, ETHERNET_BYTES),
+        };
+        let (network, link) = match ethertype {
+            Some(IPV4) => (20, link),
+            Some(IPV6) => (40, link),
+            // The header ends inside a tag.
+            Some(CUSTOMER_TAG | SERVICE_TAG) => (0, link + TAG_BYTES),
+            Some(_) | None => (0, link),
         };
         let needed = match self {
             Self::None => 0,
-            Self::Ethernet => ETHERNET_BYTES,
-            Self::Network => ETHERNET_BYTES + network,
-            Self::Transport if network > 0 => ETHERNET_BYTES + network + 8,
-            Self::Transport => ETHERNET_BYTES,
+            Self::Ethernet => link,
+            Self::Network => link + network,
+            Self::Transport if network > 0 => link + network + 8,
+            Self::Transport => link,
         };
         header.len() >= needed
     }
@@ -378,5 +382,45 @@ impl Sq {
             .set_wqe_counter(index)
             .set_op_own(CqeOpcode::REQ_ERR.0 << 4);
         host.complete(self.context.cqn(), cqe.into(), true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the start of a frame whose ethertypes are these, `bytes` long.
+    fn header(ethertypes: &[u16], bytes: usize) -> Vec<u8> {
+        let mut header = vec![0; 12];
+        for (number, ethertype) in ethertypes.iter().enumerate() {
+            if number > 0 {
+                header.extend([0, 5]);
+            }
+            header.extend(ethertype.to_be_bytes());
+        }
+        header.resize(bytes, 0);
+        header
+    }
+
+    /// The headers of the link include VLAN tags (Linux `mlx5e_calc_min_inline` counts from the network header).
+    #[test]
+    fn inline_headers_reach_as_far_as_the_mode_says_behind_tags_too() {
+        for (ethertypes, least) in [
+            (&[0x88b5][..], [0, 14, 14, 14]),
+            (&[IPV4], [0, 14, 34, 42]),
+            (&[IPV6], [0, 14, 54, 62]),
+            (&[CUSTOMER_TAG, IPV4], [0, 18, 38, 46]),
+            (&[SERVICE_TAG, CUSTOMER_TAG, IPV6], [0, 22, 62, 70]),
+        ] {
+            for (code, least) in (0..).zip(least) {
+                let mode = Inline::of(code).expect("a mode");
+                assert!(mode.suffices(&header(ethertypes, least)));
+                let short = least.checked_sub(1).map(|bytes| header(ethertypes, bytes));
+                assert!(
+                    short.is_none_or(|header| !mode.suffices(&header)),
+                    "{mode:?} of {ethertypes:x?}: {least}"
+                );
+            }
+        }
     }
 }

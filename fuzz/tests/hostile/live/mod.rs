@@ -67,6 +67,12 @@ pub struct Spoil {
 }
 
 impl Spoil {
+    /// Flips no bits.
+    pub const NONE: Self = Self {
+        how_much: 0,
+        at: [(0, 0); 3],
+    };
+
     /// Returns whether `apply` flips bits, which is true for half of the values.
     pub fn any(self) -> bool {
         self.how_much >= 128
@@ -98,9 +104,10 @@ impl RareChoice {
     }
 }
 
-/// Returns a profile whose function boots fast and whose resources are small.
+/// Returns a profile whose function boots fast and whose resources are small. It has the commands of Ethernet queues
+/// and of user contexts.
 pub fn small(name: &str, number: u8) -> Profile {
-    let mut profile = Profile::named(name, mac(number));
+    let mut profile = Profile::named(name, mac(number)).ethernet().devx();
     profile.pages.boot = 2;
     profile.pages.init = 2;
     profile.pages.runtime = 0;
