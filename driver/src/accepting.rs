@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Kind of a failure of `accept`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AcceptFailure {
+enum AcceptFailure {
     /// The client gave up, or a signal arrived. Only this attempt failed.
     OneClient,
     /// The system or this process lacks a resource that may become free again, or a firewall rule forbids the
@@ -27,7 +27,7 @@ pub(crate) enum AcceptFailure {
 }
 
 /// Classifies an error of `accept` (accept(2), "ERRORS").
-pub(crate) fn classify(error: &io::Error) -> AcceptFailure {
+fn classify(error: &io::Error) -> AcceptFailure {
     const ONE_CLIENT: [Errno; 3] = [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO];
     const TEMPORARY: [Errno; 5] = [
         Errno::EMFILE,
@@ -47,7 +47,16 @@ pub(crate) fn classify(error: &io::Error) -> AcceptFailure {
 /// after a pause of 100 ms after a temporary failure. Returns only permanent errors.
 pub(crate) fn next<T>(
     listener: impl Display,
+    accept: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    next_pausing(listener, accept, pause)
+}
+
+/// Does the same as [`next`], and pauses by calling `pause`.
+pub(crate) fn next_pausing<T>(
+    listener: impl Display,
     mut accept: impl FnMut() -> io::Result<T>,
+    mut pause: impl FnMut(),
 ) -> io::Result<T> {
     loop {
         let source = match accept() {

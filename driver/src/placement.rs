@@ -219,6 +219,9 @@ fn populate(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::sync::Condvar;
+
     use super::*;
 
     /// A call of mbind: address, length, mode, mask, `maxnode`, flags.
@@ -229,7 +232,10 @@ mod tests {
     struct Recorded {
         bound: Mutex<Vec<Bound>>,
         populated: Mutex<Vec<(usize, usize)>>,
-        threads: Mutex<Vec<std::thread::ThreadId>>,
+        threads: Mutex<HashSet<std::thread::ThreadId>>,
+        /// Number of threads that must be at work before a call returns, and the notice that another one has begun.
+        together: usize,
+        begun: Condvar,
         /// The address from which populating fails, and its error.
         refuses: Option<(usize, Errno)>,
     }
@@ -261,10 +267,11 @@ mod tests {
         fn populate(&self, memory: &SharedMemory) -> Result<(), Errno> {
             let asked = (memory.address(), memory.len());
             self.populated.lock().unwrap().push(asked);
-            self.threads
-                .lock()
-                .unwrap()
-                .push(std::thread::current().id());
+            let mut threads = self.threads.lock().unwrap();
+            threads.insert(std::thread::current().id());
+            self.begun.notify_all();
+            let are_few = |threads: &mut HashSet<_>| threads.len() < self.together;
+            drop(self.begun.wait_while(threads, are_few).unwrap());
             match self.refuses {
                 Some((from, errno)) if asked.0 >= from => Err(errno),
                 Some(_) | None => Ok(()),
@@ -330,8 +337,13 @@ mod tests {
     fn every_byte_is_populated_once_by_as_many_threads_as_asked_for() {
         let bytes = 5 * SLICE_BYTES + 4096;
         let memory = SharedMemory::of_this_process(bytes).unwrap();
-        for threads in [1, 4, 100] {
-            let pages = Recorded::default();
+        // There are six slices.
+        for (threads, used) in [(1, 1), (4, 4), (100, 6)] {
+            // With fewer threads, the test would never end.
+            let pages = Recorded {
+                together: used,
+                ..Recorded::default()
+            };
             placed(None, threads)
                 .apply(&pages, &memory, PageSize::Base)
                 .unwrap();
@@ -343,10 +355,7 @@ mod tests {
                 at += bytes;
             }
             assert_eq!(at, memory.address() + bytes);
-            let mut used = pages.threads.lock().unwrap().clone();
-            used.sort_unstable_by_key(|thread| format!("{thread:?}"));
-            used.dedup();
-            assert!(used.len() <= threads.min(6), "{} of {threads}", used.len());
+            assert_eq!(pages.threads.lock().unwrap().len(), used, "of {threads}");
         }
     }
 

@@ -120,7 +120,7 @@ pub(crate) struct Ring {
 
 /// Makes a ring, with the faster modes of Linux 6.1 if the kernel has them and one thread at a time uses the ring.
 /// Returns the ring, and true if it still has to be enabled.
-fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
+pub(crate) fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
     let polled = kind == Kind::Polled;
     if kind != Kind::AnyThread {
         let mut builder = IoUring::builder();

@@ -1,12 +1,13 @@
 //! The io_uring support available to this process, determined by a trial.
 //!
 //! A sysctl, the kernel's build, a container's seccomp filter or a limit may prevent an io_uring, and each of them can
-//! hide the others. So the probe creates a ring with the main flags of [`Ring`](crate::ring) and a plain one, and
-//! queries the operations of the latter.
+//! hide the others. So the probe creates a ring exactly as [`Ring`](crate::ring) does, and queries its operations.
 
 use std::io;
 
-use io_uring::{IoUring, Probe, opcode};
+use io_uring::{Probe, opcode};
+
+use crate::ring::{Kind, make};
 
 /// Capabilities of an io_uring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +38,8 @@ impl RingProbe {
     /// # Errors
     /// The error of the system call: EPERM if a sysctl or a filter forbids io_uring, ENOSYS if the kernel has none.
     pub fn new() -> io::Result<Self> {
-        let deferred: io::Result<IoUring> = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .build(2);
-        let ring = IoUring::new(2)?;
+        // Only a ring with deferred task work is made disabled.
+        let (ring, deferred) = make(Kind::OneThread, 2)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         let missing = USED
@@ -49,10 +47,7 @@ impl RingProbe {
             .filter(|(_, code)| !probe.is_supported(*code))
             .map(|(name, _)| *name)
             .collect();
-        Ok(Self {
-            missing,
-            deferred: deferred.is_ok(),
-        })
+        Ok(Self { missing, deferred })
     }
 }
 

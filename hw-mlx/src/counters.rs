@@ -284,11 +284,11 @@ plain_counters! {
     }
 }
 
-/// Turns a refusal ([`CmdError::is_refusal`]) into `None`: in nearly all cases the device does not have the counters.
+/// Turns a refusal by the firmware into `None`: in nearly all cases the device does not have the counters.
 fn had<T>(answer: Result<T, CmdError>) -> Result<Option<T>, CmdError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.is_refusal() => {
+        Err(error) if error.status().is_some() => {
             tracing::debug!(%error, "counters that the device does not have");
             Ok(None)
         }
@@ -299,7 +299,7 @@ fn had<T>(answer: Result<T, CmdError>) -> Result<Option<T>, CmdError> {
 /// Reads all counters.
 ///
 /// # Errors
-/// [`CmdError`]: the device does not answer.
+/// [`CmdError`]: the device does not answer, or there is no memory to ask it.
 pub(crate) fn read(
     device: &mut impl Commands,
     caps: &Caps,
@@ -449,4 +449,29 @@ fn priorities(
         };
     }
     Ok(Some(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driver::DmaError;
+    use mlx_prm::{CmdStatus, Opcode};
+
+    #[test]
+    fn counters_are_missing_if_the_firmware_refuses_and_not_for_lack_of_memory() {
+        let opcode = Opcode::QUERY_Q_COUNTER;
+        let refused = CmdError::Refused {
+            opcode,
+            op_mod: 0,
+            status: CmdStatus::BAD_OP,
+            syndrome: 0,
+        };
+        assert!(matches!(had::<()>(Err(refused)), Ok(None)));
+        let error = DmaError::Request { bytes: 0, align: 0 };
+        let unsent = CmdError::Memory { opcode, error };
+        assert!(matches!(
+            had::<()>(Err(unsent)),
+            Err(CmdError::Memory { .. })
+        ));
+    }
 }

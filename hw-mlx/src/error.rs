@@ -345,7 +345,7 @@ pub enum MlxError {
     /// The memory to be registered cannot be translated by any page size of the device: it is empty, it exceeds the end
     /// of an address space, or the two addresses have different offsets in the smallest page.
     #[error(
-        "{bytes} bytes at {address:#x}, I/O address {iova:#x}: nothing that pages of 2^{log_min_page} bytes translate"
+        "{bytes} bytes at {address:#x}, I/O address {iova:#x}: cannot be translated by pages of 2^{log_min_page} bytes or more"
     )]
     Untranslatable {
         /// Address that peers and requests use.
@@ -376,7 +376,7 @@ pub enum MlxError {
         room: usize,
     },
     /// The configured MAC is not a unicast address.
-    #[error("HcaConfig::mac is {mac}, which is no address of one station")]
+    #[error("HcaConfig::mac is {mac}, which is not a unicast address")]
     ConfiguredMac {
         /// The address.
         mac: Mac,

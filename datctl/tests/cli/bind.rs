@@ -2,27 +2,44 @@
 //! code with a simulated kernel that acts as sysfs is documented.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 use driver::PciAddress;
 use driver::pci::{BindError, Kernel, Machine, Writer};
 
 use crate::tree::{GROUP, OTHER, PF0, PF1, Tree, VF};
 
-/// Checks that datctl refuses the command: the exit status is 1, there is no output, and the function's
-/// `driver_override` is unchanged. Returns the reason.
+/// Returns everything below a directory: files with their contents, and symbolic links with their targets.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(directory).expect("readable") {
+        let entry = entry.expect("an entry");
+        let (path, kind) = (entry.path(), entry.file_type().expect("its type"));
+        if kind.is_dir() {
+            all.extend(contents(&path));
+            all.insert(path, Vec::new());
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&path).expect("its target");
+            all.insert(path, target.into_os_string().into_vec());
+        } else {
+            let bytes = fs::read(&path).expect("readable");
+            all.insert(path, bytes);
+        }
+    }
+    all
+}
+
+/// Checks that datctl refuses the command: the exit status is 1, there is no output, and the tree is unchanged. Returns
+/// the reason.
 fn refused(tree: &Tree, arguments: &[&str]) -> String {
-    let address = arguments[1];
-    let before = tree.read(&tree.of(address, "driver_override"));
+    let before = contents(tree.root());
     let (code, out, err) = tree.human(arguments);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
-    assert_eq!(
-        tree.read(&tree.of(address, "driver_override")),
-        before,
-        "{err}"
-    );
+    assert!(contents(tree.root()) == before, "the tree changed: {err}");
     err.strip_prefix("datctl: ")
         .expect("its name")
         .trim_end()

@@ -48,7 +48,7 @@ type Tamper = fn(Request, u32, &mut Message);
 
 /// A simulated kernel with one device, whose file has configuration space at offset 0 and BAR 0 at 0x1000.
 struct Fake {
-    refuse: Option<(Request, Errno)>,
+    refuse: Mutex<Option<(Request, Errno)>>,
     refuse_open: Option<(&'static str, Errno)>,
     /// Number of further resets and opens of the device that are refused because the device is locked.
     locked: AtomicU32,
@@ -78,7 +78,7 @@ impl Fake {
         let file = tempfile::tempfile().unwrap();
         file.set_len(0x10_000).unwrap();
         Self {
-            refuse: None,
+            refuse: Mutex::new(None),
             refuse_open: None,
             locked: AtomicU32::new(0),
             viable: 1,
@@ -163,7 +163,7 @@ impl System for Fake {
             if request == Request::DeviceReset && self.is_locked() {
                 return Err(Errno::EAGAIN);
             }
-            return match self.refuse {
+            return match *self.refuse.lock().unwrap() {
                 Some((refused, errno)) if refused == request => Err(errno),
                 Some(_) | None => Ok(match request {
                     Request::GetApiVersion => self.api,
@@ -182,7 +182,7 @@ impl System for Fake {
             .lock()
             .unwrap()
             .push(format!("{} {index}", request.name()));
-        if let Some((refused, errno)) = self.refuse
+        if let Some((refused, errno)) = *self.refuse.lock().unwrap()
             && refused == request
         {
             return Err(errno);
@@ -250,7 +250,7 @@ impl System for Fake {
     }
 
     fn device_fd(&self, _: BorrowedFd<'_>, _: &str) -> Result<OwnedFd, Errno> {
-        match self.refuse {
+        match *self.refuse.lock().unwrap() {
             Some((Request::GroupGetDeviceFd, errno)) => Err(errno),
             _ if self.is_locked() => Err(Errno::EAGAIN),
             Some(_) | None => Ok(null()),

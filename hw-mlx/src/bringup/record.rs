@@ -654,7 +654,8 @@ impl Recorder {
             None => Ok("it may not be written".to_owned()),
             Some(_) => read(self, "unicast list, written").map(|kept| match kept {
                 Some(kept) if kept == written && written == found => {
-                    "the same list was written, so that it reads so proves nothing".to_owned()
+                    "it reads as written, but it already read so before, which proves nothing"
+                        .to_owned()
                 }
                 Some(kept) if kept == written => "it reads as written".to_owned(),
                 Some(kept) => format!("it reads otherwise: {} entries", kept.len()),

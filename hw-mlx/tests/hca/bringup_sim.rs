@@ -565,7 +565,7 @@ fn a_function_without_a_mac_draws_and_announces_one() {
 }
 
 /// `port_qos` returns the settings that the function may read: the physical function all of them, a virtual function
-/// the pause settings but neither QPTS nor QPDPM.
+/// the pause and congestion settings but neither QPTS nor QPDPM.
 #[test]
 fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
     let sim = Sim::new(SimConfig::default());
@@ -613,6 +613,8 @@ fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
     let told = virtual_one.port_qos().expect("it answers");
     assert_eq!(told.flow_control, Some(flow));
     assert_eq!((told.trust, told.dscp_priorities), (None, None));
+    // The queries of congestion control are commands, and this card's firmware permits them to all functions.
+    assert_eq!(told.congestion, Some(congestion));
     virtual_one.close().expect("teardown");
     physical.close().expect("teardown");
 }

@@ -52,7 +52,7 @@ fn failed(operation: &FileOperation<'_>, error: Errno) -> ReactorError {
         FileOperation::Deallocate { offset, bytes } => ("deallocate", offset, bounded(bytes)),
     };
     ReactorError::Transfer {
-        path: "by order".into(),
+        path: "a faulty disk".into(),
         operation,
         offset,
         bytes,

@@ -12,9 +12,6 @@ use crate::nvme::{Nqn, Sqe, Status};
 
 /// Number of entries of the error log.
 pub(super) const ERRORS: u8 = 128;
-/// Maximum number of changed namespaces that the log page lists. If there are more, the page has the single entry
-/// FFFFFFFFh.
-pub(super) const CHANGED: usize = 1024;
 /// Time without a command after which a discovery controller without keep-alive ends, and also any controller that is
 /// not ready.
 const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
@@ -258,9 +255,7 @@ impl Controller {
     }
 
     pub(super) fn note_namespace(&mut self, nsid: u32) {
-        if self.changed.len() <= CHANGED {
-            self.changed.insert(nsid);
-        }
+        self.changed.insert(nsid);
     }
 
     /// Returns the numbers of the namespaces that have changed.

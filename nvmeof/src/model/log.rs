@@ -2,7 +2,7 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::controller::{CHANGED, ERRORS};
+use super::controller::ERRORS;
 use super::{Answer, Controller, Model};
 use crate::nvme::command::{ALL_NAMESPACES, admin, io};
 use crate::nvme::log::{Health, Wanted, page};
@@ -159,14 +159,11 @@ fn firmware() -> Vec<u8> {
     said
 }
 
+/// Returns the page of changed namespaces. It lists at most 1024, which is as many as a subsystem may have.
 fn changed(controller: &Controller) -> Vec<u8> {
-    let changed = controller.changed();
-    let told = if changed.len() > CHANGED {
-        vec![ALL_NAMESPACES]
-    } else {
-        changed
-    };
-    let mut said: Vec<u8> = told
+    static_assertions::const_assert!(super::NAMESPACES <= 1024);
+    let mut said: Vec<u8> = controller
+        .changed()
         .into_iter()
         .flat_map(|nsid| zerocopy::little_endian::U32::new(nsid).to_bytes())
         .collect();

@@ -531,9 +531,6 @@ impl Model {
 
     /// Ends a controller and its connections, because its host broke a rule or the controller cannot continue.
     pub fn fail_controller(&mut self, controller: u16) {
-        if let Some(controller) = self.controllers.get_mut(&controller) {
-            controller.fail();
-        }
         self.end_controller(controller);
     }
 

@@ -1,6 +1,6 @@
 //! Fabrics commands and properties (Base specification, "Fabrics Command Set" and "Controller Properties").
 
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Sqe;
@@ -189,11 +189,6 @@ pub mod csts {
 pub const fn bad_parameter(offset: u16, in_data: bool) -> u64 {
     offset as u64 | (in_data as u64) << 16
 }
-
-/// Data of an 8-byte result.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(transparent)]
-pub struct Result8(pub U64);
 
 #[cfg(test)]
 mod tests {

@@ -72,7 +72,7 @@ fn a_group_that_was_handed_in_is_out_of_its_container_when_the_function_is_close
 fn a_group_whose_device_is_open_is_refused() {
     let fake = Fake {
         viable: 3,
-        refuse: Some((Request::GroupUnsetContainer, Errno::EBUSY)),
+        refuse: Mutex::new(Some((Request::GroupUnsetContainer, Errno::EBUSY))),
         ..Fake::new()
     };
     let error = take_over(fake, None).err().unwrap().to_string();
@@ -109,7 +109,7 @@ fn a_device_that_is_open_needs_its_group_for_nothing() {
 #[test]
 fn descriptors_that_are_not_those_of_vfio_are_refused_by_name() {
     let fake = Fake {
-        refuse: Some((Request::GetApiVersion, Errno::ENOTTY)),
+        refuse: Mutex::new(Some((Request::GetApiVersion, Errno::ENOTTY))),
         ..Fake::new()
     };
     let error = take_over(fake, Some(null())).err().unwrap().to_string();

@@ -26,7 +26,7 @@ fn opening(fake: Fake) -> String {
 
 fn refusing(request: Request, errno: Errno) -> Fake {
     Fake {
-        refuse: Some((request, errno)),
+        refuse: Mutex::new(Some((request, errno))),
         ..Fake::new()
     }
 }

@@ -127,18 +127,39 @@ fn addresses_that_a_further_function_cannot_reach_are_not_given_out_any_more() {
     assert!(space.alloc_iova(0x1_0000_0000, 0x1000, 0).is_err());
 }
 
+/// A refused group is not counted as joined: its next function asks the kernel again.
 #[test]
 fn a_group_that_the_kernel_refuses_is_an_error_with_the_reason() {
     let (_dir, roots) = tree();
-    let fake = Fake::new();
-    let system: Arc<dyn System> = Arc::new(fake);
-    let vfio = Vfio::open(ADDRESS.parse().unwrap(), &roots, system).unwrap();
-    let first = Function::from_vfio(vfio).unwrap();
-    let unbound = beside("0000:3b:00.7", &roots, &first).unwrap_err();
+    let (fake, first) = first(&roots);
+    asked(&fake, JOINING);
+    *fake.refuse.lock().unwrap() = Some((Request::GroupSetContainer, Errno::EBUSY));
+    for _ in 0..2 {
+        let refused = beside(ELSEWHERE, &roots, &first).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            format!(
+                "{ELSEWHERE}: VFIO_GROUP_SET_CONTAINER: EBUSY (16): Device or resource busy: the group is in another container already: another process has it"
+            )
+        );
+        assert_eq!(asked(&fake, JOINING), [1, 1, 0, 0]);
+    }
+    *fake.refuse.lock().unwrap() = None;
+    let _second = beside(ELSEWHERE, &roots, &first).unwrap();
+    assert_eq!(asked(&fake, JOINING), [1, 1, 0, 2]);
+}
+
+#[test]
+fn a_function_that_is_not_there_does_not_join() {
+    let (_dir, roots) = tree();
+    let (fake, first) = first(&roots);
+    asked(&fake, JOINING);
+    let missing = beside("0000:3b:00.7", &roots, &first).unwrap_err();
     assert!(
-        unbound.to_string().contains("no such PCI function"),
-        "{unbound}"
+        missing.to_string().contains("no such PCI function"),
+        "{missing}"
     );
+    assert_eq!(asked(&fake, JOINING), [0; 4]);
 }
 
 /// This crate refuses to open a function a second time while it is open in the container, because Linux

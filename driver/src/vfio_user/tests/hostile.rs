@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 use super::super::message::{self as wire, Command, HEADER_BYTES, MAX_FDS, TYPE_COMMAND};
 use super::super::socket::{self, Socket};
 use super::{Raw, Rig, Server, map, set_irqs};
-use crate::accepting::{AcceptFailure, classify};
+use crate::accepting;
 use crate::clock::Instant;
 use crate::double::Double;
 
@@ -204,18 +204,31 @@ fn memory_of_the_huge_page_pool_is_refused() {
     assert_eq!(rig.double.mappings(), vec![]);
 }
 
-/// Temporary errors of accept(2) ("ERRORS") do not end a server.
+/// Temporary errors of accept(2) ("ERRORS") do not end a server. After a lack of resources it pauses.
 #[test]
 fn a_server_survives_temporary_errors_of_accept() {
-    let meaning = |errno: Errno| classify(&errno.into());
-    for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
-        assert_eq!(meaning(errno), AcceptFailure::Temporary, "{errno}");
+    // Returns the client after two failures, and the number of pauses before it.
+    let accepted = |errno: Errno| {
+        let mut answers = [Err(errno), Err(errno), Ok("client")].into_iter();
+        let accept = || Ok(answers.next().expect("three calls at most")?);
+        let mut pauses = 0;
+        let client = accepting::next_pausing("a listener", accept, || pauses += 1);
+        (client.map_err(|error| error.raw_os_error()), pauses)
+    };
+    for errno in [
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::ENOBUFS,
+        Errno::ENOMEM,
+        Errno::EPERM,
+    ] {
+        assert_eq!(accepted(errno), (Ok("client"), 2), "{errno}");
     }
-    for errno in [Errno::EINTR, Errno::ECONNABORTED] {
-        assert_eq!(meaning(errno), AcceptFailure::OneClient, "{errno}");
+    for errno in [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO] {
+        assert_eq!(accepted(errno), (Ok("client"), 0), "{errno}");
     }
     for errno in [Errno::EBADF, Errno::EINVAL, Errno::ENOTSOCK] {
-        assert_eq!(meaning(errno), AcceptFailure::Permanent, "{errno}");
+        assert_eq!(accepted(errno), (Err(Some(errno as i32)), 0), "{errno}");
     }
 }
 

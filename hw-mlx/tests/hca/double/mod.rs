@@ -125,6 +125,8 @@ pub struct State {
     pub port_mtu: Option<u16>,
     /// True if the device accepts an address list without keeping it.
     pub forgets_lists: bool,
+    /// Time that the firmware asks for to return its pages: `reclaim_pages_to` of register DTOR.
+    pub reclaim_limit: u32,
 }
 
 /// The device double.
@@ -214,6 +216,7 @@ impl Double {
                     // This entry was left by another driver.
                     unicast: vec![[0, 0, 0x02, 0xde, 0xad, 0, 0, 1]],
                     forgets_lists: false,
+                    reclaim_limit: 0,
                 }),
                 clock: Arc::new(ManualClock {
                     now: AtomicU64::new(1_000_000),
@@ -691,10 +694,13 @@ impl State {
                 self.numbers += 1;
                 output[8..12].copy_from_slice(&self.numbers.to_be_bytes());
             }
-            // Registers are echoed, except the one with the MTU.
+            // Registers are echoed, except those with the MTU and the time limits.
             0x805 => {
                 let bytes = output.len().min(command.input.len());
                 output[16..bytes].copy_from_slice(&command.input[16..bytes]);
+                if argument == 0xc00e {
+                    output[0x40..0x44].copy_from_slice(&self.reclaim_limit.to_be_bytes());
+                }
                 if argument == 0x5003 && self.port_mtu.is_none() {
                     output.fill(0);
                     output[0] = 0x03;

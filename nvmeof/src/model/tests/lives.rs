@@ -155,6 +155,26 @@ fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() 
     assert!(model.controller(idle).is_none());
 }
 
+#[test]
+fn a_silent_discovery_controller_ends_after_its_keep_alive_time_or_120_seconds() {
+    let mut model = model(true);
+    for (keep_alive_ms, patience) in [(5000, 5), (0, 120)] {
+        let data = data(&name(DISCOVERY), HOST, 0xffff);
+        let connect = Connect {
+            keep_alive_ms,
+            ..asked(0)
+        };
+        let made = model.connect(place(0), connect, &data, secs(0));
+        let id = made.expect("a controller").controller;
+        set(&mut model, id, 0x14, 0x0046_0001);
+        let due = secs(1 + patience);
+        assert_eq!(model.expire(secs(patience)), Some(due), "heard of at 1 s");
+        assert!(model.controller(id).is_some());
+        assert_eq!(model.expire(due), None);
+        assert!(model.controller(id).is_none());
+    }
+}
+
 /// Any command keeps a controller alive (Traffic Based Keep Alive, which CTRATT announces). Linux 6.12 sends no Keep
 /// Alive while responses arrive.
 #[test]
