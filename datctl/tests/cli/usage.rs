@@ -324,7 +324,7 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
             &["record", "sim:a", "/nonexistent/x"],
             "/nonexistent/x: No such file",
         ),
-        (&["decode", "/dev/null"], "/dev/null: no file"),
+        (&["decode", "/dev/null"], "/dev/null: not a regular file"),
         (
             &["stat", "/nonexistent/s"],
             "no process has an adapter open with control=",
