@@ -462,7 +462,8 @@ impl Driver {
 
 /// Returns a well-formed create command. A command that names an object of an earlier one names the newest.
 fn creation(driver: &Driver, what: u8) -> Vec<u8> {
-    let (world, newest) = (&driver.world, |opcode| driver.newest(opcode));
+    // Object numbers have 24 bits. A scribble into the output can put anything into the upper eight.
+    let (world, newest) = (&driver.world, |opcode| driver.newest(opcode) & 0x00ff_ffff);
     let (uar, pd, eqn) = (
         world.a.resources.uar,
         world.a.resources.pd,
