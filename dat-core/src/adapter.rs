@@ -57,7 +57,7 @@ impl Arrival {
 /// State shared by the instances of an adapter, behind a lock.
 pub(crate) struct Adapter {
     state: Mutex<State>,
-    /// Observers that are called with each event. No lock but its own is held while an observer runs.
+    /// Functions that are called with each event. While a watcher runs, only its own lock is held.
     watchers: Mutex<Vec<Arc<Mutex<Watcher>>>>,
 }
 
@@ -113,10 +113,12 @@ impl Adapter {
         self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds a watcher of the events of all instances.
     pub(crate) fn watch(&self, watcher: Watcher) {
         self.watchers().push(Arc::new(Mutex::new(watcher)));
     }
 
+    /// Calls all watchers. The caller must not hold the lock of the state, since a watcher may take it.
     pub(crate) fn notice(&self, notice: &Notice) {
         let all = self.watchers().clone();
         for watcher in all {

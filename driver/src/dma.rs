@@ -93,7 +93,7 @@ impl Chunk {
     }
 
     /// Maps memory at a virtual address with this remainder modulo 1 GiB. If `huge`, the memory is on 2 MiB pages,
-    /// provided that it is whole pages and enough of them are free.
+    /// provided that it consists of whole pages and that enough pages are free.
     fn memory(bytes: usize, remainder: usize, huge: bool) -> Result<SharedMemory, MemoryError> {
         let size = PageSize::Huge2M;
         let enough = || Machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();

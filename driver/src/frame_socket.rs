@@ -126,8 +126,8 @@ impl FrameEnd {
     ///
     /// # Errors
     /// `AddrInUse`: both ends of the wire are taken, or the first end has not accepted earlier connections that have
-    /// ended. Or something else is at the path, which stays unchanged ([`SocketPathError`](crate::SocketPathError)), or
-    /// another error of the system.
+    /// ended. [`SocketPathError`](crate::SocketPathError): something else is at the path, and stays unchanged. Other
+    /// errors: a system call failed.
     pub fn at(path: &Path) -> io::Result<Self> {
         let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
@@ -342,8 +342,8 @@ impl FrameSocket {
     /// Sends a frame without waiting. Returns false if the ring or the socket is full; then the frame is lost.
     ///
     /// # Errors
-    /// The other side has ended or has corrupted the shared memory. Or the frame is empty, exceeds the longest frame or
-    /// is a control message (EMSGSIZE). Or another error of the system.
+    /// EMSGSIZE: the frame is empty, exceeds the longest frame, or is a control message. Other errors: the other side
+    /// has ended or has corrupted the shared memory, or a system call failed.
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
         let is_control = frame.len() == CONTROL_BYTES && frame.starts_with(CONTROL_PREFIX);
         if frame.is_empty() || frame.len() > FRAME_BYTES || is_control {

@@ -221,11 +221,15 @@ fn populate(
 mod tests {
     use std::collections::HashSet;
     use std::sync::Condvar;
+    use std::time::Duration;
 
     use super::*;
 
     /// A call of mbind: address, length, mode, mask, `maxnode`, flags.
     type Bound = (usize, usize, i32, Vec<u64>, usize, u32);
+
+    /// Time after which a call no longer waits for other threads. The test then fails by their number.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A machine with two nodes that records the calls it receives.
     #[derive(Default)]
@@ -271,7 +275,8 @@ mod tests {
             threads.insert(std::thread::current().id());
             self.begun.notify_all();
             let are_few = |threads: &mut HashSet<_>| threads.len() < self.together;
-            drop(self.begun.wait_while(threads, are_few).unwrap());
+            let waited = self.begun.wait_timeout_while(threads, PATIENCE, are_few);
+            drop(waited.unwrap());
             match self.refuses {
                 Some((from, errno)) if asked.0 >= from => Err(errno),
                 Some(_) | None => Ok(()),

@@ -332,8 +332,8 @@ impl Reactor {
     /// Reads and waits. Returns the number of bytes read, fewer than asked for only at the end of the file.
     ///
     /// # Errors
-    /// As [`Reactor::queue_read`]. [`ReactorError::Transfer`]: the read failed, or has not ended after [`MAX_WAIT`]
-    /// (ETIMEDOUT). [`ReactorError::Ring`]: the ring could not be entered.
+    /// The errors of [`Reactor::queue_read`]. [`ReactorError::Transfer`]: the read failed, or did not end within
+    /// [`MAX_WAIT`] (ETIMEDOUT). [`ReactorError::Ring`]: the ring could not be entered.
     pub fn read_file_at(
         &mut self,
         file: &File,
@@ -349,8 +349,8 @@ impl Reactor {
     /// Writes all bytes and waits.
     ///
     /// # Errors
-    /// As [`Reactor::queue_write`]. [`ReactorError::Transfer`]: the write failed, or has not ended after [`MAX_WAIT`]
-    /// (ETIMEDOUT). [`ReactorError::Ring`]: the ring could not be entered.
+    /// The errors of [`Reactor::queue_write`]. [`ReactorError::Transfer`]: the write failed, or did not end within
+    /// [`MAX_WAIT`] (ETIMEDOUT). [`ReactorError::Ring`]: the ring could not be entered.
     pub fn write_file_at(
         &mut self,
         file: &File,

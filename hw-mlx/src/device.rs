@@ -89,7 +89,7 @@ impl Opened {
     /// Returns the function's counters, for a thread that has no instance. Returns `None` if the function is closed.
     ///
     /// # Errors
-    /// [`CmdError`]: the device does not answer.
+    /// [`CmdError`]: the device does not answer, or there is no memory to ask it.
     pub fn counters(&self) -> Result<Option<DeviceCounters>, CmdError> {
         let Some(mut session) = ReadOnlySession::of(&self.0) else {
             return Ok(None);
@@ -649,7 +649,7 @@ impl Hca {
     /// Returns the device's counters ([`DeviceCounters`]).
     ///
     /// # Errors
-    /// [`CmdError`]: the device does not answer.
+    /// [`CmdError`]: the device does not answer, or there is no memory to ask it.
     pub fn counters(&mut self) -> Result<DeviceCounters, CmdError> {
         let shared = Arc::clone(&self.shared);
         counters::read(self, &shared.found.caps, shared.counter_set)

@@ -16,8 +16,8 @@ use hw_sim::{Alarm, Sim, SimFunction};
 
 use crate::pace::Pace;
 
-/// Maximum sleep of the thread that advances virtual time. It is shorter than the largest step of [`Pace`], so that a
-/// thread that wakes on time drops none.
+/// Maximum sleep of the thread that advances virtual time. It is shorter than the largest step of [`Pace`], so that no
+/// virtual time is lost if the thread wakes a little late.
 pub const LAG: Duration = Duration::from_millis(1);
 
 /// A function that runs in real time.
@@ -154,7 +154,7 @@ impl Drop for Mover {
 mod tests {
     use super::*;
 
-    /// The machine wakes the thread a little later than it asked. A link that trains for 100 ms takes 100 ms.
+    /// The thread wakes 500 µs late after each sleep, and virtual time still advances as fast as real time.
     #[test]
     fn virtual_time_keeps_up_while_the_thread_sleeps_as_long_as_it_may() {
         let (start, sleep) = (Instant::now(), LAG + Duration::from_micros(500));

@@ -69,7 +69,8 @@ pub enum RegisterEffect {
     /// The driver changed `nic_interface` to this value.
     NicInterface(u32),
     /// The driver wrote to a read-only register, with a width other than 32 bits, in a boot phase that permits no
-    /// write, or to the command doorbell before the queue's address was complete. The text describes the write.
+    /// write, or to the command doorbell after it had changed only the high half of the queue's address. The text
+    /// describes the write.
     Bug(String),
 }
 

@@ -190,12 +190,16 @@ fn note_left_out(found: &Found) {
     }
 }
 
-/// Returns what failed, by executable. The names repeat at the end of the output, since they have scrolled out of view.
+/// Returns the failed tests by executable. The end of the output repeats them, because they may have scrolled out of
+/// view.
 fn failures(ended: &[Ended]) -> String {
-    let failed = ended.iter().filter(|one| !one.status.success());
+    let failed = ended.iter().filter(|one| !one.succeeded());
     let lines = failed.map(|one| {
         let failed = list(&one.found.failed);
-        format!("{} ended with {}{failed}", one.name, one.status)
+        match &one.status {
+            Ok(status) => format!("{} ended with {status}{failed}", one.name),
+            Err(error) => format!("{}: {error:#}", one.name),
+        }
     });
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -104,7 +104,7 @@ impl World {
 
     /// Records that a request with invalidation is about to be posted. Unless its success is certain, its connection
     /// may break, and so may the connections of all other requests that invalidate the same key. This is recorded, too.
-    pub fn is_claimed(&mut self, link: usize, (peer, opening): (usize, u64), work: &Work) {
+    pub fn record_claim(&mut self, link: usize, (peer, opening): (usize, u64), work: &Work) {
         let Kind::Invalidate(context) = work.kind else {
             return;
         };

@@ -214,7 +214,7 @@ impl World {
             bytes,
             void,
         };
-        self.is_claimed(link, (peer, opening), &work);
+        self.record_claim(link, (peer, opening), &work);
         Some(Prepared {
             ep,
             link,

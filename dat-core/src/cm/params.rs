@@ -187,7 +187,7 @@ pub enum ConnectError {
         limit: u32,
     },
     /// The path MTU code is not in 1..=5.
-    #[error("path MTU code {0} is not one of 1 to 5")]
+    #[error("path MTU code {0} is outside 1 to 5")]
     Mtu(u8),
     /// The number of connections has reached [`Config::max_connections`].
     #[error("{0} connections exist, which is the maximum")]

@@ -129,14 +129,8 @@ impl Cno {
     pub(crate) fn detach(&mut self, evd: EvdKey, gone: bool) {
         self.evds.remove(evd);
         self.unarmed.remove(evd);
-        if !gone {
-            return;
-        }
-        let other = self.evds.iter().next();
-        match other {
-            None => self.release_waiters(),
-            Some(other) if self.triggered == Some(evd) => self.triggered = Some(other),
-            Some(_) => {}
+        if gone && self.evds.is_empty() {
+            self.release_waiters();
         }
     }
 

@@ -1,12 +1,13 @@
 //! A connection request that the consumer has neither accepted nor rejected, with the parameters that its peer
 //! requested.
 
-use super::ep::Remote;
+use super::ep::Ends;
 use crate::attributes::address_of;
 use crate::cm::ConnId;
 use crate::handle::EpKey;
 use crate::provider::{Path, Psn, Qpn};
 use crate::types::ConnQual;
+use std::net::IpAddr;
 
 /// Parameters of a connection's peer, and the path to it.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Cr {
     pub(crate) conn: ConnId,
     pub(crate) peer: Peer,
     pub(crate) conn_qual: ConnQual,
+    /// Our address, to which the request was sent.
+    pub(crate) local: IpAddr,
     pub(crate) remote_gid: [u8; 16],
     pub(crate) remote_port: u16,
     pub(crate) private_data: Vec<u8>,
@@ -40,10 +43,11 @@ pub(crate) struct Cr {
 }
 
 impl Cr {
-    pub(crate) fn remote(&self) -> Remote {
-        Remote {
-            address: address_of(self.remote_gid),
-            port_qual: self.remote_port.into(),
+    pub(crate) fn ends(&self) -> Ends {
+        Ends {
+            local: self.local,
+            remote: address_of(self.remote_gid),
+            remote_port: self.remote_port.into(),
         }
     }
 }

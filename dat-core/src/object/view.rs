@@ -167,5 +167,8 @@ pub enum Happened {
 }
 
 /// A function that is called with each event, in the thread in which the event happens. It must not block, and must not
-/// call the instance. It may call the methods of [`Opened`](crate::Opened).
+/// call an instance or open one. It may call `counters`, `ask`, `measure` and `watch` of [`Opened`](crate::Opened).
+///
+/// Calls of one watcher never overlap. The notices of one instance come in order. A watcher that is added during a
+/// notice does not get that notice.
 pub type Watcher = Box<dyn Fn(&Notice) + Send>;

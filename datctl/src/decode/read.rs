@@ -57,7 +57,7 @@ impl File {
         let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
         let metadata = file.metadata().map_err(|error| failed(&error))?;
         if !metadata.is_file() {
-            return Err(failed(&"not a regular file, as a recorder writes").into());
+            return Err(failed(&"not a regular file; a recorder writes one").into());
         }
         let bytes = metadata.len();
         if bytes > LONGEST {
@@ -65,7 +65,9 @@ impl File {
         }
         let reader = std::io::BufReader::new(file);
         let mut reader = PcapNgReader::new(reader).map_err(|error| {
-            failed(&format!("not a pcapng file, as a recorder writes: {error}"))
+            failed(&format!(
+                "not a pcapng file, which a recorder writes: {error}"
+            ))
         })?;
         let mut read = Self {
             adapter: "?".to_owned(),

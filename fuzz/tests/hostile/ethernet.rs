@@ -7,7 +7,7 @@
 
 use crate::eth_support::*;
 use crate::honest::Longest;
-use crate::live::now_us;
+use crate::live::{Spoil, now_us};
 use bolero::{TypeGenerator, check, produce};
 use hw_sim::eth::checksum::Verdict;
 use hw_sim::eth::segment::{Offload, segment};
@@ -15,29 +15,6 @@ use hw_sim::wire::frame::Headers;
 use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
-
-/// Bits to flip. Half of the values flip none.
-#[derive(Clone, Copy, Debug, TypeGenerator)]
-struct Spoil {
-    how_much: u8,
-    at: [(u16, u8); 3],
-}
-
-impl Spoil {
-    fn apply(self, bytes: &mut [u8]) {
-        let count = match self.how_much {
-            0..128 => 0,
-            128..192 => 1,
-            192.. => 3,
-        };
-        for (at, bits) in self.at.into_iter().take(count) {
-            let length = bytes.len();
-            if let Some(byte) = bytes.get_mut(usize::from(at).checked_rem(length).unwrap_or(0)) {
-                *byte ^= bits;
-            }
-        }
-    }
-}
 
 /// A forged TCP or UDP frame over IPv4 or IPv6, with or without a VLAN tag.
 #[derive(Clone, Debug, TypeGenerator)]

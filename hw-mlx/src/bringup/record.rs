@@ -654,7 +654,7 @@ impl Recorder {
             None => Ok("it may not be written".to_owned()),
             Some(_) => read(self, "unicast list, written").map(|kept| match kept {
                 Some(kept) if kept == written && written == found => {
-                    "it reads as written, but it already read so before, which proves nothing"
+                    "it reads as written, which proves nothing, because it read so before"
                         .to_owned()
                 }
                 Some(kept) if kept == written => "it reads as written".to_owned(),

@@ -230,7 +230,7 @@ fn a_command_may_take_as_long_as_the_device_says_and_never_less_than_configured(
 /// long (Linux `lib/tout.c` `tout_query_dtor`).
 #[test]
 fn firmware_gets_the_time_it_asks_for_to_return_its_pages() {
-    // No time, for which the minimum of five seconds applies; and 30 seconds.
+    // The device asks for no time, so the minimum of five seconds applies. Then it asks for 30 seconds.
     for (asked, seconds) in [(0, 5), (0x2000_001e, 30)] {
         let double = Double::new();
         // This sets the capability dtor.

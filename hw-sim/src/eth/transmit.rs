@@ -139,6 +139,9 @@ impl Parts {
     }
 }
 
+/// Protocols of IP with a transport header that Linux sends inline: ICMP, TCP, UDP, ICMPv6.
+const TRANSPORTS: [u8; 4] = [1, 6, 17, 58];
+
 impl Inline {
     /// Returns the headers for a code of `min_wqe_inline_mode`.
     pub const fn of(code: u32) -> Option<Self> {
@@ -151,26 +154,32 @@ impl Inline {
         }
     }
 
-    /// Returns whether a WQE's inline headers suffice. VLAN tags count as part of the Ethernet header. The IP header,
-    /// and 8 bytes for the transport header, are required only if the EtherType after the tags is IPv4 or IPv6.
+    /// Returns whether a WQE's inline headers suffice. One VLAN tag counts as part of the Ethernet header: 18 bytes are
+    /// the most that software sends inline for it (rdma-core `MLX5_ETH_L2_INLINE_HEADER_SIZE`, DPDK
+    /// `MLX5_INLINE_HSIZE_L2`). The IP header is required if the EtherType after the tags is IPv4 or IPv6. Then 8 bytes of
+    /// the transport header are required, too, unless the packet is a fragment or has a protocol for which Linux
+    /// (`mlx5e_calc_min_inline`) may send none.
     fn suffices(self, header: &[u8]) -> bool {
-        let (ethertype, link) = match Headers::of(header) {
-            Some(headers) => (Some(headers.ethertype), headers.payload_at),
-            None => (None, ETHERNET_BYTES),
+        let Some(headers) = Headers::of(header) else {
+            return self == Self::None;
         };
-        let (network, link) = match ethertype {
-            Some(IPV4) => (20, link),
-            Some(IPV6) => (40, link),
-            // The header ends inside a tag.
-            Some(CUSTOMER_TAG | SERVICE_TAG) => (0, link + TAG_BYTES),
-            Some(_) | None => (0, link),
+        let network = match headers.ethertype {
+            IPV4 => 20,
+            IPV6 => 40,
+            _ => 0,
         };
+        // The header may end inside a tag.
+        let is_cut = matches!(headers.ethertype, CUSTOMER_TAG | SERVICE_TAG);
+        let tags = usize::from(is_cut || headers.tag.is_some()) * TAG_BYTES;
+        let link = ETHERNET_BYTES + tags;
+        let has_transport = headers
+            .ip
+            .is_some_and(|ip| !ip.fragment && TRANSPORTS.contains(&ip.protocol));
         let needed = match self {
             Self::None => 0,
             Self::Ethernet => link,
             Self::Network => link + network,
-            Self::Transport if network > 0 => link + network + 8,
-            Self::Transport => link,
+            Self::Transport => link + network + usize::from(has_transport) * 8,
         };
         header.len() >= needed
     }
@@ -389,8 +398,8 @@ impl Sq {
 mod tests {
     use super::*;
 
-    /// Returns the start of a frame whose ethertypes are these, `bytes` long.
-    fn header(ethertypes: &[u16], bytes: usize) -> Vec<u8> {
+    /// Returns the first `bytes` bytes of a frame with these EtherTypes and this protocol of IP.
+    fn header(ethertypes: &[u16], protocol: u8, bytes: usize) -> Vec<u8> {
         let mut header = vec![0; 12];
         for (number, ethertype) in ethertypes.iter().enumerate() {
             if number > 0 {
@@ -398,24 +407,33 @@ mod tests {
             }
             header.extend(ethertype.to_be_bytes());
         }
+        match ethertypes.last() {
+            Some(&IPV4) => header.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol]),
+            Some(&IPV6) => header.extend([0x60, 0, 0, 0, 0, 0, protocol, 64]),
+            Some(_) | None => {}
+        }
         header.resize(bytes, 0);
         header
     }
 
-    /// The headers of the link include VLAN tags (Linux `mlx5e_calc_min_inline` counts from the network header).
+    /// The sizes behind one tag and behind two are those of rdma-core and DPDK (18 and 58 bytes for IPv6).
     #[test]
     fn inline_headers_reach_as_far_as_the_mode_says_behind_tags_too() {
-        for (ethertypes, least) in [
-            (&[0x88b5][..], [0, 14, 14, 14]),
-            (&[IPV4], [0, 14, 34, 42]),
-            (&[IPV6], [0, 14, 54, 62]),
-            (&[CUSTOMER_TAG, IPV4], [0, 18, 38, 46]),
-            (&[SERVICE_TAG, CUSTOMER_TAG, IPV6], [0, 22, 62, 70]),
+        const UDP: u8 = 17;
+        const OSPF: u8 = 89;
+        for (ethertypes, protocol, least) in [
+            (&[0x88b5][..], 0, [0, 14, 14, 14]),
+            (&[IPV4], UDP, [0, 14, 34, 42]),
+            (&[IPV4], OSPF, [0, 14, 34, 34]),
+            (&[IPV6], UDP, [0, 14, 54, 62]),
+            (&[CUSTOMER_TAG, IPV4], UDP, [0, 18, 38, 46]),
+            (&[SERVICE_TAG, CUSTOMER_TAG, IPV6], OSPF, [0, 18, 58, 58]),
         ] {
             for (code, least) in (0..).zip(least) {
                 let mode = Inline::of(code).expect("a mode");
-                assert!(mode.suffices(&header(ethertypes, least)));
-                let short = least.checked_sub(1).map(|bytes| header(ethertypes, bytes));
+                let header = |bytes| header(ethertypes, protocol, bytes);
+                assert!(mode.suffices(&header(least)), "{mode:?} of {ethertypes:x?}");
+                let short = least.checked_sub(1).map(header);
                 assert!(
                     short.is_none_or(|header| !mode.suffices(&header)),
                     "{mode:?} of {ethertypes:x?}: {least}"

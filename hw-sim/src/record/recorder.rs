@@ -185,8 +185,8 @@ impl WatchedMemory {
     /// Returns watched memory for memory of this process that is mapped at `first`.
     ///
     /// # Errors
-    /// A text, as from [`Iommu::map`](crate::iommu::Iommu::map): the memory is shorter, or `offset` is no page
-    /// boundary.
+    /// An error text, as from [`Iommu::map`](crate::iommu::Iommu::map): the memory does not contain the range, or
+    /// `offset` is not a page boundary.
     pub(crate) fn here(
         tape: &Tape,
         function: usize,

@@ -21,8 +21,8 @@
 //! switch or of their egress port, and are dropped when it is full. Frames of lossless priorities ([`Pfc::priorities`])
 //! are counted at their ingress port. Above XOFF the switch pauses the sender; frames in flight at that time use the
 //! headroom. If the headroom is full, such a frame is dropped and counted separately. Pauses can form a cycle in which
-//! each port waits for the next. A watchdog, if configured, drops a queue that has waited too long, and drops new
-//! frames for that queue during the same time again.
+//! each port waits for the next. A watchdog, if configured, has a time limit. It drops the frames of a queue that has
+//! waited that long, and all new frames for the queue until as much time has passed again.
 //!
 //! Absent on purpose: spanning tree, VLAN membership, link aggregation, cut-through, bandwidth shares in a switch (the
 //! highest priority goes first; a card's port has shares: `ets`), pauses of a whole port (802.3x).

@@ -63,7 +63,7 @@ impl Side {
         side
     }
 
-    /// Connects the queue pair with one of the side `peer`.
+    /// Connects the queue pair to the queue pair `remote_qpn` of side `peer`.
     pub fn connect(&mut self, remote_qpn: u32, peer: usize) {
         self.bench.ready_to_send(self.qp.number, |qpc| {
             connect_to(qpc, remote_qpn, &gid(peer), MACS[peer]);

@@ -293,8 +293,10 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
         .set_dbr_umem_id(record);
     let qpn = bench.exec(&create).unwrap().qpn();
     assert_eq!(bench.status(&destroy(ring)), CmdStatus::BAD_RES_STATE);
+    // The commands have no migration state, as in rdma-core's test.
     bench.ready_to_send(qpn, |qpc| {
-        qpc.set_remote_qpn(qpn)
+        qpc.set_pm_state(0)
+            .set_remote_qpn(qpn)
             .primary_address_path_mut()
             .set_rlid(1);
     });

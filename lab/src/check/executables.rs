@@ -2,12 +2,14 @@
 //!
 //! `cargo test` runs one executable after another, so a long test at the end of an executable leaves processors idle.
 //! Here cargo builds the executables and lists them. Then [`AT_ONCE`] of them run at a time, the longest first.
-//! The output of an executable is printed when it has ended, so that outputs do not mix.
+//! The output of an executable is printed when it has ended, so that outputs do not mix. A failed test, and a test that
+//! takes long, are told at once.
 
 use std::collections::VecDeque;
+use std::io::{BufReader, Write, stdout};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -36,7 +38,8 @@ const LONGEST: [&str; 9] = [
     "syscalls",
     "hca",
 ];
-/// Executables that ended earlier are not in the table of times.
+/// Shortest time of an executable in the table of times.
+const OUTPUT_LIMIT: Duration = Duration::from_secs(60);
 const SHOWN_FROM: Duration = Duration::from_secs(2);
 
 /// A message of cargo about what it has built.
@@ -51,6 +54,7 @@ struct Artifact {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    kind: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -68,15 +72,22 @@ struct Job {
 pub(super) struct Ended {
     /// Target and package, or "documentation".
     pub(super) name: String,
-    pub(super) status: ExitStatus,
+    /// The error says why the job did not run or was given up.
+    pub(super) status: Result<ExitStatus>,
     pub(super) found: Found,
     took: Duration,
+}
+
+impl Ended {
+    pub(super) fn succeeded(&self) -> bool {
+        self.status.as_ref().is_ok_and(ExitStatus::success)
+    }
 }
 
 /// Builds all tests of the workspace, and runs them and the tests in documentation with these environment variables.
 ///
 /// # Errors
-/// The build failed, or an executable could not be started. A failed test is in the result.
+/// The build failed. A failed job is in the result.
 pub(super) fn run(variables: &[(&str, String)]) -> Result<Vec<Ended>> {
     let mut jobs = jobs(&built()?)?;
     let mut documentation = shell::cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
@@ -85,14 +96,20 @@ pub(super) fn run(variables: &[(&str, String)]) -> Result<Vec<Ended>> {
         name: "documentation".into(),
         command: documentation,
     });
+    let wanted = std::env::var(THREADS).ok();
     for job in &mut jobs {
         job.command
             .envs(variables.iter().map(|(key, value)| (key, value)));
-        if std::env::var_os(THREADS).is_none() {
+        if wanted.is_none() {
             job.command.env(THREADS, threads()?.to_string());
         }
     }
-    let ended = run_jobs(jobs)?;
+    // If tests are to run one at a time, so are the executables.
+    let at_once = match wanted.as_deref() {
+        Some("1") => 1,
+        Some(_) | None => AT_ONCE,
+    };
+    let ended = run_jobs(jobs, at_once, &mut stdout());
     println!("{}", table(&ended));
     Ok(ended)
 }
@@ -119,7 +136,8 @@ fn built() -> Result<String> {
 /// Returns a job for each test executable in cargo's messages, the longest first.
 fn jobs(messages: &str) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    for line in messages.lines() {
+    // A procedural macro may print lines of its own between the messages.
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: serde_json::Value = serde_json::from_str(line)?;
         if message["reason"] != "compiler-artifact" {
             continue;
@@ -128,8 +146,9 @@ fn jobs(messages: &str) -> Result<Vec<Job>> {
         let Some(executable) = artifact.executable.filter(|_| artifact.profile.test) else {
             continue;
         };
-        let target = artifact.target.name;
-        let start = LONGEST.iter().position(|name| *name == target);
+        let Target { name, kind } = artifact.target;
+        let start = LONGEST.iter().position(|longest| *longest == name);
+        let target = format!("{} {name}", kind.join(" "));
         jobs.push((
             start.unwrap_or(LONGEST.len()),
             job(&target, &artifact.manifest_path, &executable)?,
@@ -139,7 +158,7 @@ fn jobs(messages: &str) -> Result<Vec<Job>> {
     Ok(jobs.into_iter().map(|(_, job)| job).collect())
 }
 
-/// Returns the job that runs an executable like cargo does: in the package's directory, which is in the environment.
+/// Returns the job that runs an executable as cargo does: in the package's directory, and with `CARGO_MANIFEST_DIR`.
 fn job(target: &str, manifest: &Path, executable: &Path) -> Result<Job> {
     let directory = manifest.parent().context("a manifest has a directory")?;
     let package = directory.file_name().unwrap_or_default().to_string_lossy();
@@ -154,54 +173,100 @@ fn job(target: &str, manifest: &Path, executable: &Path) -> Result<Job> {
     })
 }
 
-/// Runs the jobs in their order, [`AT_ONCE`] at a time.
-fn run_jobs(jobs: Vec<Job>) -> Result<Vec<Ended>> {
+/// Runs the jobs in their order, `at_once` at a time, and writes the output of each when it has ended.
+fn run_jobs(jobs: Vec<Job>, at_once: usize, to: &mut (impl Write + Send)) -> Vec<Ended> {
+    let count = jobs.len();
     let jobs = Mutex::new(VecDeque::from(jobs));
-    let ended = Mutex::new(Vec::new());
+    let results = Mutex::new((Vec::new(), to));
+    let run_next = || {
+        loop {
+            let next = lock(&jobs).pop_front();
+            let Some(job) = next else { return };
+            let (one, text) = run_job(job);
+            // The lock also keeps the outputs apart.
+            let mut results = lock(&results);
+            let (ended, to) = &mut *results;
+            // An output that nobody reads any more ends no test.
+            let _ = to.write_all(&text);
+            let (name, number, took) = (&one.name, ended.len() + 1, one.took.as_secs());
+            let how = if one.succeeded() { "ended" } else { "FAILED" };
+            eprintln!("{number} of {count}: {name} {how}, {took} s");
+            ended.push(one);
+        }
+    };
     std::thread::scope(|scope| {
-        let run_next = || -> Result<()> {
-            loop {
-                let next = lock(&jobs).pop_front();
-                let Some(job) = next else {
-                    return Ok(());
-                };
-                let (one, output) = run_job(job)?;
-                // The lock also keeps the outputs apart.
-                let mut ended = lock(&ended);
-                print!("{output}");
-                ended.push(one);
-            }
-        };
-        let threads = [(); AT_ONCE].map(|()| scope.spawn(run_next));
-        let results = threads.map(|thread| thread.join().expect("no panic in a job"));
-        results.into_iter().collect::<Result<Vec<()>>>()
-    })?;
-    Ok(ended.into_inner().unwrap_or_else(PoisonError::into_inner))
+        for _ in 0..at_once {
+            scope.spawn(run_next);
+        }
+    });
+    let results = results.into_inner();
+    results.unwrap_or_else(PoisonError::into_inner).0
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run_job(mut job: Job) -> Result<(Ended, String)> {
+/// Runs a job. Returns its result and its output.
+fn run_job(mut job: Job) -> (Ended, Vec<u8>) {
     let began = Instant::now();
     let shown = shell::announce(&job.command);
-    let mut child = job
-        .command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start `{shown}`"))?;
-    let output = child.stdout.take().context("its output is a pipe")?;
-    let mut text = Vec::new();
-    let found = output::pass_on(std::io::BufReader::new(output), &mut text)?;
+    let started = job.command.stdout(Stdio::piped()).spawn();
+    let result = started
+        .with_context(|| format!("cannot start `{shown}`"))
+        .and_then(|child| finish(child, &job.name));
+    let (status, found, text) = match result {
+        Ok((status, found, text)) => (Ok(status), found, text),
+        Err(error) => (Err(error), Found::default(), Vec::new()),
+    };
     let ended = Ended {
-        status: child.wait()?,
         name: job.name,
+        status,
         found,
         took: began.elapsed(),
     };
-    let text = format!("\n{}:\n{}", ended.name, String::from_utf8_lossy(&text));
-    Ok((ended, text))
+    (ended, text)
+}
+
+/// Waits until a child has ended and its output is complete.
+fn finish(mut child: Child, name: &str) -> Result<(ExitStatus, Found, Vec<u8>)> {
+    let output = child.stdout.take().context("its output is a pipe")?;
+    let (to, read) = mpsc::channel();
+    let mut output_of = OutputOf {
+        name: name.to_owned(),
+        text: format!("\n{name}:\n").into_bytes(),
+    };
+    std::thread::spawn(move || {
+        let found = output::pass_on(BufReader::new(output), &mut output_of);
+        // An error means that the job was given up.
+        let _ = to.send(found.map(|found| (found, output_of.text)));
+    });
+    let status = child.wait()?;
+    let (found, text) = read.recv_timeout(OUTPUT_LIMIT).context(
+        "the executable has ended, but a process that it started still has its output open",
+    )??;
+    Ok((status, found, text))
+}
+
+/// The output of an executable so far. A line about a failed test, or about one that takes long, is told at once.
+struct OutputOf {
+    name: String,
+    text: Vec<u8>,
+}
+
+impl Write for OutputOf {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        if text.ends_with(" ... FAILED\n") || text.contains("has been running for over") {
+            eprint!("{}: {text}", self.name);
+        }
+        self.text.extend_from_slice(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns the times of the longest executables.
@@ -222,10 +287,10 @@ mod tests {
 
     /// Messages in the form of cargo 1.95, with the fields that are read here.
     const MESSAGES: &str = r#"{"reason":"build-script-executed","package_id":"x"}
-{"reason":"compiler-artifact","manifest_path":"/w/dat-core/Cargo.toml","target":{"name":"dat_core"},"profile":{"test":false},"executable":null}
-{"reason":"compiler-artifact","manifest_path":"/w/dat-core/Cargo.toml","target":{"name":"dat_core"},"profile":{"test":true},"executable":"/w/target/dat_core-1"}
-{"reason":"compiler-artifact","manifest_path":"/w/datctl/Cargo.toml","target":{"name":"datctl"},"profile":{"test":false},"executable":"/w/target/datctl"}
-{"reason":"compiler-artifact","manifest_path":"/w/datctl/Cargo.toml","target":{"name":"cli"},"profile":{"test":true},"executable":"/w/target/cli-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/dat-core/Cargo.toml","target":{"kind":["lib"],"name":"dat_core"},"profile":{"test":false},"executable":null}
+{"reason":"compiler-artifact","manifest_path":"/w/dat-core/Cargo.toml","target":{"kind":["lib"],"name":"dat_core"},"profile":{"test":true},"executable":"/w/target/dat_core-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/datctl/Cargo.toml","target":{"kind":["bin"],"name":"datctl"},"profile":{"test":false},"executable":"/w/target/datctl"}
+{"reason":"compiler-artifact","manifest_path":"/w/datctl/Cargo.toml","target":{"kind":["test"],"name":"cli"},"profile":{"test":true},"executable":"/w/target/cli-1"}
 {"reason":"build-finished","success":true}"#;
 
     #[test]
@@ -239,10 +304,19 @@ mod tests {
             })
             .collect();
         let expected = [
-            ("cli of datctl", "/w/datctl"),
-            ("dat_core of dat-core", "/w/dat-core"),
+            ("test cli of datctl", "/w/datctl"),
+            ("lib dat_core of dat-core", "/w/dat-core"),
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_longest_are_targets_that_there_are() {
+        let metadata = ["metadata", "--no-deps", "--format-version", "1"];
+        let metadata = shell::capture(shell::cargo(&metadata)).unwrap();
+        for name in LONGEST {
+            assert!(metadata.contains(&format!("\"name\":\"{name}\"")), "{name}");
+        }
     }
 
     #[test]
@@ -256,15 +330,21 @@ mod tests {
             job("one", "echo 'test a ... FAILED'; exit 101"),
             job("two", "kill -SEGV $$"),
             job("three", "true"),
+            Job {
+                name: "none".into(),
+                command: Command::new("/nonexistent/tests"),
+            },
         ];
-        let mut ended = run_jobs(jobs).unwrap();
+        let mut ended = run_jobs(jobs, AT_ONCE, &mut Vec::new());
         ended.sort_by(|one, other| one.name.cmp(&other.name));
-        let [one, three, two] = &ended[..] else {
+        let [none, one, three, two] = &ended[..] else {
             panic!("{} ended", ended.len());
         };
-        assert_eq!(one.status.code(), Some(101));
+        assert_eq!(one.status.as_ref().unwrap().code(), Some(101));
         assert_eq!(one.found.failed, ["a"]);
-        assert!(three.status.success());
-        assert_eq!(two.status.code(), None);
+        let error = none.status.as_ref().unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/tests"), "{error}");
+        assert!(three.succeeded());
+        assert_eq!(two.status.as_ref().unwrap().code(), None);
     }
 }

@@ -120,7 +120,7 @@ pub enum KeyError {
     #[error("a secret has 32, 48 or 64 bytes, and as many as the hash it is for: {0}")]
     Length(usize),
     /// The CRC does not match, probably because of a typing error.
-    #[error("the check sum of the secret is wrong: it was probably mistyped")]
+    #[error("the secret's checksum is wrong: the secret was probably mistyped")]
     Sum,
 }
 

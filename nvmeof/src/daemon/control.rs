@@ -1,7 +1,7 @@
 //! The control socket (docs/nvmeof.md): methods that query, and methods that make one change each.
 //!
 //! The parameters of `subsystem.add`, `namespace.add` and `listener.add` are keys of the configuration file, and the
-//! same reader reads them. So both have the same keys, defaults and mistakes.
+//! same reader reads them. So both have the same keys, defaults and errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -187,9 +187,7 @@ pub(crate) struct Io {
     /// A second buffer, into which a disk reads data to be compared, copied or verified.
     pub second: Option<u32>,
     pub work: Work,
-    /// Serial number of the namespace on which the command was first checked. Its data belongs to this namespace.
-    pub received_for: u64,
-    /// Namespace on which the command was executed.
+    /// Namespace on which the command was first checked, and on which it is executed.
     pub used: Used,
     /// Index of the partner in a fused pair, and the lock that this command holds.
     pub partner: Option<u32>,
@@ -226,7 +224,6 @@ impl Io {
             bytes: 0,
             second: None,
             work: Work::Single,
-            received_for: 0,
             used: Used::default(),
             partner: None,
             lock: None,
@@ -345,7 +342,7 @@ impl Io {
             Ok(bytes) => bytes,
             Err(status) => return Do::Refuse(status),
         };
-        self.received_for = here.local.namespace.serial();
+        self.used = LocalLists::used(here.issuer.list, self.sqe.nsid.get(), here.local);
         let offered = self.data.bytes();
         // The data buffer may be longer than the list of ranges.
         let is_list = matches!(self.sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
@@ -418,7 +415,7 @@ impl Io {
     /// former one. The checks are repeated, because meanwhile the namespace may have become protected, reserved by
     /// another host, or shorter.
     fn resume(&mut self, here: &Here<'_>) -> Do {
-        if self.received_for != here.local.namespace.serial() {
+        if self.used.serial != here.local.namespace.serial() {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
         }
         match check(&self.sqe, here.issuer, here.local) {
@@ -450,7 +447,6 @@ impl Io {
             local.count(opcode::READ, self.bytes);
             return self.put();
         }
-        self.used = LocalLists::used(here.issuer.list, self.sqe.nsid.get(), local);
         if is_reservation(self.sqe.opcode) {
             return Do::Model;
         }

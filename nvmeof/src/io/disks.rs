@@ -42,7 +42,7 @@ impl Late {
     }
 }
 
-/// Makes the error of an operation that the orders of a faulty disk make fail.
+/// Returns the error of an operation that a faulty disk was ordered to fail.
 fn failed(operation: &FileOperation<'_>, error: Errno) -> ReactorError {
     let (operation, offset, bytes) = match *operation {
         FileOperation::Read { offset, bytes, .. } => ("read", offset, bytes),

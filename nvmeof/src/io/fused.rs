@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::Commands;
 use super::command::{Do, Event};
 use super::lock::Lock;
-use super::namespaces::Local;
+use super::namespaces::{Local, LocalLists};
 use super::permit::{Issuer, check};
 use super::state::{State, Step};
 use super::work::Work;
@@ -79,17 +79,17 @@ impl Commands {
         let pair = [(&a.sqe, a.data), (&b.sqe, b.data)];
         let checked = match self.lists.namespace(issuer.list, a.sqe.nsid.get()) {
             Some(local) => {
-                let serial = local.namespace.serial();
-                check_pair(pair, issuer, local).map(|bytes| (bytes, serial))
+                let used = LocalLists::used(issuer.list, a.sqe.nsid.get(), local);
+                check_pair(pair, issuer, local).map(|bytes| (bytes, used))
             }
             None => Err((true, Status::INVALID_NAMESPACE.dnr())),
         };
         match checked {
-            Ok((bytes, serial)) => {
+            Ok((bytes, used)) => {
                 for (at, other) in [(first, second), (second, first)] {
                     let io = &mut self.ios[at as usize]; // CAST: widening.
                     io.bytes = bytes;
-                    io.received_for = serial;
+                    io.used = used;
                     io.partner = Some(other);
                 }
                 for at in [second, first] {

@@ -57,8 +57,6 @@ impl Io {
         if locked != Some(now) {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
         }
-        self.used =
-            super::namespaces::LocalLists::used(here.issuer.list, self.sqe.nsid.get(), here.local);
         self.read_to_compare(here).unwrap_or_else(Do::Refuse)
     }
 

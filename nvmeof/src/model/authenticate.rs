@@ -342,7 +342,7 @@ impl Model {
                 tracing::info!(controller = id, queue, %source, patience = ?PATIENCE, unlogged, "a host has not shown who it is: its connection ends");
             }
             if queue == 0 {
-                self.fail_controller(id);
+                self.end_controller(id);
             } else {
                 self.notices.push(Notice::Queue { connection });
             }

@@ -529,11 +529,6 @@ impl Model {
         self.end_controllers(|one| one.worker() == worker);
     }
 
-    /// Ends a controller and its connections, because its host broke a rule or the controller cannot continue.
-    pub fn fail_controller(&mut self, controller: u16) {
-        self.end_controller(controller);
-    }
-
     /// Returns the numbers of the controllers that fulfil a condition.
     fn controllers_that(&self, are_wanted: impl Fn(&Controller) -> bool) -> Vec<u16> {
         let all = self.controllers.values();
@@ -547,7 +542,8 @@ impl Model {
         }
     }
 
-    fn end_controller(&mut self, id: u16) {
+    /// Ends a controller and its connections. Does nothing if there is no such controller.
+    pub fn end_controller(&mut self, id: u16) {
         if let Some(controller) = self.controllers.remove(&id) {
             let told = self.lines.take(controller.source(), "over", self.latest);
             if let Some(unlogged) = told {
@@ -591,7 +587,7 @@ impl Model {
                     "no keep-alive: the host is taken for dead"
                 );
             }
-            self.fail_controller(id);
+            self.end_controller(id);
         }
         let due = self.controllers.values().map(Controller::deadline);
         due.chain(self.next_exchange()).min()

@@ -127,7 +127,7 @@ impl Model {
         };
         let (host, source) = (one.host().clone(), one.source());
         if let Some(unlogged) = self.lines.take(source, "busy", self.latest) {
-            tracing::warn!(controller = id, %host, %source, own, left, unlogged, "authenticated, but no controller is left for it: the host has reached its quota, or none is left");
+            tracing::warn!(controller = id, %host, %source, own, left, unlogged, "authenticated, but gets no controller: the host has reached its quota, or none is left");
         }
         false
     }

@@ -186,7 +186,7 @@ impl Worker {
             // An I/O queue that has not authenticated has not proved that the controller is its host's.
             Some(one) if one.number == 0 || !one.must_authenticate => {
                 let controller = one.controller;
-                self.target.with(|model| model.fail_controller(controller));
+                self.target.with(|model| model.end_controller(controller));
                 Ok(())
             }
             Some(_) | None => self.leave(id),

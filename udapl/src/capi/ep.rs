@@ -5,7 +5,6 @@
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ptr::null_mut;
-use std::collections::BTreeMap;
 
 use dat_core::{
     CompletionFlags, DatResult, EpAttr, EpChange, EpEvds, EpHandle, EpParam, EvdHandle, PzHandle,
@@ -350,16 +349,16 @@ fn c_param(
     ep: u64,
     param: &EpParam,
 ) -> DatResult<CEpParam> {
-    let kept = |all: &mut BTreeMap<u64, Address>, address| {
-        let record = all.entry(ep);
-        let kept = record.or_insert_with(|| Address::new(address));
-        kept.set(address);
-        kept.pointer()
+    let [local, remote] = match param.remote_ia_address {
+        Some(address) => {
+            let record = open.records.remotes.entry(ep);
+            let remote = record.or_insert_with(|| Address::new(address));
+            remote.set(address);
+            let remote = remote.pointer();
+            [open.records.local(param.local_ia_address), remote]
+        }
+        None => [open.instance.local.pointer(), null_mut()],
     };
-    let local = kept(&mut open.records.locals, param.local_ia_address);
-    let remote = param.remote_ia_address.map_or(null_mut(), |address| {
-        kept(&mut open.records.remotes, address)
-    });
     let settings = Attributes::new(&param.transport.named());
     let mut attr = c_attr(&param.attr);
     attr.ep_transport_specific_count = DatCount::try_from(settings.list().len()).unwrap_or(0);
@@ -529,7 +528,6 @@ pub extern "C" fn dat_ep_free(ep_handle: DatHandle) -> DatReturn {
     on(ep_handle, |open, ep: EpHandle| {
         open.ia.ep_free(ep)?;
         open.forget(ep);
-        open.records.locals.remove(&number(ep_handle));
         open.records.remotes.remove(&number(ep_handle));
         open.records.settings.remove(&number(ep_handle));
         open.records.operations.remove(&number(ep_handle));

@@ -165,11 +165,14 @@ fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionReque
         // fails if the request has already ended.
         let _gone = open.ia.cr_reject(request.cr);
     }
+    let mut local = open.instance.local.pointer();
     if let Ok(cr) = open.ia.cr_query(request.cr) {
+        let address = cr.local_ia_address;
         let record = Request {
             remote: Address::new(cr.remote_ia_address),
             private_data: cr.private_data.into(),
         };
+        local = open.records.local(address);
         open.records.requests.insert(number(cr_handle), record);
     }
     CCrArrival {
@@ -177,7 +180,7 @@ fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionReque
             .psp
             .and_then(|psp| open.known(psp))
             .unwrap_or(null_mut()),
-        local_ia_address_ptr: open.instance.local.pointer(),
+        local_ia_address_ptr: local,
         conn_qual: request.conn_qual.0,
         cr_handle,
     }

@@ -122,8 +122,8 @@ pub(super) struct ReservedPoint {
 pub(super) struct Records {
     pub(super) transport: Attributes,
     pub(super) vendor: Attributes,
-    /// Our addresses of endpoints' connections, by C's handle.
-    pub(super) locals: BTreeMap<u64, Address>,
+    /// Our addresses that connections or requests have used. Pointers to them are valid until the instance is closed.
+    locals: BTreeMap<IpAddr, Address>,
     /// Peer addresses of endpoints, by C's handle.
     pub(super) remotes: BTreeMap<u64, Address>,
     /// Attributes returned by the last query of an endpoint, by C's handle.
@@ -141,6 +141,12 @@ pub(super) struct Records {
 }
 
 impl Records {
+    /// Returns a pointer to the socket address of one of our addresses.
+    pub(super) fn local(&mut self, address: IpAddr) -> *mut libc::sockaddr {
+        let record = self.locals.entry(address);
+        record.or_insert_with(|| Address::new(address)).pointer()
+    }
+
     pub(super) fn new(ia: &Ia) -> Self {
         let attr = ia.query().ia;
         Self {

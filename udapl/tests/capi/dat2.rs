@@ -4,6 +4,7 @@
 // UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 use std::ptr::{null, null_mut};
@@ -11,7 +12,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 use udapl::capi::dat2;
-use udapl::capi::dat2::types::{CCrArrival, CEvent, CIaAttr};
+use udapl::capi::dat2::types::{CCrArrival, CEpParam, CEvent, CIaAttr};
 use udapl::capi::types::{CProviderInfo, DatHandle};
 use udapl::capi::{dat_provider_fini, dat_provider_init};
 
@@ -154,12 +155,12 @@ impl Side {
         rsp
     }
 
-    /// Requests a connection with `to` from a new endpoint.
-    fn request(&self, to: &Self) {
+    /// Returns the address that the instance says it has.
+    fn address(&self) -> *mut libc::sockaddr {
         let mut attr: CIaAttr = zeros();
         let told = call!(
             "ia_query_func",
-            to.ia => DatHandle,
+            self.ia => DatHandle,
             null_mut() => *mut DatHandle,
             0x3f_ffff_ffff => u64,
             &raw mut attr => *mut CIaAttr,
@@ -167,6 +168,10 @@ impl Side {
             null_mut() => *mut c_void
         );
         assert_eq!(told, 0);
+        attr.ia_address_ptr
+    }
+
+    fn endpoint(&self) -> DatHandle {
         let mut ep = null_mut();
         let made = call!(
             "ep_create_func",
@@ -179,10 +184,15 @@ impl Side {
             &raw mut ep => *mut DatHandle
         );
         assert_eq!(made, 0);
+        ep
+    }
+
+    /// Requests a connection with `to` from a new endpoint.
+    fn request(&self, to: &Self) {
         let begun = call!(
             "ep_connect_func",
-            ep => DatHandle,
-            attr.ia_address_ptr => *const libc::sockaddr,
+            self.endpoint() => DatHandle,
+            to.address() => *const libc::sockaddr,
             QUALIFIER => u64,
             TIMEOUT_INFINITE => u32,
             0 => i32,
@@ -259,6 +269,42 @@ fn a_request_names_its_rsp_of_dat_2_which_is_freed_once() {
     close(other.ia);
     assert_eq!(rsp_free(second), NO_RSP);
     close(one.ia);
+}
+
+/// Returns the IPv4 address at a pointer.
+fn ipv4(address: *const libc::sockaddr) -> Ipv4Addr {
+    // SAFETY: the library's addresses are as large as the larger of both families, and aligned for both.
+    let address = unsafe { address.cast::<libc::sockaddr_in>().read() };
+    assert_eq!(i32::from(address.sin_family), libc::AF_INET);
+    u32::from_be(address.sin_addr.s_addr).into()
+}
+
+/// An endpoint without a connection has the address of its instance, which is the first of the device's name. A request
+/// names the address to which it was sent.
+#[test]
+fn an_endpoint_and_a_request_name_the_address_of_the_device_s_name() {
+    table();
+    init(
+        &info(c"dat2own", 0),
+        c"sim:dat2own,address=10.1.2.3/8,time=virtual",
+    );
+    let (one, other) = (Side::new(c"dat2own"), Side::new(c"dat2own"));
+    let own = Ipv4Addr::new(10, 1, 2, 3);
+    assert_eq!(ipv4(one.address()), own);
+    let mut param: CEpParam = zeros();
+    let told = call!(
+        "ep_query_func",
+        one.endpoint() => DatHandle,
+        1 => u32,
+        &raw mut param => *mut CEpParam
+    );
+    assert_eq!(told, 0);
+    assert_eq!(ipv4(param.local_ia_address_ptr), own);
+    other.rsp(other.evd);
+    one.request(&other);
+    assert_eq!(ipv4(requested(other.evd).local_ia_address_ptr), own);
+    close(one.ia);
+    close(other.ia);
 }
 
 /// Clauses: PINI-2.

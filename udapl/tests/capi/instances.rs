@@ -234,8 +234,8 @@ fn every_object_names_the_instance_it_was_made_in() {
     assert_eq!(word, 0);
 }
 
-/// Each call with the handles of two objects refuses the second of another instance as it refuses an invalid handle.
-/// `connect` tries `dat_cr_accept`.
+/// Each call that takes the handles of two objects refuses a second object of another instance as it refuses an invalid
+/// handle. The function `connect` tries this with `dat_cr_accept`.
 ///
 /// Clauses: IAO-9.
 #[test]

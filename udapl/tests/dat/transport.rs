@@ -173,8 +173,28 @@ fn a_connection_leaves_from_the_address_that_its_endpoint_names() {
     let cr = pair.request(B);
     let asked = pair.sides[B].ia.cr_query(cr).expect("a request");
     assert_eq!(asked.remote_ia_address, second);
-    let own = pair.sides[A].ia.ep_query(ep).expect("an EP");
-    assert_eq!(own.local_ia_address, second);
+    // Both sides have a link-local address, too, which comes first.
+    assert_eq!(asked.local_ia_address, to);
+    let b = pair.sides[B].ep;
+    let accepted = pair.sides[B].ia.cr_accept(cr, Some(b), b"");
+    accepted.expect("accepted");
+    for side in [A, B] {
+        pair.expect_connection(side, Kind::Established);
+    }
+    let own = |pair: &Pair, side: usize| {
+        let side = &pair.sides[side];
+        let param = side.ia.ep_query(side.ep).expect("an EP");
+        param.local_ia_address
+    };
+    assert_eq!([A, B].map(|side| own(&pair, side)), [second, to]);
+    // The endpoint names the address of its connection until it is reset, even if the adapter has it no more.
+    let removed = pair.sides[A].ia.address_remove(second);
+    removed.expect("it is there");
+    pair.expect_connection(A, Kind::Broken);
+    pair.run_for(10_000);
+    assert_eq!(own(&pair, A), second);
+    pair.sides[A].ia.ep_reset(ep).expect("disconnected");
+    assert_ne!(own(&pair, A), second);
 }
 
 /// Connects both sides; only A uses keep-alive, with this interval.

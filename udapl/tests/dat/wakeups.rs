@@ -339,10 +339,11 @@ fn pair_with_frame(message: bool) -> (Pair, [EvdHandle; 2]) {
     }
 }
 
-/// Each case: which EVD gets the event (`pair_with_frame`), and whether it comes first.
+/// Cases. The first value is the argument of `pair_with_frame`. The second is true if the EVD that gets the event comes
+/// first.
 const CASES: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
 
-/// Returns the EVDs, of which the first gets an event, in the order of the case.
+/// Returns the EVDs in the given order, or in the reverse order.
 const fn ordered(evds: [EvdHandle; 2], as_given: bool) -> [EvdHandle; 2] {
     if as_given { evds } else { [evds[1], evds[0]] }
 }

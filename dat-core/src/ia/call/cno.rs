@@ -47,7 +47,8 @@ pub struct CnoWait {
 /// Result of [`Ia::cno_wait_look`].
 #[derive(Debug)]
 pub enum CnoLook {
-    /// The wait is over. Holds the EVD that triggered the CNO, or `None` if the last EVD of the CNO was freed.
+    /// The wait is over. Holds the EVD that triggered the CNO, or another of its EVDs if that one was freed. `None` if
+    /// the CNO has no EVD any more.
     Woken(Option<EvdHandle>),
     /// The wait continues. Check again after an interrupt of the device, and at this time at the latest.
     Pending(CnoWait, Nanos),
@@ -93,8 +94,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Waits until an attached EVD notifies, and returns that EVD. Other EVDs may have events too. Returns `None` if
-    /// the last EVD was freed.
+    /// Waits until an attached EVD notifies, and returns that EVD, or another EVD of the CNO if that one was freed
+    /// meanwhile. Other EVDs may have events too. Returns `None` if the CNO has no EVD any more.
     ///
     /// Page: dat_cno_wait.
     ///
@@ -173,7 +174,7 @@ impl<P: Provider> Ia<P> {
             quiet = own + self.draining.unarmed() + self.feeding.unarmed() == 0;
         }
         if let Some(evd) = self.cnos[key].end_wait(wait.released) {
-            // An EVD that was detached and then freed is replaced by another one, as in `Cno::detach`.
+            // The wait names another EVD of the CNO in place of an EVD that was freed meanwhile.
             let evd = evd.and_then(|evd| match self.evds.get(evd) {
                 Some(_) => Some(evd),
                 None => self.cnos[key].evds().next(),

@@ -29,6 +29,8 @@ use tracing::field;
 /// Result of `cr_query` (`DAT_CR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrParam<'a> {
+    /// Our address, to which the request was sent.
+    pub local_ia_address: IpAddr,
     /// The peer's address.
     pub remote_ia_address: IpAddr,
     /// The peer's port; 0 if the request did not come through the RDMA CM.
@@ -53,6 +55,7 @@ impl<P: Provider> Ia<P> {
     pub fn cr_query(&self, cr: CrHandle) -> DatResult<CrParam<'_>> {
         let cr = self.cr(cr)?;
         Ok(CrParam {
+            local_ia_address: cr.local,
             remote_ia_address: address_of(cr.remote_gid),
             remote_port_qual: cr.remote_port.into(),
             conn_qual: cr.conn_qual,
@@ -78,12 +81,12 @@ impl<P: Provider> Ia<P> {
         ep: Option<EpHandle>,
         private_data: &[u8],
     ) -> DatResult<()> {
-        let (conn, mut peer, remote, local_ep) = {
+        let (conn, mut peer, ends, local_ep) = {
             let cr = self.cr(cr)?;
             (
                 cr.conn,
                 cr.peer,
-                cr.remote(),
+                cr.ends(),
                 cr.local_ep.map(|ep| (ep, cr.lent)),
             )
         };
@@ -155,12 +158,12 @@ impl<P: Provider> Ia<P> {
         let target = &mut self.eps[ep.key];
         let from = target.hot.state;
         target.step(EpEvent::Accept)?;
-        target.remote = Some(remote);
+        target.ends = Some(ends);
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);
         self.log.attempt(
             ep.key,
-            tracing::info_span!("accept", instance = self.id, ep = ?ep.key, remote = %remote.address, port = remote.port_qual, outcome = field::Empty),
+            tracing::info_span!("accept", instance = self.id, ep = ?ep.key, remote = %ends.remote, port = ends.remote_port, outcome = field::Empty),
         );
         self.state_changed(ep.key, from);
         if let Err(error) = accepted {
@@ -299,7 +302,7 @@ impl<P: Provider> Ia<P> {
         } else if self.move_to(ep, EpEvent::RequestRejected)
             && let Some(ep) = self.eps.get_mut(ep)
         {
-            ep.remote = None;
+            ep.ends = None;
         }
     }
 
@@ -344,11 +347,11 @@ impl<P: Provider> Ia<P> {
             return;
         };
         if lend {
-            match self.create_tentative_ep(cr.reads_in, cr.peer.reads_out, cr.remote()) {
+            match self.create_tentative_ep(cr.reads_in, cr.peer.reads_out, cr.ends()) {
                 Ok(ep) => (cr.local_ep, cr.lent) = (Some(ep), true),
                 Err(error) => {
                     if let Some(unlogged) = self.log.no_endpoint.take(self.provider.now()) {
-                        tracing::warn!(%error, remote = %cr.remote().address, unlogged, "no endpoint for a connection request");
+                        tracing::warn!(%error, remote = %cr.ends().remote, unlogged, "no endpoint for a connection request");
                     }
                     self.decline_connection(cr.conn);
                     return;
@@ -367,7 +370,7 @@ impl<P: Provider> Ia<P> {
             && self.move_to(key, EpEvent::RequestArrived)
             && let Some(ep) = self.eps.get_mut(key)
         {
-            ep.remote = Some(cr.remote());
+            ep.ends = Some(cr.ends());
             cr.local_ep = Some(key);
         }
         cr.conn_qual = conn_qual;

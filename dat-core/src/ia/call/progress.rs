@@ -9,6 +9,7 @@
 //! disconnected.
 
 use crate::adapter::Arrival;
+use crate::attributes::address_of;
 use crate::cm::{CmEvent, ConnId, PeerReply, PeerRequest};
 use crate::error::{DatResult, ReturnType};
 use crate::event::{AsyncEvent, ConnectionEventKind, NetworkEvent};
@@ -189,12 +190,15 @@ impl<P: Provider> Ia<P> {
                     ack_timeout,
                 };
                 let at = self.listeners.get(&listen).copied();
+                let local = self.provider.gid(path.source_gid_index);
+                let local = local.map_or(self.attr.ia_address, address_of);
                 self.request_arrived(
                     at,
                     Cr {
                         conn,
                         peer,
                         conn_qual: ConnQual(service_id),
+                        local,
                         remote_gid,
                         remote_port,
                         private_data,

@@ -42,7 +42,7 @@ impl<P: Provider> Ia<P> {
         let endpoints = self.eps.iter().map(|(key, ep)| RecordedEp {
             ep: index_of(key),
             qp_number: ep.qp.get().map(QueuePair::number),
-            peer: ep.remote.map(|remote| remote.address),
+            peer: ep.ends.map(|ends| ends.remote),
         });
         Some(recorder.dump(self.provider.now(), endpoints.collect()))
     }

@@ -117,7 +117,7 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) request_evd: Option<EvdKey>,
     pub(crate) connect_evd: Option<EvdKey>,
     pub(crate) conn: Option<ConnId>,
-    pub(crate) remote: Option<Remote>,
+    pub(crate) ends: Option<Ends>,
     pub(crate) local_port_qual: u64,
     /// Active side: path, first receive PSN and MTU of our connection request.
     pub(crate) outgoing: Option<(Path, Psn, u8)>,
@@ -149,11 +149,13 @@ pub(crate) struct Ep<P: Provider> {
     timed: bool,
 }
 
-/// Address and port of the remote end.
+/// The two ends of a connection or of an attempt.
 #[derive(Clone, Copy)]
-pub(crate) struct Remote {
-    pub(crate) address: IpAddr,
-    pub(crate) port_qual: u64,
+pub(crate) struct Ends {
+    /// Our address. The address table may have lost it meanwhile.
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) remote_port: u64,
 }
 
 /// Configuration of an endpoint: everything that `ep_create` and `ep_modify` set.
@@ -240,7 +242,7 @@ impl<P: Provider> Ep<P> {
             request_evd: setup.request_evd,
             connect_evd: setup.connect_evd,
             conn: None,
-            remote: None,
+            ends: None,
             local_port_qual: 0,
             outgoing: None,
             path: None,

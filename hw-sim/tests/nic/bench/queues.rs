@@ -342,7 +342,7 @@ pub fn destroy_mkey(index: u32) -> DestroyMkeyIn {
     destroy
 }
 
-/// Makes a context one of a connection on RoCE with a queue pair of the function with this GID and MAC address.
+/// Sets the peer in a context: a queue pair on RoCE, of the function with this GID and MAC address.
 pub fn connect_to(context: &mut Qpc, qpn: u32, gid: &[u8; 16], mac: [u8; 6]) {
     let (high, low) = halves(mac);
     context

@@ -435,7 +435,7 @@ fn smac(mac: [u8; 6]) -> FteMatchParam {
 /// An ingress access list filters the frames of its vport before the switch. The list is that of a vport with the spoof
 /// check: it allows one source address and drops all other frames (Linux `esw/acl/ingress_lgcy.c`).
 #[test]
-fn access_lists_stand_before_and_behind_the_switch() {
+fn an_ingress_access_list_filters_the_frames_of_its_vport_alone() {
     let mut rig = Rig::announced();
     let nothing = FteMatchParam::new();
     let rules = [

@@ -140,10 +140,11 @@ fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause
     host.assert_free();
 }
 
-/// A write that waits for a locked block is refused if its namespace is removed, and freed if its connection ends.
+/// A write that waits for a locked block is refused if its namespace is removed or replaced, and freed if its connection
+/// ends.
 #[test]
 fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
-    for ends in [false, true] {
+    for (ends, is_replaced) in [(false, false), (false, true), (true, false)] {
         let mut host = Loop::new(Source::Faulty(BYTES));
         let faults = host.hold_next(Of::Reads);
         let sent = pair(&mut host, 0, 1);
@@ -161,6 +162,9 @@ fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
             host.carry_out(blocked[0].1, Do::Drop);
         }
         host.remove_namespace();
+        if is_replaced {
+            host.add_namespace(Source::Memory(BYTES));
+        }
         faults.order(None);
         assert_eq!(
             answers(&mut host, sent),

@@ -144,6 +144,31 @@ fn commands_wait_for_buffers_and_go_on_in_order() {
     host.assert_free();
 }
 
+/// A write that waits for a buffer belongs to the namespace at its arrival.
+#[test]
+fn writes_that_wait_for_buffers_do_not_reach_a_namespace_that_replaced_theirs() {
+    let mut host = Loop::new(Source::Memory(BYTES));
+    host.holds_fetches = true;
+    let sent: Vec<_> = (0..12)
+        .map(|number| {
+            host.send(
+                transfer(opcode::WRITE, 16 * number, 16),
+                memory(0, 16 * BLOCK),
+            )
+        })
+        .collect();
+    let (_, last) = sent[11];
+    assert_eq!(host.commands.ios[last as usize].state(), State::NeedBuffer);
+    host.remove_namespace();
+    host.add_namespace(Source::Memory(BYTES));
+    for (cid, _) in sent {
+        host.turn();
+        host.fetch();
+        assert_eq!(host.answer(cid), Status::INVALID_NAMESPACE.dnr());
+    }
+    host.assert_free();
+}
+
 #[test]
 fn a_flush_and_a_verification_are_done_and_an_unknown_command_is_refused() {
     let mut host = Loop::new(Source::Memory(BYTES));

@@ -14,7 +14,7 @@
 //! would prolong it for ever.
 
 use super::queues;
-use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, gid_of};
+use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, address_of, gid_of};
 use crate::cm::{self, ConnectParams};
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{ConnectionEvent, ConnectionEventKind, Event};
@@ -22,7 +22,7 @@ use crate::handle::{EpHandle, EpKey, EvdKey};
 use crate::ia::effect::Effect;
 use crate::ia::instance::Ia;
 use crate::object::cr::Peer;
-use crate::object::ep::Remote;
+use crate::object::ep::Ends;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::object::ep::untimely::EpCall;
@@ -206,9 +206,10 @@ impl<P: Provider> Ia<P> {
         let from = target.hot.state;
         target.step(EpEvent::Connect)?;
         target.conn = Some(conn);
-        target.remote = Some(Remote {
-            address: remote,
-            port_qual: conn_qual.0,
+        target.ends = Some(Ends {
+            local: address_of(source),
+            remote,
+            remote_port: conn_qual.0,
         });
         target.local_port_qual = local_port.map_or(0, u64::from);
         target.outgoing = Some((path, psn, mtu));
@@ -304,7 +305,7 @@ impl<P: Provider> Ia<P> {
         target.own_outstanding = false;
         target.has_received = false;
         target.last_buffer = false;
-        target.remote = None;
+        target.ends = None;
         target.local_port_qual = 0;
         target.private_data = Box::default();
         target.path = None;

@@ -42,8 +42,8 @@ impl<P: Provider> Ia<P> {
             return Err(dup.hot.state.refuse(EpCall::Duplicate));
         }
         // This does not fail: a connected endpoint has a remote address.
-        let remote = dup
-            .remote
+        let ends = dup
+            .ends
             .ok_or(EpState::Connected.refuse(EpCall::Duplicate))?;
         let path = dup.outgoing.map(|(path, ..)| path);
         self.alive()?;
@@ -51,7 +51,7 @@ impl<P: Provider> Ia<P> {
             return Err(DatError::parameter(Subtype::Arg3, "timeout").because("a timeout of 0"));
         }
         check_private_data(
-            ConnQual(remote.port_qual),
+            ConnQual(ends.remote_port),
             private_data.len(),
             Subtype::Arg4,
         )?;
@@ -65,7 +65,7 @@ impl<P: Provider> Ia<P> {
             let gid = self.provider.gid(path?)?;
             Some(address_of(gid))
         });
-        let path = match self.provider.route(gid_of(remote.address), source) {
+        let path = match self.provider.route(gid_of(ends.remote), source) {
             Ok(path) => path,
             // The page lists no error for addresses, because a path existed when the other connection was made.
             Err(ProviderError::Unreachable { why, what }) => {
@@ -76,7 +76,7 @@ impl<P: Provider> Ia<P> {
                 return Err(self.device_refused("ep_dup_connect", error, Subtype::ResourceTep));
             }
         };
-        let at = (remote.address, ConnQual(remote.port_qual));
+        let at = (ends.remote, ConnQual(ends.remote_port));
         self.connect_to(ep, at, path, (timeout, qos), private_data)
     }
 }

@@ -17,7 +17,6 @@ pub(crate) mod inline;
 pub(crate) mod modify;
 pub(crate) mod post;
 
-use crate::attributes::address_of;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
@@ -27,7 +26,7 @@ use crate::object::ep::evds::EpEvds;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::object::ep::transport::EpTransport;
 use crate::object::ep::untimely::EpCall;
-use crate::object::ep::{DISCARD_OWNER, Ep, MAX_OWNER, Remote, Setup, feeders_of, streams_of};
+use crate::object::ep::{DISCARD_OWNER, Ends, Ep, MAX_OWNER, Setup, feeders_of, streams_of};
 use crate::object::evd::queue::Evd;
 use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair, QueueSizes};
 use crate::slots::Slots;
@@ -164,7 +163,7 @@ impl<P: Provider> Ia<P> {
         &mut self,
         reads_in: u8,
         reads_out: u8,
-        remote: Remote,
+        ends: Ends,
     ) -> DatResult<EpKey> {
         let attr = EpAttr {
             max_rdma_read_in: u32::from(reads_in).min(self.attr.max_rdma_read_per_ep_in),
@@ -185,7 +184,7 @@ impl<P: Provider> Ia<P> {
         let ep = &mut self.eps[key];
         let from = ep.hot.state;
         ep.step(EpEvent::Lent)?;
-        ep.remote = Some(remote);
+        ep.ends = Some(ends);
         self.state_changed(key, from);
         Ok(key)
     }
@@ -442,15 +441,12 @@ impl<P: Provider> Ia<P> {
         let ia = self.id;
         let ep = self.ep(ep)?;
         let evd = |key: Option<EvdKey>| key.map(|key| EvdHandle { key, ia });
-        let source = ep
-            .path
-            .and_then(|path| self.provider.gid(path.source_gid_index));
         Ok(EpParam {
             state: ep.hot.state,
-            local_ia_address: source.map_or(self.attr.ia_address, address_of),
+            local_ia_address: ep.ends.map_or(self.attr.ia_address, |ends| ends.local),
             local_port_qual: ep.local_port_qual,
-            remote_ia_address: ep.remote.map(|remote| remote.address),
-            remote_port_qual: ep.remote.map_or(0, |remote| remote.port_qual),
+            remote_ia_address: ep.ends.map(|ends| ends.remote),
+            remote_port_qual: ep.ends.map_or(0, |ends| ends.remote_port),
             pz: ep.pz.map(|key| PzHandle { key, ia }),
             recv_evd: evd(ep.recv_evd),
             request_evd: evd(ep.request_evd),
