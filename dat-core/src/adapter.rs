@@ -296,8 +296,8 @@ impl State {
         &mut self,
         from: InstanceIndex,
         service_id: u64,
-        cr: Cr,
-    ) -> Result<(), Cr> {
+        cr: Box<Cr>,
+    ) -> Result<(), Box<Cr>> {
         let at = self.cm.listener(service_id);
         let Some((listen, to)) =
             at.and_then(|listen| Some((listen, self.least_loaded(listen, Some(from))?)))
@@ -308,9 +308,7 @@ impl State {
         self.let_go(conn, from);
         self.own(conn, to);
         if let Some(queue) = self.queue(to) {
-            queue
-                .arrivals
-                .push_back(Arrival::HandedOff(listen, Box::new(cr)));
+            queue.arrivals.push_back(Arrival::HandedOff(listen, cr));
             (queue.waker)();
         }
         Ok(())

@@ -246,10 +246,10 @@ impl<P: Provider> Ia<P> {
         if here.is_some() {
             self.request_arrived(here, request);
         } else {
-            let handed = self
-                .adapter
-                .lock()
-                .hand_off(self.instance_index, service, request);
+            let handed =
+                self.adapter
+                    .lock()
+                    .hand_off(self.instance_index, service, Box::new(request));
             if let Err(request) = handed {
                 // The service point that listened there was freed after the check above.
                 self.decline_connection(request.conn);
