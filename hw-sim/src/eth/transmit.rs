@@ -156,8 +156,8 @@ impl Inline {
 
     /// Returns whether a WQE's inline headers suffice. One VLAN tag counts as part of the Ethernet header: 18 bytes are
     /// the most that software sends inline for it (rdma-core `MLX5_ETH_L2_INLINE_HEADER_SIZE`, DPDK
-    /// `MLX5_INLINE_HSIZE_L2`). The IP header is required if the EtherType after the tags is IPv4 or IPv6. Then 8 bytes of
-    /// the transport header are required, too, unless the packet is a fragment or has a protocol for which Linux
+    /// `MLX5_INLINE_HSIZE_L2`). The IP header is required if the EtherType after the tags is IPv4 or IPv6. Then 8 bytes
+    /// of the transport header are required, too, unless the packet is a fragment or has a protocol for which Linux
     /// (`mlx5e_calc_min_inline`) may send none.
     fn suffices(self, header: &[u8]) -> bool {
         let Some(headers) = Headers::of(header) else {

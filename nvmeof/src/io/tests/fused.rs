@@ -140,8 +140,8 @@ fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause
     host.assert_free();
 }
 
-/// A write that waits for a locked block is refused if its namespace is removed or replaced, and freed if its connection
-/// ends.
+/// A write that waits for a locked block is refused if its namespace is removed or replaced, and freed if its
+/// connection ends.
 #[test]
 fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
     for (ends, is_replaced) in [(false, false), (false, true), (true, false)] {
