@@ -476,16 +476,12 @@ fn forged_packets_hurt_at_most_their_connection() {
 /// The packets that the harness forges have every opcode.
 #[test]
 fn every_opcode_is_forged() {
-    let mut world = World::new();
-    let gsi = world.a.create_gsi();
     let forged: HashSet<Opcode> = (0..=u8::MAX)
         .map(|opcode| {
             let forgery = Forgery {
                 opcode,
                 ..Forgery::datagram()
             };
-            // A frame can be made of each opcode.
-            assert!(!forgery.frame(&mut world, &gsi).is_empty());
             forgery.opcode()
         })
         .collect();
