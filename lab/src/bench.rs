@@ -49,7 +49,7 @@ const BARS: [(&str, u64); 22] = [
     ("post_recv_triplet", 80),
     ("dequeue_one", 77),
     ("dequeue_empty", 44),
-    ("evd_wait_ready", 157),
+    ("evd_wait_ready", 143),
     ("c_dequeue_one", 106),
     ("c_dequeue_empty", 82),
     ("c_post_many_write_32", 137),

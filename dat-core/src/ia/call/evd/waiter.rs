@@ -14,10 +14,10 @@
 use super::wait::{dto, plain};
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::Event;
-use crate::handle::{EpHandle, EvdHandle, EvdKey};
+use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey};
 use crate::ia::instance::Ia;
 use crate::object::evd::mode::{EvdInput, Waiter};
-use crate::provider::{CompletionQueue, Nanos, Provider};
+use crate::provider::{CompletionQueue, Nanos, Plain, Provider};
 use crate::types::Timeout;
 use core::fmt;
 
@@ -96,6 +96,14 @@ pub enum EvdLook {
     Pending(EvdWait, Nanos),
 }
 
+/// Event that a wait finds without sleeping.
+enum AtOnce {
+    /// A completion of this endpoint, taken from the completion queue, and the number of events left.
+    Completion(EpKey, Plain, u32),
+    /// The oldest event in the EVD's queue, if it has one. It was not taken yet.
+    Queued,
+}
+
 impl<P: Provider> Ia<P> {
     /// Waits until `threshold` events are queued, or, if the consumer controls notification, for a notification event.
     /// Then takes the oldest event. The number returned with the event is the number of events left.
@@ -114,8 +122,15 @@ impl<P: Provider> Ia<P> {
         timeout: impl Into<Timeout>,
         threshold: u32,
     ) -> Result<(Event, u32), WaitError> {
-        match self.evd_wait_at_once(evd, threshold) {
-            Some(there) => Ok(there),
+        // Each arm makes the result in place: a result made by one function for all arms would be copied.
+        match self.find_at_once(evd, threshold) {
+            Some(AtOnce::Completion(key, done, left)) => {
+                Ok((dto(EpHandle { key, ia: evd.ia }, done), left))
+            }
+            Some(AtOnce::Queued) => match self.queued_at_once(evd.key) {
+                Some(there) => Ok(there),
+                None => self.evd_wait_asleep(evd, timeout.into(), threshold),
+            },
             None => self.evd_wait_asleep(evd, timeout.into(), threshold),
         }
     }
@@ -150,6 +165,17 @@ impl<P: Provider> Ia<P> {
     #[doc(hidden)] // for the C facade
     #[inline(always)]
     pub fn evd_wait_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<(Event, u32)> {
+        match self.find_at_once(evd, threshold)? {
+            AtOnce::Completion(key, done, left) => {
+                Some((dto(EpHandle { key, ia: evd.ia }, done), left))
+            }
+            AtOnce::Queued => self.queued_at_once(evd.key),
+        }
+    }
+
+    /// Finds the event of [`Ia::evd_wait_at_once`], and takes it if it is a completion.
+    #[inline(always)]
+    fn find_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<AtOnce> {
         if threshold != 1 {
             return None;
         }
@@ -158,7 +184,7 @@ impl<P: Provider> Ia<P> {
             return None;
         }
         if !queue.is_clear() {
-            return self.queued_at_once(evd.key);
+            return Some(AtOnce::Queued);
         }
         let cq = queue.cq.as_mut()?;
         let (key, _, done) = plain(&mut self.eps, &cq.peek()?)?;
@@ -167,7 +193,7 @@ impl<P: Provider> Ia<P> {
             None => 0,
             Some(_) => self.count_left(evd.key),
         };
-        Some((dto(EpHandle { key, ia: evd.ia }, done), left))
+        Some(AtOnce::Completion(key, done, left))
     }
 
     #[inline(never)]
