@@ -79,6 +79,9 @@ pub(crate) struct Accept {
     /// Hours of the soak, which may be a fraction.
     #[arg(long, value_name = "N", default_value = "0", value_parser = hours)]
     hours: Duration,
+    /// Run these lines of the table only, separated by commas. It is no acceptance then.
+    #[arg(long, value_name = "LINES", value_delimiter = ',', value_parser = telling::lines())]
+    only: Vec<String>,
     /// The directory that everything is kept in; it must not exist [default: accept-SECONDS, from the current time].
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
@@ -126,10 +129,12 @@ pub(crate) fn run(
     let mut run = Run {
         rows: Vec::new(),
         bundle: &bundle,
+        only: &accept.only,
     };
     let surroundings = Surroundings::before(machine, &subjects, &bundle)?;
     run.lines(accept, &subjects, machine);
-    let acceptance = Acceptance::new(&subjects, run.rows, machine, &bundle);
+    let whole = accept.only.is_empty();
+    let acceptance = Acceptance::new(&subjects, whole, run.rows, machine, &bundle);
     let report = bundle.add("report", &acceptance);
     output.show(&acceptance)?;
     let mut lost = bundle::ended();
@@ -150,6 +155,8 @@ pub(crate) fn run(
 struct Run<'a> {
     rows: Vec<Row>,
     bundle: &'a Bundle,
+    /// Names of the lines to run; all if empty.
+    only: &'a [String],
 }
 
 impl Run<'_> {
@@ -232,7 +239,13 @@ impl Run<'_> {
     ) {
         let start = Instant::now();
         tracing::info!(line, of, "begins");
-        let (verdict, found) = match look(self.bundle) {
+        let wanted = self.only.is_empty() || self.only.iter().any(|it| it == line);
+        let ran = if wanted {
+            look(self.bundle)
+        } else {
+            Ok(Outcome::Skipped("not named by --only".to_owned()))
+        };
+        let (verdict, found) = match ran {
             Ok(Outcome::Ok(found)) => (Verdict::Ok, found),
             Ok(Outcome::Skipped(why)) => (Verdict::Skipped, why),
             Err(error) => (Verdict::NotOk, error.to_string()),

@@ -12,6 +12,8 @@ use crate::report::{Report, counted, table};
 pub(super) struct Acceptance {
     /// True if no line is "not ok"; skipped lines do not count.
     pub(super) ok: bool,
+    /// False if only some lines were asked for. Then nothing is accepted.
+    whole: bool,
     functions: Vec<String>,
     /// True if a function is simulated, so that the run says nothing about a card.
     simulated: bool,
@@ -68,6 +70,7 @@ impl Row {
 impl Acceptance {
     pub(super) fn new(
         subjects: &[Subject<'_>],
+        whole: bool,
         rows: Vec<Row>,
         machine: &Machine,
         bundle: &Bundle,
@@ -75,6 +78,7 @@ impl Acceptance {
         let kernel = std::fs::read_to_string(machine.path("/proc/sys/kernel/osrelease")).ok();
         Self {
             ok: rows.iter().all(|row| row.verdict != Verdict::NotOk),
+            whole,
             functions: subjects.iter().map(|it| it.name.clone()).collect(),
             simulated: subjects.iter().any(|it| it.simulated),
             version: env!("CARGO_PKG_VERSION"),
@@ -115,7 +119,11 @@ impl Report for Acceptance {
         }
         let [ok, bad, skipped] =
             [Verdict::Ok, Verdict::NotOk, Verdict::Skipped].map(|it| self.count(it));
-        let word = if self.ok { "accepted" } else { "not accepted" };
+        let word = match (self.ok, self.whole) {
+            (true, true) => "accepted",
+            (true, false) => "in part",
+            (false, _) => "not accepted",
+        };
         text.push_str(&format!(
             "\n\n{word}: {} ok, {bad} not ok, {skipped} skipped, which say nothing\nkept in {}",
             counted(ok, "line"),

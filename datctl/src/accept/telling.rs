@@ -74,6 +74,11 @@ const SENTENCES: [(&str, &str); 17] = [
     ),
 ];
 
+/// Returns the names of all lines.
+pub(super) fn lines() -> [&'static str; 17] {
+    SENTENCES.map(|(name, _)| name)
+}
+
 /// Returns the sentence that distinguishes the causes of this line's failure.
 pub(super) fn sentence(line: &str) -> Option<&'static str> {
     let found = SENTENCES.iter().find(|(name, _)| *name == line);

@@ -103,7 +103,9 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
 
 /// Accepts two functions of the own process. The simulator acts on them as the kernel would on real ones. Lines that
 /// need a kernel, another process or hours are skipped.
-fn are_accepted_in_their_own_process([one, other]: [&str; 2]) {
+#[test]
+fn functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
+    let [one, other] = ["sim:a", "sim:b"];
     let directory = tempfile::tempdir().expect("a directory");
     let bundle = directory.path().join("bundle");
     let place = bundle.display().to_string();
@@ -138,13 +140,19 @@ fn are_accepted_in_their_own_process([one, other]: [&str; 2]) {
 }
 
 #[test]
-fn functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
-    are_accepted_in_their_own_process(["sim:a", "sim:b"]);
-}
-
-#[test]
 fn virtual_functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
-    are_accepted_in_their_own_process(["sim:c/vf0", "sim:c/vf1"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let lines = ["link", "reset", "unbind"];
+    let only = lines.join(",");
+    let (code, report) = accept(
+        directory.path(),
+        &["sim:c/vf0", "sim:c/vf1", "--only", &only],
+    );
+    assert_eq!(code, Some(0), "{report:#}");
+    for name in lines {
+        let (verdict, found) = line(&report, name);
+        assert_eq!(verdict, "ok", "{name}: {found}");
+    }
 }
 
 #[test]
@@ -163,7 +171,9 @@ fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_
     assert_eq!(line(&report, "loopback").0, "ok");
     // The passive rping has ended, so the line "kernel peer" fails.
     fs::remove_dir_all(directory.path().join("bundle")).expect("it goes");
-    let (code, report) = accept(directory.path(), &[&served.name("b"), "--peer", &address]);
+    let b = served.name("b");
+    let again = [&b, "--peer", &address, "--only", "kernel peer"];
+    let (code, report) = accept(directory.path(), &again);
     assert_eq!((code, &report["ok"]), (Some(1), &Value::Bool(false)));
     let (verdict, found) = line(&report, "kernel peer");
     assert_eq!(verdict, "not ok");
@@ -266,9 +276,46 @@ fn two_virtual_functions_of_one_card_are_accepted() {
 fn a_virtual_function_that_its_owner_switched_off_is_found_by_its_port() {
     let served = Served::card(&["--vf", "0:state=disable"]);
     let directory = tempfile::tempdir().expect("a directory");
-    let (code, report) = accept(directory.path(), &[&served.name("card.vf0")]);
+    let (code, report) = accept(
+        directory.path(),
+        &[&served.name("card.vf0"), "--only", "port"],
+    );
     assert_eq!(code, Some(1), "{report:#}");
     let (verdict, found) = line(&report, "port");
     assert_eq!(verdict, "not ok");
     assert!(found.contains("the vport's owner says: down"), "{found}");
+}
+
+#[test]
+fn named_lines_run_alone_and_accept_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let bundle = directory.path().join("bundle");
+    let place = bundle.display().to_string();
+    let output = datctl(&[
+        "accept",
+        "sim:a",
+        "sim:b",
+        "--only",
+        "record,DTOs",
+        "--bundle",
+        &place,
+    ]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(
+        text.contains("in part: 3 lines ok, 0 not ok, 21 skipped, which say nothing"),
+        "{text}"
+    );
+    let report = fs::read_to_string(bundle.join("report.json")).expect("the report");
+    let report: Value = serde_json::from_str(&report).expect("an object");
+    assert_eq!(report["whole"], false);
+    let (verdict, why) = line(&report, "perf");
+    assert_eq!(
+        (verdict.as_str(), why.as_str()),
+        ("skipped", "not named by --only")
+    );
+    let refused = datctl(&["accept", "sim:a", "--only", "prot"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8(refused.stderr).expect("text");
+    assert!(said.contains("port") && said.contains("e-switch"), "{said}");
 }

@@ -547,10 +547,13 @@ fn a_function_that_is_pulled_out_ends_a_ping_with_a_reason() {
     assert!(!error.is_empty());
 }
 
+/// Number of doorbells of a function that is connected and exchanges messages. Until it is connected it rings fewer.
+const MANY_DOORBELLS: u64 = 200;
+
 /// A function that was removed sends nothing. Its peer notices this by keep-alive, and reports it.
 #[test]
 fn an_end_whose_peer_is_gone_says_so_and_by_what_it_knows() {
-    let served = Served::new(&["--faults", "1:removal@8s"]);
+    let served = Served::steered();
     let mut listener = Process::start(&["--json", "rping", &served.name("a"), "--listen"]);
     let line: Value = serde_json::from_str(&listener.line()).expect("an object");
     let address = line["listening"].as_str().expect("an address");
@@ -558,6 +561,8 @@ fn an_end_whose_peer_is_gone_says_so_and_by_what_it_knows() {
     let (name, count) = (served.name("b"), ["--count", &count]);
     let arguments = [&["rping", &name, "--connect", address][..], &count].concat();
     let _dialer = Process::start(&arguments);
+    served.wait_for_doorbells("b", MANY_DOORBELLS);
+    let _at = served.steer(&["function", "1:removal"]);
     let error = fails(&mut listener);
     assert!(
         error.contains("the peer is gone: ") || error.contains("does not answer"),
@@ -565,7 +570,7 @@ fn an_end_whose_peer_is_gone_says_so_and_by_what_it_knows() {
     );
 
     for command in ["ping", "perf"] {
-        let served = Served::new(&["--faults", "0:removal@8s"]);
+        let served = Served::steered();
         let (_listener, address) = served.listener(command);
         let name = served.name("b");
         let ends = ["--json", command, &name, "--connect", &address];
@@ -580,7 +585,10 @@ fn an_end_whose_peer_is_gone_says_so_and_by_what_it_knows() {
             ],
             _ => &count,
         };
-        let error = fails(&mut Process::start(&[&ends, long].concat()));
+        let mut dialer = Process::start(&[&ends, long].concat());
+        served.wait_for_doorbells("b", MANY_DOORBELLS);
+        let _at = served.steer(&["function", "0:removal"]);
+        let error = fails(&mut dialer);
         assert!(error.contains("the peer is gone: "), "{command}: {error}");
     }
 }

@@ -88,6 +88,8 @@ impl Drop for Process {
 /// Simulated functions that another process serves: two on a link, or those of a card.
 pub struct Served {
     directory: TempDir,
+    /// Directory of the socket that steers the simulation, if it has one.
+    control: Option<TempDir>,
     pub server: Process,
 }
 
@@ -101,7 +103,11 @@ impl Served {
             [server.line(), server.line()],
             [format!("vfio-user:{a}"), format!("vfio-user:{b}")]
         );
-        Self { directory, server }
+        Self {
+            directory,
+            control: None,
+            server,
+        }
     }
 
     /// Serves a card with two virtual functions, in another process.
@@ -113,7 +119,42 @@ impl Served {
         for function in ["pf", "vf0", "vf1"] {
             assert_eq!(server.line(), format!("vfio-user:{card}.{function}"));
         }
-        Self { directory, server }
+        Self {
+            directory,
+            control: None,
+            server,
+        }
+    }
+
+    /// Serves two functions on a link that can be steered.
+    pub fn steered() -> Self {
+        let control = tempfile::tempdir().expect("a directory");
+        let socket = control.path().join("control").display().to_string();
+        let mut served = Self::new(&["--steer", &socket]);
+        served.control = Some(control);
+        served
+    }
+
+    /// Steers the simulation, and returns the answer.
+    pub fn steer(&self, words: &[&str]) -> Value {
+        let control = self.control.as_ref().expect("it is steered");
+        let socket = control.path().join("control").display().to_string();
+        let (code, answer) = json(&[&["sim", "ctl", &socket], words].concat());
+        assert_eq!(code, Some(0), "{words:?}: {answer}");
+        answer
+    }
+
+    /// Waits until the function on a side has rung this many doorbells of send queues.
+    pub fn wait_for_doorbells(&self, side: &str, count: u64) {
+        let socket = self.directory.path().join(side).display().to_string();
+        for _ in 0..10_000 {
+            let counted = self.steer(&["counters"]);
+            let rung = &counted["functions"][&socket]["send_doorbells"];
+            if rung.as_u64().expect("a number") >= count {
+                return;
+            }
+        }
+        panic!("side {side} never rang {count} doorbells");
     }
 
     pub fn name(&self, side: &str) -> String {
