@@ -14,7 +14,8 @@ use crate::interrupt::Interrupt;
 use crate::reactor::{Reactor, Wake};
 use crate::signals::HeldSignals;
 
-/// The machine's monotonic clock. Waits use an io_uring, or ppoll(2) without one.
+/// The machine's monotonic clock. Waits for interrupts use an io_uring, or ppoll(2) without one. A wait without
+/// interrupts is a sleep, and uses ppoll(2).
 #[derive(Default)]
 pub struct RealClock {
     /// Reactors not in use. There are as many reactors as threads that ever waited at the same time.
@@ -37,6 +38,10 @@ impl Clock for RealClock {
     }
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
+        if interrupts.is_empty() {
+            poll_until(interrupts, None, deadline, None);
+            return false;
+        }
         let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
         let waited = idle
             .map_or_else(|| Reactor::of_any_thread(64), Ok)
@@ -124,6 +129,15 @@ mod tests {
         let first = clock.now();
         assert!(first > Instant(0));
         assert!(clock.now() >= first);
+    }
+
+    #[test]
+    fn a_sleep_makes_no_ring() {
+        let clock = RealClock::new();
+        let deadline = clock.now() + Duration::from_millis(1);
+        assert!(!clock.wait(&[], deadline));
+        assert!(clock.now() >= deadline);
+        assert!(clock.idle.lock().unwrap().is_empty());
     }
 
     #[test]
