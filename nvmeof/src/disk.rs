@@ -177,13 +177,25 @@ impl Disk {
         Self::open_for(true, source, shift, read_only)
     }
 
-    /// Checks whether a disk could be opened, apart from its lock. Changes nothing, because a descriptor that was
-    /// handed in may be in use already, by this process or another program.
+    /// Checks whether a disk could be opened, and locked if `locks`. The lock is not tried on the files in `own`, which
+    /// this process has locked. Nor is it tried on a descriptor that was handed in, because the lock belongs to the
+    /// open file, which another program may use. So the check changes nothing.
     ///
     /// # Errors
     /// [`DiskError`].
-    pub fn look(source: Source, shift: u8, read_only: bool) -> Result<(), DiskError> {
-        Self::open_for(false, source, shift, read_only).map(|_| ())
+    pub fn look(
+        source: Source,
+        shift: u8,
+        read_only: bool,
+        locks: bool,
+        own: &[Identity],
+    ) -> Result<(), DiskError> {
+        let disk = Self::open_for(false, source, shift, read_only)?;
+        let is_own = disk.identity.is_some_and(|one| own.contains(&one));
+        if locks && !is_own && disk.given.is_none() {
+            disk.lock()?;
+        }
+        Ok(())
     }
 
     /// Returns a disk whose file is not open yet.

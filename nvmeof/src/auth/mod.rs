@@ -167,7 +167,7 @@ impl Key {
 }
 
 /// Keys with which a host and the target authenticate each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// The host's key.
     pub host: Key,

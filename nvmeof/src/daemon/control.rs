@@ -232,7 +232,7 @@ impl Subject for Answers {
 fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Refusal> {
     match method {
         "subsystem.add" => {
-            let wanted = as_file(&[("subsystem", params)])?;
+            let wanted = as_file(daemon, &[("subsystem", params)])?;
             for (name, subsystem) in &wanted.subsystems {
                 daemon.add_subsystem(name, subsystem).map_err(refused)?;
             }
@@ -306,7 +306,7 @@ fn add_namespace(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> 
         keys.insert("nsid".to_owned(), free.into());
     }
     let whole = json!({ "nqn": subsystem.as_str(), "namespace": [keys] });
-    let wanted = as_file(&[("subsystem", &whole)])?;
+    let wanted = as_file(daemon, &[("subsystem", &whole)])?;
     let namespaces = wanted.subsystems.values().flat_map(|one| &one.namespaces);
     let mut added = None;
     for (nsid, namespace) in namespaces {
@@ -324,7 +324,7 @@ fn add_listener(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> {
         let free = (1..=u16::MAX).find(|id| !ports.contains_key(id));
         keys.insert("id".to_owned(), free.into());
     }
-    let wanted = as_file(&[("port", &Value::Object(keys))])?;
+    let wanted = as_file(daemon, &[("port", &Value::Object(keys))])?;
     let same = |(_, other): &(&u16, &super::PortSettings)| {
         wanted
             .ports
@@ -347,9 +347,10 @@ fn add_listener(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> {
     Ok(json!({ "id": id, "addresses": daemon.addresses(id) }))
 }
 
-/// Parses parameters as tables of a configuration file.
-fn as_file(tables: &[(&str, &Value)]) -> Result<Settings, Refusal> {
+/// Parses parameters as tables of a configuration file, which is as strict as the daemon.
+fn as_file(daemon: &Daemon, tables: &[(&str, &Value)]) -> Result<Settings, Refusal> {
     let mut whole = toml::Table::new();
+    whole.insert("strict".to_owned(), daemon.settings().strict.into());
     for (name, table) in tables {
         object(table)?;
         let table = toml::Value::try_from(table).map_err(|error| wrong(error.to_string()))?;

@@ -5,7 +5,9 @@
 //! other disks.
 
 use super::settings::{Settings, SubsystemSettings};
-use super::state::{Daemon, DaemonError};
+use super::state::{Daemon, DaemonError, keys_of, keys_of_all};
+use crate::auth::Keys;
+use crate::disk::Identity;
 use crate::nvme::Nqn;
 
 /// Outcome of a reload.
@@ -56,10 +58,12 @@ impl Daemon {
         for (name, subsystem) in &wanted.subsystems {
             match before.subsystems.get(name) {
                 None => {
-                    let added = self.add_subsystem(name, subsystem);
+                    let keys = keys_of_all(wanted, name, subsystem);
+                    let added =
+                        keys.and_then(|keys| self.add_subsystem_with(name, subsystem, keys));
                     told.took(format!("subsystem {name} added"), added);
                 }
-                Some(there) => self.change(name, there, subsystem, &mut told),
+                Some(there) => self.change(name, there, wanted, &mut told),
             }
         }
         for (at, port) in &wanted.referrals {
@@ -87,6 +91,22 @@ impl Daemon {
         told
     }
 
+    /// Returns the files of the namespaces that are not wanted as they are.
+    fn leaving(&self, before: &Settings, wanted: &Settings) -> Vec<Identity> {
+        let mut files = Vec::new();
+        for (name, subsystem) in &before.subsystems {
+            let of = wanted.subsystems.get(name);
+            for (nsid, namespace) in &subsystem.namespaces {
+                if of.and_then(|of| of.namespaces.get(nsid)) != Some(namespace)
+                    && let Ok(there) = self.target().with(|model| model.namespace(name, *nsid))
+                {
+                    files.extend(there.disk().identity());
+                }
+            }
+        }
+        files
+    }
+
     fn take_away(&mut self, before: &Settings, wanted: &Settings, told: &mut Reloaded) {
         for (id, port) in &before.ports {
             // A change of anything but the access needs new workers, so the port is removed and added again.
@@ -99,6 +119,7 @@ impl Daemon {
                 told.took(format!("port {id} removed"), removed);
             }
         }
+        let leaving = self.leaving(before, wanted);
         for (name, subsystem) in &before.subsystems {
             let Some(wanted) = wanted.subsystems.get(name) else {
                 let removed = self.remove_subsystem(name);
@@ -117,7 +138,7 @@ impl Daemon {
                 }
                 // If the new disk cannot be opened, the old one stays.
                 if let Some(is_to_be) = is_to_be
-                    && let Err(error) = self.try_disk(name, *nsid, is_to_be, namespace)
+                    && let Err(error) = self.try_disk(name, *nsid, is_to_be, namespace, &leaving)
                 {
                     told.refused
                         .push((format!("namespace {nsid} of {name} stays as it is"), error));
@@ -139,9 +160,12 @@ impl Daemon {
         &mut self,
         name: &Nqn,
         there: &SubsystemSettings,
-        wanted: &SubsystemSettings,
+        all: &Settings,
         told: &mut Reloaded,
     ) {
+        let Some(wanted) = all.subsystems.get(name) else {
+            return;
+        };
         for (what, differs) in [
             ("serial", there.serial != wanted.serial),
             ("model", there.model != wanted.model),
@@ -159,10 +183,20 @@ impl Daemon {
             }
         }
         for (host, settings) in &wanted.hosts {
-            if there.hosts.get(host) != Some(settings) {
-                let allowed = self.allow_host(name, host, settings);
-                told.took(format!("host {host} of {name} added"), allowed);
+            // The keys are compared, too, because the content of a file may have changed. The host has one key for all
+            // subsystems, so the keys are those that are wanted elsewhere, not those that are there now.
+            let keys = keys_of(all, name, host, settings);
+            let is_same = |keys: &Option<Keys>| {
+                keys.is_none()
+                    || self
+                        .target()
+                        .with(|model| model.keys(host) == keys.as_ref())
+            };
+            if there.hosts.get(host) == Some(settings) && keys.as_ref().is_ok_and(is_same) {
+                continue;
             }
+            let allowed = keys.and_then(|keys| self.allow_host_with(name, host, settings, keys));
+            told.took(format!("host {host} of {name} added"), allowed);
         }
         for (nsid, namespace) in &wanted.namespaces {
             let subsystem = self.settings().subsystems.get(name);
@@ -178,5 +212,102 @@ impl Daemon {
                 told.took(format!("namespace {nsid} of {name} as it was"), back);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::settings::HostSettings;
+    use super::*;
+    use crate::serve::Target;
+
+    const HOST: &str = "nqn.2026-11.test:host";
+    const KEYS: [&str; 2] = [
+        "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
+        "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
+    ];
+
+    fn name(text: &str) -> Nqn {
+        text.parse().expect("a name")
+    }
+
+    /// Returns the settings of these subsystems, each of which lists the host with this file of its key.
+    fn listed(subsystems: &[&str], key: &str, folder: &tempfile::TempDir) -> Settings {
+        let of_host = HostSettings {
+            key: Some(folder.path().join(key)),
+            controller_key: None,
+        };
+        let mut settings = Settings::default();
+        for subsystem in subsystems {
+            let mut of = SubsystemSettings::new(&name(subsystem));
+            of.hosts.insert(name(HOST), of_host.clone());
+            settings.subsystems.insert(name(subsystem), of);
+        }
+        settings
+    }
+
+    fn has(daemon: &Daemon, key: &str) -> bool {
+        let key = key.parse().expect("a key");
+        let host = name(HOST);
+        let of = |keys: &Keys| keys.host == key;
+        daemon
+            .target()
+            .with(|model| model.keys(&host).is_some_and(of))
+    }
+
+    #[test]
+    fn a_reload_takes_in_the_new_content_of_a_keys_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |content: &str| fs::write(folder.path().join("a"), content).expect("room");
+        write(KEYS[0]);
+        let settings = listed(&["nqn.2026-11.test:a"], "a", &folder);
+        let mut daemon = Daemon::new(Target::default());
+        let added = daemon.reload(&settings);
+        assert!(
+            added.refused.is_empty() && has(&daemon, KEYS[0]),
+            "{added:?}"
+        );
+        let same = daemon.reload(&settings);
+        assert!(same.done.is_empty() && same.refused.is_empty(), "{same:?}");
+        write(KEYS[1]);
+        let changed = daemon.reload(&settings);
+        assert_eq!(changed.done.len(), 1, "{changed:?}");
+        assert!(has(&daemon, KEYS[1]));
+        // A file without a key leaves the key as it is.
+        write("no key");
+        let refused = daemon.reload(&settings);
+        assert_eq!((refused.done.len(), refused.refused.len()), (0, 1));
+        assert!(has(&daemon, KEYS[1]));
+    }
+
+    #[test]
+    fn a_host_of_several_subsystems_gets_another_key_at_all_of_them_in_one_reload() {
+        let (a, b, c) = (
+            "nqn.2026-11.test:a",
+            "nqn.2026-11.test:b",
+            "nqn.2026-11.test:c",
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        for (file, key) in ["first", "second"].iter().zip(KEYS) {
+            fs::write(folder.path().join(file), key).expect("room");
+        }
+        let mut daemon = Daemon::new(Target::default());
+        daemon.reload(&listed(&[b, c], "first", &folder));
+        assert!(has(&daemon, KEYS[0]));
+        // One of them is new.
+        let wanted = listed(&[a, b, c], "second", &folder);
+        let changed = daemon.reload(&wanted);
+        assert!(changed.refused.is_empty(), "{changed:?}");
+        assert!(has(&daemon, KEYS[1]));
+        assert_eq!(daemon.settings(), &wanted);
+        // Two keys for one host are refused still.
+        let mut two = wanted.clone();
+        let first = listed(&[a], "first", &folder);
+        two.subsystems.extend(first.subsystems);
+        let refused = daemon.reload(&two);
+        assert!(!refused.refused.is_empty(), "{refused:?}");
+        assert!(has(&daemon, KEYS[1]));
     }
 }

@@ -10,7 +10,7 @@ use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
 use crate::auth::{Key, KeyError, Keys};
 use crate::disk::faults::Orders;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, Identity};
 use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
@@ -179,19 +179,23 @@ impl Daemon {
         self.settings.log = log;
     }
 
-    /// Checks that a disk could be opened now. The check ignores the lock, because the existing namespace `there` may
-    /// hold it. If `there` has the same source, its path must still name the open file.
+    /// Checks that a disk could be opened now, and locked unless it is one of `leaving`: files of namespaces that are
+    /// removed before the disk is opened. If the existing namespace `there` has the same source, its path must still
+    /// name the open file.
     pub(super) fn try_disk(
         &self,
         subsystem: &Nqn,
         nsid: u32,
         settings: &NamespaceSettings,
         there: &NamespaceSettings,
+        leaving: &[Identity],
     ) -> Result<(), DaemonError> {
         if there.source == settings.source {
             self.check_path(subsystem, nsid)?;
         }
-        let tried = Disk::look(settings.source.clone(), settings.shift, settings.read_only);
+        let source = settings.source.clone();
+        let (shift, read_only) = (settings.shift, settings.read_only);
+        let tried = Disk::look(source, shift, read_only, settings.lock, leaving);
         tried.map_err(|error| DaemonError::Disk {
             subsystem: subsystem.clone(),
             nsid,
@@ -220,14 +224,21 @@ impl Daemon {
         name: &Nqn,
         settings: &SubsystemSettings,
     ) -> Result<(), DaemonError> {
+        let keys = keys_of_all(&self.settings, name, settings)?;
+        self.add_subsystem_with(name, settings, keys)
+    }
+
+    /// Adds a subsystem whose hosts have these keys.
+    pub(super) fn add_subsystem_with(
+        &mut self,
+        name: &Nqn,
+        settings: &SubsystemSettings,
+        keys: Vec<(Nqn, Keys)>,
+    ) -> Result<(), DaemonError> {
         // Disks are opened before the model is locked, because opening takes long and may fail.
         let mut namespaces = Vec::new();
         for (nsid, namespace) in &settings.namespaces {
             namespaces.push(open(name, *nsid, namespace)?);
-        }
-        let mut keys = Vec::new();
-        for (host, of_host) in &settings.hosts {
-            keys.extend(self.keys(name, host, of_host)?.map(|of| (host.clone(), of)));
         }
         self.target.with(|model| -> Result<(), DaemonError> {
             model.add_subsystem(SubsystemConfig {
@@ -321,9 +332,7 @@ impl Daemon {
     /// # Errors
     /// There is no such namespace, or the size of its disk cannot be read or used. Nothing has changed.
     pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, DaemonError> {
-        let blocks = self
-            .target
-            .with(|model| model.resize_namespace(subsystem, nsid))?;
+        let blocks = self.target.resize_namespace(subsystem, nsid)?;
         tracing::info!(%subsystem, nsid, blocks, "namespace has this size now");
         Ok(blocks)
     }
@@ -361,7 +370,18 @@ impl Daemon {
         host: &Nqn,
         settings: &HostSettings,
     ) -> Result<(), DaemonError> {
-        let keys = self.keys(subsystem, host, settings)?;
+        let keys = keys_of(&self.settings, subsystem, host, settings)?;
+        self.allow_host_with(subsystem, host, settings, keys)
+    }
+
+    /// Allows a host, which has these keys, to connect to a subsystem.
+    pub(super) fn allow_host_with(
+        &mut self,
+        subsystem: &Nqn,
+        host: &Nqn,
+        settings: &HostSettings,
+        keys: Option<Keys>,
+    ) -> Result<(), DaemonError> {
         self.target.with(|model| -> Result<(), ModelError> {
             model.allow_host(subsystem, host.clone())?;
             if keys.is_some() {
@@ -388,46 +408,6 @@ impl Daemon {
         self.forget_key(host);
         tracing::info!(%subsystem, %host, "host may connect no more");
         Ok(())
-    }
-
-    /// Reads the keys of a host from their files; `None` if the host has no key.
-    fn keys(
-        &self,
-        subsystem: &Nqn,
-        host: &Nqn,
-        settings: &HostSettings,
-    ) -> Result<Option<Keys>, DaemonError> {
-        let Some(file) = &settings.key else {
-            return Ok(None);
-        };
-        let others = self.settings.subsystems.iter();
-        for (other, of) in others.filter(|(other, _)| *other != subsystem) {
-            let there = of.hosts.get(host);
-            let pairs = [
-                (there.and_then(|one| one.key.as_ref()), Some(file)),
-                (
-                    there.and_then(|one| one.controller_key.as_ref()),
-                    settings.controller_key.as_ref(),
-                ),
-            ];
-            let differs = |(there, here): &(Option<&PathBuf>, Option<&PathBuf>)| {
-                there.is_some() && there != here
-            };
-            if let Some((Some(there), _)) = pairs.into_iter().find(differs) {
-                return Err(DaemonError::OtherKey {
-                    host: host.clone(),
-                    subsystem: other.clone(),
-                    file: there.clone(),
-                });
-            }
-        }
-        let controller = settings.controller_key.as_ref();
-        Ok(Some(Keys {
-            host: key_in(host, file)?,
-            controller: controller.map(|file| key_in(host, file)).transpose()?,
-            hash: None,
-            group: None,
-        }))
     }
 
     /// Removes the key of this host from the model, unless the settings of a subsystem still name a key for the host.
@@ -573,6 +553,60 @@ impl Daemon {
             name: name.to_string(),
         })
     }
+}
+
+/// Reads the keys of a host of a subsystem from their files; `None` if the host has no key. `all`: the settings of the
+/// other subsystems, where the host may have no other key.
+pub(super) fn keys_of(
+    all: &Settings,
+    subsystem: &Nqn,
+    host: &Nqn,
+    settings: &HostSettings,
+) -> Result<Option<Keys>, DaemonError> {
+    let Some(file) = &settings.key else {
+        return Ok(None);
+    };
+    let others = all.subsystems.iter();
+    for (other, of) in others.filter(|(other, _)| *other != subsystem) {
+        let there = of.hosts.get(host);
+        let pairs = [
+            (there.and_then(|one| one.key.as_ref()), Some(file)),
+            (
+                there.and_then(|one| one.controller_key.as_ref()),
+                settings.controller_key.as_ref(),
+            ),
+        ];
+        let differs =
+            |(there, here): &(Option<&PathBuf>, Option<&PathBuf>)| there.is_some() && there != here;
+        if let Some((Some(there), _)) = pairs.into_iter().find(differs) {
+            return Err(DaemonError::OtherKey {
+                host: host.clone(),
+                subsystem: other.clone(),
+                file: there.clone(),
+            });
+        }
+    }
+    let controller = settings.controller_key.as_ref();
+    Ok(Some(Keys {
+        host: key_in(host, file)?,
+        controller: controller.map(|file| key_in(host, file)).transpose()?,
+        hash: None,
+        group: None,
+    }))
+}
+
+/// Reads the keys of all hosts of a subsystem, as [`keys_of`].
+pub(super) fn keys_of_all(
+    all: &Settings,
+    subsystem: &Nqn,
+    settings: &SubsystemSettings,
+) -> Result<Vec<(Nqn, Keys)>, DaemonError> {
+    let mut keys = Vec::new();
+    for (host, of_host) in &settings.hosts {
+        let of = keys_of(all, subsystem, host, of_host)?;
+        keys.extend(of.map(|of| (host.clone(), of)));
+    }
+    Ok(keys)
 }
 
 fn open(

@@ -481,6 +481,9 @@ impl Io {
             opcode::FLUSH => Operation::Sync,
             opcode::WRITE_ZEROES => {
                 let bytes = blocks;
+                if sqe.is_forced() {
+                    self.work = Work::Forced;
+                }
                 let may_deallocate = sqe.cdw12.get() & MAY_DEALLOCATE != 0;
                 if may_deallocate && namespace.disk().deallocates() {
                     Operation::Deallocate { offset, bytes }
@@ -524,6 +527,7 @@ impl Io {
             opcode::READ => self.put(),
             opcode::COMPARE => self.compare_second(memory),
             opcode::VERIFY | opcode::COPY => Do::Again,
+            opcode::WRITE_ZEROES if self.work == Work::Forced => Do::Again,
             _ => self.done(),
         }
     }

@@ -184,9 +184,53 @@ impl Disks {
             .wait_for(on, due.map_or(until, |due| due.min(until)))
     }
 
-    /// Waits until the kernel no longer uses the worker's memory, at most for the given time.
+    /// Waits until the kernel no longer uses the worker's memory, at most for the given time. If a disk still hangs
+    /// then, the ring is leaked with the memory and the files of its operations.
     pub(crate) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
         let until = RealClock::new().now() + no_longer_than;
-        self.reactor.wait_all(until).map(|_| ())
+        let waited = self.reactor.wait_all(until);
+        let operations = self.reactor.outstanding();
+        if operations != 0 {
+            tracing::error!(
+                operations,
+                "disks have not answered in time: the memory and the files of these operations are leaked"
+            );
+            // The drop of a reactor waits for its operations once more.
+            core::mem::forget(self.reactor);
+        }
+        waited.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    use udapl::fabric::Fabric;
+    use udapl::memory::alloc_buffer;
+    use udapl::reactor::File;
+
+    use super::*;
+
+    /// The disk that hangs is a pipe without data. Its read end stays open, so that a write to it succeeds: the read
+    /// still has its file, and does not wait to be cancelled.
+    #[test]
+    fn an_operation_that_has_not_ended_in_time_is_leaked_and_not_waited_for() {
+        let ia = Fabric::pair(1).open(0).expect("an adapter");
+        let buffer = alloc_buffer(&ia, 4096, 4096).expect("memory");
+        let (from, mut to) = std::io::pipe().expect("a pipe");
+        let disk = Handle::File(File::from_std(OwnedFd::from(from).into(), "pipe"));
+        let mut disks = Disks::new(4).expect("a ring");
+        let read = FileOperation::Read {
+            offset: 0,
+            buffer: &buffer,
+            buffer_offset: 0,
+            bytes: 512,
+        };
+        assert_eq!(disks.ask(&disk, read, 0).expect("a place"), 1);
+        drop(disk);
+        disks.end(Duration::ZERO).expect("the time is over");
+        to.write_all(&[1]).expect("the read has its file");
     }
 }

@@ -108,7 +108,7 @@ impl LocalLists {
         Some(local)
     }
 
-    /// Returns the identification of a namespace on which a command is executed now.
+    /// Returns the identification of a namespace on which a command is checked now.
     #[inline]
     pub(crate) fn used(list: u32, nsid: u32, local: &Local) -> Used {
         Used {

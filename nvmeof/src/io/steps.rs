@@ -2,7 +2,8 @@
 //!
 //! The ranges of Dataset Management are submitted all at once. Verify and Copy use their second buffer for one piece at
 //! a time. Each piece is checked again: since the last piece, the namespace may have become write-protected, reserved
-//! by another host, inaccessible or shorter, or may have been replaced by another one.
+//! by another host, inaccessible or shorter, or may have been replaced by another one. A Write Zeroes with Force Unit
+//! Access ends with a flush.
 //!
 //! A list of ranges is read only once from the memory into which the host's data arrives. That copy is both checked and
 //! used. Otherwise the host could change the ranges after the check.
@@ -45,6 +46,10 @@ impl Io {
         let next = match &self.work {
             Work::Verify { .. } => self.verified(here),
             Work::Copy(_) => self.copied(here),
+            Work::Forced => {
+                self.work = Work::Single;
+                Ok(Do::Disk(Operation::Sync))
+            }
             Work::Single | Work::Abandoned => Err(Status::INTERNAL.dnr()),
         };
         next.unwrap_or_else(Do::Refuse)

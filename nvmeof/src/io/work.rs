@@ -8,6 +8,8 @@ pub(crate) enum Work {
     Single,
     /// The partner of the fused pair has failed.
     Abandoned,
+    /// A Write Zeroes with Force Unit Access: a flush follows the zeros.
+    Forced,
     /// A Verify: the next block, and the block after the last.
     Verify { next: u64, end: u64 },
     /// A Copy.

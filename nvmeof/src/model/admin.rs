@@ -32,8 +32,12 @@ impl Model {
         Outcome::Answered(answer)
     }
 
-    /// Adds a failed command to the controller's error log.
+    /// Adds a failed command to the controller's error log, but not a command of an I/O queue that has not
+    /// authenticated: its host may be a stranger, who could push the errors of the controller's host out of the log.
     pub fn note_error(&mut self, controller: u16, queue: u16, sqe: &Sqe, status: Status) {
+        if queue != 0 && !self.is_authenticated(controller, queue) {
+            return;
+        }
         if let Some(controller) = self.controllers.get_mut(&controller) {
             tracing::debug!(
                 controller = controller.id(),

@@ -134,6 +134,11 @@ impl Model {
         };
     }
 
+    /// Returns the keys with which a host must authenticate; `None` if it need not.
+    pub(crate) fn keys(&self, host: &Nqn) -> Option<&Keys> {
+        self.keys.get(host)
+    }
+
     /// Starts the authentication of a new queue if its host must authenticate. Returns whether it must.
     pub(super) fn begin_authentication(
         &mut self,
@@ -203,10 +208,7 @@ impl Model {
     ) -> Result<Box<Turn>, Answer> {
         let turn = self.turn(id, queue, sqe, data, room);
         turn.map_err(|status| {
-            // An I/O queue that has not authenticated must not write to the controller's error log.
-            if queue == 0 || self.is_authenticated(id, queue) {
-                self.note_error(id, queue, sqe, status);
-            }
+            self.note_error(id, queue, sqe, status);
             status.into()
         })
     }
@@ -309,9 +311,11 @@ impl Model {
     /// Takes back a turn that was not computed. The host may try again. Returns the answer.
     pub fn give_up_turn(&mut self, turn: Box<Turn>) -> Answer {
         let answer = Answer::refused(Status::INTERRUPTED);
-        self.note_error(turn.controller, turn.queue, &turn.sqe, answer.status);
+        let (id, queue, sqe) = (turn.controller, turn.queue, turn.sqe);
+        // Without its connection, the numbers may be those of another host's queue.
         if let Some(pending) = self.pending_of(&turn) {
             pending.exchange = Some(turn.exchange);
+            self.note_error(id, queue, &sqe, answer.status);
         }
         answer
     }

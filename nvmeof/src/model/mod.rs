@@ -179,6 +179,8 @@ pub struct Model {
     /// Number of changes of the discovery log page.
     generation: u64,
     notices: Vec<Notice>,
+    /// Removed namespaces whose disks are still locked ([`Model::take_removed`]).
+    removed: Vec<Arc<Namespace>>,
     /// Keys of hosts that have to authenticate.
     keys: BTreeMap<Nqn, crate::auth::Keys>,
     exchanges: authenticate::Exchanges,
@@ -287,6 +289,14 @@ impl Model {
         core::mem::take(&mut self.notices)
     }
 
+    /// Returns the namespaces that were removed since the last call. The caller releases the locks of their disks
+    /// ([`Disk::give_up`](crate::disk::Disk::give_up)) without the lock of the model, because a file server may take
+    /// long, and workers would wait for the model.
+    #[must_use = "the disks of these namespaces are locked"]
+    pub fn take_removed(&mut self) -> Vec<Arc<Namespace>> {
+        core::mem::take(&mut self.removed)
+    }
+
     /// Adds a subsystem.
     ///
     /// # Errors
@@ -311,9 +321,7 @@ impl Model {
     pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), ModelError> {
         let removed = self.subsystems.remove(name);
         let removed = removed.ok_or_else(|| ModelError::unknown("subsystem", name))?;
-        for namespace in removed.namespaces() {
-            namespace.disk().give_up();
-        }
+        self.removed.extend(removed.namespaces());
         self.end_controllers(|one| one.subsystem() == name);
         self.discovery_changed();
         Ok(())
@@ -356,30 +364,10 @@ impl Model {
     /// # Errors
     /// There is no such subsystem or namespace.
     pub fn remove_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<(), ModelError> {
-        self.subsystem_mut(subsystem)?.remove(nsid)?;
+        let removed = self.subsystem_mut(subsystem)?.remove(nsid)?;
+        self.removed.push(removed);
         self.namespace_changed(subsystem, nsid);
         Ok(())
-    }
-
-    /// Reads the size of a namespace's disk again, and notifies the hosts if it has changed. Returns the number of
-    /// blocks.
-    ///
-    /// # Errors
-    /// There is no such namespace. Its disk does not answer, is smaller than a block, or its path names another file;
-    /// nothing has changed.
-    pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, ModelError> {
-        let namespace = self.namespace(subsystem, nsid)?;
-        let has_changed = namespace.look_at_size();
-        let has_changed = has_changed.map_err(|error| ModelError::Disk {
-            subsystem: subsystem.to_string(),
-            nsid,
-            error: error.to_string(),
-        })?;
-        let blocks = namespace.blocks();
-        if has_changed {
-            self.namespace_changed(subsystem, nsid);
-        }
-        Ok(blocks)
     }
 
     /// Allows a host to connect to a subsystem that is not open to any host.
@@ -524,8 +512,12 @@ impl Model {
         }
     }
 
-    /// Handles the end of a worker: ends the controllers whose admin queues it had.
+    /// Handles the end of a worker: ends the controllers whose admin queues it had, and unlocks the blocks that its
+    /// pairs had locked.
     pub fn worker_lost(&mut self, worker: WorkerId) {
+        for namespace in self.subsystems.values().flat_map(Subsystem::namespaces) {
+            namespace.unlock_all(worker);
+        }
         self.end_controllers(|one| one.worker() == worker);
     }
 
@@ -602,7 +594,8 @@ impl Model {
         }
     }
 
-    fn namespace_changed(&mut self, subsystem: &Nqn, nsid: u32) {
+    /// Notifies the hosts of a namespace that it has changed.
+    pub(crate) fn namespace_changed(&mut self, subsystem: &Nqn, nsid: u32) {
         let of_it = |controller: &&mut Controller| controller.subsystem() == subsystem;
         let changed = self.controllers.values_mut().filter(of_it);
         let ids: BTreeSet<u16> = changed

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use uuid::Uuid;
 
+use super::WorkerId;
 use super::reservation::Reservations;
 use crate::disk::{Disk, DiskError};
 
@@ -35,8 +36,8 @@ pub struct Namespace {
     /// Number of changes of reservations and locks. Workers have copies of these, and compare only this number.
     changes: AtomicU64,
     reservations: Mutex<Arc<Reservations>>,
-    /// Blocks that compare and write has locked against writes.
-    locks: Mutex<Vec<u64>>,
+    /// Blocks that compare and write has locked against writes, each with the worker of the pair.
+    locks: Mutex<Vec<(u64, WorkerId)>>,
     /// Counters of each worker, and the sums of the workers that have ended.
     tallies: Mutex<(Vec<Arc<Tally>>, Done)>,
 }
@@ -170,7 +171,7 @@ impl Namespace {
     ///
     /// # Errors
     /// The disk does not answer, is smaller than a block, or its path names another file. Nothing has changed.
-    pub(super) fn look_at_size(&self) -> Result<bool, DiskError> {
+    pub(crate) fn look_at_size(&self) -> Result<bool, DiskError> {
         self.disk.check_path()?;
         let blocks = self.disk.blocks_now()?;
         Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
@@ -186,16 +187,16 @@ impl Namespace {
     /// Returns the locked blocks.
     #[must_use]
     pub(crate) fn locks(&self) -> Vec<u64> {
-        let locks = self.locks.lock();
-        locks.unwrap_or_else(PoisonError::into_inner).clone()
+        let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.iter().map(|(block, _)| *block).collect()
     }
 
-    /// Locks a block. Returns false if it is locked already.
-    pub(crate) fn lock(&self, block: u64) -> bool {
+    /// Locks a block for a pair of a worker. Returns false if it is locked already.
+    pub(crate) fn lock(&self, block: u64, worker: WorkerId) -> bool {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_free = !locks.contains(&block);
+        let is_free = locks.iter().all(|(one, _)| *one != block);
         if is_free {
-            locks.push(block);
+            locks.push((block, worker));
             self.changes.fetch_add(1, Ordering::Release);
         }
         is_free
@@ -204,8 +205,18 @@ impl Namespace {
     /// Unlocks a block.
     pub(crate) fn unlock(&self, block: u64) {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        locks.retain(|one| *one != block);
+        locks.retain(|(one, _)| *one != block);
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Unlocks the blocks of a worker that has ended.
+    pub(super) fn unlock_all(&self, worker: WorkerId) {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = locks.len();
+        locks.retain(|(_, one)| *one != worker);
+        if locks.len() != before {
+            self.changes.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Returns the current reservations.

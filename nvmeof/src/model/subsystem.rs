@@ -173,7 +173,8 @@ impl Subsystem {
         Ok(nsid)
     }
 
-    pub(super) fn remove(&mut self, nsid: u32) -> Result<(), ModelError> {
+    /// Removes a namespace. Its disk is still locked.
+    pub(super) fn remove(&mut self, nsid: u32) -> Result<Arc<Namespace>, ModelError> {
         let (_, there) = self.namespaces.snapshot();
         let mut namespaces = there.to_vec();
         let at = usize::try_from(nsid).unwrap_or(0).checked_sub(1);
@@ -182,8 +183,7 @@ impl Subsystem {
         let removed = removed.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
         self.namespaces.change(namespaces);
         // Workers use the namespace until they next compare the list's generation. The lock of the disk's file is
-        // released now: a write that is at the disk may still complete after another program has locked the file.
-        removed.disk().give_up();
-        Ok(())
+        // released soon: a write that is at the disk may still complete after another program has locked the file.
+        Ok(removed)
     }
 }

@@ -10,7 +10,8 @@ use super::inbox::{Inbox, Message};
 use super::lanes::Waiting;
 use super::times::{KINDS, Times, Took};
 use crate::io::Lock;
-use crate::model::{Model, Moment, Namespace, Notice, WorkerId};
+use crate::model::{Model, ModelError, Moment, Namespace, Notice, WorkerId};
+use crate::nvme::Nqn;
 
 /// Counters of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Target {
     pub fn with<T>(&self, act: impl FnOnce(&mut Model) -> T) -> T {
         let mut model = lock(&self.0.model);
         let result = act(&mut model);
-        let notices = model.take_notices();
+        let (notices, removed) = (model.take_notices(), model.take_removed());
         drop(model);
         if !notices.is_empty() {
             let inboxes = lock(&self.0.inboxes);
@@ -85,7 +86,30 @@ impl Target {
                 deliver(&inboxes, notice);
             }
         }
+        for namespace in removed {
+            namespace.disk().give_up();
+        }
         result
+    }
+
+    /// Reads the size of a namespace's disk again, and notifies the hosts if it has changed. Returns the number of
+    /// blocks. Workers do not wait for the disk.
+    ///
+    /// # Errors
+    /// There is no such namespace. Its disk does not answer, is smaller than a block, or its path names another file;
+    /// nothing has changed.
+    pub fn resize_namespace(&self, subsystem: &Nqn, nsid: u32) -> Result<u64, ModelError> {
+        let namespace = self.with(|model| model.namespace(subsystem, nsid))?;
+        let has_changed = namespace.look_at_size();
+        let has_changed = has_changed.map_err(|error| ModelError::Disk {
+            subsystem: subsystem.to_string(),
+            nsid,
+            error: error.to_string(),
+        })?;
+        if has_changed {
+            self.with(|model| model.namespace_changed(subsystem, nsid));
+        }
+        Ok(namespace.blocks())
     }
 
     /// Returns the time since the target was created. The model's times are in this clock.
@@ -130,12 +154,12 @@ impl Target {
         &self,
         namespace: &Arc<Namespace>,
         block: u64,
-        worker: u32,
+        worker: WorkerId,
         io: u32,
     ) -> Option<Arc<Lock>> {
         let inboxes = self.inboxes();
         let owner = inboxes.get(worker as usize)?.clone()?; // CAST: widening.
-        if !namespace.lock(block) {
+        if !namespace.lock(block, worker) {
             return None;
         }
         let workers = inboxes.iter().flatten();
@@ -157,6 +181,11 @@ impl Target {
     /// Unlocks a block, and notifies all workers.
     pub(super) fn unlock(&self, lock: &Lock) {
         lock.namespace().unlock(lock.block());
+        self.announce_unlocked();
+    }
+
+    /// Notifies all workers that a block was unlocked.
+    fn announce_unlocked(&self) {
         for inbox in self.inboxes().iter().flatten() {
             inbox.put(Message::Unlocked);
         }
@@ -280,8 +309,10 @@ impl Drop for Member {
         }
         lock(&self.target.0.counts).remove(&self.id);
         lock(&self.target.0.rooms).remove(&self.id);
-        // The controllers whose admin queues were at this worker end, even if the worker could not report that.
+        // The controllers whose admin queues were at this worker end, even if the worker could not report that. Its
+        // pairs unlock their blocks, even those of a disk that hangs.
         self.target.with(|model| model.worker_lost(self.id));
+        self.target.announce_unlocked();
     }
 }
 

@@ -86,9 +86,7 @@ pub struct Worker {
     pub(super) target: Target,
     pub(super) id: WorkerId,
     pub(super) config: WorkerConfig,
-    pub(super) member: Member,
     pub(super) timing: Timing,
-    pub(super) membership: Membership,
     /// Quotas of parties.
     pub(super) admission: Admission,
     pub(super) ia: Ia,
@@ -99,6 +97,11 @@ pub struct Worker {
     pub(super) memory: Memory,
     /// All command slots: first those with a receive, then those for responses to event requests.
     pub(super) commands: Commands,
+    /// Lock requests of other workers. They are confirmed after `commands` is dropped, when the disks have ended their
+    /// writes.
+    pub(super) membership: Membership,
+    /// Registration at the target. It is dropped after `commands`, because it unlocks the blocks of pairs.
+    pub(super) member: Member,
     /// Number of slots with a receive.
     pub(super) places: u32,
     pub(super) queues: Queues,
@@ -229,6 +232,18 @@ impl Worker {
     /// [`WorkerError::Gone`]: the device is dead, or the system has requested its release. Other errors: the adapter or
     /// the reactor of the disks refused a valid call, or the adapter cannot be closed.
     pub fn run(mut self) -> Result<Over, WorkerError> {
+        let served = self.serve();
+        if let Err(error) = served {
+            if let Err(of_disks) = self.commands.disks.end(DRAIN_TIMEOUT) {
+                tracing::error!(worker = self.id, error = %of_disks, "disks of a worker that has failed");
+            }
+            return Err(error);
+        }
+        self.close()
+    }
+
+    /// Serves until the worker has been stopped and its connections have ended.
+    fn serve(&mut self) -> Result<(), WorkerError> {
         let mut events = [Event::NONE; EVENTS];
         let mut idle = 0;
         loop {
@@ -239,7 +254,7 @@ impl Worker {
             if let Some(until) = self.is_stopping
                 && (self.queues.is_empty() || self.target.now() >= until)
             {
-                return self.close();
+                return Ok(());
             }
             idle = if came { 0 } else { idle + 1 };
             if idle > self.config.spin {

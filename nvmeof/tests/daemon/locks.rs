@@ -1,13 +1,15 @@
 //! Only one daemon serves a file, and the daemon keeps the file that it has opened.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
 
-use crate::host::transfer;
+use crate::host::{command, transfer};
 use crate::process::{Place, run, subsystem};
 
 /// Returns the surroundings of a second daemon with this namespace table, which uses another wire and control socket.
@@ -137,6 +139,64 @@ fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
         .expect_err("another file")
         .to_string();
     assert!(said.contains("; the namespace keeps inode "), "{said}");
+    drop(host);
+    process.end()
+}
+
+/// If another program has locked the new file of a namespace, the namespace stays, with its reservations. A file that
+/// another namespace of the same reload leaves is no such file.
+#[test]
+fn sighup_keeps_a_namespace_and_its_reservations_if_its_new_file_is_locked() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let (disk, second) = (place.path("disk"), place.path("second"));
+    let file = File::create(&second)?;
+    file.set_len(1 << 20)?;
+    file.write_all_at(&[0x22; 512], 0)?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut a = host.io_queue(&subsystem(), controller, 1, 32)?;
+    host.id = [0x22; 16];
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut b = host.io_queue(&subsystem(), controller, 1, 32)?;
+    // A registers its key, and acquires Exclusive Access (type 2).
+    for (opcode, dword, keys) in [
+        (io::RESERVATION_REGISTER, 0, [0, 1]),
+        (io::RESERVATION_ACQUIRE, 2 << 8, [1, 0]),
+    ] {
+        let mut data = [0; 16];
+        (data[0], data[8]) = (keys[0], keys[1]);
+        host.memory.write_from(0, &data)?;
+        let mut sqe = command(opcode);
+        (sqe.nsid, sqe.cdw10) = (1.into(), dword.into());
+        sqe.sgl = host.data(0, 16);
+        assert_eq!(host.command(&mut a, sqe)?.status(), Status::SUCCESS);
+    }
+    let reload = |tables: &str| -> Result<()> {
+        place.configure(tables)?;
+        process.signal(Signal::SIGHUP)?;
+        place.told("RELOADING=1")?;
+        place.told("READY=1")?;
+        Ok(())
+    };
+    let conflict = Status::RESERVATION.dnr();
+    assert_eq!(host.write(&mut b, 0, 1, 0, 512)?, conflict);
+    file.lock()?;
+    let moved = place.subsystem("").replace("/disk", "/second");
+    reload(&moved)?;
+    assert_eq!(host.write(&mut b, 0, 1, 0, 512)?, conflict, "it is there");
+    file.unlock()?;
+    let two = |first: &Path, next: &Path| {
+        let next = format!("[[subsystem.namespace]]\nfile = \"{}\"\n", next.display());
+        let first = first.display().to_string();
+        let tables = place.subsystem(&next);
+        tables.replacen(&disk.display().to_string(), &first, 1)
+    };
+    for (first, next, content) in [(&second, &disk, 0x22), (&disk, &second, 0)] {
+        reload(&two(first, next))?;
+        assert_eq!(host.read(&mut b, 0, 1, 0, 512)?, Status::SUCCESS);
+        assert_eq!(host.memory.read(0, 1)?, [content], "{}", first.display());
+    }
     drop(host);
     process.end()
 }

@@ -328,6 +328,22 @@ fn a_subsystem_that_is_refused_leaves_no_key() -> Result<()> {
     process.end()
 }
 
+/// With `strict`, a saved file with another name of a host could not be read again.
+#[test]
+fn a_strict_daemon_takes_no_subsystem_whose_host_its_file_may_not_name() -> Result<()> {
+    let place = Place::new()?;
+    place.prepend("strict = true\n")?;
+    let process = place.start()?;
+    let mut client = place.client()?;
+    let with = |host: &str| json!({"nqn": "nqn.2026-11.test:b", "host": [{"nqn": host}]});
+    let said = refused(&mut client, "subsystem.add", with("not-a-nqn"))?;
+    assert!(said.contains("not-a-nqn"), "{said}");
+    let _: bool = client.call("subsystem.add", with(HOST))?;
+    let _: Value = client.call("save", Value::Null)?;
+    assert_eq!(parsed(&place.path("nvmeofd.toml"))?.subsystems.len(), 2);
+    process.end()
+}
+
 #[test]
 fn a_faulty_disk_fails_by_order_and_works_again_by_order() -> Result<()> {
     let place = Place::new()?;

@@ -43,12 +43,7 @@ fn a_host_hears_of_a_new_size_of_removal_and_of_access_and_commands_answer_accor
         Status::LBA_RANGE.dnr()
     );
     file.set_len(2 << 20)?;
-    assert_eq!(
-        world
-            .target
-            .with(|model| model.resize_namespace(&subsystem, 1))?,
-        4096
-    );
+    assert_eq!(world.target.resize_namespace(&subsystem, 1)?, 4096);
     assert_eq!(host.response(&mut admin)?.result.get(), 0x0004_0002);
     let (status, said) = host.log(&mut admin, page::CHANGED_NAMESPACES, 4096)?;
     assert_eq!(

@@ -65,6 +65,49 @@ fn a_file_that_becomes_shorter_ends_where_it_ends_and_one_that_is_sealed_takes_n
     Ok(())
 }
 
+/// Bit 25 of dword 12 is DEAC, and bit 30 is FUA: the zeros must be on the medium before the response.
+#[test]
+fn write_zeroes_that_is_forced_ends_with_a_flush_and_fails_with_it() -> Result<()> {
+    const MAY_DEALLOCATE: u32 = 1 << 25;
+    const FORCED: u32 = 1 << 30;
+    let mut world = World::new(1, Source::Faulty(1 << 20), 9)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (_admin, controller) = host.controller(&subsystem)?;
+    let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
+    let faults = world.faults()?;
+    let none = Sgl::keyed(0, 0, 0, false);
+    let failed = Orders {
+        of: Of::Flushes,
+        error: Some(Errno::EIO),
+        ..Orders::default()
+    };
+    for (flags, flushes, with_fault) in [
+        (0, 0, Status::SUCCESS),
+        (MAY_DEALLOCATE, 0, Status::SUCCESS),
+        (FORCED, 1, Status::WRITE_FAULT.dnr()),
+        (FORCED | MAY_DEALLOCATE, 1, Status::WRITE_FAULT.dnr()),
+    ] {
+        let mut zero = transfer(io::WRITE_ZEROES, 8, 1);
+        zero.cdw12 = (zero.cdw12.get() | flags).into();
+        for (orders, wanted) in [(Some(failed), with_fault), (None, Status::SUCCESS)] {
+            host.memory.write_from(0, &[0x5a; 512])?;
+            assert_eq!(host.write(&mut queue, 8, 1, 0, 512)?, Status::SUCCESS);
+            let struck = faults.struck();
+            faults.order(orders);
+            assert_eq!(host.status(&mut queue, zero, none)?, wanted, "{flags:#x}");
+            let flushes = if orders.is_some() { flushes } else { 0 };
+            assert_eq!(faults.struck() - struck, flushes, "{flags:#x}");
+            faults.order(None);
+            assert_eq!(host.read(&mut queue, 8, 1, 0, 512)?, Status::SUCCESS);
+            assert_eq!(host.memory.read(0, 512)?, [0; 512], "{flags:#x}");
+        }
+    }
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
+
 #[test]
 fn each_error_of_a_disk_is_told_as_what_it_is_and_the_next_command_is_none_the_worse() -> Result<()>
 {

@@ -112,7 +112,7 @@ fn a_namespace_keeps_the_file_that_it_opened_whatever_takes_its_path() -> Result
         // A resize takes the size from the open file, and fails if the path is another file.
         let said = world
             .target
-            .with(|model| model.resize_namespace(&subsystem, 1))
+            .resize_namespace(&subsystem, 1)
             .expect_err(what)
             .to_string();
         assert!(
@@ -157,9 +157,7 @@ fn a_file_that_is_cut_ends_where_it_ends_and_a_namespace_keeps_at_least_a_block(
             let verify = transfer(io::VERIFY, first, blocks);
             assert_eq!(host.status(&mut queue, verify, none)?, past, "{bytes}");
         }
-        let resized = world
-            .target
-            .with(|model| model.resize_namespace(&subsystem, 1));
+        let resized = world.target.resize_namespace(&subsystem, 1);
         match (resized, last) {
             (Err(error), 0) => {
                 let wanted = format!("{}: 0 bytes are less than a block of 512", path.display());
@@ -169,9 +167,7 @@ fn a_file_that_is_cut_ends_where_it_ends_and_a_namespace_keeps_at_least_a_block(
         }
         // The target would refuse a Verify beyond the new end at once, so each round restores the old end.
         file.set_len(BYTES)?;
-        world
-            .target
-            .with(|model| model.resize_namespace(&subsystem, 1))?;
+        world.target.resize_namespace(&subsystem, 1)?;
     }
     assert_eq!(
         host.write(&mut queue, BLOCKS - 1, 1, 0, 512)?,

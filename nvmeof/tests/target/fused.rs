@@ -272,3 +272,41 @@ fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written()
     world.stop()?;
     Ok(())
 }
+
+/// A worker ends although the disk of a pair hangs, for example because its port is removed. The block is unlocked:
+/// a write that waits for it, and a later one, are executed by the worker of the other port.
+#[test]
+fn the_block_of_a_pair_is_unlocked_when_the_pairs_worker_has_ended() -> Result<()> {
+    const BLOCK: u64 = 9;
+    let mut world = World::new(1, Source::Faulty(1 << 20), 9)?;
+    let (mut host, mut other) = (world.host()?, world.second_path()?);
+    let subsystem = world.subsystem.clone();
+    let (_admin, controller) = host.controller(&subsystem)?;
+    let mut pairs = host.io_queue(&subsystem, controller, 1, 16)?;
+    let (_admin, controller) = other.controller(&subsystem)?;
+    let mut writer = other.io_queue(&subsystem, controller, 1, 16)?;
+    let faults = world.faults()?;
+    faults.order(Some(Orders {
+        of: Of::Reads,
+        delay: LONGEST_DELAY,
+        ..Orders::default()
+    }));
+    send(&mut host, &mut pairs, BLOCK, 0, 512)?;
+    while faults.struck() == 0 {
+        std::thread::yield_now();
+    }
+    let data = other.data(0, 512);
+    let waits = other.send(&mut writer, part(io::WRITE, 0, BLOCK, 1, data), &[])?;
+    assert_eq!(other.write(&mut writer, BLOCK + 1, 1, 0, 512)?, DONE);
+    world.target.stop_worker(0);
+    while world.target.done().contains_key(&0) {
+        std::thread::yield_now();
+    }
+    faults.order(None);
+    assert_eq!(answers(&mut other, &mut writer, [waits])?, [DONE]);
+    assert_eq!(other.write(&mut writer, BLOCK, 1, 0, 512)?, DONE);
+    drop((host, other));
+    let over = world.end()?;
+    assert_eq!(over[0].ios_left, 1, "the Compare is at the disk");
+    Ok(())
+}

@@ -211,6 +211,9 @@ impl Hosts {
         world.target.with(|model| -> Result<()> {
             if model.namespace(&self.subsystem, 1).is_ok() {
                 model.remove_namespace(&self.subsystem, 1)?;
+                for removed in model.take_removed() {
+                    removed.disk().give_up();
+                }
             }
             let namespace = NamespaceConfig {
                 nsid: Some(1),
@@ -392,9 +395,7 @@ fn each_command_is_kept_away_by_each_way_of_protection_and_changes_nothing_then(
                         .write(true)
                         .open(&path)?
                         .set_len(SHORT * 512)?;
-                    let resized = world
-                        .target
-                        .with(|model| model.resize_namespace(&subsystem, 1));
+                    let resized = world.target.resize_namespace(&subsystem, 1);
                     assert_eq!(resized?, SHORT);
                 }
             }
@@ -456,9 +457,7 @@ impl Meanwhile {
             }
             Self::Shorter => {
                 disk.set_len(SHORT * 512)?;
-                let resized = world
-                    .target
-                    .with(|model| model.resize_namespace(&subsystem, 1));
+                let resized = world.target.resize_namespace(&subsystem, 1);
                 assert_eq!(resized?, SHORT);
                 // The file gets its old length again, because its content is checked below.
                 disk.set_len(BYTES)?;

@@ -240,7 +240,7 @@ impl Loop {
                 let block = io.sqe.first_block();
                 let owner = Arc::clone(&self.locked);
                 let lock = namespace
-                    .lock(block)
+                    .lock(block, 0)
                     .then(|| Arc::new(Lock::new(&namespace, block, 1, owner, at)));
                 self.fences.extend(lock.clone());
                 self.commands.lock(at, lock);

@@ -216,6 +216,16 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     let made = m.connect(place(1), asked(1), &data, secs(0));
     let made = made.expect("a queue");
     assert!(made.must_authenticate);
+    // Nor does it write to the error log of that host, by any command that fails.
+    assert_eq!(hear(&mut m, (id, 1)).status, Status::SEQUENCE.dnr());
+    let given_up = m.begin_turn(id, 1, &message(RECEIVE), &[], 4096);
+    let answer = m.give_up_turn(given_up.expect("a turn"));
+    assert_eq!(answer.status, Status::INTERRUPTED);
+    m.begin_turn(id, 1, &sqe(0x7f, RECEIVE, [0; 4]), &[], 4096)
+        .expect_err("another protocol");
+    let flush = m.command(id, 1, &sqe(0, 1, [0; 4]), 0, secs(0));
+    assert_ne!(flush, Outcome::Answered(Answer::done()));
+    assert_eq!(at(&log(&mut m, id, 1, 64, 0).data, 0, 8), 0, "no entry");
     say(&mut m, (id, 1), &[0; 8]);
     for second in [3, 4] {
         m.expire(secs(second));
