@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use driver::connect_within;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
@@ -13,7 +14,7 @@ use thiserror::Error;
 use crate::rpc::{Answer, Notification, Refusal, Request, VERSION};
 use crate::schema::{SCHEMA, Version};
 
-/// Time limit for the answer to a call, and for each write to the socket.
+/// Time limit for the connection, for the answer to a call, and for each write to the socket.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of an answer in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -171,8 +172,8 @@ impl Client {
             path: path.to_owned(),
             error,
         };
-        let stream =
-            UnixStream::connect(path).map_err(|error| failed(with_explanation(side, error)))?;
+        let stream = connect_within(path, PATIENCE)
+            .map_err(|error| failed(with_explanation(side, error)))?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),

@@ -12,7 +12,8 @@
 //! its owner stops the queue that used it and waits for the device's answer.
 //!
 //! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing until it
-//! is used. Recycled bytes are cleared when they are allocated again.
+//! is used; but huge pages are populated at once, because a missing one would be a signal later. Recycled bytes are
+//! cleared when they are allocated again.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,7 +28,7 @@ use crate::page::DMA_PAGE;
 use crate::page::GIB;
 use crate::page::PageSize;
 use crate::page::page_bytes;
-use crate::placement::{Machine, Pages};
+use crate::placement::{Machine, Pages, Placement};
 use crate::space::Mapped;
 use crate::space::Space;
 use crate::span::Span;
@@ -57,7 +58,7 @@ impl Chunk {
             .checked_next_multiple_of(DMA_PAGE.max(page_bytes()))
             .ok_or(MemoryError::TooLarge { bytes })?;
         let huge = function.takes_huge_pages();
-        let memory = |remainder| Ok(Self::memory(bytes, remainder, huge)?);
+        let memory = |remainder| Self::memory(&Machine, bytes, remainder, huge);
         Self::over(function.space(), bytes, memory)
     }
 
@@ -93,17 +94,27 @@ impl Chunk {
     }
 
     /// Maps memory at a virtual address with this remainder modulo 1 GiB. If `huge`, the memory is on 2 MiB pages,
-    /// provided that it consists of whole pages and that enough pages are free.
-    fn memory(bytes: usize, remainder: usize, huge: bool) -> Result<SharedMemory, MemoryError> {
+    /// provided that it consists of whole pages and that enough pages are free and can be populated.
+    fn memory(
+        machine: &dyn Pages,
+        bytes: usize,
+        remainder: usize,
+        huge: bool,
+    ) -> Result<SharedMemory, DmaError> {
+        let placed = |size| {
+            let memory = SharedMemory::congruent(bytes, GIB, remainder, size)?;
+            Placement::default().apply(machine, &memory, size)?;
+            Ok(memory)
+        };
         let size = PageSize::Huge2M;
-        let enough = || Machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();
+        let enough = || machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();
         if huge && bytes.is_multiple_of(size.bytes()) && enough() {
-            match SharedMemory::congruent(bytes, GIB, remainder, size) {
+            match placed(size) {
                 Ok(memory) => return Ok(memory),
                 Err(error) => tracing::debug!("no huge pages: {error}"),
             }
         }
-        SharedMemory::congruent(bytes, GIB, remainder, PageSize::Base)
+        placed(PageSize::Base)
     }
 
     /// Allocates `bytes` bytes, already rounded to lines, and zeroes them. `None` if no free range is long enough.

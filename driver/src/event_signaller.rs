@@ -41,9 +41,13 @@ impl SignalQueue {
     }
 
     /// Requests that the thread signal an eventfd. Requests for the same eventfd that were not served yet count as one.
+    ///
+    /// Eventfds that only this queue still has are dropped, because the client has replaced them. Otherwise a client
+    /// that blocks the thread could fill the queue with descriptors.
     pub(crate) fn signal(&self, event: &Arc<EventFd>) {
         let mut state = self.state();
-        if !state.due.iter().any(|due| Arc::ptr_eq(due, event)) {
+        state.due.retain(|due| Arc::strong_count(due) > 1);
+        if !state.over && !state.due.iter().any(|due| Arc::ptr_eq(due, event)) {
             state.due.push_back(Arc::clone(event));
             self.wake.notify_one();
         }
@@ -105,6 +109,7 @@ impl Drop for EventSignaller {
         let blocked = {
             let mut state = self.0.state();
             state.over = true;
+            state.due.clear();
             state.now.clone()
         };
         self.0.wake.notify_one();
@@ -144,18 +149,44 @@ mod tests {
         assert_eq!(event.read(), Ok(1), "the three are gone");
     }
 
-    /// The client shares the flags of its descriptor (fcntl(2), "File status flags"), so it may change them whenever it
-    /// likes.
-    #[test]
-    fn a_signaller_that_ends_frees_its_thread_and_changes_no_flag_of_the_client() {
-        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap();
-        let event = Arc::new(event);
+    fn eventfd() -> Arc<EventFd> {
+        Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap())
+    }
+
+    /// Starts a signaller whose thread is blocked at the counter of the returned eventfd.
+    fn blocked() -> (EventSignaller, Arc<EventFd>) {
+        let event = eventfd();
         event.write(u64::MAX - 1).unwrap();
         let signaller = EventSignaller::start().unwrap();
         signaller.queue().signal(&event);
         while signaller.queue().state().now.is_none() {
             thread::yield_now();
         }
+        (signaller, event)
+    }
+
+    /// A client that blocks the thread, and replaces its eventfd after each interrupt, fills no queue with descriptors.
+    #[test]
+    fn a_blocked_signaller_keeps_no_eventfds_that_were_replaced() {
+        let (signaller, _event) = blocked();
+        let queue = Arc::clone(signaller.queue());
+        let used = eventfd();
+        queue.signal(&used);
+        for _ in 0..100 {
+            queue.signal(&eventfd());
+            assert!(queue.state().due.len() <= 2);
+        }
+        assert!(queue.state().due.iter().any(|due| Arc::ptr_eq(due, &used)));
+        drop(signaller);
+        queue.signal(&used);
+        assert_eq!(Arc::strong_count(&used), 1);
+    }
+
+    /// The client shares the flags of its descriptor (fcntl(2), "File status flags"), so it may change them whenever it
+    /// likes.
+    #[test]
+    fn a_signaller_that_ends_frees_its_thread_and_changes_no_flag_of_the_client() {
+        let (signaller, event) = blocked();
         drop(signaller);
         let flags = OFlag::from_bits_retain(fcntl(&*event, FcntlArg::F_GETFL).unwrap());
         assert!(!flags.contains(OFlag::O_NONBLOCK), "{flags:?}");

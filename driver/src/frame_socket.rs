@@ -60,6 +60,10 @@ const BY_MEMORY: u8 = 2;
 const WAKE: u8 = 3;
 const CONTROL_BYTES: usize = CONTROL_PREFIX.len() + 1;
 
+/// Maximum number of messages that one call of `FrameSocket::take` receives. A peer that sends control messages without
+/// end does not keep a thread in the call.
+const MAX_MESSAGES: usize = 16;
+
 /// Time between two checks of a sender for free space in its full ring.
 const FREE_SPACE_CHECK: Duration = Duration::from_micros(50);
 
@@ -441,7 +445,8 @@ impl FrameSocket {
         reader.pop(frame).map_err(io::Error::other)
     }
 
-    /// Takes a frame, without waiting for one.
+    /// Takes a frame, without waiting for one. After [`Taken::Nothing`] the socket may still be readable, because the
+    /// call handles a limited number of control messages.
     ///
     /// # Errors
     /// A frame exceeds the longest frame (`InvalidData`; it is lost), the other side has corrupted the shared memory,
@@ -452,7 +457,7 @@ impl FrameSocket {
             Some(reader) => reader.pop(frame).map_err(io::Error::other),
             None => Ok(false),
         };
-        loop {
+        for _ in 0..MAX_MESSAGES {
             if by_memory(frame)? {
                 return Ok(Taken::Frame);
             }
@@ -474,6 +479,7 @@ impl FrameSocket {
                 _ => return Ok(Taken::Frame),
             }
         }
+        Ok(Taken::Nothing)
     }
 
     /// Receives the next message at the socket: its length and a descriptor that came with it. A length of 0 means
@@ -872,6 +878,18 @@ mod tests {
         assert!(first.send(b"two").unwrap());
         let mut socket = [PollFd::new(second.end.fd.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut socket, PollTimeout::ZERO).unwrap(), 1);
+    }
+
+    /// A peer that sends nothing but control messages does not keep a thread that takes a frame.
+    #[test]
+    fn a_call_that_takes_a_frame_ends_however_many_control_messages_arrive() {
+        let [one, other] = FrameSocket::pair().unwrap();
+        while one.send_control(WAKE, &[]).is_ok() {}
+        assert_eq!(other.take(&mut Vec::new()).unwrap(), Taken::Nothing);
+        let mut socket = [PollFd::new(other.end.fd.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut socket, PollTimeout::ZERO).unwrap(), 1);
+        assert!(one.send(b"a frame").unwrap());
+        assert_eq!(other.receive().unwrap().unwrap(), b"a frame");
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //! threads (madvise(2), `MADV_POPULATE_WRITE`, Linux 5.14): a page of 1 GiB takes a good part of a second to clear,
 //! and the kernel's VFIO, which pins all pages when it maps them, would clear one after the other.
 //!
-//! Touching a missing page of the hugetlb pool kills the process (SIGBUS). Reservations count for the whole machine,
-//! not for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`). So hugetlb memory that is bound to a node
-//! is always populated in this module: a missing page is then an error now instead of a signal later.
+//! Touching a missing page of the hugetlb pool kills the process (SIGBUS). A reservation does not exclude that. It
+//! counts for the whole machine, not for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`), and a control
+//! group may forbid pages that are reserved (`Documentation/admin-guide/cgroup-v1/hugetlb.rst`, "Page fault
+//! accounting"). So hugetlb memory is always populated in this module: a missing page is then an error now instead of
+//! a signal later.
 //!
 //! The system calls go through [`Pages`]. Tests implement it as a machine with several nodes, or with an old kernel.
 
@@ -110,7 +112,7 @@ impl Pages for Machine {
 pub(crate) struct Placement {
     /// NUMA node, below [`MOST_NODES`]; `None` for no particular node.
     pub(crate) node: Option<u32>,
-    /// Number of threads that populate the memory; `None` to populate on first use (but huge pages of a node at once).
+    /// Number of threads that populate the memory; `None` to populate on first use (but huge pages at once).
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
@@ -125,9 +127,9 @@ impl Placement {
         if let Some(node) = self.node {
             bind(pages, memory, node)?;
         }
-        // Huge pages of a node must be populated now: a missing page would cause SIGBUS at its first use (see the
-        // module's comment).
-        let must = self.node.is_some() && size != PageSize::Base;
+        // Huge pages must be populated now: a missing page would cause SIGBUS at its first use (see the module's
+        // comment).
+        let must = size != PageSize::Base;
         match self.threads {
             Some(threads) => populate(pages, memory, size, threads, !must),
             None if must => populate(pages, memory, size, NonZeroUsize::MIN, false),
@@ -382,10 +384,34 @@ mod tests {
         assert_eq!(pages.populated.lock().unwrap().len(), 3);
     }
 
-    /// Before Linux 5.14, MADV_POPULATE_WRITE returns EINVAL (madvise(2)). Base pages are then touched instead, but
-    /// memory of a hugetlb pool that is bound to a node is refused.
+    /// A control group may forbid huge pages that are free and reserved. Populating them fails, and touching them kills
+    /// the process.
     #[test]
-    fn an_old_kernel_has_pages_touched_but_none_of_a_pool_that_is_bound_to_a_node() {
+    fn huge_pages_are_populated_at_once_and_refused_if_they_cannot_be() {
+        let memory = SharedMemory::of_this_process(8192).unwrap();
+        for (node, threads) in [(None, 0), (None, 1), (Some(0), 0), (Some(0), 1)] {
+            let pages = Recorded::default();
+            placed(node, threads)
+                .apply(&pages, &memory, PageSize::Huge2M)
+                .unwrap();
+            let asked = pages.populated.lock().unwrap().clone();
+            assert_eq!(asked, [(memory.address(), 8192)], "{node:?} {threads}");
+            let forbidden = Recorded {
+                refuses: Some((0, Errno::EFAULT)),
+                ..Recorded::default()
+            };
+            let refused = placed(node, threads).apply(&forbidden, &memory, PageSize::Huge2M);
+            assert!(
+                matches!(refused, Err(DmaError::Populate { .. })),
+                "{refused:?}"
+            );
+        }
+    }
+
+    /// Before Linux 5.14, MADV_POPULATE_WRITE returns EINVAL (madvise(2)). Base pages are then touched instead, but
+    /// memory of a hugetlb pool is refused.
+    #[test]
+    fn an_old_kernel_has_pages_touched_but_none_of_the_hugetlb_pool() {
         let memory = SharedMemory::anonymous(16 * 4096).unwrap();
         let pages = Recorded {
             refuses: Some((0, Errno::EINVAL)),
@@ -401,8 +427,8 @@ mod tests {
             .apply(&pages, &memory, PageSize::Base)
             .unwrap();
         assert!(there() >= 16 * 8);
-        for threads in [0, 1] {
-            let refused = placed(Some(0), threads).apply(&pages, &memory, PageSize::Huge2M);
+        for (node, threads) in [(Some(0), 0), (Some(0), 1), (None, 0), (None, 1)] {
+            let refused = placed(node, threads).apply(&pages, &memory, PageSize::Huge2M);
             assert!(
                 matches!(refused, Err(DmaError::Populate { .. })),
                 "{refused:?}"

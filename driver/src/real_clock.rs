@@ -14,8 +14,8 @@ use crate::interrupt::Interrupt;
 use crate::reactor::{Reactor, Wake};
 use crate::signals::HeldSignals;
 
-/// The machine's monotonic clock. Waits for interrupts use an io_uring, or ppoll(2) without one. A wait without
-/// interrupts is a sleep, and uses ppoll(2).
+/// The machine's monotonic clock. [`Clock::wait`] for interrupts uses an io_uring, or ppoll(2) without one. A wait that
+/// a signal may end, and a wait without interrupts, use ppoll(2).
 #[derive(Default)]
 pub struct RealClock {
     /// Reactors not in use. There are as many reactors as threads that ever waited at the same time.

@@ -40,7 +40,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
-use crate::clock::monotonic_now;
+use crate::clock::{MAX_WAIT, monotonic_now};
 use crate::dma::DmaBuffer;
 use crate::file::File;
 use crate::interrupt::Interrupt;
@@ -543,8 +543,11 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // An operation with work left is queued again, but nothing is submitted from the queue any more.
         if self.cancel_all().is_ok() {
-            for _ in 0..60 {
-                if self.in_ring == 0 || self.sleep(Duration::from_secs(1)).is_err() {
+            let deadline = monotonic_now() + MAX_WAIT;
+            while self.in_ring > 0 {
+                let left = deadline - monotonic_now();
+                // A sleep also ends with a signal, or with some of the operations.
+                if left.is_zero() || self.sleep(left).is_err() {
                     break;
                 }
                 while self.next().is_some() {}

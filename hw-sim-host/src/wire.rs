@@ -62,6 +62,8 @@ const POLL_TIME: Duration = Duration::from_micros(20);
 
 /// Maximum number of frames that one call of `Wire::take_in` receives.
 const FRAMES: usize = 64;
+/// Maximum number of times that the wire's thread receives another `FRAMES` frames before it lets others receive.
+const ROUNDS: usize = 4;
 /// Maximum number of frames that a thread receives before it sends the resulting frames.
 const UNANSWERED: usize = 8;
 
@@ -406,7 +408,7 @@ impl Wire {
         let is_attended = has_moved || self.sleepers.load(Ordering::Relaxed) > 0;
         seen.turn = match has_moved {
             true => CHECK_INTERVAL,
-            false => MAX_CHECK_INTERVAL.min(2 * seen.turn),
+            false => (2 * seen.turn).clamp(CHECK_INTERVAL, MAX_CHECK_INTERVAL),
         };
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
@@ -426,12 +428,18 @@ impl Wire {
         let mut taken = self.take_in(socket, &mut frame, arrived);
         // This thread may have consumed the wake-up for a sleeping thread of the program. It therefore receives all
         // frames and arms the wake-up again, so that the next frame wakes the sleeping thread.
-        while let Ok(Taken::Frame | Taken::Nothing) = taken
-            && self.sleepers.load(Ordering::Relaxed) > 0
-            && !socket.arm()
-        {
+        for _ in 0..ROUNDS {
+            if !matches!(taken, Ok(Taken::Frame | Taken::Nothing))
+                || self.sleepers.load(Ordering::Relaxed) == 0
+                || socket.arm()
+            {
+                return taken;
+            }
             taken = self.take_in(socket, &mut frame, Arrived::ByMemory);
         }
+        // The other side sends as fast as this thread receives, and a thread of the program whose wait is over may need
+        // the lock. The wake-up is armed, and this thread checks for the rest soon.
+        seen.turn = Duration::ZERO;
         taken
     }
 
@@ -525,8 +533,8 @@ impl Wire {
             if let Arrived::Not(woken) = arrived {
                 return Some(woken);
             }
-            // The wait for the lock is short: its holder receives at most `FRAMES` frames, or those that have already
-            // arrived.
+            // The wait for the lock is short: a thread of the program receives at most `FRAMES` frames, and the wire's
+            // thread `ROUNDS` times as many more.
             let mut frame = self
                 .receiving
                 .lock()
@@ -563,16 +571,23 @@ impl Wire {
 
     /// Sends the frames that the function has sent. Returns true if there were frames or there may be more. Frames are
     /// lost if no other side is connected. A frame is also lost if there is no capacity for 100 ms, because the other
-    /// process has stopped then.
+    /// process has stopped then. The call does not wait for the frames after that one.
     pub fn send(&self) -> bool {
         let mut left = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         self.left.store(false, Ordering::SeqCst);
         left.extend(self.sim.take_frames(&self.function));
         let any = !left.is_empty();
         let other = self.other();
+        let mut has_stopped = false;
         for frame in left.drain(..) {
-            if let Some(Err(error)) = other.as_ref().map(|other| other.send(&frame)) {
-                tracing::debug!("{error}");
+            let sent = other.as_ref().map(|other| match has_stopped {
+                true => other.send_now(&frame),
+                false => other.send(&frame),
+            });
+            match sent {
+                Some(Ok(sent)) => has_stopped |= !sent,
+                Some(Err(error)) => tracing::debug!("{error}"),
+                None => {}
             }
         }
         drop(left);
@@ -682,6 +697,32 @@ mod tests {
         third.cut();
         fourth.cut();
         assert_eq!(directory.path().read_dir().expect("there").count(), 0);
+    }
+
+    /// Frames to a process that takes none are lost after one wait, however many they are.
+    #[test]
+    fn a_stopped_process_is_waited_for_once_a_call_and_not_for_each_frame() {
+        const LOST: u32 = 600;
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("wire");
+        let wire = laid(&path, 1).expect("first");
+        let FrameEnd::Second(stopped) = FrameEnd::at(&path).expect("an end") else {
+            panic!("somebody listens");
+        };
+        let clock = RealClock::new();
+        while !matches!(*wire.at(), ThreadState::Carries(_)) {
+            clock.wait(&[], clock.now() + TRY);
+        }
+        let other = wire.other().expect("connected");
+        while other.send_now(&[0; 9000]).expect("no error") {}
+        let frames = (0..LOST).map(|_| vec![0; 9000]);
+        wire.sending.lock().expect("sound").extend(frames);
+        // A wait for each frame would take twice as long.
+        let until = clock.now() + PATIENCE * LOST / 2;
+        assert!(wire.send());
+        assert!(clock.now() < until, "it waited for every frame");
+        drop(stopped);
+        wire.cut();
     }
 
     #[test]

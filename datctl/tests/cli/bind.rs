@@ -214,6 +214,32 @@ fn only_what_vfio_has_and_nobody_uses_is_given_back() {
     );
 }
 
+/// With iommufd, a process opens the function's own file in place of the group's. All functions of the group count. The
+/// file of a group without an IOMMU has another name.
+#[test]
+fn a_process_that_has_a_function_of_the_group_open_holds_it_too() {
+    for (function, file) in [
+        (VF, "/dev/vfio/devices/vfio3"),
+        (PF1, "/dev/vfio/devices/vfio3"),
+        (VF, "/dev/vfio/noiommu-71"),
+    ] {
+        let tree = Tree::good();
+        tree.member(GROUP, PF1);
+        tree.write(&tree.of(function, "vfio-dev/vfio3/dev"), "511:3\n");
+        tree.write("/proc/4711/comm", "storaged\n");
+        let open = tree.path(file).display().to_string();
+        tree.link("/proc/4711/fd/7", &open);
+        let error = refused(&tree, &["unbind", VF]);
+        assert!(error.contains("process 4711 (storaged)"), "{error}");
+    }
+    let tree = Tree::good();
+    tree.write(&tree.of(VF, "vfio-dev/vfio3/dev"), "511:3\n");
+    let other = tree.path("/dev/vfio/devices/vfio4").display().to_string();
+    tree.link("/proc/4711/fd/7", &other);
+    let machine = Machine::at(tree.root());
+    assert_eq!(machine.holders(GROUP), []);
+}
+
 #[test]
 fn an_error_is_an_object_for_a_program() {
     let tree = Tree::good();

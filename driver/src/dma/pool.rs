@@ -19,6 +19,9 @@ use crate::placement::{Machine, Pages, Placement};
 
 /// Parameters of a pool. By default a pool is on base pages of no particular NUMA node, and its pages are populated at
 /// their first use (the kernel's VFIO populates all memory when it maps it).
+///
+/// Huge pages are always populated when the pool is made, as by [`prefault`](Self::prefault) with one thread, because
+/// only that shows whether this process can have them. This needs Linux 5.14.
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until it builds"]
 pub struct PoolBuilder {
@@ -44,16 +47,14 @@ impl PoolBuilder {
         self
     }
 
-    /// Uses memory of this NUMA node and no other (mbind(2), `MPOL_BIND`). Huge pages of a node are populated when
-    /// the pool is made, as by [`prefault`](Self::prefault) with one thread, because only that shows whether the node
-    /// has them.
+    /// Uses memory of this NUMA node and no other (mbind(2), `MPOL_BIND`).
     pub const fn node(mut self, node: u32) -> Self {
         self.placement.node = Some(node);
         self
     }
 
     /// Populates the pool when it is made, with up to this many threads. Each of them takes 64 MiB at a time, or one
-    /// page if a page is larger. With 0 threads, pages are populated at their first use.
+    /// page if a page is larger. With 0 threads, base pages are populated at their first use.
     pub const fn prefault(mut self, threads: usize) -> Self {
         self.placement.threads = NonZeroUsize::new(threads);
         self
@@ -64,9 +65,9 @@ impl PoolBuilder {
     /// # Errors
     /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages,
     /// or the function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it.
-    /// [`DmaError::Populate`]: there is not enough memory, or not on that node. [`DmaError::Memory`],
-    /// [`DmaError::Iova`], [`DmaError::Function`]: the host could not map the memory, the I/O address space had no free
-    /// range, or the function refused the mapping.
+    /// [`DmaError::Populate`]: there is not enough memory, not on that node, or not for this process.
+    /// [`DmaError::Memory`], [`DmaError::Iova`], [`DmaError::Function`]: the host could not map the memory, the I/O
+    /// address space had no free range, or the function refused the mapping.
     pub fn build(&self, bytes: usize) -> Result<DmaPool, DmaError> {
         self.build_on(&Machine, bytes)
     }

@@ -1,6 +1,7 @@
 //! Facilities of the machine for a driver in user space: an IOMMU, modules, memory that may be locked.
 
 use std::fs;
+use std::path::PathBuf;
 
 use super::machine::{Machine, names};
 
@@ -30,7 +31,7 @@ pub enum Remapping {
     Off,
 }
 
-/// A process that has a function's group open.
+/// A process that has a function's group, or a function of the group, open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Process number.
@@ -185,17 +186,27 @@ impl Machine {
         }
     }
 
-    /// Returns the processes that have a group open, as far as this process may see them.
+    /// Returns the processes that have a group open, as far as this process may see them: by the group's file, with or
+    /// without an IOMMU, or by the file of a function of the group (`/dev/vfio/devices/vfioN`, for iommufd).
     #[must_use]
     pub fn holders(&self, group: u32) -> Vec<Holder> {
-        let file = self.roots.dev.join(group.to_string());
+        let devices = self.group(group).into_iter().flat_map(|member| {
+            let names = names(&self.device(member.address).join("vfio-dev"));
+            names.into_iter().map(|name| format!("devices/{name}"))
+        });
+        let files: Vec<PathBuf> = [group.to_string(), format!("noiommu-{group}")]
+            .into_iter()
+            .chain(devices)
+            .map(|file| self.roots.dev.join(file))
+            .collect();
         names(&self.path("/proc"))
             .into_iter()
             .filter_map(|name| name.parse().ok())
             .filter(|pid: &u32| {
                 let descriptors = self.path(format!("/proc/{pid}/fd"));
                 names(&descriptors).into_iter().any(|number| {
-                    fs::read_link(descriptors.join(number)).is_ok_and(|target| target == file)
+                    fs::read_link(descriptors.join(number))
+                        .is_ok_and(|target| files.contains(&target))
                 })
             })
             .map(|pid| Holder {

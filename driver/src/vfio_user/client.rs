@@ -1,13 +1,13 @@
 //! The driver's side: one connection to a server.
 //!
 //! Register writes are posted: sent without waiting, in the order of the calls. A failure of a write is reported by
-//! the next message. All other messages wait for their reply, at most [`PATIENCE`](super::socket::PATIENCE). A
-//! connection that failed once is not used again, because the start of the next message in the stream is unknown.
-//! Memory without a descriptor is accessed over another socket ([`twin_client`](super::twin_client)).
+//! the next message. All other messages wait for their reply, at most [`PATIENCE`](super::socket::PATIENCE). Connecting
+//! waits at most as long for a place in the server's queue. A connection that failed once is not used again, because
+//! the start of the next message in the stream is unknown. Memory without a descriptor is accessed over another socket
+//! ([`twin_client`](super::twin_client)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +20,7 @@ use super::message::{
 };
 use super::socket::{self, Message, Socket};
 use super::twin_client::TwinClient;
+use crate::connecting::connect_within;
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
@@ -67,7 +68,7 @@ impl Client {
             }
         };
         let no_server = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-        let stream = UnixStream::connect(path).map_err(|source| {
+        let stream = connect_within(path, socket::PATIENCE).map_err(|source| {
             if no_server.contains(&source.kind()) {
                 let path = path.to_owned();
                 VfioUserError::NoServer { path, source }

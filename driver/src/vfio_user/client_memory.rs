@@ -4,6 +4,9 @@
 //! maps each file into its address space once and as a whole, with the first piece, and unmaps it with the last. A
 //! mapping is then an offset in the file. All lookups are in trees.
 //!
+//! A file that has grown is imported again when a piece is beyond the end of its longest import. Mappings in a shorter
+//! import keep it, so it still counts.
+//!
 //! The rules are those of the kernel's TYPE1v2 IOMMU: mappings do not overlap, an unmapping removes every mapping
 //! inside its range and splits none, and unmapping an empty range succeeds.
 //!
@@ -29,22 +32,27 @@ use crate::page::DMA_PAGE;
 /// completion queue of 2^22 entries takes 65,536 mappings of one page. The limit is the number of pages in 4 GiB. A
 /// mapping takes about 60 bytes here and as many in the device, so a client can occupy 128 MiB.
 pub(super) const MAX_MAPPINGS: usize = 1 << 20;
-/// Maximum size in bytes of all files of a client together, which limits the address space that they take.
+/// Maximum number of imports of a client at a time. Each import is a mapping of this process. The kernel allows a
+/// process 65,530 mappings (`vm.max_map_count`), those of threads and of the allocator among them. A driver whose
+/// memory is in chunks of 64 MiB, one file each, can map 64 GiB.
+pub(super) const MAX_IMPORTS: usize = 1024;
+/// Maximum size in bytes of all imports of a client together, which limits the address space that they take.
 const MAX_FILE_BYTES: u64 = 1 << 42;
 
-/// Device and inode number of a file.
-type FileId = (u64, u64);
+/// Device number and inode number of a file, and the length of its import in bytes. The imports of a file have
+/// different lengths, because a file that was imported cannot shrink.
+type ImportId = (u64, u64, u64);
 
 struct Imported {
     memory: SharedMemory,
-    /// Number of mappings that are in the file.
+    /// Number of mappings that are in this import.
     users: usize,
 }
 
 /// Memory behind a mapping.
 #[derive(Clone, Copy)]
 enum Backing {
-    File(FileId),
+    File(ImportId),
     /// Memory of the client, accessed by messages.
     Messages,
     /// Inaccessible memory: the device has no such mapping.
@@ -60,7 +68,7 @@ struct Mapped {
 #[derive(Default)]
 pub(super) struct ClientMemory {
     mappings: BTreeMap<u64, Mapped>,
-    files: BTreeMap<FileId, Imported>,
+    imports: BTreeMap<ImportId, Imported>,
 }
 
 impl ClientMemory {
@@ -123,7 +131,7 @@ impl ClientMemory {
                     self.forget_unused(id);
                     return Err(refused(reason));
                 }
-                if let Some(imported) = self.files.get_mut(&id) {
+                if let Some(imported) = self.imports.get_mut(&id) {
                     imported.users += 1;
                 }
                 Backing::File(id)
@@ -169,7 +177,7 @@ impl ClientMemory {
                 self.mappings.remove(&at);
             }
         }
-        self.files.clear();
+        self.imports.clear();
     }
 
     /// Removes the mapping that starts at an address. Returns its length in bytes; 0 if there is none.
@@ -184,7 +192,7 @@ impl ClientMemory {
             return Err(Errno::EINVAL);
         }
         if let Backing::File(id) = backing {
-            if let Some(imported) = self.files.get_mut(&id) {
+            if let Some(imported) = self.imports.get_mut(&id) {
                 imported.users -= 1;
             }
             self.forget_unused(id);
@@ -193,15 +201,15 @@ impl ClientMemory {
         Ok(bytes as u64)
     }
 
-    /// Maps the whole file of a descriptor, unless it is already mapped, and returns it. The requested part must be
-    /// inside the file.
+    /// Maps the whole file of a descriptor, unless an import contains the requested part already. Returns the import.
+    /// The part must be inside the file.
     fn import(
         &mut self,
         device: &dyn Device,
         fd: OwnedFd,
         offset: u64,
         size: u64,
-    ) -> Result<(FileId, SharedMemory), Errno> {
+    ) -> Result<(ImportId, SharedMemory), Errno> {
         let refused = |error: MemoryError| {
             tracing::warn!("{}: DMA_MAP: {error}", device.name());
             match error {
@@ -215,16 +223,20 @@ impl ClientMemory {
         let metadata = file
             .metadata()
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
-        let id = (metadata.dev(), metadata.ino());
+        let (dev, ino, whole) = (metadata.dev(), metadata.ino(), metadata.len());
         let end = offset.checked_add(size).ok_or(Errno::EINVAL)?;
-        if let Some(imported) = self.files.get(&id)
-            && end <= imported.memory.len() as u64
-        {
+        let long_enough = (dev, ino, end)..=(dev, ino, u64::MAX);
+        if let Some((&id, imported)) = self.imports.range(long_enough).next_back() {
             return Ok((id, imported.memory.clone()));
         }
-        // The file may have grown since it was mapped. Mappings in the previous, shorter memory keep using it.
-        let others: u64 = self.files.values().map(|f| f.memory.len() as u64).sum();
-        let whole = metadata.len();
+        if self.imports.len() >= MAX_IMPORTS {
+            tracing::warn!(
+                "{}: DMA_MAP: the client has {MAX_IMPORTS} files mapped already",
+                device.name()
+            );
+            return Err(Errno::ENOSPC);
+        }
+        let others: u64 = self.imports.keys().map(|&(_, _, len)| len).sum();
         if end > whole || others.saturating_add(whole) > MAX_FILE_BYTES {
             return Err(refused(MemoryError::File {
                 bytes: usize::try_from(size).unwrap_or(usize::MAX),
@@ -235,19 +247,18 @@ impl ClientMemory {
         }
         let bytes = usize::try_from(whole).map_err(|_| Errno::ENOMEM)?;
         let memory = SharedMemory::imported(file.into(), 0, bytes).map_err(refused)?;
-        let users = self.files.get(&id).map_or(0, |imported| imported.users);
-        let kept = memory.clone();
-        self.files.insert(id, Imported { memory, users });
+        let (id, kept) = ((dev, ino, whole), memory.clone());
+        self.imports.insert(id, Imported { memory, users: 0 });
         Ok((id, kept))
     }
 
-    fn forget_unused(&mut self, id: FileId) {
+    fn forget_unused(&mut self, id: ImportId) {
         if self
-            .files
+            .imports
             .get(&id)
             .is_some_and(|imported| imported.users == 0)
         {
-            self.files.remove(&id);
+            self.imports.remove(&id);
         }
     }
 }

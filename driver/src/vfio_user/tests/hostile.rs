@@ -10,16 +10,17 @@ use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::pipe;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use zerocopy::IntoBytes;
 
+use super::super::client_memory::MAX_IMPORTS;
 use super::super::message::{self as wire, Command, HEADER_BYTES, MAX_FDS, TYPE_COMMAND};
 use super::super::socket::{self, Socket};
-use super::{Raw, Rig, Server, map, set_irqs};
+use super::{Raw, Rig, Server, map, set_irqs, unmap};
 use crate::accepting;
 use crate::clock::Instant;
 use crate::double::Double;
@@ -195,13 +196,50 @@ fn memory_of_the_huge_page_pool_is_refused() {
         Err(errno) => panic!("memfd_create: {errno}"),
     };
     file.set_len(2 << 20).unwrap();
-    let seals = nix::fcntl::SealFlag::F_SEAL_SHRINK;
-    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
     let rig = Rig::new(1);
     let mut raw = Raw::negotiated(&rig.path);
     let answer = raw.ask(Command::DMA_MAP, &map(3, 0, 0, 2 << 20), &[file.as_fd()]);
     assert_eq!(answer, Err(Errno::EINVAL));
     assert_eq!(rig.double.mappings(), vec![]);
+}
+
+fn file_of_a_client() -> File {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = File::from(memfd_create("pages", flags).unwrap());
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+    file
+}
+
+/// Makes a file longer by a page, and maps that page.
+fn grow(raw: &mut Raw, file: &File, iova: u64) -> Result<(), Errno> {
+    let offset = file.metadata().unwrap().len();
+    file.set_len(offset + 4096).unwrap();
+    let request = map(3, offset, iova, 4096);
+    raw.ask(Command::DMA_MAP, &request, &[file.as_fd()])
+        .map(drop)
+}
+
+/// A client's files are a limited number of mappings in the server, whether they are many files or one that grows. The
+/// kernel allows a process 65,530 mappings (Linux `Documentation/admin-guide/sysctl/vm.rst`, `max_map_count`).
+#[test]
+fn a_client_cannot_take_all_mappings_of_the_server() {
+    const PAGES: u64 = 2_000;
+    let rig = Rig::new(1);
+    let mut raw = Raw::negotiated(&rig.path);
+    let one = file_of_a_client();
+    for file in [None, Some(&one)] {
+        let mut answers = (0..PAGES).map(|page| match file {
+            Some(file) => grow(&mut raw, file, page * 4096),
+            None => grow(&mut raw, &file_of_a_client(), page * 4096),
+        });
+        let mut taken = answers.by_ref().take(MAX_IMPORTS);
+        assert!(taken.all(|answer| answer.is_ok()));
+        assert!(answers.all(|answer| answer == Err(Errno::ENOSPC)));
+        raw.ask(Command::DMA_UNMAP, &unmap(0, PAGES * 4096), &[])
+            .unwrap();
+        assert_eq!(rig.double.mappings(), vec![]);
+    }
 }
 
 /// Temporary errors of accept(2) ("ERRORS") do not end a server. After a lack of resources it pauses.
