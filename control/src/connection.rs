@@ -7,10 +7,13 @@ use std::os::unix::net::UnixStream;
 
 use serde::Serialize;
 
+use crate::rpc::{Answer, FAILED, Refusal};
+
 /// Maximum length of a request in bytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 64 * 1024;
-/// Maximum number of bytes queued for a client. A client whose next answer would exceed the limit is disconnected.
-const MAX_UNREAD_BYTES: usize = 16 << 20;
+/// Maximum number of bytes queued for a client. A client whose next answer would exceed the limit is disconnected; an
+/// answer that exceeds the limit by itself is replaced by a refusal.
+pub(crate) const MAX_UNREAD_BYTES: usize = 16 << 20;
 /// Maximum number of bytes of one read, so that a client that never stops writing does not delay the others.
 const READ_BYTES: usize = 16 * 1024;
 
@@ -128,10 +131,26 @@ impl Connection {
         Some(line)
     }
 
+    /// Queues an answer for the client, or a refusal if no client could receive the answer. Fails if the client would
+    /// have too many unread bytes.
+    pub(crate) fn queue_answer(&mut self, answer: Answer) -> Result<(), Over> {
+        let line = line(&answer)?;
+        if line.len() <= MAX_UNREAD_BYTES {
+            return self.queue_line(line);
+        }
+        let bytes = line.len();
+        let why = format!(
+            "the answer has {bytes} bytes, and an answer has at most {MAX_UNREAD_BYTES}: ask for less"
+        );
+        self.queue(&Answer::new(answer.id, Err(Refusal::new(FAILED, why))))
+    }
+
     /// Queues an object as a line for the client. Fails if the client would have too many unread bytes.
     pub(crate) fn queue(&mut self, object: &impl Serialize) -> Result<(), Over> {
-        let mut line = serde_json::to_vec(object).map_err(|_| Over)?;
-        line.push(b'\n');
+        self.queue_line(line(object)?)
+    }
+
+    fn queue_line(&mut self, line: Vec<u8>) -> Result<(), Over> {
         if self.unread.len() + line.len() > MAX_UNREAD_BYTES {
             return Err(Over);
         }
@@ -155,4 +174,11 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Returns an object as a line.
+fn line(object: &impl Serialize) -> Result<Vec<u8>, Over> {
+    let mut line = serde_json::to_vec(object).map_err(|_| Over)?;
+    line.push(b'\n');
+    Ok(line)
 }

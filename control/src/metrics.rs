@@ -25,7 +25,7 @@ pub(crate) const CLIENTS: usize = 16;
 /// Time limit for a client, from its acceptance to the end of its answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Time in which no client is accepted after the system lacked the resources to accept one.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
-use driver::{SocketPathError, TakenPath, listen_privately};
+use driver::{HeldSignals, SocketPathError, TakenPath, listen_privately};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Uid, geteuid};
@@ -15,6 +16,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::connection::{Connection, Over};
+use crate::metrics::PAUSE;
 use crate::places::{eviction_index, is_logged};
 use crate::rpc::{self, Answer, Notification, Refusal};
 
@@ -187,9 +189,13 @@ fn serve_on<S: Subject + 'static>(
         requests: 0,
         refused: 0,
         evictions: 0,
+        failures: 0,
+        paused_until: None,
         measures: false,
         _taken: taken,
     };
+    // The thread inherits the blocked signals, so the program's signals go to the program's threads.
+    let _held = HeldSignals::hold();
     let thread = Builder::new()
         .name("udapl-control".to_owned())
         .spawn(move || server.run())
@@ -218,6 +224,11 @@ struct Server<S> {
     refused: u64,
     /// Number of clients that were evicted for other clients.
     evictions: u64,
+    /// Number of failures to accept a client.
+    failures: u64,
+    /// After such a failure, no client is accepted before this time. The failure may last: without the pause the
+    /// waiting client would wake the thread again at once.
+    paused_until: Option<Instant>,
     /// True while the subject measures latencies because a client has requested it.
     measures: bool,
     _taken: Option<TakenPath>,
@@ -286,12 +297,18 @@ impl<S: Subject> Server<S> {
     }
 
     fn sleep(&mut self) -> nix::Result<Ready> {
-        // After `leave` there is no `ended` socket; `woken` is polled twice in its place.
+        let now = Instant::now();
+        self.paused_until = self.paused_until.filter(|until| now < *until);
+        // After `leave` there is no `ended` socket, and in a pause no listener; `woken` is polled again in its place.
         let ended = self.ended.as_ref().unwrap_or(&self.woken);
+        let listener = match self.paused_until {
+            None => self.listener.as_fd(),
+            Some(_) => self.woken.as_fd(),
+        };
         let mut fds = vec![
             PollFd::new(ended.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(listener, PollFlags::POLLIN),
         ];
         fds.extend(self.clients.iter().map(|client| {
             let mut events = PollFlags::empty();
@@ -301,10 +318,16 @@ impl<S: Subject> Server<S> {
         }));
         // The server does not sleep while a request is waiting.
         let waits = self.clients.iter().any(Connection::has_line);
+        // The timeout is rounded up to milliseconds. Otherwise the last millisecond would be a busy loop.
+        let left = self
+            .paused_until
+            .map(|until| until - now + Duration::from_micros(999));
         let timeout = if waits {
             PollTimeout::ZERO
         } else {
-            PollTimeout::NONE
+            left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            })
         };
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => {}
@@ -318,7 +341,7 @@ impl<S: Subject> Server<S> {
         let ready = Ready {
             is_over: says(0, readable),
             notices: says(1, readable),
-            has_waiting: says(2, readable),
+            has_waiting: self.paused_until.is_none() && says(2, readable),
         };
         let of_clients: Vec<bool> = (3..fds.len()).map(|at| says(at, readable)).collect();
         for (client, is_readable) in self.clients.iter_mut().zip(of_clients) {
@@ -378,7 +401,7 @@ impl<S: Subject> Server<S> {
             self.clients[at].asked = (true, self.requests);
             let answer = self.answer(at, &line);
             if let Some(answer) = answer {
-                self.clients[at].queue(&answer)?;
+                self.clients[at].queue_answer(answer)?;
             }
         }
         let client = &mut self.clients[at];
@@ -419,10 +442,24 @@ impl<S: Subject> Server<S> {
         (!request.id.is_null()).then(|| Answer::new(request.id, result))
     }
 
-    /// Accepts a waiting client if its user is permitted. Evicts another client if the limit is reached.
+    /// Accepts a waiting client if its user is permitted. Evicts another client if the limit is reached. Accepts none
+    /// for a while if the system cannot accept one, for example for lack of a descriptor.
     fn admit(&mut self) {
-        let Ok((stream, _)) = self.listener.accept() else {
-            return;
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => {
+                self.failures += 1;
+                if is_logged(self.failures) {
+                    tracing::warn!(
+                        %error,
+                        times = self.failures,
+                        "a client of the control socket could not be accepted"
+                    );
+                }
+                self.paused_until = Some(Instant::now() + PAUSE);
+                return;
+            }
         };
         let who = match getsockopt(&stream, PeerCredentials) {
             Ok(who) => who,

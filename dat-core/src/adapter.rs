@@ -19,6 +19,9 @@ use crate::object::cr::Cr;
 use crate::object::view::{Notice, Question, Watcher};
 use crate::provider::{Nanos, Waker};
 
+/// Maximum number of questions that wait for one instance.
+const QUESTIONS: usize = 16;
+
 /// Index of an instance in the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InstanceIndex(u32);
@@ -86,6 +89,30 @@ struct InstanceQueue {
 struct Point {
     instance_indices: Vec<InstanceIndex>,
     shared: bool,
+}
+
+impl InstanceQueue {
+    /// Queues a question, and wakes the instance. If too many questions wait, the oldest is dropped: its observer has
+    /// stopped waiting for the answer.
+    fn ask(&mut self, question: Question) {
+        let is_question = |arrival: &Arrival| matches!(arrival, Arrival::Question(_));
+        let waiting = || self.arrivals.iter().filter(|one| is_question(one));
+        if waiting().count() >= QUESTIONS
+            && let Some(oldest) = self.arrivals.iter().position(is_question)
+        {
+            self.arrivals.remove(oldest);
+        }
+        self.arrivals.push_back(Arrival::Question(question));
+        (self.waker)();
+    }
+
+    /// Queues a request to start or stop measuring in place of an earlier one, and wakes the instance.
+    fn measure(&mut self, on: bool) {
+        self.arrivals
+            .retain(|arrival| !matches!(arrival, Arrival::Measure(_)));
+        self.arrivals.push_back(Arrival::Measure(on));
+        (self.waker)();
+    }
 }
 
 impl Adapter {
@@ -363,15 +390,12 @@ impl State {
         }
     }
 
-    /// Queues a question for every instance, and wakes them. Returns the numbers of the instances.
+    /// Queues a question for every instance. Returns the numbers of the instances.
     pub(crate) fn ask(&mut self, question: &Question) -> Vec<u32> {
         let queues = self.queues.iter_mut().flatten();
         queues
             .map(|queue| {
-                queue
-                    .arrivals
-                    .push_back(Arrival::Question(question.clone()));
-                (queue.waker)();
+                queue.ask(question.clone());
                 queue.number
             })
             .collect()
@@ -388,8 +412,7 @@ impl State {
         };
         let now = self.is_measured();
         for queue in self.queues.iter_mut().flatten().filter(|_| was != now) {
-            queue.arrivals.push_back(Arrival::Measure(now));
-            (queue.waker)();
+            queue.measure(now);
         }
     }
 
@@ -411,10 +434,12 @@ impl State {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
 
     use super::*;
     use crate::cm::wire::{Mad, Message};
     use crate::cm::{Config, ConnectParams};
+    use crate::object::view::Wanted;
     use crate::provider::{MadAddress, Path, Psn, Qpn};
 
     const SERVICE: u64 = 0x1000_0000_0000_0042;
@@ -480,6 +505,44 @@ mod tests {
             Some(Arrival::Event(CmEvent::Request { .. }))
         ));
     }
+
+    /// Observers ask an instance again and again, and start and stop measuring, while it makes no call. The last
+    /// questions and the last request about measuring wait, beside other arrivals.
+    #[test]
+    fn an_instance_that_makes_no_call_keeps_few_questions_and_one_word_about_measuring() {
+        let adapter = Adapter::new(Config::default());
+        let mut state = adapter.lock();
+        let (silent, _) = state.join(7, Arc::new(|| {}));
+        assert!(state.listen(silent, SERVICE, false).is_ok());
+        let from = MadAddress {
+            path: PEER,
+            qpn: Qpn::GSI,
+        };
+        state.cm.handle_mad(0, &from, &request(), 1);
+        state.sort(silent);
+        let asked = 3 * QUESTIONS;
+        for objects in 0..asked {
+            let what = Wanted { objects, events: 0 };
+            let to = channel().0;
+            assert_eq!(state.ask(&Question { what, to }), [7]);
+            state.measure(true);
+            state.measure(false);
+        }
+        state.measure(true);
+        let (mut questions, mut measures, mut requests) = (Vec::new(), Vec::new(), 0);
+        while let Some(arrival) = state.next_arrival(silent) {
+            match arrival {
+                Arrival::Question(question) => questions.push(question.what.objects),
+                Arrival::Measure(on) => measures.push(on),
+                Arrival::Event(_) | Arrival::HandedOff(..) => requests += 1,
+            }
+        }
+        let last: Vec<usize> = (asked - QUESTIONS..asked).collect();
+        assert_eq!(questions, last);
+        assert_eq!(measures, [true]);
+        assert_eq!(requests, 1);
+    }
+
     /// An instance is removed while a request waits that it has not seen, and no other instance listens. No program has
     /// rejected the request, so the peer is told that resources are missing.
     #[test]

@@ -9,10 +9,11 @@
 //! SIGINT, SIGTERM and SIGHUP end the server, which removes its sockets.
 
 use std::error::Error;
-use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use std::fs::{File, TryLockError};
+use std::io::{self, BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -142,9 +143,10 @@ pub fn serve(
         seed: arguments.seed,
         event_log: false,
     });
+    let begun = Arc::new(AtomicBool::new(false));
     if let Some(path) = &arguments.record {
         let failed = |error: &dyn Error| format!("--record {}: {error}", path.display());
-        let file = File::create(path).map_err(|error| failed(&error))?;
+        let file = Kept::open(path, &begun).map_err(|error| failed(&error))?;
         sim.record(BufWriter::new(file), &arguments.about)
             .map_err(|error| failed(&error))?;
     }
@@ -187,8 +189,8 @@ pub fn serve(
         paths.push(path);
     }
     if let Some(path) = &arguments.pcap {
-        let file =
-            File::create(path).map_err(|error| format!("--pcap {}: {error}", path.display()))?;
+        let file = Kept::open(path, &begun)
+            .map_err(|error| format!("--pcap {}: {error}", path.display()))?;
         sim.pcap(BufWriter::new(file))?;
     }
     let planned = planned(&arguments.faults, &functions)?;
@@ -235,6 +237,10 @@ pub fn serve(
         )?),
         None => None,
     };
+    // All options are valid, so the files lose their former contents now.
+    begun.store(true, Ordering::Release);
+    let captures = arguments.pcap.is_some() && flush(&sim);
+    let records = arguments.record.is_some() && sim.flush_record();
     let sockets: Vec<&Path> = served.iter().map(|(_, socket)| socket.as_path()).collect();
     ready(&sockets)?;
     if let Some(card) = cards.pop().filter(|_| arguments.control) {
@@ -247,8 +253,8 @@ pub fn serve(
         planned,
         complaints,
         wire.as_deref(),
-        arguments.pcap.is_some(),
-        arguments.record.is_some(),
+        captures,
+        records,
         arguments.report.as_deref(),
     );
     // The recording ends here, so that it does not contain the effects of the shutdown.
@@ -260,6 +266,63 @@ pub fn serve(
     }
     drop(paths);
     ended
+}
+
+/// The file of a capture or of a recording. Until the server has begun, the file keeps its former contents, and what is
+/// written stays in memory: a server that cannot start destroys no file.
+struct Kept {
+    file: File,
+    begun: Arc<AtomicBool>,
+    /// What was written before the begin. `None` once it is in the file.
+    held: Option<Vec<u8>>,
+}
+
+impl Kept {
+    /// Opens a file, and locks it if it is a regular one. Fails if another server writes to it.
+    fn open(path: &Path, begun: &Arc<AtomicBool>) -> io::Result<Self> {
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true);
+        let file = options.open(path)?;
+        // An error other than `WouldBlock` means that the file system has no locks.
+        if file.metadata()?.is_file()
+            && let Err(TryLockError::WouldBlock) = file.try_lock()
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "another capture or recording is being written to it",
+            ));
+        }
+        Ok(Self {
+            file,
+            begun: Arc::clone(begun),
+            held: Some(Vec::new()),
+        })
+    }
+
+    /// Replaces the file's contents by the bytes in memory, if the server has begun since they were written.
+    fn begin(&mut self) -> io::Result<()> {
+        if let Some(held) = self.held.take_if(|_| self.begun.load(Ordering::Acquire)) {
+            if self.file.metadata()?.is_file() {
+                self.file.set_len(0)?;
+            }
+            self.file.write_all(&held)?;
+        }
+        Ok(())
+    }
+}
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.begin()?;
+        match &mut self.held {
+            Some(held) => held.write(bytes),
+            None => self.file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.begin()
+    }
 }
 
 /// Writes for each function its commands and registers with their results, and its lost frames by reason. Replaces the

@@ -6,6 +6,7 @@ use std::thread::{Builder, JoinHandle};
 
 use dat_core::provider::Provider;
 use dat_core::{Arm, AsyncEvent, CloseFlags, Event, IaConfig, Waker};
+use driver::HeldSignals;
 
 use crate::Ia;
 use crate::open::{Adapter, OpenError};
@@ -50,6 +51,8 @@ impl Adapter {
         let over = Arc::new(AtomicBool::new(false));
         let waker = Wake(ia.provider().waker());
         let ends = Arc::clone(&over);
+        // The thread inherits the blocked signals, so the program's signals go to the program's threads.
+        let _held = HeldSignals::hold();
         // If the thread cannot start, its closure is dropped, and so is the instance.
         let thread = Builder::new()
             .name("udapl-progress".to_owned())

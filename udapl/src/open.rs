@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use dat_core::{CloseFlags, DatError};
 use dat_mlx::{MlxProvider, ProviderConfig};
-use driver::{DmaSpace, Function, FunctionError, PciAddress, VfioFds, handed_in};
+use driver::{DmaSpace, Function, FunctionError, PciAddress, VfioFds, caller_variable, handed_in};
 use hw_mlx::{CloseError, CloseReport};
 use thiserror::Error;
 
@@ -73,10 +73,10 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
 }
 
 /// Opens the control socket whose path the options give. If they give none, the environment variable `DAT_CONTROL`
-/// gives the path; without either there is no socket.
+/// gives the path; without either there is no socket. A set-user-ID program ignores the variable.
 fn serve_control(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
     let asked = options.control.clone();
-    let Some(path) = asked.or_else(|| std::env::var_os("DAT_CONTROL").map(PathBuf::from)) else {
+    let Some(path) = asked.or_else(|| caller_variable("DAT_CONTROL").map(PathBuf::from)) else {
         return Ok(());
     };
     let adapter = Adapter::of(ia);
@@ -260,9 +260,10 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
 }
 
 /// Returns whether the environment enables recording (`DAT_RECORDER=1`), and the folder for dumps: that of the
-/// options, or the value of `DAT_RECORDER` if the options name none and the value contains a `/`.
+/// options, or the value of `DAT_RECORDER` if the options name none and the value contains a `/`. A set-user-ID program
+/// ignores the variable.
 fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>), OpenError> {
-    let said = std::env::var_os("DAT_RECORDER").map(PathBuf::from);
+    let said = caller_variable("DAT_RECORDER").map(PathBuf::from);
     let folder = said
         .clone()
         .filter(|path| path.as_os_str().as_encoded_bytes().contains(&b'/'));

@@ -3,18 +3,22 @@
 mod metrics;
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
+use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use crate::connection::MAX_REQUEST_BYTES;
+use crate::connection::{MAX_REQUEST_BYTES, MAX_UNREAD_BYTES};
 use crate::rpc::{self, Refusal};
 use crate::schema;
 use crate::server::CLIENTS;
-use crate::{Access, Client, ClientError, Service, Subject, Tell, serve};
+use crate::{Access, Client, ClientError, Service, Subject, Tell, serve, serve_handed_in};
 
 /// A subject that echoes requests and sends the notices that a test puts into it.
 struct Echo {
@@ -27,7 +31,11 @@ impl Subject for Echo {
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
         match method {
             "echo" => Ok(params.clone()),
-            "much" => Ok(Value::String("x".repeat(1 << 20))),
+            "much" => {
+                let bytes = params.get("bytes").and_then(Value::as_u64);
+                let bytes = usize::try_from(bytes.unwrap_or(1 << 20)).expect("a size");
+                Ok(Value::String("x".repeat(bytes)))
+            }
             _ => Err(Refusal::unknown(method, &["echo", "much"])),
         }
     }
@@ -195,6 +203,111 @@ fn a_client_that_reads_nothing_is_let_go() {
     assert!(asked.is_err() || read.is_err() || all.len() < 100 << 20);
     let mut other = Client::connect(world.service.path()).expect("it listens");
     let _: Value = other.call("echo", json!({})).expect("an answer");
+}
+
+/// The limit on unread answers is 16 MiB, so an answer of 17 MiB could never be received.
+#[test]
+fn an_answer_that_is_too_long_is_refused_with_both_numbers() {
+    let world = world();
+    let (most, bytes) = (MAX_UNREAD_BYTES, 17 << 20);
+    let ask = |id: u32, bytes: usize| {
+        let line =
+            json!({ "jsonrpc": "2.0", "id": id, "method": "much", "params": { "bytes": bytes } });
+        format!("{line}\n")
+    };
+    let said = answers(&world, (ask(1, bytes) + &ask(2, 3)).as_bytes());
+    let lines: Vec<rpc::Answer> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an answer"))
+        .collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    let refusal = lines[0].error.as_ref().expect("a refusal");
+    let whole = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\"}\n".len() + bytes;
+    assert_eq!((&lines[0].id, refusal.code), (&json!(1), rpc::FAILED));
+    assert!(
+        refusal.message.contains(&whole.to_string()) && refusal.message.contains(&most.to_string()),
+        "{refusal}"
+    );
+    assert_eq!(lines[1].result, Some(json!("xxx")));
+}
+
+/// A signal of the program must not run its handler on the socket's thread, or end a call of this thread.
+#[test]
+fn the_sockets_thread_takes_no_signal() {
+    let world = world();
+    assert_eq!(answers(&world, b"\n").lines().count(), 1, "it has its name");
+    // Other tests have threads of this name, which may end meanwhile.
+    let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
+    let blocked: Vec<u64> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
+        .filter(|status| status.starts_with("Name:\tudapl-control\n"))
+        .filter_map(|status| {
+            let (_, mask) = status.split_once("\nSigBlk:\t")?;
+            u64::from_str_radix(mask.lines().next()?, 16).ok()
+        })
+        .collect();
+    assert!(!blocked.is_empty());
+    for signal in [
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGALRM,
+        Signal::SIGCHLD,
+        Signal::SIGUSR1,
+    ] {
+        let bit = 1 << (signal as i32 - 1);
+        assert!(blocked.iter().all(|mask| mask & bit != 0), "{signal}");
+    }
+    assert!(
+        !SigSet::thread_get_mask()
+            .expect("a mask")
+            .contains(Signal::SIGINT)
+    );
+}
+
+/// A subject whose notices report the processor time of the server's thread.
+struct Times(Sender<Duration>);
+
+impl Subject for Times {
+    fn call(&mut self, method: &str, _: &Value) -> Result<Value, Refusal> {
+        Err(Refusal::unknown(method, &[]))
+    }
+
+    fn notices(&mut self) -> Vec<Value> {
+        let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
+        self.0.send(used.into()).expect("it is waited for");
+        Vec::new()
+    }
+}
+
+/// The listener of this test always has a client, and accepting it always fails, as if the process had no descriptor
+/// left: it is a socket whose other end is closed.
+#[test]
+fn a_client_that_cannot_be_accepted_does_not_keep_the_thread_busy() {
+    let (end, other) = UnixStream::pair().expect("a pair of sockets");
+    drop(other);
+    let (times, time) = std::sync::mpsc::channel();
+    let mut tell = None;
+    let service = serve_handed_in(
+        UnixListener::from(OwnedFd::from(end)),
+        "a socket of a test",
+        Access::default(),
+        |given| {
+            tell = Some(given);
+            Times(times)
+        },
+    );
+    let service = service.expect("a thread");
+    let tell = tell.expect("it was made");
+    let used = || {
+        tell.tell();
+        time.recv_timeout(Duration::from_secs(300)).expect("lives")
+    };
+    let before = used();
+    let _nothing = time.recv_timeout(Duration::from_millis(500));
+    let busy = used() - before;
+    assert!(busy < Duration::from_millis(100), "{busy:?} of 500 ms");
+    drop(service);
 }
 
 /// Returns whether the server has disconnected a client. Discards other received bytes.

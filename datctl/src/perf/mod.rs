@@ -222,7 +222,8 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
     Ok(figures.complete)
 }
 
-/// A file that is created before the measurement, so that an error is reported at once.
+/// A file that is opened before the measurement, so that an error is reported at once. It keeps its former contents
+/// until there are figures.
 struct Drawing<'a> {
     path: &'a Path,
     file: File,
@@ -231,7 +232,10 @@ struct Drawing<'a> {
 impl<'a> Drawing<'a> {
     fn at(path: Option<&'a PathBuf>) -> Result<Option<Self>, String> {
         let made = path.map(|path| {
-            let file = File::create(path).map_err(|error| Self::failed(path, &error))?;
+            let mut options = File::options();
+            options.create(true).truncate(false).write(true);
+            let file = options.open(path);
+            let file = file.map_err(|error| Self::failed(path, &error))?;
             Ok(Self { path, file })
         });
         made.transpose()
@@ -242,7 +246,13 @@ impl<'a> Drawing<'a> {
     }
 
     fn fill(mut self, text: &str) -> Result<(), String> {
-        let written = self.file.write_all(text.as_bytes());
+        let written = self.file.metadata().and_then(|there| {
+            // A pipe or a terminal has no length.
+            if there.is_file() {
+                self.file.set_len(0)?;
+            }
+            self.file.write_all(text.as_bytes())
+        });
         written.map_err(|error| Self::failed(self.path, &error))
     }
 }

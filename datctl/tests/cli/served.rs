@@ -189,3 +189,65 @@ pub fn json(arguments: &[&str]) -> (Option<i32>, Value) {
     });
     (output.status.code(), value)
 }
+
+/// A command that fails before it has anything to write leaves the file that it names as it was.
+#[test]
+fn a_command_that_fails_leaves_the_files_that_it_was_given() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let (socket, file) = (at("socket"), at("file"));
+    let serve = ["sim", "serve", "--socket", &socket];
+    let perf = ["perf", "vfio-user:/nowhere/a", "vfio-user:/nowhere/b"];
+    for (command, wrong) in [
+        (&serve[..], &["--socket", "/nowhere/second"][..]),
+        (&serve, &["--faults", "3:removal@1s"]),
+        (&serve, &["--link", "unix:/nowhere/wire"]),
+        (&serve, &["--steer", "/nowhere/control"]),
+        (&perf, &[]),
+    ] {
+        let options = match command[0] {
+            "perf" => ["--csv", "--svg"],
+            _ => ["--record", "--pcap"],
+        };
+        for option in options {
+            std::fs::write(&file, "a person's").expect("a file");
+            let output = datctl(&[command, wrong, &[option, &file]].concat());
+            assert!(!output.status.success(), "{command:?} {wrong:?} {option}");
+            let left = std::fs::read_to_string(&file).expect("a file");
+            assert_eq!(left, "a person's", "{command:?} {wrong:?} {option}");
+        }
+    }
+}
+
+/// A server replaces what was in its files, and a second server with the same files does not start.
+#[test]
+fn a_server_has_its_files_for_itself_from_the_moment_it_is_ready() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let (socket, other) = (at("socket"), at("other"));
+    let files = [at("record"), at("pcap")];
+    let options = ["--record", &files[0], "--pcap", &files[1]];
+    let former = vec![b'x'; 1 << 20];
+    for file in &files {
+        std::fs::write(file, &former).expect("a file");
+    }
+    let mut server =
+        Process::start(&[&["sim", "serve", "--socket", &socket], &options[..]].concat());
+    assert!(server.line().starts_with("vfio-user:"));
+    for file in &files {
+        let bytes = std::fs::read(file).expect("a file");
+        assert!(!bytes.is_empty() && bytes.len() < former.len(), "{file}");
+        assert!(!former.starts_with(&bytes), "{file}");
+    }
+    for (option, file) in [("--record", &files[0]), ("--pcap", &files[1])] {
+        let before = std::fs::read(file).expect("a file");
+        let output = datctl(&["sim", "serve", "--socket", &other, option, file]);
+        assert!(!output.status.success(), "{option}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("is being written to it"), "{said}");
+        let now = std::fs::read(file).expect("a file");
+        assert!(now.starts_with(&before), "{option}");
+    }
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.status(), Some(0));
+}

@@ -27,11 +27,13 @@ use tracing::{Event, Metadata, Subscriber};
 /// Name of the environment variable.
 const VARIABLE: &str = "DAT_LOG";
 
-/// Starts logging if the environment variable is set. Only the first call has an effect.
+/// Starts logging if the environment variable is set. A set-user-ID program ignores it. Only the first call has an
+/// effect.
 pub(super) fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
-        let Ok(wanted) = std::env::var(VARIABLE) else {
+        let wanted = driver::caller_variable(VARIABLE).and_then(|value| value.into_string().ok());
+        let Some(wanted) = wanted else {
             return;
         };
         match Wanted::parse(&wanted) {

@@ -3,8 +3,8 @@
 //!
 //! Devices are compared by their names after the registry's lookup; the spelling of a PCI address does not matter. The
 //! options in the name ([`name`](crate::name)) must be a subset of those of the first opening, because an open adapter
-//! does not change its addresses. If the name has other options, or if Rust code or another process has the device
-//! open, the open fails with the device's error: in use.
+//! does not change them; only `events` and `recorder=on` are of each instance. If the name has other options, or if
+//! Rust code or another process has the device open, the open fails with the device's error: in use.
 //!
 //! Openings are serialized, so that two concurrent openings of one device create two instances. A thread that opens a
 //! device that is being closed waits for the end of the close.
@@ -13,6 +13,7 @@ use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dat_core::{CloseFlags, DatError, DatResult, ReturnType, Subtype};
+use dat_mlx::Participation;
 use driver::PciAddress;
 use hw_mlx::MlxError;
 
@@ -134,8 +135,12 @@ fn openings() -> MutexGuard<'static, Vec<Opening>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether an adapter that was opened with `has` satisfies the options `wants`.
+/// Returns whether an adapter that was opened with `has` satisfies the options `wants`. An option that has its default
+/// wants nothing. Options of an instance are not compared.
 fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
+    fn is_had<T: PartialEq>(has: &Option<T>, wanted: &Option<T>) -> bool {
+        wanted.is_none() || wanted == has
+    }
     let (simulated, wanted) = (&has.simulated, &wants.simulated);
     wants
         .hca
@@ -147,8 +152,20 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
             .neighbours
             .iter()
             .all(|peer| has.hca.neighbours.contains(peer))
-        && (wanted.mac.is_none() || wanted.mac == simulated.mac)
-        && (wanted.link.is_none() || wanted.link == simulated.link)
+        && is_had(&has.hca.port_mtu, &wants.hca.port_mtu)
+        // These two are numbers that the adapter has at least.
+        && wants.hca.log_max_qp <= has.hca.log_max_qp
+        && wants.hca.completion_vectors <= has.hca.completion_vectors
+        && (wants.network == Participation::IfPossible || wants.network == has.network)
+        && is_had(&has.handed_in, &wants.handed_in)
+        && is_had(&has.memory, &wants.memory)
+        && is_had(&has.control, &wants.control)
+        && is_had(&has.recorder_folder, &wants.recorder_folder)
+        && is_had(&simulated.mac, &wanted.mac)
+        && is_had(&simulated.profile, &wanted.profile)
+        && is_had(&simulated.link, &wanted.link)
+        && is_had(&simulated.pcap, &wanted.pcap)
+        && (!wanted.virtual_time || simulated.virtual_time)
 }
 
 /// Opens a device, or another instance of an open one.
@@ -168,10 +185,8 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     let (name, asked) = crate::name::parse(device, &options).map_err(dat_error)?;
     let key = Device::new(name);
     let mut openings = openings();
-    while let Some(one) = openings.iter_mut().find(|one| one.device == key) {
-        if !serves(&one.options, &asked) {
-            break;
-        }
+    let mut serving = |one: &&mut Opening| one.device == key && serves(&one.options, &asked);
+    while let Some(one) = openings.iter_mut().find(&mut serving) {
         if let Some(opened) = another(one, &asked, &wanted)? {
             return Ok(opened);
         }
@@ -301,6 +316,52 @@ mod tests {
     use nix::errno::Errno;
 
     use super::*;
+
+    /// Each option of the adapter is compared, and none is wanted that a name does not give. `endpoints` and `vectors`
+    /// are compared as minimums; `events` and `recorder=on` are of the instance.
+    #[test]
+    fn an_adapter_serves_a_name_that_wants_nothing_that_the_adapter_lacks() {
+        let read = |options: &str| {
+            let name = format!("sim:a{options}");
+            let (_, read) = crate::name::parse(&name, &OpenOptions::default()).expect("options");
+            read
+        };
+        let plain = read("");
+        for (has, other) in [
+            (",address=192.0.2.1", ",address=192.0.2.2"),
+            (",address=192.0.2.1/24", ",address=192.0.2.1"),
+            (
+                ",neighbour=192.0.2.9/02:00:00:00:00:09",
+                ",neighbour=192.0.2.9/02:00:00:00:00:08",
+            ),
+            (",network=on", ",network=off"),
+            (",endpoints=100", ",endpoints=200"),
+            (",vectors=2", ",vectors=3"),
+            (",group=one", ",group=two"),
+            (",group=one", ",group=one,container=vfio"),
+            (",memory=one", ",memory=two"),
+            (",recorder=/one", ",recorder=/two"),
+            (",control=/one", ",control=/two"),
+            (",mac=02:00:00:00:00:01", ",mac=02:00:00:00:00:02"),
+            (",profile=connectx-5", ",profile=connectx-7"),
+            (",mtu=1500", ",mtu=4200"),
+            (",pcap=/one", ",pcap=/two"),
+            (",link=unix:/one", ",link=unix:/two"),
+        ] {
+            let with = read(has);
+            assert!(serves(&with, &with) && serves(&with, &plain), "{has}");
+            assert!(!serves(&plain, &with), "{has}");
+            assert!(!serves(&with, &read(other)), "{other} where {has} is");
+        }
+        let in_virtual_time = read(",time=virtual");
+        assert!(serves(&in_virtual_time, &plain) && !serves(&plain, &in_virtual_time));
+        assert!(serves(&plain, &read(",time=real,vectors=1")));
+        assert!(serves(&plain, &read(",events=all,recorder=on")));
+        assert!(serves(
+            &read(",endpoints=200,vectors=3"),
+            &read(",endpoints=100,vectors=2")
+        ));
+    }
 
     /// A bring-up that fails for lack of memory returns DAT_INSUFFICIENT_RESOURCES. Every step of a bring-up allocates,
     /// and can fail under RLIMIT_AS.

@@ -1,9 +1,12 @@
 //! Finds the operation of a completed request for programs of DAT 2.0. A DAT 2.0 event names the operation. A DAT 1.2
 //! event does not, and the CQE has been consumed when the event is made.
 //!
-//! Requests of an endpoint complete in the order of posting. So posted requests are kept in a queue, and a completion
-//! removes its request and all requests before it. The requests before it had suppressed completions and succeeded
-//! without an event.
+//! Requests of an endpoint complete in the order of posting. So posted requests are kept in a queue, and the event of a
+//! completion removes its request and all requests before it. The requests before it had suppressed completions and
+//! succeeded without an event.
+//!
+//! A request leaves the device when it completes, and its event may wait longer. So the queue has room for the requests
+//! that can be outstanding and for those whose events can wait. It never grows: posting allocates nothing.
 
 use std::collections::VecDeque;
 
@@ -15,27 +18,40 @@ struct Posted {
     suppressed: bool,
 }
 
+/// Maximum number of requests of an endpoint that are kept while their events wait. It limits the memory of many
+/// endpoints whose events go to one long EVD.
+const MAX_WAITING: usize = 1024;
+
 /// Posted requests of an endpoint, oldest first.
 pub(super) struct Operations {
     posted: VecDeque<Posted>,
-    /// Maximum number of outstanding requests.
-    limit: usize,
+    /// Maximum number of requests whose events wait.
+    waiting: usize,
+    /// Maximum number of entries: requests that are outstanding or whose events wait.
+    room: usize,
 }
 
 impl Operations {
-    /// Creates the queue of an endpoint with at most this many outstanding requests.
-    pub(super) fn new(limit: usize) -> Self {
+    /// Creates the queue of an endpoint with at most `limit` outstanding requests, and an EVD for at most `waiting`
+    /// events.
+    pub(super) fn new(limit: usize, waiting: usize) -> Self {
+        let waiting = waiting.min(MAX_WAITING);
+        let room = limit.max(1) + waiting;
         Self {
-            posted: VecDeque::with_capacity(limit.max(1)),
-            limit: limit.max(1),
+            posted: VecDeque::with_capacity(room),
+            waiting,
+            room,
         }
     }
 
-    /// Adds a posted request. If the queue is full, removes the oldest entry: its request has succeeded with a
-    /// suppressed completion.
+    /// Adds a posted request. If the queue is full, more of its oldest requests have completed than events can wait, so
+    /// one of these requests was suppressed and has succeeded. The first such entry is removed.
     pub(super) fn push(&mut self, cookie: u64, operation: u32, suppressed: bool) {
-        if self.posted.len() == self.limit {
-            self.posted.pop_front();
+        if self.posted.len() == self.room {
+            let mut completed = self.posted.iter().take(self.waiting + 1);
+            // If none was suppressed, the event of the oldest one is lost.
+            let removed = completed.position(|posted| posted.suppressed);
+            self.posted.remove(removed.unwrap_or(0));
         }
         self.posted.push_back(Posted {
             cookie,
@@ -64,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_completion_is_of_the_oldest_request_with_its_cookie_that_reports() {
-        let mut operations = Operations::new(4);
+        let mut operations = Operations::new(4, 4);
         operations.push(7, WRITE, true);
         operations.push(7, operation::SEND, false);
         operations.push(7, operation::RDMA_READ, false);
@@ -75,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_suppressed_request_reports_its_failure() {
-        let mut operations = Operations::new(4);
+        let mut operations = Operations::new(4, 4);
         operations.push(1, WRITE, true);
         operations.push(2, operation::SEND, false);
         assert_eq!(operations.take(1, false), Some(WRITE));
@@ -84,12 +100,38 @@ mod tests {
 
     #[test]
     fn suppressed_requests_take_no_more_room_than_can_be_outstanding() {
-        let mut operations = Operations::new(2);
+        let mut operations = Operations::new(2, 0);
         for cookie in 0..100 {
             operations.push(cookie, WRITE, true);
         }
         operations.push(100, operation::SEND, false);
         assert_eq!(operations.posted.len(), 2);
         assert_eq!(operations.take(100, true), Some(operation::SEND));
+    }
+
+    /// Requests complete and make room for others in the device, while their events wait in the EVD. The queue keeps
+    /// the operations of all events that can wait, allocates nothing, and is as long as it was made.
+    #[test]
+    fn requests_whose_events_wait_keep_their_operation() {
+        let mut operations = Operations::new(2, 3);
+        let capacity = operations.posted.capacity();
+        // Suppressed ones among them are dropped, and no other.
+        for cookie in 0..3 {
+            operations.push(cookie, operation::RDMA_READ, false);
+            operations.push(100 + cookie, WRITE, true);
+            operations.push(200 + cookie, WRITE, true);
+        }
+        for cookie in 0..3 {
+            assert_eq!(operations.take(cookie, true), Some(operation::RDMA_READ));
+        }
+        // More events than can wait: the operation of the oldest is lost.
+        for cookie in 0..100 {
+            operations.push(cookie, operation::RDMA_READ, false);
+        }
+        assert_eq!(operations.take(94, true), None);
+        assert_eq!(operations.take(95, true), Some(operation::RDMA_READ));
+        assert_eq!(operations.posted.len(), 4);
+        assert_eq!(operations.posted.capacity(), capacity);
+        assert_eq!(Operations::new(2, 65_536).room, 2 + MAX_WAITING);
     }
 }

@@ -69,25 +69,17 @@ impl<P: ?Sized> Directory<P> {
     }
 
     pub(crate) fn of_this_machine() -> Self {
-        let named = std::env::var_os(OVERRIDE).map(PathBuf::from);
+        let named = driver::caller_variable(OVERRIDE).map(PathBuf::from);
         let usual = FILES.map(PathBuf::from);
         Self::of_files(named, &usual, driver::has_gained_rights())
     }
 
     /// Reads the file that the environment names, or the first existing file of the usual ones. The file names
-    /// libraries whose code runs in the program. So a set-user-ID program (`gained`) ignores the environment, and
+    /// libraries whose code runs in the program. So a set-user-ID program (`gained`), which ignores the environment,
     /// trusts only a file that no user but root can write.
     fn of_files(named: Option<PathBuf>, usual: &[PathBuf], gained: bool) -> Self {
         let usual = || usual.iter().find(|path| path.exists()).cloned();
-        let path = match named {
-            Some(path) if !gained => Some(path),
-            Some(path) => {
-                tracing::warn!(path = %path.display(), "{OVERRIDE} is ignored: this program has rights its caller lacks");
-                usual()
-            }
-            None => usual(),
-        };
-        let Some(path) = path else {
+        let Some(path) = named.or_else(usual) else {
             return Self::default();
         };
         let read = Some(path).filter(|path| !gained || only_root_writes(path));
@@ -301,8 +293,8 @@ mod tests {
         assert_eq!(unread.error.return_type(), ReturnType::InternalError);
     }
 
-    /// A set-user-ID program ignores the file that its caller's environment names (as secure_getenv(3) does), and a
-    /// usual file that others than root can write.
+    /// A set-user-ID program ignores a usual file that others than root can write. `driver::caller_variable` hides from
+    /// it the file that its caller's environment names.
     #[test]
     fn who_starts_a_program_with_more_rights_names_no_libraries_for_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -320,7 +312,7 @@ mod tests {
         // The file belongs to the user who runs this test, so it is trusted only if that user is root.
         let roots = std::fs::metadata(&usual[1]).unwrap().uid() == 0;
         let expected: &[&str] = if roots { &["usual"] } else { &[] };
-        assert_eq!(names(&found(Some(&callers), true)), expected);
+        assert_eq!(names(&found(None, true)), expected);
         set_permissions(&usual[1], Permissions::from_mode(0o664)).unwrap();
         assert_eq!(names(&found(None, true)), [""; 0], "its group may write it");
         assert_eq!(names(&found(None, false)), ["usual"]);

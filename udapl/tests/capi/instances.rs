@@ -624,14 +624,25 @@ fn an_adapter_is_opened_again_with_what_it_has_and_not_with_more() {
     let device = name.to_str().expect("a name");
     let with = |options: &str| CString::new(format!("{device}{options}")).expect("a name");
     let open = |name: &CStr| opened(name, null_mut(), false).map(|(ia, _)| ia);
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file").display().to_string();
+    let (pcap, folder) = (format!(",pcap={file}"), format!(",recorder={file}/"));
     let first = open(&with(
-        ",address=192.0.2.1,neighbour=192.0.2.9/02:00:00:00:00:09",
+        ",address=192.0.2.1,neighbour=192.0.2.9/02:00:00:00:00:09,endpoints=100,network=off,memory=again,mtu=4200,profile=connectx-5",
     ));
     let first = first.expect("an adapter");
     for options in [
         "",
         ",address=192.0.2.1",
         ",neighbour=192.0.2.9/02:00:00:00:00:09",
+        ",endpoints=60",
+        ",vectors=1",
+        ",network=off",
+        ",memory=again",
+        ",mtu=4200",
+        ",profile=connectx-5",
+        ",recorder=on",
+        ",events=all",
     ] {
         let ia = open(&with(options)).expect("nothing new");
         done!(dat_ia_close(ia, GRACEFUL));
@@ -639,9 +650,20 @@ fn an_adapter_is_opened_again_with_what_it_has_and_not_with_more() {
     for options in [
         ",address=192.0.2.2",
         ",neighbour=192.0.2.9/02:00:00:00:00:08",
+        ",endpoints=200",
+        ",vectors=4",
+        ",network=on",
+        ",memory=other",
+        ",mtu=1500",
+        ",profile=connectx-7",
+        &format!(",control={file}"),
+        &pcap,
+        &folder,
     ] {
         assert_eq!(open(&with(options)), Err(DEVICE), "{options}");
     }
+    let made = std::fs::read_dir(directory.path()).expect("a directory");
+    assert_eq!(made.count(), 0, "who is refused makes no file");
     done!(dat_ia_close(first, GRACEFUL));
     let ours = udapl::ia_open(device, &udapl::OpenOptions::default()).expect("free again");
     assert_eq!(open(&name), Err(DEVICE), "a Rust program has it");

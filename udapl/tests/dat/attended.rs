@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use driver::{Clock, RealClock};
 use hw_sim::Fault;
+use nix::sys::signal::Signal;
 use udapl::fabric::Fabric;
 use udapl::{
     Adapter, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpEvds, EvdFlags,
@@ -54,6 +55,21 @@ fn asked(ia: &mut Ia) -> Kind {
     event.kind
 }
 
+/// Returns whether the threads of this name block SIGTERM.
+fn takes_no_signal(name: &str) -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
+    let blocked: Vec<u64> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
+        .filter(|status| status.starts_with(&format!("Name:\t{name}\n")))
+        .filter_map(|status| {
+            let (_, mask) = status.split_once("\nSigBlk:\t")?;
+            u64::from_str_radix(mask.lines().next()?, 16).ok()
+        })
+        .collect();
+    let bit = 1 << (Signal::SIGTERM as i32 - 1);
+    !blocked.is_empty() && blocked.iter().all(|mask| mask & bit != 0)
+}
+
 #[test]
 fn a_request_is_answered_while_the_program_is_busy() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -63,6 +79,7 @@ fn a_request_is_answered_while_the_program_is_busy() {
     // The test makes no call on the other adapter, so the background thread has to reject the request.
     assert_eq!(asked(&mut asks), Kind::NonPeerRejected);
     assert!(background.is_at_work());
+    assert!(takes_no_signal("udapl-progress"));
     // The background thread keeps the adapter open until the thread ends.
     let adapter = Adapter::of(&busy);
     closed(busy);

@@ -117,8 +117,11 @@ pub(super) unsafe fn request(
             operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
         } else {
             // The limit is the endpoint's actual one, which the provider chose.
-            let limit = open.ia.ep_query(ep)?.attr.max_request_dtos as usize;
-            let mut operations = Operations::new(limit);
+            let queried = open.ia.ep_query(ep)?;
+            let evd = queried.request_evd.map(|evd| open.ia.evd_query(evd));
+            let waiting = evd.transpose()?.map_or(0, |evd| evd.qlen);
+            let limit = queried.attr.max_request_dtos;
+            let mut operations = Operations::new(limit as usize, waiting as usize);
             operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
             open.records.operations.insert(number(inside), operations);
         }
