@@ -38,7 +38,7 @@ impl fmt::Debug for Agent {
 
 #[derive(Default)]
 pub(crate) struct Cno {
-    /// EVD of a trigger that no waiter has taken.
+    /// EVD of a trigger that no waiter has taken. It may have been freed meanwhile, which the wait checks.
     triggered: Option<EvdKey>,
     agent: Option<Agent>,
     evds: RoundRobin<EvdKey>,

@@ -139,8 +139,9 @@ impl Parts {
     }
 }
 
-/// Protocols of IP with a transport header that Linux sends inline: ICMP, TCP, UDP, ICMPv6.
-const TRANSPORTS: [u8; 4] = [1, 6, 17, 58];
+/// Protocols of IP with a transport header of 8 bytes or more that Linux sends inline (`__skb_get_poff`): ICMP, IGMP,
+/// TCP, UDP, DCCP, ICMPv6, SCTP, UDP-Lite.
+const TRANSPORTS: [u8; 8] = [1, 2, 6, 17, 33, 58, 132, 136];
 
 impl Inline {
     /// Returns the headers for a code of `min_wqe_inline_mode`.
@@ -154,30 +155,36 @@ impl Inline {
         }
     }
 
-    /// Returns whether a WQE's inline headers suffice. One VLAN tag counts as part of the Ethernet header: 18 bytes are
-    /// the most that software sends inline for it (rdma-core `MLX5_ETH_L2_INLINE_HEADER_SIZE`, DPDK
-    /// `MLX5_INLINE_HSIZE_L2`). The IP header is required if the EtherType after the tags is IPv4 or IPv6. Then 8 bytes
-    /// of the transport header are required, too, unless the packet is a fragment or has a protocol for which Linux
-    /// (`mlx5e_calc_min_inline`) may send none.
+    /// Returns whether a WQE's inline headers suffice. One VLAN tag counts as part of the Ethernet header: rdma-core
+    /// and DPDK send 18 bytes for it, however many tags there are (`MLX5_ETH_L2_INLINE_HEADER_SIZE`,
+    /// `MLX5_INLINE_HSIZE_L2`). The IP header without options is required if the EtherType after the tags is IPv4 or
+    /// IPv6. Then 8 bytes of the transport header are required, too, unless the packet is a fragment or has a protocol
+    /// for which Linux (`mlx5e_calc_min_inline`) may send none.
     fn suffices(self, header: &[u8]) -> bool {
         let Some(headers) = Headers::of(header) else {
             return self == Self::None;
         };
-        let network = match headers.ethertype {
-            IPV4 => 20,
-            IPV6 => 40,
-            _ => 0,
+        // The fields lie in the part of the IP header that is required with one tag. Behind two tags the required bytes
+        // may end before them; a byte that is not there is 0.
+        let at = headers.payload_at;
+        let byte = |offset: usize| header.get(at + offset).copied().unwrap_or(0);
+        let (network, protocol, is_fragment) = match headers.ethertype {
+            // More fragments, or an offset.
+            IPV4 => (20, byte(9), byte(6) & 0x3f != 0 || byte(7) != 0),
+            // A fragment has the protocol of the fragment header.
+            IPV6 => (40, byte(6), false),
+            _ => (0, 0, true),
         };
         // The header may end inside a tag.
         let is_cut = matches!(headers.ethertype, CUSTOMER_TAG | SERVICE_TAG);
         let tags = usize::from(is_cut || headers.tag.is_some()) * TAG_BYTES;
         let link = ETHERNET_BYTES + tags;
-        let has_transport = headers
-            .ip
-            .is_some_and(|ip| !ip.fragment && TRANSPORTS.contains(&ip.protocol));
+        let has_transport = !is_fragment && TRANSPORTS.contains(&protocol);
         let needed = match self {
             Self::None => 0,
             Self::Ethernet => link,
+            // The EtherType is beyond the inline header.
+            Self::Network | Self::Transport if is_cut => return false,
             Self::Network => link + network,
             Self::Transport => link + network + usize::from(has_transport) * 8,
         };
@@ -416,7 +423,7 @@ mod tests {
         header
     }
 
-    /// The sizes behind one tag and behind two are those of rdma-core and DPDK (18 and 58 bytes for IPv6).
+    /// The sizes of 18 and 58 bytes are those of rdma-core and DPDK.
     #[test]
     fn inline_headers_reach_as_far_as_the_mode_says_behind_tags_too() {
         const UDP: u8 = 17;
@@ -428,17 +435,30 @@ mod tests {
             (&[IPV6], UDP, [0, 14, 54, 62]),
             (&[CUSTOMER_TAG, IPV4], UDP, [0, 18, 38, 46]),
             (&[SERVICE_TAG, CUSTOMER_TAG, IPV6], OSPF, [0, 18, 58, 58]),
+            (&[SERVICE_TAG, CUSTOMER_TAG, IPV6], UDP, [0, 18, 58, 66]),
+            (&[SERVICE_TAG, CUSTOMER_TAG, IPV4], UDP, [0, 18, 38, 46]),
         ] {
             for (code, least) in (0..).zip(least) {
                 let mode = Inline::of(code).expect("a mode");
-                let header = |bytes| header(ethertypes, protocol, bytes);
-                assert!(mode.suffices(&header(least)), "{mode:?} of {ethertypes:x?}");
-                let short = least.checked_sub(1).map(header);
-                assert!(
-                    short.is_none_or(|header| !mode.suffices(&header)),
-                    "{mode:?} of {ethertypes:x?}: {least}"
-                );
+                for bytes in 0..100 {
+                    assert_eq!(
+                        mode.suffices(&header(ethertypes, protocol, bytes)),
+                        bytes >= least,
+                        "{mode:?} of {ethertypes:x?}: {bytes}"
+                    );
+                }
             }
+        }
+        // Options do not count, and a fragment has no transport header.
+        let mut options = header(&[IPV4], UDP, 41);
+        options[14] = 0x4f;
+        assert!(!Inline::Transport.suffices(&options));
+        options.push(0);
+        assert!(Inline::Transport.suffices(&options));
+        for fragment in [[0x20, 0], [0, 1]] {
+            let mut header = header(&[IPV4], UDP, 34);
+            header[20..22].copy_from_slice(&fragment);
+            assert!(Inline::Transport.suffices(&header), "{fragment:x?}");
         }
     }
 }

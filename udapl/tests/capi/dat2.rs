@@ -189,10 +189,15 @@ impl Side {
 
     /// Requests a connection with `to` from a new endpoint.
     fn request(&self, to: &Self) {
+        self.request_at(to.address());
+    }
+
+    /// Requests a connection with the adapter that has this address.
+    fn request_at(&self, address: *const libc::sockaddr) {
         let begun = call!(
             "ep_connect_func",
             self.endpoint() => DatHandle,
-            to.address() => *const libc::sockaddr,
+            address => *const libc::sockaddr,
             QUALIFIER => u64,
             TIMEOUT_INFINITE => u32,
             0 => i32,
@@ -286,7 +291,7 @@ fn an_endpoint_and_a_request_name_the_address_of_the_device_s_name() {
     table();
     init(
         &info(c"dat2own", 0),
-        c"sim:dat2own,address=10.1.2.3/8,time=virtual",
+        c"sim:dat2own,address=10.1.2.3/8,address=10.1.2.4/8,time=virtual",
     );
     let (one, other) = (Side::new(c"dat2own"), Side::new(c"dat2own"));
     let own = Ipv4Addr::new(10, 1, 2, 3);
@@ -303,6 +308,13 @@ fn an_endpoint_and_a_request_name_the_address_of_the_device_s_name() {
     other.rsp(other.evd);
     one.request(&other);
     assert_eq!(ipv4(requested(other.evd).local_ia_address_ptr), own);
+    let second = Ipv4Addr::new(10, 1, 2, 4);
+    let mut address: libc::sockaddr_in = zeros();
+    address.sin_family = u16::try_from(libc::AF_INET).expect("a family");
+    address.sin_addr.s_addr = u32::from(second).to_be();
+    other.rsp(other.evd);
+    one.request_at((&raw const address).cast());
+    assert_eq!(ipv4(requested(other.evd).local_ia_address_ptr), second);
     close(one.ia);
     close(other.ia);
 }

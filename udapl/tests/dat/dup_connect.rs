@@ -1,10 +1,15 @@
 //! Connecting again to the peer of another endpoint: `ep_dup_connect`.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use udapl::endpoint::EpState;
 use udapl::error::{ReturnType, Subtype};
-use udapl::{CloseFlags, ConnectionEventKind, DatResult, EpEvds, EpHandle, Qos, Timeout};
+use udapl::{
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DatResult, EpEvds, EpHandle, PspFlags,
+    Qos, Timeout,
+};
 
-use crate::support::{A, B, LONG, Pair, PairConfig, refused};
+use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
 impl Pair {
     fn dup(&mut self, side: usize, ep: EpHandle, like: EpHandle) -> DatResult<()> {
@@ -63,6 +68,48 @@ fn a_duplicate_of_a_passive_end_finds_nobody() {
     pair.expect_connection(B, ConnectionEventKind::NonPeerRejected);
     assert_eq!(pair.state_of(B, ep), EpState::Disconnected);
     assert_eq!(pair.state(B), EpState::Connected);
+}
+
+/// The source of a duplicate is the address of the connection that there is, and not that of an earlier one.
+#[test]
+fn a_duplicate_leaves_from_the_address_of_the_present_connection() {
+    let mut pair = Pair::unconnected(&PairConfig::default());
+    let (a, b) = (pair.sides[A].ep, pair.sides[B].ep);
+    let gid = pair.sides[B].ia.provider().hca().gids()[0].gid;
+    let link_local = IpAddr::V6(Ipv6Addr::from(gid));
+    let none = ConnectFlags::empty();
+    pair.sides[A]
+        .ia
+        .ep_connect(a, link_local, CONN_QUAL, LONG, b"", Qos::BEST_EFFORT, none)
+        .expect("starts");
+    let cr = pair.request(B);
+    let accepted = pair.sides[B].ia.cr_accept(cr, Some(b), b"");
+    accepted.expect("accepted");
+    pair.expect_connection(A, ConnectionEventKind::Established);
+    pair.expect_connection(B, ConnectionEventKind::Established);
+    pair.disconnect();
+    for (side, ep) in [(A, a), (B, b)] {
+        pair.sides[side].ia.ep_reset(ep).expect("DISCONNECTED");
+    }
+    // Now A is the passive side, over IPv4.
+    let (qualifier, evd) = (ConnQual(7200), pair.sides[A].cr);
+    let psp = pair.sides[A]
+        .ia
+        .psp_create(qualifier, evd, PspFlags::CONSUMER);
+    psp.expect("a PSP");
+    pair.start(B, b, qualifier, LONG, b"").expect("starts");
+    let cr = pair.request(A);
+    let accepted = pair.sides[A].ia.cr_accept(cr, Some(a), b"");
+    accepted.expect("accepted");
+    pair.expect_connection(A, ConnectionEventKind::Established);
+    pair.expect_connection(B, ConnectionEventKind::Established);
+    let third = pair.another_ep(A);
+    pair.dup(A, third, a).expect("started");
+    let local = |ep| {
+        let param = pair.sides[A].ia.ep_query(ep).expect("exists");
+        param.local_ia_address
+    };
+    assert_eq!(local(third), local(a));
 }
 
 /// Clauses: DUP-6, DUP-7, DUP-8, DUP-9.

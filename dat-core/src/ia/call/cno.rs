@@ -48,7 +48,7 @@ pub struct CnoWait {
 #[derive(Debug)]
 pub enum CnoLook {
     /// The wait is over. Holds the EVD that triggered the CNO, or another of its EVDs if that one was freed. `None` if
-    /// the CNO has no EVD any more.
+    /// no EVD can be named, because the last one was freed during the wait.
     Woken(Option<EvdHandle>),
     /// The wait continues. Check again after an interrupt of the device, and at this time at the latest.
     Pending(CnoWait, Nanos),
@@ -95,7 +95,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Waits until an attached EVD notifies, and returns that EVD, or another EVD of the CNO if that one was freed
-    /// meanwhile. Other EVDs may have events too. Returns `None` if the CNO has no EVD any more.
+    /// meanwhile. Other EVDs may have events too. Returns `None` if no EVD can be named, because the last one was freed
+    /// during the wait.
     ///
     /// Page: dat_cno_wait.
     ///

@@ -5,7 +5,7 @@
 //! attempt is still made, and ends with NON_PEER_REJECTED. (The page requires "connected" and no more.)
 
 use super::connect::check_private_data;
-use crate::attributes::{address_of, gid_of};
+use crate::attributes::gid_of;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::EpHandle;
 use crate::ia::instance::Ia;
@@ -45,7 +45,6 @@ impl<P: Provider> Ia<P> {
         let ends = dup
             .ends
             .ok_or(EpState::Connected.refuse(EpCall::Duplicate))?;
-        let path = dup.outgoing.map(|(path, ..)| path);
         self.alive()?;
         if timeout == Timeout::ZERO {
             return Err(DatError::parameter(Subtype::Arg3, "timeout").because("a timeout of 0"));
@@ -56,15 +55,9 @@ impl<P: Provider> Ia<P> {
             Subtype::Arg4,
         )?;
         qos.check()?;
-        let source = self.eps[ep.key].transport.source_address;
         // Only the source address is taken from the other connection, not its transport settings.
-        let path = path
-            .filter(|_| source.is_none())
-            .map(|path| path.source_gid_index);
-        let source = source.or_else(|| {
-            let gid = self.provider.gid(path?)?;
-            Some(address_of(gid))
-        });
+        let own = self.eps[ep.key].transport.source_address;
+        let source = own.or(Some(ends.local));
         let path = match self.provider.route(gid_of(ends.remote), source) {
             Ok(path) => path,
             // The page lists no error for addresses, because a path existed when the other connection was made.
