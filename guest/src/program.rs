@@ -1,6 +1,6 @@
 //! Runs other programs. Errors contain the command.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write, stderr};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 
@@ -12,7 +12,8 @@ const TAIL: usize = 12;
 /// Prints the command that is about to run, and returns its text.
 pub fn announce(command: &Command) -> String {
     let shown = show(command);
-    eprintln!("$ {shown}");
+    // A command runs even if nobody reads its announcement.
+    let _ = writeln!(stderr(), "$ {shown}");
     shown
 }
 

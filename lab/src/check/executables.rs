@@ -1,18 +1,19 @@
 //! Runs the test executables of the workspace, several at a time.
 //!
 //! `cargo test` runs one executable after another, so a long test at the end of an executable leaves processors idle.
-//! Here cargo builds the executables and lists them. Then [`AT_ONCE`] of them run at a time, the longest first.
-//! The output of an executable is printed when it has ended, so that outputs do not mix. A failed test, and a test that
-//! takes long, are told at once.
+//! Here cargo builds the executables and lists them. Then up to [`AT_ONCE`] of them run at a time, the longest first.
+//! The output of an executable is printed when it has ended, so that outputs do not mix. The line of a failed test, or
+//! of one that takes long, is printed at once.
 
 use std::collections::VecDeque;
-use std::io::{BufReader, Write, stdout};
+use std::io::{BufReader, Write, sink, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use comfy_table::Table;
 use serde::Deserialize;
 
@@ -38,8 +39,9 @@ const LONGEST: [&str; 9] = [
     "syscalls",
     "hca",
 ];
-/// Shortest time of an executable in the table of times.
+/// Time that the output of an executable may stay open after its end.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(60);
+/// Shortest time of an executable in the table of times.
 const SHOWN_FROM: Duration = Duration::from_secs(2);
 
 /// A message of cargo about what it has built.
@@ -70,7 +72,7 @@ struct Job {
 
 /// A job that has ended.
 pub(super) struct Ended {
-    /// Target and package, or "documentation".
+    /// Kind and name of the target, and package; or "documentation".
     pub(super) name: String,
     /// The error says why the job did not run or was given up.
     pub(super) status: Result<ExitStatus>,
@@ -109,8 +111,9 @@ pub(super) fn run(variables: &[(&str, String)]) -> Result<Vec<Ended>> {
         Some("1") => 1,
         Some(_) | None => AT_ONCE,
     };
-    let ended = run_jobs(jobs, at_once, &mut stdout());
-    println!("{}", table(&ended));
+    let ended = run_jobs(jobs, at_once, OUTPUT_LIMIT, &mut stdout());
+    // The result counts even if nobody reads the table.
+    let _ = writeln!(stdout(), "{}", table(&ended));
     Ok(ended)
 }
 
@@ -174,7 +177,12 @@ fn job(target: &str, manifest: &Path, executable: &Path) -> Result<Job> {
 }
 
 /// Runs the jobs in their order, `at_once` at a time, and writes the output of each when it has ended.
-fn run_jobs(jobs: Vec<Job>, at_once: usize, to: &mut (impl Write + Send)) -> Vec<Ended> {
+fn run_jobs(
+    jobs: Vec<Job>,
+    at_once: usize,
+    output_limit: Duration,
+    to: &mut (impl Write + Send),
+) -> Vec<Ended> {
     let count = jobs.len();
     let jobs = Mutex::new(VecDeque::from(jobs));
     let results = Mutex::new((Vec::new(), to));
@@ -182,7 +190,7 @@ fn run_jobs(jobs: Vec<Job>, at_once: usize, to: &mut (impl Write + Send)) -> Vec
         loop {
             let next = lock(&jobs).pop_front();
             let Some(job) = next else { return };
-            let (one, text) = run_job(job);
+            let (one, text) = run_job(job, output_limit);
             // The lock also keeps the outputs apart.
             let mut results = lock(&results);
             let (ended, to) = &mut *results;
@@ -190,7 +198,7 @@ fn run_jobs(jobs: Vec<Job>, at_once: usize, to: &mut (impl Write + Send)) -> Vec
             let _ = to.write_all(&text);
             let (name, number, took) = (&one.name, ended.len() + 1, one.took.as_secs());
             let how = if one.succeeded() { "ended" } else { "FAILED" };
-            eprintln!("{number} of {count}: {name} {how}, {took} s");
+            let _ = writeln!(stderr(), "{number} of {count}: {name} {how}, {took} s");
             ended.push(one);
         }
     };
@@ -208,15 +216,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Runs a job. Returns its result and its output.
-fn run_job(mut job: Job) -> (Ended, Vec<u8>) {
+fn run_job(mut job: Job, output_limit: Duration) -> (Ended, Vec<u8>) {
     let began = Instant::now();
     let shown = shell::announce(&job.command);
     let started = job.command.stdout(Stdio::piped()).spawn();
-    let result = started
-        .with_context(|| format!("cannot start `{shown}`"))
-        .and_then(|child| finish(child, &job.name));
-    let (status, found, text) = match result {
-        Ok((status, found, text)) => (Ok(status), found, text),
+    let (status, found, text) = match started.with_context(|| format!("cannot start `{shown}`")) {
+        Ok(child) => finish(child, &job.name, output_limit),
         Err(error) => (Err(error), Found::default(), Vec::new()),
     };
     let ended = Ended {
@@ -228,39 +233,50 @@ fn run_job(mut job: Job) -> (Ended, Vec<u8>) {
     (ended, text)
 }
 
-/// Waits until a child has ended and its output is complete.
-fn finish(mut child: Child, name: &str) -> Result<(ExitStatus, Found, Vec<u8>)> {
-    let output = child.stdout.take().context("its output is a pipe")?;
+/// Waits until a child has ended and its output is complete. If the output does not end, the result has the part that
+/// was read.
+fn finish(mut child: Child, name: &str, limit: Duration) -> (Result<ExitStatus>, Found, Vec<u8>) {
     let (to, read) = mpsc::channel();
-    let mut output_of = OutputOf {
-        name: name.to_owned(),
-        text: format!("\n{name}:\n").into_bytes(),
+    let text = Arc::new(Mutex::new(format!("\n{name}:\n").into_bytes()));
+    if let Some(output) = child.stdout.take() {
+        let mut output_of = OutputOf {
+            name: name.to_owned(),
+            text: Arc::clone(&text),
+        };
+        std::thread::spawn(move || {
+            // An error means that the job was given up.
+            let _ = to.send(output::pass_on(BufReader::new(output), &mut output_of));
+        });
+    }
+    let status = child.wait().context("waiting for the executable");
+    let read = read.recv_timeout(limit);
+    let text = lock(&text).clone();
+    let why = match read {
+        Ok(Ok(found)) => return (status, found, text),
+        Ok(Err(error)) => format!("its output cannot be read: {error:#}"),
+        Err(RecvTimeoutError::Timeout) => {
+            "a process that it started still has its output open".to_owned()
+        }
+        Err(RecvTimeoutError::Disconnected) => "its output was not read".to_owned(),
     };
-    std::thread::spawn(move || {
-        let found = output::pass_on(BufReader::new(output), &mut output_of);
-        // An error means that the job was given up.
-        let _ = to.send(found.map(|found| (found, output_of.text)));
-    });
-    let status = child.wait()?;
-    let (found, text) = read.recv_timeout(OUTPUT_LIMIT).context(
-        "the executable has ended, but a process that it started still has its output open",
-    )??;
-    Ok((status, found, text))
+    let status = status.and_then(|status| Err(anyhow!("it ended with {status}, and {why}")));
+    let found = output::pass_on(&text[..], &mut sink()).unwrap_or_default();
+    (status, found, text)
 }
 
-/// The output of an executable so far. A line about a failed test, or about one that takes long, is told at once.
+/// The output of an executable so far. The line of a failed test, or of one that takes long, is printed at once.
 struct OutputOf {
     name: String,
-    text: Vec<u8>,
+    text: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Write for OutputOf {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         if text.ends_with(" ... FAILED\n") || text.contains("has been running for over") {
-            eprint!("{}: {text}", self.name);
+            let _ = write!(stderr(), "{}: {text}", self.name);
         }
-        self.text.extend_from_slice(line);
+        lock(&self.text).extend_from_slice(line);
         Ok(line.len())
     }
 
@@ -314,8 +330,14 @@ mod tests {
     fn the_longest_are_targets_that_there_are() {
         let metadata = ["metadata", "--no-deps", "--format-version", "1"];
         let metadata = shell::capture(shell::cargo(&metadata)).unwrap();
+        let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+        let packages = metadata["packages"].as_array().unwrap().iter();
+        let targets: Vec<&str> = packages
+            .flat_map(|package| package["targets"].as_array().unwrap())
+            .filter_map(|target| target["name"].as_str())
+            .collect();
         for name in LONGEST {
-            assert!(metadata.contains(&format!("\"name\":\"{name}\"")), "{name}");
+            assert!(targets.contains(&name), "{name}");
         }
     }
 
@@ -335,7 +357,10 @@ mod tests {
                 command: Command::new("/nonexistent/tests"),
             },
         ];
-        let mut ended = run_jobs(jobs, AT_ONCE, &mut Vec::new());
+        let mut output = Vec::new();
+        let mut ended = run_jobs(jobs, AT_ONCE, OUTPUT_LIMIT, &mut output);
+        let output = String::from_utf8(output).unwrap();
+        assert!(output.contains("\none:\ntest a ... FAILED\n"), "{output}");
         ended.sort_by(|one, other| one.name.cmp(&other.name));
         let [none, one, three, two] = &ended[..] else {
             panic!("{} ended", ended.len());
@@ -346,5 +371,27 @@ mod tests {
         assert!(error.contains("/nonexistent/tests"), "{error}");
         assert!(three.succeeded());
         assert_eq!(two.status.as_ref().unwrap().code(), None);
+    }
+
+    /// `cat` holds the output open. It ends with this test, which closes its input. A shell gives a background command
+    /// no input unless it is redirected.
+    #[test]
+    fn an_output_that_does_not_end_loses_no_failure() {
+        let script = "echo 'test b ... FAILED'; exec 3<&0; cat <&3 & exit 101";
+        let mut command = shell::command("sh", &["-c", script]);
+        let (input, _open) = std::io::pipe().unwrap();
+        command.stdin(input);
+        let name = "stuck".into();
+        let mut output = Vec::new();
+        let jobs = vec![Job { name, command }];
+        let ended = run_jobs(jobs, AT_ONCE, Duration::from_millis(200), &mut output);
+        let error = ended[0].status.as_ref().unwrap_err().to_string();
+        assert!(
+            error.contains("exit status: 101") && error.contains("still has its output open"),
+            "{error}"
+        );
+        assert_eq!(ended[0].found.failed, ["b"]);
+        let output = String::from_utf8(output).unwrap();
+        assert_eq!(output, "\nstuck:\ntest b ... FAILED\n");
     }
 }
