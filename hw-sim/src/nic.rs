@@ -52,6 +52,8 @@ pub enum Stage {
 pub struct Record {
     /// Number of send doorbells rung.
     pub send_doorbells: u64,
+    /// Number of resets by the driver or by its system.
+    resets: u64,
     driver_bugs: Vec<String>,
     leaked: BTreeMap<&'static str, usize>,
     opcodes: BTreeMap<u16, u64>,
@@ -205,6 +207,7 @@ impl Nic {
     /// Resets the function on behalf of its driver or of the driver's system. If the function is virtual, its manager
     /// is notified, because the function's memory belongs to the manager.
     pub fn reset_by_driver(&mut self, env: &mut Env) {
+        self.record.resets += 1;
         self.reset(env);
         let vport = self.seat.vport;
         if self.seat.is_virtual()
@@ -471,6 +474,7 @@ impl Nic {
             transmitted: port.transmitted,
             received: port.received,
             send_doorbells: self.record.send_doorbells,
+            resets: self.record.resets,
         }
     }
 

@@ -33,6 +33,8 @@ pub struct FunctionReport {
     pub received: Traffic,
     /// Number of send doorbells.
     pub send_doorbells: u64,
+    /// Number of resets by the driver or by its system, not those of a manager or of the bus.
+    pub resets: u64,
 }
 
 /// Counters of the accesses to a register.

@@ -137,6 +137,7 @@ impl World {
                 ("driver_bugs", report.driver_bugs.len() as u64),
                 ("frames_unwanted", report.dropped.values().sum()),
                 ("pages_held", report.pages_held as u64),
+                ("resets", report.resets),
                 ("send_doorbells", report.send_doorbells),
             ]
             .map(|(name, count)| (name.to_owned(), count))

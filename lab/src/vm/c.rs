@@ -1,7 +1,8 @@
 //! Compiles our own C programs for the guest. The programs use interfaces that exist only in C.
 //!
 //! The machine's own `cc` compiles the programs. Headers and libraries are those of the guest's release, unpacked for
-//! this purpose, so that the programs find the same libraries in the guest.
+//! this purpose, so that the programs find the same libraries in the guest. A program that needs no library but libc is
+//! compiled with this machine's, as our other programs are.
 
 use anyhow::{Context, Result};
 
@@ -26,6 +27,22 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Packages with headers and libraries.
 const PACKAGES: [&str; 3] = ["libibverbs-dev", "librdmacm-dev", "libc6-dev"];
 
+const FLAGS: [&str; 5] = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"];
+
+/// Compiles a program that needs no library but libc, and returns its name and path.
+///
+/// # Errors
+/// The program does not compile.
+pub fn alone(machine: &Machine, name: &str, source: &str) -> Result<Program> {
+    let program = machine.path(name);
+    let text = program.with_extension("c");
+    std::fs::write(&text, source).with_context(|| text.display().to_string())?;
+    let mut command = shell::command("cc", &FLAGS);
+    command.arg("-o").arg(&program).arg(&text);
+    shell::run(command)?;
+    Ok((name.to_owned(), program))
+}
+
 /// Compiles the programs, and returns their names and paths.
 ///
 /// # Errors
@@ -49,8 +66,7 @@ pub fn programs(machine: &Machine, sources: &[Source]) -> Result<Vec<Program>> {
         let program = folder.join("programs").join(source.name);
         let text = program.with_extension("c");
         std::fs::write(&text, source.text).with_context(|| text.display().to_string())?;
-        let mut command =
-            shell::command("cc", &["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]);
+        let mut command = shell::command("cc", &FLAGS);
         command
             .arg(format!("--sysroot={}", folder.display()))
             // The compiler searches this folder before its built-in folders, which it searches with and without a

@@ -4,10 +4,11 @@
 
 use anyhow::{Context, Result, ensure};
 
+use super::functions::STEER_SOCKET;
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::{PATIENCE, Slots, Suite, nvme, stock};
+use super::{PATIENCE, Slots, Suite, c, nvme, stock, vfio};
 
 /// Actions that `guest/service-probe` tries inside the unit and that must succeed.
 const POSSIBLE: [&str; 8] = [
@@ -78,7 +79,7 @@ pub fn suite() -> Suite {
         slots: Slots::Linked,
         memory: "2G",
         patience: PATIENCE,
-        serve: &["--profile", "roce"],
+        serve: &["--profile", "roce", "--steer", STEER_SOCKET],
         beside: None,
         lost: None,
         programs,
@@ -108,6 +109,7 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
     Ok(vec![
         ("nvmeofd".to_owned(), super::nvmeofd()?),
         ("service".to_owned(), folder),
+        c::alone(machine, "handover", include_str!("guest/handover.c"))?,
     ])
 }
 
@@ -116,6 +118,7 @@ fn judge(step: &Step) -> Result<String> {
         "oops" => return nvme::oops(step),
         "functions" => return stock::judge(step),
         "sandboxed" => return sandboxed(step),
+        "stored" => return stored(step),
         _ => {}
     }
     let shown = SHOWN.iter().find(|(of, _)| *of == step.name);
@@ -124,6 +127,13 @@ fn judge(step: &Step) -> Result<String> {
     };
     let lines = words.iter().map(|words| step.line_with(words));
     Ok(lines.collect::<Result<Vec<_>>>()?.join("; "))
+}
+
+/// Checks that systemd's store kept the descriptors of a function, and that the next process went on with it.
+fn stored(step: &Step) -> Result<String> {
+    step.line_with("5 descriptors are stored")?;
+    step.line_with("0 descriptors are stored")?;
+    vfio::judge::handover(step)
 }
 
 /// Checks that the process has no capabilities, cannot gain any, and has a system call filter. Checks that exactly the

@@ -10,8 +10,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use super::functions::STEER_SOCKET;
 use super::image::{Image, Program};
-use super::{PATIENCE, Slots, Suite};
+use super::machine::Machine;
+use super::{PATIENCE, Slots, Suite, c};
 use crate::shell;
 
 /// The guest's script.
@@ -31,10 +33,10 @@ pub fn suite() -> Suite {
         memory: "1G",
         patience: PATIENCE,
         // The link delays frames, so that waiting programs have to sleep.
-        serve: &["--faults", "delay=100us"],
+        serve: &["--faults", "delay=100us", "--steer", STEER_SOCKET],
         beside: None,
         lost: None,
-        programs: |_| programs(),
+        programs,
         shown: &[],
         judge: judge::judge,
     }
@@ -43,8 +45,8 @@ pub fn suite() -> Suite {
 /// Test programs that the script runs: that of crate `udapl`, and that of `datctl` whose test kills `datctl`.
 const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
-/// Builds and returns datctl, the examples, and the test programs under the names test-PROGRAM.
-fn programs() -> Result<Vec<Program>> {
+/// Builds and returns datctl, the examples, our C program, and the test programs under the names test-PROGRAM.
+fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let mut build = super::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
     for name in TESTED {
@@ -54,6 +56,7 @@ fn programs() -> Result<Vec<Program>> {
         ("datctl".to_owned(), super::datctl()?),
         super::example("demo")?,
         super::example("daemon")?,
+        c::alone(machine, "handover", include_str!("guest/handover.c"))?,
     ];
     for line in shell::capture(build)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;

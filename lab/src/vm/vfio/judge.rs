@@ -22,6 +22,7 @@ pub fn judge(step: &Step) -> Result<String> {
         "perf" => perf(step),
         "demo" => demo(step),
         "functions" => functions(step),
+        "given" => handover(step),
         "huge-pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
         _ => libtest::judge(step),
     }
@@ -89,6 +90,40 @@ fn daemon(step: &Step) -> Result<String> {
     step.line_with("port: MAC ")?;
     step.line_with("the firmware has ")?;
     Ok(firmware.to_owned())
+}
+
+/// Texts of `guest/handover.c` after a process went on with the function of another one.
+const GONE_ON: [&str; 5] = [
+    "the queue's address reads 0x10000000",
+    "the device wrote into the first memory",
+    "the vector has counted 2",
+    "the first memory is unmapped",
+    "done",
+];
+
+/// Checks that a process went on with the function of another one, that the function was not reset meanwhile, and that
+/// it was when the second process had closed it.
+pub(in crate::vm) fn handover(step: &Step) -> Result<String> {
+    for text in GONE_ON {
+        step.line_with(text)?;
+    }
+    let process = |text: &str| -> Result<_> {
+        Ok(step.line_with(text)?.split_once(text).map(|(_, pid)| pid))
+    };
+    let first = process("opened by ")?;
+    let second = process("the device wrote into memory of ")?;
+    ensure!(first != second, "process {first:?} did both");
+    let line = step.line_with("resets: ")?;
+    let counts: Vec<u64> = line
+        .split(|sign: char| !sign.is_ascii_digit())
+        .filter_map(|digits| digits.parse().ok())
+        .collect();
+    let [before, after, end] = counts[..] else {
+        anyhow::bail!("{line}");
+    };
+    ensure!(before > 0 && before == after, "it was reset: {line}");
+    ensure!(end > after, "the last close did not reset it: {line}");
+    Ok(line.to_owned())
 }
 
 fn ping(step: &Step) -> Result<String> {
@@ -203,6 +238,20 @@ mod tests {
             .collect();
         let said = format!(r#"{{"ok":true,"lines":[{}]}}"#, lines.join(","));
         judge(&Step::succeeded("doctor", &[said.as_str()])).is_ok()
+    }
+
+    #[test]
+    fn a_reset_between_two_processes_is_noticed() {
+        for (resets, well) in [
+            ("resets: 4 before, 4 after, 5 at the end", true),
+            ("resets: 4 before, 5 after, 6 at the end", false),
+            ("resets: 4 before, 4 after, 4 at the end", false),
+            ("resets: no answer before, 4 after, 4 at the end", false),
+        ] {
+            let mut said = GONE_ON.to_vec();
+            said.extend(["opened by 7", "the device wrote into memory of 8", resets]);
+            assert_eq!(handover(&Step::succeeded("given", &said)).is_ok(), well);
+        }
     }
 
     #[test]
