@@ -79,7 +79,7 @@ pub(crate) struct Accept {
     /// Hours of the soak, which may be a fraction.
     #[arg(long, value_name = "N", default_value = "0", value_parser = hours)]
     hours: Duration,
-    /// Run these lines of the table only, separated by commas. It is no acceptance then.
+    /// Run only these lines of the table, separated by commas. Nothing is accepted then.
     #[arg(long, value_name = "LINES", value_delimiter = ',', value_parser = telling::lines())]
     only: Vec<String>,
     /// The directory that everything is kept in; it must not exist [default: accept-SECONDS, from the current time].
@@ -238,9 +238,9 @@ impl Run<'_> {
         look: impl FnOnce(&Bundle) -> Result<Outcome, Box<dyn Error>>,
     ) {
         let start = Instant::now();
-        tracing::info!(line, of, "begins");
         let wanted = self.only.is_empty() || self.only.iter().any(|it| it == line);
         let ran = if wanted {
+            tracing::info!(line, of, "begins");
             look(self.bundle)
         } else {
             Ok(Outcome::Skipped("not named by --only".to_owned()))

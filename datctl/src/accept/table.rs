@@ -121,7 +121,7 @@ impl Report for Acceptance {
             [Verdict::Ok, Verdict::NotOk, Verdict::Skipped].map(|it| self.count(it));
         let word = match (self.ok, self.whole) {
             (true, true) => "accepted",
-            (true, false) => "in part",
+            (true, false) => "nothing accepted, since only some lines ran",
             (false, _) => "not accepted",
         };
         text.push_str(&format!(
