@@ -92,8 +92,8 @@ struct Point {
 }
 
 impl InstanceQueue {
-    /// Queues a question, and wakes the instance. If too many questions wait, the oldest is dropped: its observer has
-    /// stopped waiting for the answer.
+    /// Queues a question, and wakes the instance. If too many questions wait, the oldest is dropped, and this instance
+    /// does not answer it.
     fn ask(&mut self, question: Question) {
         let is_question = |arrival: &Arrival| matches!(arrival, Arrival::Question(_));
         let waiting = || self.arrivals.iter().filter(|one| is_question(one));
@@ -491,12 +491,7 @@ mod tests {
             }),
         );
         let (leaves, _) = state.join(0, Arc::new(|| {}));
-        assert!(state.listen(stays, SERVICE, false).is_ok());
-        let from = MadAddress {
-            path: PEER,
-            qpn: Qpn::GSI,
-        };
-        state.cm.handle_mad(0, &from, &request(), 1);
+        request_arrives(&mut state, stays);
         state.leave(leaves, 0);
         assert_eq!(woken.load(Ordering::Relaxed), 1, "it may be asleep");
         let arrival = state.next_arrival(stays);
@@ -506,6 +501,16 @@ mod tests {
         ));
     }
 
+    /// Lets a peer's request arrive at `SERVICE`, at which this instance listens.
+    fn request_arrives(state: &mut State, listens: InstanceIndex) {
+        assert!(state.listen(listens, SERVICE, false).is_ok());
+        let from = MadAddress {
+            path: PEER,
+            qpn: Qpn::GSI,
+        };
+        state.cm.handle_mad(0, &from, &request(), 1);
+    }
+
     /// Observers ask an instance again and again, and start and stop measuring, while it makes no call. The last
     /// questions and the last request about measuring wait, beside other arrivals.
     #[test]
@@ -513,12 +518,7 @@ mod tests {
         let adapter = Adapter::new(Config::default());
         let mut state = adapter.lock();
         let (silent, _) = state.join(7, Arc::new(|| {}));
-        assert!(state.listen(silent, SERVICE, false).is_ok());
-        let from = MadAddress {
-            path: PEER,
-            qpn: Qpn::GSI,
-        };
-        state.cm.handle_mad(0, &from, &request(), 1);
+        request_arrives(&mut state, silent);
         state.sort(silent);
         let asked = 3 * QUESTIONS;
         for objects in 0..asked {
@@ -550,12 +550,7 @@ mod tests {
         let adapter = Adapter::new(Config::default());
         let mut state = adapter.lock();
         let (leaves, _) = state.join(0, Arc::new(|| {}));
-        assert!(state.listen(leaves, SERVICE, false).is_ok());
-        let from = MadAddress {
-            path: PEER,
-            qpn: Qpn::GSI,
-        };
-        state.cm.handle_mad(0, &from, &request(), 1);
+        request_arrives(&mut state, leaves);
         state.leave(leaves, 0);
         let (_, sent) = state.cm.poll_transmit().expect("an answer");
         let (_, message) = Message::parse(&sent).expect("a message");

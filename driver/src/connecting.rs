@@ -21,7 +21,7 @@ const SHORTEST: Duration = Duration::from_micros(1);
 /// stream has no time limits.
 ///
 /// # Errors
-/// `TimedOut`: the listener accepts nobody. Other errors: those of connect(2).
+/// `TimedOut`: the listener's queue stayed full. Other errors: those of connect(2).
 pub fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let address = UnixAddr::new(path)?;
     let fd = socket(
@@ -43,7 +43,7 @@ pub fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream>
             // A signal arrived. The limit is for all attempts together.
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => {
-                let what = "the server accepts nobody: connections wait for it already";
+                let what = "the queue of this socket is full: its process has stopped, or accepts no connections";
                 return Err(io::Error::new(ErrorKind::TimedOut, what));
             }
             Err(errno) => return Err(errno.into()),
@@ -81,7 +81,10 @@ mod tests {
         assert_eq!(full, Errno::EAGAIN);
         let error = connect_within(&path, patience).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(error.to_string().contains("accepts nobody"), "{error}");
+        assert!(
+            error.to_string().contains("queue of this socket is full"),
+            "{error}"
+        );
         let listener = UnixListener::from(listener);
         let accepted = listener.accept().unwrap();
         let connected = connect_within(&path, patience).unwrap();

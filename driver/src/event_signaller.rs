@@ -29,6 +29,9 @@ pub(crate) struct SignalQueue {
     wake: Condvar,
 }
 
+/// Number of due eventfds from which on those that the client has replaced are dropped.
+const MAX_DUE: usize = 64;
+
 impl std::fmt::Debug for SignalQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SignalQueue")
@@ -42,11 +45,14 @@ impl SignalQueue {
 
     /// Requests that the thread signal an eventfd. Requests for the same eventfd that were not served yet count as one.
     ///
-    /// Eventfds that only this queue still has are dropped, because the client has replaced them. Otherwise a client
-    /// that blocks the thread could fill the queue with descriptors.
+    /// If [`MAX_DUE`] eventfds are due, those that only this queue still has are dropped, because the client has
+    /// replaced them. Otherwise a client that blocks the thread could fill the queue with descriptors. Fewer are kept:
+    /// the client may have set the same eventfd again by another descriptor.
     pub(crate) fn signal(&self, event: &Arc<EventFd>) {
         let mut state = self.state();
-        state.due.retain(|due| Arc::strong_count(due) > 1);
+        if state.due.len() >= MAX_DUE {
+            state.due.retain(|due| Arc::strong_count(due) > 1);
+        }
         if !state.over && !state.due.iter().any(|due| Arc::ptr_eq(due, event)) {
             state.due.push_back(Arc::clone(event));
             self.wake.notify_one();
@@ -171,10 +177,13 @@ mod tests {
         let (signaller, _event) = blocked();
         let queue = Arc::clone(signaller.queue());
         let used = eventfd();
+        // An eventfd that the client has set again by another descriptor is still signalled.
+        queue.signal(&eventfd());
         queue.signal(&used);
-        for _ in 0..100 {
+        assert_eq!(queue.state().due.len(), 2);
+        for _ in 0..4 * MAX_DUE {
             queue.signal(&eventfd());
-            assert!(queue.state().due.len() <= 2);
+            assert!(queue.state().due.len() <= MAX_DUE);
         }
         assert!(queue.state().due.iter().any(|due| Arc::ptr_eq(due, &used)));
         drop(signaller);

@@ -9,15 +9,19 @@
 //! | [`pace`] | steps of virtual time that follow real time |
 //! | [`timed`] | functions of this process, for which one thread advances virtual time |
 //! | [`profile`] | profiles of functions, by a generation's name or from a file |
+//! | [`open_locked`] | the file of a capture or recording, which one process writes |
 //!
 //! This crate contains no driver. The driver of a function is in this process (`udapl`, whose module `fabric`
 //! re-exports this crate) or in a process at the other end of a socket (`simnic`).
 #![forbid(unsafe_code)]
 
+mod locked;
 pub mod pace;
 pub mod profile;
 pub mod timed;
 pub mod wire;
+
+pub use locked::open_locked;
 
 /// Returns a locally administered MAC address that is derived from a function's number.
 #[must_use]

@@ -408,7 +408,7 @@ impl Wire {
         let is_attended = has_moved || self.sleepers.load(Ordering::Relaxed) > 0;
         seen.turn = match has_moved {
             true => CHECK_INTERVAL,
-            false => (2 * seen.turn).clamp(CHECK_INTERVAL, MAX_CHECK_INTERVAL),
+            false => MAX_CHECK_INTERVAL.min(2 * seen.turn),
         };
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
@@ -426,7 +426,7 @@ impl Wire {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let mut taken = self.take_in(socket, &mut frame, arrived);
-        // This thread may have consumed the wake-up for a sleeping thread of the program. It therefore receives all
+        // This thread may have consumed the wake-up for a sleeping thread of the program. It therefore receives more
         // frames and arms the wake-up again, so that the next frame wakes the sleeping thread.
         for _ in 0..ROUNDS {
             if !matches!(taken, Ok(Taken::Frame | Taken::Nothing))
@@ -438,8 +438,8 @@ impl Wire {
             taken = self.take_in(socket, &mut frame, Arrived::ByMemory);
         }
         // The other side sends as fast as this thread receives, and a thread of the program whose wait is over may need
-        // the lock. The wake-up is armed, and this thread checks for the rest soon.
-        seen.turn = Duration::ZERO;
+        // the lock. The wake-up is armed, and this thread checks again after `CHECK_INTERVAL`.
+        seen.turn = CHECK_INTERVAL / 2;
         taken
     }
 

@@ -33,7 +33,8 @@ pub struct FunctionReport {
     pub received: Traffic,
     /// Number of send doorbells.
     pub send_doorbells: u64,
-    /// Number of resets by the driver or by its system, not those of a manager or of the bus.
+    /// Number of resets by the driver or by its system; the end of a vfio-user session is one. A manager that enables
+    /// or disables the function adds none.
     pub resets: u64,
 }
 

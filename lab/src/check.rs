@@ -198,7 +198,7 @@ fn failures(ended: &[Ended]) -> String {
         let failed = list(&one.found.failed);
         match &one.status {
             Ok(status) => format!("{} ended with {status}{failed}", one.name),
-            Err(error) => format!("{}: {error:#}", one.name),
+            Err(error) => format!("{}: {error:#}{failed}", one.name),
         }
     });
     lines.collect::<Vec<_>>().join("\n")

@@ -191,7 +191,11 @@ impl Disk {
         own: &[Identity],
     ) -> Result<(), DiskError> {
         let disk = Self::open_for(false, source, shift, read_only)?;
-        let is_own = disk.identity.is_some_and(|one| own.contains(&one));
+        // A claim of a block device also excludes claims of its partitions, and of the whole disk.
+        let is_own = disk.identity.is_some_and(|one| {
+            let both_blocks = |other: &Identity| one.is_block_device() && other.is_block_device();
+            own.iter().any(|other| *other == one || both_blocks(other))
+        });
         if locks && !is_own && disk.given.is_none() {
             disk.lock()?;
         }
@@ -416,6 +420,12 @@ impl Disk {
             claim.is_some()
         };
         is_same && !(self.read_only && other.read_only) && has_lock(self) && has_lock(other)
+    }
+
+    /// Returns the identity of the file that this disk has locked; `None` if it has no lock.
+    pub(crate) fn locked(&self) -> Option<Identity> {
+        let claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        self.identity.filter(|_| claim.is_some())
     }
 
     /// Releases the lock. The workers' handles stay open until the workers drop them.

@@ -9,7 +9,7 @@
 //! SIGINT, SIGTERM and SIGHUP end the server, which removes its sockets.
 
 use std::error::Error;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use driver::{Device, Front, Fronted, VfioUserServer};
 use hw_sim::{Fault, FaultCause, FunctionReport, Sim, SimConfig, SimFunction};
 use hw_sim_host::mac;
+use hw_sim_host::open_locked;
 use hw_sim_host::pace::Pace;
 use hw_sim_host::wire::{Wire, WirePath};
 
@@ -273,27 +274,15 @@ pub fn serve(
 struct Kept {
     file: File,
     begun: Arc<AtomicBool>,
-    /// What was written before the begin. `None` once it is in the file.
+    /// Bytes that were written before the server began. `None` once they are in the file.
     held: Option<Vec<u8>>,
 }
 
 impl Kept {
-    /// Opens a file, and locks it if it is a regular one. Fails if another server writes to it.
+    /// Opens and locks a file. Fails if another server writes to it.
     fn open(path: &Path, begun: &Arc<AtomicBool>) -> io::Result<Self> {
-        let mut options = File::options();
-        options.create(true).truncate(false).write(true);
-        let file = options.open(path)?;
-        // An error other than `WouldBlock` means that the file system has no locks.
-        if file.metadata()?.is_file()
-            && let Err(TryLockError::WouldBlock) = file.try_lock()
-        {
-            return Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "another capture or recording is being written to it",
-            ));
-        }
         Ok(Self {
-            file,
+            file: open_locked(path)?,
             begun: Arc::clone(begun),
             held: Some(Vec::new()),
         })
@@ -301,13 +290,17 @@ impl Kept {
 
     /// Replaces the file's contents by the bytes in memory, if the server has begun since they were written.
     fn begin(&mut self) -> io::Result<()> {
-        if let Some(held) = self.held.take_if(|_| self.begun.load(Ordering::Acquire)) {
-            if self.file.metadata()?.is_file() {
-                self.file.set_len(0)?;
-            }
-            self.file.write_all(&held)?;
+        if self.held.is_none() || !self.begun.load(Ordering::Acquire) {
+            return Ok(());
         }
-        Ok(())
+        // If this fails, the bytes stay in memory: what follows them must not overwrite the former contents.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        match self.held.take() {
+            Some(held) => self.file.write_all(&held),
+            None => Ok(()),
+        }
     }
 }
 

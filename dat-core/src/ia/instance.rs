@@ -389,7 +389,8 @@ impl Opened {
     /// Asks every instance for a view, and wakes the sleeping instances. Returns the numbers of the instances, and the
     /// channel that receives the views. An instance answers when its thread runs [`Ia::progress`]: in a wait, in some
     /// of the dequeues from an empty EVD, or by calling `progress` itself. A busy instance answers later, and a closed
-    /// instance never answers. Returns `None` if the adapter is closed.
+    /// instance never answers. An instance keeps the last 16 questions, and does not answer older ones. Returns `None`
+    /// if the adapter is closed.
     #[must_use]
     pub fn ask(&self, what: Wanted) -> Option<(Vec<u32>, Receiver<InstanceView>)> {
         let (to, answers) = channel();

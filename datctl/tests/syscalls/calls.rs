@@ -338,6 +338,7 @@ pub fn call_at_files(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> C
         | libc::SYS_pwrite64
         | libc::SYS_fsync
         | libc::SYS_fdatasync
+        | libc::SYS_flock
         | libc::SYS_ftruncate
         | libc::SYS_fallocate
         | libc::SYS_lseek
@@ -360,6 +361,7 @@ pub fn call_at_files(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> C
         libc::SYS_newfstatat | libc::SYS_statx => {
             ("stat", &[Error(Errno::ENOMEM), Error(Errno::EACCES)])
         }
+        libc::SYS_flock => ("flock", &[Error(Errno::EINTR), Error(Errno::ENOLCK)]),
         libc::SYS_ftruncate => ("ftruncate", &[Error(Errno::EINTR), Error(Errno::EIO)]),
         libc::SYS_mkdir => ("mkdir", &[Error(Errno::ENOSPC), Error(Errno::EACCES)]),
         libc::SYS_linkat | libc::SYS_link => (

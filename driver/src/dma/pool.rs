@@ -295,6 +295,15 @@ mod tests {
         }
     }
 
+    /// A control group may forbid pages that are free by their number: they cannot be populated.
+    #[test]
+    fn a_chunk_of_the_arena_is_on_base_pages_if_huge_ones_cannot_be_populated() {
+        let forbidden = ClaimedPages::new(1);
+        let memory = Chunk::memory(&forbidden, 2 << 20, 0, true).unwrap();
+        assert_eq!(forbidden.asked.lock().unwrap().len(), 1);
+        memory.store_u8((2 << 20) - 1, 1);
+    }
+
     #[test]
     fn a_pool_is_one_mapping_whatever_is_cut_from_it_and_goes_with_its_last_buffer() {
         let device = Double::new();

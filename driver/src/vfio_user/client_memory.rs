@@ -231,7 +231,7 @@ impl ClientMemory {
         }
         if self.imports.len() >= MAX_IMPORTS {
             tracing::warn!(
-                "{}: DMA_MAP: the client has {MAX_IMPORTS} files mapped already",
+                "{}: DMA_MAP: the client has {MAX_IMPORTS} imports of files already",
                 device.name()
             );
             return Err(Errno::ENOSPC);

@@ -3,7 +3,7 @@
 //! The server has one client at a time; the next one waits in the listener's queue. A session is a loop that receives
 //! one message and sends one answer. A client's resources are bounded: one message with at most 64 KiB of data, one
 //! eventfd per vector, [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own,
-//! in [`MAX_IMPORTS`](super::client_memory::MAX_IMPORTS) files.
+//! in at most [`MAX_IMPORTS`](super::client_memory::MAX_IMPORTS) imports of files.
 //! When the session ends, for any reason, the server resets the device, removes the client's eventfds and unmaps the
 //! client's memory, in that order. A client that requests a twin socket gets one, and serves accesses to its memory
 //! without a descriptor there.

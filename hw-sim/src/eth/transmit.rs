@@ -43,7 +43,7 @@ pub enum Inline {
     Ethernet,
     /// The Ethernet and IP headers.
     Network,
-    /// The Ethernet and IP headers, and the TCP or UDP header.
+    /// The Ethernet and IP headers, and 8 bytes of the transport header ([`Self::suffices`]).
     Transport,
 }
 
@@ -164,8 +164,7 @@ impl Inline {
         let Some(headers) = Headers::of(header) else {
             return self == Self::None;
         };
-        // The fields lie in the part of the IP header that is required with one tag. Behind two tags the required bytes
-        // may end before them; a byte that is not there is 0.
+        // A byte that is not there is 0. Such a header is too short for the IP header in any case.
         let at = headers.payload_at;
         let byte = |offset: usize| header.get(at + offset).copied().unwrap_or(0);
         let (network, protocol, is_fragment) = match headers.ethertype {
@@ -175,8 +174,9 @@ impl Inline {
             IPV6 => (40, byte(6), false),
             _ => (0, 0, true),
         };
-        // The header may end inside a tag.
-        let is_cut = matches!(headers.ethertype, CUSTOMER_TAG | SERVICE_TAG);
+        // The header ends inside a tag. A third tag is payload.
+        let is_cut = matches!(headers.ethertype, CUSTOMER_TAG | SERVICE_TAG)
+            && header.len() < at + TAG_BYTES;
         let tags = usize::from(is_cut || headers.tag.is_some()) * TAG_BYTES;
         let link = ETHERNET_BYTES + tags;
         let has_transport = !is_fragment && TRANSPORTS.contains(&protocol);
@@ -437,6 +437,11 @@ mod tests {
             (&[SERVICE_TAG, CUSTOMER_TAG, IPV6], OSPF, [0, 18, 58, 58]),
             (&[SERVICE_TAG, CUSTOMER_TAG, IPV6], UDP, [0, 18, 58, 66]),
             (&[SERVICE_TAG, CUSTOMER_TAG, IPV4], UDP, [0, 18, 38, 46]),
+            (
+                &[SERVICE_TAG, CUSTOMER_TAG, CUSTOMER_TAG, IPV4],
+                UDP,
+                [0, 18, 26, 26],
+            ),
         ] {
             for (code, least) in (0..).zip(least) {
                 let mode = Inline::of(code).expect("a mode");

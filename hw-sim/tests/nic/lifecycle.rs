@@ -280,6 +280,7 @@ fn a_reset_erases_capabilities_objects_and_the_port() {
         [2, 0, 0, 0, 0, 1],
     );
     bench.function.config_write(0x69, &[0xa8]); // initiate FLR through Device Control
+    assert_eq!(bench.report().resets, 1);
     bench.initialise();
     let context = bench.exec(&QueryNicVportContextIn::new()).unwrap();
     assert!(!context.nic_vport_context().roce_en());

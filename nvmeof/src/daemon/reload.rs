@@ -4,6 +4,8 @@
 //! refusal is reported and the other steps are still made. So a wrong path of one disk does not keep hosts from the
 //! other disks.
 
+use std::collections::BTreeMap;
+
 use super::settings::{Settings, SubsystemSettings};
 use super::state::{Daemon, DaemonError, keys_of, keys_of_all};
 use crate::auth::Keys;
@@ -20,6 +22,9 @@ pub struct Reloaded {
     /// Changed settings that take effect only after a restart.
     pub needs_restart: Vec<String>,
 }
+
+/// Namespaces that stay as they are, by subsystem and NSID, each with the reason why its new disk is refused.
+type Staying = BTreeMap<(Nqn, u32), DaemonError>;
 
 impl Reloaded {
     fn took(&mut self, what: String, result: Result<(), DaemonError>) -> bool {
@@ -63,7 +68,7 @@ impl Daemon {
                         keys.and_then(|keys| self.add_subsystem_with(name, subsystem, keys));
                     told.took(format!("subsystem {name} added"), added);
                 }
-                Some(there) => self.change(name, there, wanted, &mut told),
+                Some(there) => self.change(name, there, subsystem, wanted, &mut told),
             }
         }
         for (at, port) in &wanted.referrals {
@@ -91,20 +96,53 @@ impl Daemon {
         told
     }
 
-    /// Returns the files of the namespaces that are not wanted as they are.
-    fn leaving(&self, before: &Settings, wanted: &Settings) -> Vec<Identity> {
-        let mut files = Vec::new();
+    /// Returns the files whose locks this reload releases: those that only namespaces that go have locked. The
+    /// namespaces in `staying` do not go.
+    fn released(&self, before: &Settings, wanted: &Settings, staying: &Staying) -> Vec<Identity> {
+        let (mut released, mut kept) = (Vec::new(), Vec::new());
         for (name, subsystem) in &before.subsystems {
             let of = wanted.subsystems.get(name);
             for (nsid, namespace) in &subsystem.namespaces {
-                if of.and_then(|of| of.namespaces.get(nsid)) != Some(namespace)
-                    && let Ok(there) = self.target().with(|model| model.namespace(name, *nsid))
-                {
-                    files.extend(there.disk().identity());
-                }
+                let there = self.target().with(|model| model.namespace(name, *nsid));
+                let Ok(there) = there else { continue };
+                let goes = of.and_then(|of| of.namespaces.get(nsid)) != Some(namespace)
+                    && !staying.contains_key(&(name.clone(), *nsid));
+                let files = if goes { &mut released } else { &mut kept };
+                files.extend(there.disk().locked());
             }
         }
-        files
+        released.retain(|file| !kept.contains(file));
+        released
+    }
+
+    /// Returns the namespaces with other settings whose new disks are refused, each with the reason. Such a namespace
+    /// keeps its lock, for which another one may be refused. So the trials are repeated until no further one is
+    /// refused.
+    fn staying(&self, before: &Settings, wanted: &Settings) -> Staying {
+        let mut staying = Staying::new();
+        loop {
+            let released = self.released(before, wanted, &staying);
+            let refused = staying.len();
+            for (name, subsystem) in &before.subsystems {
+                let Some(wanted) = wanted.subsystems.get(name) else {
+                    continue;
+                };
+                for (nsid, namespace) in &subsystem.namespaces {
+                    let key = (name.clone(), *nsid);
+                    if let Some(is_to_be) = wanted.namespaces.get(nsid)
+                        && is_to_be != namespace
+                        && !staying.contains_key(&key)
+                        && let Err(error) =
+                            self.try_disk(name, *nsid, is_to_be, namespace, &released)
+                    {
+                        staying.insert(key, error);
+                    }
+                }
+            }
+            if staying.len() == refused {
+                return staying;
+            }
+        }
     }
 
     fn take_away(&mut self, before: &Settings, wanted: &Settings, told: &mut Reloaded) {
@@ -119,7 +157,7 @@ impl Daemon {
                 told.took(format!("port {id} removed"), removed);
             }
         }
-        let leaving = self.leaving(before, wanted);
+        let mut staying = self.staying(before, wanted);
         for (name, subsystem) in &before.subsystems {
             let Some(wanted) = wanted.subsystems.get(name) else {
                 let removed = self.remove_subsystem(name);
@@ -136,10 +174,8 @@ impl Daemon {
                     }
                     continue;
                 }
-                // If the new disk cannot be opened, the old one stays.
-                if let Some(is_to_be) = is_to_be
-                    && let Err(error) = self.try_disk(name, *nsid, is_to_be, namespace, &leaving)
-                {
+                // If the new disk cannot be opened or locked, the old one stays.
+                if let Some(error) = staying.remove(&(name.clone(), *nsid)) {
                     told.refused
                         .push((format!("namespace {nsid} of {name} stays as it is"), error));
                     continue;
@@ -160,12 +196,10 @@ impl Daemon {
         &mut self,
         name: &Nqn,
         there: &SubsystemSettings,
+        wanted: &SubsystemSettings,
         all: &Settings,
         told: &mut Reloaded,
     ) {
-        let Some(wanted) = all.subsystems.get(name) else {
-            return;
-        };
         for (what, differs) in [
             ("serial", there.serial != wanted.serial),
             ("model", there.model != wanted.model),
@@ -196,7 +230,12 @@ impl Daemon {
                 continue;
             }
             let allowed = keys.and_then(|keys| self.allow_host_with(name, host, settings, keys));
-            told.took(format!("host {host} of {name} added"), allowed);
+            let what = if there.hosts.contains_key(host) {
+                "changed"
+            } else {
+                "added"
+            };
+            told.took(format!("host {host} of {name} {what}"), allowed);
         }
         for (nsid, namespace) in &wanted.namespaces {
             let subsystem = self.settings().subsystems.get(name);

@@ -179,8 +179,8 @@ impl Daemon {
         self.settings.log = log;
     }
 
-    /// Checks that a disk could be opened now, and locked unless it is one of `leaving`: files of namespaces that are
-    /// removed before the disk is opened. If the existing namespace `there` has the same source, its path must still
+    /// Checks that a disk could be opened now, and locked unless it is one of `released`: files whose locks are
+    /// released before the disk is opened. If the existing namespace `there` has the same source, its path must still
     /// name the open file.
     pub(super) fn try_disk(
         &self,
@@ -188,14 +188,14 @@ impl Daemon {
         nsid: u32,
         settings: &NamespaceSettings,
         there: &NamespaceSettings,
-        leaving: &[Identity],
+        released: &[Identity],
     ) -> Result<(), DaemonError> {
         if there.source == settings.source {
             self.check_path(subsystem, nsid)?;
         }
         let source = settings.source.clone();
         let (shift, read_only) = (settings.shift, settings.read_only);
-        let tried = Disk::look(source, shift, read_only, settings.lock, leaving);
+        let tried = Disk::look(source, shift, read_only, settings.lock, released);
         tried.map_err(|error| DaemonError::Disk {
             subsystem: subsystem.clone(),
             nsid,

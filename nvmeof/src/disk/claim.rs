@@ -39,6 +39,10 @@ impl Identity {
         Ok(Self::of_metadata(&there))
     }
 
+    pub(super) const fn is_block_device(self) -> bool {
+        self.inode.is_none()
+    }
+
     pub(super) fn of_metadata(there: &Metadata) -> Self {
         if there.file_type().is_block_device() {
             return Self {

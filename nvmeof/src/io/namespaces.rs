@@ -39,8 +39,8 @@ impl Local {
     }
 }
 
-/// Identifies the namespace on which a command was executed: its position, and a serial number that distinguishes it
-/// from a later namespace at that position.
+/// Identifies the namespace on which a command was first checked: its position, and a serial number that distinguishes
+/// it from a later namespace at that position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     list: u32,
@@ -118,8 +118,8 @@ impl LocalLists {
         }
     }
 
-    /// Returns the namespace on which a command was executed, without checking for changes; `None` if it was removed
-    /// from this copy.
+    /// Returns the namespace on which a command was first checked, without checking for changes; `None` if it was
+    /// removed from this copy.
     #[inline]
     pub(crate) fn noted(&self, used: Used) -> Option<&Local> {
         // CAST: widening.

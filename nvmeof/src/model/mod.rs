@@ -314,7 +314,8 @@ impl Model {
         Ok(())
     }
 
-    /// Removes a subsystem, and ends its controllers.
+    /// Removes a subsystem, and ends its controllers. Its disks stay locked until the caller gives them up
+    /// ([`Self::take_removed`]); [`Target::with`](crate::serve::Target::with) does.
     ///
     /// # Errors
     /// There is no such subsystem.
@@ -359,7 +360,9 @@ impl Model {
         Ok(nsid)
     }
 
-    /// Removes a namespace, and notifies its hosts. Commands that are at the disk already are not interrupted.
+    /// Removes a namespace, and notifies its hosts. Commands that are at the disk already are not interrupted. The disk
+    /// stays locked until the caller gives it up ([`Self::take_removed`]); [`Target::with`](crate::serve::Target::with)
+    /// does.
     ///
     /// # Errors
     /// There is no such subsystem or namespace.

@@ -74,7 +74,8 @@ impl Target {
         }))
     }
 
-    /// Calls `act` with the model, then sends the workers the messages that result from its changes.
+    /// Calls `act` with the model, then sends the workers the messages that result from its changes, and releases the
+    /// locks of removed disks. Within `act` these are still locked.
     pub fn with<T>(&self, act: impl FnOnce(&mut Model) -> T) -> T {
         let mut model = lock(&self.0.model);
         let result = act(&mut model);

@@ -97,8 +97,8 @@ pub struct Worker {
     pub(super) memory: Memory,
     /// All command slots: first those with a receive, then those for responses to event requests.
     pub(super) commands: Commands,
-    /// Lock requests of other workers. They are confirmed after `commands` is dropped, when the disks have ended their
-    /// writes.
+    /// Lock requests of other workers. They are confirmed when the disks have ended their writes, or when these have
+    /// been leaked ([`Disks::end`]).
     pub(super) membership: Membership,
     /// Registration at the target. It is dropped after `commands`, because it unlocks the blocks of pairs.
     pub(super) member: Member,
@@ -235,8 +235,15 @@ impl Worker {
         let served = self.serve();
         if let Err(error) = served {
             if let Err(of_disks) = self.commands.disks.end(DRAIN_TIMEOUT) {
-                tracing::error!(worker = self.id, error = %of_disks, "disks of a worker that has failed");
+                tracing::error!(
+                    worker = self.id,
+                    error = %of_disks,
+                    "the disks of a failed worker cannot be waited for"
+                );
             }
+            // Pairs of other workers, and the hosts of this one, do not wait until the adapter is closed.
+            drop(self.membership);
+            drop(self.member);
             return Err(error);
         }
         self.close()

@@ -5,7 +5,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::Result;
-use nix::sys::signal::Signal;
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
 
@@ -103,9 +102,7 @@ fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
     };
     let reload = |tables: &str| -> Result<()> {
         place.configure(tables)?;
-        process.signal(Signal::SIGHUP)?;
-        place.told("RELOADING=1")?;
-        place.told("READY=1")?;
+        process.reload(&place)?;
         Ok(())
     };
     reload(&place.subsystem("block_size = 4096\n"))?;
@@ -143,8 +140,8 @@ fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
     process.end()
 }
 
-/// If another program has locked the new file of a namespace, the namespace stays, with its reservations. A file that
-/// another namespace of the same reload leaves is no such file.
+/// If the new file of a namespace is locked, by another program or by a namespace that stays, the namespace stays, with
+/// its reservations. A file that another namespace of the same reload leaves is not locked.
 #[test]
 fn sighup_keeps_a_namespace_and_its_reservations_if_its_new_file_is_locked() -> Result<()> {
     let place = Place::new()?;
@@ -174,9 +171,7 @@ fn sighup_keeps_a_namespace_and_its_reservations_if_its_new_file_is_locked() -> 
     }
     let reload = |tables: &str| -> Result<()> {
         place.configure(tables)?;
-        process.signal(Signal::SIGHUP)?;
-        place.told("RELOADING=1")?;
-        place.told("READY=1")?;
+        process.reload(&place)?;
         Ok(())
     };
     let conflict = Status::RESERVATION.dnr();
@@ -192,6 +187,11 @@ fn sighup_keeps_a_namespace_and_its_reservations_if_its_new_file_is_locked() -> 
         let tables = place.subsystem(&next);
         tables.replacen(&disk.display().to_string(), &first, 1)
     };
+    // Namespace 2 is to leave the file that namespace 1 is to get, and stays because its own new file is missing.
+    for (first, next) in [(&disk, &second), (&second, &place.path("missing"))] {
+        reload(&two(first, next))?;
+        assert_eq!(host.write(&mut b, 0, 1, 0, 512)?, conflict, "as before");
+    }
     for (first, next, content) in [(&second, &disk, 0x22), (&disk, &second, 0)] {
         reload(&two(first, next))?;
         assert_eq!(host.read(&mut b, 0, 1, 0, 512)?, Status::SUCCESS);

@@ -171,6 +171,13 @@ impl Process {
         Ok(kill(Pid::from_raw(pid), signal)?)
     }
 
+    /// Makes the daemon read its file again, and waits until it has. Returns the state that it then reports.
+    pub fn reload(&self, place: &Place) -> Result<String> {
+        self.signal(Signal::SIGHUP)?;
+        place.told("RELOADING=1")?;
+        place.told("READY=1")
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -189,14 +189,10 @@ fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<(
     );
     // A file with a mistake changes nothing.
     place.configure("[[subsystem]]\nnqn = 7\n")?;
-    process.signal(Signal::SIGHUP)?;
-    place.told("RELOADING=1")?;
-    assert!(place.told("READY=1")?.contains("2 subsystems"));
+    assert!(process.reload(&place)?.contains("2 subsystems"));
     // If the new disk cannot be opened, the present one stays in use.
     place.configure(&place.subsystem("").replace("/disk", "/no-disk"))?;
-    process.signal(Signal::SIGHUP)?;
-    place.told("RELOADING=1")?;
-    assert!(place.told("READY=1")?.contains("1 subsystem,"));
+    assert!(process.reload(&place)?.contains("1 subsystem,"));
     assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     let mut sqe = transfer(io::READ, 0, 1);
     sqe.nsid = 2.into();
@@ -228,9 +224,7 @@ fn sighup_takes_a_hosts_key_away_and_gives_it_back() -> Result<()> {
     let mut host = place.host()?;
     for (key, must_authenticate) in [(keyed.as_str(), 0b10), ("", 0), (keyed.as_str(), 0b10)] {
         listed(key)?;
-        process.signal(Signal::SIGHUP)?;
-        place.told("RELOADING=1")?;
-        place.told("READY=1")?;
+        process.reload(&place)?;
         let mut queue = host.queue(0, 32)?;
         let connected = host.connect(&mut queue, &subsystem(), ANY_CONTROLLER)?;
         assert_eq!(
@@ -331,9 +325,7 @@ fn sighup_takes_in_another_log() -> Result<()> {
     assert_eq!(said()?, "", "no error has happened");
     let reload = |log: &str| -> Result<()> {
         again(log)?;
-        process.signal(Signal::SIGHUP)?;
-        place.told("RELOADING=1")?;
-        place.told("READY=1")?;
+        process.reload(&place)?;
         Ok(())
     };
     reload("info")?;
@@ -364,9 +356,7 @@ fn sighup_tells_that_another_log_has_no_effect_beside_rust_log() -> Result<()> {
     command.stderr(fs::File::create(place.path("log"))?);
     let process = place.start_with_log(command, "warn")?;
     place.prepend("log = \"debug\"\n")?;
-    process.signal(Signal::SIGHUP)?;
-    place.told("RELOADING=1")?;
-    place.told("READY=1")?;
+    process.reload(&place)?;
     let said = fs::read_to_string(place.path("log"))?;
     let wanted =
         "takes a restart, and is as it was: log = \"debug\": RUST_LOG=warn comes before it";

@@ -2,9 +2,11 @@
 //! the same adapter. Otherwise the device itself is opened.
 //!
 //! Devices are compared by their names after the registry's lookup; the spelling of a PCI address does not matter. The
-//! options in the name ([`name`](crate::name)) must be a subset of those of the first opening, because an open adapter
-//! does not change them; only `events` and `recorder=on` are of each instance. If the name has other options, or if
-//! Rust code or another process has the device open, the open fails with the device's error: in use.
+//! adapter must have the options in the name ([`name`](crate::name)), because an open adapter does not change them;
+//! only
+//! `events` and `recorder=on` are of each instance. If the name has other options, or if Rust code or another process
+//! has the device open, the open fails with the device's error: in use. `time=virtual` and `link=` name another
+//! simulated function, which is opened.
 //!
 //! Openings are serialized, so that two concurrent openings of one device create two instances. A thread that opens a
 //! device that is being closed waits for the end of the close.
@@ -13,7 +15,7 @@ use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dat_core::{CloseFlags, DatError, DatResult, ReturnType, Subtype};
-use dat_mlx::Participation;
+use dat_mlx::{NetworkState, Participation};
 use driver::PciAddress;
 use hw_mlx::MlxError;
 
@@ -185,10 +187,21 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     let (name, asked) = crate::name::parse(device, &options).map_err(dat_error)?;
     let key = Device::new(name);
     let mut openings = openings();
-    let mut serving = |one: &&mut Opening| one.device == key && serves(&one.options, &asked);
-    while let Some(one) = openings.iter_mut().find(&mut serving) {
-        if let Some(opened) = another(one, &asked, &wanted)? {
-            return Ok(opened);
+    let is_here = |one: &Opening| one.device == key && !one.is_elsewhere(&asked);
+    let is_serving = |one: &Opening| is_here(one) && serves(&one.options, &asked);
+    let find = |list: &Vec<Opening>| {
+        let serving = list.iter().position(is_serving);
+        serving.or_else(|| list.iter().position(is_here))
+    };
+    while let Some(at) = find(&openings) {
+        let one = &mut openings[at];
+        if serves(&one.options, &asked) {
+            if let Some(opened) = another(one, &asked, &wanted)? {
+                return Ok(opened);
+            }
+        } else if !one.siblings.is_empty() {
+            let name = one.adapter.name().to_owned();
+            return Err(dat_error(OpenError::InUse { name }));
         }
         let siblings = Arc::clone(&one.siblings);
         let closing = |openings: &mut Vec<Opening>| openings.iter().any(|one| one.is(&siblings));
@@ -205,15 +218,29 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     let siblings = Siblings::new()?;
     let ia = crate::ia_open(device, &options).map_err(dat_error)?;
     let opened = crate::Adapter::of(&ia);
+    let options = with_facts(asked, &ia);
     let (adapter, first) = adopt(ia, &wanted, Arc::clone(&siblings))?;
     openings.push(Opening {
         device: key,
-        options: asked,
+        options,
         adapter: opened,
         siblings,
         count: 1,
     });
     Ok((adapter, first))
+}
+
+/// Adds to the options of an opening what the device has where the name said nothing.
+fn with_facts(mut asked: OpenOptions, ia: &Ia) -> OpenOptions {
+    // Queue pairs 0 and 1 are not for endpoints.
+    let queue_pairs = ia.query().ia.max_eps.saturating_add(2);
+    asked.hca.log_max_qp = asked.hca.log_max_qp.or(Some(queue_pairs.ilog2()));
+    let mtu = u16::try_from(ia.provider().hca().port().ip_mtu()).ok();
+    asked.hca.port_mtu = asked.hca.port_mtu.or(mtu);
+    if matches!(ia.provider().network_state(), NetworkState::Joined) {
+        asked.network = Participation::Required;
+    }
+    asked
 }
 
 /// Opens another instance of an open device. Returns `None` if the device is being closed.
@@ -241,6 +268,13 @@ fn another(
 }
 
 impl Opening {
+    /// Returns whether the options name a simulated function of another fabric or wire.
+    fn is_elsewhere(&self, asked: &OpenOptions) -> bool {
+        let (has, wanted) = (&self.options.simulated, &asked.simulated);
+        let is_virtual = wanted.virtual_time && !has.virtual_time;
+        is_virtual || wanted.link.is_some() && wanted.link != has.link
+    }
+
     fn is(&self, siblings: &Arc<Siblings>) -> bool {
         Arc::ptr_eq(&self.siblings, siblings)
     }
@@ -317,7 +351,7 @@ mod tests {
 
     use super::*;
 
-    /// Each option of the adapter is compared, and none is wanted that a name does not give. `endpoints` and `vectors`
+    /// Each option of the adapter is compared. An option that a name does not give is not. `endpoints` and `vectors`
     /// are compared as minimums; `events` and `recorder=on` are of the instance.
     #[test]
     fn an_adapter_serves_a_name_that_wants_nothing_that_the_adapter_lacks() {

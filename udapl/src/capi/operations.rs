@@ -6,7 +6,9 @@
 //! succeeded without an event.
 //!
 //! A request leaves the device when it completes, and its event may wait longer. So the queue has room for the requests
-//! that can be outstanding and for those whose events can wait. It never grows: posting allocates nothing.
+//! that can be outstanding and for those whose events can wait, as endpoint and EVD are at the first post. The first
+//! post makes the queue; later posts allocate nothing. If the endpoint or the EVD is enlarged later, and more events
+//! wait than there is room for, the operations of the oldest are lost.
 
 use std::collections::VecDeque;
 

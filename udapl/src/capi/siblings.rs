@@ -127,6 +127,11 @@ impl<M: Sibling> Shared<M> {
 }
 
 impl<M: Sibling> Siblings<M> {
+    /// Returns whether all instances are closed, being closed, or broken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shared.members().list.is_empty()
+    }
+
     /// Creates an empty list.
     ///
     /// # Errors

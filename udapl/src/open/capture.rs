@@ -5,12 +5,13 @@
 //! so the process at the other end writes its own file, too. Both files have wall-clock times, and `mergecap` merges
 //! them. Each frame is written at once, because the process may end at any moment.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use hw_sim::Sim;
+use hw_sim_host::open_locked;
 
 use super::OpenError;
 
@@ -23,19 +24,7 @@ fn begin(path: &Path) -> io::Result<File> {
             "it is not a regular file",
         ));
     }
-    let options = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .to_owned();
-    let file = options.open(path)?;
-    file.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => io::Error::new(
-            ErrorKind::ResourceBusy,
-            "another capture is being written to it",
-        ),
-        TryLockError::Error(error) => error,
-    })?;
+    let file = open_locked(path)?;
     file.set_len(0)?;
     Ok(file)
 }

@@ -79,7 +79,7 @@ impl<P: ?Sized> Directory<P> {
     /// trusts only a file that no user but root can write.
     fn of_files(named: Option<PathBuf>, usual: &[PathBuf], gained: bool) -> Self {
         let usual = || usual.iter().find(|path| path.exists()).cloned();
-        let Some(path) = named.or_else(usual) else {
+        let Some(path) = named.filter(|_| !gained).or_else(usual) else {
             return Self::default();
         };
         let read = Some(path).filter(|path| !gained || only_root_writes(path));
@@ -293,8 +293,8 @@ mod tests {
         assert_eq!(unread.error.return_type(), ReturnType::InternalError);
     }
 
-    /// A set-user-ID program ignores a usual file that others than root can write. `driver::caller_variable` hides from
-    /// it the file that its caller's environment names.
+    /// A set-user-ID program ignores the file that its caller's environment names, and a usual file that others than
+    /// root can write.
     #[test]
     fn who_starts_a_program_with_more_rights_names_no_libraries_for_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -313,6 +313,7 @@ mod tests {
         let roots = std::fs::metadata(&usual[1]).unwrap().uid() == 0;
         let expected: &[&str] = if roots { &["usual"] } else { &[] };
         assert_eq!(names(&found(None, true)), expected);
+        assert_eq!(names(&found(Some(&callers), true)), expected);
         set_permissions(&usual[1], Permissions::from_mode(0o664)).unwrap();
         assert_eq!(names(&found(None, true)), [""; 0], "its group may write it");
         assert_eq!(names(&found(None, false)), ["usual"]);

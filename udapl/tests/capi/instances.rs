@@ -670,6 +670,23 @@ fn an_adapter_is_opened_again_with_what_it_has_and_not_with_more() {
     udapl::ia_close(ours, udapl::CloseFlags::Graceful).expect("closes");
 }
 
+/// A name may say what the adapter has although its first name did not say it.
+#[test]
+fn an_option_that_the_adapter_has_by_default_opens_it_again() {
+    let name = fresh_name();
+    let device = name.to_str().expect("a name");
+    let (first, _) = opened(&name, null_mut(), false).expect("an adapter");
+    for options in [",endpoints=100", ",mtu=4200", ",network=on"] {
+        let name = CString::new(format!("{device}{options}")).expect("a name");
+        let (ia, _) = opened(&name, null_mut(), false).expect(options);
+        done!(dat_ia_close(ia, GRACEFUL));
+    }
+    let name = CString::new(format!("{device},mtu=1500")).expect("a name");
+    let other = opened(&name, null_mut(), false).map(|(ia, _)| ia);
+    assert_eq!(other, Err(DEVICE));
+    done!(dat_ia_close(first, GRACEFUL));
+}
+
 #[test]
 fn a_hundred_instances_leave_nothing_behind() {
     let name = fresh_name();

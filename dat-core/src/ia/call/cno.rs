@@ -48,7 +48,7 @@ pub struct CnoWait {
 #[derive(Debug)]
 pub enum CnoLook {
     /// The wait is over. Holds the EVD that triggered the CNO, or another of its EVDs if that one was freed. `None` if
-    /// no EVD can be named, because the last one was freed during the wait.
+    /// that EVD was freed and the CNO has no other.
     Woken(Option<EvdHandle>),
     /// The wait continues. Check again after an interrupt of the device, and at this time at the latest.
     Pending(CnoWait, Nanos),
@@ -95,8 +95,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Waits until an attached EVD notifies, and returns that EVD, or another EVD of the CNO if that one was freed
-    /// meanwhile. Other EVDs may have events too. Returns `None` if no EVD can be named, because the last one was freed
-    /// during the wait.
+    /// meanwhile. Other EVDs may have events too. Returns `None` if that EVD was freed and the CNO has no other.
     ///
     /// Page: dat_cno_wait.
     ///

@@ -544,6 +544,7 @@ fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     assert_eq!(back, (1, -pages.1));
     assert_eq!(take_pages(&mut pf, pages.1), pages.1);
     assert_eq!(pf.bench.status(&disable), CmdStatus::BAD_RES_STATE, "twice");
+    assert_eq!(vf.report().resets, 0, "those of its manager do not count");
 }
 
 /// A reset of a virtual function returns its pages to the physical function's driver (measured in the commit of Linux'

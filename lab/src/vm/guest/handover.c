@@ -2,8 +2,8 @@
  * A function of vfio-pci that one process opens and another one goes on with. The first process sets up memory and the
  * command queue, passes its descriptors and ends by _exit(2). The second one finds that the function was not reset, that
  * the device still reaches the memory of the first, that new memory can be mapped, and that a vector's eventfd keeps its
- * count and is still signalled by the kernel.
- * Nothing of the project's is in it but the layout of two structures, so that what it shows is the kernel's doing.
+ * count and is still signalled by the kernel. It has no code of the project, so that what it shows is the kernel's
+ * doing.
  *
  *   handover wait SOCKET            waits for the descriptors, and goes on with the function
  *   handover give SOCKET PCI GROUP  opens the function and gives the descriptors away
