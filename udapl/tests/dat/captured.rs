@@ -37,7 +37,7 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
         "sim:captured-wire,link=unix:{wire},mac=02:00:00:00:00:01,pcap={}",
         file("one")
     ));
-    assert_eq!(taken, "another capture is being written to it");
+    assert_eq!(taken, "another capture or recording is being written to it");
     let open_already = format!(
         "sim:captured-late,link=unix:{},mac=02:00:00:00:00:02",
         file("late")
