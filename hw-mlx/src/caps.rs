@@ -566,8 +566,8 @@ impl Limits {
             srqs: two_to(general.log_max_rmp()),
             srq_entries: two_to(general.log_max_srq_sz().min(general.log_max_wq_sz())),
             pds: two_to(general.log_max_pd()),
-            reads_in: two_to(general.log_max_ra_req_qp()),
-            reads_out: two_to(general.log_max_ra_res_qp()),
+            reads_in: two_to(log_reads(general.log_max_ra_req_qp())),
+            reads_out: two_to(log_reads(general.log_max_ra_res_qp())),
             message_bytes: 1 << general.log_max_msg(),
             gids: roce.map_or(0, RoceCap::roce_address_table_size),
             log_max_mkey_page,
@@ -580,6 +580,12 @@ impl Limits {
             },
         }
     }
+}
+
+/// Returns the log2 of a number of RDMA Reads that a queue pair's context can hold, for a capability of 6 bits: the
+/// fields `log_rra_max` and `log_sra_max` have 3 bits.
+pub(crate) fn log_reads(capability: u32) -> u32 {
+    capability.min(7)
 }
 
 /// Returns 2^log; the largest 32-bit number if that does not fit.
@@ -663,6 +669,19 @@ mod tests {
         assert_eq!((limits.reads_in, limits.reads_out), (16, 16));
         assert_eq!((limits.send_segments, limits.recv_segments), (30, 32));
         assert_eq!((limits.gids, limits.message_bytes), (256, 1 << 30));
+    }
+
+    /// The capabilities have 6 bits, and the fields of a queue pair's context 3.
+    #[test]
+    fn no_more_reads_are_promised_than_a_context_can_hold() {
+        for (said, log) in [(0, 0), (4, 4), (7, 7), (8, 7), (63, 7)] {
+            let mut general = connectx4lx().current;
+            general
+                .set_log_max_ra_req_qp(said)
+                .set_log_max_ra_res_qp(said);
+            let limits = Limits::new(&general, None, None);
+            assert_eq!((limits.reads_in, limits.reads_out), (1 << log, 1 << log));
+        }
     }
 
     /// Keys have no pages below 4 KiB, whatever the device reports, because smaller pages do not work (Linux

@@ -19,6 +19,8 @@
 //! Commands that end the device's use of memory ([`ends_access`]) must be answered. If one is not, the driver cannot
 //! determine which memory the device still accesses, and no later event reports it. Then bus mastering is disabled, and
 //! the device counts as dead. If the device *refuses* such a command, nothing has changed, and the caller continues.
+//! The same applies to MODIFY_CQ, which moves a completion queue to another ring, if it may have taken effect: it would
+//! be unknown which ring the device writes, and completions would be lost.
 //!
 //! When the device dies, bus mastering is disabled first: from then on its memory is ours again. Commands then fail
 //! without being sent. Only commands that end the device's use of memory (destroy an object, 2ERR, 2RST) or release the
@@ -349,7 +351,7 @@ impl Control {
         };
         Some(match answer {
             Err(error) if self.health.dead().is_none() && !error.is_refusal() => {
-                if ends_access(opcode) {
+                if ends_access(opcode) || moves_ring(opcode) && error.outcome_unknown() {
                     tracing::error!(%error, "it is unknown which memory the device accesses");
                     self.stop(DeadCause::Unended { opcode });
                 } else if !self.is_over(exchange.over_at) {
@@ -754,6 +756,12 @@ impl Control {
         let inbox = self.listeners.inbox(number)?;
         let event = inbox.pop();
         if matches!(event, Some(AsyncEvent::EventsLost { .. })) {
+            // One of the lost events may have been about the port.
+            inbox.push(if self.link_up {
+                AsyncEvent::PortUp
+            } else {
+                AsyncEvent::PortDown
+            });
             if self.requested {
                 inbox.push(AsyncEvent::DeviceRequested);
             }
@@ -813,6 +821,11 @@ const STOPS: [Opcode; 3] = [
 /// Returns whether a command ends the device's use of memory, or of an object that refers to memory.
 fn ends_access(opcode: Opcode) -> bool {
     Objects::destroys(opcode) || [Opcode::TO_ERR_QP, Opcode::TO_RST_QP].contains(&opcode)
+}
+
+/// Returns whether a command moves a queue to another ring. This driver sends MODIFY_CQ only to resize.
+fn moves_ring(opcode: Opcode) -> bool {
+    opcode == Opcode::MODIFY_CQ
 }
 
 /// Number of existing objects of each kind, counted by the commands that create and destroy them.

@@ -199,7 +199,7 @@ impl Hca {
                 Ok(shared) => return teardown::close(shared),
                 Err(shared) => shared,
             };
-            core::hint::spin_loop();
+            std::thread::yield_now();
         }
     }
 
@@ -767,7 +767,7 @@ impl Commands for Hca {
 }
 
 impl Drop for Hca {
-    /// Ends the instance. Its doorbell page and event queue are kept for the next instance.
+    /// Ends the instance, unless [`Hca::close`] has. Its doorbell page and event queue are kept for the next instance.
     fn drop(&mut self) {
         self.own.leave(&mut self.shared.lock());
     }
@@ -785,3 +785,6 @@ impl std::fmt::Debug for Hca {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -258,7 +258,8 @@ impl Ethernet {
     /// [`MlxError::TooManyGroups`], or device refusal; the set is unchanged.
     pub fn hear(&mut self, hca: &mut Hca, groups: &[[u8; 6]]) -> Result<(), MlxError> {
         if self.groups != groups {
-            let log_most = hca.caps().general().log_max_current_mc_list();
+            // The field for the number of addresses has 12 bits.
+            let log_most = hca.caps().general().log_max_current_mc_list().min(11);
             if groups.len() > 1 << log_most {
                 return Err(MlxError::TooManyGroups {
                     most: 1 << log_most,
@@ -323,33 +324,39 @@ impl Ethernet {
         });
     }
 
-    /// Resets both queues after one of them failed. Does nothing if none failed.
+    /// Resets both queues after one of them failed. Does nothing if none failed, or if the device is dead.
     ///
     /// # Errors
-    /// Device refusal; the port stays broken.
+    /// The device refused three times or did not answer; it is stopped.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if !self.queue.is_broken() {
+        if !self.queue.is_broken() || hca.is_dead() {
             return Ok(());
         }
         let Numbers { sqn, rqn, .. } = self.numbers;
         tracing::warn!(sqn, rqn, "an Ethernet queue broke; both are reset");
-        for from in [READY, ERROR] {
-            // Only the device knows the state of each queue, so both source states are tried.
-            let moved = [
-                send_state(hca, sqn, from, RESET),
-                recv_state(hca, rqn, from, RESET),
-            ];
-            let mut unanswered = moved.into_iter().filter_map(Result::err);
-            if let Some(error) = unanswered.find(|error| error.status().is_none()) {
-                return Err(error.into());
-            }
-        }
-        self.queue.reset();
-        send_state(hca, sqn, RESET, READY)?;
-        recv_state(hca, rqn, RESET, READY)?;
-        self.queue.post_receives();
-        self.queue.mended();
-        Ok(())
+        slot_queue::repair(
+            hca,
+            "an Ethernet queue broke and could not be reset",
+            |hca| {
+                for from in [READY, ERROR] {
+                    // Only the device knows the state of each queue, so both source states are tried.
+                    let moved = [
+                        send_state(hca, sqn, from, RESET),
+                        recv_state(hca, rqn, from, RESET),
+                    ];
+                    let mut unanswered = moved.into_iter().filter_map(Result::err);
+                    if let Some(error) = unanswered.find(|error| error.status().is_none()) {
+                        return Err(error.into());
+                    }
+                }
+                self.queue.reset();
+                send_state(hca, sqn, RESET, READY)?;
+                recv_state(hca, rqn, RESET, READY)?;
+                self.queue.post_receives();
+                self.queue.mended();
+                Ok(())
+            },
+        )
     }
 }
 

@@ -217,7 +217,12 @@ const PAGE_FUNCTION_ID: usize = 0x22;
 const PAGE_COUNT: usize = 0x24;
 const CQ_ERR_CQN: usize = 0x20;
 const CQ_ERR_SYNDROME: usize = 0x2b;
+const QUEUE_KIND: usize = 0x34;
 const OBJECT_NUMBER: usize = 0x38;
+
+/// Kind of queue in an event that names one: 0 for a queue pair. The receive queues (1) and send queues (2) of the
+/// Ethernet port have numbers of their own (Linux `include/linux/mlx5/device.h` `MLX5_EVENT_QUEUE_TYPE_*`).
+const QUEUE_PAIR: u8 = 0;
 
 const PORT_SUB_TYPE_DOWN: u8 = 1;
 const PORT_SUB_TYPE_ACTIVE: u8 = 4;
@@ -255,6 +260,17 @@ pub(crate) fn decode(eqe: &Eqe) -> Meaning {
             PORT_SUB_TYPE_DOWN => AsyncEvent::PortDown,
             _ => AsyncEvent::PortChange { sub_type },
         },
+        EventType::COMM_EST
+        | EventType::SQ_DRAINED
+        | EventType::SRQ_LAST_WQE
+        | EventType::WQ_CATAS_ERROR
+        | EventType::WQ_INVAL_REQ_ERROR
+        | EventType::WQ_ACCESS_ERROR
+        | EventType::PATH_MIG_FAILED
+            if bytes[QUEUE_KIND] != QUEUE_PAIR =>
+        {
+            AsyncEvent::Other { event, sub_type }
+        }
         EventType::COMM_EST => AsyncEvent::CommEstablished { qpn },
         EventType::SQ_DRAINED => AsyncEvent::SqDrained { qpn },
         EventType::SRQ_LAST_WQE => AsyncEvent::SrqLastWqe { qpn },
@@ -468,6 +484,30 @@ mod tests {
                 syndrome: 1
             })
         );
+    }
+
+    /// The numbers of Ethernet queues are not those of queue pairs.
+    #[test]
+    fn an_event_of_an_ethernet_queue_names_no_queue_pair() {
+        for event in [
+            EventType::COMM_EST,
+            EventType::SQ_DRAINED,
+            EventType::SRQ_LAST_WQE,
+            EventType::WQ_CATAS_ERROR,
+            EventType::WQ_INVAL_REQ_ERROR,
+            EventType::WQ_ACCESS_ERROR,
+            EventType::PATH_MIG_FAILED,
+        ] {
+            for kind in 0..3 {
+                let eqe = eqe(event, |bytes| {
+                    bytes[QUEUE_KIND] = kind;
+                    bytes[0x3b] = 7;
+                });
+                let other = AsyncEvent::Other { event, sub_type: 0 };
+                let is_other = decode(&eqe) == Meaning::Async(other);
+                assert_eq!(is_other, kind != 0, "{event:?} of kind {kind}");
+            }
+        }
     }
 
     #[test]

@@ -239,18 +239,20 @@ impl Gsi {
         Ok(())
     }
 
-    /// Resets QP1 after it failed. Does nothing if it did not fail.
+    /// Resets QP1 after it failed. Does nothing if it did not fail, or if the device is dead.
     ///
     /// # Errors
-    /// Device refusal; QP1 stays broken.
+    /// The device refused three times or did not answer; it is stopped.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if !self.queue.is_broken() {
+        if !self.queue.is_broken() || hca.is_dead() {
             return Ok(());
         }
         tracing::warn!(qpn = self.qpn.get(), "QP1 broke; it is reset");
-        control::to_reset(hca, self.qpn)?;
-        self.queue.reset();
-        self.start(hca)
+        slot_queue::repair(hca, "QP1 broke and could not be reset", |hca| {
+            let _in_reset = control::to_reset_at_last(hca, self.qpn)?;
+            self.queue.reset();
+            self.start(hca)
+        })
     }
 
     /// Returns whether a sent datagram is still in flight.

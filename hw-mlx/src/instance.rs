@@ -169,6 +169,8 @@ pub(crate) struct Own {
     pub(crate) vectors: usize,
     /// Common deadline of all commands of this instance, if the caller has set one.
     pub(crate) over_at: Option<Instant>,
+    /// True once the instance has ended. Another instance may then have its number.
+    left: bool,
 }
 
 impl Own {
@@ -187,6 +189,7 @@ impl Own {
             set: None,
             vectors: 0,
             over_at: None,
+            left: false,
         };
         own.follow(control);
         own
@@ -208,8 +211,11 @@ impl Own {
     }
 
     /// Ends the instance: it gets no more events, and its parts are kept for another instance. The last instance also
-    /// marks the function as closed, so that no other instance can be made.
+    /// marks the function as closed, so that no other instance can be made. A second call does nothing.
     pub(crate) fn leave(&mut self, control: &mut Control) {
+        if core::mem::replace(&mut self.left, true) {
+            return;
+        }
         control.listeners.leave(self.number);
         control.spare.extend(self.parts.take());
         control.closed |= control.listeners.count() == 0;

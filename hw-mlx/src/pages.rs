@@ -384,28 +384,31 @@ impl Pages {
         } else {
             None
         };
-        let Some((pages, input)) = prepared else {
-            tracing::warn!(
-                ?function,
-                wanted,
-                "cannot give the pages the firmware asks for"
-            );
-            let ticket = queue.submit(
-                SlotClass::Pages,
-                &message(CANNOT_GIVE, function, 0),
-                HEADER_BYTES,
-                now,
-            )?;
-            self.counts.refused += 1;
-            return Ok(Running::CannotGive { ticket });
-        };
-        match queue.submit(SlotClass::Pages, &input, HEADER_BYTES, now) {
-            Ok(ticket) => Ok(Running::Give { ticket, pages }),
-            Err(error) => {
-                self.release(pages);
-                Err(error)
+        if let Some((pages, input)) = prepared {
+            match queue.submit(SlotClass::Pages, &input, HEADER_BYTES, now) {
+                Ok(ticket) => return Ok(Running::Give { ticket, pages }),
+                Err(error) => {
+                    self.release(pages);
+                    if matches!(error, SubmitError::NoSlot) {
+                        return Err(error);
+                    }
+                }
             }
         }
+        tracing::warn!(
+            ?function,
+            wanted,
+            "cannot give the pages the firmware asks for"
+        );
+        // This command needs no mailbox, so it can be posted even if there was no memory for the page list.
+        let ticket = queue.submit(
+            SlotClass::Pages,
+            &message(CANNOT_GIVE, function, 0),
+            HEADER_BYTES,
+            now,
+        )?;
+        self.counts.refused += 1;
+        Ok(Running::CannotGive { ticket })
     }
 
     fn finish(

@@ -38,6 +38,8 @@ use crate::ring::Lent;
 
 /// Alignment of slots in bytes.
 pub(crate) const SLOT_ALIGN: usize = 64;
+/// Maximum number of attempts to repair queues.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Numbers and lengths of slots. The send slots come first in memory, and then the receive slots.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +82,32 @@ pub(crate) fn create_key(
         may_have_windows: false,
     };
     crate::mkey::create(hca, &request, slots.iova())
+}
+
+/// Repairs queues by `attempt`, which may be called again after a refusal. If the device refuses three times, or does
+/// not answer, stops the device for the reason `why`. The queues would otherwise stay broken, and each later call of
+/// any instance would repeat the attempt and wait for the device.
+///
+/// # Errors
+/// The last attempt's error; the device is dead.
+pub(crate) fn repair(
+    hca: &mut Hca,
+    why: &'static str,
+    mut attempt: impl FnMut(&mut Hca) -> Result<(), MlxError>,
+) -> Result<(), MlxError> {
+    let mut attempts = 0;
+    while let Err(error) = attempt(hca) {
+        attempts += 1;
+        let refused = matches!(&error, MlxError::Cmd(error) if error.is_refusal());
+        if !refused || attempts == MAX_ATTEMPTS {
+            if !hca.is_dead() {
+                hca.stop(why);
+            }
+            return Err(error);
+        }
+        tracing::warn!(%error, "a repair failed; it is repeated");
+    }
+    Ok(())
 }
 
 /// A received datagram or frame, in its receive slot.

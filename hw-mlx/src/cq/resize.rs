@@ -8,7 +8,8 @@
 //! answered.)
 //!
 //! If the device writes no such last entry, the driver logs an error and expects the device's next entry one slot after
-//! the copied ones. Requests whose entries are missing then never complete.
+//! the copied ones. Requests whose entries are missing then never complete. The old ring stays out of use, because the
+//! device may still write it.
 
 use driver::{DmaRing, barrier};
 
@@ -67,7 +68,8 @@ impl Cq {
         }
     }
 
-    /// Moves the pending entries to the new ring, which the device already uses, and frees the old one.
+    /// Moves the pending entries to the new ring, which the device already uses, and frees the old one if the device
+    /// has ended it.
     pub(super) fn move_to(&mut self, memory: Lent<RingMemory>, entries: u32, spare: u32) {
         let ring = DmaRing::<CQE_BYTES>::new(&memory.get().ring, 0, entries);
         let mut index = self.consumer_index;
@@ -97,9 +99,11 @@ impl Cq {
         self.consumer_index = self.consumer_index.wrapping_add(1);
         self.set_spare(spare);
         let _turn = self.turn();
-        // The device no longer uses the old ring; the doorbell record is the same.
+        // The doorbell record is the same.
         let old = core::mem::replace(&mut self.memory, memory);
-        drop(old.give_back());
+        if ended {
+            drop(old.give_back());
+        }
         // No document states whether the queue is still armed, so it counts as not armed.
         self.armed_at = None;
     }

@@ -17,6 +17,7 @@ use rdma_types::{Path, Psn, Qpn, QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{HOP_LIMIT, QpFacts, ReceiveSource};
 use super::{PathUse, Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
+use crate::caps::log_reads;
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
@@ -162,8 +163,8 @@ impl DeviceFacts {
             uar: hca.uar_index().get(),
             ts_format,
             log_max_message: general.log_max_msg(),
-            log_max_reads_in: general.log_max_ra_req_qp(),
-            log_max_reads_out: general.log_max_ra_res_qp(),
+            log_max_reads_in: log_reads(general.log_max_ra_req_qp()),
+            log_max_reads_out: log_reads(general.log_max_ra_res_qp()),
             atomics: hca.caps().atomics(),
             counter_set: hca.counter_set().unwrap_or(0),
         }

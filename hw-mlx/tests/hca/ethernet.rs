@@ -5,9 +5,9 @@ use std::sync::Arc;
 use driver::{Device, Function};
 use hw_mlx::ethernet::{BROADCAST, Ethernet, SEND_BYTES};
 use hw_mlx::uar::Doorbells;
-use hw_mlx::{Hca, HcaConfig};
+use hw_mlx::{AsyncEvent, Hca, HcaConfig};
 use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
-use mlx_prm::{CmdStatus, ModifyRqIn, ModifySqIn};
+use mlx_prm::{CmdStatus, ModifyRqIn, ModifySqIn, Opcode};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -226,5 +226,44 @@ fn queues_that_broke_come_back_and_carry_frames() {
         assert_eq!(station.arrived(), [arp.as_slice()], "{which}");
         assert_eq!(station.sim.take_frames(&station.function).len(), 1);
         station.close();
+    }
+}
+
+/// A port that the device refuses three times to repair, or does not answer for, would block every later call. The
+/// device is stopped, with its event, and later calls send nothing.
+#[test]
+fn a_port_that_cannot_be_repaired_stops_the_function() {
+    let refused = |count| Fault::CommandFailure {
+        opcode: Some(Opcode::MODIFY_RQ.0),
+        status: CmdStatus::BAD_RESOURCE.0,
+        syndrome: 0x1234,
+        count,
+    };
+    let silent = Fault::CommandSilence {
+        opcode: Some(Opcode::MODIFY_RQ.0),
+        count: 1,
+    };
+    // Each attempt sends three MODIFY_RQ. Two attempts may fail.
+    for (fault, stops) in [(refused(6), false), (refused(9), true), (silent, true)] {
+        let mut station = Station::new();
+        let (_, rqn) = station.ethernet.numbers();
+        let mut input = ModifyRqIn::new();
+        input.set_rqn(rqn).set_rq_state(1).ctx_mut().set_state(3);
+        station.hca.exec(&input).expect("in error");
+        assert_eq!(station.arrived(), [[0; 0]; 0]);
+        station.sim.inject(&station.function, &fault);
+        let repaired = station.ethernet.repair(&mut station.hca);
+        assert_eq!(repaired.is_err(), stops, "{fault:?}: {repaired:?}");
+        assert_eq!(station.hca.is_dead(), stops, "{fault:?}");
+        if !stops {
+            station.close();
+            continue;
+        }
+        let told = std::iter::from_fn(|| station.hca.next_async())
+            .any(|event| matches!(event, AsyncEvent::DeviceDead { .. }));
+        assert!(told, "{fault:?}");
+        let begun = station.hca.now();
+        station.ethernet.repair(&mut station.hca).expect("no more");
+        assert_eq!(station.hca.now(), begun);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hw_mlx::{Hca, HcaConfig};
+use hw_mlx::{AsyncEvent, Hca, HcaConfig};
 use mlx_prm::{AccessRegIn, Cqn, NopIn};
 
 use crate::double::{Action, Double};
@@ -301,4 +301,25 @@ fn a_slot_that_a_late_answer_frees_wakes_the_instance_that_waits_for_one() {
     });
     first.exec(&NopIn::new()).expect("answered");
     assert_eq!(first.now() - begun, Duration::from_millis(4));
+}
+
+/// After a loss of events an instance is told again whether the port is up, because one of the lost events may have
+/// been about the port.
+#[test]
+fn the_state_of_the_port_follows_a_loss_of_events() {
+    let (double, mut first, _second) = opened();
+    // A port event is type 9, with sub-type 4 for up and 1 for down.
+    for (sub_type, told) in [(1, AsyncEvent::PortDown), (4, AsyncEvent::PortUp)] {
+        while first.next_async().is_some() {}
+        for _ in 0..1 << 16 {
+            first.tell_all(AsyncEvent::PortChange { sub_type: 0 });
+        }
+        let mut eqe = [0u8; 64];
+        (eqe[1], eqe[3]) = (9, sub_type);
+        double.state().event(eqe);
+        first.process_events();
+        let kept = std::iter::from_fn(|| first.next_async());
+        let rest: Vec<AsyncEvent> = kept.skip(1 << 16).collect();
+        assert_eq!(rest, [AsyncEvent::EventsLost { count: 1 }, told]);
+    }
 }

@@ -13,5 +13,6 @@ mod health;
 mod instances;
 mod queues;
 mod record;
+mod resize;
 mod selftest;
 mod wakeup;
