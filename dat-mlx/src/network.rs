@@ -303,8 +303,26 @@ impl Network {
     /// Resolves a destination for packets from one of our addresses. If the MAC is unknown, requests it.
     pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> NextHop {
         let time = since_start(now);
-        let trains = self.training_until.is_some_and(|until| time < until);
         let resolution = self.neighbours.resolve(source, destination, time);
+        self.next_hop(resolution, source, destination, time)
+    }
+
+    /// As [`way`](Self::way), for the answer to a datagram that `sender` has sent to one of our addresses. Anybody can
+    /// cause such requests, so they have a share of the neighbours.
+    pub(crate) fn way_back(&mut self, source: IpAddr, sender: IpAddr, now: Instant) -> NextHop {
+        let time = since_start(now);
+        let resolution = self.neighbours.resolve_sender(source, sender, time);
+        self.next_hop(resolution, source, sender, time)
+    }
+
+    fn next_hop(
+        &mut self,
+        resolution: Resolution,
+        source: IpAddr,
+        destination: IpAddr,
+        time: Duration,
+    ) -> NextHop {
+        let trains = self.training_until.is_some_and(|until| time < until);
         self.changed();
         match resolution {
             Resolution::Known(mac) => NextHop::Known(mac),
@@ -414,7 +432,8 @@ impl Network {
                     took: time.saturating_sub(self.echo_at),
                 });
             }
-            let (waited_for, event) = self.log.note(&event, now);
+            let needed = self.is_needed(&event);
+            let (waited_for, event) = self.log.note(&event, needed, now);
             settled |= waited_for;
             told.extend(event);
         }
@@ -427,6 +446,37 @@ impl Network {
             heard: told,
             ..outcome
         }
+    }
+
+    /// Returns whether an event is about a neighbour through which a queue pair or a datagram of ours reaches its
+    /// destination. Other neighbours were requested for unknown senders, which no consumer is told about.
+    fn is_needed(&self, event: &Event) -> bool {
+        let (Event::Unreachable { address, .. } | Event::Moved { address, .. }) = *event else {
+            return false;
+        };
+        // No neighbour that a queue pair or a datagram of ours waits for is dropped with this reason.
+        if let Event::Unreachable {
+            reason: Reason::TableFull,
+            ..
+        } = event
+        {
+            return false;
+        }
+        let is_gateway = self
+            .neighbours
+            .addresses()
+            .any(|own| own.gateway == Some(address));
+        let through_it = |source, destination| {
+            destination == address
+                || is_gateway && self.neighbours.next_hop(source, destination) == Ok(address)
+        };
+        let mut peers = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.strong_count() > 0);
+        let mut outgoing = self.outgoing.iter();
+        peers.any(|(&(source, destination), _)| through_it(source, destination))
+            || outgoing.any(|mad| through_it(mad.source, address_of(mad.to.path.gid)))
     }
 
     /// Resolves the addresses of all waiting datagrams again. Only datagrams that are still pending stay in the queues.
@@ -447,7 +497,7 @@ impl Network {
         for received in core::mem::take(&mut self.incoming) {
             let [source, destination] =
                 [received.route.destination, received.route.source].map(address_of);
-            match self.way(source, destination, now) {
+            match self.way_back(source, destination, now) {
                 NextHop::Known(_) => self.found.push_back(received),
                 NextHop::Pending => self.incoming.push_back(received),
                 NextHop::Unreachable(why) => {
@@ -466,11 +516,24 @@ impl Network {
 
 impl Log {
     /// Logs an event. Returns true if datagrams may wait for this event, and the event for consumers, if there is one.
-    fn note(&mut self, event: &Event, now: Instant) -> (bool, Option<NetworkEvent>) {
+    /// `needed` is the result of [`Network::is_needed`].
+    fn note(&mut self, event: &Event, needed: bool, now: Instant) -> (bool, Option<NetworkEvent>) {
         match *event {
             Event::Resolved { address, vlan, mac } => {
                 tracing::debug!(%address, ?vlan, mac = %Mac(mac), "a neighbour was found");
                 (true, None)
+            }
+            Event::Unreachable {
+                address,
+                vlan,
+                reason,
+            } if !needed => {
+                tracing::debug!(%address, ?vlan, %reason, "a sender was not found");
+                (true, None)
+            }
+            Event::Moved { address, vlan, .. } if !needed => {
+                tracing::debug!(%address, ?vlan, "a sender has another MAC");
+                (false, None)
             }
             Event::Unreachable {
                 address,

@@ -324,7 +324,7 @@ impl MlxProvider {
             }
         }
         if let Err(error) = self.common.gsi().repair(&mut self.hca) {
-            tracing::error!(%error, "QP1 cannot be repaired");
+            tracing::error!(%error, "QP1 cannot be repaired; the device is stopped");
         }
         handled
     }
@@ -930,7 +930,7 @@ impl Provider for MlxProvider {
                 None => self.common.gsi().receive()?,
             };
             let index = self.source_index(received.route.destination);
-            match self.way(received.route.source, index) {
+            match self.way_back(received.route.source, index) {
                 NextHop::Known(_) => {
                     datagrams::received(&self.hca, &received);
                     let priority = self.hca.priority(index);

@@ -33,7 +33,9 @@ pub struct Config {
     /// Maximum number of our addresses; at most 64.
     pub addresses: usize,
     /// Maximum number of neighbours learnt by requests. When the table is full, a new neighbour replaces the one that
-    /// was unused for longest, among those without an outstanding request.
+    /// was unused for longest, among those without an outstanding request. Neighbours that only
+    /// [`resolve_sender`](crate::Neighbours::resolve_sender) has needed are strangers. They have at most a quarter of
+    /// the table, in which a new one replaces the oldest, and they are the first to be replaced by others.
     pub neighbours: usize,
     /// Maximum number of frames queued for [`next_frame`](crate::Neighbours::next_frame). A reply is queued only while
     /// the queue is less than half full, an echo reply only while the queue is less than a quarter full.
@@ -41,8 +43,8 @@ pub struct Config {
     /// Maximum number of events queued for [`next_event`](crate::Neighbours::next_event). When the queue is full, a new
     /// event replaces the oldest.
     pub events: usize,
-    /// Maximum number of requests per second to all neighbours together. After an idle second, this number may be sent
-    /// at once.
+    /// Maximum number of requests per second to all neighbours together that are not strangers. After an idle second,
+    /// this number may be sent at once. Strangers have half as many requests of their own.
     pub asks_per_second: u32,
     /// Maximum number of replies per second to requests for our addresses. After an idle second, this number may be
     /// sent at once.

@@ -42,7 +42,8 @@ pub enum Reason {
     /// The link is down, and no MAC is known from before.
     #[error("the link is down")]
     LinkDown,
-    /// The table is full of neighbours with outstanding requests.
+    /// The table is full of neighbours with outstanding requests, or the neighbour, a stranger, has made room for
+    /// another one.
     #[error("too many neighbours are being asked for")]
     TableFull,
     /// We have no more address of the neighbour's family in its VLAN: the last one was removed or is a duplicate.

@@ -44,6 +44,8 @@ pub struct Neighbours {
     pub(crate) memberships: BTreeMap<Option<u16>, Membership>,
     pub(crate) draw: Draw,
     pub(crate) asks: Budget,
+    /// Limit on requests to strangers.
+    pub(crate) asks_of_strangers: Budget,
     pub(crate) answers: Budget,
     pub(crate) echoes: Budget,
     /// Our outstanding echo request, if any.
@@ -72,6 +74,7 @@ impl Neighbours {
             memberships: BTreeMap::new(),
             draw: Draw::new(config.seed),
             asks: Budget::new(config.asks_per_second),
+            asks_of_strangers: Budget::new(config.asks_per_second / 2),
             answers: Budget::new(config.answers_per_second),
             echoes: Budget::new(config.echoes_per_second),
             echo: None,
@@ -338,13 +341,13 @@ impl Neighbours {
             .collect();
         for key in self.table.keys(|_| true) {
             if !served.contains(&(key.vlan, key.address.is_ipv4())) {
-                self.forget(key);
+                self.forget(key, Reason::Forgotten);
             }
         }
     }
 
-    /// Drops an entry. Reports an event if a request for it was outstanding.
-    pub(crate) fn forget(&mut self, key: Key) {
+    /// Drops an entry. If a request for it was outstanding, queues [`Event::Unreachable`] with the reason `why`.
+    pub(crate) fn forget(&mut self, key: Key, why: Reason) {
         let Some(entry) = self.table.get(key) else {
             return;
         };
@@ -354,7 +357,7 @@ impl Neighbours {
             self.tell(Event::Unreachable {
                 address: key.address,
                 vlan: key.vlan,
-                reason: Reason::Forgotten,
+                reason: why,
             });
         }
     }

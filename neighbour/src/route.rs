@@ -9,7 +9,7 @@ use crate::event::{Reason, Resolution};
 use crate::neighbours::{Echoing, Neighbours};
 use crate::own::{Claim, Own};
 use crate::state::{State, Step};
-use crate::table::{Key, Neighbour};
+use crate::table::{Key, Neighbour, STRANGERS};
 use crate::wire::Echo;
 
 /// Data of our echo requests: 56 bytes, as many as `ping` sends.
@@ -63,6 +63,23 @@ impl Neighbours {
     /// Returns the MAC to which frames from `source`, one of our addresses, to `destination` are sent. If the MAC is
     /// not known, sends a request for it.
     pub fn resolve(&mut self, source: IpAddr, destination: IpAddr, now: Duration) -> Resolution {
+        self.resolve_for(source, destination, false, now)
+    }
+
+    /// As [`resolve`](Self::resolve), for an answer to `sender`, which has sent a datagram to `source`, one of our
+    /// addresses. Anybody can send datagrams from any address. So an entry that this function creates has a place in
+    /// the share of the strangers ([`Config::neighbours`](crate::Config::neighbours)), until `resolve` needs the entry.
+    pub fn resolve_sender(&mut self, source: IpAddr, sender: IpAddr, now: Duration) -> Resolution {
+        self.resolve_for(source, sender, true, now)
+    }
+
+    fn resolve_for(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        stranger: bool,
+        now: Duration,
+    ) -> Resolution {
         self.pass(now);
         let destination = destination.to_canonical();
         let (key, is_ours) = match self.route(source.to_canonical(), destination) {
@@ -78,8 +95,9 @@ impl Neighbours {
             return Resolution::Known(mac);
         }
         let Some(entry) = self.table.get_mut(key) else {
-            return self.begin(key, source.to_canonical());
+            return self.begin(key, source.to_canonical(), stranger);
         };
+        entry.stranger &= stranger;
         entry.used = self.now;
         entry.asker = source.to_canonical();
         if self.up {
@@ -180,26 +198,41 @@ impl Neighbours {
     }
 
     /// Creates the entry of a neighbour that is not in the table, and starts to resolve its MAC.
-    fn begin(&mut self, key: Key, source: IpAddr) -> Resolution {
+    fn begin(&mut self, key: Key, source: IpAddr, stranger: bool) -> Resolution {
         let named = named_mac(key.address).filter(|&mac| mac != self.config.mac);
         if !self.up {
             // No entry is created. The first sender after the link is up causes a request.
             let unreachable = Resolution::Unreachable(Reason::LinkDown);
             return named.map_or(unreachable, Resolution::Known);
         }
-        if self.table.len() >= self.config.neighbours {
-            let Some(idle) = self.table.idle() else {
-                return Resolution::Unreachable(Reason::TableFull);
-            };
-            self.counters.evicted += 1;
-            self.table.remove(idle);
+        if !self.make_room(stranger) {
+            return Resolution::Unreachable(Reason::TableFull);
         }
-        self.table
-            .insert(key, Neighbour::new(source, named, self.now));
+        let entry = Neighbour::new(source, stranger, named, self.now);
+        self.table.insert(key, entry);
         let step = named.map_or(Step::Used, |_| Step::Named);
         self.step(key, step, Reason::NoAnswer);
         self.ask_if_due(key);
         self.answer(key)
+    }
+
+    /// Drops an entry if there is no room for another one. Entries of strangers evict each other once they fill their
+    /// share of the table. A neighbour that a sender of ours needs evicts a stranger first.
+    fn make_room(&mut self, stranger: bool) -> bool {
+        let most = self.config.neighbours;
+        let is_share_full = stranger && self.table.strangers() >= (most / STRANGERS).max(1);
+        if self.table.len() < most && !is_share_full {
+            return true;
+        }
+        let leaves = match stranger && !is_share_full {
+            true => self.table.idle(),
+            false => self.table.oldest_stranger().or_else(|| self.table.idle()),
+        };
+        if let Some(leaves) = leaves {
+            self.counters.evicted += 1;
+            self.forget(leaves, Reason::TableFull);
+        }
+        leaves.is_some()
     }
 
     /// Returns the resolution that the state of the entry implies.

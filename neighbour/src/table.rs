@@ -1,8 +1,9 @@
 //! Table of the neighbours whose MACs we found by requests (ARP, neighbour solicitation).
 //!
-//! An entry is created only when a local sender needs the neighbour. [`state`](crate::state) has the transitions of an
-//! entry. This module sets the duration of a state when the entry enters the state. The table is ordered by key, so
-//! that runs with the same seed are identical.
+//! An entry is created only when a local sender needs the neighbour, or when a sender that we do not know has sent a
+//! datagram. Entries of the second kind have a share of the table, and evict each other. [`state`](crate::state) has
+//! the transitions of an entry. This module sets the duration of a state when the entry enters the state. The table is
+//! ordered by key, so that runs with the same seed are identical.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,6 +13,10 @@ use crate::address::Mac;
 use crate::config::{Config, DELAY_FIRST_PROBE};
 use crate::draw::Draw;
 use crate::state::{State, Step};
+
+/// Divisor of the strangers' share: this part of the table at most is for neighbours that only their own datagrams have
+/// needed.
+pub(crate) const STRANGERS: usize = 4;
 
 /// Key of a neighbour: VLAN ID and IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +34,8 @@ pub(crate) struct Neighbour {
     pub(crate) mac: Option<Mac>,
     /// Address of ours from which a sender last wanted to send.
     pub(crate) asker: IpAddr,
+    /// True as long as only datagrams of the neighbour itself have needed the entry, and no local sender.
+    pub(crate) stranger: bool,
     /// Number of requests sent in this state.
     pub(crate) tries: u8,
     /// True if a message has named another MAC since the state began. Then the known MAC is probed at `due`.
@@ -42,11 +49,12 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    pub(crate) fn new(asker: IpAddr, mac: Option<Mac>, now: Duration) -> Self {
+    pub(crate) fn new(asker: IpAddr, stranger: bool, mac: Option<Mac>, now: Duration) -> Self {
         Self {
             state: State::Absent,
             mac,
             asker,
+            stranger,
             tries: 0,
             suspect: false,
             due: None,
@@ -143,9 +151,25 @@ impl Table {
         self.entries.values().filter_map(|entry| entry.due).min()
     }
 
+    /// Returns the number of entries of strangers.
+    pub(crate) fn strangers(&self) -> usize {
+        self.iter().filter(|(_, entry)| entry.stranger).count()
+    }
+
+    /// Returns the stranger that has sent nothing for longest. We may be sending requests to it.
+    pub(crate) fn oldest_stranger(&self) -> Option<Key> {
+        self.oldest(|entry| entry.stranger)
+    }
+
     /// Returns the neighbour that has been unused for longest, among those to which we are not sending requests.
     pub(crate) fn idle(&self) -> Option<Key> {
-        let idle = self.iter().filter(|(_, entry)| !entry.state.is_asking());
-        idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key)
+        self.oldest(|entry| !entry.state.is_asking())
+    }
+
+    fn oldest(&self, holds: impl Fn(&Neighbour) -> bool) -> Option<Key> {
+        let found = self.iter().filter(|(_, entry)| holds(entry));
+        found
+            .min_by_key(|(_, entry)| entry.used)
+            .map(|(key, _)| key)
     }
 }

@@ -66,7 +66,7 @@ impl Neighbours {
         let Some(entry) = self.table.get(key) else {
             return;
         };
-        let to = entry.usable_mac();
+        let (to, stranger) = (entry.usable_mac(), entry.stranger);
         let Some((source, vlan)) = self
             .asker(key, entry.asker)
             .map(|own| (own.address(), own.interface.vlan))
@@ -76,7 +76,11 @@ impl Neighbours {
             self.reschedule(key, None);
             return;
         };
-        if let Err(later) = self.asks.take(self.now) {
+        let budget = match stranger {
+            true => &mut self.asks_of_strangers,
+            false => &mut self.asks,
+        };
+        if let Err(later) = budget.take(self.now) {
             self.counters.asks_put_off += 1;
             self.reschedule(key, Some(later));
             return;

@@ -13,7 +13,7 @@ use hw_mlx::{AsyncEvent, GidEntry, MlxError, datagrams};
 
 use super::MlxProvider;
 use super::errors::ForDat;
-use crate::network::{LINK_TRAINING, NextHop};
+use crate::network::{LINK_TRAINING, Network, NextHop};
 
 /// Time after which resolving a peer's MAC for a queue pair fails.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ impl MlxProvider {
             return;
         };
         if let Err(error) = network.repair(&mut self.hca) {
-            tracing::error!(%error, "the Ethernet port cannot be repaired");
+            tracing::error!(%error, "the Ethernet port cannot be repaired; the device is stopped");
         }
         let outcome = network.turn(self.hca.now());
         drop(network);
@@ -182,6 +182,20 @@ impl MlxProvider {
 
     /// Resolves a GID to a MAC, with our address at an index as the source.
     pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> NextHop {
+        self.way_by(gid, source_index, Network::way)
+    }
+
+    /// As [`way`](Self::way), for the answer to a received datagram.
+    pub(super) fn way_back(&self, gid: [u8; 16], source_index: u8) -> NextHop {
+        self.way_by(gid, source_index, Network::way_back)
+    }
+
+    fn way_by(
+        &self,
+        gid: [u8; 16],
+        source_index: u8,
+        find: impl FnOnce(&mut Network, IpAddr, IpAddr, Instant) -> NextHop,
+    ) -> NextHop {
         let unresolved = match self.hca.resolve(gid) {
             Ok(mac) => return NextHop::Known(mac),
             Err(error) => error,
@@ -189,7 +203,8 @@ impl MlxProvider {
         match (self.common.network(), self.hca.gid_at(source_index)) {
             (Some(mut network), Some(source)) => {
                 let destination = address_of(gid);
-                network.way(source.address.address, destination, self.hca.now())
+                let source = source.address.address;
+                find(&mut network, source, destination, self.hca.now())
             }
             (None, _) | (_, None) => NextHop::Unreachable(unresolved.to_string()),
         }
@@ -245,8 +260,7 @@ impl MlxProvider {
                 });
                 self.network_link(false);
             }
-            // One of the lost events may have been PortUp.
-            AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => {
+            AsyncEvent::PortUp => {
                 self.down = None;
                 self.network_link(true);
             }
@@ -262,6 +276,8 @@ impl MlxProvider {
             | AsyncEvent::DeviceRequested
             | AsyncEvent::Network(_)
             | AsyncEvent::AddressRemoved { .. }
+            // PortUp or PortDown follows.
+            | AsyncEvent::EventsLost { .. }
             | AsyncEvent::Other { .. } => {}
         }
     }

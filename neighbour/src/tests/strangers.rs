@@ -68,6 +68,97 @@ fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
     assert_eq!(us.mac(PEER_V6), Some(PEER));
 }
 
+/// Makes a table of `neighbours` places in a /16, with one neighbour, 10.0.0.2, that a sender of ours has found.
+fn with_a_known_neighbour(neighbours: usize) -> Us {
+    let mut us = Us::of(Config {
+        neighbours,
+        detection: Detection::Never,
+        ..Config::new(OURS, 7)
+    });
+    us.add("10.0.0.1/16");
+    us.settle();
+    us.resolve(OUR_V4, PEER_V4);
+    us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));
+    us.sent();
+    us.events();
+    us
+}
+
+impl Us {
+    fn resolve_sender(&mut self, n: usize) -> Resolution {
+        let sender = format!("10.0.{}.{}", 1 + n / 200, 1 + n % 200);
+        self.us.resolve_sender(ip(OUR_V4), ip(&sender), self.now)
+    }
+}
+
+/// Datagrams from more addresses than the table has places evict entries of each other only, at any time.
+#[test]
+fn senders_that_nobody_knows_evict_each_other_and_no_known_neighbour() {
+    let mut us = with_a_known_neighbour(64);
+    for n in 0..=64 {
+        us.pass(milliseconds(1));
+        assert_eq!(us.resolve_sender(n), Resolution::Pending, "{n}");
+        assert!(us.us.counters().neighbours <= 1 + 16);
+    }
+    assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
+    // The caller that waits for an evicted one is told.
+    let evicted = us.events();
+    assert_eq!(evicted.len(), 65 - 16);
+    assert!(evicted.iter().all(|event| matches!(
+        event,
+        Event::Unreachable {
+            reason: crate::Reason::TableFull,
+            ..
+        }
+    )));
+}
+
+/// While strangers use up their requests, a request of our own is sent at once. A full table of ours leaves places to
+/// strangers, and takes them back.
+#[test]
+fn strangers_have_half_as_many_requests_and_give_up_their_places_to_our_senders() {
+    let mut us = with_a_known_neighbour(2_048);
+    for n in 0..400 {
+        us.resolve_sender(n);
+    }
+    assert_eq!(us.sent().len(), 128);
+    assert_eq!(us.resolve(OUR_V4, "10.0.9.1"), Resolution::Pending);
+    assert_eq!(us.sent().len(), 1);
+
+    let mut us = with_a_known_neighbour(4);
+    for n in [3, 4, 5] {
+        let peer = format!("10.0.0.{n}");
+        us.pass(milliseconds(1));
+        us.resolve(OUR_V4, &peer);
+        us.receive(&arp_reply((PEER, &peer), (OURS, OUR_V4)));
+    }
+    us.pass(milliseconds(1));
+    for n in 0..10 {
+        assert_eq!(us.resolve_sender(n), Resolution::Pending, "{n}");
+    }
+    assert_eq!(us.state(PEER_V4), State::Absent, "it was idle for longest");
+    assert_eq!(us.state("10.0.0.3"), State::Reachable);
+    assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Pending);
+    assert_eq!(
+        us.state("10.0.0.3"),
+        State::Reachable,
+        "a stranger has gone"
+    );
+}
+
+/// A stranger that a sender of ours needs is none any more.
+#[test]
+fn an_entry_that_a_sender_of_ours_needs_is_not_evicted_by_strangers() {
+    let mut us = with_a_known_neighbour(8);
+    assert_eq!(us.resolve_sender(0), Resolution::Pending);
+    assert_eq!(us.resolve(OUR_V4, "10.0.1.1"), Resolution::Pending);
+    for n in 1..20 {
+        us.pass(milliseconds(1));
+        us.resolve_sender(n);
+    }
+    assert_eq!(us.state("10.0.1.1"), State::Incomplete);
+}
+
 /// A neighbour that really has another MAC, and announces it, is found again within seconds.
 #[test]
 fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {

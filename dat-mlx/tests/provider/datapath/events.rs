@@ -6,6 +6,7 @@ use dat_core::NetworkEvent;
 use dat_core::provider::{
     CompletionQueue, Provider, ProviderError, ProviderEvent, QueuePair, RequestFlags, RequestOp,
 };
+use hw_mlx::AsyncEvent;
 use hw_sim::{Fault, Faults, LinkFaults};
 
 use super::pair::{REPORTED, SIZES, TERMS, pair, pair_with, ready};
@@ -190,6 +191,29 @@ fn nobody_is_reached_over_a_port_that_is_down() {
     p.sim.inject(&p.a.function, &Fault::LinkUp);
     pass(&mut p, 1);
     p.a.provider.route(peer, None).expect("it is up");
+    p.finish_bare();
+}
+
+/// If the event of a port that goes down is lost, the port is still known to be down.
+#[test]
+fn a_port_whose_event_was_lost_is_down() {
+    let mut p = pair();
+    let peer = p.b.gid();
+    for _ in 0..1 << 16 {
+        let event = AsyncEvent::PortChange { sub_type: 0 };
+        p.a.provider.hca().tell_all(event);
+    }
+    p.sim.inject(&p.a.function, &Fault::LinkDown);
+    p.sim.advance(Duration::from_secs(1));
+    p.a.provider.progress();
+    let told = std::iter::from_fn(|| p.a.provider.next_event()).last();
+    let down = ProviderEvent::Network(NetworkEvent::PortDown);
+    assert_eq!(told, Some(down));
+    let error = p.a.provider.route(peer, None).expect_err("it is down");
+    assert!(
+        matches!(&error, ProviderError::Unreachable { what, .. } if what.contains("is down")),
+        "{error:?}"
+    );
     p.finish_bare();
 }
 

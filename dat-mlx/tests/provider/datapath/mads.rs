@@ -1,9 +1,9 @@
 //! Management datagrams through QP1.
 
-use dat_core::provider::{MadAddress, Provider, ProviderError, Qpn};
+use dat_core::provider::{MadAddress, Provider, ProviderError, ProviderEvent, Qpn};
 use hw_mlx::gid::gid_of;
-use hw_sim::{Faults, LinkFaults};
-use mlx_prm::ToErrQpIn;
+use hw_sim::{Fault, Faults, LinkFaults};
+use mlx_prm::{CmdStatus, Opcode, ToErrQpIn};
 
 use super::pair::{Node, config, pair, pair_with, profile};
 
@@ -172,6 +172,34 @@ fn a_broken_qp1_is_repaired() {
         assert_eq!(receive(&mut p.a).1, mad(round + 100));
     }
     p.finish_bare();
+}
+
+/// If the device refuses three times to repair QP1, or does not answer, it is stopped. Each later call would otherwise
+/// repeat the attempt.
+#[test]
+fn a_qp1_that_cannot_be_repaired_stops_the_function() {
+    let opcode = Some(Opcode::INIT2RTR_QP.0);
+    let refused = |count| Fault::CommandFailure {
+        opcode,
+        status: CmdStatus::BAD_RESOURCE.0,
+        syndrome: 0,
+        count,
+    };
+    let silent = Fault::CommandSilence { opcode, count: 1 };
+    for (fault, stops) in [(refused(2), false), (refused(3), true), (silent, true)] {
+        let mut p = pair();
+        let mut command = ToErrQpIn::new();
+        command.set_qpn(p.a.provider.gsi_number().get());
+        p.a.provider.hca_mut().exec(&command).unwrap();
+        assert_eq!(p.a.provider.poll_mad().map(|received| received.1), None);
+        p.sim.inject(&p.a.function, &fault);
+        p.a.provider.progress();
+        p.a.provider.progress();
+        let events = std::iter::from_fn(|| p.a.provider.next_event());
+        let deaths = events.filter(|event| *event == ProviderEvent::DeviceDead);
+        assert_eq!(deaths.count(), usize::from(stops), "{fault:?}");
+        assert_eq!(p.a.provider.hca().is_dead(), stops, "{fault:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Peers whose MAC is not configured: the MAC is resolved, and datagrams to the peer wait until then.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use dat_core::NetworkEvent;
 use dat_core::provider::{MadAddress, Provider, ProviderEvent, Qpn};
 use dat_core::types::MemPrivFlags;
 use dat_mlx::{MlxProvider, Participation, ProviderConfig};
@@ -9,7 +11,7 @@ use driver::{Device, DmaMemory, Function};
 use hw_mlx::gid::gid_of;
 use hw_mlx::qp::context::GSI_Q_KEY;
 use hw_sim::wire::{
-    BthRepr, DethRepr, EthRepr, Headers, Ipv4Repr, Network, Opcode, Packet, Psn, UdpRepr,
+    BthRepr, DethRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, UdpRepr,
 };
 use hw_sim::{LinkFaults, Sim, SimConfig};
 
@@ -167,6 +169,88 @@ fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
         p.a.provider.poll_mad()
     });
     assert_eq!(passed_on, None);
+    p.finish_bare();
+}
+
+/// Returns a frame with a MAD to A's link-local address, from the link-local address with this number.
+fn mad_from_link_local(from: u16) -> Vec<u8> {
+    let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address").octets();
+    Packet {
+        link: EthRepr {
+            dst: [2, 0, 0, 0, 0, 1],
+            src: [2, 0, 0, 0, 0, 77],
+            vlan: None,
+            ethertype: 0,
+        }
+        .into(),
+        network: Network::Ipv6(
+            Ipv6Repr {
+                src: address(&format!("fe80::1:{from:x}")),
+                dst: address("fe80::ff:fe00:1"),
+                traffic_class: 0,
+                flow_label: 0,
+                hop_limit: 64,
+                payload_len: 0,
+            },
+            UdpRepr {
+                src_port: 0xc001,
+                payload_len: 0,
+            },
+        ),
+        bth: BthRepr::new(Opcode::ud(false), Qpn::GSI, Psn::masked(0)),
+        headers: Headers {
+            deth: Some(DethRepr {
+                qkey: GSI_Q_KEY,
+                src_qpn: Qpn::GSI,
+            }),
+            ..Headers::NONE
+        },
+        payload: &[9; 256],
+    }
+    .emit()
+}
+
+/// More senders that nobody knows than the table of neighbours has places (1,024) neither evict a neighbour of ours nor
+/// keep us from finding another one.
+#[test]
+fn a_crowd_of_unknown_senders_does_not_cut_us_off_from_our_neighbours() {
+    let mut p = unconfigured_pair();
+    let [b, other] = [address(2), address(99)].map(|gid| to(&p.a, gid));
+    p.a.provider.send_mad(&b, &[7; 256]).expect("it waits");
+    until(&mut p, SECOND, |p| p.b.provider.poll_mad()).expect("it arrives");
+    for from in 1..=1_100 {
+        p.sim.deliver(&p.a.function, &mad_from_link_local(from));
+        if from % 25 == 0 {
+            p.a.provider.progress();
+            assert_eq!(p.a.provider.poll_mad(), None);
+        }
+    }
+    p.a.provider.send_mad(&b, &[8; 256]).expect("it is known");
+    let arrived = until(&mut p, SECOND / 10, |p| p.b.provider.poll_mad());
+    assert_eq!(arrived.expect("it arrives").1, [8; 256]);
+    p.a.provider.send_mad(&other, &[7; 256]).expect("it waits");
+    assert_eq!(event(&mut p), None, "it is asked for");
+    p.finish_bare();
+}
+
+/// A neighbour that a datagram of ours waits for is reported as lost; an unknown sender is not.
+#[test]
+fn an_unknown_sender_that_is_not_found_is_no_lost_neighbour() {
+    let mut p = unconfigured_pair();
+    p.sim.deliver(&p.a.function, &mad_from([10, 0, 0], 77));
+    assert_eq!(p.a.provider.poll_mad(), None);
+    let nobody = to(&p.a, address(99));
+    p.a.provider.send_mad(&nobody, &[7; 256]).expect("it waits");
+    let mut lost = Vec::new();
+    until(&mut p, 10 * SECOND, |p| -> Option<()> {
+        let events = std::iter::from_fn(|| p.a.provider.next_event());
+        lost.extend(events.filter_map(|event| match event {
+            ProviderEvent::Network(NetworkEvent::NeighbourLost(address)) => Some(address),
+            _ => None,
+        }));
+        None
+    });
+    assert_eq!(lost, ["10.0.0.99".parse::<IpAddr>().expect("an address")]);
     p.finish_bare();
 }
 
