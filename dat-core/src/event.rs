@@ -185,7 +185,8 @@ pub enum AsyncEvent {
 
 /// A change of the port, of an address of the adapter, or of a neighbour. The program need not react: connections
 /// that end because of the change have events of their own. If the asynchronous EVD is half full, these events are
-/// dropped, so that errors still fit.
+/// dropped, so that errors still fit. Events about neighbours are dropped if it is a quarter full, because others can
+/// cause many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkEvent {

@@ -9,6 +9,7 @@ pub(crate) enum Effect {
     Failed(EpKey),
     /// A request of an endpoint in DISCONNECT_PENDING is done.
     Progressed(EpKey),
-    /// The last bind of an RMR failed, so its window must be unbound by a command.
-    BindFailed(RmrKey),
+    /// The last bind of an RMR failed, so its window must be unbound by a command. The number is that of the bind. A
+    /// later bind replaces the window's binding itself.
+    BindFailed(RmrKey, u64),
 }

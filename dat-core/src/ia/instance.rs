@@ -38,7 +38,7 @@ use crate::object::rsp::Rsp;
 use crate::object::service_point::ServicePoint;
 use crate::object::srq::Srq;
 use crate::object::view::{InstanceView, Question, Wanted, Watcher};
-use crate::provider::Provider;
+use crate::provider::{Nanos, Provider};
 use crate::round_robin::RoundRobin;
 use crate::slots::Slots;
 use crate::stats::Ended;
@@ -195,6 +195,8 @@ pub struct Ia<P: Provider> {
     /// True if the last poll for datagrams stopped at its limit.
     pub(in crate::ia) more_datagrams: bool,
     pub(in crate::ia) health: Health,
+    /// During a close: the time that is left for waits for last SRQ buffers.
+    pub(in crate::ia) last_buffer_wait_left: Option<Nanos>,
     /// Flight recorder; `None` while recording is off.
     pub(in crate::ia) recorder: Option<Box<Recorder>>,
     /// Measured latencies; `None` if measuring was never on.
@@ -298,6 +300,7 @@ impl<P: Provider> Ia<P> {
             provider_attr: ProviderAttr::of_this_crate(),
             more_datagrams: false,
             health: Health::default(),
+            last_buffer_wait_left: None,
             recorder: None,
             latencies: None,
             observed: false,

@@ -19,6 +19,8 @@ pub(in crate::ia) struct Log {
     pub(in crate::ia) broken: LogBudget,
     /// Limit on log lines about requests that found no endpoint.
     pub(in crate::ia) no_endpoint: LogBudget,
+    /// Limit on log lines about other stations of the network.
+    pub(in crate::ia) stations: LogBudget,
 }
 
 impl Log {

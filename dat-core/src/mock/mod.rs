@@ -32,6 +32,10 @@ pub(crate) struct World {
     held: bool,
     release_at: Option<Nanos>,
     drop_mads: bool,
+    /// True if no device reports the last SRQ buffer of a queue pair.
+    drop_last_buffers: bool,
+    /// True if the next command that moves a queue pair to RTS is refused.
+    refuse_next: bool,
     /// Number of datagrams that a node may send before it sleeps, and how many of them are left; `None` is unlimited.
     mad_room: Option<(usize, usize)>,
     /// All datagrams sent.
@@ -104,6 +108,23 @@ impl Net {
     /// `waits` ns.
     pub(crate) fn silence(&self, waits: Nanos) {
         self.0.borrow_mut().silence = Some(waits);
+    }
+
+    /// Makes every device swallow its reports of last SRQ buffers, from now on.
+    pub(crate) fn drop_last_buffers(&self) {
+        self.0.borrow_mut().drop_last_buffers = true;
+    }
+
+    /// Makes the next command that moves a queue pair to RTS fail.
+    pub(crate) fn refuse_next(&self) {
+        self.0.borrow_mut().refuse_next = true;
+    }
+
+    /// Returns the capacities of a node's completion queues.
+    pub(crate) fn cq_capacities(&self, node: usize) -> Vec<u32> {
+        let world = self.0.borrow();
+        let cqs = world.nodes[node].cqs.iter();
+        cqs.map(|cq| cq.borrow().capacity).collect()
     }
 
     fn answers(&self) -> Result<(), ProviderError> {
@@ -251,7 +272,7 @@ impl Net {
     /// Moves a queue pair to the error state, which flushes all outstanding work.
     fn stop(&self, qp: &Rc<RefCell<QpState>>) {
         let last_buffer = qp.borrow_mut().stop();
-        if last_buffer {
+        if last_buffer && !self.0.borrow().drop_last_buffers {
             let (node, owner) = (qp.borrow().node, qp.borrow().owner);
             self.report(node, ProviderEvent::SrqLastBuffer { owner });
         }
@@ -563,6 +584,9 @@ impl Provider for Mock {
     ) -> Result<(), ProviderError> {
         self.alive()?;
         self.net.answers()?;
+        if std::mem::take(&mut self.net.0.borrow_mut().refuse_next) {
+            return Err(ProviderError::Device("refused by the test".to_owned()));
+        }
         let mut state = qp.state.borrow_mut();
         assert_eq!(state.queue, Queue::ReadyToReceive, "RTR to RTS");
         state.queue = Queue::ReadyToSend;

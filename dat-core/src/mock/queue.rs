@@ -36,7 +36,7 @@ impl CompletionEntry for Entry {
 
 pub(crate) struct CqState {
     entries: VecDeque<Entry>,
-    capacity: u32,
+    pub(super) capacity: u32,
     /// Number of entries taken since creation.
     taken: u32,
     armed: Option<bool>,

@@ -58,6 +58,11 @@ impl<P: Provider> Rmr<P> {
         self.posted.as_ref()
     }
 
+    /// Returns the number of binds posted since creation, which is the number of the last one.
+    pub(crate) const fn binds(&self) -> u64 {
+        self.binds
+    }
+
     /// Returns the endpoint on which the last bind was posted.
     pub(crate) const fn bound_on(&self) -> Option<EpKey> {
         self.bound_on

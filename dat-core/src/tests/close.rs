@@ -133,3 +133,32 @@ fn a_close_tells_every_peer_however_little_leaves_at_a_time() {
         [ConnectionEventKind::Disconnected; 6]
     );
 }
+
+/// The limit of the wait for last SRQ buffers is one limit for the whole close.
+#[test]
+fn a_close_waits_once_for_a_device_that_reports_no_last_buffers() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let attr = SrqAttr {
+        max_recv_dtos: 4,
+        max_recv_iov: 1,
+        low_watermark: 0,
+    };
+    let srq = b.ia.srq_create(b.pz, attr).expect("an SRQ");
+    let attr = EpAttr::defaults(b.ia.query().ia);
+    for _ in 0..10 {
+        let evds = EpEvds::NONE.connect(a.connect);
+        let ep = a.ia.ep_create(Some(a.pz), evds, Some(&attr));
+        a.ep = ep.expect("an EP");
+        let evds = EpEvds::NONE.connect(b.connect);
+        let ep = b.ia.ep_create_with_srq(Some(b.pz), evds, srq, &attr);
+        b.ep = ep.expect("an EP");
+        connect(&mut a, &mut b);
+    }
+    net.drop_last_buffers();
+    let begun = net.now();
+    b.ia.close(CloseFlags::Abrupt).expect("closes");
+    let took = net.now() - begun;
+    assert!((500_000_000..=600_000_000).contains(&took), "{took} ns");
+    assert_eq!(net.leaked(1), [""; 0]);
+}

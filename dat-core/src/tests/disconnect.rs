@@ -1,6 +1,8 @@
 //! Ends of connections: each side gets exactly one event, and every posted request completes.
 
 use super::*;
+use crate::handle::index_of;
+use crate::object::ep::cause::EndCause;
 use crate::provider::ProviderEvent;
 
 use ConnectionEventKind as Kind;
@@ -393,4 +395,41 @@ fn an_overrun_completion_queue_breaks_the_connections_it_served() {
         [Event::Async(AsyncEvent::EvdOverflow(a.request))]
     );
     assert_eq!(a.connection_events(), [Kind::Broken]);
+}
+
+/// A cause that is recorded while an endpoint is unconnected is not the cause of the end of its next connection,
+/// whether the endpoint then connects or accepts.
+#[test]
+fn what_befell_an_unconnected_endpoint_is_no_cause_of_its_next_end() {
+    for accepts in [false, true] {
+        let net = Net::default();
+        let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+        let cr = request(&mut a, &mut b, b"");
+        net.refuse_next();
+        let refused = b.ia.cr_accept(cr, Some(b.ep), b"");
+        assert!(refused.is_err(), "{refused:?}");
+        assert_eq!(b.state(), EpState::Unconnected);
+        let removed = ProviderEvent::AddressRemoved {
+            source_gid_index: 0,
+            address: b.address(),
+        };
+        let owner = index_of(b.recv.key);
+        net.report(1, removed);
+        net.report(1, ProviderEvent::CqError { owner });
+        b.ia.cr_reject(cr).expect("undecided");
+        settle(&mut a, &mut b);
+        assert_eq!(a.connection_events(), [Kind::PeerRejected]);
+        a.ia.ep_reset(a.ep).expect("DISCONNECTED");
+        if accepts {
+            connect(&mut a, &mut b);
+        } else {
+            connect(&mut b, &mut a);
+        }
+        a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
+            .expect("disconnects");
+        settle(&mut a, &mut b);
+        assert_eq!(b.connection_events(), [Kind::Disconnected]);
+        let cause = b.ia.ep_end_cause(b.ep).expect("an EP");
+        assert_eq!(cause, Some(EndCause::PeerDisconnected), "{accepts}");
+    }
 }

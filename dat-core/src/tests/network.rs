@@ -6,6 +6,8 @@ use crate::event::NetworkEvent;
 use crate::object::ep::cause::EndCause;
 use crate::provider::ProviderEvent;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ConnectionEventKind as Kind;
 
@@ -72,6 +74,64 @@ fn network_events_leave_half_of_the_asynchronous_evd_to_errors() {
     assert_eq!(events.len(), room / 2 + 1);
     assert_eq!(events[0], Event::Async(AsyncEvent::Network(UP)));
     assert_eq!(events[room / 2], Event::Async(AsyncEvent::IaCatastrophic));
+}
+
+/// Neighbours can be lost and move as often as others want.
+#[test]
+fn events_about_neighbours_leave_room_to_those_about_the_port() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let room = a.ia.evd_query(a.ia.async_evd()).expect("an EVD").qlen as usize;
+    let (address, mac) = (ip("192.0.2.7"), [2, 0, 0, 0, 0, 1]);
+    let moved = NetworkEvent::NeighbourMoved { address, mac };
+    for _ in 0..room {
+        net.report(0, ProviderEvent::Network(moved));
+        net.report(
+            0,
+            ProviderEvent::Network(NetworkEvent::NeighbourLost(address)),
+        );
+    }
+    net.report(0, ProviderEvent::Network(NetworkEvent::PortDown));
+    a.ia.progress();
+    let events = heard(&mut a);
+    assert_eq!(events.len(), room / 4 + 1);
+    assert_eq!(events.last(), Some(&NetworkEvent::PortDown));
+}
+
+/// Counts the log lines of a thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicU64>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn events_that_others_cause_have_a_budget_of_log_lines() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let lost = NetworkEvent::NeighbourLost(ip("192.0.2.7"));
+    let lines = Lines::default();
+    let mut lines_of = |event| {
+        let before = lines.0.load(Ordering::Relaxed);
+        (0..100).for_each(|_| net.report(0, ProviderEvent::Network(event)));
+        tracing::subscriber::with_default(lines.clone(), || a.ia.progress());
+        lines.0.load(Ordering::Relaxed) - before
+    };
+    assert_eq!(lines_of(lost), u64::from(crate::log_budget::LINES));
+    assert_eq!(lines_of(NetworkEvent::PortDown), 100);
 }
 
 #[test]

@@ -254,3 +254,26 @@ fn an_srq_in_error_is_told_of_once_and_takes_buffers_that_nobody_uses() {
     b.ia.ep_free(b.ep).expect("CONNECTED");
     b.ia.srq_free(srq).expect("unused");
 }
+
+/// The queue that takes the completions of a null receive EVD holds what the SRQ can hold, however often the SRQ's size
+/// has changed.
+#[test]
+fn a_discard_queue_is_as_large_as_its_srq_however_often_that_is_resized() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let srq = a.ia.srq_create(a.pz, ATTR).expect("an SRQ");
+    let attr = EpAttr::defaults(a.ia.query().ia);
+    let before = net.cq_capacities(0).len();
+    a.ia.ep_create_with_srq(Some(a.pz), EpEvds::NONE.request(a.request), srq, &attr)
+        .expect("an EP");
+    let discard = || net.cq_capacities(0)[before];
+    assert_eq!(discard(), 4);
+    for _ in 0..20 {
+        for size in [8, 4] {
+            a.ia.srq_resize(srq, size).expect("nothing is outstanding");
+            assert_eq!(discard(), 8);
+        }
+    }
+    a.ia.srq_resize(srq, 64).expect("nothing is outstanding");
+    assert_eq!(discard(), 64);
+}

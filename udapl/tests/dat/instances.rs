@@ -8,7 +8,7 @@ use dat_core::provider::Provider;
 use hw_sim::Fault;
 use udapl::adapter::IaConfig;
 use udapl::error::{OpenError, ReturnType};
-use udapl::event::AsyncEvent;
+use udapl::event::{AsyncEvent, SoftwareEvent};
 use udapl::fabric::Fabric;
 use udapl::memory::{LmrSlice, PzHandle, RmrTriplet};
 use udapl::{
@@ -522,6 +522,75 @@ fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() 
     }
     ia_close(all.of[B].remove(0).ia, CloseFlags::Abrupt).expect("closed");
     assert!(matches!(all.wait(B, 0), Event::ConnectionRequest(_)));
+}
+
+/// If an instance frees its part of a shared service point before it handles a request, another instance of the service
+/// point gets the request.
+#[test]
+fn a_request_to_a_freed_part_of_a_shared_service_point_is_for_another_instance() {
+    let mut all = Instances::new([1, 2]);
+    let [first, _] = [0, 1].map(|at| {
+        let Instance { ia, events, .. } = &mut all.of[B][at];
+        ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER)
+            .expect("listens")
+    });
+    let [a, b] = &mut all.of;
+    a[0].connect(&b[0], ELSEWHERE);
+    // The second instance receives the connection request for the first instance, which makes no call.
+    for _ in 0..100 {
+        all.of[B][1].ia.progress();
+        all.of[A][0].ia.progress();
+        all.pair.fabric.pass_time();
+    }
+    all.of[B][0].ia.psp_free(first).expect("freed");
+    let Event::ConnectionRequest(request) = all.wait(B, 1) else {
+        panic!("a request");
+    };
+    let to = &mut all.of[B][1];
+    to.ia
+        .cr_accept(request.cr, Some(to.ep), b"")
+        .expect("accepted");
+    all.established(0, 1);
+}
+
+/// If the EVD of one instance of a shared service point is full, another instance gets the request. If the EVDs of both
+/// are full, the request is declined.
+#[test]
+fn a_request_that_one_instance_has_no_room_for_is_for_another_at_the_service_point() {
+    let mut all = Instances::new([2, 2]);
+    let mut listen = |at: usize, room: usize| {
+        let ia = &mut all.of[B][at].ia;
+        let evd = ia
+            .evd_create(1, EvdFlags::CR | EvdFlags::SOFTWARE)
+            .expect("an EVD");
+        let qlen = ia.evd_query(evd).expect("an EVD").qlen as usize;
+        for _ in room..qlen {
+            ia.evd_post_se(evd, SoftwareEvent(0)).expect("room");
+        }
+        ia.psp_create_shared(ELSEWHERE, evd, PspFlags::CONSUMER)
+            .expect("listens");
+        evd
+    };
+    // The first instance that listens gets the first request, because none has a connection.
+    listen(0, 0);
+    let second = listen(1, 1);
+    for at in 0..2 {
+        let [a, b] = &mut all.of;
+        a[at].connect(&b[0], ELSEWHERE);
+        for _ in 0..1000 {
+            all.pump();
+        }
+    }
+    assert!(all.of[A][0].event().is_none(), "its request is undecided");
+    let declined = all.of[A][1].event();
+    assert!(
+        matches!(declined, Some(Event::Connection(c)) if c.kind == ConnectionEventKind::NonPeerRejected),
+        "{declined:?}"
+    );
+    let ia = &mut all.of[B][1].ia;
+    let events = std::iter::from_fn(|| ia.evd_dequeue(second).ok().flatten());
+    let requests = events.filter(|event| matches!(event, Event::ConnectionRequest(_)));
+    assert_eq!(requests.count(), 1);
 }
 
 #[test]

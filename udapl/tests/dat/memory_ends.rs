@@ -8,12 +8,12 @@
 
 use std::time::Duration;
 
-use hw_sim::Fault;
+use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
 use udapl::endpoint::EpState;
 use udapl::error::ReturnType;
 use udapl::event::AsyncEvent;
-use udapl::memory::{LmrHandle, PzHandle, RmrHandle, RmrTriplet};
+use udapl::memory::{LmrHandle, LmrTriplet, PzHandle, RmrCookie, RmrHandle, RmrTriplet};
 use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
     CloseFlags, DatError, DatResult, DtoCookie, DtoStatus, EpHandle, EvdFlags, EvdHandle, Event,
@@ -557,6 +557,53 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
             .lmr_free(lmr)
             .expect("nothing is bound to it");
     }
+}
+
+/// A bind fails, and before the library unbinds the window, the program posts an unbind on another endpoint. The
+/// library leaves the window to that unbind, so the other connection continues.
+#[test]
+fn a_failed_bind_leaves_its_window_to_a_later_unbind_on_another_endpoint() {
+    let mut pair = Pair::binding();
+    let (far, near) = (pair.another_ep(A), pair.another_ep(B));
+    pair.connect_endpoints(far, near);
+    let (target, elsewhere) = (pair.buffer(B, 64), pair.buffer(B, 64));
+    let rmr = pair.rmr(B);
+    pair.bind(B, rmr, &target.all(), BOTH_WAYS);
+    pair.disconnect();
+    pair.post_bind(B, rmr, &elsewhere.all(), BOTH_WAYS, 1, NONE)
+        .expect("legal in DISCONNECTED");
+    // The device flushes the bind, and B makes no call.
+    for _ in 0..100 {
+        pair.fabric.pass_time();
+    }
+    // The link is cut, so that the RDMA Read and the fenced unbind behind it wait.
+    pair.cut();
+    let remote = pair.buffer(A, 64).all_remote();
+    let ia = &mut pair.sides[B].ia;
+    ia.ep_post_rdma_read(near, &[elsewhere.all()], DtoCookie(2), &remote, NONE)
+        .expect("posted");
+    let nothing = LmrTriplet {
+        segment_length: 0,
+        ..target.all()
+    };
+    let (none, fence) = (
+        udapl::MemPrivFlags::empty(),
+        udapl::CompletionFlags::BARRIER_FENCE,
+    );
+    ia.rmr_bind(rmr, &nothing, none, near, RmrCookie(3), fence)
+        .expect("the bind before it is over");
+    pair.run_for(1);
+    let whole = LinkFaults::both(Faults::NONE);
+    pair.fabric.sim.set_faults(pair.fabric.link, whole);
+    pair.expect_bind(B, rmr, 1, DtoStatus::ErrFlushed);
+    let read = pair.wait_request(B);
+    assert_eq!((read.cookie.0, read.status), (2, DtoStatus::Success));
+    pair.expect_bind(B, rmr, 3, DtoStatus::Success);
+    assert_eq!(pair.state_of(B, near), EpState::Connected);
+    pair.sides[B]
+        .ia
+        .lmr_free(target.lmr.lmr)
+        .expect("nothing is bound to it");
 }
 
 /// An LMR is in use until the unbind of its last window has completed.

@@ -132,12 +132,28 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Queues a network event on the asynchronous EVD, unless that EVD is half full: errors must still fit.
+    /// Queues a network event on the asynchronous EVD, unless that EVD is half full: errors must still fit. Events
+    /// about neighbours are queued only while the EVD is less than a quarter full: others can cause many of them, and
+    /// those about the port and about our addresses must still fit.
     pub(in crate::ia) fn network_event(&mut self, event: NetworkEvent) {
-        tracing::info!(%event, "network");
+        use NetworkEvent as E;
+        let (by_others, divisor) = match event {
+            E::NeighbourMoved { .. } | E::NeighbourLost(_) => (true, 4),
+            E::AddressDuplicate { .. } => (true, 2),
+            E::PortDown
+            | E::PortUp { .. }
+            | E::AddressAdded(_)
+            | E::AddressRemoved(_)
+            | E::NotJoined => (false, 2),
+        };
+        if !by_others {
+            tracing::info!(%event, "network");
+        } else if let Some(unlogged) = self.log.stations.take(self.provider.now()) {
+            tracing::info!(%event, unlogged, "network");
+        }
         self.notice_async(AsyncEvent::Network(event));
         let evd = &self.evds[self.async_evd];
-        if self.config.network_events && evd.len() < evd.qlen / 2 {
+        if self.config.network_events && evd.len() < evd.qlen / divisor {
             self.push_async(AsyncEvent::Network(event));
         }
     }

@@ -6,6 +6,7 @@
 //! device refuses to free an object, the command is repeated. If the device goes on refusing, or if the whole close
 //! takes longer than the limit for one command, the device is stopped. After the close all objects are freed.
 
+use super::ep::LAST_BUFFER_WAIT;
 use super::progress::FINAL_SEND_TIMEOUT;
 use crate::cm::RejectReason;
 use crate::error::{DatError, DatResult, Subtype};
@@ -159,6 +160,7 @@ impl<P: Provider> Ia<P> {
     /// Frees all objects. The time limit for this also covers the provider's own close.
     pub(in crate::ia) fn free_all_objects(&mut self) {
         self.provider.one_limit(true);
+        self.last_buffer_wait_left = Some(LAST_BUFFER_WAIT);
         self.end_all();
         self.transmit_last();
     }

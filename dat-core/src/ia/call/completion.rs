@@ -200,7 +200,7 @@ impl<P: Provider> Ia<P> {
             match effect {
                 Effect::Failed(key) => self.connection_failed(key),
                 Effect::Progressed(key) => self.advance_drain(key),
-                Effect::BindFailed(key) => self.unbind_by_command(key),
+                Effect::BindFailed(key, bind) => self.unbind_by_command(key, bind),
             }
         }
     }

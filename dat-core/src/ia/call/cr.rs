@@ -9,6 +9,9 @@
 //!
 //! A request that is handed off arrives again at another service point; the peer does not notice. If the backlog of
 //! that service point is full, the request is refused, as if the peer had sent it there.
+//!
+//! If an instance cannot take a request to a shared service point, it hands the request to another instance of the
+//! service point, once.
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
 use crate::cm::{AcceptParams, ConnId, RejectReason, reject_limit};
@@ -46,7 +49,7 @@ pub struct CrParam<'a> {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Returns the parameters of a request: the peer, its qualifier, its private data.
+    /// Returns the parameters of a request: our address, the peer, its qualifier, its private data.
     ///
     /// Page: dat_cr_query.
     ///
@@ -160,6 +163,7 @@ impl<P: Provider> Ia<P> {
         target.step(EpEvent::Accept)?;
         target.ends = Some(ends);
         target.conn = Some(conn);
+        target.cause = None;
         self.conns.insert(conn, ep.key);
         self.log.attempt(
             ep.key,
@@ -244,16 +248,10 @@ impl<P: Provider> Ia<P> {
         request.local_ep = None;
         request.lent = false;
         if here.is_some() {
-            self.request_arrived(here, request);
+            self.handed_off_here(here, request);
         } else {
-            let handed =
-                self.adapter
-                    .lock()
-                    .hand_off(self.instance_index, service, Box::new(request));
-            if let Err(request) = handed {
-                // The service point that listened there was freed after the check above.
-                self.decline_connection(request.conn);
-            }
+            // The service point may have been freed after the check above.
+            self.hand_off_or_decline(service, Box::new(request));
         }
         self.transmit();
         Ok(())
@@ -326,9 +324,38 @@ impl<P: Provider> Ia<P> {
             .decline(now, conn, self.instance_index, RejectReason::NoResources);
     }
 
-    /// Handles a new request: queues its event. Declines the request if nothing listens there any more, the backlog is
-    /// full, or no endpoint can be created for it.
-    pub(in crate::ia) fn request_arrived(&mut self, at: Option<ServicePoint>, mut cr: Cr) {
+    /// Handles a peer's new request to `service`. If this instance cannot take the request, another instance that
+    /// listens there gets it. If there is none, the request is declined.
+    pub(in crate::ia) fn request_arrived(
+        &mut self,
+        at: Option<ServicePoint>,
+        service: u64,
+        cr: Cr,
+    ) {
+        if let Err(cr) = self.take_request(at, cr) {
+            self.hand_off_or_decline(service, cr);
+        }
+    }
+
+    /// Handles a request that was handed off to a service point of this instance. Declines the request if this instance
+    /// cannot take it: handed off again, it could go round for ever.
+    pub(in crate::ia) fn handed_off_here(&mut self, at: Option<ServicePoint>, cr: Cr) {
+        if let Err(cr) = self.take_request(at, cr) {
+            self.decline_connection(cr.conn);
+        }
+    }
+
+    fn hand_off_or_decline(&mut self, service: u64, cr: Box<Cr>) {
+        let from = self.instance_index;
+        let handed = self.adapter.lock().hand_off(from, service, cr);
+        if let Err(cr) = handed {
+            self.decline_connection(cr.conn);
+        }
+    }
+
+    /// Queues the event of a new request. Returns the request if nothing listens there any more, the backlog is full,
+    /// or no endpoint can be created for it.
+    fn take_request(&mut self, at: Option<ServicePoint>, mut cr: Cr) -> Result<(), Box<Cr>> {
         let listening = at.and_then(|at| match at {
             ServicePoint::Psp(key) => self.psps.get(key).map(|psp| {
                 let lend = psp.flags.contains(PspFlags::PROVIDER);
@@ -343,8 +370,7 @@ impl<P: Provider> Ia<P> {
         let Some((evd, conn_qual, lend, reserved)) =
             listening.filter(|(evd, ..)| self.evds[*evd].has_room_for_request())
         else {
-            self.decline_connection(cr.conn);
-            return;
+            return Err(Box::new(cr));
         };
         if lend {
             match self.create_tentative_ep(cr.reads_in, cr.peer.reads_out, cr.ends()) {
@@ -353,8 +379,7 @@ impl<P: Provider> Ia<P> {
                     if let Some(unlogged) = self.log.no_endpoint.take(self.provider.now()) {
                         tracing::warn!(%error, remote = %cr.ends().remote, unlogged, "no endpoint for a connection request");
                     }
-                    self.decline_connection(cr.conn);
-                    return;
+                    return Err(Box::new(cr));
                 }
             }
         }
@@ -382,5 +407,6 @@ impl<P: Provider> Ia<P> {
             Some(evd),
             Event::ConnectionRequest(ConnectionRequest { psp, conn_qual, cr }),
         );
+        Ok(())
     }
 }

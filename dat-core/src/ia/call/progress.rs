@@ -146,7 +146,7 @@ impl<P: Provider> Ia<P> {
                 Some(Arrival::Event(event)) => self.connection_manager_event(event),
                 Some(Arrival::HandedOff(listen, request)) => {
                     let at = self.listeners.get(&listen).copied();
-                    self.request_arrived(at, *request);
+                    self.handed_off_here(at, *request);
                 }
                 Some(Arrival::Question(Question { what, to })) => {
                     // An error means that the caller that requested the view no longer waits for it.
@@ -194,6 +194,7 @@ impl<P: Provider> Ia<P> {
                 let local = local.map_or(self.attr.ia_address, address_of);
                 self.request_arrived(
                     at,
+                    service_id,
                     Cr {
                         conn,
                         peer,

@@ -183,7 +183,7 @@ impl<P: Provider> Ia<P> {
         }
         target.max_recv_dtos = max_recv_dtos;
         if max_recv_dtos > before
-            && let Err(error) = self.lengthen_discards(key, max_recv_dtos - before)
+            && let Err(error) = self.lengthen_discards(key)
         {
             // The old limit can be restored, because no buffer beyond it has been posted yet.
             let target = &mut self.srqs[key];
@@ -196,14 +196,18 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Enlarges the `discard` completion queues of the SRQ's endpoints by `by` entries.
-    fn lengthen_discards(&mut self, key: SrqKey, by: u32) -> DatResult<()> {
+    /// Enlarges the `discard` completion queues of the SRQ's endpoints that are too small for the SRQ's new size.
+    fn lengthen_discards(&mut self, key: SrqKey) -> DatResult<()> {
         for _ in 0..self.srqs[key].unwanted.len() {
             let next = self.srqs[key].unwanted.next();
+            let Some(setup) = next.and_then(|ep| Some(self.eps.get(ep)?.setup())) else {
+                continue;
+            };
+            let entries = self.discard_entries(&setup);
             if let Some(ep) = next.and_then(|ep| self.eps.get_mut(ep))
                 && let Some(cq) = &mut ep.discard
+                && cq.capacity() < entries
             {
-                let entries = cq.capacity().saturating_add(by);
                 if let Err(error) = self.provider.resize_cq(cq, entries) {
                     return Err(self.device_refused("srq_resize", error, Subtype::ResourceTevd));
                 }

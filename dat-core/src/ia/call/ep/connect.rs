@@ -214,6 +214,7 @@ impl<P: Provider> Ia<P> {
         target.local_port_qual = local_port.map_or(0, u64::from);
         target.outgoing = Some((path, psn, mtu));
         target.path = Some(path);
+        target.cause = None;
         self.log.attempt(
             ep.key,
             tracing::info_span!("connect", instance = self.id, ep = ?ep.key, %remote, port = conn_qual.0, outcome = field::Empty),
@@ -308,6 +309,7 @@ impl<P: Provider> Ia<P> {
         target.ends = None;
         target.local_port_qual = 0;
         target.private_data = Box::default();
+        target.outgoing = None;
         target.path = None;
         target.cause = None;
         self.state_changed(ep.key, from);
@@ -363,6 +365,8 @@ impl<P: Provider> Ia<P> {
         });
         if let Some(ep) = self.eps.get_mut(key) {
             ep.has_received = false;
+            ep.last_buffer = false;
+            ep.path = None;
         }
     }
 

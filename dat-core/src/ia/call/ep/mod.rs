@@ -35,7 +35,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Maximum time, in nanoseconds, that freeing or resetting an endpoint waits for the buffers that it took from its SRQ.
-const LAST_BUFFER_WAIT: Nanos = 500_000_000;
+/// A close of the IA waits no longer for all its endpoints together.
+pub(in crate::ia) const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 
 /// Result of `ep_query` (`DAT_EP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,29 +233,12 @@ impl<P: Provider> Ia<P> {
         } else {
             attr.max_recv_dtos
         };
-        // The keep-alive probe needs one more request.
-        let max_requests = if setup.transport.keep_alive.is_some() {
-            let most = self.provider.limits().max_dtos;
-            attr.max_request_dtos.saturating_add(1).min(most)
-        } else {
-            attr.max_request_dtos
-        };
-        let unwanted = if setup.request_evd.is_none() {
-            max_requests
-        } else {
-            0
-        } + match (setup.recv_evd, setup.srq) {
-            (Some(_), _) => 0,
-            (None, None) => max_recvs,
-            (None, Some(srq)) => self.srqs[srq].max_recv_dtos(),
-        };
+        let max_requests = self.max_requests(setup);
         let discard = if setup.request_evd.is_some() && setup.recv_evd.is_some() {
             None
         } else {
-            match self
-                .provider
-                .create_cq(unwanted.max(1), DISCARD_OWNER | owner)
-            {
+            let entries = self.discard_entries(setup).max(1);
+            match self.provider.create_cq(entries, DISCARD_OWNER | owner) {
                 Ok(mut cq) => {
                     self.provider.watch_cq(&cq);
                     cq.arm(false);
@@ -302,6 +286,33 @@ impl<P: Provider> Ia<P> {
                 Err(refused)
             }
         }
+    }
+
+    /// Returns the number of requests that an endpoint's queue pair is made for. The keep-alive probe needs one more
+    /// than the program.
+    fn max_requests(&self, setup: &Setup) -> u32 {
+        let asked = setup.attr.max_request_dtos;
+        if setup.transport.keep_alive.is_some() {
+            let most = self.provider.limits().max_dtos;
+            asked.saturating_add(1).min(most)
+        } else {
+            asked
+        }
+    }
+
+    /// Returns the number of completions that an endpoint's discard queue must hold: those of its null EVDs.
+    pub(in crate::ia) fn discard_entries(&self, setup: &Setup) -> u32 {
+        let requests = if setup.request_evd.is_none() {
+            self.max_requests(setup)
+        } else {
+            0
+        };
+        let recvs = match (setup.recv_evd, setup.srq) {
+            (Some(_), _) => 0,
+            (None, None) => setup.attr.max_recv_dtos,
+            (None, Some(srq)) => self.srqs[srq].max_recv_dtos(),
+        };
+        requests.saturating_add(recvs)
     }
 
     fn end_discard(&mut self, cq: &mut P::Cq) -> DatResult<()> {
@@ -582,7 +593,15 @@ impl<P: Provider> Ia<P> {
     /// Waits until an endpoint has returned the buffers that it took from its SRQ. The device reports the last one. The
     /// queue pair must be in ERR.
     pub(in crate::ia) fn await_last_buffer(&mut self, key: EpKey) {
-        let until = self.provider.now().saturating_add(LAST_BUFFER_WAIT);
+        let wait = self.last_buffer_wait_left.unwrap_or(LAST_BUFFER_WAIT);
+        let until = self.provider.now().saturating_add(wait);
+        self.await_last_buffer_until(key, until);
+        if let Some(left) = &mut self.last_buffer_wait_left {
+            *left = until.saturating_sub(self.provider.now());
+        }
+    }
+
+    fn await_last_buffer_until(&mut self, key: EpKey, until: Nanos) {
         loop {
             let Some(ep) = self.eps.get(key) else {
                 return;

@@ -254,19 +254,22 @@ impl<P: Provider> Ia<P> {
         };
         let over = rmr.bind_ended(&pending, succeeded);
         if over.needs_unbind {
-            self.effects.push_back(Effect::BindFailed(pending.rmr));
+            let effect = Effect::BindFailed(pending.rmr, pending.number);
+            self.effects.push_back(effect);
         }
         self.let_go_of(over);
     }
 
     /// Unbinds, by a command, an RMR whose last bind failed: the device's window still has an earlier binding. The
     /// consumer was already notified that the RMR is unbound. So if the device keeps refusing, the device is stopped.
-    pub(in crate::ia) fn unbind_by_command(&mut self, key: RmrKey) {
-        self.end_or_stop_device("unbinding a memory window", |ia| ia.unbind(key));
+    /// Does nothing if another bind or unbind was posted after `bind`: the command would destroy the window that the
+    /// posted request names.
+    pub(in crate::ia) fn unbind_by_command(&mut self, key: RmrKey, bind: u64) {
+        self.end_or_stop_device("unbinding a memory window", |ia| ia.unbind(key, bind));
     }
 
-    fn unbind(&mut self, key: RmrKey) -> DatResult<()> {
-        let Some(rmr) = self.rmrs.get_mut(key).filter(|rmr| rmr.posted().is_none()) else {
+    fn unbind(&mut self, key: RmrKey, bind: u64) -> DatResult<()> {
+        let Some(rmr) = self.rmrs.get_mut(key).filter(|rmr| rmr.binds() == bind) else {
             return Ok(());
         };
         let pd = self.pzs[rmr.pz].pd;
