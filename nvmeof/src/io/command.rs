@@ -70,8 +70,6 @@ pub(crate) enum Do {
     Fetch,
     /// Submit this disk operation; then [`Io::disk_done`] follows.
     Disk(Operation),
-    /// Submit these disk operations; when all have completed, one [`Io::disk_done`] follows.
-    DiskEach(Vec<Operation>),
     /// The transport writes the data into the host's memory, and then sends the response.
     Put,
     /// The transport sends the response.
@@ -526,7 +524,7 @@ impl Io {
             }
             opcode::READ => self.put(),
             opcode::COMPARE => self.compare_second(memory),
-            opcode::VERIFY | opcode::COPY => Do::Again,
+            opcode::VERIFY | opcode::COPY | opcode::DATASET_MANAGEMENT => Do::Again,
             opcode::WRITE_ZEROES if self.work == Work::Forced => Do::Again,
             _ => self.done(),
         }

@@ -64,6 +64,9 @@ fn bounded(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
+/// Maximum number of operations that are in the kernel at once. Others wait.
+const MOST_OPERATIONS: u32 = 2048;
+
 /// The disks of a worker.
 pub(crate) struct Disks {
     reactor: Reactor,
@@ -74,9 +77,9 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// Creates a ring for this many concurrent operations.
-    pub(crate) fn new(entries: u32) -> Result<Self, ReactorError> {
-        let reactor = Reactor::new(entries)?;
+    /// Creates a ring for the operations of this many commands.
+    pub(crate) fn new(commands: u32) -> Result<Self, ReactorError> {
+        let reactor = Reactor::new(commands.min(MOST_OPERATIONS))?;
         reactor.check_disks()?;
         Ok(Self {
             reactor,

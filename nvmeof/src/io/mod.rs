@@ -16,7 +16,7 @@
 //!   received    Is it inside the namespace? May the host do it? Has the data the right length?
 //!   Buffer      Up to 4 KiB are in the command's own page. More is in a buffer, which it may have to wait for
 //!   Fetch       Data from the host, unless it came in the capsule
-//!   execute     Disk: one operation, several at once, or one after the other
+//!   execute     Disk: one operation, or several, one after the other; a flush of all disks at once
 //!   Put         Data to the host; then the response
 //! ```
 //!
@@ -132,24 +132,6 @@ impl Commands {
                         }
                         Err(error) => Do::Refuse(status_of(&error, io.sqe.opcode)),
                     };
-                }
-                Do::DiskEach(operations) => {
-                    let mut asked = 0;
-                    for operation in operations {
-                        let operation = operation.of_file(&self.memory);
-                        match self.disks.ask(&local.handle, operation, at) {
-                            Ok(count) => asked += count,
-                            // Earlier operations are at the disk. The error is reported when they complete.
-                            Err(error) if asked != 0 => {
-                                io.status = status_of(&error, io.sqe.opcode);
-                                break;
-                            }
-                            Err(error) => return Do::Refuse(status_of(&error, io.sqe.opcode)),
-                        }
-                    }
-                    io.pending = asked;
-                    io.step(Step::Execute);
-                    return Do::Wait;
                 }
                 Do::Block => {
                     self.block(at);

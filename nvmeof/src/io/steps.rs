@@ -1,9 +1,9 @@
 //! Commands that need several operations of a disk.
 //!
-//! The ranges of Dataset Management are submitted all at once. Verify and Copy use their second buffer for one piece at
-//! a time. Each piece is checked again: since the last piece, the namespace may have become write-protected, reserved
-//! by another host, inaccessible or shorter, or may have been replaced by another one. A Write Zeroes with Force Unit
-//! Access ends with a flush.
+//! The ranges of Dataset Management are deallocated one after the other, so that a command has at most one operation at
+//! a disk. Verify and Copy use their second buffer for one piece at a time. Each piece is checked again: since the last
+//! piece, the namespace may have become write-protected, reserved by another host, inaccessible or shorter, or may have
+//! been replaced by another one. A Write Zeroes with Force Unit Access ends with a flush.
 //!
 //! A list of ranges is read only once from the memory into which the host's data arrives. That copy is both checked and
 //! used. Otherwise the host could change the ranges after the check.
@@ -44,6 +44,7 @@ impl Io {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
         }
         let next = match &self.work {
+            Work::Deallocate(_) => self.deallocate_next(here),
             Work::Verify { .. } => self.verified(here),
             Work::Copy(_) => self.copied(here),
             Work::Forced => {
@@ -136,18 +137,32 @@ impl Io {
         for range in &ranges {
             inside(namespace, range.first.get(), range.blocks.get().into())?;
         }
-        let shift = namespace.shift();
-        let wanted = ranges.iter().filter(|range| range.blocks.get() != 0);
-        let operations: Vec<Operation> = wanted
-            .map(|range| Operation::Deallocate {
-                offset: range.first.get() << shift,
-                bytes: u64::from(range.blocks.get()) << shift,
-            })
-            .collect();
-        if operations.is_empty() || !namespace.disk().deallocates() {
+        if !namespace.disk().deallocates() {
             return Ok(self.done());
         }
-        Ok(Do::DiskEach(operations))
+        let wanted = ranges.iter().filter(|range| range.blocks.get() != 0);
+        let wanted = wanted.map(|range| (range.first.get(), range.blocks.get()));
+        // They are taken from the end of the list.
+        self.work = Work::Deallocate(wanted.rev().collect());
+        self.deallocate_next(here)
+    }
+
+    /// Deallocates the next range, or completes the command after the last.
+    fn deallocate_next(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        let Work::Deallocate(ranges) = &mut self.work else {
+            return Err(Status::INTERNAL.dnr());
+        };
+        let Some((first, blocks)) = ranges.pop() else {
+            return Ok(self.done());
+        };
+        let namespace = &*here.local.namespace;
+        permit(self.sqe.opcode, here.issuer, here.local)?;
+        inside(namespace, first, blocks.into())?;
+        let shift = namespace.shift();
+        Ok(Do::Disk(Operation::Deallocate {
+            offset: first << shift,
+            bytes: u64::from(blocks) << shift,
+        }))
     }
 
     /// Starts the read of the next piece of a Verify.

@@ -10,6 +10,8 @@ pub(crate) enum Work {
     Abandoned,
     /// A Write Zeroes with Force Unit Access: a flush follows the zeros.
     Forced,
+    /// A Dataset Management: the checked ranges that are left, the next one last: first block, and number of blocks.
+    Deallocate(Vec<(u64, u32)>),
     /// A Verify: the next block, and the block after the last.
     Verify { next: u64, end: u64 },
     /// A Copy.

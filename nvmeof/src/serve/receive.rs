@@ -270,7 +270,6 @@ impl Worker {
             Do::Fetch => self.fetch(at),
             other @ (Do::Buffer(_)
             | Do::Disk(_)
-            | Do::DiskEach(_)
             | Do::Refuse(_)
             | Do::Model
             | Do::First
@@ -323,9 +322,9 @@ impl Worker {
                     self.carry_out(other, act)?;
                 }
             },
-            // `Commands` executes `Buffer`, `Disk`, `DiskEach`, `Block` and `Pair` itself, and never returns them.
+            // `Commands` executes `Buffer`, `Disk`, `Block` and `Pair` itself, and never returns them.
             Do::Put | Do::Respond | Do::Fetch | Do::Wait => self.carry_out(at, act),
-            Do::Buffer(_) | Do::Disk(_) | Do::DiskEach(_) | Do::Block | Do::Pair => {
+            Do::Buffer(_) | Do::Disk(_) | Do::Block | Do::Pair => {
                 self.refuse(at, Status::INTERNAL.dnr())
             }
         }

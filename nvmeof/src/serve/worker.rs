@@ -163,7 +163,7 @@ impl Worker {
         let srq = ia.srq_create(zone, attr)?;
         let all = places + responses;
         let memory = Memory::new(&mut ia, zone, (places, all), config.buffers)?;
-        let mut disks = Disks::new(256)?;
+        let mut disks = Disks::new(all)?;
         let pinned = disks.pin(&[memory.places.buffer.clone(), memory.buffers.buffer.clone()])?;
         let inbox = Arc::new(Inbox::new()?);
         let psp =

@@ -264,12 +264,9 @@ impl Loop {
                 io.step(Step::Drop);
                 self.release(at);
             }
-            other @ (Do::Buffer(_)
-            | Do::Disk(_)
-            | Do::DiskEach(_)
-            | Do::Model
-            | Do::Pair
-            | Do::Block) => panic!("{other:?}"),
+            other @ (Do::Buffer(_) | Do::Disk(_) | Do::Model | Do::Pair | Do::Block) => {
+                panic!("{other:?}")
+            }
         }
     }
 

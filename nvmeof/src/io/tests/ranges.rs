@@ -29,19 +29,26 @@ fn a_command_reaches_the_last_block_and_none_behind_it() {
     host.assert_free();
 }
 
+/// Returns a range as it is in the data of a deallocation: attributes, number of blocks, and first block (NVM Command
+/// Set, "Dataset Management").
+fn range(first: u64, blocks: u32) -> [u8; 16] {
+    let mut range = [0; 16];
+    range[4..8].copy_from_slice(&zerocopy::little_endian::U32::new(blocks).to_bytes());
+    range[8..].copy_from_slice(&zerocopy::little_endian::U64::new(first).to_bytes());
+    range
+}
+
+fn deallocation(ranges: u32) -> Sqe {
+    let mut sqe = command(opcode::DATASET_MANAGEMENT);
+    (sqe.cdw10, sqe.cdw11) = ((ranges - 1).into(), 4.into());
+    sqe
+}
+
 #[test]
 fn a_deallocation_checks_all_its_ranges_before_it_begins() {
     let mut host = Loop::new(Source::Memory(BYTES));
     assert_eq!(host.write(4, &[5; 2 * BLOCK]), DONE);
-    let mut sqe = command(opcode::DATASET_MANAGEMENT);
-    (sqe.cdw10, sqe.cdw11) = (1.into(), 4.into());
-    // A range has attributes, number of blocks, and first block (NVM Command Set, "Dataset Management").
-    let range = |first: u64, blocks: u32| {
-        let mut range = [0; 16];
-        range[4..8].copy_from_slice(&zerocopy::little_endian::U32::new(blocks).to_bytes());
-        range[8..].copy_from_slice(&zerocopy::little_endian::U64::new(first).to_bytes());
-        range
-    };
+    let sqe = deallocation(2);
     host.host[..32].copy_from_slice(&[range(4, 1), range(END, 1)].concat());
     let status = host.command(sqe, memory(0, 32));
     assert_eq!(status, Status::LBA_RANGE.dnr());
@@ -142,6 +149,63 @@ fn commands_wait_for_buffers_and_go_on_in_order() {
         );
     }
     host.assert_free();
+}
+
+/// A disk that hangs would otherwise keep many operations of one command.
+#[test]
+fn a_deallocation_has_one_operation_at_the_disk_at_a_time() {
+    let mut host = Loop::new(Source::Faulty(BYTES));
+    assert_eq!(host.write(0, &[5; 8 * BLOCK]), DONE);
+    let faults = host.hold_next(Of::Writes);
+    host.host[..48].copy_from_slice(&[range(0, 2), range(3, 1), range(6, 2)].concat());
+    let (cid, at) = host.send(deallocation(3), memory(0, 48));
+    host.turn();
+    let io = &host.commands.ios[at as usize];
+    assert_eq!((io.state(), io.pending), (State::Executing, 1));
+    assert_eq!(host.blocks(2, 6), [5; 6]);
+    faults.order(None);
+    assert_eq!(host.answer(cid), DONE);
+    assert_eq!(host.blocks(0, 8), [0, 0, 5, 0, 5, 5, 0, 0]);
+    host.assert_free();
+}
+
+/// If the namespace changes between two ranges, the command fails, and the ranges that are left stay as they are.
+#[test]
+fn each_range_of_a_deallocation_is_checked_when_its_turn_comes() {
+    type Change = fn(&mut Loop);
+    let changes: [(Change, Status); 2] = [
+        (
+            |host| {
+                host.remove_namespace();
+                host.add_namespace(Source::Memory(BYTES));
+            },
+            Status::INVALID_NAMESPACE.dnr(),
+        ),
+        (
+            |host| {
+                let set = host.model.set_access(1, 1, Access::Inaccessible);
+                set.expect("a group");
+            },
+            Status::ANA_INACCESSIBLE,
+        ),
+    ];
+    for (change, status) in changes {
+        let mut host = Loop::new(Source::Faulty(BYTES));
+        assert_eq!(host.write(0, &[5; 8 * BLOCK]), DONE);
+        let faults = host.hold_next(Of::Writes);
+        host.host[..32].copy_from_slice(&[range(0, 1), range(4, 1)].concat());
+        let (cid, _) = host.send(deallocation(2), memory(0, 32));
+        host.turn();
+        change(&mut host);
+        faults.order(None);
+        assert_eq!(host.answer(cid), status);
+        if status == Status::ANA_INACCESSIBLE {
+            let set = host.model.set_access(1, 1, Access::Optimized);
+            set.expect("a group");
+            assert_eq!(host.blocks(0, 8), [0, 5, 5, 5, 5, 5, 5, 5]);
+        }
+        host.assert_free();
+    }
 }
 
 /// A write that waits for a buffer belongs to the namespace at its arrival.
