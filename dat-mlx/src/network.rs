@@ -307,6 +307,18 @@ impl Network {
         self.next_hop(resolution, source, destination, time)
     }
 
+    /// As [`way`](Self::way), for one datagram, which may be the answer to an unknown sender.
+    pub(crate) fn way_once(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        now: Instant,
+    ) -> NextHop {
+        let time = since_start(now);
+        let resolution = self.neighbours.resolve_once(source, destination, time);
+        self.next_hop(resolution, source, destination, time)
+    }
+
     /// As [`way`](Self::way), for the answer to a datagram that `sender` has sent to one of our addresses. Anybody can
     /// cause such requests, so they have a share of the neighbours.
     pub(crate) fn way_back(&mut self, source: IpAddr, sender: IpAddr, now: Instant) -> NextHop {
@@ -376,12 +388,17 @@ impl Network {
         }
     }
 
-    /// Queues a received datagram whose sender is being resolved. Drops it if the queue is full or has a copy.
+    /// Queues a received datagram whose sender is being resolved, unless the queue has a copy. A full queue drops the
+    /// oldest one.
     pub(crate) fn queue_incoming(&mut self, received: ReceivedMad) {
         let is_copy = |other: &ReceivedMad| *other == received;
-        if self.incoming.len() < WAITING && !self.incoming.iter().any(is_copy) {
-            self.incoming.push_back(received);
+        if self.incoming.iter().any(is_copy) {
+            return;
         }
+        if self.incoming.len() == WAITING {
+            self.incoming.pop_front();
+        }
+        self.incoming.push_back(received);
     }
 
     /// Takes a received datagram whose sender was resolved.
@@ -433,6 +450,14 @@ impl Network {
                 });
             }
             let needed = self.is_needed(&event);
+            if let Event::Unreachable {
+                address,
+                reason: Reason::TableFull,
+                ..
+            } = event
+            {
+                self.forget_incoming(address);
+            }
             let (waited_for, event) = self.log.note(&event, needed, now);
             settled |= waited_for;
             told.extend(event);
@@ -448,13 +473,24 @@ impl Network {
         }
     }
 
+    /// Drops the received datagrams whose next hop was evicted. Resolved again, they would evict each other in turn,
+    /// and none would ever be given up. The senders repeat them.
+    fn forget_incoming(&mut self, evicted: IpAddr) {
+        let neighbours = &self.neighbours;
+        self.incoming.retain(|received| {
+            let [source, destination] =
+                [received.route.destination, received.route.source].map(address_of);
+            neighbours.next_hop(source, destination) != Ok(evicted)
+        });
+    }
+
     /// Returns whether an event is about a neighbour through which a queue pair or a datagram of ours reaches its
     /// destination. Other neighbours were requested for unknown senders, which no consumer is told about.
     fn is_needed(&self, event: &Event) -> bool {
         let (Event::Unreachable { address, .. } | Event::Moved { address, .. }) = *event else {
             return false;
         };
-        // No neighbour that a queue pair or a datagram of ours waits for is dropped with this reason.
+        // A neighbour that was evicted is not lost: it is requested again.
         if let Event::Unreachable {
             reason: Reason::TableFull,
             ..
@@ -483,7 +519,7 @@ impl Network {
     fn retry_waiting(&mut self, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         for pending in core::mem::take(&mut self.outgoing) {
-            match self.way(pending.source, address_of(pending.to.path.gid), now) {
+            match self.way_once(pending.source, address_of(pending.to.path.gid), now) {
                 NextHop::Known(mac) => outcome.leave.push((pending.to, mac, pending.mad)),
                 NextHop::Pending => self.outgoing.push_back(pending),
                 NextHop::Unreachable(why) => {

@@ -75,7 +75,7 @@ struct KnownCq {
 
 /// State above [`Hca`] that the instances of a function share.
 struct SharedProvider {
-    /// QP1. While a thread holds this lock it waits for the device only to create QP1 anew after QP1 broke.
+    /// QP1. While a thread holds this lock it waits for the device only to reset QP1 after QP1 broke.
     gsi: Mutex<Gsi>,
     /// The protection domain of QP1.
     gsi_pd: u32,
@@ -150,6 +150,8 @@ pub struct MlxProvider {
     events: VecDeque<ProviderEvent>,
     /// State of the port while it is down; `None` if it is up.
     down: Option<Down>,
+    /// True if the last event was [`AsyncEvent::EventsLost`]. The port's state follows, which may be unchanged.
+    port_unsure: bool,
     random: Random,
     /// Source of the variants (low bytes) of keys.
     variants: Variants,
@@ -229,6 +231,7 @@ impl MlxProvider {
             events: events.into_iter().collect(),
             random,
             down,
+            port_unsure: false,
             variants: Variants::new(variants),
         })
     }
@@ -318,10 +321,9 @@ impl MlxProvider {
         while let Some(event) = self.hca.next_async() {
             handled = true;
             tracing::debug!(?event, "device event");
+            let translated = self.translate(&event);
+            self.events.extend(translated);
             self.note_port(&event);
-            if let Some(event) = self.translate(&event) {
-                self.events.push_back(event);
-            }
         }
         if let Err(error) = self.common.gsi().repair(&mut self.hca) {
             tracing::error!(%error, "QP1 cannot be repaired; the device is stopped");
@@ -334,6 +336,8 @@ impl MlxProvider {
         let qp_owner = |qpn| self.qps.get(&qpn).copied();
         let srq_owner = |rmpn: Rmpn| self.srqs.get(&rmpn.get()).copied();
         match *event {
+            AsyncEvent::PortUp if self.port_unsure && self.down.is_none() => None,
+            AsyncEvent::PortDown if self.port_unsure && self.down.is_some() => None,
             AsyncEvent::PortUp => Some(ProviderEvent::Network(self.port_up_event())),
             AsyncEvent::PortDown => Some(ProviderEvent::Network(NetworkEvent::PortDown)),
             AsyncEvent::Network(event) => Some(ProviderEvent::Network(heard(event))),
@@ -891,7 +895,7 @@ impl Provider for MlxProvider {
         if let Some(cause) = self.hca.dead_cause() {
             return Err(ProviderError::Dead(cause.to_string()));
         }
-        match self.way(to.path.gid, to.path.source_gid_index) {
+        match self.way_once(to.path.gid, to.path.source_gid_index) {
             NextHop::Known(mac) => self.send_over(to, mac, mad),
             NextHop::Pending => {
                 if let (Some(mut network), Some(source)) = (

@@ -199,7 +199,7 @@ impl Hca {
                 Ok(shared) => return teardown::close(shared),
                 Err(shared) => shared,
             };
-            std::thread::yield_now();
+            core::hint::spin_loop();
         }
     }
 

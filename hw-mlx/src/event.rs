@@ -80,7 +80,8 @@ pub enum AsyncEvent {
         /// The address.
         address: IpAddr,
     },
-    /// The caller did not fetch events for so long that some were dropped.
+    /// The caller did not fetch events for so long that some were dropped. An event with the port's state follows, even
+    /// if that state has not changed.
     EventsLost {
         /// Number of events dropped.
         count: u64,

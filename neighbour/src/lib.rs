@@ -24,10 +24,11 @@
 //! connections to a neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when traffic has
 //! come back from the neighbour. The crate renews only the entries of neighbours in use.
 //!
-//! **No sender is trusted.** Only `resolve`, `resolve_sender` and `echo` create entries. A received message can only
-//! complete or confirm an entry, or make us send a request to a known MAC (`docs/decisions/neighbours.md`). A caller
-//! that answers a datagram looks for its sender by [`Neighbours::resolve_sender`]: such entries have a share of the
-//! table and of the requests, and do not evict those that our own senders need.
+//! **No sender is trusted.** Only `resolve`, `resolve_once`, `resolve_sender` and `echo` create entries. A received
+//! message can only complete or confirm an entry, or make us send a request to a known MAC
+//! (`docs/decisions/neighbours.md`). A caller that answers a datagram looks for its sender by
+//! [`Neighbours::resolve_sender`]: such entries have a share of the table and of the requests, and evict each other. If
+//! our own senders have filled that share, too, the neighbour that was unused for longest makes room.
 //!
 //! The crate does not handle router advertisements and redirects (addresses and gateways come from the caller),
 //! fragments, IPv4 options, ICMP errors, MLDv1 queries, and tags within tags. It sends no IGMP reports of IPv4 groups,

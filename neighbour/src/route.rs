@@ -15,6 +15,17 @@ use crate::wire::Echo;
 /// Data of our echo requests: 56 bytes, as many as `ping` sends.
 pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 
+/// Reason for which a caller needs a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// A local sender will go on sending to it.
+    Own,
+    /// A local sender sends one datagram.
+    Once,
+    /// The neighbour has sent a datagram.
+    Sender,
+}
+
 impl Neighbours {
     /// Returns the source address, one of ours, for a destination. The rules, in this order:
     ///
@@ -63,21 +74,32 @@ impl Neighbours {
     /// Returns the MAC to which frames from `source`, one of our addresses, to `destination` are sent. If the MAC is
     /// not known, sends a request for it.
     pub fn resolve(&mut self, source: IpAddr, destination: IpAddr, now: Duration) -> Resolution {
-        self.resolve_for(source, destination, false, now)
+        self.resolve_for(source, destination, Need::Own, now)
+    }
+
+    /// As [`resolve`](Self::resolve), for one datagram, which may be an answer to a stranger. An entry of a stranger
+    /// stays in the strangers' share.
+    pub fn resolve_once(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        now: Duration,
+    ) -> Resolution {
+        self.resolve_for(source, destination, Need::Once, now)
     }
 
     /// As [`resolve`](Self::resolve), for an answer to `sender`, which has sent a datagram to `source`, one of our
     /// addresses. Anybody can send datagrams from any address. So an entry that this function creates has a place in
     /// the share of the strangers ([`Config::neighbours`](crate::Config::neighbours)), until `resolve` needs the entry.
     pub fn resolve_sender(&mut self, source: IpAddr, sender: IpAddr, now: Duration) -> Resolution {
-        self.resolve_for(source, sender, true, now)
+        self.resolve_for(source, sender, Need::Sender, now)
     }
 
     fn resolve_for(
         &mut self,
         source: IpAddr,
         destination: IpAddr,
-        stranger: bool,
+        need: Need,
         now: Duration,
     ) -> Resolution {
         self.pass(now);
@@ -95,9 +117,9 @@ impl Neighbours {
             return Resolution::Known(mac);
         }
         let Some(entry) = self.table.get_mut(key) else {
-            return self.begin(key, source.to_canonical(), stranger);
+            return self.begin(key, source.to_canonical(), need == Need::Sender);
         };
-        entry.stranger &= stranger;
+        entry.stranger &= need != Need::Own;
         entry.used = self.now;
         entry.asker = source.to_canonical();
         if self.up {

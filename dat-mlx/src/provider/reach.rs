@@ -185,6 +185,11 @@ impl MlxProvider {
         self.way_by(gid, source_index, Network::way)
     }
 
+    /// As [`way`](Self::way), for one datagram.
+    pub(super) fn way_once(&self, gid: [u8; 16], source_index: u8) -> NextHop {
+        self.way_by(gid, source_index, Network::way_once)
+    }
+
     /// As [`way`](Self::way), for the answer to a received datagram.
     pub(super) fn way_back(&self, gid: [u8; 16], source_index: u8) -> NextHop {
         self.way_by(gid, source_index, Network::way_back)
@@ -252,6 +257,7 @@ impl MlxProvider {
 
     /// Updates the port's state from an event.
     pub(super) fn note_port(&mut self, event: &AsyncEvent) {
+        self.port_unsure = matches!(event, AsyncEvent::EventsLost { .. });
         match event {
             AsyncEvent::PortDown => {
                 self.down = Some(Down {

@@ -8,8 +8,8 @@
 //! answered.)
 //!
 //! If the device writes no such last entry, the driver logs an error and expects the device's next entry one slot after
-//! the copied ones. Requests whose entries are missing then never complete. The old ring stays out of use, because the
-//! device may still write it.
+//! the copied ones. Requests whose entries are missing then never complete. The old ring stays out of use as long as
+//! the function is open, because the device may still write it.
 
 use driver::{DmaRing, barrier};
 

@@ -97,9 +97,10 @@ pub(crate) fn to_reset(hca: &mut Hca, qpn: Qpn) -> Result<(), CmdError> {
     hca.exec(&command).map(drop)
 }
 
-/// Sends 2RST before DESTROY_QP. A refusal because of the queue pair's state is no error: in RESET, DESTROY_QP works
-/// without this step (Linux `destroy_qp_common` omits it there). QP1 is in RESET if its repair failed half-way.
-/// [`Qp::destroy`] knows that state and omits the step itself. Returns whether the device accepted the step.
+/// Sends 2RST before DESTROY_QP, or before a repair of QP1. A refusal because of the queue pair's state is no error: in
+/// RESET, DESTROY_QP works without this step (Linux `destroy_qp_common` omits it there), and so does the repair. QP1 is
+/// in RESET if its repair failed half-way. [`Qp::destroy`] knows that state and omits the step itself. Returns whether
+/// the device accepted the step.
 pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: Qpn) -> Result<bool, CmdError> {
     match to_reset(hca, qpn) {
         Err(error)
@@ -108,7 +109,7 @@ pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: Qpn) -> Result<bool, CmdError
                 Some(CmdStatus::BAD_QP_STATE | CmdStatus::BAD_RES_STATE)
             ) =>
         {
-            tracing::debug!(qpn = qpn.get(), %error, "destroying a queue pair");
+            tracing::debug!(qpn = qpn.get(), %error, "a queue pair that is in RESET already");
             Ok(false)
         }
         answer => answer.map(|()| true),

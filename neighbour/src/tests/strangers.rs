@@ -91,7 +91,7 @@ impl Us {
     }
 }
 
-/// Datagrams from more addresses than the table has places evict entries of each other only, at any time.
+/// Datagrams from more addresses than the table has places evict entries of each other.
 #[test]
 fn senders_that_nobody_knows_evict_each_other_and_no_known_neighbour() {
     let mut us = with_a_known_neighbour(64);
@@ -144,6 +144,23 @@ fn strangers_have_half_as_many_requests_and_give_up_their_places_to_our_senders(
         State::Reachable,
         "a stranger has gone"
     );
+}
+
+/// An answer to a stranger leaves the stranger in the strangers' share.
+#[test]
+fn an_entry_that_only_one_answer_needs_stays_a_strangers() {
+    let mut us = with_a_known_neighbour(8);
+    for n in 0..20 {
+        us.pass(milliseconds(1));
+        us.resolve_sender(n);
+        let sender = format!("10.0.1.{}", 1 + n);
+        us.receive(&arp_reply((PEER, &sender), (OURS, OUR_V4)));
+        let sender = ip(&sender);
+        let answered = us.us.resolve_once(ip(OUR_V4), sender, us.now);
+        assert_eq!(answered, Resolution::Known(PEER));
+        assert!(us.us.counters().neighbours <= 1 + 2);
+    }
+    assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
 }
 
 /// A stranger that a sender of ours needs is none any more.

@@ -194,6 +194,20 @@ fn nobody_is_reached_over_a_port_that_is_down() {
     p.finish_bare();
 }
 
+/// If events were lost and the port is as it was, the program is told nothing about the port.
+#[test]
+fn a_port_that_has_not_changed_is_not_told_of_after_a_loss_of_events() {
+    let mut p = pair();
+    for _ in 0..=1 << 16 {
+        let event = AsyncEvent::PortChange { sub_type: 0 };
+        p.a.provider.hca().tell_all(event);
+    }
+    p.a.provider.progress();
+    let told: Vec<_> = std::iter::from_fn(|| p.a.provider.next_event()).collect();
+    assert_eq!(told, []);
+    p.finish_bare();
+}
+
 /// If the event of a port that goes down is lost, the port is still known to be down.
 #[test]
 fn a_port_whose_event_was_lost_is_down() {

@@ -233,6 +233,34 @@ fn a_crowd_of_unknown_senders_does_not_cut_us_off_from_our_neighbours() {
     p.finish_bare();
 }
 
+/// More unknown senders than their share has places (256) evict each other. The datagram of one that answers is passed
+/// on all the same, although others go on arriving.
+#[test]
+fn unknown_senders_that_are_evicted_do_not_keep_a_neighbour_waiting() {
+    let mut p = unconfigured_pair();
+    let mut strangers = 1..;
+    let mut arrive = |p: &mut Pair, count: usize| {
+        for from in strangers.by_ref().take(count) {
+            p.sim.deliver(&p.a.function, &mad_from_link_local(from));
+            p.a.provider.progress();
+            assert_eq!(p.a.provider.poll_mad(), None);
+        }
+    };
+    arrive(&mut p, 300);
+    let a = to(&p.b, address(1));
+    p.b.provider.send_mad(&a, &[7; 256]).expect("it waits");
+    let mut found = None;
+    for _ in 0..200 {
+        found = until(&mut p, SECOND / 10, |p| p.a.provider.poll_mad());
+        if found.is_some() {
+            break;
+        }
+        arrive(&mut p, 1);
+    }
+    assert_eq!(found.expect("it is passed on").1, [7; 256]);
+    p.finish_bare();
+}
+
 /// A neighbour that a datagram of ours waits for is reported as lost; an unknown sender is not.
 #[test]
 fn an_unknown_sender_that_is_not_found_is_no_lost_neighbour() {
@@ -244,9 +272,12 @@ fn an_unknown_sender_that_is_not_found_is_no_lost_neighbour() {
     let mut lost = Vec::new();
     until(&mut p, 10 * SECOND, |p| -> Option<()> {
         let events = std::iter::from_fn(|| p.a.provider.next_event());
-        lost.extend(events.filter_map(|event| match event {
-            ProviderEvent::Network(NetworkEvent::NeighbourLost(address)) => Some(address),
-            _ => None,
+        lost.extend(events.filter_map(|event| {
+            if let ProviderEvent::Network(NetworkEvent::NeighbourLost(address)) = event {
+                Some(address)
+            } else {
+                None
+            }
         }));
         None
     });
