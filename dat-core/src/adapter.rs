@@ -7,7 +7,7 @@
 //! Any instance can run the connection manager for all of them: that instance receives datagrams, handles timers, and
 //! sends. It queues each resulting event for the instance concerned, and wakes that instance. A connection belongs to
 //! the instance of its endpoint. A connection request goes to the instance that listens at its qualifier; if several
-//! instances listen there, to the one with the fewest connections.
+//! instances listen there, to the one with the fewest connections, or to another one if that one cannot take it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -176,8 +176,8 @@ impl State {
     }
 
     /// Removes an instance, and handles the arrivals that it has not handled. A connection request goes to another
-    /// instance that listens there, if there is one; otherwise it is declined, as is one that was handed off to this
-    /// instance. All other connections with such an arrival are released.
+    /// instance that listens there, if there is one; otherwise it is declined. All other connections with such an
+    /// arrival are released.
     pub(crate) fn leave(&mut self, instance_index: InstanceIndex, now: Nanos) {
         self.sort(instance_index);
         let listening: Vec<ListenId> = self
@@ -200,10 +200,8 @@ impl State {
                 Arrival::Event(CmEvent::Request { request, .. }) => {
                     self.least_loaded(request.listen, None)
                 }
-                Arrival::Event(_)
-                | Arrival::HandedOff(..)
-                | Arrival::Question(_)
-                | Arrival::Measure(_) => None,
+                Arrival::HandedOff(listen, _) => self.least_loaded(*listen, None),
+                Arrival::Event(_) | Arrival::Question(_) | Arrival::Measure(_) => None,
             };
             // If another instance listens, it gets the request. Otherwise the request is declined for lack of
             // resources, because no program has rejected it. Other connections are released.

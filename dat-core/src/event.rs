@@ -185,8 +185,8 @@ pub enum AsyncEvent {
 
 /// A change of the port, of an address of the adapter, or of a neighbour. The program need not react: connections
 /// that end because of the change have events of their own. If the asynchronous EVD is half full, these events are
-/// dropped, so that errors still fit. Events about neighbours are dropped if it is a quarter full, because others can
-/// cause many of them.
+/// dropped, so that errors still fit. Events about neighbours, and about other stations that use an address which we
+/// keep, are dropped if it is a quarter full, because others can cause many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkEvent {
@@ -222,7 +222,7 @@ pub enum NetworkEvent {
         /// New MAC of the neighbour.
         mac: [u8; 6],
     },
-    /// No station answers for the address of a neighbour.
+    /// No station answers for the address of a neighbour through which a connection, or a datagram that waits, goes.
     NeighbourLost(IpAddr),
     /// The adapter does not take part in the network, although it was configured to do so if possible. Peers are
     /// searched among the configured neighbours only.

@@ -133,13 +133,15 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Queues a network event on the asynchronous EVD, unless that EVD is half full: errors must still fit. Events
-    /// about neighbours are queued only while the EVD is less than a quarter full: others can cause many of them, and
-    /// those about the port and about our addresses must still fit.
+    /// about neighbours, and about stations that use an address which we keep, are queued only while the EVD is less
+    /// than a quarter full: others can cause many of them, and the other network events must still fit.
     pub(in crate::ia) fn network_event(&mut self, event: NetworkEvent) {
         use NetworkEvent as E;
         let (by_others, divisor) = match event {
-            E::NeighbourMoved { .. } | E::NeighbourLost(_) => (true, 4),
-            E::AddressDuplicate { .. } => (true, 2),
+            E::NeighbourMoved { .. }
+            | E::NeighbourLost(_)
+            | E::AddressDuplicate { lost: false, .. } => (true, 4),
+            E::AddressDuplicate { lost: true, .. } => (true, 2),
             E::PortDown
             | E::PortUp { .. }
             | E::AddressAdded(_)
@@ -153,7 +155,7 @@ impl<P: Provider> Ia<P> {
         }
         self.notice_async(AsyncEvent::Network(event));
         let evd = &self.evds[self.async_evd];
-        if self.config.network_events && evd.len() < evd.qlen / divisor {
+        if self.config.network_events && evd.len() * divisor < evd.qlen {
             self.push_async(AsyncEvent::Network(event));
         }
     }

@@ -55,8 +55,9 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Listens at a connection qualifier jointly with other instances of the adapter that use this call. Each request
-    /// goes to the instance with the fewest connections. If that instance cannot take it, because its EVD is full or
-    /// its service point was freed meanwhile, it goes to another one, once. DAT 1.2 has no such call.
+    /// goes to the instance with the fewest connections. If that instance cannot take it (its EVD is full, its service
+    /// point was freed meanwhile, or no endpoint could be made for it), it goes to one other instance. DAT 1.2 has no
+    /// such call.
     ///
     /// # Errors
     /// The errors of [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: a service point of this instance, or one that was not
