@@ -41,7 +41,8 @@ fn run_command(command: &OsStr, rest: &[OsString]) -> ExitCode {
     match command.to_str() {
         Some("demo") => cargo(&["run", "--example", "demo", "--"], None, rest),
         Some(name) if names().any(|known| known == name) => {
-            cargo(&["run", "--quiet", "--bin", "lab", "--"], Some(name), rest)
+            let lab = ["run", "--quiet", "--profile", "test", "--bin", "lab", "--"];
+            cargo(&lab, Some(name), rest)
         }
         _ => {
             let command = command.display();
@@ -51,9 +52,9 @@ fn run_command(command: &OsStr, rest: &[OsString]) -> ExitCode {
     }
 }
 
-/// Replaces this process by cargo, which builds the program from the whole workspace, so that all commands and the
-/// tests use the same build. The program runs in the caller's directory, so relative file names refer to that
-/// directory. Returns only if cargo cannot be started.
+/// Replaces this process by cargo, which builds the program from the whole workspace, and `lab` with the tests'
+/// profile, so that all commands and the tests use the same build. The program runs in the caller's directory, so
+/// relative file names refer to that directory. Returns only if cargo cannot be started.
 fn cargo(run: &[&str], name: Option<&str>, rest: &[OsString]) -> ExitCode {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let error = Command::new(&program)
