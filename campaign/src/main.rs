@@ -60,7 +60,7 @@ struct Arguments {
     /// Run one case of `--exhaustive` only: side, command and harm, as `1:57:silent`.
     #[arg(long)]
     only: Option<String>,
-    /// Print all calls by state and all commands by call, and not only those that never happened.
+    /// Also print how often each call was made in each state, and each command in each call.
     #[arg(long)]
     all: bool,
     /// File for the event log of `--seed`.

@@ -1,4 +1,4 @@
-//! Attributes of an IA (`DAT_IA_ATTR`, `DAT_PROVIDER_ATTR`), made from the limits of its device.
+//! Attributes of an IA (`DAT_IA_ATTR`, from the limits of its device) and of the provider (`DAT_PROVIDER_ATTR`).
 
 use crate::provider::{Limits, MAX_SEGMENT_BYTES};
 use crate::types::{CompletionFlags, Qos};

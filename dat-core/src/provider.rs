@@ -13,7 +13,7 @@
 //! the device *refuses*, the object is unchanged, and the call may be repeated. If the device does not *answer*, the
 //! provider stops the device, so that the device reaches no memory at all. From then on every such call works on the
 //! host alone and succeeds (except if the device could not be stopped). Where a call cannot report a failure,
-//! `dat-core` stops the device ([`Provider::stop`]). Dropping a provider stops its device.
+//! `dat-core` stops the device ([`Provider::stop`]). Dropping a device's last provider stops the device.
 //!
 //! Hot path: [`QueuePair::post_request`], [`QueuePair::post_recv`], [`SharedReceiveQueue::post_recv`],
 //! [`CompletionQueue::poll`] and the two `complete` functions. They do not allocate, take locks, call the kernel or
@@ -391,7 +391,7 @@ pub struct Registration<M> {
     pub bytes: u64,
 }
 
-/// An event of the device that is not a completion.
+/// An event of the device, of the system or of the network that is not a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderEvent {
     /// The first packet has arrived at a queue pair in RTR.

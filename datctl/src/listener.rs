@@ -1,7 +1,6 @@
 //! The passive end of `ping`, `perf` and `cmtime`: handles each connection as the active end requests.
 //!
-//! The listener never waits by itself: [`Listener::serve`] does the pending work, so that one thread can be both
-//! ends. It serves one peer at a time, with as many connections as the peer makes. It rejects a peer that is no datctl
+//! [`Listener::serve`] does the pending work and never waits, so that one thread can be both ends. The listener serves one peer at a time, with as many connections as the peer makes. It rejects a peer that is no datctl
 //! of this version, and continues. A peer that is silent for longer than [`PATIENCE`] is regarded as dead, which is an
 //! error; an active end that needs no answers sends an empty message every 2 s.
 //!
@@ -10,8 +9,10 @@
 //!
 //! ```text
 //! slots of a connection's memory:
-//!   echo    4 for messages                     | memory   0 for the peer's Writes and Reads, 1 for our own Reads
-//!   sink    a pool for messages                |          the last: our count, and empty messages
+//!   echo     4 slots for messages
+//!   sink     a pool of slots for messages
+//!   memory   slot 0 for the peer's Writes and Reads, slot 1 for our own Reads, the last slot for empty messages
+//!   the last slot also has our count, if we have operations of our own
 //! ```
 
 use std::error::Error;

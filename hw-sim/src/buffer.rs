@@ -55,7 +55,7 @@ impl QueueBuffer {
         })
     }
 
-    /// Returns the buffer of all `pages` of 2^`log_page` bytes, from byte `offset` of the first on.
+    /// Returns a buffer of all `pages` (2^`log_page` bytes each) that starts at byte `offset`.
     ///
     /// # Errors
     /// An address that is not 4 KiB aligned.

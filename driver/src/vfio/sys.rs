@@ -8,7 +8,7 @@
 //! a structure in any case, and beyond it no more than `argsz` allows (`include/uapi/linux/vfio.h`). A [`Message`] is
 //! such a structure, followed by space for data.
 
-// UNSAFETY: ioctl, pread and pwrite take raw addresses.
+// UNSAFETY: ioctl takes raw addresses and returns raw descriptors.
 #![expect(unsafe_code, reason = "system calls of VFIO")]
 
 use std::ffi::CString;

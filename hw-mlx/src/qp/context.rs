@@ -93,7 +93,7 @@ pub struct QpFacts {
     pub ts_format: u32,
     /// log2 of the largest message, in bytes.
     pub log_max_message: u32,
-    /// log2 of the maximum number of RDMA Reads that the device can serve at once as target of a queue pair.
+    /// log2 of the maximum number of incoming RDMA Reads that a queue pair can serve at once.
     pub log_max_reads_in: u32,
     /// log2 of the maximum number of RDMA Reads that a queue pair can have outstanding as originator.
     pub log_max_reads_out: u32,

@@ -254,7 +254,7 @@ pub(super) fn virtual_place(field: &str) -> (&str, &str) {
     field.split_once('.').unwrap_or(("pci", field))
 }
 
-/// Returns an element of an array of tables, such as `[[page]]`.
+/// Returns an element of an array, such as `[[page]]`, as a table.
 fn entry<'a>(value: &'a Value, section: &str) -> Result<&'a Table, ProfileError> {
     value
         .as_table()

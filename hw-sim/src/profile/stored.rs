@@ -13,7 +13,7 @@ use super::{Page, Profile, ProfileError, Rest};
 use crate::pages::PageProfile;
 use mlx_prm::Layout;
 
-/// Maximum time of any firmware operation.
+/// Upper limit of each firmware time in a file.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// Exclusive upper limit of the length of a recorded register, in bytes: the length field has 16 bits.
 const REGISTER_BYTES: usize = 1 << 16;

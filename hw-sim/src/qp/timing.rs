@@ -54,7 +54,7 @@ impl EarlyTimer {
         self.deadline = None;
     }
 
-    /// Starts a wait at `now`, unless the ACK timeout ends first.
+    /// Starts a wait at `now` if the ACK timeout ends after it.
     pub(super) fn arm(&mut self, now: u64, ack_deadline: Option<u64>) {
         let next = now.saturating_add(self.wait_ns);
         self.deadline = ack_deadline.filter(|&last| last > next).map(|_| next);

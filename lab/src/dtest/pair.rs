@@ -229,7 +229,7 @@ fn clean(said: &[(bool, String)]) -> bool {
         .all(|(success, text)| *success && !BAD.iter().any(|word| bad(text, word)))
 }
 
-/// Returns the outcome of a run. Its figure is the last line with a digit that contains one of the words.
+/// Returns the outcome of a run. Its figure is the last line that has a digit and one of the `words`.
 fn outcome(passed: bool, said: &[(bool, String)], words: &[&str]) -> Outcome {
     let texts: Vec<&str> = said.iter().map(|(_, text)| text.as_str()).collect();
     let figure = texts.iter().flat_map(|text| text.lines()).rfind(|line| {

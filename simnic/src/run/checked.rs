@@ -14,7 +14,7 @@ use super::machine::Which;
 /// Magic bytes of a Debian package, which is an ar(1) archive.
 const DEB: &[u8] = b"!<arch>\n";
 
-/// Options that were checked.
+/// Kernel and packages of the options, after their check.
 pub struct CheckedOptions {
     /// The kernel: a release, or the absolute path of a package.
     pub kernel: Which,

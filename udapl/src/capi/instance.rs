@@ -79,7 +79,7 @@ impl Instance {
 }
 
 impl Open {
-    /// Returns C's handle of the instance's asynchronous EVD, or `None` if the EVD is out of the consumer's scope.
+    /// Returns the C handle of the asynchronous EVD; `None` if the consumer gave none, or has freed it.
     pub(super) fn async_evd(&mut self, adapter: &'static Adapter) -> Option<DatHandle> {
         match self.instance.async_evd {
             AsyncEvd::Own => Some(self.name(adapter, self.ia.async_evd())),

@@ -1,8 +1,8 @@
-//! A part of an LMR that was checked once.
+//! A part of an LMR, which was checked when it was made.
 //!
 //! A slice carries its key, range, PZ and rights, and the stamp that the LMR table had when the slice was made. While
-//! no LMR of the IA has been freed since, a post compares these values and does not look the LMR up. After any LMR was
-//! freed, each post of the slice looks up its LMR in the table, which shows whether this LMR was freed. A new slice of
+//! no LMR of the IA has been freed since, a post compares only the stamp, the PZ and the right, and does not look the
+//! LMR up. After any LMR was freed, each post of the slice looks up its LMR in the table, which shows whether this LMR was freed. A new slice of
 //! the same memory avoids this look-up.
 
 use super::table::LmrTable;
